@@ -1,0 +1,5 @@
+//! The coordinator: takes prompts in, cuts them into chunks, lays the chunks over workers and
+//! streams the answer back. It knows text, tokens and workers; it never sees a tensor.
+#![forbid(unsafe_code)]
+
+pub mod submit;

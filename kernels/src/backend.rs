@@ -1,0 +1,153 @@
+//! The interface of a compute device, about this system and not about tensors in general.
+
+use std::sync::Arc;
+
+use crate::memory::{Keys, MemorySet, Selection};
+use crate::state::AttentionState;
+use crate::tensor::{Heads, Rows};
+use crate::weights::{Angles, LayerWeights, Linear, Matrix};
+
+/// A block's queries with what attention needs to know of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// `[heads, tokens, head_dim]`, rotated.
+    pub q: &'a Heads,
+    /// Position of row 0; row i stands at `start + i`.
+    pub start: u32,
+    /// Multiplies every dot product; 1 / sqrt(head_dim) for the families served here.
+    pub scale: f32,
+    /// A row at position p sees keys at positions above p - window only (a model's own
+    /// sliding window); `None` sees all.
+    pub window: Option<u32>,
+}
+
+/// A block's own queries, keys and values in one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Qkv {
+    /// `[heads, tokens, head_dim]`, rotated.
+    pub q: Heads,
+    /// Positions `start..start + tokens`, the same for every KV head.
+    pub keys: Keys,
+}
+
+/// What a caller asks of [`Backend::supports`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Op {
+    /// `attend` and `weigh` for heads of this size.
+    Attention {
+        /// D.
+        head_dim: usize,
+        /// Query heads per KV head.
+        group: usize,
+        /// Storage of keys and values.
+        kv: crate::KvDtype,
+    },
+    /// `project`, `finish` and `linear` with such weights.
+    Layers,
+}
+
+/// An operation that a backend cannot do.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BackendError {
+    /// Shapes that do not belong together.
+    #[error("{op}: {what}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// What was seen and what was needed.
+        what: String,
+    },
+    /// A weight that another backend packed.
+    #[error("{op}: the weight was packed by another backend")]
+    ForeignWeight {
+        /// The operation.
+        op: &'static str,
+    },
+    /// A value that is not a number where the arithmetic needs one.
+    #[error("{op}: {what} is not finite")]
+    NotFinite {
+        /// The operation.
+        op: &'static str,
+        /// Which value.
+        what: &'static str,
+    },
+}
+
+/// Attention over keys: states, masses, selection.
+///
+/// One rule of sight serves own and remembered keys: row i at position p sees a key at
+/// position s if and only if s <= p, and s > p - window when the model has a window. For a
+/// memory set that is every key; for a block's own keys it is the causal triangle.
+pub trait AttentionOps: Send + Sync {
+    /// The partial state of `queries` over `keys`. No keys, or none in sight: empty rows.
+    fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError>;
+
+    /// What the queries spend on each key, `[kv_heads, keys]` f32:
+    /// mass_j = sum over the group's heads and over rows i in sight of w_i exp(z_ij - lse_i).
+    ///
+    /// `lse` is `[heads, tokens]` of the *merged* state, so that past and own keys are on one
+    /// scale and a row of weight 1 spends exactly 1 per query head over both. A row whose lse
+    /// is -inf spends nothing. Sums run in a fixed order.
+    fn weigh(
+        &self,
+        queries: Queries<'_>,
+        keys: &Keys,
+        lse: &[f32],
+        row_weights: &[f32],
+    ) -> Result<Vec<f32>, BackendError>;
+
+    /// The next memory set: of past and own keys, those that `selection` keeps.
+    ///
+    /// `past_mass` is `[kv_heads, past keys]`, `own_mass` `[kv_heads, own keys]`, from
+    /// [`weigh`](Self::weigh); both empty where `selection.keep_all`. Scores become
+    /// `past.score * fade + mass`, votes alike (a past key gains the sum of all row weights,
+    /// own key j the sum of those from row j on), and a total order decides. `past` is taken
+    /// by value so that a set nobody else holds can be changed in place.
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        own: &Keys,
+        masses: (&[f32], &[f32]),
+        selection: &Selection,
+    ) -> Result<MemorySet, BackendError>;
+}
+
+/// Everything of a layer that is not attention.
+pub trait LayerOps: Send + Sync {
+    /// The backend's own form of a weight. `bias` is `[outputs]`.
+    fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError>;
+
+    /// x Wᵀ + bias: `[rows, inputs]` -> `[rows, outputs]`, accumulated in f32 in an order that
+    /// depends on `inputs` alone, so a row's bits do not depend on the rows beside it.
+    fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError>;
+
+    /// RMS norm, QKV, QK norm where the layer has it, rotation, rounding to the KV dtype.
+    /// `x` is `[tokens, width]`; row i stands at position `start + i`, whose angles are row i.
+    fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        start: u32,
+        angles: &Angles,
+    ) -> Result<Qkv, BackendError>;
+
+    /// The rest of the layer: output projection and residual, norm, SwiGLU, residual.
+    /// `attention` is `[tokens, H D]`; returns the next layer's `[tokens, width]`.
+    fn finish(&self, layer: &LayerWeights, x: Rows, attention: &Rows)
+    -> Result<Rows, BackendError>;
+
+    /// Rows of a packed table, widened to f32: `[tokens.len(), inputs]`. Ids are in range.
+    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError>;
+
+    /// RMS norm of every row.
+    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows;
+}
+
+/// A compute device.
+pub trait Backend: AttentionOps + LayerOps {
+    /// For logs and benches; nothing may branch on it.
+    fn name(&self) -> &'static str;
+
+    /// Whether the backend does `op`; the caller falls back or refuses when it does not.
+    fn supports(&self, op: Op) -> bool;
+}

@@ -1,0 +1,28 @@
+//! Attention states, column masses, selection, and the dense arithmetic around them.
+//!
+//! A leaf: no other crate of ours is imported here, and this is the only crate in which
+//! `unsafe` may stand. [`Backend`] is the interface; [`reference`] is the readable
+//! implementation of every operation, [`cpu`] the fast one, and [`conformance`] what any
+//! implementation must pass.
+//!
+//! Conventions, everywhere in this crate:
+//! - H query heads, G KV heads, R = H / G; query head h belongs to KV head h / R.
+//! - T rows (tokens) in a block, N keys, D elements in a head; shapes are written `[a, b, c]`,
+//!   row-major, the last index fastest.
+//! - Logits are scaled by `scale` and in natural units. A partial state is `(m, l, o)`: m the
+//!   row maximum, l the sum of exp(z - m), o the sum of exp(z - m) v, not divided by l. The
+//!   empty state is (-inf, 0, 0). Logits are never clamped.
+//! - Positions are absolute; keys are rotated once, at their own position.
+//! - Results do not depend on how many threads computed them.
+
+pub mod backend;
+pub mod memory;
+pub mod state;
+pub mod tensor;
+pub mod weights;
+
+pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+pub use memory::{Keys, MemorySet, Ranking, Selection};
+pub use state::AttentionState;
+pub use tensor::{Heads, KvDtype, KvHeads, Rows};
+pub use weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};

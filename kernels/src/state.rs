@@ -1,0 +1,96 @@
+//! The partial softmax state `(m, l, o)` and its max-rescaled merge.
+
+use crate::tensor::Rows;
+
+/// What T queries know after seeing some of the keys: for every head and row,
+/// m = the maximum logit, l = sum of exp(z - m), o = sum of exp(z - m) v, un-normalised.
+///
+/// Natural logarithm, logits already scaled. A row that saw no key is empty:
+/// m = -inf, l = 0, o = 0, and is the identity of [`merge`](Self::merge).
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionState {
+    /// H.
+    pub heads: usize,
+    /// T.
+    pub tokens: usize,
+    /// D.
+    pub head_dim: usize,
+    /// `[heads, tokens]`.
+    pub m: Vec<f32>,
+    /// `[heads, tokens]`.
+    pub l: Vec<f32>,
+    /// `[heads, tokens, head_dim]`.
+    pub o: Vec<f32>,
+}
+
+impl AttentionState {
+    /// The state of queries that saw nothing.
+    pub fn empty(heads: usize, tokens: usize, head_dim: usize) -> Self {
+        Self {
+            heads,
+            tokens,
+            head_dim,
+            m: vec![f32::NEG_INFINITY; heads * tokens],
+            l: vec![0.0; heads * tokens],
+            o: vec![0.0; heads * tokens * head_dim],
+        }
+    }
+
+    /// The state over the keys of both. Commutative bit for bit; associative up to rounding,
+    /// so callers merge in ascending chunk order.
+    ///
+    /// With m = max(m_a, m_b), s_x = exp(m_x - m):  l = l_a s_a + l_b s_b,
+    /// o = o_a s_a + o_b s_b  (Milakov and Gimelshein 2018; Dao et al. 2022).
+    ///
+    /// # Panics
+    /// When the shapes differ: a bug of the caller; wire data is validated before.
+    #[must_use]
+    pub fn merge(mut self, other: &Self) -> Self {
+        assert_eq!(
+            (self.heads, self.tokens, self.head_dim),
+            (other.heads, other.tokens, other.head_dim),
+            "states of different shapes do not merge"
+        );
+        for i in 0..self.m.len() {
+            let (ma, mb) = (self.m[i], other.m[i]);
+            if mb == f32::NEG_INFINITY {
+                continue; // also avoids -inf - -inf
+            }
+            let m = ma.max(mb);
+            let (sa, sb) = ((ma - m).exp(), (mb - m).exp());
+            self.m[i] = m;
+            self.l[i] = self.l[i] * sa + other.l[i] * sb;
+            let span = i * self.head_dim..(i + 1) * self.head_dim;
+            for (a, b) in self.o[span.clone()].iter_mut().zip(&other.o[span]) {
+                *a = *a * sa + *b * sb;
+            }
+        }
+        self
+    }
+
+    /// Log-sum-exp of every row, `[heads, tokens]`: m + ln l; -inf where nothing was seen.
+    pub fn lse(&self) -> Vec<f32> {
+        self.m.iter().zip(&self.l).map(|(m, l)| m + l.ln()).collect()
+    }
+
+    /// Attention output as activations, `[tokens, heads * head_dim]`: o / l, and zero where
+    /// nothing was seen.
+    pub fn output(&self) -> Rows {
+        let width = self.heads * self.head_dim;
+        let mut out = Rows::zeros(self.tokens, width);
+        for h in 0..self.heads {
+            for t in 0..self.tokens {
+                let i = h * self.tokens + t;
+                let l = self.l[i];
+                if l > 0.0 {
+                    let from = &self.o[i * self.head_dim..(i + 1) * self.head_dim];
+                    let to = &mut out.row_mut(t)[h * self.head_dim..(h + 1) * self.head_dim];
+                    for (to, from) in to.iter_mut().zip(from) {
+                        *to = from / l;
+                    }
+                }
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,181 @@
+//! The few arrays that this system passes around.
+
+use half::bf16;
+
+/// Activations: `[rows, cols]` f32, one row per token.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rows {
+    rows: usize,
+    cols: usize,
+    data: Vec<f32>,
+}
+
+impl Rows {
+    /// All zero.
+    pub fn zeros(rows: usize, cols: usize) -> Self {
+        Self { rows, cols, data: vec![0.0; rows * cols] }
+    }
+
+    /// Takes `data` as `[rows, cols]`.
+    ///
+    /// # Panics
+    /// When `data` has not exactly `rows * cols` elements: a bug of the caller.
+    pub fn from_vec(rows: usize, cols: usize, data: Vec<f32>) -> Self {
+        assert_eq!(data.len(), rows * cols, "[{rows}, {cols}] needs that many elements");
+        Self { rows, cols, data }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All elements, row-major.
+    pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All elements, row-major, to be changed.
+    pub fn data_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
+    /// Row `i`.
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.data[i * self.cols..(i + 1) * self.cols]
+    }
+
+    /// Row `i`, to be changed.
+    pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
+        &mut self.data[i * self.cols..(i + 1) * self.cols]
+    }
+
+    /// The last row alone; the array must not be empty.
+    pub fn last_row(&self) -> Self {
+        Self::from_vec(1, self.cols, self.row(self.rows - 1).to_vec())
+    }
+
+    /// The elements, without a copy.
+    pub fn into_vec(self) -> Vec<f32> {
+        self.data
+    }
+}
+
+/// Queries: `[heads, tokens, head_dim]` f32, rotated.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Heads {
+    /// H.
+    pub heads: usize,
+    /// T.
+    pub tokens: usize,
+    /// D.
+    pub head_dim: usize,
+    /// `[heads, tokens, head_dim]`.
+    pub data: Vec<f32>,
+}
+
+impl Heads {
+    /// All zero.
+    pub fn zeros(heads: usize, tokens: usize, head_dim: usize) -> Self {
+        Self { heads, tokens, head_dim, data: vec![0.0; heads * tokens * head_dim] }
+    }
+
+    /// `[tokens, head_dim]` of head `h`.
+    pub fn head(&self, h: usize) -> &[f32] {
+        let size = self.tokens * self.head_dim;
+        &self.data[h * size..(h + 1) * size]
+    }
+
+    /// `[head_dim]` of head `h` and token `t`.
+    pub fn row(&self, h: usize, t: usize) -> &[f32] {
+        &self.head(h)[t * self.head_dim..(t + 1) * self.head_dim]
+    }
+}
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// Four bytes an element.
+    F32,
+    /// Two bytes an element, rounded to nearest even where they are computed.
+    Bf16,
+}
+
+/// Elements of keys or values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KvData {
+    /// f32.
+    F32(Vec<f32>),
+    /// bf16.
+    Bf16(Vec<bf16>),
+}
+
+/// Keys or values: `[kv_heads, tokens, head_dim]`. Keys are rotated at absolute positions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvHeads {
+    /// G.
+    pub kv_heads: usize,
+    /// N.
+    pub tokens: usize,
+    /// D.
+    pub head_dim: usize,
+    /// `[kv_heads, tokens, head_dim]`.
+    pub data: KvData,
+}
+
+impl KvHeads {
+    /// No keys at all.
+    pub fn empty(kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
+        Self::from_f32(kv_heads, 0, head_dim, &[], dtype)
+    }
+
+    /// Stores `data` (`[kv_heads, tokens, head_dim]`) as `dtype`, rounding to nearest even.
+    ///
+    /// # Panics
+    /// When `data` does not have the elements that the shape asks for.
+    pub fn from_f32(
+        kv_heads: usize,
+        tokens: usize,
+        head_dim: usize,
+        data: &[f32],
+        dtype: KvDtype,
+    ) -> Self {
+        assert_eq!(data.len(), kv_heads * tokens * head_dim);
+        let data = match dtype {
+            KvDtype::F32 => KvData::F32(data.to_vec()),
+            KvDtype::Bf16 => KvData::Bf16(data.iter().map(|&x| bf16::from_f32(x)).collect()),
+        };
+        Self { kv_heads, tokens, head_dim, data }
+    }
+
+    /// How the elements are stored.
+    pub fn dtype(&self) -> KvDtype {
+        match self.data {
+            KvData::F32(_) => KvDtype::F32,
+            KvData::Bf16(_) => KvDtype::Bf16,
+        }
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        match &self.data {
+            KvData::F32(data) => size_of_val(data.as_slice()),
+            KvData::Bf16(data) => size_of_val(data.as_slice()),
+        }
+    }
+
+    /// `[tokens, head_dim]` of KV head `g`, widened to f32.
+    pub fn head_f32(&self, g: usize) -> Vec<f32> {
+        let size = self.tokens * self.head_dim;
+        let span = g * size..(g + 1) * size;
+        match &self.data {
+            KvData::F32(data) => data[span].to_vec(),
+            KvData::Bf16(data) => data[span].iter().map(|x| x.to_f32()).collect(),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Weights as backends see them.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::tensor::KvDtype;
+
+/// Elements of a weight matrix.
+#[derive(Debug, Clone)]
+pub enum MatrixData {
+    /// f32.
+    F32(Vec<f32>),
+    /// bf16, widened exactly where it is used.
+    Bf16(Vec<bf16>),
+}
+
+/// A weight as a model file has it: `[outputs, inputs]`, row-major; y = x Wᵀ.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    /// Rows.
+    pub outputs: usize,
+    /// Columns.
+    pub inputs: usize,
+    /// `[outputs, inputs]`.
+    pub data: MatrixData,
+}
+
+/// A linear map ready for a backend: the packed weight and an optional bias `[outputs]`.
+///
+/// Made by [`crate::Backend::pack`]; a backend accepts only what it packed itself.
+#[derive(Clone)]
+pub struct Linear {
+    /// Columns of the result.
+    pub outputs: usize,
+    /// Columns of the argument.
+    pub inputs: usize,
+    /// Added to every row.
+    pub bias: Option<Arc<[f32]>>,
+    /// The backend's own form of the weight.
+    pub packed: Arc<dyn std::any::Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for Linear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Linear[{}, {}]", self.outputs, self.inputs)
+    }
+}
+
+/// Cosines and sines of a block's positions: `[tokens, head_dim / 2]` each, computed in f64,
+/// already multiplied by the rope scaling's attention factor. Half-split layout: element i is
+/// paired with element i + head_dim / 2.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Angles {
+    /// T.
+    pub tokens: usize,
+    /// D / 2.
+    pub half: usize,
+    /// `[tokens, half]`.
+    pub cos: Vec<f32>,
+    /// `[tokens, half]`.
+    pub sin: Vec<f32>,
+}
+
+/// What all layers of a model have in common.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerSpec {
+    /// H.
+    pub heads: usize,
+    /// G.
+    pub kv_heads: usize,
+    /// D.
+    pub head_dim: usize,
+    /// Added to the mean square in every RMS norm.
+    pub norm_eps: f32,
+    /// How keys and values are stored.
+    pub kv: KvDtype,
+}
+
+/// One decoder layer.
+#[derive(Debug, Clone)]
+pub struct LayerWeights {
+    /// Shape and constants.
+    pub spec: LayerSpec,
+    /// `[width]`: RMS norm before attention.
+    pub attn_norm: Arc<[f32]>,
+    /// Query, key and value projections stacked: `[(H + 2G) D, width]`, rows in that order,
+    /// with the stacked bias if the model has one.
+    pub qkv: Linear,
+    /// `[head_dim]`: RMS norm of every query head before rotation, if the model has it.
+    pub q_norm: Option<Arc<[f32]>>,
+    /// `[head_dim]`: the same for keys.
+    pub k_norm: Option<Arc<[f32]>>,
+    /// `[width, H D]`.
+    pub out: Linear,
+    /// `[width]`: RMS norm before the feed-forward part.
+    pub ffn_norm: Arc<[f32]>,
+    /// Gate and up projections stacked: `[2 ffn, width]`, gate first.
+    pub gate_up: Linear,
+    /// `[width, ffn]`.
+    pub down: Linear,
+}

@@ -1,0 +1,76 @@
+//! Every bound of the system, in one place, with the relations between them checked by the
+//! compiler. A limit that a user may lower is a default in a `config.rs`; what stands here is
+//! the most that the code is built for.
+
+/// Longest prompt, in tokens. Positions are `u32` and leave room for what is generated.
+pub const PROMPT_TOKENS_MAX: u32 = 1 << 24;
+/// Most tokens generated for one request.
+pub const OUTPUT_TOKENS_MAX: u32 = 1 << 20;
+/// Largest chunk, in tokens.
+pub const CHUNK_TOKENS_MAX: u32 = 1 << 16;
+/// Chunk size unless the caller names another.
+pub const CHUNK_TOKENS_DEFAULT: u32 = 1024;
+/// Tokens of one request in flight at once, unless configured otherwise.
+pub const BATCH_TOKENS_DEFAULT: u32 = 4096;
+/// Largest number of remembered keys per layer and KV head that a policy may ask for.
+pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
+/// Completions of one request (`n`).
+pub const CHOICES_MAX: u32 = 64;
+/// Alternatives reported per token (`logprobs`).
+pub const TOP_LOGPROBS_MAX: u32 = 20;
+/// Stop strings of one request, and the length of one, in bytes.
+pub const STOP_STRINGS_MAX: usize = 16;
+/// Longest stop string, in bytes.
+pub const STOP_BYTES_MAX: usize = 1024;
+
+/// Most bytes of payload in one hand-off frame.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of one gRPC message: a frame and its header.
+pub const GRPC_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
+/// Most bytes of one gRPC `Generate` or `Tokenize` request, which carries a whole prompt.
+pub const PROMPT_BYTES_MAX: usize = 256 << 20;
+/// Frames a link may have under way before the sender waits.
+pub const LINK_WINDOW_FRAMES: usize = 16;
+/// Memory sets that wait at a worker for their chunk, in bytes over all requests.
+pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
+
+/// Layers of a model.
+pub const LAYERS_MAX: u32 = 512;
+/// Query heads of a model.
+pub const HEADS_MAX: u32 = 1024;
+/// Elements of one head.
+pub const HEAD_DIM_MAX: u32 = 1024;
+/// Width of the residual stream, and of the feed-forward layer.
+pub const WIDTH_MAX: u32 = 1 << 20;
+/// Tokens in a vocabulary.
+pub const VOCAB_MAX: u32 = 1 << 22;
+
+/// Workers in one cluster.
+pub const WORKERS_MAX: usize = 1024;
+/// Requests that wait for their turn before new ones are refused.
+pub const QUEUE_REQUESTS_DEFAULT: usize = 256;
+/// Commands a worker may hold before the coordinator waits.
+pub const COMMANDS_MAX: usize = 1024;
+/// Events a worker may have under way to its coordinator.
+pub const EVENTS_MAX: usize = 1024;
+
+/// How long a chunk waits for a memory set before its request fails.
+pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
+/// How long a connection to a peer may take.
+pub const CONNECT_DEADLINE_MS: u64 = 10_000;
+/// How long a request may take unless the caller says otherwise.
+pub const REQUEST_DEADLINE_MS: u64 = 3_600_000;
+
+const _: () = {
+    assert!(PROMPT_TOKENS_MAX as u64 + (OUTPUT_TOKENS_MAX as u64) < u32::MAX as u64);
+    assert!(CHUNK_TOKENS_DEFAULT <= CHUNK_TOKENS_MAX);
+    assert!(BATCH_TOKENS_DEFAULT.is_multiple_of(CHUNK_TOKENS_DEFAULT));
+    assert!(FRAME_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
+    assert!(GRPC_MESSAGE_BYTES_MAX <= PROMPT_BYTES_MAX);
+    // A prompt of the greatest length fits one message: four bytes a token.
+    assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
+    assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
+    assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);
+    assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    assert!(HANDOFF_DEADLINE_MS < REQUEST_DEADLINE_MS);
+};

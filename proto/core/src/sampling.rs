@@ -1,0 +1,70 @@
+//! How the next token is drawn from its logits.
+
+use crate::{Refusal, limits};
+
+/// Sampling of one request. The drawn token is a function of the logits, these fields and the
+/// index of the token, so a request reproduces exactly wherever and beside whatever it runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy: the largest logit, the smaller token id on a tie.
+    pub temperature: f32,
+    /// Keep the smallest set of most likely tokens whose probability reaches `top_p`.
+    pub top_p: f32,
+    /// Keep the `top_k` most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Seed of the request's random numbers.
+    pub seed: u64,
+    /// Alternatives to report for each token, with log probabilities; `None` reports none.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, seed: 0, logprobs: None }
+    }
+}
+
+impl Sampling {
+    /// The most likely token each time.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Checks every field against its bound.
+    ///
+    /// # Errors
+    /// The first field that is out of bounds.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        Refusal::unless_within("temperature", self.temperature, 0.0, 2.0)?;
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(Refusal::new("top_p", self.top_p, "above 0 and at most 1"));
+        }
+        Refusal::unless_within("top_k", self.top_k, 0, limits::VOCAB_MAX)?;
+        Refusal::unless_within(
+            "logprobs",
+            self.logprobs.unwrap_or(0),
+            0,
+            limits::TOP_LOGPROBS_MAX,
+        )?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_by_field() {
+        let check = |bad: Sampling, field: &str| {
+            assert_eq!(bad.validate().unwrap_err().field, field);
+        };
+        let good = Sampling::default();
+        assert_eq!(good.validate(), Ok(()));
+        assert_eq!(Sampling::greedy().validate(), Ok(()));
+        check(Sampling { temperature: -0.1, ..good }, "temperature");
+        check(Sampling { temperature: f32::NAN, ..good }, "temperature");
+        check(Sampling { top_p: 0.0, ..good }, "top_p");
+        check(Sampling { logprobs: Some(21), ..good }, "logprobs");
+    }
+}

@@ -1,0 +1,17 @@
+//! One node's model mathematics: a decoder, the spine of prefill, decode and sampling.
+//!
+//! Synchronous, and blind to the network: what the past hands to the future passes through
+//! [`MemoryPort`] and nothing else. No tokio, tonic, wire types or etcd here.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod model;
+pub mod port;
+pub mod prefill;
+pub mod rope;
+
+pub use error::{EngineError, LoadError, PortError};
+pub use model::{Model, ModelParts};
+pub use port::{LocalPort, MemoryPort};
+pub use prefill::{Block, Prefilled, Want, prefill};
+pub use rope::Rope;

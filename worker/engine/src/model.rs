@@ -1,0 +1,125 @@
+//! A decoder that is loaded and packed for one backend.
+
+use std::sync::Arc;
+
+use aqueduct_core::{ModelShape, Refusal, TokenId};
+use aqueduct_kernels::{Backend, KvDtype, LayerWeights, Linear, MemorySet, Rows};
+
+use crate::error::EngineError;
+use crate::rope::Rope;
+
+/// Everything that a loader found; [`Model::new`] checks that it fits together.
+pub struct ModelParts {
+    /// Counts.
+    pub shape: ModelShape,
+    /// Hash over weights, configuration and dtypes, as hexadecimal digits.
+    pub fingerprint: String,
+    /// What packed the weights and computes with them.
+    pub backend: Arc<dyn Backend>,
+    /// `[vocab, width]` token embedding.
+    pub embed: Linear,
+    /// The decoder layers.
+    pub layers: Vec<LayerWeights>,
+    /// Per layer: a row sees keys above its position minus this only.
+    pub windows: Vec<Option<u32>>,
+    /// `[width]`: the last RMS norm.
+    pub final_norm: Arc<[f32]>,
+    /// `[vocab, width]`: logits; the embedding itself when tied.
+    pub head: Linear,
+    /// Rotary embedding.
+    pub rope: Rope,
+    /// Multiplies attention's dot products.
+    pub scale: f32,
+    /// Added to the mean square in RMS norms.
+    pub norm_eps: f32,
+    /// How keys and values are stored.
+    pub kv: KvDtype,
+}
+
+/// A decoder, immutable and shared by all workers of a process.
+pub struct Model {
+    pub(crate) parts: ModelParts,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({}, {:?})", self.parts.fingerprint, self.parts.shape)
+    }
+}
+
+impl Model {
+    /// Takes the parts if their counts agree with the shape.
+    ///
+    /// # Errors
+    /// The first count that does not.
+    pub fn new(parts: ModelParts) -> Result<Self, Refusal> {
+        let shape = &parts.shape;
+        shape.validate()?;
+        let same = |field: &str, seen: usize, want: u32| {
+            Refusal::unless_within(field, seen, want as usize, want as usize).map(drop)
+        };
+        same("layers", parts.layers.len(), shape.layers)?;
+        same("windows", parts.windows.len(), shape.layers)?;
+        same("embed.outputs", parts.embed.outputs, shape.vocab)?;
+        same("embed.inputs", parts.embed.inputs, shape.width)?;
+        same("head.outputs", parts.head.outputs, shape.vocab)?;
+        same("head.inputs", parts.head.inputs, shape.width)?;
+        same("final_norm", parts.final_norm.len(), shape.width)?;
+        same("rope.inv_freq", parts.rope.inv_freq.len(), shape.head_dim / 2)?;
+        Ok(Self { parts })
+    }
+
+    /// Counts.
+    pub fn shape(&self) -> &ModelShape {
+        &self.parts.shape
+    }
+
+    /// Hash over weights, configuration and dtypes.
+    pub fn fingerprint(&self) -> &str {
+        &self.parts.fingerprint
+    }
+
+    /// How keys and values are stored.
+    pub fn kv(&self) -> KvDtype {
+        self.parts.kv
+    }
+
+    /// What computes.
+    pub fn backend(&self) -> &dyn Backend {
+        self.parts.backend.as_ref()
+    }
+
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.parts.layers.len()
+    }
+
+    /// What a layer remembers before the first token.
+    pub fn empty_memory(&self) -> MemorySet {
+        let shape = &self.parts.shape;
+        MemorySet::empty(shape.kv_heads as usize, shape.head_dim as usize, self.parts.kv)
+    }
+
+    /// `[tokens, width]`.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary.
+    pub fn embed(&self, tokens: &[TokenId]) -> Result<Rows, EngineError> {
+        let vocab = self.parts.shape.vocab;
+        if let Some(idx) = tokens.iter().position(|&token| token >= vocab) {
+            let field = format!("tokens[{idx}]");
+            return Err(Refusal::new(field, tokens[idx], format!("below vocab = {vocab}")).into());
+        }
+        Ok(self.parts.backend.embed(&self.parts.embed, tokens)?)
+    }
+
+    /// `[rows, vocab]` from the last layer's `[rows, width]`.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn logits(&self, x: &Rows) -> Result<Rows, EngineError> {
+        let parts = &self.parts;
+        let x = parts.backend.norm(x, &parts.final_norm, parts.norm_eps);
+        Ok(parts.backend.linear(&x, &parts.head)?)
+    }
+}

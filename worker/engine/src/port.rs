@@ -1,0 +1,67 @@
+//! The only door between a block's mathematics and the rest of the world.
+
+use std::sync::Arc;
+
+use aqueduct_kernels::MemorySet;
+
+use crate::error::PortError;
+use crate::model::Model;
+
+/// Where the memory of the past comes from and where that of the future goes.
+///
+/// Per block, `take` and `give` are called once for each layer, layers ascending, `take(j)`
+/// before `give(j)`. Both may block and must have a deadline.
+pub trait MemoryPort {
+    /// What layer `layer` remembers of everything before the block.
+    fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError>;
+
+    /// What layer `layer` remembers after the block.
+    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError>;
+}
+
+/// A sequence's memory on this node: what is given is what is taken next time.
+#[derive(Debug, Clone)]
+pub struct LocalPort {
+    layers: Vec<Arc<MemorySet>>,
+    nothing: Arc<MemorySet>,
+}
+
+impl LocalPort {
+    /// A sequence that has seen nothing.
+    pub fn empty(model: &Model) -> Self {
+        let nothing = Arc::new(model.empty_memory());
+        Self::resume(vec![nothing; model.layers()], model)
+    }
+
+    /// A sequence that goes on from `layers`.
+    pub fn resume(layers: Vec<Arc<MemorySet>>, model: &Model) -> Self {
+        Self { layers, nothing: Arc::new(model.empty_memory()) }
+    }
+
+    /// The memory of every layer.
+    pub fn layers(&self) -> &[Arc<MemorySet>] {
+        &self.layers
+    }
+
+    /// Tokens processed so far: the position of the next one.
+    pub fn end(&self) -> u32 {
+        self.layers.first().map_or(0, |layer| layer.end)
+    }
+
+    /// Bytes of all layers.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bytes() as u64).sum()
+    }
+}
+
+impl MemoryPort for LocalPort {
+    fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
+        // Leaves no second owner behind, so that selection may work in place.
+        Ok(std::mem::replace(&mut self.layers[layer], self.nothing.clone()))
+    }
+
+    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
+        self.layers[layer] = memory;
+        Ok(())
+    }
+}

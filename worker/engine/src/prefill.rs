@@ -1,0 +1,194 @@
+//! The spine: one block of tokens through every layer.
+//!
+//! A prefill chunk, a turn appended to a session and a decode step (one token) are this same
+//! function. `give` stands before `finish`, so that whoever waits for the memory of a layer
+//! waits for as little as possible.
+
+use std::sync::Arc;
+
+use aqueduct_core::work::RetainedMass;
+use aqueduct_core::{MemoryPolicy, TokenId};
+use aqueduct_kernels::backend::Qkv;
+use aqueduct_kernels::{
+    AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Selection,
+};
+
+use crate::error::EngineError;
+use crate::model::Model;
+use crate::port::MemoryPort;
+
+/// Consecutive tokens, and where they stand.
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a> {
+    /// At least one token.
+    pub tokens: &'a [TokenId],
+    /// Position of the first.
+    pub start: u32,
+}
+
+/// Which hidden states the caller has a use for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// None: the block is prefilled for its memory.
+    Memory,
+    /// The last token's.
+    Last,
+    /// Every token's.
+    All,
+}
+
+/// What a block leaves besides its memory.
+#[derive(Debug, Clone)]
+pub struct Prefilled {
+    /// `[0, 1 or tokens, width]` hidden states of the last layer, as wanted.
+    pub hidden: Rows,
+    /// Share of attention mass kept, per layer.
+    pub retained: Vec<RetainedMass>,
+}
+
+/// Sends `block` through every layer: the past comes from `port`, the future goes to it.
+///
+/// # Errors
+/// Tokens outside the vocabulary, what the backend refuses, what the port could not do.
+pub fn prefill(
+    model: &Model,
+    block: Block<'_>,
+    policy: &MemoryPolicy,
+    port: &mut dyn MemoryPort,
+    want: Want,
+) -> Result<Prefilled, EngineError> {
+    let step = Step::new(model, block, policy);
+    let mut x = model.embed(block.tokens)?;
+    let mut retained = Vec::with_capacity(model.layers());
+    for (idx, layer) in model.parts.layers.iter().enumerate() {
+        let qkv = step.project(layer, &x)?;
+        let own = step.attend(idx, &qkv, None)?; // runs while the past is still on its way
+        let past = port.take(idx)?; // the previous chunk's memory set
+        let state = step.attend(idx, &qkv, Some(&past))?.merge(&own);
+        let mass = step.weigh(idx, &qkv, &past, &state)?;
+        let (memory, kept) = step.select(past, &qkv, &mass)?;
+        port.give(idx, memory)?;
+        retained.push(kept);
+        let last = idx + 1 == model.layers();
+        x = step.finish(layer, x, &state, if last { want } else { Want::All })?;
+    }
+    Ok(Prefilled { hidden: x, retained })
+}
+
+/// What every layer of one block shares.
+struct Step<'a> {
+    model: &'a Model,
+    block: Block<'a>,
+    angles: aqueduct_kernels::Angles,
+    selection: Selection,
+    row_weights: Vec<f32>,
+}
+
+/// Column masses of past and own keys; empty where every key is kept.
+struct Mass {
+    past: Vec<f32>,
+    own: Vec<f32>,
+}
+
+impl<'a> Step<'a> {
+    fn new(model: &'a Model, block: Block<'a>, policy: &MemoryPolicy) -> Self {
+        let selection = selection_of(policy);
+        Self {
+            model,
+            block,
+            angles: model.parts.rope.angles(block.start, block.tokens.len()),
+            row_weights: selection.ranking.row_weights(block.tokens.len()),
+            selection,
+        }
+    }
+
+    fn project(&self, layer: &LayerWeights, x: &Rows) -> Result<Qkv, EngineError> {
+        Ok(self.model.backend().project(layer, x, self.block.start, &self.angles)?)
+    }
+
+    fn queries<'q>(&self, idx: usize, qkv: &'q Qkv) -> Queries<'q> {
+        Queries {
+            q: &qkv.q,
+            start: self.block.start,
+            scale: self.model.parts.scale,
+            window: self.model.parts.windows[idx],
+        }
+    }
+
+    /// Over the block's own keys (phase 1), or over `past` (phase 2).
+    fn attend(
+        &self,
+        idx: usize,
+        qkv: &Qkv,
+        past: Option<&MemorySet>,
+    ) -> Result<AttentionState, EngineError> {
+        let keys = past.map_or(&qkv.keys, |past| &past.keys);
+        Ok(self.model.backend().attend(self.queries(idx, qkv), keys)?)
+    }
+
+    fn weigh(
+        &self,
+        idx: usize,
+        qkv: &Qkv,
+        past: &MemorySet,
+        state: &AttentionState,
+    ) -> Result<Mass, EngineError> {
+        if self.selection.keep_all {
+            return Ok(Mass { past: Vec::new(), own: Vec::new() });
+        }
+        let (backend, lse) = (self.model.backend(), state.lse());
+        let weigh = |keys| backend.weigh(self.queries(idx, qkv), keys, &lse, &self.row_weights);
+        Ok(Mass { past: weigh(&past.keys)?, own: weigh(&qkv.keys)? })
+    }
+
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        qkv: &Qkv,
+        mass: &Mass,
+    ) -> Result<(Arc<MemorySet>, RetainedMass), EngineError> {
+        let fade = f64::from(self.selection.ranking.fade(self.block.tokens.len()));
+        let old: f64 = past.score.iter().map(|&score| f64::from(score)).sum();
+        let new: f64 = mass.past.iter().chain(&mass.own).map(|&mass| f64::from(mass)).sum();
+        let masses = (mass.past.as_slice(), mass.own.as_slice());
+        let memory = self.model.backend().select(past, &qkv.keys, masses, &self.selection)?;
+        let kept = memory.score.iter().map(|&score| f64::from(score)).sum();
+        let total = old * fade + new;
+        let retained = if self.selection.keep_all {
+            RetainedMass::default()
+        } else {
+            RetainedMass { kept, total }
+        };
+        Ok((Arc::new(memory), retained))
+    }
+
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: Rows,
+        state: &AttentionState,
+        want: Want,
+    ) -> Result<Rows, EngineError> {
+        let backend = self.model.backend();
+        Ok(match want {
+            Want::Memory => Rows::zeros(0, x.cols()),
+            Want::Last => backend.finish(layer, x.last_row(), &state.output().last_row())?,
+            Want::All => backend.finish(layer, x, &state.output())?,
+        })
+    }
+}
+
+/// A policy in the kernels' words.
+pub fn selection_of(policy: &MemoryPolicy) -> Selection {
+    Selection {
+        keep_all: policy.keeps_all(),
+        sinks: policy.sinks,
+        local: policy.local,
+        heavy: policy.heavy as usize,
+        ranking: Ranking {
+            decay: policy.scoring.decay,
+            window: policy.scoring.window as usize,
+            age_normalised: policy.scoring.age_normalised,
+        },
+    }
+}
