@@ -4,14 +4,18 @@
 //! [`MemoryPort`] and nothing else. No tokio, tonic, wire types or etcd here.
 #![forbid(unsafe_code)]
 
+pub mod decode;
 pub mod error;
 pub mod model;
 pub mod port;
 pub mod prefill;
 pub mod rope;
+pub mod sample;
 
+pub use decode::Sequence;
 pub use error::{EngineError, LoadError, PortError};
 pub use model::{Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::Rope;
+pub use sample::{Sampled, logprob_of, sample};
