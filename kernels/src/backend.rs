@@ -1,5 +1,6 @@
 //! The interface of a compute device, about this system and not about tensors in general.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::memory::{Keys, MemorySet, Selection};
@@ -19,6 +20,15 @@ pub struct Queries<'a> {
     /// A row at position p sees keys at positions above p - window only (a model's own
     /// sliding window); `None` sees all.
     pub window: Option<u32>,
+}
+
+impl Queries<'_> {
+    /// Positions that row `t` sees: its own and those before it, above p - window.
+    pub fn sight(&self, t: usize) -> RangeInclusive<u32> {
+        let position = self.start + t as u32;
+        let unseen = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        unseen..=position
+    }
 }
 
 /// A block's own queries, keys and values in one layer.
@@ -80,6 +90,7 @@ pub enum BackendError {
 /// memory set that is every key; for a block's own keys it is the causal triangle.
 pub trait AttentionOps: Send + Sync {
     /// The partial state of `queries` over `keys`. No keys, or none in sight: empty rows.
+    /// Keys or values that are not finite are refused, not spread.
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError>;
 
     /// What the queries spend on each key, `[kv_heads, keys]` f32:
@@ -113,6 +124,9 @@ pub trait AttentionOps: Send + Sync {
 }
 
 /// Everything of a layer that is not attention.
+///
+/// Results that are not finite (broken weights) are refused with [`BackendError::NotFinite`]
+/// by `linear`, `project` and `finish`.
 pub trait LayerOps: Send + Sync {
     /// The backend's own form of a weight. `bias` is `[outputs]`.
     fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError>;

@@ -17,12 +17,16 @@
 
 pub mod backend;
 pub mod memory;
+pub mod reference;
+pub mod select;
+mod shapes;
 pub mod state;
 pub mod tensor;
 pub mod weights;
 
 pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
 pub use memory::{Keys, MemorySet, Ranking, Selection};
+pub use reference::Reference;
 pub use state::AttentionState;
 pub use tensor::{Heads, KvDtype, KvHeads, Rows};
 pub use weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};

@@ -56,11 +56,17 @@ impl AttentionState {
             if mb == f32::NEG_INFINITY {
                 continue; // also avoids -inf - -inf
             }
+            let span = i * self.head_dim..(i + 1) * self.head_dim;
+            if ma == f32::NEG_INFINITY {
+                // A copy, because 0 * 0 + x * 1 would lose the sign of a zero.
+                (self.m[i], self.l[i]) = (mb, other.l[i]);
+                self.o[span.clone()].copy_from_slice(&other.o[span]);
+                continue;
+            }
             let m = ma.max(mb);
             let (sa, sb) = ((ma - m).exp(), (mb - m).exp());
             self.m[i] = m;
             self.l[i] = self.l[i] * sa + other.l[i] * sb;
-            let span = i * self.head_dim..(i + 1) * self.head_dim;
             for (a, b) in self.o[span.clone()].iter_mut().zip(&other.o[span]) {
                 *a = *a * sa + *b * sb;
             }

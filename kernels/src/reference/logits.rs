@@ -1,0 +1,24 @@
+//! Scaled dot products of the keys in sight.
+
+use crate::backend::Queries;
+
+/// Index and logit of every key that row `t` of head `h` sees, ascending. `positions` and `k`,
+/// `[keys, head_dim]`, belong to the head's KV head.
+pub(super) fn logits_in_sight<'a>(
+    queries: &Queries<'a>,
+    (h, t): (usize, usize),
+    positions: &'a [u32],
+    k: &'a [f32],
+) -> impl Iterator<Item = (usize, f64)> {
+    let Queries { q, scale, .. } = *queries;
+    let sees = queries.sight(t);
+    let row = q.row(h, t);
+    let keys = positions.iter().zip(k.chunks_exact(q.head_dim)).enumerate();
+    keys.filter(move |(_, (position, _))| sees.contains(position))
+        .map(move |(j, (_, key))| (j, dot(row, key) * f64::from(scale)))
+}
+
+/// a · b.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}

@@ -1,0 +1,100 @@
+//! The readable implementation of every operation: the oracle that fast backends are held to.
+//!
+//! One operation a file, one thread, sums in f64.
+
+mod attend;
+mod embed;
+mod finish;
+mod linear;
+mod logits;
+mod norm;
+mod project;
+mod weigh;
+
+use std::sync::Arc;
+
+use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+use crate::memory::{Keys, MemorySet, Selection};
+use crate::state::AttentionState;
+use crate::tensor::Rows;
+use crate::weights::{Angles, LayerWeights, Linear, Matrix};
+
+/// The reference backend.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reference;
+
+impl AttentionOps for Reference {
+    fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
+        attend::attend(&queries, keys)
+    }
+
+    fn weigh(
+        &self,
+        queries: Queries<'_>,
+        keys: &Keys,
+        lse: &[f32],
+        row_weights: &[f32],
+    ) -> Result<Vec<f32>, BackendError> {
+        weigh::weigh(&queries, keys, lse, row_weights)
+    }
+
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        own: &Keys,
+        masses: (&[f32], &[f32]),
+        selection: &Selection,
+    ) -> Result<MemorySet, BackendError> {
+        crate::select::select(past, own, masses, selection)
+    }
+}
+
+impl LayerOps for Reference {
+    fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError> {
+        linear::pack(weight, bias)
+    }
+
+    fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+        linear::linear("linear", x, weight)
+    }
+
+    fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        start: u32,
+        angles: &Angles,
+    ) -> Result<Qkv, BackendError> {
+        project::project(layer, x, start, angles)
+    }
+
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: Rows,
+        attention: &Rows,
+    ) -> Result<Rows, BackendError> {
+        finish::finish(layer, x, attention)
+    }
+
+    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+        embed::embed(table, tokens)
+    }
+
+    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+        norm::norm(x, weight, eps)
+    }
+}
+
+impl Backend for Reference {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn supports(&self, op: Op) -> bool {
+        match op {
+            Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
+            Op::Layers => true,
+        }
+    }
+}

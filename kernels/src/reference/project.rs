@@ -1,0 +1,67 @@
+//! Hidden states into queries, keys and values.
+
+use std::ops::Range;
+
+use super::linear::linear;
+use super::norm::{norm, norm_row};
+use crate::backend::{BackendError, Qkv};
+use crate::memory::Keys;
+use crate::shapes;
+use crate::tensor::{Heads, KvHeads, Rows};
+use crate::weights::{Angles, LayerWeights};
+
+/// See [`crate::LayerOps::project`].
+pub(super) fn project(
+    layer: &LayerWeights,
+    x: &Rows,
+    start: u32,
+    angles: &Angles,
+) -> Result<Qkv, BackendError> {
+    shapes::projection(layer, x, start, angles)?;
+    let spec = layer.spec;
+    let (h, g, tokens) = (spec.heads, spec.kv_heads, x.rows());
+    let qkv = linear("project", &norm(x, &layer.attn_norm, spec.norm_eps), &layer.qkv)?;
+
+    let mut q = split(&qkv, 0..h, spec.head_dim);
+    let mut k = split(&qkv, h..h + g, spec.head_dim);
+    let v = split(&qkv, h + g..h + 2 * g, spec.head_dim);
+    for (heads, weight) in [(&mut q, &layer.q_norm), (&mut k, &layer.k_norm)] {
+        for (i, row) in heads.chunks_exact_mut(spec.head_dim).enumerate() {
+            if let Some(weight) = weight {
+                norm_row(row, weight, spec.norm_eps);
+            }
+            rotate(row, angles, i % tokens);
+        }
+        shapes::finite("project", "a rotated query or key", heads)?;
+    }
+
+    let stored = |data: &[f32]| KvHeads::from_f32(g, tokens, spec.head_dim, data, spec.kv);
+    let positions: Vec<u32> = (start..).take(tokens).collect();
+    Ok(Qkv {
+        q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q },
+        keys: Keys { positions: positions.repeat(g), k: stored(&k), v: stored(&v) },
+    })
+}
+
+/// `heads` of `[tokens, all heads * head_dim]` as `[heads, tokens, head_dim]`.
+fn split(qkv: &Rows, heads: Range<usize>, head_dim: usize) -> Vec<f32> {
+    let mut data = Vec::with_capacity(heads.len() * qkv.rows() * head_dim);
+    for head in heads {
+        for t in 0..qkv.rows() {
+            data.extend_from_slice(&qkv.row(t)[head * head_dim..(head + 1) * head_dim]);
+        }
+    }
+    data
+}
+
+/// Rotates one head's row by the angles of token `t`, element i against i + head_dim / 2.
+fn rotate(row: &mut [f32], angles: &Angles, t: usize) {
+    let span = t * angles.half..(t + 1) * angles.half;
+    let (first, second) = row.split_at_mut(angles.half);
+    let turns = angles.cos[span.clone()].iter().zip(&angles.sin[span]);
+    for ((a, b), (&cos, &sin)) in first.iter_mut().zip(second).zip(turns) {
+        let [x, y, cos, sin] = [*a, *b, cos, sin].map(f64::from);
+        *a = (x * cos - y * sin) as f32;
+        *b = (y * cos + x * sin) as f32;
+    }
+}

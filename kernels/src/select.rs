@@ -1,0 +1,291 @@
+//! Which keys a memory set keeps: bookkeeping that every backend on a CPU shares.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::backend::BackendError;
+use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::shapes;
+use crate::tensor::{KvData, KvHeads};
+
+/// See [`AttentionOps::select`](crate::AttentionOps::select).
+///
+/// A set that nobody else holds is changed in place: a decode step moves only what lies behind
+/// an evicted key. A key whose rank is NaN ranks last.
+///
+/// # Errors
+/// Arrays that do not fit each other; own keys that do not follow the past.
+pub fn select(
+    past: Arc<MemorySet>,
+    own: &Keys,
+    masses: (&[f32], &[f32]),
+    selection: &Selection,
+) -> Result<MemorySet, BackendError> {
+    shapes::selection(&past, own, masses, selection)?;
+    let mut set = Arc::unwrap_or_clone(past);
+    let own_tally = if selection.keep_all {
+        let nothing = vec![0.0; own.positions.len()];
+        Tally { score: nothing.clone(), votes: nothing }
+    } else {
+        count(&mut set, masses, own.len(), &selection.ranking)
+    };
+    set.end += own.len() as u32; // fits: checked with the shapes
+    let plan = Plan::new(&set, own, &own_tally, selection);
+    plan.apply(&mut set.keys.positions, &own.positions, 1);
+    plan.apply(&mut set.score, &own_tally.score, 1);
+    plan.apply(&mut set.votes, &own_tally.votes, 1);
+    plan.apply_heads(&mut set.keys.k, &own.k);
+    plan.apply_heads(&mut set.keys.v, &own.v);
+    Ok(set)
+}
+
+/// What ranks keys.
+struct Tally {
+    /// `[kv_heads, keys]`.
+    score: Vec<f32>,
+    /// `[kv_heads, keys]`.
+    votes: Vec<f32>,
+}
+
+/// Adds a block's masses and votes to the remembered keys; returns the own keys' first tally.
+fn count(
+    set: &mut MemorySet,
+    (past_mass, own_mass): (&[f32], &[f32]),
+    tokens: usize,
+    ranking: &Ranking,
+) -> Tally {
+    let fade = ranking.fade(tokens);
+    let (total, own_votes) = votes(&ranking.row_weights(tokens));
+    for (score, mass) in set.score.iter_mut().zip(past_mass) {
+        *score = *score * fade + mass;
+    }
+    for votes in &mut set.votes {
+        *votes = *votes * fade + total;
+    }
+    Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
+}
+
+/// The sum of all row weights, and for every own key the sum from its own row on.
+fn votes(row_weights: &[f32]) -> (f32, Vec<f32>) {
+    let mut sum = 0.0_f64;
+    let mut from: Vec<f32> = row_weights
+        .iter()
+        .rev()
+        .map(|&weight| {
+            sum += f64::from(weight);
+            sum as f32
+        })
+        .collect();
+    from.reverse();
+    (sum as f32, from)
+}
+
+/// A key that neither its age nor its freshness saves.
+#[derive(Clone, Copy)]
+struct Candidate {
+    rank: f32,
+    position: u32,
+    /// Into past keys followed by own keys.
+    idx: usize,
+}
+
+impl Candidate {
+    /// Best first. Positions of one head are distinct, so no two candidates are equal and the
+    /// kept set does not depend on how it was partitioned.
+    fn order(a: &Self, b: &Self) -> std::cmp::Ordering {
+        b.rank.total_cmp(&a.rank).then(a.position.cmp(&b.position))
+    }
+}
+
+/// What stays, per KV head, as ascending runs of keys.
+struct Plan {
+    past_keys: usize,
+    own_keys: usize,
+    kept_keys: usize,
+    heads: Vec<Kept>,
+}
+
+/// What stays of one KV head.
+struct Kept {
+    past: Vec<Range<usize>>,
+    own: Vec<Range<usize>>,
+}
+
+impl Plan {
+    fn new(set: &MemorySet, own: &Keys, own_tally: &Tally, selection: &Selection) -> Self {
+        let (past_keys, own_keys) = (set.keys.len(), own.len());
+        let kv_heads = own.kv_heads();
+        let all = past_keys + own_keys;
+        if selection.keep_all {
+            let heads = (0..kv_heads).map(|_| Kept::everything(past_keys, own_keys)).collect();
+            return Self { past_keys, own_keys, kept_keys: all, heads };
+        }
+        let mut marks = Vec::with_capacity(kv_heads);
+        let mut candidates = Vec::with_capacity(kv_heads);
+        for g in 0..kv_heads {
+            let head = Head { set, own, own_tally, g };
+            let (always, rest) = head.split(selection);
+            marks.push(always);
+            candidates.push(rest);
+        }
+        // Heads may differ in how many of their keys are always kept (a session whose policy
+        // changed), but not in how many they keep: a head that has fewer keeps more by rank.
+        let kept_keys = candidates
+            .iter()
+            .map(|rest| all - rest.len() + selection.heavy.min(rest.len()))
+            .max()
+            .unwrap_or(0);
+        let heads = marks
+            .into_iter()
+            .zip(candidates)
+            .map(|(mut marks, rest)| {
+                let heavy = kept_keys + rest.len() - all;
+                for candidate in best(rest, heavy) {
+                    marks[candidate.idx] = true;
+                }
+                Kept { past: runs(&marks[..past_keys]), own: runs(&marks[past_keys..]) }
+            })
+            .collect();
+        Self { past_keys, own_keys, kept_keys, heads }
+    }
+
+    /// Turns `[kv_heads, past keys, width]` into `[kv_heads, kept keys, width]`, taking what
+    /// stays of `own`, `[kv_heads, own keys, width]`.
+    fn apply<T: Copy + Default>(&self, rows: &mut Vec<T>, own: &[T], width: usize) {
+        let survivors = self.close_gaps(rows, width);
+        self.restride(rows, &survivors, width);
+        for (g, (kept, &survivors)) in self.heads.iter().zip(&survivors).enumerate() {
+            let mut to = g * self.kept_keys * width + survivors;
+            for run in &kept.own {
+                let from = scaled(run, g * self.own_keys, width);
+                let end = to + from.len();
+                rows[to..end].copy_from_slice(&own[from]);
+                to = end;
+            }
+        }
+    }
+
+    fn apply_heads(&self, heads: &mut KvHeads, own: &KvHeads) {
+        let width = heads.head_dim;
+        match (&mut heads.data, &own.data) {
+            (KvData::F32(rows), KvData::F32(own)) => self.apply(rows, own, width),
+            (KvData::Bf16(rows), KvData::Bf16(own)) => self.apply(rows, own, width),
+            _ => unreachable!("dtypes were compared with the shapes"),
+        }
+        heads.tokens = self.kept_keys;
+    }
+
+    /// Moves what stays of each head to the head's front; returns how many elements that is.
+    fn close_gaps<T: Copy>(&self, rows: &mut [T], width: usize) -> Vec<usize> {
+        let close = |(g, kept): (usize, &Kept)| {
+            let front = g * self.past_keys * width;
+            let mut to = front;
+            for run in &kept.past {
+                let from = scaled(run, g * self.past_keys, width);
+                let end = to + from.len();
+                if from.start != to {
+                    rows.copy_within(from, to);
+                }
+                to = end;
+            }
+            to - front
+        };
+        self.heads.iter().enumerate().map(close).collect()
+    }
+
+    /// Moves heads from `past keys` apart to `kept keys` apart, never over what is still to be
+    /// moved. Growth is amortised by the vector's own.
+    fn restride<T: Copy + Default>(&self, rows: &mut Vec<T>, survivors: &[usize], width: usize) {
+        let (from, to) = (self.past_keys * width, self.kept_keys * width);
+        let shift = |rows: &mut Vec<T>, g: usize| {
+            rows.copy_within(g * from..g * from + survivors[g], g * to);
+        };
+        if to > from {
+            rows.resize(survivors.len() * to, T::default());
+            (1..survivors.len()).rev().for_each(|g| shift(rows, g));
+        } else if to < from {
+            (1..survivors.len()).for_each(|g| shift(rows, g));
+            rows.truncate(survivors.len() * to);
+        }
+    }
+}
+
+impl Kept {
+    fn everything(past_keys: usize, own_keys: usize) -> Self {
+        let one_run = |keys| std::iter::once(0..keys).collect();
+        Self { past: one_run(past_keys), own: one_run(own_keys) }
+    }
+}
+
+/// One KV head's past and own keys.
+struct Head<'a> {
+    set: &'a MemorySet,
+    own: &'a Keys,
+    own_tally: &'a Tally,
+    g: usize,
+}
+
+impl Head<'_> {
+    /// Marks of the keys that are always kept, and the candidates for the rest.
+    fn split(&self, selection: &Selection) -> (Vec<bool>, Vec<Candidate>) {
+        let recent = self.set.end.saturating_sub(selection.local);
+        let mut always = Vec::with_capacity(self.set.keys.len() + self.own.len());
+        let mut rest = Vec::with_capacity(always.capacity());
+        for (idx, (position, score, votes)) in self.keys().enumerate() {
+            let safe = position < selection.sinks || position >= recent;
+            always.push(safe);
+            if !safe {
+                let rank = rank(score, votes, &selection.ranking);
+                rest.push(Candidate { rank, position, idx });
+            }
+        }
+        (always, rest)
+    }
+
+    /// Position, score and votes of past and own keys.
+    fn keys(&self) -> impl Iterator<Item = (u32, f32, f32)> {
+        let (n, t) = (self.set.keys.len(), self.own.len());
+        let past = self.g * n..(self.g + 1) * n;
+        let own = self.g * t..(self.g + 1) * t;
+        let positions = self.set.keys.positions[past.clone()].iter();
+        let scores = self.set.score[past.clone()].iter();
+        let votes = self.set.votes[past].iter();
+        positions
+            .chain(&self.own.positions[own.clone()])
+            .zip(scores.chain(&self.own_tally.score[own.clone()]))
+            .zip(votes.chain(&self.own_tally.votes[own]))
+            .map(|((&position, &score), &votes)| (position, score, votes))
+    }
+}
+
+fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
+    let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
+    // The sign of a NaN differs between processors; and +0 and -0 are one rank.
+    if rank.is_nan() { f32::NEG_INFINITY } else { rank + 0.0 }
+}
+
+/// The `count` first by [`Candidate::order`], in no particular order.
+fn best(mut candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count, Candidate::order);
+        candidates.truncate(count);
+    }
+    candidates
+}
+
+/// The runs of true.
+fn runs(marks: &[bool]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for idx in (0..marks.len()).filter(|&idx| marks[idx]) {
+        match runs.last_mut() {
+            Some(run) if run.end == idx => run.end += 1,
+            _ => runs.push(idx..idx + 1),
+        }
+    }
+    runs
+}
+
+/// A run of rows behind `first`, as elements.
+fn scaled(run: &Range<usize>, first: usize, width: usize) -> Range<usize> {
+    (first + run.start) * width..(first + run.end) * width
+}

@@ -1,0 +1,161 @@
+//! What the arguments of every operation must look like: checked on entry, named errors.
+//!
+//! One copy for all backends of this crate, so that a caller's mistake reads the same whatever
+//! computes.
+
+use crate::backend::{BackendError, Queries};
+use crate::memory::{Keys, MemorySet, Selection};
+use crate::tensor::{KvData, KvHeads, Rows};
+use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
+
+type Checked = Result<(), BackendError>;
+
+/// `queries` over `keys`.
+pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) -> Checked {
+    let q = queries.q;
+    same(op, "q elements", q.data.len(), q.heads * q.tokens * q.head_dim)?;
+    key_arrays(op, keys)?;
+    same(op, "keys.head_dim", keys.k.head_dim, q.head_dim)?;
+    let (heads, kv_heads) = (q.heads, keys.kv_heads());
+    ensure(op, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
+        format!("{heads} query heads cannot share {kv_heads} KV heads")
+    })?;
+    positions_fit(op, queries.start, q.tokens)
+}
+
+/// `queries` over `keys` with what [`crate::AttentionOps::weigh`] needs besides.
+pub(crate) fn weighing(
+    queries: &Queries<'_>,
+    keys: &Keys,
+    lse: &[f32],
+    row_weights: &[f32],
+) -> Checked {
+    attention("weigh", queries, keys)?;
+    same("weigh", "lse elements", lse.len(), queries.q.heads * queries.q.tokens)?;
+    same("weigh", "row weights", row_weights.len(), queries.q.tokens)
+}
+
+/// A block's own keys following `past`, with their masses.
+pub(crate) fn selection(
+    past: &MemorySet,
+    own: &Keys,
+    masses: (&[f32], &[f32]),
+    selection: &Selection,
+) -> Checked {
+    const OP: &str = "select";
+    key_arrays(OP, &past.keys)?;
+    key_arrays(OP, own)?;
+    let (kv_heads, keys) = (past.keys.kv_heads(), past.keys.len());
+    same(OP, "own.kv_heads", own.kv_heads(), kv_heads)?;
+    same(OP, "own.head_dim", own.k.head_dim, past.keys.k.head_dim)?;
+    let (own_dtype, past_dtype) = (own.k.dtype(), past.keys.k.dtype());
+    ensure(OP, own_dtype == past_dtype, || {
+        format!("own keys are {own_dtype:?}, remembered ones {past_dtype:?}")
+    })?;
+    same(OP, "past.score elements", past.score.len(), kv_heads * keys)?;
+    same(OP, "past.votes elements", past.votes.len(), kv_heads * keys)?;
+    let (past_mass, own_mass) =
+        if selection.keep_all { (0, 0) } else { (kv_heads * keys, kv_heads * own.len()) };
+    same(OP, "past mass elements", masses.0.len(), past_mass)?;
+    same(OP, "own mass elements", masses.1.len(), own_mass)?;
+    positions_fit(OP, past.end, own.len())?;
+    let follows = (0..kv_heads)
+        .all(|g| own.head_positions(g).iter().zip(past.end..).all(|(&own, next)| own == next));
+    ensure(OP, follows, || format!("own keys must stand at positions {}.. in a row", past.end))
+}
+
+/// A weight as a model file has it.
+pub(crate) fn matrix(weight: &Matrix, bias: Option<&[f32]>) -> Checked {
+    let elements = match &weight.data {
+        MatrixData::F32(data) => data.len(),
+        MatrixData::Bf16(data) => data.len(),
+    };
+    same("pack", "weight elements", elements, weight.outputs * weight.inputs)?;
+    bias.map_or(Ok(()), |bias| same("pack", "bias elements", bias.len(), weight.outputs))
+}
+
+/// `x` through `weight`.
+pub(crate) fn linear(op: &'static str, x: &Rows, weight: &Linear) -> Checked {
+    same(op, "x.cols", x.cols(), weight.inputs)?;
+    weight.bias.as_ref().map_or(Ok(()), |bias| same(op, "bias", bias.len(), weight.outputs))
+}
+
+/// `x` into a layer's queries, keys and values.
+pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &Angles) -> Checked {
+    const OP: &str = "project";
+    let spec = &layer.spec;
+    let (heads, kv_heads) = (spec.heads, spec.kv_heads);
+    ensure(OP, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
+        format!("{heads} query heads cannot share {kv_heads} KV heads")
+    })?;
+    same(OP, "attn_norm", layer.attn_norm.len(), x.cols())?;
+    same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
+    for norm in [&layer.q_norm, &layer.k_norm].into_iter().flatten() {
+        same(OP, "QK norm", norm.len(), spec.head_dim)?;
+    }
+    same(OP, "2 angles.half", 2 * angles.half, spec.head_dim)?;
+    same(OP, "angles.tokens", angles.tokens, x.rows())?;
+    same(OP, "angles.cos elements", angles.cos.len(), angles.tokens * angles.half)?;
+    same(OP, "angles.sin elements", angles.sin.len(), angles.tokens * angles.half)?;
+    positions_fit(OP, start, x.rows())
+}
+
+/// `x` and `attention` through the rest of a layer.
+pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Checked {
+    const OP: &str = "finish";
+    same(OP, "attention.rows", attention.rows(), x.rows())?;
+    same(OP, "out.outputs", layer.out.outputs, x.cols())?;
+    same(OP, "ffn_norm", layer.ffn_norm.len(), x.cols())?;
+    same(OP, "gate_up.outputs", layer.gate_up.outputs, 2 * layer.down.inputs)?;
+    same(OP, "down.outputs", layer.down.outputs, x.cols())
+}
+
+/// `tokens` of an embedding table.
+pub(crate) fn embedding(table: &Linear, tokens: &[u32]) -> Checked {
+    let highest = tokens.iter().copied().max().unwrap_or(0);
+    ensure("embed", tokens.is_empty() || (highest as usize) < table.outputs, || {
+        format!("token {highest} is outside a table of {} rows", table.outputs)
+    })
+}
+
+/// Refuses infinities and NaN: broken weights must not become plausible tokens.
+pub(crate) fn finite(op: &'static str, what: &'static str, values: &[f32]) -> Checked {
+    if values.iter().all(|x| x.is_finite()) {
+        Ok(())
+    } else {
+        Err(BackendError::NotFinite { op, what })
+    }
+}
+
+fn key_arrays(op: &'static str, keys: &Keys) -> Checked {
+    let (k, v) = (&keys.k, &keys.v);
+    same(op, "positions", keys.positions.len(), k.kv_heads * k.tokens)?;
+    same(op, "v.kv_heads", v.kv_heads, k.kv_heads)?;
+    same(op, "v.tokens", v.tokens, k.tokens)?;
+    same(op, "v.head_dim", v.head_dim, k.head_dim)?;
+    same(op, "k elements", elements(k), k.kv_heads * k.tokens * k.head_dim)?;
+    same(op, "v elements", elements(v), v.kv_heads * v.tokens * v.head_dim)?;
+    ensure(op, k.dtype() == v.dtype(), || {
+        format!("keys are {:?}, values {:?}", k.dtype(), v.dtype())
+    })
+}
+
+fn elements(heads: &KvHeads) -> usize {
+    match &heads.data {
+        KvData::F32(data) => data.len(),
+        KvData::Bf16(data) => data.len(),
+    }
+}
+
+fn positions_fit(op: &'static str, start: u32, tokens: usize) -> Checked {
+    let end = u64::from(start) + tokens as u64;
+    ensure(op, end <= u64::from(u32::MAX), || format!("position {end} is beyond {}", u32::MAX))
+}
+
+fn same(op: &'static str, field: &str, seen: usize, want: usize) -> Checked {
+    ensure(op, seen == want, || format!("{field} is {seen}, must be {want}"))
+}
+
+fn ensure(op: &'static str, holds: bool, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(BackendError::Shape { op, what: what() }) }
+}
