@@ -1,1 +1,20 @@
-//! Placeholder.
+//! The wire: generated messages and services, and the one validator of what arrives by it.
+//!
+//! [`v1`] is what `v1/*.proto` says, generated and committed (`tests/generated_is_current.rs`
+//! regenerates it). [`convert`] is the only way from there to the words of `aqueduct-core`;
+//! whatever has passed it is within [`aqueduct_core::limits`].
+#![forbid(unsafe_code)]
+
+pub mod convert;
+
+/// Messages, servers and clients of `aqueduct.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod v1 {
+    include!("generated/aqueduct.v1.rs");
+}
+
+/// Encoded `FileDescriptorSet` of `aqueduct.v1`, for gRPC reflection.
+pub const DESCRIPTOR: &[u8] = include_bytes!("generated/descriptor.bin");
+
+/// gRPC metadata of a `HandOff` call: the sender's model fingerprint.
+pub const FINGERPRINT_METADATA: &str = "aqueduct-fingerprint";

@@ -1,0 +1,258 @@
+//! Random words of `aqueduct-core`, for the round trips of every conversion.
+
+use aqueduct_core::work::{
+    Assignment, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, NextHop, Outputs,
+    Peer, RetainedMass, TokenLogprob, WorkerInfo,
+};
+use aqueduct_core::{
+    ChunkKey, ChunkSpan, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind, RequestId, Sampling,
+    Scoring, limits,
+};
+use proptest::prelude::*;
+
+pub(crate) fn key() -> impl Strategy<Value = ChunkKey> {
+    (any::<u64>(), 0..limits::PROMPT_TOKENS_MAX, any::<u32>()).prop_map(|(request, idx, epoch)| {
+        ChunkKey { request: RequestId(request), chunk_idx: idx, epoch: Epoch(epoch) }
+    })
+}
+
+pub(crate) fn policy() -> impl Strategy<Value = MemoryPolicy> {
+    let kind = prop::sample::select(vec![PolicyKind::Dense, PolicyKind::Window, PolicyKind::H2o]);
+    let budget = 0..=limits::MEMORY_TOKENS_MAX;
+    let scoring = (0.001f32..=1.0, 0u32..1000, any::<bool>())
+        .prop_map(|(decay, window, age_normalised)| Scoring { decay, window, age_normalised });
+    (kind, budget.clone(), budget.clone(), budget, scoring).prop_map(
+        |(kind, sinks, local, heavy, scoring)| MemoryPolicy { kind, sinks, local, heavy, scoring },
+    )
+}
+
+pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
+    let logprobs = prop::option::of(0..=limits::TOP_LOGPROBS_MAX);
+    (0.0f32..=2.0, 0.001f32..=1.0, 0..limits::VOCAB_MAX, any::<u64>(), logprobs).prop_map(
+        |(temperature, top_p, top_k, seed, logprobs)| Sampling {
+            temperature,
+            top_p,
+            top_k,
+            seed,
+            logprobs,
+        },
+    )
+}
+
+pub(crate) fn token_logprob() -> impl Strategy<Value = TokenLogprob> {
+    (0..limits::VOCAB_MAX, prop_oneof![-50.0f32..=0.0, Just(f32::NEG_INFINITY)])
+        .prop_map(|(token, logprob)| TokenLogprob { token, logprob })
+}
+
+fn top() -> impl Strategy<Value = Vec<TokenLogprob>> {
+    prop::collection::vec(token_logprob(), 0..=limits::TOP_LOGPROBS_MAX as usize)
+}
+
+pub(crate) fn next_hop() -> impl Strategy<Value = NextHop> {
+    ("(http|local)://[a-z0-9:.-]{1,40}", any::<u32>())
+        .prop_map(|(peer, epoch)| NextHop { peer: Peer(peer), epoch: Epoch(epoch) })
+}
+
+fn outputs() -> impl Strategy<Value = Outputs> {
+    prop_oneof![
+        Just(Outputs::None),
+        Just(Outputs::Logits),
+        (0..=limits::TOP_LOGPROBS_MAX).prop_map(Outputs::Logprobs),
+    ]
+}
+
+fn assignment() -> impl Strategy<Value = Assignment> {
+    let tokens = prop::collection::vec(0..limits::VOCAB_MAX, 1..40);
+    let next_token = prop::option::of(0..limits::VOCAB_MAX);
+    let rest = (policy(), outputs(), 1..=limits::REQUEST_DEADLINE_MS);
+    (0..1000u32, 1..64u32, tokens, next_token, prop::option::of(next_hop()), rest, key()).prop_map(
+        |(idx, chunk_tokens, tokens, next_token, next, (policy, outputs, deadline_ms), key)| {
+            Assignment {
+                key: ChunkKey { chunk_idx: idx, ..key },
+                span: ChunkSpan { idx, start: idx * chunk_tokens, tokens: tokens.len() as u32 },
+                chunk_count: if next.is_some() { idx + 2 } else { idx + 1 },
+                policy,
+                tokens,
+                next_token,
+                outputs,
+                next,
+                deadline_ms,
+            }
+        },
+    )
+}
+
+/// A chunk in the middle of a prompt, with everything set.
+pub(crate) fn example_assignment() -> Assignment {
+    Assignment {
+        key: ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(2) },
+        span: ChunkSpan { idx: 1, start: 3, tokens: 3 },
+        chunk_count: 3,
+        policy: MemoryPolicy::default(),
+        tokens: vec![1, 2, 3],
+        next_token: Some(4),
+        outputs: Outputs::Logprobs(5),
+        next: Some(NextHop { peer: Peer("local://w1".into()), epoch: Epoch(0) }),
+        deadline_ms: 1000,
+    }
+}
+
+pub(crate) fn command() -> impl Strategy<Value = Command> {
+    let request = || any::<u64>().prop_map(RequestId);
+    let chunk_idx = || 0..limits::PROMPT_TOKENS_MAX;
+    let eos = prop::collection::vec(0..limits::VOCAB_MAX, 0..4);
+    let counts = (1..=limits::CHOICES_MAX, 1..=limits::OUTPUT_TOKENS_MAX);
+    prop_oneof![
+        assignment().prop_map(|assignment| Command::Assign(Box::new(assignment))),
+        (request(), chunk_idx(), next_hop())
+            .prop_map(|(request, chunk_idx, next)| Command::Redirect { request, chunk_idx, next }),
+        (request(), chunk_idx())
+            .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
+        (request(), sampling(), counts, eos).prop_map(
+            |(request, sampling, (choices, max_tokens), eos)| {
+                Command::Decode(Box::new(DecodeSpec {
+                    request,
+                    sampling,
+                    choices,
+                    max_tokens,
+                    eos,
+                }))
+            }
+        ),
+        (request(), 0..limits::CHOICES_MAX)
+            .prop_map(|(request, choice)| Command::StopChoice { request, choice }),
+        request().prop_map(|request| Command::Cancel { request }),
+    ]
+}
+
+pub(crate) fn shape() -> impl Strategy<Value = ModelShape> {
+    let counts = (1..1000u32, 1..=limits::LAYERS_MAX, 1..1000u32, 1..1000u32, any::<u32>());
+    (counts, 1..16u32, 1..16u32, 1..=limits::HEAD_DIM_MAX / 2).prop_map(
+        |((vocab, layers, width, ffn, max_positions), kv_heads, group, half)| ModelShape {
+            vocab,
+            layers,
+            width,
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim: 2 * half,
+            ffn,
+            max_positions,
+        },
+    )
+}
+
+pub(crate) fn kv() -> impl Strategy<Value = KvDtype> {
+    prop::sample::select(vec![KvDtype::F32, KvDtype::Bf16])
+}
+
+pub(crate) fn info() -> impl Strategy<Value = WorkerInfo> {
+    (next_hop(), "[0-9a-f]{64}", shape(), kv(), 1..256u32, any::<u32>()).prop_map(
+        |(next, fingerprint, shape, kv, threads, convention)| WorkerInfo {
+            peer: next.peer,
+            fingerprint,
+            shape,
+            kv,
+            threads,
+            convention,
+        },
+    )
+}
+
+/// A worker as the shipped model makes it.
+pub(crate) fn example_info() -> WorkerInfo {
+    let shape = ModelShape {
+        vocab: 4096,
+        layers: 6,
+        width: 256,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 640,
+        max_positions: 0,
+    };
+    WorkerInfo {
+        peer: Peer("local://w0".into()),
+        fingerprint: "0af3".into(),
+        shape,
+        kv: KvDtype::Bf16,
+        threads: 2,
+        convention: 1,
+    }
+}
+
+fn report() -> impl Strategy<Value = ChunkReport> {
+    let mass = (0.0f64..1e6, 0.0f64..1e6).prop_map(|(kept, total)| RetainedMass { kept, total });
+    let retained = prop::collection::vec(mass, 0..12);
+    (retained, any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+        |(retained, memory_bytes, memory_tokens, busy_us, wait_us)| ChunkReport {
+            retained,
+            memory_bytes,
+            memory_tokens,
+            busy_us,
+            wait_us,
+        },
+    )
+}
+
+fn failure() -> impl Strategy<Value = FailureKind> {
+    prop::sample::select(vec![
+        FailureKind::Invalid,
+        FailureKind::Exhausted,
+        FailureKind::Deadline,
+        FailureKind::Peer,
+        FailureKind::Internal,
+    ])
+}
+
+fn emitted() -> impl Strategy<Value = Emitted> {
+    let idx = (0..limits::CHOICES_MAX, 0..limits::OUTPUT_TOKENS_MAX);
+    (any::<u64>(), idx, token_logprob(), top()).prop_map(
+        |(request, (choice, token_idx), TokenLogprob { token, logprob }, top)| Emitted {
+            request: RequestId(request),
+            choice,
+            token_idx,
+            token,
+            logprob,
+            top,
+        },
+    )
+}
+
+pub(crate) fn event() -> impl Strategy<Value = Event> {
+    let start = || 0..limits::PROMPT_TOKENS_MAX - 64;
+    let logits = (1..5u32, 1..9usize).prop_flat_map(|(rows, vocab)| {
+        let count = rows as usize * vocab;
+        (Just(rows), prop::collection::vec(-100.0f32..100.0, count))
+    });
+    let entries = prop::collection::vec((token_logprob(), top()), 1..6);
+    prop_oneof![
+        info().prop_map(|info| Event::Hello(Box::new(info))),
+        (key(), 0..=limits::LAYERS_MAX)
+            .prop_map(|(key, layers_done)| Event::Progress { key, layers_done }),
+        (key(), start(), logits).prop_map(|(key, start, (rows, logits))| Event::Logits {
+            key,
+            start,
+            rows,
+            logits
+        }),
+        (key(), start(), entries).prop_map(|(key, start, entries)| Event::PromptLogprobs {
+            key,
+            start,
+            entries
+        }),
+        (key(), report())
+            .prop_map(|(key, report)| Event::ChunkDone { key, report: Box::new(report) }),
+        (key(), failure(), ".{0,20}").prop_map(|(key, kind, message)| Event::ChunkFailed {
+            key,
+            kind,
+            message
+        }),
+        emitted().prop_map(|emitted| Event::Token(Box::new(emitted))),
+        (any::<u64>(), 0..limits::CHOICES_MAX, any::<bool>()).prop_map(|(request, choice, eos)| {
+            Event::ChoiceDone { request: RequestId(request), choice, eos }
+        }),
+        (any::<u64>(), failure(), ".{0,20}").prop_map(|(request, kind, message)| {
+            Event::DecodeFailed { request: RequestId(request), kind, message }
+        }),
+    ]
+}

@@ -1,0 +1,270 @@
+//! Commands of a coordinator.
+
+use aqueduct_core::work::{Assignment, Command, DecodeSpec, NextHop, Outputs};
+use aqueduct_core::{ChunkKey, ChunkSpan, MemoryPolicy, Refusal, RequestId, TokenId, limits};
+
+use super::{Under, bounded, choice, key, required};
+use crate::v1;
+use crate::v1::outputs::Kind as OutputKind;
+use crate::v1::worker_command::Kind;
+
+/// End tokens that a model may have.
+const EOS_MAX: usize = 64;
+
+impl From<Command> for v1::WorkerCommand {
+    fn from(command: Command) -> Self {
+        let kind = match command {
+            Command::Assign(assignment) => Kind::Assign((*assignment).into()),
+            Command::Redirect { request, chunk_idx, next } => Kind::Redirect(v1::Redirect {
+                request: request.0,
+                chunk_idx,
+                next: Some(next.into()),
+            }),
+            Command::Confirm { request, chunk_idx } => {
+                Kind::Confirm(v1::Confirm { request: request.0, chunk_idx })
+            }
+            Command::Decode(spec) => Kind::Decode((*spec).into()),
+            Command::StopChoice { request, choice } => {
+                Kind::StopChoice(v1::StopChoice { request: request.0, choice })
+            }
+            Command::Cancel { request } => Kind::Cancel(v1::Cancel { request: request.0 }),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+impl TryFrom<v1::WorkerCommand> for Command {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::WorkerCommand) -> Result<Self, Refusal> {
+        Ok(match required("command", wire.kind)? {
+            Kind::Assign(wire) => {
+                Self::Assign(Box::new(Assignment::try_from(wire).under("assignment")?))
+            }
+            Kind::Redirect(wire) => redirect(wire).under("redirect")?,
+            Kind::Confirm(wire) => Self::Confirm {
+                request: RequestId(wire.request),
+                chunk_idx: chunk_idx(wire.chunk_idx).under("confirm")?,
+            },
+            Kind::Decode(wire) => {
+                Self::Decode(Box::new(DecodeSpec::try_from(wire).under("decode")?))
+            }
+            Kind::StopChoice(wire) => Self::StopChoice {
+                request: RequestId(wire.request),
+                choice: choice(wire.choice).under("stop_choice")?,
+            },
+            Kind::Cancel(wire) => Self::Cancel { request: RequestId(wire.request) },
+        })
+    }
+}
+
+fn chunk_idx(wire: u32) -> Result<u32, Refusal> {
+    Refusal::unless_within("chunk_idx", wire, 0, limits::PROMPT_TOKENS_MAX - 1)
+}
+
+fn redirect(wire: v1::Redirect) -> Result<Command, Refusal> {
+    Ok(Command::Redirect {
+        request: RequestId(wire.request),
+        chunk_idx: chunk_idx(wire.chunk_idx)?,
+        next: required("next", wire.next)?.try_into().under("next")?,
+    })
+}
+
+impl From<Assignment> for v1::Assignment {
+    fn from(assignment: Assignment) -> Self {
+        Self {
+            key: Some(assignment.key.into()),
+            start: assignment.span.start,
+            tokens: assignment.tokens,
+            chunk_count: assignment.chunk_count,
+            policy: Some(assignment.policy.into()),
+            next_token: assignment.next_token,
+            outputs: Some(assignment.outputs.into()),
+            next: assignment.next.map(Into::into),
+            deadline_ms: assignment.deadline_ms,
+        }
+    }
+}
+
+impl TryFrom<v1::Assignment> for Assignment {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Assignment) -> Result<Self, Refusal> {
+        let key = key(wire.key)?;
+        let count_max = limits::PROMPT_TOKENS_MAX;
+        Refusal::unless_within("chunk_count", wire.chunk_count, key.chunk_idx + 1, count_max)?;
+        let span = span(&key, wire.start, &wire.tokens)?;
+        let last = key.chunk_idx + 1 == wire.chunk_count;
+        if last != wire.next.is_none() {
+            let bound = "present for every chunk but the last";
+            return Err(Refusal::new("next", if last { "present" } else { "absent" }, bound));
+        }
+        let policy = required("policy", wire.policy)?;
+        let deadline_max = limits::REQUEST_DEADLINE_MS;
+        Ok(Self {
+            key,
+            span,
+            chunk_count: wire.chunk_count,
+            policy: MemoryPolicy::try_from(policy).under("policy")?,
+            next_token: wire.next_token.map(|id| token("next_token", id)).transpose()?,
+            outputs: wire.outputs.unwrap_or_default().try_into().under("outputs")?,
+            next: wire.next.map(NextHop::try_from).transpose().under("next")?,
+            deadline_ms: Refusal::unless_within("deadline_ms", wire.deadline_ms, 1, deadline_max)?,
+            tokens: wire.tokens,
+        })
+    }
+}
+
+/// Where the chunk stands: within the longest prompt, and behind the chunks before it, each of
+/// which has a token at least.
+fn span(key: &ChunkKey, start: u32, tokens: &[TokenId]) -> Result<ChunkSpan, Refusal> {
+    let len_max = limits::CHUNK_TOKENS_MAX as usize;
+    Refusal::unless_within("tokens", tokens.len(), 1, len_max)?;
+    for (idx, &id) in tokens.iter().enumerate() {
+        if id >= limits::VOCAB_MAX {
+            token(&format!("tokens[{idx}]"), id)?;
+        }
+    }
+    let low = key.chunk_idx;
+    let high = if low == 0 { 0 } else { limits::PROMPT_TOKENS_MAX - tokens.len() as u32 };
+    Refusal::unless_within("start", start, low, high)?;
+    Ok(ChunkSpan { idx: key.chunk_idx, start, tokens: tokens.len() as u32 })
+}
+
+fn token(field: &str, id: TokenId) -> Result<TokenId, Refusal> {
+    Refusal::unless_within(field, id, 0, limits::VOCAB_MAX - 1)
+}
+
+impl From<Outputs> for v1::Outputs {
+    fn from(outputs: Outputs) -> Self {
+        let (kind, top) = match outputs {
+            Outputs::None => (OutputKind::None, 0),
+            Outputs::Logits => (OutputKind::Logits, 0),
+            Outputs::Logprobs(top) => (OutputKind::Logprobs, top),
+        };
+        Self { kind: kind.into(), top }
+    }
+}
+
+impl TryFrom<v1::Outputs> for Outputs {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Outputs) -> Result<Self, Refusal> {
+        let top = Refusal::unless_within("top", wire.top, 0, limits::TOP_LOGPROBS_MAX)?;
+        match OutputKind::try_from(wire.kind) {
+            Ok(OutputKind::None) => Ok(Self::None),
+            Ok(OutputKind::Logits) => Ok(Self::Logits),
+            Ok(OutputKind::Logprobs) => Ok(Self::Logprobs(top)),
+            Err(_) => Err(Refusal::new("kind", wire.kind, "none, logits or logprobs")),
+        }
+    }
+}
+
+impl From<DecodeSpec> for v1::Decode {
+    fn from(spec: DecodeSpec) -> Self {
+        Self {
+            request: spec.request.0,
+            sampling: Some(spec.sampling.into()),
+            choices: spec.choices,
+            max_tokens: spec.max_tokens,
+            eos: spec.eos,
+        }
+    }
+}
+
+impl TryFrom<v1::Decode> for DecodeSpec {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Decode) -> Result<Self, Refusal> {
+        bounded("eos", &wire.eos, EOS_MAX)?;
+        wire.eos.iter().try_for_each(|&id| token("eos", id).map(drop))?;
+        let tokens_max = limits::OUTPUT_TOKENS_MAX;
+        Ok(Self {
+            request: RequestId(wire.request),
+            sampling: required("sampling", wire.sampling)?.try_into().under("sampling")?,
+            choices: Refusal::unless_within("choices", wire.choices, 1, limits::CHOICES_MAX)?,
+            max_tokens: Refusal::unless_within("max_tokens", wire.max_tokens, 1, tokens_max)?,
+            eos: wire.eos,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary;
+    use super::*;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    #[test]
+    fn refuses_an_assignment_by_field() {
+        let check = |change: fn(&mut v1::Assignment), field: &str| {
+            let mut wire = v1::Assignment::from(arbitrary::example_assignment());
+            change(&mut wire);
+            let kind = Some(Kind::Assign(wire));
+            let refused = Command::try_from(v1::WorkerCommand { kind }).unwrap_err();
+            assert_eq!(refused.field, format!("assignment.{field}"));
+        };
+        check(|wire| wire.key = None, "key");
+        check(|wire| wire.key.as_mut().unwrap().chunk_idx = u32::MAX, "key.chunk_idx");
+        check(|wire| wire.chunk_count = 0, "chunk_count");
+        check(|wire| wire.tokens.clear(), "tokens");
+        check(|wire| wire.tokens[1] = u32::MAX, "tokens[1]");
+        check(|wire| wire.start = 0, "start");
+        check(|wire| wire.start = u32::MAX, "start");
+        check(|wire| wire.policy = None, "policy");
+        check(|wire| wire.policy.as_mut().unwrap().sinks = None, "policy.sinks");
+        check(|wire| wire.next = None, "next");
+        check(|wire| wire.next.as_mut().unwrap().peer.clear(), "next.peer");
+        check(|wire| wire.outputs.as_mut().unwrap().top = 21, "outputs.top");
+        check(|wire| wire.deadline_ms = 0, "deadline_ms");
+        check(|wire| wire.next_token = Some(u32::MAX), "next_token");
+    }
+
+    #[test]
+    fn refuses_other_commands_by_field() {
+        let check = |kind: Option<Kind>, field: &str| {
+            let refused = Command::try_from(v1::WorkerCommand { kind }).unwrap_err();
+            assert_eq!(refused.field, field);
+        };
+        check(None, "command");
+        check(Some(Kind::Decode(v1::Decode::default())), "decode.sampling");
+        check(Some(Kind::Redirect(v1::Redirect::default())), "redirect.next");
+        check(
+            Some(Kind::StopChoice(v1::StopChoice { request: 1, choice: 64 })),
+            "stop_choice.choice",
+        );
+        check(
+            Some(Kind::Confirm(v1::Confirm { request: 1, chunk_idx: u32::MAX })),
+            "confirm.chunk_idx",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn survives_the_wire(command in arbitrary::command()) {
+            let bytes = v1::WorkerCommand::from(command.clone()).encode_to_vec();
+            let wire = v1::WorkerCommand::decode(bytes.as_slice()).unwrap();
+            prop_assert_eq!(Command::try_from(wire), Ok(command));
+        }
+
+        #[test]
+        fn garbage_is_refused_or_valid(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(wire) = v1::WorkerCommand::decode(bytes.as_slice()) {
+                let _ = Command::try_from(wire);
+            }
+        }
+
+        #[test]
+        fn flipped_bytes_are_refused_or_valid(
+            command in arbitrary::command(), at in any::<prop::sample::Index>(), flip in 1u8..,
+        ) {
+            let mut bytes = v1::WorkerCommand::from(command).encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            if let Ok(wire) = v1::WorkerCommand::decode(bytes.as_slice()) {
+                let _ = Command::try_from(wire);
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Frames of the hand-off: a memory set's bytes cut into parts, each of which can be checked
+//! by itself, and put together again.
+//!
+//! Nothing here believes a header: lengths follow from the shape, memory grows only by bytes
+//! that arrived, and every part's checksum covers header and payload.
+
+use aqueduct_core::work::CONVENTION;
+use aqueduct_core::{ChunkKey, KvDtype, Refusal, limits};
+use bytes::{Bytes, BytesMut};
+
+use super::shape::kv;
+use super::{Under, key};
+use crate::v1::{self, HandOffFrame};
+
+/// Most tokens a sequence can have seen.
+const END_MAX: u32 = limits::PROMPT_TOKENS_MAX + limits::OUTPUT_TOKENS_MAX;
+
+/// Whose memory set it is, and its shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetHeader {
+    /// The chunk that receives.
+    pub key: ChunkKey,
+    /// Layer.
+    pub layer: u32,
+    /// Version of the merge and hand-off convention.
+    pub convention: u32,
+    /// Storage of keys and values.
+    pub kv: KvDtype,
+    /// G.
+    pub kv_heads: u32,
+    /// D.
+    pub head_dim: u32,
+    /// Keys of each KV head.
+    pub keys: u32,
+    /// Tokens processed before the set was made.
+    pub end: u32,
+}
+
+/// A set's header and the place of one part in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// The whole set.
+    pub set: SetHeader,
+    /// Index of the part.
+    pub part_idx: u32,
+    /// Parts of the set; at least 1.
+    pub part_count: u32,
+}
+
+/// A frame that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The sender speaks another convention: nothing it sends can be used.
+    #[error("convention {seen}, this worker speaks {CONVENTION}")]
+    Convention {
+        /// The sender's.
+        seen: u32,
+    },
+    /// Bits changed on the way.
+    #[error("checksum {seen:08x}, the frame carries {carried:08x}")]
+    Checksum {
+        /// Of what arrived.
+        seen: u32,
+        /// Of what was sent.
+        carried: u32,
+    },
+    /// A field is missing, out of bounds, or at odds with another.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Not the part that comes next.
+    #[error("part {seen} of {key} layer {layer}: part {want} comes next")]
+    Order {
+        /// The chunk.
+        key: ChunkKey,
+        /// The layer.
+        layer: u32,
+        /// The part that came.
+        seen: u32,
+        /// The part that was to come.
+        want: u32,
+    },
+}
+
+impl SetHeader {
+    /// Bytes of the set: positions, scores and votes (4 bytes each), K and V.
+    pub const fn payload_bytes(&self) -> u64 {
+        let element = 2 * self.head_dim as u64 * self.kv.bytes() as u64;
+        self.kv_heads as u64 * self.keys as u64 * (3 * 4 + element)
+    }
+
+    /// Parts that the set is cut into; an empty set is one empty part.
+    pub const fn part_count(&self) -> u32 {
+        let parts = self.payload_bytes().div_ceil(limits::FRAME_BYTES_MAX as u64);
+        if parts == 0 { 1 } else { parts as u32 }
+    }
+
+    /// Bytes of part `part_idx`: all parts but the last are full.
+    const fn part_bytes(&self, part_idx: u32) -> u64 {
+        let before = part_idx as u64 * limits::FRAME_BYTES_MAX as u64;
+        let left = self.payload_bytes().saturating_sub(before);
+        if left < limits::FRAME_BYTES_MAX as u64 { left } else { limits::FRAME_BYTES_MAX as u64 }
+    }
+
+    fn validate(&self) -> Result<(), Refusal> {
+        Refusal::unless_within("layer", self.layer, 0, limits::LAYERS_MAX - 1)?;
+        Refusal::unless_within("kv_heads", self.kv_heads, 1, limits::HEADS_MAX)?;
+        Refusal::unless_within("head_dim", self.head_dim, 1, limits::HEAD_DIM_MAX)?;
+        Refusal::unless_within("end", self.end, 0, END_MAX)?;
+        Refusal::unless_within("keys", self.keys, 0, self.end)?;
+        Ok(())
+    }
+}
+
+/// Cuts a set's bytes into frames of at most [`limits::FRAME_BYTES_MAX`] payload bytes.
+///
+/// # Errors
+/// A header out of bounds, or a payload of another length than the header's shape implies.
+pub fn split(set: &SetHeader, payload: Bytes) -> Result<Vec<HandOffFrame>, Refusal> {
+    set.validate()?;
+    let want = set.payload_bytes();
+    Refusal::unless_within("payload", payload.len() as u64, want, want)?;
+    let part_count = set.part_count();
+    let frame = |part_idx: u32| {
+        let from = part_idx as usize * limits::FRAME_BYTES_MAX;
+        let part = payload.slice(from..from + set.part_bytes(part_idx) as usize);
+        to_wire(&FrameHeader { set: *set, part_idx, part_count }, part)
+    };
+    Ok((0..part_count).map(frame).collect())
+}
+
+fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
+    let FrameHeader { set, part_idx, part_count } = *header;
+    let mut frame = HandOffFrame {
+        key: Some(set.key.into()),
+        layer: set.layer,
+        convention: set.convention,
+        kv: v1::KvDtype::from(set.kv).into(),
+        kv_heads: set.kv_heads,
+        head_dim: set.head_dim,
+        keys: set.keys,
+        end: set.end,
+        part_idx,
+        part_count,
+        crc32: 0,
+        payload,
+    };
+    frame.crc32 = checksum(&frame);
+    frame
+}
+
+/// CRC-32 over the header fields, little endian and of fixed width, and the payload.
+fn checksum(frame: &HandOffFrame) -> u32 {
+    let key = frame.key.unwrap_or_default();
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&key.request.to_le_bytes());
+    for field in [
+        key.chunk_idx,
+        key.epoch,
+        frame.layer,
+        frame.convention,
+        frame.kv as u32,
+        frame.kv_heads,
+        frame.head_dim,
+        frame.keys,
+        frame.end,
+        frame.part_idx,
+        frame.part_count,
+    ] {
+        hasher.update(&field.to_le_bytes());
+    }
+    hasher.update(&frame.payload);
+    hasher.finalize()
+}
+
+/// Checks one frame by itself: convention, checksum, bounds, and that its payload is as long
+/// as its shape and place imply.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
+    if frame.convention != CONVENTION {
+        return Err(FrameError::Convention { seen: frame.convention });
+    }
+    let seen = checksum(frame);
+    if seen != frame.crc32 {
+        return Err(FrameError::Checksum { seen, carried: frame.crc32 });
+    }
+    Ok(header(frame).under("frame")?)
+}
+
+fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
+    let set = SetHeader {
+        key: key(frame.key)?,
+        layer: frame.layer,
+        convention: frame.convention,
+        kv: kv(frame.kv)?,
+        kv_heads: frame.kv_heads,
+        head_dim: frame.head_dim,
+        keys: frame.keys,
+        end: frame.end,
+    };
+    set.validate()?;
+    let part_count = set.part_count();
+    Refusal::unless_within("part_count", frame.part_count, part_count, part_count)?;
+    Refusal::unless_within("part_idx", frame.part_idx, 0, part_count - 1)?;
+    let want = set.part_bytes(frame.part_idx);
+    Refusal::unless_within("payload", frame.payload.len() as u64, want, want)?;
+    Ok(FrameHeader { set, part_idx: frame.part_idx, part_count })
+}
+
+/// Puts the frames of one stream together, set after set. Part 0 always begins a set anew, so
+/// a sender that was refused may send the set again.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    underway: Option<Underway>,
+}
+
+#[derive(Debug)]
+struct Underway {
+    set: SetHeader,
+    parts_done: u32,
+    bytes: BytesMut,
+}
+
+impl Assembler {
+    /// Takes the next frame; a set is returned with its last part.
+    ///
+    /// # Errors
+    /// A frame that fails [`check`], or that is not the next part of the set under way; the
+    /// set is then forgotten.
+    pub fn accept(
+        &mut self,
+        frame: HandOffFrame,
+    ) -> Result<Option<(SetHeader, Bytes)>, FrameError> {
+        let before = self.underway.take();
+        let FrameHeader { set, part_idx, part_count } = check(&frame)?;
+        if part_count == 1 {
+            return Ok(Some((set, frame.payload)));
+        }
+        let mut underway = match before {
+            Some(underway) if part_idx > 0 && underway.set == set => underway,
+            _ => Underway { set, parts_done: 0, bytes: BytesMut::new() },
+        };
+        let (seen, want) = (part_idx, underway.parts_done);
+        if seen != want {
+            return Err(FrameError::Order { key: set.key, layer: set.layer, seen, want });
+        }
+        underway.bytes.extend_from_slice(&frame.payload);
+        underway.parts_done += 1;
+        if underway.parts_done == part_count {
+            return Ok(Some((set, underway.bytes.freeze())));
+        }
+        self.underway = Some(underway);
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary;
+    use super::*;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    fn header_of(keys: u32, kv: KvDtype) -> SetHeader {
+        let key = arbitrary::example_assignment().key;
+        let (kv_heads, head_dim, end) = (2, 64, keys + 5);
+        SetHeader { key, layer: 3, convention: CONVENTION, kv, kv_heads, head_dim, keys, end }
+    }
+
+    /// Bytes that differ everywhere, so that a part out of place shows.
+    fn payload_of(set: &SetHeader) -> Bytes {
+        (0..set.payload_bytes()).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+    }
+
+    fn assemble(frames: Vec<HandOffFrame>) -> Vec<Result<Option<(SetHeader, Bytes)>, FrameError>> {
+        let mut assembler = Assembler::default();
+        frames.into_iter().map(|frame| assembler.accept(frame)).collect()
+    }
+
+    #[test]
+    fn sets_of_one_and_of_several_parts() {
+        let check = |keys, kv, parts: usize| {
+            let set = header_of(keys, kv);
+            let payload = payload_of(&set);
+            let frames = split(&set, payload.clone()).unwrap();
+            assert_eq!(frames.len(), parts);
+            assert!(frames.iter().all(|f| f.encoded_len() <= limits::GRPC_MESSAGE_BYTES_MAX));
+            let mut got = assemble(frames);
+            assert_eq!(got.pop().unwrap(), Ok(Some((set, payload))));
+            assert!(got.into_iter().all(|earlier| earlier == Ok(None)));
+        };
+        check(0, KvDtype::F32, 1);
+        check(1, KvDtype::Bf16, 1);
+        check(512, KvDtype::Bf16, 1);
+        check(10_000, KvDtype::F32, 3);
+    }
+
+    #[test]
+    fn parts_come_in_order_and_once() {
+        let set = header_of(10_000, KvDtype::F32);
+        let frames = split(&set, payload_of(&set)).unwrap();
+        let check = |order: &[usize], whole: bool| {
+            let got = assemble(order.iter().map(|&idx| frames[idx].clone()).collect());
+            assert_eq!(matches!(got.last(), Some(Ok(Some(_)))), whole, "{order:?}");
+            assert_eq!(got.iter().filter(|got| matches!(got, Ok(Some(_)))).count(), whole.into());
+        };
+        check(&[0, 1, 2], true);
+        check(&[0, 1, 0, 1, 2], true);
+        check(&[0, 2, 1], false);
+        check(&[0, 0, 2], false);
+        check(&[1, 2], false);
+        check(&[0, 1, 1, 2], false);
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let set = header_of(8, KvDtype::F32);
+        let good = split(&set, payload_of(&set)).unwrap().remove(0);
+        let refused = |change: fn(&mut HandOffFrame)| {
+            let mut frame = good.clone();
+            change(&mut frame);
+            frame.crc32 = checksum(&frame);
+            match check(&frame).unwrap_err() {
+                FrameError::Refused(refusal) => refusal.field,
+                other => other.to_string(),
+            }
+        };
+        assert_eq!(refused(|f| f.key = None), "frame.key");
+        assert_eq!(refused(|f| f.keys = u32::MAX), "frame.keys");
+        assert_eq!(refused(|f| f.kv = 0), "frame.kv");
+        assert_eq!(refused(|f| f.head_dim = 32), "frame.payload");
+        assert_eq!(refused(|f| f.part_count = 2), "frame.part_count");
+        assert_eq!(refused(|f| f.part_idx = 1), "frame.part_idx");
+        assert_eq!(refused(|f| f.layer = 512), "frame.layer");
+        assert!(refused(|f| f.convention = 2).starts_with("convention 2"));
+        assert!(split(&set, Bytes::from_static(b"short")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_byte_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let set = header_of(8, KvDtype::Bf16);
+            let frame = split(&set, payload_of(&set)).unwrap().remove(0);
+            let mut bytes = frame.encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            if let Ok(changed) = HandOffFrame::decode(bytes.as_slice()) {
+                // A flipped tag may turn into an unknown field of the same content.
+                prop_assert!(check(&changed).is_err() || changed == frame);
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+            numbers in prop::array::uniform9(any::<u32>()),
+            payload in prop::collection::vec(any::<u8>(), 0..64),
+            key in arbitrary::key(),
+        ) {
+            if let Ok(frame) = HandOffFrame::decode(bytes.as_slice()) {
+                let _ = Assembler::default().accept(frame);
+            }
+            let [layer, kv, kv_heads, head_dim, keys, end, part_idx, part_count, _] = numbers;
+            let mut frame = HandOffFrame {
+                key: Some(key.into()), layer: layer % 512, convention: CONVENTION,
+                kv: (kv % 4) as i32, kv_heads: kv_heads % 1025, head_dim: head_dim % 1025,
+                keys: keys % (1 << 25), end: end % (1 << 25), part_idx, part_count,
+                crc32: 0, payload: payload.into(),
+            };
+            frame.crc32 = checksum(&frame);
+            let _ = Assembler::default().accept(frame);
+        }
+    }
+}

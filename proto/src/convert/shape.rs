@@ -1,0 +1,149 @@
+//! What a worker is: the shape of its model, its KV dtype, where it can be reached.
+
+use aqueduct_core::work::{NextHop, Peer, WorkerInfo};
+use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal};
+
+use super::{Under, required};
+use crate::v1;
+
+/// Longest peer name and fingerprint, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+/// Compute threads that one worker can sensibly claim.
+const THREADS_MAX: u32 = 1 << 16;
+
+impl From<KvDtype> for v1::KvDtype {
+    fn from(kv: KvDtype) -> Self {
+        match kv {
+            KvDtype::F32 => Self::F32,
+            KvDtype::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+/// The dtype that must be named.
+pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
+    match v1::KvDtype::try_from(wire) {
+        Ok(v1::KvDtype::F32) => Ok(KvDtype::F32),
+        Ok(v1::KvDtype::Bf16) => Ok(KvDtype::Bf16),
+        _ => Err(Refusal::new("kv", wire, "f32 or bf16")),
+    }
+}
+
+impl From<ModelShape> for v1::ModelShape {
+    fn from(shape: ModelShape) -> Self {
+        let ModelShape { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions } =
+            shape;
+        Self { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions }
+    }
+}
+
+impl TryFrom<v1::ModelShape> for ModelShape {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ModelShape) -> Result<Self, Refusal> {
+        let v1::ModelShape { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions } =
+            wire;
+        let shape = Self { vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions };
+        shape.validate()?;
+        Ok(shape)
+    }
+}
+
+/// A peer that a link can be made to.
+pub(super) fn peer(wire: String) -> Result<Peer, Refusal> {
+    let name = ["http://", "local://"].iter().find_map(|scheme| wire.strip_prefix(scheme));
+    let well_formed =
+        |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+    if wire.len() <= NAME_BYTES_MAX && name.is_some_and(well_formed) {
+        Ok(Peer(wire))
+    } else {
+        let bound = format!("http://host:port or local://name, at most {NAME_BYTES_MAX} bytes");
+        Err(Refusal::new("peer", wire, bound))
+    }
+}
+
+/// Hash digits, or any other word without spaces.
+fn fingerprint(wire: String) -> Result<String, Refusal> {
+    if (1..=NAME_BYTES_MAX).contains(&wire.len()) && wire.bytes().all(|b| b.is_ascii_graphic()) {
+        Ok(wire)
+    } else {
+        Err(Refusal::new("fingerprint", wire, format!("1 to {NAME_BYTES_MAX} visible characters")))
+    }
+}
+
+impl From<NextHop> for v1::NextHop {
+    fn from(next: NextHop) -> Self {
+        Self { peer: next.peer.0, epoch: next.epoch.0 }
+    }
+}
+
+impl TryFrom<v1::NextHop> for NextHop {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::NextHop) -> Result<Self, Refusal> {
+        Ok(Self { peer: peer(wire.peer)?, epoch: Epoch(wire.epoch) })
+    }
+}
+
+impl From<WorkerInfo> for v1::WorkerInfo {
+    fn from(info: WorkerInfo) -> Self {
+        Self {
+            peer: info.peer.0,
+            fingerprint: info.fingerprint,
+            shape: Some(info.shape.into()),
+            kv: v1::KvDtype::from(info.kv).into(),
+            threads: info.threads,
+            convention: info.convention,
+        }
+    }
+}
+
+impl TryFrom<v1::WorkerInfo> for WorkerInfo {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::WorkerInfo) -> Result<Self, Refusal> {
+        Ok(Self {
+            peer: peer(wire.peer)?,
+            fingerprint: fingerprint(wire.fingerprint)?,
+            shape: required("shape", wire.shape)?.try_into().under("shape")?,
+            kv: kv(wire.kv)?,
+            threads: Refusal::unless_within("threads", wire.threads, 1, THREADS_MAX)?,
+            convention: wire.convention,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn refuses_by_field() {
+        let check = |change: fn(&mut v1::WorkerInfo), field: &str| {
+            let mut wire = v1::WorkerInfo::from(arbitrary::example_info());
+            assert!(WorkerInfo::try_from(wire.clone()).is_ok());
+            change(&mut wire);
+            assert_eq!(WorkerInfo::try_from(wire).unwrap_err().field, field);
+        };
+        check(|info| info.peer = "10.0.0.1:7400".into(), "peer");
+        check(|info| info.peer = "http://".into(), "peer");
+        check(|info| info.peer = format!("local://{}", "x".repeat(300)), "peer");
+        check(|info| info.fingerprint.clear(), "fingerprint");
+        check(|info| info.shape = None, "shape");
+        check(|info| info.shape.as_mut().unwrap().kv_heads = 0, "shape.kv_heads");
+        check(|info| info.kv = 0, "kv");
+        check(|info| info.threads = 0, "threads");
+    }
+
+    proptest! {
+        #[test]
+        fn survives_the_wire(info in arbitrary::info(), next in arbitrary::next_hop()) {
+            let wire = v1::WorkerInfo::from(info.clone());
+            prop_assert_eq!(WorkerInfo::try_from(wire), Ok(info));
+            let wire = v1::NextHop::from(next.clone());
+            prop_assert_eq!(NextHop::try_from(wire), Ok(next));
+        }
+    }
+}
