@@ -134,7 +134,8 @@ impl MemoryPolicy {
     /// A budget that cannot hold the sinks twice.
     pub fn heavy_preset(max_tokens: u32, sinks: u32) -> Result<Self, Refusal> {
         let high = limits::MEMORY_TOKENS_MAX;
-        Refusal::unless_within("max_tokens", max_tokens, 2 * sinks.max(1), high)?;
+        let low = sinks.max(1).saturating_mul(2);
+        Refusal::unless_within("max_tokens", max_tokens, low, high)?;
         Ok(Self::h2o(sinks, max_tokens / 2 - sinks, max_tokens / 2))
     }
 
@@ -232,7 +233,10 @@ mod tests {
         let policy = MemoryPolicy::heavy_preset(512, 4).unwrap();
         assert_eq!((policy.sinks, policy.local, policy.heavy), (4, 252, 256));
         assert_eq!(policy.budget_tokens(), Some(512));
-        assert_eq!(MemoryPolicy::heavy_preset(4, 4).unwrap_err().field, "max_tokens");
+        for (max_tokens, sinks) in [(4, 4), (9, u32::MAX)] {
+            let refused = MemoryPolicy::heavy_preset(max_tokens, sinks).unwrap_err();
+            assert_eq!(refused.field, "max_tokens");
+        }
     }
 
     #[test]
