@@ -131,11 +131,14 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(tail in proptest::collection::vec(any::<u8>(), 0..400)) {
         read_all(&tail);
-        read_all(&[b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0".as_slice(), &tail].concat());
+        let header = b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0";
+        read_all(&[header.as_slice(), &tail].concat());
     }
 
     #[test]
-    fn flipped_bits_never_panic(flips in proptest::collection::vec((any::<usize>(), 0u8..8), 1..6)) {
+    fn flipped_bits_never_panic(
+        flips in proptest::collection::vec((any::<usize>(), 0u8..8), 1..6),
+    ) {
         let mut file = sample().finish();
         for (at, bit) in flips {
             let at = at % file.len();

@@ -1,0 +1,116 @@
+//! Who may import whom. An arrow that is not drawn here does not exist.
+
+use crate::Finding;
+use crate::manifest::Manifest;
+
+const RULE: &str = "arrows";
+
+const CORE: &str = "aqueduct-core";
+const GGUF: &str = "aqueduct-gguf";
+const KERNELS: &str = "aqueduct-kernels";
+const PROTO: &str = "aqueduct-proto";
+const PLAN: &str = "aqueduct-plan";
+const ENGINE: &str = "aqueduct-engine";
+const CLIENT: &str = "aqueduct-client";
+const COORDINATOR: &str = "aqueduct-coordinator";
+const WORKER: &str = "aqueduct-worker";
+
+/// Importer, and what it may import.
+const ARROWS: &[(&str, &[&str])] = &[
+    (CORE, &[]),
+    (GGUF, &[]),
+    (KERNELS, &[]),
+    (PROTO, &[CORE]),
+    (PLAN, &[CORE]),
+    (ENGINE, &[CORE, GGUF, KERNELS]),
+    (CLIENT, &[CORE, PROTO]),
+    (COORDINATOR, &[CORE, GGUF, PLAN, PROTO]),
+    (WORKER, &[CORE, ENGINE, KERNELS, PROTO]),
+    ("aqueduct-sim", &[CORE, ENGINE, PLAN]),
+    ("aqueduct-tidy", &[]),
+    ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, PLAN, PROTO, WORKER]),
+];
+
+/// Arrows that tests alone may follow: importer, imported, why.
+const DEV_ARROWS: &[(&str, &str, &str)] = &[];
+
+/// Crates of others that must stay out: importer, imported, why.
+const FOREIGN: &[(&[&str], &[&str], &str)] = &[
+    (
+        &[CORE, GGUF, KERNELS, PLAN, ENGINE],
+        &["tokio", "tokio-stream", "tonic", "prost", "axum", "hyper", "etcd-client"],
+        "this crate is synchronous and knows no network, so that it can be tested and simulated",
+    ),
+    (
+        &[CORE, GGUF, KERNELS, PLAN, ENGINE, PROTO, CLIENT, COORDINATOR, WORKER],
+        &["anyhow"],
+        "a library's errors are named types; only the command line may erase them",
+    ),
+    (
+        &[PLAN],
+        &["rand", "fastrand", "rayon"],
+        "the same events must give the same commands, every time",
+    ),
+];
+
+/// Breaches in one manifest.
+pub fn check(manifest: &Manifest) -> Vec<Finding> {
+    let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == manifest.name) else {
+        let reason = format!("{} has no row in the table of arrows", manifest.name);
+        return vec![Finding::new(&manifest.path, 1, RULE, reason)];
+    };
+    let importer = manifest.name.as_str();
+    let mut findings = Vec::new();
+    for dependency in &manifest.dependencies {
+        let name = dependency.name.as_str();
+        let dev_only = DEV_ARROWS.iter().any(|(from, to, _)| (*from, *to) == (importer, name));
+        let reason = if name == "aqueduct" || name.starts_with("aqueduct-") {
+            let drawn = allowed.contains(&name) || (dependency.is_dev && dev_only);
+            (!drawn).then(|| format!("{importer} may not import {name}"))
+        } else {
+            let ban = FOREIGN.iter().find(|(from, to, _)| {
+                !dependency.is_dev && from.contains(&importer) && to.contains(&name)
+            });
+            ban.map(|(_, _, why)| format!("{importer} may not import {name}: {why}"))
+        };
+        let at = |reason| Finding::new(&manifest.path, dependency.line, RULE, reason);
+        findings.extend(reason.map(at));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_one(importer: &str, table: &str, imported: &str, is_allowed: bool) {
+        let text =
+            format!("[package]\nname = \"{importer}\"\n[{table}]\n{imported}.workspace = true\n");
+        let findings = check(&Manifest::parse("x/Cargo.toml", &text).unwrap());
+        assert_eq!(findings.is_empty(), is_allowed, "{importer} -> {imported}: {findings:?}");
+    }
+
+    #[test]
+    fn arrows_that_are_not_drawn_are_refused() {
+        check_one(ENGINE, "dependencies", GGUF, true);
+        check_one(COORDINATOR, "dependencies", GGUF, true);
+        check_one("aqueduct", "dependencies", WORKER, true);
+        check_one(COORDINATOR, "dependencies", KERNELS, false);
+        check_one(COORDINATOR, "dependencies", ENGINE, false);
+        check_one(KERNELS, "dependencies", CORE, false);
+        check_one(GGUF, "dependencies", CORE, false);
+        check_one(ENGINE, "dependencies", PROTO, false);
+        check_one(ENGINE, "dev-dependencies", PROTO, false);
+        check_one("aqueduct", "dependencies", "aqueduct-sim", false);
+        check_one("aqueduct-new", "dependencies", CORE, false);
+    }
+
+    #[test]
+    fn foreign_crates_stay_out_of_the_pure_ones() {
+        check_one(PLAN, "dependencies", "tokio", false);
+        check_one(PLAN, "dependencies", "thiserror", true);
+        check_one(ENGINE, "dependencies", "tonic", false);
+        check_one(WORKER, "dependencies", "anyhow", false);
+        check_one(WORKER, "dependencies", "tokio", true);
+    }
+}
