@@ -16,6 +16,7 @@
 //! - Results do not depend on how many threads computed them.
 
 pub mod backend;
+pub mod compare;
 pub mod memory;
 pub mod reference;
 pub mod select;
