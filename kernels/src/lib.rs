@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod compare;
+pub mod mapped;
 pub mod memory;
 pub mod reference;
 pub mod select;
@@ -26,6 +27,7 @@ pub mod tensor;
 pub mod weights;
 
 pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+pub use mapped::MappedFile;
 pub use memory::{Keys, MemorySet, Ranking, Selection};
 pub use reference::Reference;
 pub use state::AttentionState;

@@ -1,5 +1,7 @@
 //! What can go wrong in the engine.
 
+use std::path::Path;
+
 use aqueduct_core::Refusal;
 use aqueduct_kernels::BackendError;
 
@@ -98,4 +100,22 @@ pub enum LoadError {
         /// What is wrong.
         what: String,
     },
+}
+
+impl LoadError {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Self::Io { path: path.display().to_string(), source }
+    }
+
+    pub(crate) fn malformed(path: &Path, what: impl Into<String>) -> Self {
+        Self::Malformed { path: path.display().to_string(), what: what.into() }
+    }
+
+    pub(crate) fn refused(path: &str, refusal: Refusal) -> Self {
+        Self::Refused { path: path.to_owned(), refusal }
+    }
+
+    pub(crate) fn tensor(path: &str, tensor: &str, what: impl Into<String>) -> Self {
+        Self::Tensor { path: path.to_owned(), tensor: tensor.to_owned(), what: what.into() }
+    }
 }

@@ -6,6 +6,7 @@
 
 pub mod decode;
 pub mod error;
+pub mod load;
 pub mod model;
 pub mod port;
 pub mod prefill;
@@ -14,6 +15,7 @@ pub mod sample;
 
 pub use decode::Sequence;
 pub use error::{EngineError, LoadError, PortError};
+pub use load::{LoadOptions, LoadProgress, WeightDtype};
 pub use model::{Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};

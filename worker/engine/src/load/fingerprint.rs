@@ -1,0 +1,35 @@
+//! One number for a model: workers may share a cluster only if theirs are equal.
+//!
+//! XXH3-128 over the decoder's description, the dtypes in use, and name, type and every byte of
+//! every tensor that the model uses, in the order in which they are packed. All bytes, because
+//! packing reads them all anyway and the hash runs at the speed of memory. It tells models
+//! apart; it does not defend against somebody who makes two that collide.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::LoadOptions;
+use super::checkpoint::Stored;
+use super::decoder::Decoder;
+
+/// A hash in the making.
+pub(crate) struct Fingerprint(Xxh3);
+
+impl Fingerprint {
+    pub(crate) fn new(decoder: &Decoder, options: &LoadOptions) -> Self {
+        let mut hash = Xxh3::new();
+        hash.update(format!("{decoder:?} {:?} {:?}", options.kv, options.weights).as_bytes());
+        Self(hash)
+    }
+
+    pub(crate) fn add(&mut self, name: &str, tensor: &Stored<'_>) {
+        self.0.update(name.as_bytes());
+        self.0.update(tensor.dtype.as_bytes());
+        self.0.update(&(tensor.bytes.len() as u64).to_le_bytes());
+        self.0.update(tensor.bytes);
+    }
+
+    /// 32 hexadecimal digits.
+    pub(crate) fn finish(self) -> String {
+        format!("{:032x}", self.0.digest128())
+    }
+}

@@ -1,0 +1,41 @@
+//! A Hugging Face folder: config.json and one or several safetensors files.
+
+mod config;
+mod rope;
+mod safetensors;
+
+use std::path::Path;
+
+use super::assemble::{Sources, assemble};
+use super::{LoadOptions, LoadProgress, names};
+use crate::error::LoadError;
+use crate::model::Model;
+
+/// What makes a folder one of these.
+pub(crate) const CONFIG: &str = "config.json";
+/// More than any configuration has.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Loads the model in `folder`.
+pub(crate) fn load(
+    folder: &Path,
+    options: &LoadOptions,
+    report: &mut dyn FnMut(LoadProgress),
+) -> Result<Model, LoadError> {
+    let decoder = config::read(&folder.join(CONFIG))?;
+    let shards = safetensors::Shards::open(folder)?;
+    let checkpoint = shards.checkpoint()?;
+    assemble(&Sources { decoder, checkpoint, names: &names::HF }, options, report)
+}
+
+/// A JSON file of at most `bytes_max` bytes.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path, bytes_max: u64) -> Result<T, LoadError> {
+    let io = |err| LoadError::io(path, err);
+    let bytes = std::fs::metadata(path).map_err(io)?.len();
+    if bytes > bytes_max {
+        let what = format!("{bytes} bytes: must be at most {bytes_max}");
+        return Err(LoadError::malformed(path, what));
+    }
+    let text = std::fs::read(path).map_err(io)?;
+    serde_json::from_slice(&text).map_err(|err| LoadError::malformed(path, err.to_string()))
+}

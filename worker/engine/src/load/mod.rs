@@ -1,0 +1,88 @@
+//! From files on disk to a [`Model`]: a Hugging Face folder or a GGUF file.
+//!
+//! Both containers end in the same two things: a [`Decoder`](decoder::Decoder), which says what
+//! the model is, and a [`Checkpoint`](checkpoint::Checkpoint), which says where its tensors
+//! lie. `assemble` makes the model of them. Every tensor's shape is checked against the
+//! configuration before its elements are looked at, every element is checked to be finite.
+
+mod assemble;
+mod checkpoint;
+mod decoder;
+mod fingerprint;
+mod hf;
+mod names;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_kernels::{Backend, KvDtype};
+
+use crate::error::LoadError;
+use crate::model::Model;
+
+/// How weights are kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WeightDtype {
+    /// bf16 where the file has bf16, f32 otherwise: exact either way.
+    #[default]
+    Auto,
+    /// f32: exact.
+    F32,
+    /// bf16: half the memory; weights are rounded to nearest even where the file has more.
+    Bf16,
+}
+
+/// What a loader needs to know besides the path.
+#[derive(Clone)]
+pub struct LoadOptions {
+    /// How keys and values are stored.
+    pub kv: KvDtype,
+    /// How weights are kept.
+    pub weights: WeightDtype,
+    /// What packs the weights and computes with them.
+    pub backend: Arc<dyn Backend>,
+}
+
+/// How far loading has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadProgress {
+    /// Tensors packed, or skipped because the model has no use for them.
+    pub tensors_done: usize,
+    /// Tensors in the files.
+    pub tensors: usize,
+    /// Their bytes in the files.
+    pub bytes_done: u64,
+    /// Bytes of all tensors in the files.
+    pub bytes: u64,
+}
+
+impl Model {
+    /// Loads the model at `path`: a Hugging Face folder (`config.json` and safetensors), a
+    /// GGUF file, or a folder that holds exactly one. `report` is called after every tensor.
+    ///
+    /// # Errors
+    /// The first thing that is missing, broken or not supported, by file and field.
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        report: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, LoadError> {
+        match locate(path)? {
+            Location::Hf => hf::load(path, options, report),
+        }
+    }
+}
+
+/// What lies at a path.
+enum Location {
+    Hf,
+}
+
+fn locate(path: &Path) -> Result<Location, LoadError> {
+    let folder = std::fs::metadata(path).map_err(|err| LoadError::io(path, err))?.is_dir();
+    if folder && path.join(hf::CONFIG).is_file() {
+        return Ok(Location::Hf);
+    }
+    let what = "not a model: looked for a folder with config.json and *.safetensors";
+    Err(LoadError::malformed(path, what))
+}

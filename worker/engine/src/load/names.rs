@@ -1,0 +1,40 @@
+//! What the two containers call the same tensors; `.weight` and `.bias` are added.
+
+/// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) embed: &'static str,
+    pub(crate) final_norm: &'static str,
+    pub(crate) head: &'static str,
+    pub(crate) layer: &'static str,
+    pub(crate) attn_norm: &'static str,
+    pub(crate) q: &'static str,
+    pub(crate) k: &'static str,
+    pub(crate) v: &'static str,
+    pub(crate) q_norm: &'static str,
+    pub(crate) k_norm: &'static str,
+    pub(crate) out: &'static str,
+    pub(crate) ffn_norm: &'static str,
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+}
+
+/// Hugging Face transformers.
+pub(crate) const HF: Names = Names {
+    embed: "model.embed_tokens",
+    final_norm: "model.norm",
+    head: "lm_head",
+    layer: "model.layers",
+    attn_norm: "input_layernorm",
+    q: "self_attn.q_proj",
+    k: "self_attn.k_proj",
+    v: "self_attn.v_proj",
+    q_norm: "self_attn.q_norm",
+    k_norm: "self_attn.k_norm",
+    out: "self_attn.o_proj",
+    ffn_norm: "post_attention_layernorm",
+    gate: "mlp.gate_proj",
+    up: "mlp.up_proj",
+    down: "mlp.down_proj",
+};
