@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The Rust SDK of a coordinator: prompts go in, typed events come out.
+//!
+//! ```no_run
+//! use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions};
+//! use futures::StreamExt;
+//!
+//! # async fn example() -> Result<(), aqueduct_client::ClientError> {
+//! let client = Client::connect("http://127.0.0.1:7070", ClientOptions::default()).await?;
+//! let mut events = client.generate(GenerateOptions::text("Once upon a time")).await?;
+//! while let Some(event) = events.next().await {
+//!     if let GenerateEvent::Token(token) = event? {
+//!         print!("{}", token.text);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Dropping the stream cancels the request on every worker. Every call has a deadline; an
+//! error says whether the input was wrong, the server busy, away or late.
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod error;
+mod event;
+mod options;
+
+pub use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, RequestId, Scoring, TokenId};
+pub use client::{Client, Generation};
+pub use config::ClientOptions;
+pub use error::ClientError;
+pub use event::{
+    Accepted, ChoiceDone, Description, GenerateEvent, Progress, PromptLogprob, StopReason, Summary,
+    Token, Tokenized, WorkerProgress, WorkerStatus,
+};
+pub use options::{ChatMessage, GenerateOptions, Prompt};

@@ -20,13 +20,23 @@ impl From<KvDtype> for v1::KvDtype {
     }
 }
 
+impl TryFrom<v1::KvDtype> for KvDtype {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::KvDtype) -> Result<Self, Refusal> {
+        match wire {
+            v1::KvDtype::F32 => Ok(Self::F32),
+            v1::KvDtype::Bf16 => Ok(Self::Bf16),
+            v1::KvDtype::Unspecified => Err(Refusal::new("kv", "unspecified", "f32 or bf16")),
+        }
+    }
+}
+
 /// The dtype that must be named.
 pub(super) fn kv(wire: i32) -> Result<KvDtype, Refusal> {
-    match v1::KvDtype::try_from(wire) {
-        Ok(v1::KvDtype::F32) => Ok(KvDtype::F32),
-        Ok(v1::KvDtype::Bf16) => Ok(KvDtype::Bf16),
-        _ => Err(Refusal::new("kv", wire, "f32 or bf16")),
-    }
+    v1::KvDtype::try_from(wire)
+        .map_err(|_| Refusal::new("kv", wire, "f32 or bf16"))
+        .and_then(KvDtype::try_from)
 }
 
 impl From<ModelShape> for v1::ModelShape {

@@ -1,0 +1,149 @@
+//! The connection and its three calls.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use aqueduct_core::limits;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::aqueduct_client::AqueductClient;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+
+use crate::config::ClientOptions;
+use crate::error::ClientError;
+use crate::event::{Description, GenerateEvent, Tokenized};
+use crate::options::{GenerateOptions, Prompt};
+
+/// A connection to a coordinator; cheap to clone, safe to share.
+#[derive(Debug, Clone)]
+pub struct Client {
+    rpc: AqueductClient<Channel>,
+    options: ClientOptions,
+}
+
+impl Client {
+    /// Connects to `url`, for instance `http://127.0.0.1:7070`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `url` is none, `Deadline` or `Unavailable` when nobody answers.
+    pub async fn connect(url: &str, options: ClientOptions) -> Result<Self, ClientError> {
+        let endpoint = Endpoint::from_shared(url.to_owned())
+            .map_err(|error| ClientError::InvalidArgument(format!("url = {url}: {error}")))?
+            .connect_timeout(options.connect_deadline);
+        let connecting = tokio::time::timeout(options.connect_deadline, endpoint.connect());
+        let channel = connecting
+            .await
+            .map_err(|_| late(url, options.connect_deadline))?
+            .map_err(|error| ClientError::Unavailable(format!("{url}: {}", root_cause(&error))))?;
+        let rpc = AqueductClient::new(channel)
+            .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
+            .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
+        Ok(Self { rpc, options })
+    }
+
+    /// Prefills a prompt and generates from it. Dropping the stream cancels the request.
+    ///
+    /// # Errors
+    /// What the server refuses before its first event; later errors come in the stream.
+    pub async fn generate(&self, options: GenerateOptions) -> Result<Generation, ClientError> {
+        let deadline = options.deadline;
+        let until = Instant::now() + deadline;
+        let mut request = Request::new(options.into_message());
+        request.set_timeout(deadline);
+        let mut rpc = self.rpc.clone();
+        let answer = within(until, deadline, rpc.generate(request)).await??.into_inner();
+        let events =
+            stream::unfold(Some(answer), move |answer| next_event(answer, until, deadline));
+        Ok(Generation { events: events.boxed() })
+    }
+
+    /// Text or turns to token ids, token ids to text.
+    ///
+    /// # Errors
+    /// What the server refuses, or its silence.
+    pub async fn tokenize(&self, prompt: Prompt) -> Result<Tokenized, ClientError> {
+        let mut rpc = self.rpc.clone();
+        let reply = self.call(rpc.tokenize(prompt.into_tokenize())).await?;
+        Ok(Tokenized { ids: reply.ids, text: reply.text })
+    }
+
+    /// What is served, and by which workers.
+    ///
+    /// # Errors
+    /// The server's silence, or an answer that cannot be read.
+    pub async fn describe(&self) -> Result<Description, ClientError> {
+        let mut rpc = self.rpc.clone();
+        self.call(rpc.describe(v1::DescribeRequest {})).await?.try_into()
+    }
+
+    async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, ClientError> {
+        let deadline = self.options.call_deadline;
+        Ok(within(Instant::now() + deadline, deadline, call).await??.into_inner())
+    }
+}
+
+/// The events of one request. Ends after [`GenerateEvent::Summary`] or the first error.
+pub struct Generation {
+    events: BoxStream<'static, Result<GenerateEvent, ClientError>>,
+}
+
+impl Stream for Generation {
+    type Item = Result<GenerateEvent, ClientError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.events.poll_next_unpin(cx)
+    }
+}
+
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Generation")
+    }
+}
+
+type Answer = Option<Streaming<v1::GenerateEvent>>;
+
+/// The next event and what is left of the answer: nothing after the summary or an error.
+async fn next_event(
+    answer: Answer,
+    until: Instant,
+    deadline: Duration,
+) -> Option<(Result<GenerateEvent, ClientError>, Answer)> {
+    let mut answer = answer?;
+    let event = match within(until, deadline, answer.message()).await {
+        Ok(Ok(Some(event))) => GenerateEvent::try_from(event),
+        Ok(Ok(None)) => Err(ClientError::Unavailable("the stream ended without a summary".into())),
+        Ok(Err(status)) => Err(status.into()),
+        Err(late) => Err(late),
+    };
+    let over = matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
+    Some((event, (!over).then_some(answer)))
+}
+
+async fn within<T>(
+    until: Instant,
+    deadline: Duration,
+    what: impl Future<Output = T>,
+) -> Result<T, ClientError> {
+    tokio::time::timeout_at(until, what).await.map_err(|_| late("the server", deadline))
+}
+
+fn late(who: &str, deadline: Duration) -> ClientError {
+    ClientError::Deadline(format!("{who} did not answer within {deadline:?}"))
+}
+
+/// The innermost error: tonic's own text is "transport error" and says nothing.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

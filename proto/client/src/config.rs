@@ -1,0 +1,23 @@
+//! How a client connects.
+
+use std::time::Duration;
+
+use aqueduct_core::limits;
+
+/// Options of [`Client::connect`](crate::Client::connect).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// How long the connection may take.
+    pub connect_deadline: Duration,
+    /// How long `tokenize` and `describe` may take.
+    pub call_deadline: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connect_deadline: Duration::from_millis(limits::CONNECT_DEADLINE_MS),
+            call_deadline: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// gRPC metadata of a busy answer: milliseconds until another try makes sense.
+const RETRY_AFTER_METADATA: &str = "retry-after-ms";
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ClientError {
+    /// The request is wrong; the message names the field and its bound.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The server's queue is full.
+    #[error("busy: {message}; retry after {retry_after:?}")]
+    Busy {
+        /// What the server said.
+        message: String,
+        /// When another try makes sense.
+        retry_after: Duration,
+    },
+    /// The server cannot be reached, or no worker can serve.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// Not done in time.
+    #[error("deadline exceeded: {0}")]
+    Deadline(String),
+    /// Cancelled by the server.
+    #[error("cancelled: {0}")]
+    Cancelled(String),
+    /// The server failed, or sent what this client cannot read.
+    #[error("server failure: {0}")]
+    Server(String),
+}
+
+impl ClientError {
+    /// An answer that breaks the protocol.
+    pub(crate) fn unreadable(what: impl std::fmt::Display) -> Self {
+        Self::Server(format!("unreadable answer: {what}"))
+    }
+}
+
+impl From<Status> for ClientError {
+    fn from(status: Status) -> Self {
+        let message = status.message().to_owned();
+        match status.code() {
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound | Code::Unimplemented => {
+                Self::InvalidArgument(message)
+            }
+            Code::ResourceExhausted => Self::Busy { message, retry_after: retry_after(&status) },
+            Code::Unavailable => Self::Unavailable(message),
+            Code::DeadlineExceeded => Self::Deadline(message),
+            Code::Cancelled => Self::Cancelled(message),
+            code => Self::Server(format!("{message} ({code:?})")),
+        }
+    }
+}
+
+fn retry_after(status: &Status) -> Duration {
+    let text = status.metadata().get(RETRY_AFTER_METADATA).and_then(|value| value.to_str().ok());
+    Duration::from_millis(text.and_then(|text| text.parse().ok()).unwrap_or(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_codes_to_what_the_caller_can_do() {
+        let check = |code, want: fn(&ClientError) -> bool| {
+            let error = ClientError::from(Status::new(code, "top_p = 2: must be at most 1"));
+            assert!(want(&error), "{code:?} became {error:?}");
+            assert!(error.to_string().contains("top_p = 2"), "{error}");
+        };
+        check(Code::InvalidArgument, |e| matches!(e, ClientError::InvalidArgument(_)));
+        check(Code::Unavailable, |e| matches!(e, ClientError::Unavailable(_)));
+        check(Code::DeadlineExceeded, |e| matches!(e, ClientError::Deadline(_)));
+        check(Code::Cancelled, |e| matches!(e, ClientError::Cancelled(_)));
+        check(Code::Internal, |e| matches!(e, ClientError::Server(_)));
+        check(Code::ResourceExhausted, |e| matches!(e, ClientError::Busy { .. }));
+    }
+
+    #[test]
+    fn reads_when_to_try_again() {
+        let mut status = Status::resource_exhausted("full");
+        status.metadata_mut().insert(RETRY_AFTER_METADATA, "250".parse().unwrap());
+        let ClientError::Busy { retry_after, .. } = status.into() else { panic!("not busy") };
+        assert_eq!(retry_after, Duration::from_millis(250));
+    }
+}

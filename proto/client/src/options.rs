@@ -1,0 +1,138 @@
+//! What a caller asks for.
+
+use std::time::Duration;
+
+use aqueduct_core::{MemoryPolicy, TokenId, limits};
+use aqueduct_proto::v1;
+
+/// One turn of a chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatMessage {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+/// A prompt in one of its three forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prompt {
+    /// Text, for the server's tokeniser.
+    Text(String),
+    /// Token ids, taken as they are.
+    Tokens(Vec<TokenId>),
+    /// Turns, for the model's chat template.
+    Chat(Vec<ChatMessage>),
+}
+
+/// Options of [`Client::generate`](crate::Client::generate). `None` leaves a field to the
+/// server's default.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateOptions {
+    /// What the model is to continue.
+    pub prompt: Prompt,
+    /// Most tokens of each completion; 0 prefills only.
+    pub max_tokens: Option<u32>,
+    /// 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Probability of the nucleus.
+    pub top_p: Option<f32>,
+    /// Most likely tokens to draw from; 0 is all.
+    pub top_k: Option<u32>,
+    /// Seed; the server draws one and reports it otherwise.
+    pub seed: Option<u64>,
+    /// Alternatives to report for each token.
+    pub logprobs: Option<u32>,
+    /// What the memory keeps.
+    pub policy: Option<MemoryPolicy>,
+    /// Chunk size.
+    pub chunk_tokens: Option<u32>,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// Completions.
+    pub choices: Option<u32>,
+    /// Report the log probabilities of the prompt's own tokens.
+    pub prompt_logprobs: bool,
+    /// Generate on after an end token.
+    pub ignore_eos: bool,
+    /// How long the whole answer may take.
+    pub deadline: Duration,
+}
+
+impl GenerateOptions {
+    /// Everything at its default.
+    pub fn new(prompt: Prompt) -> Self {
+        Self {
+            prompt,
+            max_tokens: None,
+            temperature: None,
+            top_p: None,
+            top_k: None,
+            seed: None,
+            logprobs: None,
+            policy: None,
+            chunk_tokens: None,
+            stop: Vec::new(),
+            choices: None,
+            prompt_logprobs: false,
+            ignore_eos: false,
+            deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+        }
+    }
+
+    /// A text to continue.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::new(Prompt::Text(text.into()))
+    }
+
+    /// Tokens to continue.
+    pub fn tokens(tokens: Vec<TokenId>) -> Self {
+        Self::new(Prompt::Tokens(tokens))
+    }
+
+    pub(crate) fn into_message(self) -> v1::GenerateRequest {
+        use v1::generate_request::Prompt as Wire;
+        v1::GenerateRequest {
+            prompt: Some(match self.prompt {
+                Prompt::Text(text) => Wire::Text(text),
+                Prompt::Tokens(ids) => Wire::Tokens(v1::TokenList { ids }),
+                Prompt::Chat(turns) => Wire::Chat(chat_message(turns)),
+            }),
+            max_tokens: self.max_tokens,
+            sampling: Some(v1::Sampling {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                top_k: self.top_k,
+                seed: self.seed,
+                logprobs: self.logprobs,
+            }),
+            policy: self.policy.map(Into::into),
+            chunk_tokens: self.chunk_tokens,
+            stop: self.stop,
+            choices: self.choices,
+            prompt_logprobs: self.prompt_logprobs,
+            ignore_eos: self.ignore_eos,
+        }
+    }
+}
+
+impl Prompt {
+    pub(crate) fn into_tokenize(self) -> v1::TokenizeRequest {
+        use v1::tokenize_request::Input;
+        v1::TokenizeRequest {
+            input: Some(match self {
+                Self::Text(text) => Input::Text(text),
+                Self::Tokens(ids) => Input::Tokens(v1::TokenList { ids }),
+                Self::Chat(turns) => Input::Chat(chat_message(turns)),
+            }),
+        }
+    }
+}
+
+fn chat_message(turns: Vec<ChatMessage>) -> v1::ChatPrompt {
+    let messages = turns
+        .into_iter()
+        .map(|turn| v1::ChatMessage { role: turn.role, content: turn.content })
+        .collect();
+    v1::ChatPrompt { messages }
+}

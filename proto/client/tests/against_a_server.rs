@@ -1,0 +1,141 @@
+//! The client against a scripted server on a real socket.
+
+use std::time::Duration;
+
+use aqueduct_client::{Client, ClientError, ClientOptions, GenerateEvent, GenerateOptions, Prompt};
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
+use futures::StreamExt;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status};
+
+/// Sends `script` to every caller of `generate`, then ends the stream or holds it open.
+struct Scripted {
+    script: Vec<v1::generate_event::Kind>,
+    hold: bool,
+    /// Told when a held stream has been dropped.
+    dropped: mpsc::Sender<()>,
+}
+
+#[tonic::async_trait]
+impl Aqueduct for Scripted {
+    type GenerateStream = ReceiverStream<Result<v1::GenerateEvent, Status>>;
+
+    async fn generate(
+        &self,
+        _request: Request<v1::GenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        let (events, stream) = mpsc::channel(self.script.len() + 1);
+        for kind in self.script.clone() {
+            events.try_send(Ok(v1::GenerateEvent { kind: Some(kind) })).unwrap();
+        }
+        if self.hold {
+            let dropped = self.dropped.clone();
+            tokio::spawn(async move {
+                events.closed().await;
+                dropped.send(()).await.ok();
+            });
+        }
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn tokenize(
+        &self,
+        _request: Request<v1::TokenizeRequest>,
+    ) -> Result<Response<v1::TokenizeReply>, Status> {
+        Err(Status::invalid_argument("tokens[3] = 9: must be below vocab = 8"))
+    }
+
+    async fn describe(
+        &self,
+        _request: Request<v1::DescribeRequest>,
+    ) -> Result<Response<v1::DescribeReply>, Status> {
+        Ok(Response::new(v1::DescribeReply::default()))
+    }
+}
+
+async fn connect(
+    script: Vec<v1::generate_event::Kind>,
+    hold: bool,
+) -> (Client, mpsc::Receiver<()>) {
+    let (dropped, was_dropped) = mpsc::channel(1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let service = AqueductServer::new(Scripted { script, hold, dropped });
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    (Client::connect(&url, ClientOptions::default()).await.unwrap(), was_dropped)
+}
+
+fn accepted() -> v1::generate_event::Kind {
+    v1::generate_event::Kind::Accepted(v1::Accepted { prompt_tokens: 5, ..Default::default() })
+}
+
+fn summary() -> v1::generate_event::Kind {
+    v1::generate_event::Kind::Summary(v1::Summary {
+        prefill_seconds: 1.5,
+        policy: Some(aqueduct_client::MemoryPolicy::default().into()),
+        retained: vec![v1::RetainedMass { kept: 3.0, total: 4.0 }; 2],
+        ..Default::default()
+    })
+}
+
+#[tokio::test]
+async fn events_arrive_in_types_and_end_with_the_summary() {
+    let (client, _) = connect(vec![accepted(), summary(), accepted()], false).await;
+    let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;
+    assert_eq!(events.len(), 2, "{events:?}");
+    let Ok(GenerateEvent::Accepted(first)) = &events[0] else { panic!("{events:?}") };
+    assert_eq!(first.prompt_tokens, 5);
+    let Ok(GenerateEvent::Summary(last)) = &events[1] else { panic!("{events:?}") };
+    assert_eq!(last.prefill, Duration::from_millis(1500));
+    assert_eq!(last.retained_total().share(), 0.75);
+}
+
+#[tokio::test]
+async fn a_stream_without_a_summary_is_an_error() {
+    let (client, _) = connect(vec![accepted()], false).await;
+    let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;
+    assert!(matches!(events[..], [Ok(_), Err(ClientError::Unavailable(_))]), "{events:?}");
+}
+
+#[tokio::test]
+async fn dropping_the_stream_reaches_the_server() {
+    let (client, mut was_dropped) = connect(vec![accepted()], true).await;
+    let mut events = client.generate(GenerateOptions::text("x")).await.unwrap();
+    events.next().await.unwrap().unwrap();
+    drop(events);
+    tokio::time::timeout(Duration::from_secs(10), was_dropped.recv()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_stream_meets_its_deadline() {
+    let (client, _was_dropped) = connect(vec![accepted()], true).await;
+    let options =
+        GenerateOptions { deadline: Duration::from_millis(200), ..GenerateOptions::text("x") };
+    let events: Vec<_> = client.generate(options).await.unwrap().collect().await;
+    assert!(matches!(events[..], [Ok(_), Err(ClientError::Deadline(_))]), "{events:?}");
+}
+
+#[tokio::test]
+async fn errors_keep_what_the_server_said() {
+    let (client, _) = connect(Vec::new(), false).await;
+    let error = client.tokenize(Prompt::Tokens(vec![9])).await.unwrap_err();
+    let want = "tokens[3] = 9: must be below vocab = 8".to_owned();
+    assert_eq!(error, ClientError::InvalidArgument(want));
+    let error = client.describe().await.unwrap_err();
+    assert!(matches!(error, ClientError::Server(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = Client::connect(&url, ClientOptions::default()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");
+    let error = Client::connect("no url", ClientOptions::default()).await.unwrap_err();
+    assert!(matches!(error, ClientError::InvalidArgument(_)), "{error:?}");
+}
