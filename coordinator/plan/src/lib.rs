@@ -1,1 +1,26 @@
-//! Placeholder.
+//! The coordinator's decisions: events in, commands out. No clock (time comes in events), no
+//! I/O, no randomness, so that a whole cluster can be simulated around it.
+//!
+//! # Why workers never wait for each other in a circle
+//!
+//! A worker runs its chunks first in, first out, and a running chunk blocks its device until
+//! the chunk before it has given its memory. Two workers could therefore wait for each other:
+//! one runs A1 in front of B0, the other B1 in front of A0. The plan makes that impossible by
+//! one total order over all chunks, by request in the order of admission, then by chunk index:
+//!
+//! 1. Every worker's unfinished chunks stand in its queue in this order. First assignments
+//!    are dispatched in it: all chunks of a request before any chunk of the next one. When a
+//!    lost chunk goes to a worker that already has later ones, those are assigned again
+//!    behind it, in a new epoch, which replaces what the worker had of them.
+//! 2. A chunk needs only the chunk before it, which is earlier in the order.
+//!
+//! So the earliest unfinished chunk of all is the first in its worker's queue, and the chunk
+//! before it is done and its memory held: it can always run, and by induction all of them do.
+#![forbid(unsafe_code)]
+
+mod plan;
+mod request;
+mod words;
+
+pub use plan::{Limits, Plan};
+pub use words::{Command, End, Event, Failure, Job};

@@ -100,9 +100,13 @@ pub struct DecodeSpec {
 /// From coordinator to worker; kept in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Prefill a chunk.
+    /// Prefill a chunk. A newer epoch of a chunk that the worker already has, waiting or
+    /// running, replaces it: the older one is dropped at the next layer and says nothing more.
+    /// Layers that arrive for a chunk a second time, in its epoch, are the same bits: the first
+    /// copy is used.
     Assign(Box<Assignment>),
-    /// The next chunk moved: send it what was given and what is still to come.
+    /// The next chunk moved: send it what was given and what is still to come. Ignored when
+    /// the worker's own chunk is not there any more.
     Redirect {
         /// The request.
         request: RequestId,

@@ -1,0 +1,234 @@
+//! One admitted request: where its chunks are, and which of them must be done again.
+
+use std::collections::BTreeSet;
+
+use aqueduct_core::{ChunkKey, Epoch, RequestId, WorkerId};
+
+use crate::words::Job;
+
+/// How many done chunks keep what they gave. Two, because then the loss of any one worker
+/// leaves a memory to go on from: were it one, losing the worker of the newest done chunk
+/// would send the request back to its first.
+const HELD_CHUNKS: usize = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// To be assigned.
+    Waiting,
+    /// Assigned, not done.
+    Running,
+    /// Done; its worker keeps what it gave.
+    Held,
+    /// Done; what it gave is gone.
+    Released,
+}
+
+impl State {
+    fn is_done(self) -> bool {
+        matches!(self, Self::Held | Self::Released)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Chunk {
+    worker: WorkerId,
+    epoch: Epoch,
+    state: State,
+}
+
+/// What a request is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Prefill,
+    Decode {
+        home: WorkerId,
+        /// Completions that go on.
+        open: BTreeSet<u32>,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) job: Job,
+    pub(crate) phase: Phase,
+    /// Workers that may remember anything of it.
+    pub(crate) touched: BTreeSet<WorkerId>,
+    /// Failures that made chunks be done again.
+    pub(crate) disruptions: u32,
+    pub(crate) chunks_retried: u32,
+    chunks: Vec<Chunk>,
+    epoch: Epoch,
+    /// The first chunk that is not done.
+    frontier: usize,
+    /// Chunks before this one were told that they need not keep what they gave.
+    confirmed: usize,
+    waiting: usize,
+}
+
+impl Request {
+    /// Lays the chunks over `workers`, beginning with the one at `rotation`.
+    pub(crate) fn place(id: RequestId, job: Job, workers: &[WorkerId], rotation: usize) -> Self {
+        let count = job.grid.chunk_count() as usize;
+        let chunks = (0..count).map(|idx| Chunk {
+            worker: workers[(rotation + idx) % workers.len()],
+            epoch: Epoch::default(),
+            state: State::Waiting,
+        });
+        Self {
+            id,
+            chunks: chunks.collect(),
+            job,
+            phase: Phase::Prefill,
+            touched: BTreeSet::new(),
+            disruptions: 0,
+            chunks_retried: 0,
+            epoch: Epoch::default(),
+            frontier: 0,
+            confirmed: 0,
+            waiting: count,
+        }
+    }
+
+    pub(crate) fn worker(&self, idx: usize) -> WorkerId {
+        self.chunks[idx].worker
+    }
+
+    pub(crate) fn key(&self, idx: usize) -> ChunkKey {
+        ChunkKey { request: self.id, chunk_idx: idx as u32, epoch: self.chunks[idx].epoch }
+    }
+
+    pub(crate) fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    pub(crate) fn all_dispatched(&self) -> bool {
+        self.waiting == 0
+    }
+
+    pub(crate) fn all_done(&self) -> bool {
+        self.frontier == self.chunks.len()
+    }
+
+    /// Whether `worker` holds, or will hold, a memory to send for chunk `idx + 1`.
+    pub(crate) fn can_send(&self, idx: usize) -> bool {
+        matches!(self.chunks[idx].state, State::Running | State::Held)
+    }
+
+    /// The first chunk that waits, if it is among the `window` chunks from the first undone.
+    pub(crate) fn next_chunk(&self, window: usize) -> Option<usize> {
+        let end = self.chunks.len().min(self.frontier + window);
+        (self.frontier..end).find(|idx| self.chunks[*idx].state == State::Waiting)
+    }
+
+    /// Chunk `idx` goes to its worker.
+    pub(crate) fn start(&mut self, idx: usize) {
+        self.set(idx, State::Running);
+        self.touched.insert(self.chunks[idx].worker);
+    }
+
+    /// Chunks that run on `worker`, from `first` on.
+    pub(crate) fn running_on(&self, worker: WorkerId, first: usize) -> Vec<usize> {
+        let on = |chunk: &Chunk| chunk.worker == worker && chunk.state == State::Running;
+        (first..self.chunks.len()).filter(|idx| on(&self.chunks[*idx])).collect()
+    }
+
+    /// Takes a report of `worker` about `key`; false when it is out of date.
+    pub(crate) fn finish(&mut self, worker: WorkerId, key: ChunkKey) -> bool {
+        let idx = key.chunk_idx as usize;
+        if !self.is_current(worker, key) || self.chunks[idx].state != State::Running {
+            return false;
+        }
+        self.set(idx, State::Held);
+        while self.frontier < self.chunks.len() && self.chunks[self.frontier].state.is_done() {
+            self.frontier += 1;
+        }
+        true
+    }
+
+    /// Whether `key` is what `worker` was asked for last.
+    pub(crate) fn is_current(&self, worker: WorkerId, key: ChunkKey) -> bool {
+        self.chunks
+            .get(key.chunk_idx as usize)
+            .is_some_and(|chunk| chunk.worker == worker && chunk.epoch == key.epoch)
+    }
+
+    /// Chunks that need not keep what they gave any longer, each said once.
+    pub(crate) fn confirm(&mut self) -> Vec<usize> {
+        // The last chunk's memory is what decoding goes on from: it is never confirmed.
+        let end = if self.all_done() {
+            self.chunks.len() - 1
+        } else {
+            self.frontier.saturating_sub(HELD_CHUNKS)
+        };
+        let ready = self.confirmed.min(end)..end;
+        self.confirmed = end;
+        let held: Vec<usize> = ready.filter(|idx| self.chunks[*idx].state == State::Held).collect();
+        for idx in &held {
+            self.chunks[*idx].state = State::Released;
+        }
+        held
+    }
+
+    /// `worker` is gone: the chunks that need a new place, ascending.
+    pub(crate) fn lose_worker(&mut self, worker: WorkerId) -> Vec<usize> {
+        let on = |idx: &usize| self.chunks[*idx].worker == worker;
+        let lost: Vec<usize> = (0..self.chunks.len()).filter(on).collect();
+        self.lose(&lost)
+    }
+
+    /// What was done of chunk `idx` is gone: the chunks that need a new place, ascending.
+    pub(crate) fn lose_chunk(&mut self, idx: usize) -> Vec<usize> {
+        self.lose(&[idx])
+    }
+
+    /// Marks `lost`, and whatever must be done again because of it, as waiting. A done chunk
+    /// is needed again only while the chunk after it is undone, so this goes back to the
+    /// newest memory that is still held, in the limit to chunk 0.
+    fn lose(&mut self, lost: &[usize]) -> Vec<usize> {
+        let mut moved = BTreeSet::new();
+        let mut disrupted = false;
+        for &idx in lost {
+            match self.chunks[idx].state {
+                State::Held => self.chunks[idx].state = State::Released,
+                State::Released => {}
+                State::Waiting => drop(moved.insert(idx)),
+                State::Running => {
+                    disrupted = true;
+                    self.redo(idx, &mut moved);
+                }
+            }
+        }
+        for idx in (0..self.chunks.len()).rev() {
+            let gone = self.chunks[idx].state == State::Released;
+            let next_done = self.chunks.get(idx + 1).is_some_and(|next| next.state.is_done());
+            if gone && !next_done {
+                disrupted = true;
+                self.redo(idx, &mut moved);
+            }
+        }
+        self.disruptions += u32::from(disrupted);
+        moved.into_iter().collect()
+    }
+
+    fn redo(&mut self, idx: usize, moved: &mut BTreeSet<usize>) {
+        self.set(idx, State::Waiting);
+        self.frontier = self.frontier.min(idx);
+        self.confirmed = self.confirmed.min(idx);
+        self.chunks_retried += 1;
+        moved.insert(idx);
+    }
+
+    /// Gives chunk `idx` a new worker and an epoch that none of the request's chunks had.
+    pub(crate) fn move_to(&mut self, idx: usize, worker: WorkerId) {
+        self.epoch = self.epoch.next();
+        self.chunks[idx].worker = worker;
+        self.chunks[idx].epoch = self.epoch;
+    }
+
+    fn set(&mut self, idx: usize, state: State) {
+        let old = std::mem::replace(&mut self.chunks[idx].state, state);
+        self.waiting += usize::from(state == State::Waiting);
+        self.waiting -= usize::from(old == State::Waiting);
+    }
+}

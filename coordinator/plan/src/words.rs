@@ -1,0 +1,218 @@
+//! What the plan hears and what it says.
+
+use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, RequestId, WorkerId};
+
+/// As much of a request as decisions need; its tokens stay with the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// How the prompt is cut.
+    pub grid: ChunkGrid,
+    /// Completions to decode after the prefill; 0 ends the request with it.
+    pub choices: u32,
+    /// When the request fails, on the clock of [`Event::Tick`].
+    pub deadline_at_ms: u64,
+}
+
+/// What happened. Events that are out of date (an older epoch, an ended request, a worker
+/// that is gone) are legal and change nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A worker may be given work; it remembers nothing.
+    WorkerUp {
+        /// The worker.
+        worker: WorkerId,
+        /// Where other workers reach it.
+        peer: Peer,
+    },
+    /// A worker and all it remembered are gone.
+    WorkerDown {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// A request arrived; its id was never used before.
+    Submit {
+        /// Its id.
+        request: RequestId,
+        /// What it is.
+        job: Job,
+    },
+    /// Nobody wants the answer any more.
+    Cancel {
+        /// The request.
+        request: RequestId,
+    },
+    /// A chunk is prefilled and its memory given.
+    ChunkDone {
+        /// Who did it.
+        worker: WorkerId,
+        /// The chunk.
+        key: ChunkKey,
+    },
+    /// A chunk could not be done, or what it gave is lost.
+    ChunkFailed {
+        /// Who failed.
+        worker: WorkerId,
+        /// The chunk.
+        key: ChunkKey,
+        /// Kind.
+        kind: FailureKind,
+        /// For a person.
+        message: String,
+    },
+    /// A completion ended by itself.
+    ChoiceDone {
+        /// Who decodes it.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// Which completion.
+        choice: u32,
+        /// Whether an end token ended it.
+        eos: bool,
+    },
+    /// The caller has enough of one completion.
+    StopChoice {
+        /// The request.
+        request: RequestId,
+        /// Which completion.
+        choice: u32,
+    },
+    /// Decoding could not go on.
+    DecodeFailed {
+        /// Who failed.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// Kind.
+        kind: FailureKind,
+        /// For a person.
+        message: String,
+    },
+    /// Time went on.
+    Tick {
+        /// Milliseconds since any fixed moment; never falls.
+        now_ms: u64,
+    },
+}
+
+/// What is to be done, in this order. The first group goes to a worker, the second to the
+/// caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Prefill a chunk. A newer epoch replaces what the worker has of the same chunk.
+    Assign {
+        /// To whom.
+        worker: WorkerId,
+        /// Request, chunk and epoch.
+        key: ChunkKey,
+        /// The positions.
+        span: ChunkSpan,
+        /// Where its memory goes; `None` for the last chunk.
+        next: Option<NextHop>,
+    },
+    /// Send what was given for `chunk_idx`, and what is still to come, to a new place.
+    Redirect {
+        /// To whom: the worker of the chunk before.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// The chunk that receives.
+        chunk_idx: u32,
+        /// Where it is now.
+        next: NextHop,
+    },
+    /// What `chunk_idx` gave need not be kept.
+    Confirm {
+        /// To whom: the worker of the chunk.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// The chunk that gave.
+        chunk_idx: u32,
+    },
+    /// Decode the request's completions.
+    Decode {
+        /// To whom: the home.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+    },
+    /// End one completion.
+    StopChoice {
+        /// To whom: the home.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// Which completion.
+        choice: u32,
+    },
+    /// Forget the request.
+    Cancel {
+        /// To whom: each worker that had anything of it.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+    },
+
+    /// Tell the caller that the whole prompt is in memory.
+    Prefilled {
+        /// The request.
+        request: RequestId,
+        /// Chunks that had to be done again.
+        chunks_retried: u32,
+    },
+    /// Tell the caller that a completion ended.
+    ChoiceEnded {
+        /// The request.
+        request: RequestId,
+        /// Which completion.
+        choice: u32,
+        /// Whether an end token ended it.
+        eos: bool,
+    },
+    /// Tell the caller how the request ended. The last command about it, and the only one of
+    /// its kind.
+    Ended {
+        /// The request.
+        request: RequestId,
+        /// How.
+        end: End,
+    },
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// Everything asked for was done.
+    Finished,
+    /// Its caller went away.
+    Cancelled,
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// Why a request could not be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No room, in the queue or on a worker.
+    #[error("{queued} requests are waiting")]
+    Busy {
+        /// Requests that wait.
+        queued: usize,
+    },
+    /// Workers are missing, or failed too often.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// Its deadline passed.
+    #[error("the deadline passed")]
+    Deadline,
+    /// A worker says that another try would not help.
+    #[error("{message}")]
+    Worker {
+        /// Kind.
+        kind: FailureKind,
+        /// For a person.
+        message: String,
+    },
+}

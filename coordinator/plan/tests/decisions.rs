@@ -1,0 +1,337 @@
+//! The plan's decisions, written as a script: one event a line in, commands out.
+
+use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
+use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
+
+const LIMITS: Limits =
+    Limits { batch_tokens: 20, queued_requests: 1, running_requests: 8, retries: 2 };
+const CHUNK_TOKENS: u32 = 10;
+
+fn number(word: &str) -> u32 {
+    word.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap()
+}
+
+fn key(request: &str, chunk: &str, epoch: &str) -> ChunkKey {
+    let request = RequestId(number(request).into());
+    ChunkKey { request, chunk_idx: number(chunk), epoch: Epoch(number(epoch)) }
+}
+
+/// `up w0`, `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500` ms), `done w0 r1 c0
+/// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
+/// `tick 500`.
+fn event(line: &str) -> Event {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let worker = || WorkerId(number(words[1]));
+    let request = |idx: usize| RequestId(number(words[idx]).into());
+    let after = |name: &str, default: u32| {
+        words.iter().position(|word| *word == name).map_or(default, |at| number(words[at + 1]))
+    };
+    let failed = |kind| {
+        let (worker, key) = (worker(), key(words[2], words[3], words[4]));
+        Event::ChunkFailed { worker, key, kind, message: "so it is".into() }
+    };
+    match words[0] {
+        "up" => Event::WorkerUp { worker: worker(), peer: Peer(words[1].into()) },
+        "down" => Event::WorkerDown { worker: worker() },
+        "submit" => Event::Submit {
+            request: request(1),
+            job: Job {
+                grid: ChunkGrid::new(number(words[2]), CHUNK_TOKENS).unwrap(),
+                choices: after("choices", 1),
+                deadline_at_ms: after("by", 1000).into(),
+            },
+        },
+        "done" => Event::ChunkDone { worker: worker(), key: key(words[2], words[3], words[4]) },
+        "peer" => failed(FailureKind::Peer),
+        "late" => failed(FailureKind::Deadline),
+        "invalid" => failed(FailureKind::Invalid),
+        "exhausted" => failed(FailureKind::Exhausted),
+        "ended" => Event::ChoiceDone {
+            worker: worker(),
+            request: request(2),
+            choice: number(words[3]),
+            eos: true,
+        },
+        "broken" => Event::DecodeFailed {
+            worker: worker(),
+            request: request(2),
+            kind: FailureKind::Internal,
+            message: "so it is".into(),
+        },
+        "stop" => Event::StopChoice { request: request(1), choice: number(words[2]) },
+        "cancel" => Event::Cancel { request: request(1) },
+        "tick" => Event::Tick { now_ms: number(words[1]).into() },
+        _ => panic!("no such event: {line}"),
+    }
+}
+
+fn short(request: RequestId) -> String {
+    format!("r{}", request.0)
+}
+
+fn hop(next: &NextHop) -> String {
+    format!("{} {}", next.peer, next.epoch)
+}
+
+fn shown(command: Command) -> String {
+    match command {
+        Command::Assign { worker, key, next, .. } => {
+            let next = next.map_or("home".into(), |next| hop(&next));
+            let ChunkKey { request, chunk_idx, epoch } = key;
+            format!("{worker}: assign {} c{chunk_idx} {epoch} -> {next}", short(request))
+        }
+        Command::Redirect { worker, request, chunk_idx, next } => {
+            format!("{worker}: redirect {} c{chunk_idx} -> {}", short(request), hop(&next))
+        }
+        Command::Confirm { worker, request, chunk_idx } => {
+            format!("{worker}: confirm {} c{chunk_idx}", short(request))
+        }
+        Command::Decode { worker, request } => format!("{worker}: decode {}", short(request)),
+        Command::StopChoice { worker, request, choice } => {
+            format!("{worker}: stop {} {choice}", short(request))
+        }
+        Command::Cancel { worker, request } => format!("{worker}: cancel {}", short(request)),
+        Command::Prefilled { request, chunks_retried } => {
+            format!("{} prefilled, {chunks_retried} retried", short(request))
+        }
+        Command::ChoiceEnded { request, choice, eos } => {
+            format!("{} choice {choice} ended, eos {eos}", short(request))
+        }
+        Command::Ended { request, end } => {
+            let end = match end {
+                End::Finished => "finished".into(),
+                End::Cancelled => "cancelled".into(),
+                End::Failed(failure) => failure.to_string(),
+            };
+            format!("{} {end}", short(request))
+        }
+    }
+}
+
+/// Runs a script: plain lines are events; lines that begin with `=` are the commands that the
+/// event before them must give, all of them, in order. An event followed by none must give
+/// none, unless it is set off with `..`, which skips its commands.
+fn check(script: &str) {
+    let mut plan = Plan::new(LIMITS);
+    let mut got: Vec<String> = Vec::new();
+    let mut last = "";
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if let Some(want) = line.strip_prefix("= ") {
+            assert!(!got.is_empty(), "after `{last}`: no `{want}`");
+            assert_eq!(got.remove(0), want, "after `{last}`");
+            continue;
+        }
+        assert_eq!(got, Vec::<String>::new(), "after `{last}`: unexpected");
+        last = line;
+        got = plan.step(event(line.trim_start_matches(".. "))).into_iter().map(shown).collect();
+        if line.starts_with("..") {
+            got.clear();
+        }
+    }
+    assert_eq!(got, Vec::<String>::new(), "after `{last}`: unexpected");
+}
+
+#[test]
+fn a_prompt_crosses_two_workers_and_is_decoded() {
+    check(
+        "up w0
+         up w1
+         submit r1 35 choices 2
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0
+         done w0 r1 c0 e0
+         = w0: assign r1 c2 e0 -> w1 e0
+         done w1 r1 c1 e0
+         = w1: assign r1 c3 e0 -> home
+         done w0 r1 c2 e0
+         = w0: confirm r1 c0
+         done w1 r1 c3 e0
+         = w1: confirm r1 c1
+         = w0: confirm r1 c2
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         ended w1 r1 0
+         = r1 choice 0 ended, eos true
+         stop r1 1
+         = w1: stop r1 1
+         = r1 choice 1 ended, eos false
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 finished
+         ended w1 r1 1",
+    );
+}
+
+#[test]
+fn a_prefill_alone_ends_with_its_last_chunk() {
+    check(
+        "up w0
+         submit r1 1 choices 0
+         = w0: assign r1 c0 e0 -> home
+         done w0 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w0: cancel r1
+         = r1 finished",
+    );
+}
+
+#[test]
+fn requests_take_turns_in_one_order_and_short_ones_spread() {
+    check(
+        "up w0
+         up w1
+         submit r1 35
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0
+         submit r2 5
+         submit r3 5
+         = r3 1 requests are waiting
+         done w0 r1 c0 e0
+         = w0: assign r1 c2 e0 -> w1 e0
+         done w1 r1 c1 e0
+         = w1: assign r1 c3 e0 -> home
+         = w0: assign r2 c0 e0 -> home
+         submit r4 5
+         = w1: assign r4 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn a_lost_worker_costs_its_chunk_alone() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 45
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         down w2
+         = w1: redirect r1 c2 -> w1 e1
+         = w1: assign r1 c2 e1 -> w0 e0
+         done w2 r1 c2 e0
+         done w1 r1 c2 e0
+         done w1 r1 c2 e1
+         = w0: confirm r1 c0
+         = w1: assign r1 c4 e0 -> home",
+    );
+}
+
+#[test]
+fn a_lost_memory_goes_back_to_the_one_before_it() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 45
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         down w1
+         = w0: redirect r1 c1 -> w2 e1
+         = w0: redirect r1 c4 -> w0 e2
+         = w2: assign r1 c1 e1 -> w2 e0
+         = w2: redirect r1 c2 -> w2 e3
+         = w2: assign r1 c2 e3 -> w0 e0",
+    );
+}
+
+#[test]
+fn without_any_memory_left_it_goes_back_to_the_first_chunk() {
+    check(
+        "up w0
+         .. submit r1 35
+         .. done w0 r1 c0 e0
+         .. done w0 r1 c1 e0
+         up w1
+         down w0
+         = w1: assign r1 c0 e1 -> w1 e2
+         = w1: assign r1 c1 e2 -> w1 e3",
+    );
+}
+
+#[test]
+fn what_stands_before_a_moved_chunk_and_is_later_lines_up_behind_it() {
+    check(
+        "up w0
+         up w1
+         submit r1 15
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> home
+         submit r2 15
+         = w0: assign r2 c0 e0 -> w1 e0
+         = w1: assign r2 c1 e0 -> home
+         peer w0 r1 c0 e0
+         = w1: assign r1 c0 e1 -> w1 e0
+         = w1: redirect r1 c1 -> w1 e2
+         = w1: assign r1 c1 e2 -> home
+         = w0: redirect r2 c1 -> w1 e1
+         = w1: assign r2 c1 e1 -> home",
+    );
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let started = "up w0\n up w1\n .. submit r1 15\n";
+    let cancelled = "= w0: cancel r1\n = w1: cancel r1\n";
+    let ends = |event: &str, how: &str| {
+        check(&format!("{started}{event}\n{cancelled}= r1 {how}\n tick 2000"));
+    };
+    ends("invalid w0 r1 c0 e0", "so it is");
+    ends("exhausted w0 r1 c0 e0", "0 requests are waiting");
+    ends("cancel r1", "cancelled");
+    ends("tick 1000", "the deadline passed");
+    check(&format!("{started}invalid w1 r1 c0 e0\n invalid w0 r1 c0 e1\n tick 999"));
+    ends(".. done w0 r1 c0 e0\n .. done w1 r1 c1 e0\n broken w0 r1\n broken w1 r1", "so it is");
+}
+
+#[test]
+fn retries_are_bounded() {
+    check(
+        "up w0
+         submit r1 5
+         = w0: assign r1 c0 e0 -> home
+         peer w0 r1 c0 e0
+         = w0: assign r1 c0 e1 -> home
+         late w0 r1 c0 e1
+         = w0: assign r1 c0 e2 -> home
+         peer w0 r1 c0 e2
+         = w0: cancel r1
+         = r1 unavailable: given up after 3 failures, the last: so it is",
+    );
+}
+
+#[test]
+fn without_workers_nothing_is_left_waiting() {
+    check(
+        "submit r1 5
+         = r1 unavailable: no worker is up
+         up w0
+         .. submit r2 35
+         submit r3 5
+         down w0
+         = r2 unavailable: no worker is up
+         = r3 unavailable: no worker is up
+         down w0
+         up w0
+         submit r4 5
+         = w0: assign r4 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn a_lost_home_ends_the_request() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 5
+         .. submit r2 5
+         .. done w0 r1 c0 e0
+         .. done w1 r2 c0 e0
+         down w0
+         = r1 unavailable: worker w0, which was decoding the request, was lost
+         ended w1 r2 0
+         = r2 choice 0 ended, eos true
+         = w1: cancel r2
+         = r2 finished",
+    );
+}

@@ -1,0 +1,361 @@
+//! A small cluster around the plan: workers with queues first in, first out, memories that
+//! travel between them, messages that are late, workers that die. Random schedules must keep
+//! the plan's promises, and every schedule must end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::{ChunkGrid, ChunkKey, RequestId, WorkerId};
+use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
+use proptest::prelude::*;
+
+const LIMITS: Limits =
+    Limits { batch_tokens: 30, queued_requests: 4, running_requests: 4, retries: 50 };
+const CHUNK_TOKENS: u32 = 10;
+
+#[derive(Debug, Clone)]
+struct Task {
+    key: ChunkKey,
+    next: Option<NextHop>,
+}
+
+/// A worker as far as the order of things is concerned.
+#[derive(Debug, Default)]
+struct Worker {
+    up: bool,
+    commands: VecDeque<Command>,
+    events: VecDeque<Event>,
+    tasks: VecDeque<Task>,
+    /// Memories that came from the chunk before, by the chunk that receives.
+    inbox: BTreeSet<ChunkKey>,
+    /// Chunks whose memory is kept until it is confirmed.
+    given: BTreeSet<(RequestId, u32)>,
+    /// Chunks that failed here; commands about them may still be under way.
+    failed: BTreeSet<(RequestId, u32)>,
+    decoding: BTreeMap<RequestId, BTreeSet<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct Promises {
+    ended: BTreeMap<RequestId, End>,
+    assigned: BTreeSet<ChunkKey>,
+    done: BTreeSet<(RequestId, u32)>,
+    /// The order of first assignments.
+    order: Vec<(RequestId, u32)>,
+}
+
+struct Cluster {
+    plan: Plan,
+    workers: Vec<Worker>,
+    jobs: BTreeMap<RequestId, Job>,
+    promises: Promises,
+}
+
+fn peer(idx: usize) -> Peer {
+    Peer(format!("local://{idx}"))
+}
+
+fn idx_of(peer: &Peer) -> usize {
+    peer.0.trim_start_matches("local://").parse().unwrap()
+}
+
+impl Cluster {
+    fn new(workers: usize) -> Self {
+        let mut cluster = Self {
+            plan: Plan::new(LIMITS),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            jobs: BTreeMap::new(),
+            promises: Promises::default(),
+        };
+        (0..workers).for_each(|idx| cluster.start(idx));
+        cluster
+    }
+
+    fn step(&mut self, event: Event) {
+        if let Event::ChunkDone { key, .. } = &event {
+            self.promises.done.insert((key.request, key.chunk_idx));
+        }
+        for command in self.plan.step(event) {
+            self.promises.check(&command);
+            if let Some(to) = addressee(&command) {
+                assert!(self.workers[to].up, "a command to a worker that is gone: {command:?}");
+                self.workers[to].commands.push_back(command);
+            }
+        }
+    }
+
+    fn submit(&mut self, chunks: u32, choices: u32) {
+        let request = RequestId(self.jobs.len() as u64);
+        let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
+        let job = Job { grid, choices, deadline_at_ms: 1_000_000 };
+        self.jobs.insert(request, job.clone());
+        self.step(Event::Submit { request, job });
+    }
+
+    fn start(&mut self, idx: usize) {
+        if !self.workers[idx].up {
+            self.workers[idx] = Worker { up: true, ..Worker::default() };
+            self.step(Event::WorkerUp { worker: WorkerId(idx as u32), peer: peer(idx) });
+        }
+    }
+
+    fn kill(&mut self, idx: usize) {
+        if self.workers[idx].up {
+            self.workers[idx] = Worker::default();
+            self.step(Event::WorkerDown { worker: WorkerId(idx as u32) });
+        }
+    }
+
+    /// The worker reads its next command.
+    fn deliver(&mut self, idx: usize) -> bool {
+        let Some(command) = self.workers[idx].commands.pop_front() else { return false };
+        let worker = &mut self.workers[idx];
+        match command {
+            Command::Assign { key, next, .. } => {
+                worker.tasks.retain(|task| {
+                    (task.key.request, task.key.chunk_idx) != (key.request, key.chunk_idx)
+                });
+                worker.tasks.push_back(Task { key, next });
+            }
+            Command::Redirect { request, chunk_idx, next, .. } => {
+                let own = (request, chunk_idx - 1);
+                let task = worker
+                    .tasks
+                    .iter_mut()
+                    .find(|task| (task.key.request, task.key.chunk_idx) == own);
+                if let Some(task) = task {
+                    task.next = Some(next);
+                } else if worker.given.contains(&own) {
+                    self.give(request, chunk_idx, &next);
+                } else {
+                    assert!(worker.failed.contains(&own), "nothing is held to send to {next:?}");
+                }
+            }
+            Command::Confirm { request, chunk_idx, .. } => {
+                worker.given.remove(&(request, chunk_idx));
+            }
+            Command::Decode { request, .. } => {
+                let choices = (0..self.jobs[&request].choices).collect();
+                worker.decoding.insert(request, choices);
+            }
+            Command::StopChoice { request, choice, .. } => {
+                worker.decoding.get_mut(&request).map(|open| open.remove(&choice));
+            }
+            Command::Cancel { request, .. } => worker.forget(request),
+            _ => unreachable!("not for a worker"),
+        }
+        true
+    }
+
+    fn give(&mut self, request: RequestId, chunk_idx: u32, next: &NextHop) {
+        let to = &mut self.workers[idx_of(&next.peer)];
+        if to.up {
+            to.inbox.insert(ChunkKey { request, chunk_idx, epoch: next.epoch });
+        }
+    }
+
+    /// The worker's device does the first chunk of its queue, if its memory is there.
+    fn run(&mut self, idx: usize) -> bool {
+        let worker = &mut self.workers[idx];
+        let Some(Task { key, next }) = worker.tasks.front().cloned() else { return false };
+        if key.chunk_idx > 0 && !worker.inbox.contains(&key) {
+            return false;
+        }
+        worker.tasks.pop_front();
+        worker.given.insert((key.request, key.chunk_idx));
+        worker.events.push_back(Event::ChunkDone { worker: WorkerId(idx as u32), key });
+        if let Some(next) = next {
+            self.give(key.request, key.chunk_idx + 1, &next);
+        }
+        true
+    }
+
+    /// The worker gives up the first chunk of its queue.
+    fn fail(&mut self, idx: usize) {
+        let worker = &mut self.workers[idx];
+        if let Some(Task { key, .. }) = worker.tasks.pop_front() {
+            worker.failed.insert((key.request, key.chunk_idx));
+            let (worker_id, kind) = (WorkerId(idx as u32), FailureKind::Peer);
+            let message = "simulated".into();
+            worker.events.push_back(Event::ChunkFailed { worker: worker_id, key, kind, message });
+        }
+    }
+
+    fn decode(&mut self, idx: usize) -> bool {
+        let worker = &mut self.workers[idx];
+        let open = worker.decoding.iter_mut().find_map(|(request, open)| {
+            let choice = open.pop_first()?;
+            Some((*request, choice))
+        });
+        let Some((request, choice)) = open else { return false };
+        let worker_id = WorkerId(idx as u32);
+        let ended = Event::ChoiceDone { worker: worker_id, request, choice, eos: false };
+        worker.events.push_back(ended);
+        true
+    }
+
+    /// The plan hears the worker's next event.
+    fn report(&mut self, idx: usize) -> bool {
+        let Some(event) = self.workers[idx].events.pop_front() else { return false };
+        self.step(event);
+        true
+    }
+
+    /// Everybody does what can be done until nothing moves any more.
+    fn settle(&mut self) {
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for idx in 0..self.workers.len() {
+                moved |= self.deliver(idx) | self.run(idx) | self.decode(idx) | self.report(idx);
+            }
+        }
+    }
+
+    fn check_at_rest(&self) {
+        for request in self.jobs.keys() {
+            assert!(self.promises.ended.contains_key(request), "{request} never ended");
+        }
+        for worker in &self.workers {
+            assert!(worker.tasks.is_empty() && worker.given.is_empty(), "{worker:?}");
+            assert!(worker.decoding.is_empty(), "{worker:?}");
+        }
+        assert_eq!((self.plan.queued(), self.plan.running()), (0, 0));
+    }
+}
+
+impl Worker {
+    fn forget(&mut self, request: RequestId) {
+        self.tasks.retain(|task| task.key.request != request);
+        self.inbox.retain(|key| key.request != request);
+        self.given.retain(|given| given.0 != request);
+        self.decoding.remove(&request);
+    }
+}
+
+impl Promises {
+    fn check(&mut self, command: &Command) {
+        match command {
+            Command::Assign { key, .. } => {
+                assert!(self.assigned.insert(*key), "{key} was assigned twice");
+                assert!(!self.ended.contains_key(&key.request), "{key} after its end");
+                let chunk = (key.request, key.chunk_idx);
+                if !self.order.contains(&chunk) {
+                    assert!(self.order.last().is_none_or(|last| *last < chunk), "{key} too late");
+                    self.order.push(chunk);
+                }
+            }
+            Command::Confirm { request, chunk_idx, .. } => {
+                let next = (*request, chunk_idx + 1);
+                assert!(self.done.contains(&next), "{next:?} is not done");
+            }
+            Command::Ended { request, end } => {
+                let before = self.ended.insert(*request, end.clone());
+                assert_eq!(before, None, "{request} ended twice");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn addressee(command: &Command) -> Option<usize> {
+    let worker = match command {
+        Command::Assign { worker, .. }
+        | Command::Redirect { worker, .. }
+        | Command::Confirm { worker, .. }
+        | Command::Decode { worker, .. }
+        | Command::StopChoice { worker, .. }
+        | Command::Cancel { worker, .. } => *worker,
+        Command::Prefilled { .. } | Command::ChoiceEnded { .. } | Command::Ended { .. } => {
+            return None;
+        }
+    };
+    Some(worker.0 as usize)
+}
+
+#[derive(Debug, Clone)]
+enum Move {
+    Submit { chunks: u32, choices: u32 },
+    Cancel(u64),
+    Stop(u64),
+    Kill(usize),
+    Start(usize),
+    Fail(usize),
+    Deliver(usize),
+    Run(usize),
+    Decode(usize),
+    Report(usize),
+}
+
+const WORKERS: usize = 4;
+
+fn any_move() -> impl Strategy<Value = Move> {
+    let worker = 0..WORKERS;
+    prop_oneof![
+        3 => (1u32..9, 0u32..3).prop_map(|(chunks, choices)| Move::Submit { chunks, choices }),
+        1 => (0u64..12).prop_map(Move::Cancel),
+        1 => (0u64..12).prop_map(Move::Stop),
+        2 => worker.clone().prop_map(Move::Kill),
+        2 => worker.clone().prop_map(Move::Start),
+        1 => worker.clone().prop_map(Move::Fail),
+        20 => worker.clone().prop_map(Move::Deliver),
+        12 => worker.clone().prop_map(Move::Run),
+        3 => worker.clone().prop_map(Move::Decode),
+        12 => worker.prop_map(Move::Report),
+    ]
+}
+
+fn play(cluster: &mut Cluster, step: Move) {
+    match step {
+        Move::Submit { chunks, choices } => cluster.submit(chunks, choices),
+        Move::Cancel(request) => cluster.step(Event::Cancel { request: RequestId(request) }),
+        Move::Stop(request) => {
+            cluster.step(Event::StopChoice { request: RequestId(request), choice: 0 });
+        }
+        Move::Kill(idx) => cluster.kill(idx),
+        Move::Start(idx) => cluster.start(idx),
+        Move::Fail(idx) => cluster.fail(idx),
+        Move::Deliver(idx) => drop(cluster.deliver(idx)),
+        Move::Run(idx) => drop(cluster.run(idx)),
+        Move::Decode(idx) => drop(cluster.decode(idx)),
+        Move::Report(idx) => drop(cluster.report(idx)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn whatever_happens_every_request_ends_once(
+        workers in 1..=WORKERS,
+        moves in prop::collection::vec(any_move(), 0..300),
+    ) {
+        let mut cluster = Cluster::new(WORKERS);
+        (workers..WORKERS).for_each(|idx| cluster.kill(idx));
+        moves.into_iter().for_each(|step| play(&mut cluster, step));
+        cluster.settle();
+        cluster.check_at_rest();
+    }
+
+    #[test]
+    fn without_faults_every_request_finishes(
+        workers in 1..=WORKERS,
+        lengths in prop::collection::vec(1u32..20, 1..4),
+        moves in prop::collection::vec(any_move(), 0..200),
+    ) {
+        let mut cluster = Cluster::new(workers);
+        lengths.iter().for_each(|chunks| cluster.submit(*chunks, 1));
+        for step in moves {
+            if let Move::Deliver(idx) | Move::Run(idx) | Move::Decode(idx) | Move::Report(idx) = step
+                && idx < workers
+            {
+                play(&mut cluster, step);
+            }
+        }
+        cluster.settle();
+        cluster.check_at_rest();
+        prop_assert!(cluster.promises.ended.values().all(|end| *end == End::Finished));
+        let chunks: u32 = lengths.iter().sum();
+        prop_assert_eq!(cluster.promises.assigned.len(), chunks as usize);
+    }
+}
