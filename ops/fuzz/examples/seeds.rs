@@ -1,0 +1,104 @@
+//! Writes the seeds that are made from words rather than by hand:
+//! `cargo run --manifest-path ops/fuzz/Cargo.toml --example seeds`.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+
+use aqueduct_core::work::{
+    Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs, Peer,
+    RetainedMass,
+};
+use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling};
+use aqueduct_gguf::write::Writer;
+use aqueduct_proto::convert::frame::{SetHeader, split};
+use aqueduct_proto::v1;
+use prost::Message;
+
+const KEY: ChunkKey = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(2) };
+
+fn main() -> std::io::Result<()> {
+    write("gguf", "small", &gguf())?;
+    write("frames", "one_part", &frames(3, KvDtype::F32))?;
+    write("frames", "empty_memory", &frames(0, KvDtype::Bf16))?;
+    write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign())))?;
+    write("messages", "decode", &message(0, &v1::WorkerCommand::from(decode())))?;
+    write("messages", "chunk_done", &message(1, &v1::WorkerEvent::from(chunk_done())))?;
+    let request = v1::GenerateRequest {
+        policy: Some(MemoryPolicy::default().into()),
+        sampling: Some(Sampling::default().into()),
+        stop: vec!["\n".to_owned()],
+        ..Default::default()
+    };
+    write("messages", "request", &message(2, &request))
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(name), bytes)
+}
+
+fn message(kind: u8, wire: &impl Message) -> Vec<u8> {
+    [vec![kind], wire.encode_to_vec()].concat()
+}
+
+fn assign() -> Command {
+    Command::Assign(Box::new(Assignment {
+        key: KEY,
+        span: ChunkSpan { idx: 1, start: 4, tokens: 3 },
+        chunk_count: 3,
+        policy: MemoryPolicy::default(),
+        tokens: vec![1, 2, 3],
+        next_token: Some(4),
+        outputs: Outputs::Logprobs(2),
+        next: Some(NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2) }),
+        deadline_ms: 1000,
+    }))
+}
+
+fn decode() -> Command {
+    Command::Decode(Box::new(DecodeSpec {
+        request: KEY.request,
+        sampling: Sampling::default(),
+        choices: 2,
+        max_tokens: 16,
+        eos: vec![0],
+    }))
+}
+
+fn chunk_done() -> Event {
+    let retained = vec![RetainedMass { kept: 1.0, total: 2.0 }];
+    let report = ChunkReport { retained, memory_bytes: 64, memory_tokens: 3, ..Default::default() };
+    Event::ChunkDone { key: KEY, report: Box::new(report) }
+}
+
+fn gguf() -> Vec<u8> {
+    Writer::new()
+        .str("general.architecture", "llama")
+        .u32("llama.block_count", 2)
+        .f32("llama.rope.freq_base", 10_000.0)
+        .bool("tokenizer.ggml.add_bos_token", true)
+        .strs("tokenizer.ggml.tokens", &["<s>", "é", ""])
+        .i32s("tokenizer.ggml.token_type", &[3, -1, 1])
+        .f32s("tokenizer.ggml.scores", &[0.5, -2.0, 0.0])
+        .tensor("a.weight", &[2, 3], 0, &[1; 24])
+        .tensor("b.weight", &[32], 8, &[2; 34])
+        .finish()
+}
+
+fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
+    let set = SetHeader {
+        key: KEY,
+        layer: 0,
+        convention: CONVENTION,
+        kv,
+        kv_heads: 1,
+        head_dim: 2,
+        keys,
+        end: 16,
+    };
+    let payload = vec![1; set.payload_bytes() as usize].into();
+    let frames = split(&set, payload).expect("the header is within bounds");
+    frames.iter().flat_map(Message::encode_length_delimited_to_vec).collect()
+}
