@@ -6,13 +6,15 @@
 //! configuration before its elements are looked at, every element is checked to be finite.
 
 mod assemble;
+mod blocks;
 mod checkpoint;
 mod decoder;
 mod fingerprint;
+mod gguf;
 mod hf;
 mod names;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aqueduct_kernels::{Backend, KvDtype};
@@ -69,6 +71,7 @@ impl Model {
     ) -> Result<Self, LoadError> {
         match locate(path)? {
             Location::Hf => hf::load(path, options, report),
+            Location::Gguf(file) => gguf::load(&file, options, report),
         }
     }
 }
@@ -76,13 +79,30 @@ impl Model {
 /// What lies at a path.
 enum Location {
     Hf,
+    Gguf(PathBuf),
 }
 
 fn locate(path: &Path) -> Result<Location, LoadError> {
-    let folder = std::fs::metadata(path).map_err(|err| LoadError::io(path, err))?.is_dir();
-    if folder && path.join(hf::CONFIG).is_file() {
+    let io = |err| LoadError::io(path, err);
+    if std::fs::metadata(path).map_err(io)?.is_file() {
+        return Ok(Location::Gguf(path.to_owned()));
+    }
+    if path.join(hf::CONFIG).is_file() {
         return Ok(Location::Hf);
     }
-    let what = "not a model: looked for a folder with config.json and *.safetensors";
-    Err(LoadError::malformed(path, what))
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io)? {
+        let file = entry.map_err(io)?.path();
+        if file.extension().is_some_and(|extension| extension == "gguf") {
+            found.push(file);
+        }
+    }
+    match found.len() {
+        1 => Ok(Location::Gguf(found.remove(0))),
+        0 => Err(LoadError::malformed(
+            path,
+            "not a model: looked for config.json with safetensors, and for a .gguf file",
+        )),
+        many => Err(LoadError::malformed(path, format!("{many} .gguf files: name one of them"))),
+    }
 }

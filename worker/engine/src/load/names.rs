@@ -38,3 +38,22 @@ pub(crate) const HF: Names = Names {
     up: "mlp.up_proj",
     down: "mlp.down_proj",
 };
+
+/// llama.cpp.
+pub(crate) const GGUF: Names = Names {
+    embed: "token_embd",
+    final_norm: "output_norm",
+    head: "output",
+    layer: "blk",
+    attn_norm: "attn_norm",
+    q: "attn_q",
+    k: "attn_k",
+    v: "attn_v",
+    q_norm: "attn_q_norm",
+    k_norm: "attn_k_norm",
+    out: "attn_output",
+    ffn_norm: "ffn_norm",
+    gate: "ffn_gate",
+    up: "ffn_up",
+    down: "ffn_down",
+};

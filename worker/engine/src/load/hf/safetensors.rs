@@ -79,6 +79,7 @@ impl Shards {
                         shape: tensor.shape().to_vec(),
                         dtype: format!("{:?}", tensor.dtype()),
                         encoding: encoding(tensor.dtype()),
+                        interleaved: None,
                         bytes: tensor.data(),
                     };
                     tensors.insert(name, stored);

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Random blocks of GGUF's block formats and what the gguf package makes of them, as JSON.
+
+Needs numpy and gguf.    make_block_vectors.py > worker/engine/src/load/blocks/vectors.json
+"""
+import json
+
+import gguf
+import numpy as np
+
+BLOCKS = 3
+# Where a block's f16 scales stand.
+SCALES = {'Q8_0': [0], 'Q4_0': [0], 'Q4_K': [0, 2], 'Q6_K': [208]}
+
+
+def vector(name, rng):
+    kind = gguf.GGMLQuantizationType[name]
+    block_bytes = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = rng.integers(0, 256, (BLOCKS, block_bytes), dtype=np.uint8)
+    for at in SCALES[name]:
+        scales = rng.standard_normal(BLOCKS).astype(np.float16)
+        blocks[:, at:at + 2] = scales.view(np.uint8).reshape(BLOCKS, 2)
+    elements = gguf.quants.dequantize(blocks, kind)
+    return {'bytes': blocks.flatten().tolist(), 'elements': elements.flatten().tolist()}
+
+
+rng = np.random.default_rng(1)
+print(json.dumps({name: vector(name, rng) for name in SCALES}))

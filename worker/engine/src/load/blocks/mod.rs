@@ -1,0 +1,61 @@
+//! GGUF's block formats, widened to f32 exactly as ggml defines them.
+//!
+//! A file for each format, and in it one function from a block's bytes to its elements. Scales
+//! are multiplied in ggml's order, so the products round as they do there.
+
+mod q4_0;
+mod q4_k;
+mod q6_k;
+mod q8_0;
+
+use half::f16;
+
+pub(crate) use q4_0::q4_0;
+pub(crate) use q4_k::q4_k;
+pub(crate) use q6_k::q6_k;
+pub(crate) use q8_0::q8_0;
+
+/// All blocks of a tensor, one after the other; `bytes` is whole blocks.
+pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
+    bytes: &[u8],
+    block: impl Fn(&[u8; BYTES]) -> [f32; ELEMENTS],
+) -> Vec<f32> {
+    let (blocks, _) = bytes.as_chunks();
+    let mut elements = Vec::with_capacity(blocks.len() * ELEMENTS);
+    for bytes in blocks {
+        elements.extend(block(bytes));
+    }
+    elements
+}
+
+/// A scale: the f16 whose first byte is `bytes[at]`.
+fn scale<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `vectors.json` holds random blocks and what the gguf package makes of them; it is
+    /// written by `ops/parity/make_block_vectors.py`.
+    fn check<const B: usize, const E: usize>(name: &str, block: impl Fn(&[u8; B]) -> [f32; E]) {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("vectors.json")).unwrap();
+        let numbers = |key: &str| vectors[name][key].as_array().unwrap().clone();
+        let bytes: Vec<u8> =
+            numbers("bytes").iter().map(|byte| byte.as_u64().unwrap() as u8).collect();
+        let want: Vec<f32> =
+            numbers("elements").iter().map(|x| x.as_f64().unwrap() as f32).collect();
+        assert!(want.len() >= 2 * E && want.iter().any(|&x| x < 0.0), "{name}: a poor vector");
+        assert_eq!(widen(&bytes, block), want, "{name}");
+    }
+
+    #[test]
+    fn blocks_are_those_of_ggml() {
+        check("Q8_0", q8_0);
+        check("Q4_0", q4_0);
+        check("Q4_K", q4_k);
+        check("Q6_K", q6_k);
+    }
+}

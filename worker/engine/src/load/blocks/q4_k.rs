@@ -1,0 +1,30 @@
+//! Q4_K: 256 elements in 144 bytes.
+
+use super::scale;
+
+/// f16 scales d and dmin, 12 bytes of packed 6-bit scales and minima for 8 sub-blocks of 32,
+/// then 128 bytes: each 32 of them hold two sub-blocks, low halves first;
+/// x = (d scale) q - (dmin min).
+pub(crate) fn q4_k(bytes: &[u8; 144]) -> [f32; 256] {
+    let (d, dmin) = (scale(bytes, 0), scale(bytes, 2));
+    let packed = &bytes[4..16];
+    let subs: [(f32, f32); 8] = std::array::from_fn(|sub| {
+        let (scale, min) = scale_and_min(packed, sub);
+        (d * f32::from(scale), dmin * f32::from(min))
+    });
+    std::array::from_fn(|i| {
+        let sub = i / 32;
+        let q = bytes[16 + 32 * (sub / 2) + i % 32] >> (4 * (sub % 2)) & 0x0f;
+        subs[sub].0 * f32::from(q) - subs[sub].1
+    })
+}
+
+/// The first four sub-blocks have their 6 bits in a byte; of the last four, the low 4 bits
+/// share a byte and the high 2 sit on top of the first four's.
+fn scale_and_min(packed: &[u8], sub: usize) -> (u8, u8) {
+    if sub < 4 {
+        return (packed[sub] & 0x3f, packed[sub + 4] & 0x3f);
+    }
+    let (low, of_scale, of_min) = (packed[sub + 4], packed[sub - 4], packed[sub]);
+    ((low & 0x0f) | (of_scale >> 6 << 4), (low >> 4) | (of_min >> 6 << 4))
+}

@@ -1,0 +1,178 @@
+//! A decoder's description in GGUF metadata.
+
+use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_gguf::{Field, Gguf, GgufError};
+
+use super::rope;
+use crate::error::LoadError;
+use crate::load::checkpoint::Checkpoint;
+use crate::load::decoder::{Biases, Decoder, Family};
+
+/// Architectures that are served, by the name in `general.architecture`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Architecture {
+    /// Mistral too.
+    Llama,
+    Qwen2,
+    Qwen3,
+}
+
+const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3";
+
+impl Architecture {
+    /// Whether the converter re-orders query and key rows for rotation of neighbours.
+    pub(crate) fn interleaved(self) -> bool {
+        self == Self::Llama
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    fn family(self) -> Family {
+        match self {
+            Self::Llama => Family::Llama,
+            Self::Qwen2 => Family::Qwen2,
+            Self::Qwen3 => Family::Qwen3,
+        }
+    }
+}
+
+/// Metadata and where it came from.
+pub(crate) struct Config<'g, 'a> {
+    pub(crate) path: &'g str,
+    pub(crate) gguf: &'g Gguf<'a>,
+}
+
+/// Metadata of one architecture: keys are written after its name.
+pub(super) struct Keys<'g, 'a> {
+    gguf: &'g Gguf<'a>,
+    prefix: &'static str,
+}
+
+impl<'g, 'a> Keys<'g, 'a> {
+    /// The value of `key` as `read` makes it; `None` where the file does not say.
+    pub(super) fn get<T>(
+        &self,
+        key: &str,
+        read: impl Fn(Field<'g, 'a>) -> Result<T, GgufError>,
+    ) -> Result<Option<T>, GgufError> {
+        self.gguf.get(&format!("{}.{key}", self.prefix)).map(read).transpose()
+    }
+
+    fn u32(&self, key: &str) -> Result<u32, GgufError> {
+        self.gguf.field(&format!("{}.{key}", self.prefix))?.u32()
+    }
+}
+
+impl Config<'_, '_> {
+    pub(crate) fn architecture(&self) -> Result<Architecture, LoadError> {
+        let name = self.gguf.field("general.architecture").and_then(Field::str);
+        match name.map_err(|err| self.malformed(err))? {
+            "llama" => Ok(Architecture::Llama),
+            "qwen2" => Ok(Architecture::Qwen2),
+            "qwen3" => Ok(Architecture::Qwen3),
+            name => Err(self.unsupported("architecture", name, ARCHITECTURES)),
+        }
+    }
+
+    /// The description, checked; biases and tying are told by which tensors there are.
+    pub(crate) fn decoder(
+        &self,
+        architecture: Architecture,
+        checkpoint: &Checkpoint<'_>,
+    ) -> Result<Decoder, LoadError> {
+        let keys = Keys { gguf: self.gguf, prefix: architecture.name() };
+        self.refuse_variants(&keys)?;
+        let shape = self.shape(&keys, checkpoint)?;
+        let has = |name: &str| checkpoint.tensors.contains_key(name);
+        let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
+        let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
+        let window = keys.get("attention.sliding_window", Field::u32);
+        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
+        Ok(Decoder {
+            family: architecture.family(),
+            norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
+                .map_err(|refusal| LoadError::refused(self.path, refusal))?,
+            rope: rope::rope(self, &keys, checkpoint, &shape)?,
+            windows: vec![window; shape.layers as usize],
+            biases: Biases {
+                qkv: has("blk.0.attn_q.bias"),
+                out: has("blk.0.attn_output.bias"),
+                gate_up: has("blk.0.ffn_gate.bias"),
+                down: has("blk.0.ffn_down.bias"),
+            },
+            tied: !has("output.weight"),
+            shape,
+        })
+    }
+
+    /// What would load and give wrong answers.
+    fn refuse_variants(&self, keys: &Keys<'_, '_>) -> Result<(), LoadError> {
+        let read = |value: Result<Option<u32>, _>| value.map_err(|err| self.malformed(err));
+        let experts = read(keys.get("expert_count", Field::u32))?.unwrap_or(0);
+        if experts > 0 {
+            let name = format!("{experts} experts");
+            return Err(self.unsupported("feed-forward part", &name, "one gated layer"));
+        }
+        let splits = read(self.gguf.get("split.count").map(Field::u32).transpose())?.unwrap_or(1);
+        if splits > 1 {
+            let name = format!("split in {splits}");
+            return Err(self.unsupported("file", &name, "a model in one file"));
+        }
+        Ok(())
+    }
+
+    fn shape(
+        &self,
+        keys: &Keys<'_, '_>,
+        checkpoint: &Checkpoint<'_>,
+    ) -> Result<ModelShape, LoadError> {
+        let shape = || -> Result<ModelShape, GgufError> {
+            let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
+            let head_dim = keys.get("attention.key_length", Field::u32)?;
+            let kv_heads = keys.get("attention.head_count_kv", Field::u32)?;
+            Ok(ModelShape {
+                vocab: 0,
+                layers: keys.u32("block_count")?,
+                width,
+                heads,
+                kv_heads: kv_heads.unwrap_or(heads),
+                head_dim: head_dim.unwrap_or_else(|| width.checked_div(heads).unwrap_or(0)),
+                ffn: keys.u32("feed_forward_length")?,
+                max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
+            })
+        };
+        let mut shape = shape().map_err(|err| self.malformed(err))?;
+        let embed = checkpoint.tensors.get("token_embd.weight");
+        let rows = embed.and_then(|tensor| tensor.shape.first().copied());
+        let rows = rows.ok_or_else(|| LoadError::tensor(self.path, "token_embd.weight", "missing"));
+        shape.vocab = u32::try_from(rows?).unwrap_or(u32::MAX);
+        shape.validate().map_err(|refusal| LoadError::refused(self.path, refusal))?;
+        for key in ["attention.value_length", "rope.dimension_count"] {
+            let seen = keys.get(key, Field::u32).map_err(|err| self.malformed(err))?;
+            let (seen, want) = (seen.unwrap_or(shape.head_dim), shape.head_dim);
+            Refusal::unless_within(key, seen, want, want)
+                .map_err(|refusal| LoadError::refused(self.path, refusal))?;
+        }
+        Ok(shape)
+    }
+
+    pub(super) fn malformed(&self, err: GgufError) -> LoadError {
+        LoadError::Malformed { path: self.path.to_owned(), what: err.to_string() }
+    }
+
+    pub(super) fn unsupported(
+        &self,
+        what: &'static str,
+        name: &str,
+        supported: &'static str,
+    ) -> LoadError {
+        let (path, name) = (self.path.to_owned(), name.to_owned());
+        LoadError::Unsupported { path, what, name, supported }
+    }
+}

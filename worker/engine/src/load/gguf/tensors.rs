@@ -1,0 +1,50 @@
+//! GGUF's tensor index as a checkpoint.
+
+use aqueduct_gguf::{Gguf, Tensor};
+
+use crate::load::checkpoint::{Checkpoint, Encoding, Stored};
+use crate::load::decoder::Decoder;
+
+/// All tensors of the file; `path` is for errors.
+pub(super) fn checkpoint<'a>(gguf: &Gguf<'a>, path: &'a str) -> Checkpoint<'a> {
+    let stored = |tensor: &Tensor<'a>| Stored {
+        path,
+        // The index has row lengths first. What does not fit a usize matches no shape.
+        shape: tensor
+            .dims
+            .iter()
+            .rev()
+            .map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX))
+            .collect(),
+        dtype: tensor.ty.name.to_owned(),
+        encoding: encoding(tensor.ty.name),
+        interleaved: None,
+        bytes: tensor.bytes,
+    };
+    let tensors = gguf.tensors().map(|tensor| (tensor.name.to_owned(), stored(tensor))).collect();
+    Checkpoint { path: path.to_owned(), tensors }
+}
+
+/// Marks query and key rows that the converter re-ordered.
+pub(super) fn mark_interleaved(checkpoint: &mut Checkpoint<'_>, decoder: &Decoder) {
+    for layer in 0..decoder.shape.layers {
+        for name in ["attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias"] {
+            if let Some(tensor) = checkpoint.tensors.get_mut(&format!("blk.{layer}.{name}")) {
+                tensor.interleaved = Some(decoder.shape.head_dim as usize);
+            }
+        }
+    }
+}
+
+fn encoding(name: &str) -> Option<Encoding> {
+    match name {
+        "F32" => Some(Encoding::F32),
+        "F16" => Some(Encoding::F16),
+        "BF16" => Some(Encoding::Bf16),
+        "Q8_0" => Some(Encoding::Q8_0),
+        "Q4_0" => Some(Encoding::Q4_0),
+        "Q4_K" => Some(Encoding::Q4K),
+        "Q6_K" => Some(Encoding::Q6K),
+        _ => None,
+    }
+}
