@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod compare;
+pub mod cpu;
 pub mod mapped;
 pub mod memory;
 pub mod reference;
@@ -27,6 +28,7 @@ pub mod tensor;
 pub mod weights;
 
 pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
 pub use mapped::MappedFile;
 pub use memory::{Keys, MemorySet, Ranking, Selection};
 pub use reference::Reference;

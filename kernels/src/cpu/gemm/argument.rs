@@ -1,0 +1,73 @@
+//! What is multiplied: rows as they are, or rows that become it while they are packed.
+
+use crate::cpu::exp::exp;
+use crate::cpu::simd::{LANES, Simd, Vector, load_front, store_front, sum};
+use crate::tensor::Rows;
+
+/// The left factor of a product.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Argument<'a> {
+    pub(in crate::cpu) rows: &'a Rows,
+    pub(in crate::cpu) prepare: Prepare<'a>,
+}
+
+/// What is done to every row first.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) enum Prepare<'a> {
+    /// Nothing.
+    Nothing,
+    /// RMS norm with `weight`, `[cols]`.
+    Norm { weight: &'a [f32], eps: f32 },
+    /// SwiGLU: `[2 inputs]`, gate first, to silu(gate) * up.
+    SwiGlu,
+}
+
+impl Argument<'_> {
+    /// Columns after preparation.
+    pub(super) fn inputs(self) -> usize {
+        match self.prepare {
+            Prepare::SwiGlu => self.rows.cols() / 2,
+            _ => self.rows.cols(),
+        }
+    }
+}
+
+impl Prepare<'_> {
+    #[inline(always)]
+    pub(super) fn row<S: Simd>(self, simd: S, from: &[f32], to: &mut [f32]) {
+        match self {
+            Self::Nothing => to.copy_from_slice(from),
+            Self::Norm { weight, eps } => {
+                to.copy_from_slice(from);
+                norm_row(simd, to, weight, eps);
+            }
+            Self::SwiGlu => swiglu(simd, from, to),
+        }
+    }
+}
+
+/// x / sqrt(mean of x² + eps) * weight, in place  (Zhang and Sennrich 2019).
+#[inline(always)]
+pub(in crate::cpu) fn norm_row<S: Simd>(simd: S, x: &mut [f32], weight: &[f32], eps: f32) {
+    let mut squares = simd.splat(0.0);
+    for part in x.chunks(LANES) {
+        let x = load_front(simd, part);
+        squares = x.fma(x, squares);
+    }
+    let scale = simd.splat(1.0 / (sum(squares) / x.len() as f32 + eps).sqrt());
+    for (x, weight) in x.chunks_mut(LANES).zip(weight.chunks(LANES)) {
+        store_front(load_front(simd, x) * scale * load_front(simd, weight), x);
+    }
+}
+
+/// silu(gate) * up  (Shazeer 2020).
+#[inline(always)]
+fn swiglu<S: Simd>(simd: S, gate_up: &[f32], to: &mut [f32]) {
+    let (gate, up) = gate_up.split_at(to.len());
+    let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+    for (to, (gate, up)) in to.chunks_mut(LANES).zip(gate.chunks(LANES).zip(up.chunks(LANES))) {
+        let gate = load_front(simd, gate);
+        let silu = gate / (one + exp(simd, zero - gate));
+        store_front(silu * load_front(simd, up), to);
+    }
+}

@@ -1,0 +1,81 @@
+//! Everything of a layer that is not attention.
+
+use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
+use super::heads::split_heads;
+use super::simd::{Kernel, Simd};
+use crate::backend::{BackendError, Qkv};
+use crate::shapes;
+use crate::tensor::Rows;
+use crate::weights::{Angles, LayerWeights, Linear};
+
+/// Rows that a task norms.
+const ROWS: usize = 16;
+
+/// See [`crate::LayerOps::project`].
+pub(super) fn project(
+    place: Place,
+    layer: &LayerWeights,
+    x: &Rows,
+    start: u32,
+    angles: &Angles,
+) -> Result<Qkv, BackendError> {
+    shapes::projection(layer, x, start, angles)?;
+    let prepare = Prepare::Norm { weight: &layer.attn_norm, eps: layer.spec.norm_eps };
+    let normed = Argument { rows: x, prepare };
+    let qkv = linear("project", place, normed, &layer.qkv, None)?;
+    split_heads(place, layer, &qkv, start, angles)
+}
+
+/// See [`crate::LayerOps::finish`].
+pub(super) fn finish(
+    place: Place,
+    layer: &LayerWeights,
+    x: &Rows,
+    attention: &Rows,
+) -> Result<Rows, BackendError> {
+    shapes::finishing(layer, x, attention)?;
+    let through = |rows, prepare, weight, residual| {
+        linear("finish", place, Argument { rows, prepare }, weight, residual)
+    };
+    let x = through(attention, Prepare::Nothing, &layer.out, Some(x))?;
+    let norm = Prepare::Norm { weight: &layer.ffn_norm, eps: layer.spec.norm_eps };
+    let gate_up = through(&x, norm, &layer.gate_up, None)?;
+    through(&gate_up, Prepare::SwiGlu, &layer.down, Some(&x))
+}
+
+/// See [`crate::LayerOps::embed`].
+pub(super) fn embed(place: Place, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+    shapes::embedding(table, tokens)?;
+    let packed: &PackedWeight = packed_weight("embed", table)?;
+    let mut rows = Rows::zeros(tokens.len(), table.inputs);
+    let tasks = rows.data_mut().chunks_mut(table.inputs.max(1)).zip(tokens).collect();
+    place.crew.map(tasks, |(row, &token): (&mut [f32], &u32)| packed.row(token as usize, row));
+    Ok(rows)
+}
+
+/// See [`crate::LayerOps::norm`].
+pub(super) fn norm(place: Place, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    let mut y = x.clone();
+    let cols = x.cols().max(1);
+    let tasks = y.data_mut().chunks_mut(ROWS * cols).collect();
+    place.crew.map(tasks, |rows| place.isa.run(Norm { rows, cols, weight, eps }));
+    y
+}
+
+struct Norm<'a> {
+    rows: &'a mut [f32],
+    cols: usize,
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Kernel for Norm<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for row in self.rows.chunks_exact_mut(self.cols) {
+            norm_row(simd, row, self.weight, self.eps);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The fast backend for processors: SIMD found at run time, threads shared by all callers.
+//!
+//! Bits depend neither on the number of threads nor on the rows beside a row: every element
+//! of a result is summed by one task in one order (see `tile.rs`).
+
+mod attend;
+mod exp;
+mod gemm;
+mod heads;
+mod isa;
+mod keys;
+mod layer;
+mod queries;
+mod sight;
+mod simd;
+mod threads;
+mod tile;
+mod weigh;
+
+use std::sync::Arc;
+
+use self::gemm::{Argument, Place, Prepare};
+use self::isa::Isa;
+pub use self::isa::IsaLevel;
+use self::threads::Threads;
+use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+use crate::memory::{Keys, MemorySet, Selection};
+use crate::state::AttentionState;
+use crate::tensor::Rows;
+use crate::weights::{Angles, LayerWeights, Linear, Matrix};
+
+/// What a [`Cpu`] is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuOptions {
+    /// Threads for all callers together; 0 for as many as the process may use.
+    pub threads: usize,
+    /// Instruction set to use instead of the best one that the processor has.
+    pub isa: Option<IsaLevel>,
+}
+
+/// Why there is no [`Cpu`].
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// A forced instruction set that is not there.
+    #[error("isa = {0:?}: this processor does not have it")]
+    Isa(IsaLevel),
+    /// Threads could not be started.
+    #[error("threads = {threads}: {source}")]
+    Threads {
+        /// How many were wanted.
+        threads: usize,
+        /// What the system said.
+        source: rayon::ThreadPoolBuildError,
+    },
+}
+
+/// The processor. Workers of one process share one, so that its threads are all there are.
+pub struct Cpu {
+    isa: Isa,
+    threads: Threads,
+}
+
+impl std::fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cpu({:?}, {} threads)", self.isa(), self.threads())
+    }
+}
+
+impl Cpu {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// An instruction set that the processor lacks; threads that the system refuses.
+    pub fn new(options: CpuOptions) -> Result<Self, CpuError> {
+        let isa = match options.isa {
+            Some(level) => Isa::new(level).ok_or(CpuError::Isa(level))?,
+            None => Isa::best(),
+        };
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let threads =
+            Threads::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
+        Ok(Self { isa, threads })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> IsaLevel {
+        self.isa.level()
+    }
+
+    /// How many threads compute.
+    pub fn threads(&self) -> usize {
+        self.threads.count()
+    }
+
+    /// Runs one operation on this backend's threads.
+    fn enter<R: Send>(&self, operation: impl FnOnce(Place) -> R + Send) -> R {
+        self.threads.enter(|crew| operation(Place { isa: self.isa, crew }))
+    }
+}
+
+impl AttentionOps for Cpu {
+    fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
+        self.enter(|place| attend::attend(place, &queries, keys))
+    }
+
+    fn weigh(
+        &self,
+        queries: Queries<'_>,
+        keys: &Keys,
+        lse: &[f32],
+        row_weights: &[f32],
+    ) -> Result<Vec<f32>, BackendError> {
+        self.enter(|place| weigh::weigh(place, &queries, keys, lse, row_weights))
+    }
+
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        own: &Keys,
+        masses: (&[f32], &[f32]),
+        selection: &Selection,
+    ) -> Result<MemorySet, BackendError> {
+        crate::select::select(past, own, masses, selection)
+    }
+}
+
+impl LayerOps for Cpu {
+    fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError> {
+        crate::shapes::matrix(&weight, bias.as_deref())?;
+        let packed = self.enter(|place| gemm::pack(place.crew, &weight));
+        let Matrix { outputs, inputs, .. } = weight;
+        Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), packed: Arc::new(packed) })
+    }
+
+    fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+        crate::shapes::linear("linear", x, weight)?;
+        let x = Argument { rows: x, prepare: Prepare::Nothing };
+        self.enter(|place| gemm::linear("linear", place, x, weight, None))
+    }
+
+    fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        start: u32,
+        angles: &Angles,
+    ) -> Result<Qkv, BackendError> {
+        self.enter(|place| layer::project(place, layer, x, start, angles))
+    }
+
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: Rows,
+        attention: &Rows,
+    ) -> Result<Rows, BackendError> {
+        self.enter(|place| layer::finish(place, layer, &x, attention))
+    }
+
+    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+        self.enter(|place| layer::embed(place, table, tokens))
+    }
+
+    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+        self.enter(|place| layer::norm(place, x, weight, eps))
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn supports(&self, op: Op) -> bool {
+        match op {
+            Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
+            Op::Layers => true,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! AVX-512: sixteen f32 are one register.
+
+use std::arch::x86_64::*;
+use std::ops::{Add, Div, Mul, Sub};
+
+use half::bf16;
+
+use super::{Kernel, LANES, Simd, Vector};
+
+/// Proof of AVX-512F, BW, VL and DQ.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+/// One zmm register. Only [`Avx512`] makes the first one.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x16(__m512);
+
+/// Runs `kernel` on AVX-512.
+///
+/// # Safety
+/// The processor must have AVX-512F, BW, VL and DQ, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(Avx512(()))
+}
+
+impl Simd for Avx512 {
+    type V = F32x16;
+    const ROWS: usize = 8;
+    const PANELS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> F32x16 {
+        // SAFETY: `self` proves AVX-512.
+        F32x16(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> F32x16 {
+        // SAFETY: `self` proves AVX-512; the array has sixteen elements; unaligned is allowed.
+        F32x16(unsafe { _mm512_loadu_ps(from.as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[bf16; LANES]) -> F32x16 {
+        // SAFETY: `self` proves AVX-512; the array has 32 bytes; unaligned is allowed.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+        }
+    }
+}
+
+impl Add for F32x16 {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+}
+
+impl Sub for F32x16 {
+    type Output = Self;
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+}
+
+impl Mul for F32x16 {
+    type Output = Self;
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+}
+
+impl Div for F32x16 {
+    type Output = Self;
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_div_ps(self.0, other.0) })
+    }
+}
+
+impl Vector for F32x16 {
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        Self(unsafe { _mm512_min_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn below(self, limit: Self, yes: Self, no: Self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        unsafe {
+            let mask = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, limit.0);
+            Self(_mm512_mask_blend_ps(mask, no.0, yes.0))
+        }
+    }
+
+    #[inline(always)]
+    fn pow2(self) -> Self {
+        // SAFETY: a vector exists only where AVX-512 does.
+        unsafe {
+            let n = _mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(127));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(n)))
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32; LANES]) {
+        // SAFETY: a vector exists only where AVX-512 does; the array has sixteen elements.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+    }
+}
