@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod compare;
+pub mod conformance;
 pub mod cpu;
 pub mod mapped;
 pub mod memory;

@@ -1,0 +1,74 @@
+//! What every backend must do: run with [`conformance_tests!`](crate::conformance_tests).
+//!
+//! Each check computes with the backend under test, and compares with a direct implementation
+//! in f64 ([`oracle`], [`layers`]) that shares no code with any backend. A check panics with
+//! the comparator's words.
+
+pub mod attention;
+pub mod chains;
+pub mod layers;
+pub mod mass;
+pub mod merging;
+pub mod refusals;
+pub mod selection;
+pub mod threads;
+
+mod oracle;
+mod scene;
+
+/// One `#[test]` for every check, on the backend that the expression makes.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($backend:expr) => {
+        $crate::conformance_tests! { $backend =>
+            merging::merge_with_empty_is_the_identity,
+            merging::merge_is_commutative_bit_for_bit,
+            merging::merge_is_associative,
+            merging::maximum_gaps_up_to_1e4,
+            attention::logits_within_100,
+            attention::logits_beyond_1e4,
+            attention::online_softmax_with_wide_gaps,
+            attention::empty_memory,
+            attention::one_token_blocks,
+            attention::rows_that_see_nothing_are_empty,
+            attention::grouped_and_multi_head,
+            attention::head_sizes,
+            attention::kv_dtypes,
+            attention::model_sliding_window,
+            attention::lengths_around_a_tile,
+            mass::column_sums_match_a_manual_sum,
+            mass::a_row_spends_exactly_one_per_query_head,
+            mass::a_row_that_saw_nothing_spends_nothing,
+            mass::row_weight_modes,
+            selection::total_order_with_ties,
+            selection::nan_ranks_last,
+            selection::keep_all_keeps_everything,
+            selection::a_shared_past_is_not_changed,
+            selection::heads_keep_equally_many,
+            chains::every_policy_follows_the_definition,
+            chains::edge_lengths,
+            chains::scores_are_aligned_with_positions,
+            chains::cumulative_scores_never_decrease,
+            chains::no_leak_across_a_chunk_boundary,
+            chains::local_and_hot_tokens_present_per_kv_head,
+            chains::memory_propagates_over_chunks,
+            layers::linear_matches_f64,
+            layers::norm_matches_f64,
+            layers::embed_widens_exactly,
+            layers::project_matches_f64,
+            layers::finish_matches_f64,
+            layers::a_row_does_not_depend_on_its_neighbours,
+            refusals::wrong_shapes_are_named,
+            refusals::foreign_weights_are_refused,
+            refusals::broken_numbers_are_refused,
+        }
+    };
+    ($backend:expr => $($group:ident::$check:ident,)+) => {
+        $(
+            #[test]
+            fn $check() {
+                $crate::conformance::$group::$check(&$backend);
+            }
+        )+
+    };
+}

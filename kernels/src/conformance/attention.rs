@@ -1,0 +1,157 @@
+//! Attention over past and own keys is softmax by definition over both.
+
+use crate::backend::{Backend, Op, Queries};
+use crate::compare::{close, identical};
+use crate::memory::Keys;
+use crate::state::AttentionState;
+use crate::tensor::KvDtype;
+
+use super::oracle;
+use super::scene::{Block, Shape};
+
+/// Past and own keys attended apart and merged.
+pub(super) fn merged(backend: &dyn Backend, past: &Keys, block: &Block) -> AttentionState {
+    let own = backend.attend(block.queries(), &block.keys).expect("own keys fit");
+    backend.attend(block.queries(), past).expect("past keys fit").merge(&own)
+}
+
+/// Output and log-sum-exp of `block` over `past` and its own keys, against the definition.
+pub(super) fn check_block(backend: &dyn Backend, past: &Keys, block: &Block) {
+    let keys = oracle::joined(&oracle::entries(past), &oracle::entries(&block.keys));
+    let truth = oracle::attention(&block.queries(), &keys, &vec![1.0; block.tokens()]);
+    let state = merged(backend, past, block);
+    let tolerance = truth.tolerance();
+    let name = |what: &str| {
+        let (past, tokens, head_dim) = (past.len(), block.tokens(), block.q.head_dim);
+        format!("{what} of {tokens} rows over {past} remembered keys of {head_dim}")
+    };
+    close(&name("lse"), &state.lse(), &truth.lse, tolerance).unwrap();
+    close(&name("output"), state.output().data(), &truth.output, tolerance).unwrap();
+}
+
+fn check_shape(backend: &dyn Backend, shape: Shape, past: usize, tokens: usize) {
+    check_block(backend, &shape.past(past), &shape.block(2 * past as u32, tokens));
+}
+
+/// Logits spread over [-100, 100].
+pub fn logits_within_100(backend: &dyn Backend) {
+    check_shape(backend, Shape { spread: 25.0, ..Shape::default() }, 40, 33);
+}
+
+/// Logits of thousands and of 1e4: never clamped.
+pub fn logits_beyond_1e4(backend: &dyn Backend) {
+    check_shape(backend, Shape { spread: 3e3, ..Shape::default() }, 40, 33);
+    let shape = Shape::default();
+    for lift in [1e4, -1e4] {
+        let past = shape.lifted_past(30, |_, _| lift);
+        check_block(backend, &past, &shape.lifted_block(60, 17, |_, _| lift));
+    }
+}
+
+/// The running maximum rises, falls and jumps by up to 2e4 along the keys.
+pub fn online_softmax_with_wide_gaps(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let paths: [fn(u32) -> f32; 5] = [
+        |position| position as f32,
+        |position| -(position as f32),
+        |position| 50.0 * position as f32 - 1e4,
+        |position| if position % 2 == 0 { 1e4 } else { -1e4 },
+        |position| if position == 70 { 1e4 } else { 0.0 },
+    ];
+    for path in paths {
+        let past = shape.lifted_past(150, |_, position| path(position));
+        check_block(backend, &past, &shape.lifted_block(300, 70, |_, position| path(position)));
+    }
+}
+
+/// The first block of a sequence: the past gives the empty state, and the merge is own alone.
+pub fn empty_memory(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let (none, block) = (shape.past(0), shape.block(0, 21));
+    let past = backend.attend(block.queries(), &none).expect("no keys is no error");
+    assert_eq!(past, AttentionState::empty(shape.heads, 21, shape.head_dim));
+    let own = backend.attend(block.queries(), &block.keys).expect("fits");
+    identical("o", &past.merge(&own).o, &own.o).unwrap();
+    check_block(backend, &none, &block);
+}
+
+/// A decode step, over pasts of none, one and many.
+pub fn one_token_blocks(backend: &dyn Backend) {
+    for past in [0, 1, 2, 100] {
+        check_shape(backend, Shape::default(), past, 1);
+        check_shape(backend, Shape { kv: KvDtype::Bf16, ..Shape::default() }, past, 1);
+    }
+}
+
+/// Rows before every key: (-inf, 0, 0), output 0, never NaN. Rows behind them are not touched.
+pub fn rows_that_see_nothing_are_empty(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let block = shape.block(0, 9);
+    let ahead = shape.block(4, 9).keys;
+    let state = backend.attend(block.queries(), &ahead).expect("fits");
+    let truth = oracle::attention(&block.queries(), &oracle::entries(&ahead), &[1.0; 9]);
+    close("lse", &state.lse(), &truth.lse, truth.tolerance()).unwrap();
+    close("output", state.output().data(), &truth.output, truth.tolerance()).unwrap();
+    for h in 0..shape.heads {
+        for t in 0..4 {
+            let i = h * 9 + t;
+            assert_eq!((state.m[i], state.l[i]), (f32::NEG_INFINITY, 0.0), "head {h}, row {t}");
+            let o = &state.o[i * shape.head_dim..][..shape.head_dim];
+            assert!(o.iter().all(|&o| o == 0.0), "head {h}, row {t}: {o:?}");
+        }
+    }
+}
+
+/// R = 1, 2, 4 and 8; one KV head and several; R that is no power of two.
+pub fn grouped_and_multi_head(backend: &dyn Backend) {
+    for (heads, kv_heads) in [(4, 4), (4, 2), (8, 2), (8, 1), (1, 1), (6, 2), (14, 2)] {
+        check_shape(backend, Shape { heads, kv_heads, ..Shape::default() }, 20, 18);
+    }
+}
+
+/// The head sizes of the families served, and small odd ones.
+pub fn head_sizes(backend: &dyn Backend) {
+    for head_dim in [64, 80, 96, 128, 256, 8, 2, 36] {
+        for kv in [KvDtype::F32, KvDtype::Bf16] {
+            let op = Op::Attention { head_dim, group: 2, kv };
+            assert!(backend.supports(op), "{op:?}");
+            check_shape(backend, Shape { head_dim, kv, ..Shape::default() }, 35, 19);
+        }
+    }
+}
+
+/// bf16 keys and values are widened exactly: no more error than with f32.
+pub fn kv_dtypes(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        check_shape(backend, Shape { kv, spread: 4.0, ..Shape::default() }, 70, 65);
+    }
+}
+
+/// Rows see keys above p - window only, remembered or own.
+pub fn model_sliding_window(backend: &dyn Backend) {
+    for window in [1, 5, 16, 24, 30, 1000, u32::MAX] {
+        check_shape(backend, Shape { window: Some(window), ..Shape::default() }, 12, 19);
+    }
+}
+
+/// Rows and keys in every number around powers of two.
+pub fn lengths_around_a_tile(backend: &dyn Backend) {
+    for tokens in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130] {
+        for past in [0, 1, 3, 8, 15, 17, 31, 33, 64, 65, 129, 257] {
+            check_shape(backend, Shape { head_dim: 8, ..Shape::default() }, past, tokens);
+        }
+    }
+}
+
+/// Column masses of past and own keys on the scale of the merged state.
+pub(super) fn masses(
+    backend: &dyn Backend,
+    past: &Keys,
+    block: &Block,
+    row_weights: &[f32],
+) -> (Vec<f32>, Vec<f32>) {
+    let lse = merged(backend, past, block).lse();
+    let queries: Queries<'_> = block.queries();
+    let weigh = |keys| backend.weigh(queries, keys, &lse, row_weights).expect("fits");
+    (weigh(past), weigh(&block.keys))
+}

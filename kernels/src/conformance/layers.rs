@@ -1,0 +1,332 @@
+//! Everything of a layer that is not attention, against plain f64 loops.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::backend::{Backend, Qkv};
+use crate::compare::{Tolerance, close, identical};
+use crate::tensor::{KvDtype, Rows};
+use crate::weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+
+use super::scene::Random;
+
+const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
+
+/// A weight before it is packed.
+struct Plain {
+    matrix: Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+impl Plain {
+    fn new(random: &mut Random, (outputs, inputs): (usize, usize), look: Look) -> Self {
+        let size = 1.0 / (inputs as f32).sqrt();
+        let values: Vec<f32> = (0..outputs * inputs).map(|_| size * random.normal()).collect();
+        let data = if look.bf16 {
+            MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect())
+        } else {
+            MatrixData::F32(values)
+        };
+        let bias = look.bias.then(|| random.normals(outputs));
+        Self { matrix: Matrix { outputs, inputs, data }, bias }
+    }
+
+    fn pack(&self, backend: &dyn Backend) -> Linear {
+        backend.pack(self.matrix.clone(), self.bias.clone()).expect("fits")
+    }
+
+    fn row(&self, o: usize) -> Vec<f64> {
+        let span = o * self.matrix.inputs..(o + 1) * self.matrix.inputs;
+        match &self.matrix.data {
+            MatrixData::F32(data) => data[span].iter().map(|&x| x.into()).collect(),
+            MatrixData::Bf16(data) => data[span].iter().map(|x| x.to_f64()).collect(),
+        }
+    }
+
+    fn apply(&self, x: &[f64]) -> Vec<f64> {
+        let bias = |o: usize| self.bias.as_ref().map_or(0.0, |bias| bias[o].into());
+        let dot = |w: Vec<f64>| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+        (0..self.matrix.outputs).map(|o| dot(self.row(o)) + bias(o)).collect()
+    }
+}
+
+/// What varies between weights.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    bf16: bool,
+    bias: bool,
+    qk_norm: bool,
+    kv: KvDtype,
+}
+
+const PLAIN: Look = Look { bf16: false, bias: false, qk_norm: false, kv: KvDtype::F32 };
+
+/// A layer before it is packed.
+pub(super) struct PlainLayer {
+    spec: LayerSpec,
+    norms: [Vec<f32>; 2],
+    qk_norms: Option<[Vec<f32>; 2]>,
+    qkv: Plain,
+    out: Plain,
+    gate_up: Plain,
+    down: Plain,
+}
+
+impl PlainLayer {
+    /// The layer that checks across backends share.
+    pub(super) fn shared() -> Self {
+        Self::new(Look { bf16: true, bias: true, qk_norm: true, kv: KvDtype::Bf16 })
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.qkv.matrix.inputs
+    }
+
+    fn new(look: Look) -> Self {
+        let random = &mut Random::new(17);
+        let (heads, kv_heads, head_dim, width, ffn) = (6, 2, 16, 72, 100);
+        let norm =
+            |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
+        Self {
+            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, kv: look.kv },
+            norms: [norm(random, width), norm(random, width)],
+            qk_norms: look.qk_norm.then(|| [norm(random, head_dim), norm(random, head_dim)]),
+            qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
+            out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
+            gate_up: Plain::new(random, (2 * ffn, width), Look { bias: false, ..look }),
+            down: Plain::new(random, (width, ffn), Look { bias: false, ..look }),
+        }
+    }
+
+    pub(super) fn pack(&self, backend: &dyn Backend) -> LayerWeights {
+        let shared = |norm: &[f32]| Arc::from(norm);
+        let [q_norm, k_norm] =
+            [0, 1].map(|i| self.qk_norms.as_ref().map(|norms| shared(&norms[i])));
+        LayerWeights {
+            spec: self.spec,
+            attn_norm: shared(&self.norms[0]),
+            qkv: self.qkv.pack(backend),
+            q_norm,
+            k_norm,
+            out: self.out.pack(backend),
+            ffn_norm: shared(&self.norms[1]),
+            gate_up: self.gate_up.pack(backend),
+            down: self.down.pack(backend),
+        }
+    }
+
+    /// Queries, keys and values of one row, each `[heads, head_dim]`.
+    fn project(&self, x: &[f64], cos_sin: &[(f64, f64)]) -> [Vec<f64>; 3] {
+        let (d, spec) = (self.spec.head_dim, &self.spec);
+        let eps = f64::from(spec.norm_eps);
+        let all = self.qkv.apply(&normed(x, &self.norms[0], eps));
+        let (q, kv) = all.split_at(spec.heads * d);
+        let (k, v) = kv.split_at(spec.kv_heads * d);
+        let turned = |heads: &[f64], i: usize| -> Vec<f64> {
+            let one = |head: &[f64]| match &self.qk_norms {
+                Some(norms) => rotated(&normed(head, &norms[i], eps), cos_sin),
+                None => rotated(head, cos_sin),
+            };
+            heads.chunks(d).flat_map(one).collect()
+        };
+        [turned(q, 0), turned(k, 1), v.to_vec()]
+    }
+
+    fn finish(&self, x: &[f64], attention: &[f64]) -> Vec<f64> {
+        let sum =
+            |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
+        let x = sum(x, &self.out.apply(attention));
+        let normed = normed(&x, &self.norms[1], f64::from(self.spec.norm_eps));
+        let gate_up = self.gate_up.apply(&normed);
+        let (gate, up) = gate_up.split_at(gate_up.len() / 2);
+        let hidden: Vec<f64> =
+            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        sum(&x, &self.down.apply(&hidden))
+    }
+}
+
+fn normed(x: &[f64], weight: &[f32], eps: f64) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    x.iter().zip(weight).map(|(x, &w)| x / (mean + eps).sqrt() * f64::from(w)).collect()
+}
+
+/// Element i with element i + d / 2, as a complex number times (cos, sin).
+fn rotated(x: &[f64], cos_sin: &[(f64, f64)]) -> Vec<f64> {
+    let half = x.len() / 2;
+    let turn = |i: usize| {
+        let (cos, sin) = cos_sin[i % half];
+        if i < half { x[i] * cos - x[i + half] * sin } else { x[i] * cos + x[i - half] * sin }
+    };
+    (0..x.len()).map(turn).collect()
+}
+
+/// `[rows, cols]` of normal numbers.
+pub(super) fn rows(seed: u64, rows: usize, cols: usize) -> Rows {
+    Rows::from_vec(rows, cols, Random::new(seed).normals(rows * cols))
+}
+
+/// Angles of positions `start..`, theta 1e4.
+pub(super) fn angles(start: u32, tokens: usize, head_dim: usize) -> Angles {
+    let angle = |i: usize| {
+        let (t, pair) = (i / (head_dim / 2), i % (head_dim / 2));
+        f64::from(start + t as u32) * 1e4_f64.powf(-2.0 * pair as f64 / head_dim as f64)
+    };
+    let of = |f: fn(f64) -> f64| -> Vec<f32> {
+        (0..tokens * head_dim / 2).map(|i| f(angle(i)) as f32).collect()
+    };
+    Angles { tokens, half: head_dim / 2, cos: of(f64::cos), sin: of(f64::sin) }
+}
+
+fn widened(row: &[f32]) -> Vec<f64> {
+    row.iter().map(|&x| x.into()).collect()
+}
+
+/// x Wᵀ + bias for every size around a tile, f32 and bf16 weights.
+pub fn linear_matches_f64(backend: &dyn Backend) {
+    let mut random = Random::new(5);
+    let outputs_and_inputs =
+        [(1, 1), (5, 8), (16, 40), (48, 65), (130, 256), (33, 1000), (300, 17)];
+    for shape in outputs_and_inputs {
+        for (bf16, bias) in [(false, false), (false, true), (true, false), (true, true)] {
+            let plain = Plain::new(&mut random, shape, Look { bf16, bias, ..PLAIN });
+            let packed = plain.pack(backend);
+            for count in [0, 1, 2, 3, 7, 16, 33] {
+                let x = rows(9, count, shape.1);
+                let y = backend.linear(&x, &packed).expect("fits");
+                assert_eq!((y.rows(), y.cols()), (count, shape.0));
+                let want: Vec<f64> =
+                    (0..count).flat_map(|i| plain.apply(&widened(x.row(i)))).collect();
+                let name = format!("{count} rows through {packed:?}, bf16 {bf16}");
+                close(&name, y.data(), &want, SUMS).unwrap();
+            }
+        }
+    }
+}
+
+/// x / sqrt(mean of x² + eps) * weight, for tiny and huge rows too.
+pub fn norm_matches_f64(backend: &dyn Backend) {
+    for cols in [1, 8, 65, 256] {
+        let weight = Random::new(2).normals(cols);
+        for size in [1.0, 1e-6, 1e6] {
+            let mut x = rows(4, 5, cols);
+            x.data_mut().iter_mut().for_each(|x| *x *= size);
+            let want: Vec<f64> =
+                (0..5).flat_map(|i| normed(&widened(x.row(i)), &weight, 1e-6_f32.into())).collect();
+            let name = format!("norm of {cols} columns of size {size}");
+            close(&name, backend.norm(&x, &weight, 1e-6).data(), &want, SUMS).unwrap();
+        }
+    }
+    let zero = backend.norm(&Rows::zeros(2, 8), &[1.0; 8], 1e-6);
+    identical("norm of zeros", zero.data(), &[0.0; 16]).unwrap();
+}
+
+/// Rows of the table, first and last and repeated, with no arithmetic.
+pub fn embed_widens_exactly(backend: &dyn Backend) {
+    for bf16 in [false, true] {
+        let table = Plain::new(&mut Random::new(6), (37, 20), Look { bf16, ..PLAIN });
+        let tokens = [0, 36, 5, 5, 17];
+        let x = backend.embed(&table.pack(backend), &tokens).expect("fits");
+        let want: Vec<f32> =
+            tokens.iter().flat_map(|&token| table.row(token as usize)).map(|x| x as f32).collect();
+        identical("embedding", x.data(), &want).unwrap();
+        assert_eq!(backend.embed(&table.pack(backend), &[]).expect("fits").rows(), 0);
+    }
+}
+
+/// Norm, QKV with and without bias and QK norm, rotation at far positions, rounding.
+pub fn project_matches_f64(backend: &dyn Backend) {
+    for (bias, qk_norm) in [(false, false), (true, false), (false, true), (true, true)] {
+        for kv in [KvDtype::F32, KvDtype::Bf16] {
+            for start in [0, 65_536] {
+                let layer = PlainLayer::new(Look { bf16: true, bias, qk_norm, kv });
+                check_project(backend, &layer, start);
+            }
+        }
+    }
+}
+
+fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
+    const TOKENS: usize = 9;
+    let (spec, x) = (layer.spec, rows(8, TOKENS, layer.width()));
+    let d = spec.head_dim;
+    let angles = angles(start, TOKENS, d);
+    let qkv = backend.project(&layer.pack(backend), &x, start, &angles).expect("fits");
+    let positions: Vec<u32> = (start..).take(TOKENS).collect();
+    assert_eq!(qkv.keys.positions, positions.repeat(spec.kv_heads));
+    assert_eq!((qkv.keys.k.dtype(), qkv.keys.v.dtype()), (spec.kv, spec.kv));
+    let stored = match spec.kv {
+        KvDtype::F32 => SUMS,
+        KvDtype::Bf16 => Tolerance::new(2e-5, 1.0 / 256.0),
+    };
+    for t in 0..TOKENS {
+        let span = t * angles.half..(t + 1) * angles.half;
+        let (cos, sin) = (widened(&angles.cos[span.clone()]), widened(&angles.sin[span]));
+        let cos_sin: Vec<_> = cos.into_iter().zip(sin).collect();
+        let [q, k, v] = layer.project(&widened(x.row(t)), &cos_sin);
+        for (h, want) in q.chunks(d).enumerate() {
+            close("q", qkv.q.row(h, t), want, SUMS).unwrap();
+        }
+        for g in 0..spec.kv_heads {
+            let row = t * d..(t + 1) * d;
+            let head = g * d..(g + 1) * d;
+            close("k", &qkv.keys.k.head_f32(g)[row.clone()], &k[head.clone()], stored).unwrap();
+            close("v", &qkv.keys.v.head_f32(g)[row], &v[head], stored).unwrap();
+        }
+    }
+}
+
+/// Output projection, residual, norm, SwiGLU, residual.
+pub fn finish_matches_f64(backend: &dyn Backend) {
+    for bf16 in [false, true] {
+        let layer = PlainLayer::new(Look { bf16, ..PLAIN });
+        let packed = layer.pack(backend);
+        for count in [0, 1, 2, 17] {
+            let x = rows(1, count, layer.width());
+            let attention = rows(2, count, layer.out.matrix.inputs);
+            let y = backend.finish(&packed, x.clone(), &attention).expect("fits");
+            let row = |i: usize| layer.finish(&widened(x.row(i)), &widened(attention.row(i)));
+            let want: Vec<f64> = (0..count).flat_map(row).collect();
+            close("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
+        }
+    }
+}
+
+/// The bits of a row are the same alone, in any company and at any place.
+pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
+    const TOKENS: usize = 37;
+    let layer = PlainLayer::new(Look { bias: true, qk_norm: true, ..PLAIN });
+    let packed = layer.pack(backend);
+    let x = rows(1, TOKENS, layer.width());
+    let attention = rows(2, TOKENS, layer.out.matrix.inputs);
+    let some = |of: &Rows, from: usize, to: usize| {
+        Rows::from_vec(to - from, of.cols(), of.data()[from * of.cols()..to * of.cols()].to_vec())
+    };
+    let compute = |from: usize, to: usize| {
+        let (x, attention) = (some(&x, from, to), some(&attention, from, to));
+        let angles = angles(from as u32, to - from, layer.spec.head_dim);
+        let qkv = backend.project(&packed, &x, from as u32, &angles).expect("fits");
+        let linear = backend.linear(&x, &packed.gate_up).expect("fits");
+        (linear, qkv, backend.finish(&packed, x, &attention).expect("fits"))
+    };
+    let (linear, qkv, finished) = compute(0, TOKENS);
+    for (from, to) in [(0, 1), (36, 37), (5, 12), (12, 28), (3, 36), (16, 17)] {
+        let (few_linear, few_qkv, few_finished) = compute(from, to);
+        identical("linear", few_linear.data(), some(&linear, from, to).data()).unwrap();
+        identical("finish", few_finished.data(), some(&finished, from, to).data()).unwrap();
+        for t in from..to {
+            identical("project", &row_bits(&few_qkv, t - from), &row_bits(&qkv, t)).unwrap();
+        }
+    }
+}
+
+/// Queries, keys and values of row `t`, one after the other.
+fn row_bits(qkv: &Qkv, t: usize) -> Vec<f32> {
+    let d = qkv.q.head_dim;
+    let mut bits: Vec<f32> = (0..qkv.q.heads).flat_map(|h| qkv.q.row(h, t).to_vec()).collect();
+    for g in 0..qkv.keys.kv_heads() {
+        bits.extend_from_slice(&qkv.keys.k.head_f32(g)[t * d..(t + 1) * d]);
+        bits.extend_from_slice(&qkv.keys.v.head_f32(g)[t * d..(t + 1) * d]);
+    }
+    bits
+}

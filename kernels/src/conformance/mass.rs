@@ -1,0 +1,84 @@
+//! Column mass: what the queries of a block spend on each key.
+
+use crate::backend::Backend;
+use crate::compare::{Tolerance, close};
+use crate::memory::Ranking;
+use crate::tensor::KvDtype;
+
+use super::attention::masses;
+use super::oracle;
+use super::scene::Shape;
+
+fn check_masses(backend: &dyn Backend, shape: Shape, tokens: usize, row_weights: &[f64]) {
+    let (past, block) = (shape.past(41), shape.block(82, tokens));
+    let narrow: Vec<f32> = row_weights.iter().map(|&weight| weight as f32).collect();
+    let (past_mass, own_mass) = masses(backend, &past, &block, &narrow);
+    let keys = oracle::joined(&oracle::entries(&past), &oracle::entries(&block.keys));
+    let truth = oracle::attention(&block.queries(), &keys, row_weights);
+    for (g, want) in truth.mass.iter().enumerate() {
+        let past = &past_mass[g * 41..(g + 1) * 41];
+        let own = &own_mass[g * tokens..(g + 1) * tokens];
+        let name = format!("mass of KV head {g}, {shape:?}");
+        close(&name, &[past, own].concat(), want, truth.tolerance()).unwrap();
+    }
+}
+
+/// Every key's mass is the sum, by definition, over the group's heads and the block's rows.
+pub fn column_sums_match_a_manual_sum(backend: &dyn Backend) {
+    for (heads, kv_heads) in [(4, 4), (4, 2), (6, 2), (8, 1)] {
+        for kv in [KvDtype::F32, KvDtype::Bf16] {
+            for head_dim in [16, 80] {
+                let shape = Shape { heads, kv_heads, head_dim, kv, ..Shape::default() };
+                check_masses(backend, shape, 35, &[1.0; 35]);
+            }
+        }
+    }
+    for spread in [25.0, 3e3] {
+        check_masses(backend, Shape { spread, ..Shape::default() }, 35, &[1.0; 35]);
+    }
+    for tokens in [1, 2, 15, 64, 65] {
+        check_masses(backend, Shape::default(), tokens, &vec![1.0; tokens]);
+    }
+    check_masses(backend, Shape { window: Some(20), ..Shape::default() }, 35, &[1.0; 35]);
+}
+
+/// Each row alone spends 1 per query head over past and own keys together.
+pub fn a_row_spends_exactly_one_per_query_head(backend: &dyn Backend) {
+    let shape = Shape { heads: 6, kv_heads: 2, ..Shape::default() };
+    for (spread, off) in [(1.0, 1e-5), (25.0, 2e-4), (3e3, 2e-2)] {
+        let shape = Shape { spread, ..shape };
+        let (past, block) = (shape.past(40), shape.block(80, 11));
+        for row in 0..11 {
+            let mut weights = [0.0; 11];
+            weights[row] = 1.0;
+            let (past, own) = masses(backend, &past, &block, &weights);
+            let spent = |g: usize| -> f64 {
+                let (past, own) = (&past[g * 40..(g + 1) * 40], &own[g * 11..(g + 1) * 11]);
+                past.iter().chain(own).map(|&mass| f64::from(mass)).sum()
+            };
+            let name = format!("spent by row {row} of spread {spread}");
+            close(&name, &[spent(0), spent(1)], &[3.0, 3.0], Tolerance::new(off, off)).unwrap();
+        }
+    }
+}
+
+/// A row whose log-sum-exp is -inf adds nothing, and not NaN.
+pub fn a_row_that_saw_nothing_spends_nothing(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let (past, block) = (shape.past(10), shape.block(20, 3));
+    let nothing = vec![f32::NEG_INFINITY; shape.heads * 3];
+    let mass = backend.weigh(block.queries(), &past, &nothing, &[1.0; 3]).expect("fits");
+    assert_eq!(mass, vec![0.0; shape.kv_heads * 10]);
+    let mass = backend.weigh(block.queries(), &shape.past(0), &nothing, &[1.0; 3]).expect("fits");
+    assert!(mass.is_empty());
+}
+
+/// Decay and observation window are row weights; no other code path.
+pub fn row_weight_modes(backend: &dyn Backend) {
+    for (decay, window) in [(1.0, 0), (0.95, 0), (0.5, 0), (1.0, 4), (0.95, 4), (1.0, 100)] {
+        let ranking = Ranking { decay, window, age_normalised: false };
+        let want = oracle::row_weights(&ranking, 35);
+        close("row weights", &ranking.row_weights(35), &want, Tolerance::new(1e-7, 1e-6)).unwrap();
+        check_masses(backend, Shape::default(), 35, &want);
+    }
+}

@@ -1,0 +1,140 @@
+//! What does not fit is one clear error, never a panic and never plausible numbers.
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, BackendError};
+use crate::memory::{Keys, MemorySet};
+use crate::tensor::{KvDtype, Rows};
+use crate::weights::{Linear, Matrix, MatrixData};
+
+use super::chains::H2O;
+use super::layers::{PlainLayer, angles, rows};
+use super::scene::Shape;
+
+fn refused<T>(result: Result<T, BackendError>, op: &str) {
+    match result {
+        Err(BackendError::Shape { op: named, what }) => {
+            assert_eq!(named, op);
+            assert!(!what.is_empty());
+        }
+        Err(other) => panic!("{op}: refused as {other}"),
+        Ok(_) => panic!("{op}: accepted shapes that do not belong together"),
+    }
+}
+
+fn not_finite<T>(result: Result<T, BackendError>, op: &str) {
+    match result {
+        Err(BackendError::NotFinite { op: named, .. }) => assert_eq!(named, op),
+        Err(other) => panic!("{op}: refused as {other}"),
+        Ok(_) => panic!("{op}: accepted a value that is not finite"),
+    }
+}
+
+/// Every operation refuses shapes that do not belong together, by its own name.
+pub fn wrong_shapes_are_named(backend: &dyn Backend) {
+    attention_shapes(backend);
+    selection_shapes(backend);
+    layer_shapes(backend);
+}
+
+fn attention_shapes(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let block = shape.block(20, 3);
+    let queries = block.queries();
+    let past = shape.past(10);
+    let other_dim = Shape { head_dim: 8, ..shape }.past(10);
+    let other_heads = Shape { kv_heads: 3, ..shape }.past(10);
+    refused(backend.attend(queries, &other_dim), "attend");
+    refused(backend.attend(queries, &other_heads), "attend");
+    let mut torn = past.clone();
+    torn.positions.pop();
+    refused(backend.attend(queries, &torn), "attend");
+    let far = crate::Queries { start: u32::MAX, ..queries };
+    refused(backend.attend(far, &past), "attend");
+    let lse = [0.0; 12];
+    refused(backend.weigh(queries, &other_dim, &lse, &[1.0; 3]), "weigh");
+    refused(backend.weigh(queries, &past, &lse[1..], &[1.0; 3]), "weigh");
+    refused(backend.weigh(queries, &past, &lse, &[1.0; 2]), "weigh");
+}
+
+fn selection_shapes(backend: &dyn Backend) {
+    let shape = Shape::default();
+    let none = vec![0.0; 20];
+    let past = MemorySet { keys: shape.past(10), score: none.clone(), votes: none, end: 20 };
+    let past = Arc::new(past);
+    let masses: (&[f32], &[f32]) = (&[0.0; 20], &[0.0; 6]);
+    let own = shape.block(20, 3).keys;
+    let select =
+        |own: &Keys, masses: (&[f32], &[f32])| backend.select(past.clone(), own, masses, &H2O);
+    assert!(select(&own, masses).is_ok());
+    refused(select(&own, (&[], &[])), "select");
+    refused(select(&own, (masses.0, &[])), "select");
+    refused(select(&Shape { kv: KvDtype::Bf16, ..shape }.block(20, 3).keys, masses), "select");
+    refused(select(&Shape { head_dim: 8, ..shape }.block(20, 3).keys, masses), "select");
+    refused(select(&shape.block(19, 3).keys, masses), "select");
+    refused(select(&shape.block(21, 3).keys, masses), "select");
+}
+
+fn layer_shapes(backend: &dyn Backend) {
+    let plain = PlainLayer::shared();
+    let layer = plain.pack(backend);
+    let (spec, width) = (layer.spec, plain.width());
+    let (x, wide) = (rows(1, 3, width), rows(1, 3, width + 1));
+    let angles = |tokens, head_dim| angles(0, tokens, head_dim);
+    refused(backend.linear(&wide, &layer.qkv), "linear");
+    refused(backend.project(&layer, &wide, 0, &angles(3, spec.head_dim)), "project");
+    refused(backend.project(&layer, &x, 0, &angles(2, spec.head_dim)), "project");
+    refused(backend.project(&layer, &x, 0, &angles(3, spec.head_dim + 2)), "project");
+    let attention = rows(2, 3, spec.heads * spec.head_dim);
+    refused(backend.finish(&layer, wide, &attention), "finish");
+    refused(backend.finish(&layer, rows(1, 2, width), &attention), "finish");
+    refused(backend.finish(&layer, x.clone(), &x), "finish");
+    refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32]), "embed");
+    let torn =
+        |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };
+    refused(backend.pack(torn(5), None), "pack");
+    refused(backend.pack(torn(6), Some(vec![0.0; 3])), "pack");
+}
+
+/// A weight that this backend did not pack.
+pub fn foreign_weights_are_refused(backend: &dyn Backend) {
+    let foreign = Linear { outputs: 2, inputs: 3, bias: None, packed: Arc::new("elsewhere") };
+    let is_foreign = |result: Result<Rows, BackendError>| {
+        assert!(matches!(result, Err(BackendError::ForeignWeight { .. })), "{result:?}");
+    };
+    is_foreign(backend.linear(&Rows::zeros(1, 3), &foreign));
+    is_foreign(backend.embed(&foreign, &[1]));
+}
+
+/// NaN and infinity in weights, activations, keys and values.
+pub fn broken_numbers_are_refused(backend: &dyn Backend) {
+    for broken in [f32::NAN, f32::INFINITY] {
+        let matrix =
+            Matrix { outputs: 2, inputs: 2, data: MatrixData::F32(vec![1.0, 1.0, 1.0, broken]) };
+        let weight = backend.pack(matrix, None).expect("a pack does not look at values");
+        let ones = Rows::from_vec(1, 2, vec![1.0; 2]);
+        not_finite(backend.linear(&ones, &weight), "linear");
+
+        let plain = PlainLayer::shared();
+        let mut layer = plain.pack(backend);
+        let spec = layer.spec;
+        let attention = rows(2, 3, spec.heads * spec.head_dim);
+        let mut x = rows(1, 3, plain.width());
+        layer.k_norm = Some(vec![broken; spec.head_dim].into());
+        let angles = angles(0, 3, spec.head_dim);
+        not_finite(backend.project(&layer, &x, 0, &angles), "project");
+        x.row_mut(1)[0] = f32::NAN;
+        not_finite(backend.project(&plain.pack(backend), &x, 0, &angles), "project");
+        not_finite(backend.finish(&layer, x, &attention), "finish");
+        broken_keys(backend, broken);
+    }
+}
+
+fn broken_keys(backend: &dyn Backend, broken: f32) {
+    let shape = Shape::default();
+    let block = shape.block(20, 2);
+    let lifted = shape.lifted_past(10, |g, _| if g == 1 { broken } else { 0.0 });
+    not_finite(backend.attend(block.queries(), &lifted), "attend");
+    let swapped = Keys { v: lifted.k, k: lifted.v, positions: lifted.positions };
+    not_finite(backend.attend(block.queries(), &swapped), "attend");
+}

@@ -1,0 +1,165 @@
+//! What a memory set keeps: a total order over ranks and positions.
+
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::compare::identical;
+use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::tensor::KvDtype;
+
+use super::chains::{CUMULATIVE, H2O};
+use super::oracle::{self, Entries};
+use super::scene::{Random, Shape};
+
+const PAST: usize = 40;
+const OWN: usize = 6;
+
+/// A memory set and what follows it; scores and masses are small integers, so ties abound and
+/// f32 sums are exact.
+struct Tied {
+    past: MemorySet,
+    own: Keys,
+    past_mass: Vec<f32>,
+    own_mass: Vec<f32>,
+}
+
+impl Tied {
+    fn new(kv: KvDtype) -> Self {
+        let shape = Shape { kv, ..Shape::default() };
+        let mut random = Random::new(11);
+        let mut small = |count: usize| -> Vec<f32> {
+            (0..count * shape.kv_heads).map(|_| (random.next() % 3) as f32).collect()
+        };
+        let end = 2 * PAST as u32;
+        let votes = small(PAST).iter().map(|votes| votes + 1.0).collect();
+        let past = MemorySet { keys: shape.past(PAST), score: small(PAST), votes, end };
+        let own = shape.block(end, OWN).keys;
+        Self { past, own, past_mass: small(PAST), own_mass: small(OWN) }
+    }
+
+    fn select(&self, backend: &dyn Backend, selection: &Selection) -> MemorySet {
+        let past = Arc::new(self.past.clone());
+        let masses = (self.past_mass.as_slice(), self.own_mass.as_slice());
+        backend.select(past, &self.own, masses, selection).expect("fits")
+    }
+
+    /// By full sorts; heads need not keep equally many.
+    fn want(&self, selection: &Selection) -> Entries {
+        let mut keys =
+            oracle::joined(&oracle::entries(&self.past.keys), &oracle::entries(&self.own));
+        for (g, head) in keys.iter_mut().enumerate() {
+            for (j, entry) in head.iter_mut().enumerate() {
+                let past = g * PAST + j;
+                let own = j.wrapping_sub(PAST);
+                (entry.score, entry.votes) = if j < PAST {
+                    let score = self.past.score[past] + self.past_mass[past];
+                    (score.into(), f64::from(self.past.votes[past]) + OWN as f64)
+                } else {
+                    (self.own_mass[g * OWN + own].into(), (OWN - own) as f64)
+                };
+            }
+            *head = oracle::kept(head, self.past.end + OWN as u32, selection);
+        }
+        keys
+    }
+}
+
+/// Equal ranks go to the smaller position; kept keys are ascending, with their own K and V.
+pub fn total_order_with_ties(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        let tied = Tied::new(kv);
+        for (sinks, local, heavy) in
+            [(0, 0, 1), (0, 0, 7), (4, 10, 9), (2, 4, 0), (0, 0, 0), (6, 80, 3), (8, 8, 500)]
+        {
+            for age_normalised in [false, true] {
+                let ranking = Ranking { age_normalised, ..CUMULATIVE };
+                let selection = Selection { keep_all: false, sinks, local, heavy, ranking };
+                check_kept(&tied.select(backend, &selection), &tied.want(&selection), &selection);
+            }
+        }
+    }
+}
+
+fn check_kept(seen: &MemorySet, want: &Entries, selection: &Selection) {
+    let count = seen.keys.len();
+    assert_eq!(seen.end as usize, 2 * PAST + OWN);
+    for (g, want) in want.iter().enumerate() {
+        let positions: Vec<u32> = want.iter().map(|entry| entry.position).collect();
+        assert_eq!(seen.keys.head_positions(g), positions, "KV head {g}, {selection:?}");
+        let flat = |of: fn(&oracle::Entry) -> &[f32]| -> Vec<f32> {
+            want.iter().flat_map(|entry| of(entry).to_vec()).collect()
+        };
+        identical("k", &seen.keys.k.head_f32(g), &flat(|entry| &entry.k)).unwrap();
+        identical("v", &seen.keys.v.head_f32(g), &flat(|entry| &entry.v)).unwrap();
+        let head = g * count..(g + 1) * count;
+        let score: Vec<f32> = want.iter().map(|entry| entry.score as f32).collect();
+        let votes: Vec<f32> = want.iter().map(|entry| entry.votes as f32).collect();
+        identical("score", &seen.score[head.clone()], &score).unwrap();
+        identical("votes", &seen.votes[head], &votes).unwrap();
+    }
+}
+
+/// A rank that is not a number breaks no order and displaces no number.
+pub fn nan_ranks_last(backend: &dyn Backend) {
+    let mut tied = Tied::new(KvDtype::F32);
+    for (j, mass) in tied.past_mass.iter_mut().enumerate().filter(|(j, _)| j % 2 == 0) {
+        *mass = if j % 4 == 0 { f32::NAN } else { -f32::NAN };
+    }
+    let selection = Selection { sinks: 0, local: 0, heavy: 20, ..H2O };
+    let kept = tied.select(backend, &selection);
+    assert_eq!(kept.keys.len(), 20);
+    assert!(kept.score.iter().all(|score| score.is_finite()), "{:?}", kept.score);
+}
+
+/// Dense: past then own, nothing lost, masses neither needed nor read.
+pub fn keep_all_keeps_everything(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        let tied = Tied::new(kv);
+        let dense = Selection { keep_all: true, ..H2O };
+        let past = Arc::new(tied.past.clone());
+        let kept = backend.select(past, &tied.own, (&[], &[]), &dense).expect("fits");
+        assert_eq!(kept.keys.len(), PAST + OWN);
+        assert_eq!(kept.score.len(), kept.keys.positions.len());
+        assert_eq!(kept.votes.len(), kept.keys.positions.len());
+        for g in 0..tied.own.kv_heads() {
+            let (past, own) = (&tied.past.keys, &tied.own);
+            let positions = [past.head_positions(g), own.head_positions(g)].concat();
+            assert_eq!(kept.keys.head_positions(g), positions);
+            let k = [past.k.head_f32(g), own.k.head_f32(g)].concat();
+            let v = [past.v.head_f32(g), own.v.head_f32(g)].concat();
+            identical("k", &kept.keys.k.head_f32(g), &k).unwrap();
+            identical("v", &kept.keys.v.head_f32(g), &v).unwrap();
+        }
+    }
+}
+
+/// Working in place is for sets that nobody else holds, and changes no result.
+pub fn a_shared_past_is_not_changed(backend: &dyn Backend) {
+    let tied = Tied::new(KvDtype::Bf16);
+    let alone = tied.select(backend, &H2O);
+    let shared = Arc::new(tied.past.clone());
+    let masses = (tied.past_mass.as_slice(), tied.own_mass.as_slice());
+    let beside = backend.select(shared.clone(), &tied.own, masses, &H2O).expect("fits");
+    assert_eq!(beside, alone);
+    assert_eq!(*shared, tied.past);
+}
+
+/// Heads that differ in how many keys are always kept still keep equally many: more by rank,
+/// never fewer than asked for.
+pub fn heads_keep_equally_many(backend: &dyn Backend) {
+    let tied = Tied::new(KvDtype::F32);
+    for local in 0..30 {
+        for heavy in [0, 3, 500] {
+            let selection = Selection { sinks: 3, local, heavy, ..H2O };
+            let kept = tied.select(backend, &selection);
+            let want = tied.want(&selection);
+            let most = want.iter().map(Vec::len).max().unwrap_or(0);
+            assert_eq!(kept.keys.len(), most, "{selection:?}");
+            for (g, want) in want.iter().enumerate() {
+                let positions = kept.keys.head_positions(g);
+                assert_eq!(positions.len(), most);
+                assert!(want.iter().all(|entry| positions.contains(&entry.position)));
+            }
+        }
+    }
+}
