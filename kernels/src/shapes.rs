@@ -89,6 +89,7 @@ pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &An
         format!("{heads} query heads cannot share {kv_heads} KV heads")
     })?;
     same(OP, "attn_norm", layer.attn_norm.len(), x.cols())?;
+    linear(OP, x, &layer.qkv)?;
     same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
     for norm in [&layer.q_norm, &layer.k_norm].into_iter().flatten() {
         same(OP, "QK norm", norm.len(), spec.head_dim)?;
@@ -104,8 +105,10 @@ pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &An
 pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Checked {
     const OP: &str = "finish";
     same(OP, "attention.rows", attention.rows(), x.rows())?;
+    linear(OP, attention, &layer.out)?;
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
     same(OP, "ffn_norm", layer.ffn_norm.len(), x.cols())?;
+    linear(OP, x, &layer.gate_up)?;
     same(OP, "gate_up.outputs", layer.gate_up.outputs, 2 * layer.down.inputs)?;
     same(OP, "down.outputs", layer.down.outputs, x.cols())
 }
