@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
-use aqueduct_kernels::{Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+use aqueduct_kernels::{
+    Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData,
+};
 use serde::Deserialize;
 
 type Table = Vec<Vec<f32>>;
@@ -194,4 +197,14 @@ fn check(backend: Arc<dyn Backend>) {
 #[test]
 fn the_reference_backend_reproduces_the_oracle() {
     check(Arc::new(aqueduct_kernels::reference::Reference));
+}
+
+#[test]
+fn the_cpu_backend_reproduces_the_oracle_on_every_path() {
+    for level in [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::Avx512] {
+        match Cpu::new(CpuOptions { threads: 2, isa: Some(level) }) {
+            Ok(cpu) => check(Arc::new(cpu)),
+            Err(missing) => println!("skipped: {missing}"),
+        }
+    }
 }
