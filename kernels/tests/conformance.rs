@@ -3,3 +3,23 @@
 mod reference {
     aqueduct_kernels::conformance_tests!(aqueduct_kernels::Reference);
 }
+
+/// The fast backend on one instruction set and so many threads; where this processor
+/// lacks the set, on the best that it has.
+fn cpu(isa: aqueduct_kernels::IsaLevel, threads: usize) -> aqueduct_kernels::Cpu {
+    let isa = isa.is_available().then_some(isa);
+    let options = aqueduct_kernels::CpuOptions { threads, isa };
+    aqueduct_kernels::Cpu::new(options).expect("two threads are few")
+}
+
+mod cpu_avx512 {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx512, 2));
+}
+
+mod cpu_avx2 {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx2, 1));
+}
+
+mod cpu_portable {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Portable, 2));
+}

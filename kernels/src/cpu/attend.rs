@@ -4,7 +4,7 @@
 use super::exp::exp;
 use super::gemm::{Place, is_finite};
 use super::keys::{KEYS, Widener, key_tiles};
-use super::queries::{Bounds, Dots, QueryTile, token_tiles};
+use super::queries::{Bounds, Dots, QueryTile, tile_tokens, token_tiles};
 use super::simd::{Kernel, LANES, Simd, Vector};
 use super::tile::{Block, ByColumn, Panels, multiply, sweep};
 use crate::backend::{BackendError, Queries};
@@ -21,38 +21,61 @@ pub(super) fn attend(
     shapes::attention("attend", queries, keys)?;
     let q = queries.q;
     let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
-    if keys.is_empty() {
+    if keys.is_empty() || q.tokens == 0 {
         return Ok(state);
     }
     let tokens: Vec<usize> = (0..q.tokens).collect();
     let group = q.heads / keys.kv_heads();
     let tasks = (0..keys.kv_heads())
         .flat_map(|g| token_tiles(&tokens, group).map(move |tokens| (g, tokens)))
+        .zip(cut(&mut state, group))
         .collect();
-    let parts = place.crew.map(tasks, |(g, tokens)| {
+    let finite = place.crew.map(tasks, |((g, tokens), parts): ((usize, &[usize]), _)| {
         let tile = QueryTile::new(queries, keys, g, tokens);
-        place.isa.run(Attend { tile, keys, scale: queries.scale })
+        place.isa.run(Attend { tile, keys, scale: queries.scale, parts })
     });
-    for part in parts {
-        part.write(&mut state)?;
+    if finite.contains(&false) {
+        return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     }
     Ok(state)
 }
 
-/// One task: a tile of rows over all keys.
+/// A tile's part of one head of a state.
+struct Part<'a> {
+    /// `[tokens]`.
+    m: &'a mut [f32],
+    /// `[tokens]`.
+    l: &'a mut [f32],
+    /// `[tokens, head_dim]`.
+    o: &'a mut [f32],
+}
+
+/// For every tile, in the order of KV heads and within one of [`token_tiles`]: its parts of
+/// the group's heads.
+fn cut(state: &mut AttentionState, group: usize) -> Vec<Vec<Part<'_>>> {
+    let (tokens, head_dim) = (state.tokens, state.head_dim);
+    let size = tile_tokens(group);
+    let per_head = tokens.div_ceil(size);
+    let mut tiles: Vec<Vec<Part<'_>>> = Vec::new();
+    tiles.resize_with(state.heads / group * per_head, Vec::new);
+    let rows = state.m.chunks_mut(tokens).zip(state.l.chunks_mut(tokens));
+    let heads = rows.zip(state.o.chunks_mut(tokens * head_dim));
+    for (head, ((m, l), o)) in heads.enumerate() {
+        let rows = m.chunks_mut(size).zip(l.chunks_mut(size));
+        for (idx, ((m, l), o)) in rows.zip(o.chunks_mut(size * head_dim)).enumerate() {
+            tiles[head / group * per_head + idx].push(Part { m, l, o });
+        }
+    }
+    tiles
+}
+
+/// One task: a tile of rows over all keys. Returns whether the state is finite.
 struct Attend<'a> {
     tile: QueryTile,
     keys: &'a Keys,
     scale: f32,
-}
-
-/// The state of a tile's rows.
-struct Part {
-    tile: QueryTile,
-    running: Vec<Running>,
-    /// `[panels, head_dim, 16]`.
-    o: Vec<[f32; LANES]>,
-    finite: bool,
+    /// One for each of the group's heads.
+    parts: Vec<Part<'a>>,
 }
 
 /// m and l of a panel's rows.
@@ -65,11 +88,11 @@ struct Running {
 }
 
 impl Kernel for Attend<'_> {
-    type Out = Part;
+    type Out = bool;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Part {
-        let Self { tile, keys, scale } = self;
+    fn run<S: Simd>(self, simd: S) -> bool {
+        let Self { tile, keys, scale, parts } = self;
         let (panels, head_dim) = (tile.panels(), tile.head_dim);
         let nothing =
             Running { m: [f32::NEG_INFINITY; LANES], l: [0.0; LANES], fade: [0.0; LANES] };
@@ -93,9 +116,11 @@ impl Kernel for Attend<'_> {
                 Values { head_dim, values: v, p: logits, running: &running, o: &mut o };
             sweep(simd, head_dim, panels, &mut values);
         }
-        let finite = running.iter().all(|running| is_finite(simd, &running.l))
-            && is_finite(simd, o.as_flattened());
-        Part { tile, running, o, finite }
+        for (head, part) in parts.into_iter().enumerate() {
+            part.fill(head * tile.tokens.len(), &running, &o);
+        }
+        running.iter().all(|running| is_finite(simd, &running.l))
+            && is_finite(simd, o.as_flattened())
     }
 }
 
@@ -170,23 +195,18 @@ impl Block for Values<'_> {
     }
 }
 
-impl Part {
-    fn write(&self, state: &mut AttentionState) -> Result<(), BackendError> {
-        if !self.finite {
-            let what = "a weighted sum of values";
-            return Err(BackendError::NotFinite { op: "attend", what });
-        }
-        let head_dim = state.head_dim;
-        for row in 0..self.tile.rows() {
-            let (head, t) = self.tile.origin(row);
-            let (panel, lane, to) = (row / LANES, row % LANES, head * state.tokens + t);
-            state.m[to] = self.running[panel].m[lane];
-            state.l[to] = self.running[panel].l[lane];
-            let from = &self.o[panel * head_dim..(panel + 1) * head_dim];
-            for (to, from) in state.o[to * head_dim..(to + 1) * head_dim].iter_mut().zip(from) {
+impl Part<'_> {
+    /// Takes the tile's rows from `first` on; `o` is `[panels, head_dim, 16]`.
+    fn fill(self, first: usize, running: &[Running], o: &[[f32; LANES]]) {
+        let head_dim = self.o.len() / self.m.len();
+        let rows = self.m.iter_mut().zip(self.l).zip(self.o.chunks_exact_mut(head_dim));
+        for (row, ((m, l), to)) in (first..).zip(rows) {
+            let (panel, lane) = (row / LANES, row % LANES);
+            (*m, *l) = (running[panel].m[lane], running[panel].l[lane]);
+            let from = &o[panel * head_dim..(panel + 1) * head_dim];
+            for (to, from) in to.iter_mut().zip(from) {
                 *to = from[lane];
             }
         }
-        Ok(())
     }
 }

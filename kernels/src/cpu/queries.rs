@@ -31,9 +31,14 @@ pub(super) struct QueryTile {
     pub(super) sight: Vec<Range<usize>>,
 }
 
-/// Cuts `tokens` into parts so that a group of `group` heads fills a tile.
+/// Tokens of a tile: as many as fill it with `group` heads each.
+pub(super) fn tile_tokens(group: usize) -> usize {
+    (ROWS / group).max(1)
+}
+
+/// Cuts `tokens` into tiles.
 pub(super) fn token_tiles(tokens: &[usize], group: usize) -> impl Iterator<Item = &[usize]> {
-    tokens.chunks((ROWS / group).max(1))
+    tokens.chunks(tile_tokens(group))
 }
 
 impl QueryTile {

@@ -1,0 +1,248 @@
+//! How much of the processor the `cpu` backend uses: `cargo bench -p aqueduct-kernels`.
+//!
+//! Every row is timed in turn with bursts of bare multiply-adds on as many threads. `ms` is
+//! the median; rates and the share of peak take the best round of both, which holds on a
+//! machine that others use too. `naive` is the reference backend on a sixteenth of the rows,
+//! on one thread. Arguments that do not start with `-` choose rows by a part of their name;
+//! `AVX2` or `PORTABLE` among them forces that instruction set, `ONE` one thread.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use aqueduct_kernels::{
+    Backend, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvDtype, KvHeads, Matrix, MatrixData, Queries,
+    Reference, Rows,
+};
+use half::bf16;
+
+/// Timings of each row.
+const ROUNDS: usize = 25;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let forced = |word: &str| words.iter().any(|seen| seen == word);
+    let isa = match () {
+        () if forced("AVX2") => Some(IsaLevel::Avx2),
+        () if forced("PORTABLE") => Some(IsaLevel::Portable),
+        () => None,
+    };
+    let filters: Vec<&String> =
+        words.iter().filter(|word| word.bytes().any(|byte| byte.is_ascii_lowercase())).collect();
+    let threads = if forced("ONE") { 1 } else { 2 };
+    let cpu = Cpu::new(CpuOptions { threads, isa }).expect("threads");
+    println!("{cpu:?}");
+    println!(
+        "{:32} {:>8} {:>9} {:>9} {:>9} {:>6} {:>9}",
+        "", "GFLOP", "ms", "GFLOP/s", "peak", "share", "naive"
+    );
+    for case in cases() {
+        if filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter.as_str())) {
+            report(&cpu, &case);
+        }
+    }
+}
+
+/// One row of the table.
+struct Case {
+    name: String,
+    /// Of the whole shape, and of the smaller one that the naive run gets.
+    flop: [f64; 2],
+    /// Prepares the work for a backend, on the whole shape or on a sixteenth of its rows.
+    prepare: Box<Prepare>,
+}
+
+type Prepare = dyn Fn(&dyn Backend, bool) -> Work;
+
+/// What is timed; it is given the backend again.
+type Work = Box<dyn Fn(&dyn Backend)>;
+
+fn report(cpu: &Cpu, case: &Case) {
+    let work = (case.prepare)(cpu, true);
+    work(cpu);
+    let (mut seconds, mut peaks) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        peaks.push(peak(cpu));
+        seconds.push(time(|| work(cpu)));
+    }
+    seconds.sort_by(f64::total_cmp);
+    let peak = peaks.into_iter().fold(0.0, f64::max);
+    let small = (case.prepare)(&Reference, false);
+    let naive = case.flop[1] / time(|| small(&Reference));
+    let rate = case.flop[0] / seconds[0];
+    println!(
+        "{:32} {:8.3} {:9.3} {:9.1} {:9.1} {:5.0}% {:9.2}",
+        case.name,
+        case.flop[0] / 1e9,
+        seconds[ROUNDS / 2] * 1e3,
+        rate / 1e9,
+        peak / 1e9,
+        100.0 * rate / peak,
+        naive / 1e9
+    );
+}
+
+fn time(run: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    run();
+    start.elapsed().as_secs_f64()
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (inputs, outputs) in [(1024, 1024), (1024, 3072), (256, 640), (4096, 256)] {
+        for dtype in [KvDtype::F32, KvDtype::Bf16] {
+            for rows in [512, 16, 1] {
+                cases.push(product(rows, inputs, outputs, dtype));
+            }
+        }
+    }
+    for head_dim in [64, 128] {
+        for masses in [false, true] {
+            for past in [None, Some(516)] {
+                cases.push(attention(head_dim, 1024, past, masses));
+            }
+        }
+        cases.push(attention(head_dim, 1, Some(4096), false));
+        cases.push(attention(head_dim, 1, Some(4096), true));
+    }
+    cases
+}
+
+fn noise(count: usize) -> Vec<f32> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn product(rows: usize, inputs: usize, outputs: usize, dtype: KvDtype) -> Case {
+    let prepare = move |backend: &dyn Backend, whole: bool| -> Work {
+        let rows = if whole { rows } else { rows.div_ceil(16) };
+        let data = noise(inputs * outputs);
+        let data = match dtype {
+            KvDtype::F32 => MatrixData::F32(data),
+            KvDtype::Bf16 => MatrixData::Bf16(data.into_iter().map(bf16::from_f32).collect()),
+        };
+        let weight = backend.pack(Matrix { outputs, inputs, data }, None).expect("shapes");
+        let x = Rows::from_vec(rows, inputs, noise(rows * inputs));
+        Box::new(move |backend| {
+            black_box(backend.linear(&x, &weight).expect("shapes"));
+        })
+    };
+    let flop = |rows: usize| 2.0 * rows as f64 * inputs as f64 * outputs as f64;
+    Case {
+        name: format!("linear {rows}x{inputs}x{outputs} {dtype:?}"),
+        flop: [flop(rows), flop(rows.div_ceil(16))],
+        prepare: Box::new(prepare),
+    }
+}
+
+/// 8 query heads on 4 KV heads, bf16: own keys, or `past` remembered ones.
+fn attention(head_dim: usize, tokens: usize, past: Option<usize>, masses: bool) -> Case {
+    const HEADS: usize = 8;
+    let prepare = move |_: &dyn Backend, whole: bool| -> Work {
+        let tokens = if whole { tokens } else { tokens.div_ceil(16) };
+        let (q, keys, start) = scene(HEADS, head_dim, tokens, past);
+        let lse = vec![6.0; HEADS * tokens];
+        let weights = vec![1.0; tokens];
+        Box::new(move |backend| {
+            let queries = Queries { q: &q, start, scale: 0.1, window: None };
+            if masses {
+                black_box(backend.weigh(queries, &keys, &lse, &weights).expect("shapes"));
+            } else {
+                black_box(backend.attend(queries, &keys).expect("shapes"));
+            }
+        })
+    };
+    let flop = |tokens: usize| {
+        let pairs = past.map_or(tokens * (tokens + 1) / 2, |keys| tokens * keys) * HEADS;
+        pairs as f64 * head_dim as f64 * if masses { 2.0 } else { 4.0 }
+    };
+    let op = if masses { "weigh" } else { "attend" };
+    let what = past.map_or("own".to_owned(), |keys| format!("past {keys}"));
+    Case {
+        name: format!("{op} T={tokens} {what} d={head_dim}"),
+        flop: [flop(tokens), flop(tokens.div_ceil(16))],
+        prepare: Box::new(prepare),
+    }
+}
+
+fn scene(heads: usize, head_dim: usize, tokens: usize, past: Option<usize>) -> (Heads, Keys, u32) {
+    let kv_heads = heads / 2;
+    let q = Heads { heads, tokens, head_dim, data: noise(heads * tokens * head_dim) };
+    let count = past.unwrap_or(tokens);
+    let array = || {
+        let data = noise(kv_heads * count * head_dim);
+        KvHeads::from_f32(kv_heads, count, head_dim, &data, KvDtype::Bf16)
+    };
+    let positions: Vec<u32> = (0..count as u32).collect();
+    let keys = Keys { positions: positions.repeat(kv_heads), k: array(), v: array() };
+    (q, keys, past.unwrap_or(0) as u32)
+}
+
+/// Multiply-adds per second of all threads together, as FLOP, on registers alone.
+fn peak(cpu: &Cpu) -> f64 {
+    const STEPS: usize = 100_000;
+    let (isa, threads) = (cpu.isa(), cpu.threads());
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| black_box(burst(isa, STEPS)));
+        }
+    });
+    let lanes = if isa == IsaLevel::Avx512 { 16 } else { 8 };
+    (threads * STEPS * CHAINS * lanes * 2) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Independent chains: enough to hide the latency of a multiply-add.
+const CHAINS: usize = 12;
+
+#[cfg(target_arch = "x86_64")]
+fn burst(isa: IsaLevel, steps: usize) -> f32 {
+    match isa {
+        // SAFETY: a `Cpu` of that level exists, so the processor has it.
+        IsaLevel::Avx512 => unsafe { burst_avx512(steps) },
+        // SAFETY: as above; for the portable level the processor may lack it, and is asked.
+        _ if IsaLevel::Avx2.is_available() => unsafe { burst_avx2(steps) },
+        _ => f32::NAN,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn burst(_isa: IsaLevel, _steps: usize) -> f32 {
+    f32::NAN
+}
+
+/// # Safety
+/// The processor must have AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn burst_avx512(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let factor = _mm512_set1_ps(black_box(0.999));
+    let mut chains = [_mm512_set1_ps(black_box(1.0)); CHAINS];
+    for _ in 0..steps {
+        for chain in &mut chains {
+            *chain = _mm512_fmadd_ps(*chain, factor, factor);
+        }
+    }
+    chains.into_iter().map(|chain| _mm512_reduce_add_ps(chain)).sum()
+}
+
+/// # Safety
+/// The processor must have AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn burst_avx2(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let factor = _mm256_set1_ps(black_box(0.999));
+    let mut chains = [_mm256_set1_ps(black_box(1.0)); CHAINS];
+    for _ in 0..steps {
+        for chain in &mut chains {
+            *chain = _mm256_fmadd_ps(*chain, factor, factor);
+        }
+    }
+    chains.into_iter().map(|chain| _mm256_cvtss_f32(chain)).sum()
+}
