@@ -1,0 +1,137 @@
+"""Writes a transformers model as a GGUF file, as llama.cpp's convert_hf_to_gguf.py does."""
+import json
+import math
+
+import gguf
+import numpy as np
+import torch
+
+ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3'}
+
+NAMES = {
+    'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
+    'input_layernorm': 'attn_norm', 'post_attention_layernorm': 'ffn_norm',
+    'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k', 'self_attn.v_proj': 'attn_v',
+    'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
+    'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
+    'mlp.down_proj': 'ffn_down',
+}
+
+
+def write(path, model, kind, tokenizer=None):
+    """Writes `model` with matrices as `kind`; returns the state dict that the file holds."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
+    head_dim = getattr(config, 'head_dim', None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    add_metadata(writer, config, head_dim)
+    if tokenizer is not None:
+        add_tokenizer(writer, tokenizer, config)
+    stored = {}
+    for key, tensor in model.state_dict().items():
+        if key == 'lm_head.weight' and config.tie_word_embeddings:
+            continue
+        stored[key] = add_tensor(writer, key, tensor, kind, config)
+    factors = rope_factors(config, head_dim)
+    if factors is not None:
+        writer.add_tensor('rope_freqs.weight', factors)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    if config.tie_word_embeddings:
+        stored['lm_head.weight'] = stored['model.embed_tokens.weight']
+    return stored
+
+
+def add_metadata(writer, config, head_dim):
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope['rope_theta'])
+    if rope['rope_type'] in ('linear', 'yarn'):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope['rope_type']))
+        writer.add_rope_scaling_factor(rope['factor'])
+    if rope['rope_type'] == 'yarn':
+        writer.add_rope_scaling_orig_ctx_len(rope['original_max_position_embeddings'])
+    if getattr(config, 'sliding_window', None):
+        writer.add_sliding_window(config.sliding_window)
+
+
+def add_tensor(writer, key, tensor, kind, config):
+    """Adds one tensor; returns what a reader of the file gets, in transformers' row order."""
+    module, _, suffix = key.rpartition('.')
+    parts = module.split('.')
+    name = NAMES[module] if module in NAMES else f'blk.{parts[2]}.{NAMES[".".join(parts[3:])]}'
+    data = tensor.float().numpy()
+    interleaved = ARCHITECTURES[config.model_type] == 'llama'
+    heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
+    heads = heads.get(parts[-1]) if interleaved else None
+    if heads:
+        data = swap_rows(data, heads, 2)
+    kind = gguf.GGMLQuantizationType[kind if data.ndim == 2 else 'F32']
+    block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
+    if data.shape[-1] % block_elements:
+        kind = gguf.GGMLQuantizationType.F32
+    quantised = gguf.quants.quantize(data, kind)
+    writer.add_tensor(f'{name}.{suffix}', quantised, raw_dtype=kind)
+    data = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
+    if heads:
+        data = swap_rows(data, heads, data.shape[0] // heads // 2)
+    return torch.from_numpy(np.ascontiguousarray(data))
+
+
+def swap_rows(data, heads, outer):
+    """Row (o, i) of every head to (i, o): with outer = 2 halves become neighbours."""
+    rows = data.reshape(heads, outer, data.shape[0] // heads // outer, *data.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(data.shape)
+
+
+def rope_factors(config, head_dim):
+    """What the converter makes of llama3 scaling: a divisor for every frequency."""
+    rope = config.rope_parameters
+    if rope['rope_type'] != 'llama3':
+        return None
+    low = rope['original_max_position_embeddings'] / rope['low_freq_factor']
+    high = rope['original_max_position_embeddings'] / rope['high_freq_factor']
+    factors = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * rope['rope_theta'] ** (i / head_dim)
+        if wavelength < high:
+            factors.append(1.0)
+        elif wavelength > low:
+            factors.append(rope['factor'])
+        else:
+            span = rope['high_freq_factor'] - rope['low_freq_factor']
+            original = rope['original_max_position_embeddings']
+            smooth = (original / wavelength - rope['low_freq_factor']) / span
+            factors.append(1 / ((1 - smooth) / rope['factor'] + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def add_tokenizer(writer, tokenizer, config):
+    """A byte-level BPE tokenizer.json, as its parsed JSON."""
+    model = tokenizer['model']
+    special = {token['id'] for token in tokenizer['added_tokens'] if token['special']}
+    tokens = sorted({**model['vocab'], **{token['content']: token['id']
+                     for token in tokenizer['added_tokens']}}.items(), key=lambda item: item[1])
+    merges = [merge if isinstance(merge, str) else ' '.join(merge) for merge in model['merges']]
+    # llama.cpp's names: `smollm` splits digits one by one and then as gpt-2 does.
+    digits = 'Digits' in json.dumps(tokenizer['pre_tokenizer'])
+    writer.add_tokenizer_model('gpt2')
+    writer.add_tokenizer_pre('smollm' if digits else 'gpt-2')
+    writer.add_token_list([token for token, _ in tokens])
+    types = gguf.TokenType
+    writer.add_token_types([types.CONTROL if i in special else types.NORMAL for _, i in tokens])
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Small randomly initialised models and the logits that transformers computes for them.
+
+Needs torch, transformers, safetensors, gguf.
+    make_models.py OUT [--only NAME,...] [--shipped model]
+
+OUT gets, for every case, a Hugging Face folder or a .gguf file of the same weights, a token
+file, the f32 logits (eager attention) as safetensors tensor `logits`, and cases.json, which
+names them: [{"model": ..., "tokens": ..., "logits": ...}].  compare.py reads it.
+"""
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+import gguf_files
+
+VOCAB, WIDTH, FFN, LAYERS = 160, 64, 96, 3
+TOKENS = 75
+
+TINY = dict(vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FFN,
+            num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512, initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+LLAMA3 = dict(rope_type='llama3', rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
+            original_max_position_embeddings=32)
+LINEAR = dict(rope_type='linear', rope_theta=10000.0, factor=2.0)
+
+# name -> (configuration class, what differs from TINY)
+MODELS = {
+    'llama-gqa': ('LlamaConfig', {}),
+    'llama-mha-tied': ('LlamaConfig', dict(num_key_value_heads=4, tie_word_embeddings=True)),
+    'llama-wide-head': ('LlamaConfig', dict(head_dim=24, rms_norm_eps=1e-5)),
+    'llama-biases': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True)),
+    'llama31': ('LlamaConfig', dict(rope_parameters=LLAMA3)),
+    'llama-linear': ('LlamaConfig', dict(rope_parameters=LINEAR)),
+    'mistral': ('MistralConfig', dict(sliding_window=None)),
+    'mistral-window': ('MistralConfig', dict(sliding_window=9, head_dim=32)),
+    'qwen2': ('Qwen2Config', dict(tie_word_embeddings=True)),
+    'qwen2-yarn': ('Qwen2Config', dict(rope_parameters=YARN)),
+    'qwen2-window': ('Qwen2Config', dict(use_sliding_window=True, sliding_window=11,
+                                         max_window_layers=1)),
+    'qwen3': ('Qwen3Config', dict(head_dim=32, tie_word_embeddings=True)),
+    'qwen3-mha': ('Qwen3Config', dict(head_dim=16, num_key_value_heads=4, attention_bias=True)),
+}
+# Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
+# no place for qwen2's windows per layer.
+GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
+               'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3']
+GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0']
+
+
+def make(name):
+    """A model with every parameter random: norms, biases and heads too, so none can be lost."""
+    config_class, changes = MODELS[name]
+    config = getattr(transformers, config_class)(**{**TINY, **changes})
+    torch.manual_seed(sum(name.encode()))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
+    for key, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            centre = 1.0 if 'norm' in key else 0.0
+            parameter.data = centre + 0.2 * torch.randn_like(parameter)
+    return model.float().eval()
+
+
+def read(folder):
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(folder, dtype=torch.float32, attn_implementation='eager').eval()
+
+
+class Cases:
+    """Writes the cases and remembers them."""
+
+    def __init__(self, out):
+        self.out, self.list = out, []
+        ids = torch.randint(0, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(7))
+        self.ids = ids[None]
+        self.tokens = 'tokens.txt'
+        (out / self.tokens).write_text(' '.join(map(str, ids.tolist())) + '\n')
+
+    def add(self, path, model):
+        """The model at `path` must give the logits of `model`."""
+        with torch.no_grad():
+            logits = model(self.ids).logits[0].float().contiguous()
+        file = f'{path}.logits.safetensors'
+        save_file({'logits': logits}, self.out / file)
+        self.list.append({'model': path, 'tokens': self.tokens, 'logits': file})
+        (self.out / 'cases.json').write_text(json.dumps(self.list, indent=1) + '\n')
+
+    def folder(self, path, model, **options):
+        model.save_pretrained(self.out / path, **options)
+        self.add(path, model)
+
+
+def hf_cases(cases, name):
+    cases.folder(name, make(name))
+    if name in ('llama-gqa', 'qwen3'):
+        for dtype in (torch.bfloat16, torch.float16):
+            path = f'{name}-{str(dtype).removeprefix("torch.")}'
+            make(name).to(dtype).save_pretrained(cases.out / path)
+            # Read back: .to(dtype).float() would leave rounded rotation frequencies behind.
+            cases.add(path, read(cases.out / path))
+    if name == 'mistral':
+        cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
+    if name in ('llama31', 'qwen2-yarn'):
+        old_layout(cases, name)
+
+
+def old_layout(cases, name):
+    """The same folder with config.json as transformers 4 wrote it."""
+    path = f'{name}-v4'
+    model = make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    rope = config.pop('rope_parameters')
+    config['rope_theta'] = rope.pop('rope_theta')
+    config['rope_scaling'] = {**rope, 'type': rope['rope_type']}
+    config['torch_dtype'] = config.pop('dtype', 'float32')
+    for absent in ('head_dim', 'layer_types'):
+        config.pop(absent, None)
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def gguf_cases(cases, name):
+    for kind in GGUF_TYPES:
+        model = make(name)
+        path = f'{name}-{kind}.gguf'
+        stored = gguf_files.write(cases.out / path, model, kind)
+        # What the file holds, not what was written: quantisation is the file's, not ours.
+        model.load_state_dict(stored, strict=False)
+        cases.add(path, model)
+
+
+def shipped_cases(cases, folder):
+    """A real model, with its tokenizer in the GGUF files' metadata."""
+    model = read(folder)
+    model.save_pretrained(cases.out / 'shipped')
+    cases.add('shipped', model)
+    tokenizer = json.loads((folder / 'tokenizer.json').read_text())
+    for kind in ('F16', 'Q8_0'):
+        path = f'shipped-{kind}.gguf'
+        model = read(folder)
+        stored = gguf_files.write(cases.out / path, model, kind, tokenizer)
+        model.load_state_dict(stored, strict=False)
+        cases.add(path, model)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('out', type=Path)
+    parser.add_argument('--only', help='comma-separated names of models')
+    parser.add_argument('--shipped', type=Path, help='a folder with a tokenizer.json')
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    cases = Cases(args.out)
+    for name in args.only.split(',') if args.only else MODELS:
+        hf_cases(cases, name)
+        if name in GGUF_MODELS:
+            gguf_cases(cases, name)
+    if args.shipped:
+        shipped_cases(cases, args.shipped)
+    print(f'{len(cases.list)} cases in {args.out}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,173 @@
+//! Folders and files on disk: what loads, what is refused and in which words.
+
+use aqueduct_core::MemoryPolicy;
+use aqueduct_engine::{Block, LoadProgress, LocalPort, Model, Want, prefill};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Folder, Tensor, config, gguf, hf_folder, load, options, safetensors, tensors,
+};
+
+fn logits(model: &Model) -> Vec<f32> {
+    let block = Block { tokens: &[1, 7, 3, 3, 10], start: 0 };
+    let mut port = LocalPort::empty(model);
+    let done = prefill(model, block, &MemoryPolicy::dense(), &mut port, Want::All).unwrap();
+    model.logits(&done.hidden).unwrap().into_vec()
+}
+
+/// Loading `folder` must fail with an error that says all of `parts`.
+fn check_refused(folder: &Folder, parts: &[&str]) {
+    let error = load(folder.path()).expect_err(&format!("{parts:?}")).to_string();
+    for part in parts {
+        assert!(error.contains(part), "{error:?} should say {part:?}");
+    }
+}
+
+/// The tiny configuration with some fields changed; null removes one.
+fn changed(changes: Value) -> Value {
+    let mut config = config();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+#[test]
+fn every_container_makes_the_same_model() {
+    let all = tensors();
+    let whole = load(hf_folder(&config()).path()).unwrap();
+    assert_eq!((whole.shape().vocab, whole.layers()), (11, 2));
+
+    let file = Folder::empty().with("tiny.gguf", gguf(&all));
+    assert_eq!(logits(&load(&file.file("tiny.gguf")).unwrap()), logits(&whole));
+    assert_eq!(logits(&load(file.path()).unwrap()), logits(&whole));
+
+    let sharded = sharded(&all, "b.safetensors");
+    let sharded = load(sharded.path()).unwrap();
+    assert_eq!(logits(&sharded), logits(&whole));
+    assert_eq!(sharded.fingerprint(), whole.fingerprint());
+}
+
+/// Two shards; the index calls the second one `second`.
+fn sharded(all: &[Tensor], second: &str) -> Folder {
+    let (a, b) = all.split_at(all.len() / 2);
+    let place = |part: &[Tensor], file: &str| -> Vec<(String, Value)> {
+        part.iter().map(|tensor| (tensor.hf.clone(), json!(file))).collect()
+    };
+    let map: serde_json::Map<_, _> =
+        place(a, "a.safetensors").into_iter().chain(place(b, second)).collect();
+    Folder::empty()
+        .with("config.json", config().to_string())
+        .with("a.safetensors", safetensors(a))
+        .with("b.safetensors", safetensors(b))
+        .with("model.safetensors.index.json", json!({ "weight_map": map }).to_string())
+}
+
+#[test]
+fn progress_ends_at_the_totals() {
+    let folder = hf_folder(&changed(json!({ "tie_word_embeddings": true })));
+    let mut seen: Vec<LoadProgress> = Vec::new();
+    Model::load(folder.path(), &options(), &mut |progress| seen.push(progress)).unwrap();
+    let last = seen.last().unwrap();
+    assert_eq!(last.tensors, tensors().len());
+    assert_eq!((last.tensors_done, last.bytes_done), (last.tensors, last.bytes));
+    assert!(seen.windows(2).all(|pair| pair[0].bytes_done < pair[1].bytes_done));
+}
+
+#[test]
+fn fingerprints_tell_weights_and_options_apart() {
+    let base = load(hf_folder(&config()).path()).unwrap();
+    let theta = load(hf_folder(&changed(json!({ "rope_theta": 20_000.0 }))).path()).unwrap();
+    assert_ne!(base.fingerprint(), theta.fingerprint());
+    let mut other = tensors();
+    *other.last_mut().unwrap().data.last_mut().unwrap() += 0.5;
+    let weights = hf_folder(&config()).with("model.safetensors", safetensors(&other));
+    assert_ne!(base.fingerprint(), load(weights.path()).unwrap().fingerprint());
+    assert_eq!(base.fingerprint().len(), 32);
+}
+
+#[test]
+fn configurations_are_refused_by_field() {
+    let check =
+        |changes: Value, parts: &[&str]| check_refused(&hf_folder(&changed(changes)), parts);
+    check(
+        json!({ "architectures": ["GPT2LMHeadModel"] }),
+        &["config.json", "architecture `GPT2LMHeadModel` is not supported", "Qwen3ForCausalLM"],
+    );
+    check(json!({ "architectures": null }), &["config.json", "invalid type: null"]);
+    check(json!({ "hidden_act": "gelu" }), &["hidden_act `gelu`", "silu"]);
+    check(json!({ "quantization_config": { "quant_method": "awq" } }), &["`awq`"]);
+    check(json!({ "num_hidden_layers": 0 }), &["layers = 0", "between 1 and 512"]);
+    check(json!({ "num_key_value_heads": 3 }), &["kv_heads = 3"]);
+    check(json!({ "hidden_size": -8 }), &["config.json", "-8"]);
+    check(json!({ "rms_norm_eps": -1.0 }), &["rms_norm_eps = -1"]);
+    check(json!({ "rope_theta": 0.0 }), &["rope_theta = 0"]);
+    check(json!({ "partial_rotary_factor": 0.5 }), &["partial_rotary_factor = 0.5"]);
+    check(
+        json!({ "rope_scaling": { "type": "longrope", "factor": 4.0 } }),
+        &["rope type `longrope`", "llama3, yarn"],
+    );
+    check(json!({ "rope_scaling": { "rope_type": "linear" } }), &["factor is missing"]);
+    check(json!({ "attention_bias": true }), &["q_proj.bias: missing"]);
+    check(
+        json!({ "num_hidden_layers": 3 }),
+        &["tensor model.layers.2.", "missing; the configuration asks for"],
+    );
+    check(
+        json!({ "vocab_size": 12 }),
+        &["tensor model.embed_tokens.weight", "shape [11, 8]", "asks for [12, 8]"],
+    );
+}
+
+#[test]
+fn gguf_metadata_is_refused_by_key() {
+    let writer = || aqueduct_gguf::write::Writer::new();
+    let check = |file: Vec<u8>, parts: &[&str]| {
+        check_refused(&Folder::empty().with("m.gguf", file), parts);
+    };
+    check(writer().finish(), &["m.gguf", "general.architecture is missing"]);
+    check(
+        writer().str("general.architecture", "phi3").finish(),
+        &["architecture `phi3` is not supported", "qwen3"],
+    );
+    let llama = || writer().str("general.architecture", "llama");
+    check(llama().finish(), &["llama.embedding_length is missing"]);
+    check(llama().u32("llama.expert_count", 8).finish(), &["8 experts"]);
+    check(llama().u32("split.count", 2).finish(), &["split in 2"]);
+}
+
+#[test]
+fn what_is_not_a_model_is_told_what_was_looked_for() {
+    check_refused(&Folder::empty(), &["not a model", "config.json", ".gguf"]);
+    check_refused(&Folder::empty().with("a.gguf", "").with("b.gguf", ""), &["2 .gguf files"]);
+    check_refused(&Folder::empty().with("a.gguf", "hello"), &["a.gguf", "not a GGUF file"]);
+    check_refused(
+        &Folder::empty().with("config.json", config().to_string()),
+        &["model.safetensors", "model.safetensors.index.json"],
+    );
+    check_refused(&Folder::empty().with("config.json", "{"), &["config.json", "EOF"]);
+    let error = load(&Folder::empty().file("none")).unwrap_err().to_string();
+    assert!(error.contains("none: No such file"), "{error}");
+}
+
+#[test]
+fn an_index_may_only_name_files_beside_it() {
+    let all = tensors();
+    for name in ["../b.safetensors", "/etc/passwd", "..", "", "x/b.safetensors"] {
+        check_refused(&sharded(&all, name), &["weight_map", "a file beside the index"]);
+    }
+    check_refused(&sharded(&all, "c.safetensors"), &["c.safetensors", "No such file"]);
+    check_refused(&sharded(&all, "a.safetensors"), &["missing"]);
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named() {
+    let mut all = tensors();
+    all[2].data[5] = f32::NAN;
+    let named = ["q_proj.weight", "element 5 is NaN: must be finite"];
+    check_refused(&hf_folder(&config()).with("model.safetensors", safetensors(&all)), &named);
+    check_refused(
+        &Folder::empty().with("m.gguf", gguf(&all)),
+        &["blk.0.attn_q.weight", "is NaN: must be finite"],
+    );
+}

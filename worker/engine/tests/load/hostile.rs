@@ -1,0 +1,72 @@
+//! Damaged model files: an error or a model, never a panic.
+
+use proptest::prelude::*;
+
+use crate::support::{Folder, config, gguf, hf_folder, load, safetensors, tensors};
+
+/// `bytes` with some bits flipped and perhaps cut short.
+fn damaged(bytes: &[u8], flips: &[(usize, u8)], keep: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (at, bit) in flips {
+        let at = at % bytes.len();
+        bytes[at] ^= 1 << (bit % 8);
+    }
+    bytes.truncate(keep);
+    bytes
+}
+
+fn flips(within: usize) -> impl Strategy<Value = Vec<(usize, u8)>> {
+    proptest::collection::vec((0..within, any::<u8>()), 1..4)
+}
+
+#[test]
+fn every_truncation_of_a_container_is_refused() {
+    let (hf, file) = (safetensors(&tensors()), gguf(&tensors()));
+    let folder = hf_folder(&config());
+    for keep in (0..hf.len() - 1).step_by(41) {
+        std::fs::write(folder.file("model.safetensors"), &hf[..keep]).unwrap();
+        let error = load(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("model.safetensors: "), "{keep}: {error}");
+    }
+    let folder = Folder::empty();
+    for keep in (0..file.len() - 32).step_by(41) {
+        std::fs::write(folder.file("m.gguf"), &file[..keep]).unwrap();
+        let error = load(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("m.gguf: "), "{keep}: {error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn damaged_configurations(flips in flips(400), keep in 0usize..400) {
+        let text = config().to_string();
+        let folder = hf_folder(&config()).with("config.json", damaged(text.as_bytes(), &flips, keep));
+        let _ = load(folder.path());
+        let folder = folder.with("config.json", damaged(text.as_bytes(), &flips, usize::MAX));
+        let _ = load(folder.path());
+    }
+
+    #[test]
+    fn damaged_safetensors(flips in flips(2000)) {
+        let file = damaged(&safetensors(&tensors()), &flips, usize::MAX);
+        let _ = load(hf_folder(&config()).with("model.safetensors", file).path());
+    }
+
+    #[test]
+    fn damaged_indices(flips in flips(300)) {
+        let text = r#"{"weight_map":{"lm_head.weight":"a.safetensors","model.norm.weight":"a"}}"#;
+        let folder = Folder::empty()
+            .with("config.json", config().to_string())
+            .with("a.safetensors", safetensors(&tensors()))
+            .with("model.safetensors.index.json", damaged(text.as_bytes(), &flips, usize::MAX));
+        prop_assert!(load(folder.path()).is_err());
+    }
+
+    #[test]
+    fn damaged_gguf_files(flips in flips(1800)) {
+        let file = damaged(&gguf(&tensors()), &flips, usize::MAX);
+        let _ = load(Folder::empty().with("m.gguf", file).path());
+    }
+}

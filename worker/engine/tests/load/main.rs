@@ -1,0 +1,5 @@
+//! Loading models from disk, seen from outside.
+
+mod files;
+mod hostile;
+mod support;
