@@ -323,7 +323,9 @@ fn play(cluster: &mut Cluster, step: Move) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, ..ProptestConfig::with_cases(400)
+    })]
 
     #[test]
     fn whatever_happens_every_request_ends_once(
@@ -346,7 +348,10 @@ proptest! {
         let mut cluster = Cluster::new(workers);
         lengths.iter().for_each(|chunks| cluster.submit(*chunks, 1));
         for step in moves {
-            if let Move::Deliver(idx) | Move::Run(idx) | Move::Decode(idx) | Move::Report(idx) = step
+            if let Move::Deliver(idx)
+            | Move::Run(idx)
+            | Move::Decode(idx)
+            | Move::Report(idx) = step
                 && idx < workers
             {
                 play(&mut cluster, step);
