@@ -2,4 +2,8 @@
 //! streams the answer back. It knows text, tokens and workers; it never sees a tensor.
 #![forbid(unsafe_code)]
 
+pub mod generation;
+pub mod http;
+pub mod metrics;
 pub mod submit;
+pub mod text;

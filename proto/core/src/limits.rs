@@ -54,6 +54,11 @@ pub const COMMANDS_MAX: usize = 1024;
 /// Events a worker may have under way to its coordinator.
 pub const EVENTS_MAX: usize = 1024;
 
+/// HTTP connections served at once.
+pub const HTTP_CONNECTIONS_MAX: usize = 1024;
+/// How long an HTTP connection may be silent while it sends a request.
+pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
+
 /// How long a chunk waits for a memory set before its request fails.
 pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
 /// How long a connection to a peer may take.

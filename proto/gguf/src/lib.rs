@@ -49,6 +49,20 @@ impl<'a> Gguf<'a> {
     /// # Errors
     /// The first thing that is wrong, by offset.
     pub fn parse(file: &'a [u8]) -> Result<Self, GgufError> {
+        let (mut gguf, cursor, tensor_count) = Self::parse_head(file)?;
+        gguf.read_tensors(file, cursor, tensor_count)?;
+        Ok(gguf)
+    }
+
+    /// Reads the metadata alone, from the first bytes of a file; there will be no tensors.
+    ///
+    /// # Errors
+    /// The first thing that is wrong; [`GgufError::Truncated`] when more bytes are needed.
+    pub fn parse_metadata(prefix: &'a [u8]) -> Result<Self, GgufError> {
+        Self::parse_head(prefix).map(|(gguf, ..)| gguf)
+    }
+
+    fn parse_head(file: &'a [u8]) -> Result<(Self, Cursor<'a>, u64), GgufError> {
         let mut cursor = Cursor::new(file);
         if file.get(..4) != Some(b"GGUF".as_slice()) {
             return Err(GgufError::Magic);
@@ -61,9 +75,7 @@ impl<'a> Gguf<'a> {
         let tensor_count = cursor.count(TENSOR_BYTES_MIN, "tensor count")?;
         let metadata_count = cursor.count(METADATA_BYTES_MIN, "metadata count")?;
         let metadata = read_metadata(&mut cursor, metadata_count)?;
-        let mut gguf = Self { metadata, tensors: BTreeMap::new() };
-        gguf.read_tensors(file, cursor, tensor_count)?;
-        Ok(gguf)
+        Ok((Self { metadata, tensors: BTreeMap::new() }, cursor, tensor_count))
     }
 
     /// The entry `key`, if the file has it.

@@ -1,0 +1,411 @@
+//! From tokens to text: what the runtime says about a request becomes the events that callers
+//! see, the same for HTTP and gRPC.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
+use aqueduct_core::{MemoryPolicy, RequestId, TokenId};
+use futures::future::BoxFuture;
+
+use crate::metrics::{Metrics, Outcome};
+use crate::submit::{PrefillProgress, PrefillReport, RequestError, Submission, Update};
+use crate::text::{Detokenizer, Start, StopMatcher, TextModel};
+
+/// What the API layers need of the runtime.
+pub trait Submit: Send + Sync + 'static {
+    /// Queues a request.
+    fn submit(
+        &self,
+        submission: Submission,
+    ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>>;
+
+    /// How things stand.
+    fn load(&self) -> Load;
+}
+
+/// A request under way; dropping it cancels the request.
+pub trait Updates: Send {
+    /// The next update; `None` after the last one.
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Update, RequestError>>>;
+
+    /// Ends one completion; its `ChoiceDone` still comes.
+    fn stop_choice(&mut self, choice: u32);
+}
+
+/// How the runtime stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Whether a request would find a worker.
+    pub ready: bool,
+    /// Requests being served.
+    pub running: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Bytes of keys and values of one token, over all layers and KV heads.
+    pub token_bytes: u64,
+}
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// An end token or a stop string.
+    Stop,
+    /// As many tokens as were asked for.
+    Length,
+}
+
+/// What a caller sees of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextEvent {
+    /// Always first.
+    Accepted {
+        /// Its id.
+        request: RequestId,
+        /// Chunks of its grid.
+        chunk_count: u32,
+    },
+    /// The prefill went on.
+    Progress(PrefillProgress),
+    /// Logits of prompt tokens, `[rows, vocab]`.
+    Logits {
+        /// Position of the first row.
+        start: u32,
+        /// Number of rows.
+        rows: u32,
+        /// `[rows, vocab]`.
+        logits: Vec<f32>,
+    },
+    /// Log probabilities of prompt tokens from `start` on; chunks in any order.
+    PromptLogprobs {
+        /// Position of the first entry.
+        start: u32,
+        /// The token that stands there and its alternatives.
+        entries: Vec<(TokenLogprob, Vec<TokenLogprob>)>,
+    },
+    /// The whole prompt is in memory.
+    Prefilled,
+    /// A token was generated.
+    Token(TextToken),
+    /// A completion ended.
+    ChoiceDone {
+        /// Which completion.
+        choice: u32,
+        /// Why.
+        finish: Finish,
+        /// Tokens it has, an end token included.
+        tokens: u32,
+        /// Text that was held back for a stop string that did not come.
+        text: String,
+    },
+}
+
+/// A generated token and the text that it completes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextToken {
+    /// The token.
+    pub emitted: Emitted,
+    /// Text that can be shown now; may be empty.
+    pub text: String,
+    /// Whether it is an end token, which is no part of the answer.
+    pub is_end: bool,
+}
+
+/// A request's figures, complete when its events have ended.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated, over all completions.
+    pub output_tokens: u32,
+    /// The policy as used.
+    pub policy: MemoryPolicy,
+    /// C.
+    pub chunk_tokens: u32,
+    /// Chunks of the grid.
+    pub chunk_count: u32,
+    /// Seed of the first completion.
+    pub seed: u64,
+    /// For a person to read: budgets that were lowered and the like.
+    pub warnings: Vec<String>,
+    /// Of the prefill.
+    pub prefill: PrefillReport,
+    /// From the end of the prefill to the last event.
+    pub decode_elapsed: Duration,
+    /// Bytes that a full KV cache of the prompt and one completion's tokens would hold.
+    pub dense_bytes: u64,
+}
+
+impl Report {
+    /// Share of attention mass that the memory kept, over all layers.
+    pub fn retained_mass(&self) -> f64 {
+        let mut sum = RetainedMass::default();
+        self.prefill.retained.iter().for_each(|layer| sum.add(*layer));
+        sum.share()
+    }
+}
+
+/// How the tokens of a request become text.
+#[derive(Debug, Clone, Default)]
+pub struct TextOptions {
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// Whether completions continue the prompt's text, rather than answer it.
+    pub continues: bool,
+    /// What the caller is to be told besides.
+    pub warnings: Vec<String>,
+}
+
+/// Starts requests: the one way from an API layer to the runtime.
+#[derive(Clone)]
+pub struct Generator {
+    /// The model's text side.
+    pub text: Arc<TextModel>,
+    /// The runtime.
+    pub runtime: Arc<dyn Submit>,
+    /// Where figures go.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Generator {
+    /// Submits a request.
+    ///
+    /// # Errors
+    /// As the runtime has it.
+    pub async fn start(
+        &self,
+        submission: Submission,
+        options: TextOptions,
+    ) -> Result<Generation, RequestError> {
+        let started = Instant::now();
+        let report = Report {
+            prompt_tokens: submission.prompt.len() as u32,
+            chunk_tokens: submission.chunk_tokens,
+            policy: submission.policy,
+            seed: submission.sampling.seed,
+            warnings: options.warnings,
+            ..Report::default()
+        };
+        let start = if options.continues { Start::Continuation } else { Start::Text };
+        let choice = || Choice::new(self.text.detokenizer(start), StopMatcher::new(&options.stop));
+        let choices = (0..submission.choices).map(|_| choice()).collect();
+        let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
+        let updates = self.runtime.submit(submission).await;
+        let updates = updates.inspect_err(|_| {
+            self.metrics.ended(Outcome::Refused, started.elapsed());
+        })?;
+        Ok(Generation {
+            generator: self.clone(),
+            updates,
+            choices,
+            eos,
+            generates,
+            report,
+            queue: VecDeque::new(),
+            clock: Clock { started, prefilled: None, has_token: false },
+            token_bytes: 0,
+            outcome: None,
+        })
+    }
+}
+
+/// One completion of a request.
+struct Choice {
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    tokens: u32,
+    last_token: Option<Instant>,
+    finish: Option<Finish>,
+}
+
+impl Choice {
+    fn new(detokenizer: Detokenizer, stops: StopMatcher) -> Self {
+        Self { detokenizer, stops, tokens: 0, last_token: None, finish: None }
+    }
+
+    fn done(&self, choice: u32, text: String) -> Option<TextEvent> {
+        let (finish, tokens) = (self.finish?, self.tokens);
+        Some(TextEvent::ChoiceDone { choice, finish, tokens, text })
+    }
+}
+
+struct Clock {
+    started: Instant,
+    prefilled: Option<Instant>,
+    has_token: bool,
+}
+
+/// A request under way; dropping it cancels the request.
+pub struct Generation {
+    generator: Generator,
+    updates: Box<dyn Updates>,
+    choices: Vec<Choice>,
+    eos: Vec<TokenId>,
+    generates: bool,
+    report: Report,
+    queue: VecDeque<TextEvent>,
+    clock: Clock,
+    /// Of one token in a full KV cache; known once a worker has been found.
+    token_bytes: u64,
+    outcome: Option<Outcome>,
+}
+
+impl Generation {
+    /// The next event; `None` after the last one and after an error.
+    pub async fn next(&mut self) -> Option<Result<TextEvent, RequestError>> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.outcome.is_some() {
+                return None;
+            }
+            match self.updates.next().await {
+                Some(Ok(update)) => self.take(update),
+                Some(Err(error)) => return Some(Err(self.fail(error))),
+                None => {
+                    if let Err(error) = self.end() {
+                        return Some(Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The figures, as far as they are known.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Whether every completion has come to its end.
+    pub fn is_done(&self) -> bool {
+        self.choices.iter().all(|choice| choice.finish.is_some())
+    }
+
+    fn take(&mut self, update: Update) {
+        match update {
+            Update::Accepted { request, chunk_count, policy, clamps } => {
+                self.generator.metrics.accepted(clamps.len());
+                self.report.policy = policy;
+                self.report.chunk_count = chunk_count;
+                self.report.warnings.extend(clamps.iter().map(ToString::to_string));
+                self.queue.push_back(TextEvent::Accepted { request, chunk_count });
+            }
+            Update::Progress(progress) => self.queue.push_back(TextEvent::Progress(progress)),
+            Update::Logits { start, rows, logits } => {
+                self.queue.push_back(TextEvent::Logits { start, rows, logits });
+            }
+            Update::PromptLogprobs { start, entries } => {
+                self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
+            }
+            Update::Prefilled(report) => self.take_prefilled(*report),
+            Update::Token(emitted) => self.take_token(*emitted),
+            Update::ChoiceDone { choice, eos } => self.take_choice_done(choice, eos),
+        }
+    }
+
+    fn take_prefilled(&mut self, prefill: PrefillReport) {
+        let metrics = &self.generator.metrics;
+        let elapsed = self.clock.started.elapsed();
+        metrics.prefilled(self.report.prompt_tokens, elapsed, prefill.chunks_retried);
+        self.clock.prefilled = Some(Instant::now());
+        self.report.prefill = prefill;
+        metrics.retained(self.report.retained_mass());
+        self.token_bytes = self.generator.runtime.load().token_bytes;
+        self.count_dense_bytes();
+        self.queue.push_back(TextEvent::Prefilled);
+    }
+
+    fn take_token(&mut self, emitted: Emitted) {
+        let idx = emitted.choice;
+        let Some(choice) = self.choices.get_mut(idx as usize) else { return };
+        // Tokens that were under way when a stop string was found are no part of the answer.
+        if choice.finish.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let metrics = &self.generator.metrics;
+        if !std::mem::replace(&mut self.clock.has_token, true) {
+            metrics.first_token(now - self.clock.started);
+        }
+        metrics.token(choice.last_token.replace(now).map(|last| now - last));
+        choice.tokens += 1;
+        self.report.output_tokens += 1;
+        let is_end = self.eos.contains(&emitted.token);
+        let text = if is_end {
+            String::new()
+        } else {
+            let piece = self.generator.text.push(&mut choice.detokenizer, emitted.token);
+            choice.stops.push(&piece)
+        };
+        self.queue.push_back(TextEvent::Token(TextToken { emitted, text, is_end }));
+        if choice.stops.stopped() {
+            choice.finish = Some(Finish::Stop);
+            self.queue.extend(choice.done(idx, String::new()));
+            self.updates.stop_choice(idx);
+        }
+        self.count_decode();
+    }
+
+    fn take_choice_done(&mut self, idx: u32, eos: bool) {
+        let Some(choice) = self.choices.get_mut(idx as usize) else { return };
+        if choice.finish.is_some() {
+            return;
+        }
+        let rest = choice.detokenizer.finish();
+        let mut text = choice.stops.push(&rest);
+        text += &choice.stops.finish();
+        let stopped = eos || choice.stops.stopped();
+        choice.finish = Some(if stopped { Finish::Stop } else { Finish::Length });
+        self.queue.extend(choice.done(idx, text));
+        self.count_decode();
+    }
+
+    /// The runtime has nothing more to say.
+    fn end(&mut self) -> Result<(), RequestError> {
+        if !self.generates && self.clock.prefilled.is_some() {
+            for idx in 0..self.choices.len() as u32 {
+                self.take_choice_done(idx, false);
+            }
+        }
+        if !self.is_done() {
+            let message = "the request ended before its completions did".to_owned();
+            return Err(self.fail(RequestError::Unavailable(message)));
+        }
+        self.set_outcome(Outcome::Finished);
+        Ok(())
+    }
+
+    fn fail(&mut self, error: RequestError) -> RequestError {
+        let refused = matches!(error, RequestError::Refused(_) | RequestError::Busy { .. });
+        self.set_outcome(if refused { Outcome::Refused } else { Outcome::Failed });
+        self.queue.clear();
+        error
+    }
+
+    fn set_outcome(&mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
+        self.generator.metrics.ended(outcome, self.clock.started.elapsed());
+    }
+
+    fn count_decode(&mut self) {
+        self.report.decode_elapsed =
+            self.clock.prefilled.map_or(Duration::ZERO, |prefilled| prefilled.elapsed());
+        self.count_dense_bytes();
+    }
+
+    fn count_dense_bytes(&mut self) {
+        let longest = self.choices.iter().map(|choice| choice.tokens).max().unwrap_or(0);
+        let tokens = u64::from(self.report.prompt_tokens) + u64::from(longest);
+        self.report.dense_bytes = tokens * self.token_bytes;
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if self.outcome.is_none() {
+            self.set_outcome(Outcome::Cancelled);
+        }
+    }
+}

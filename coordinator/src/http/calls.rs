@@ -1,0 +1,203 @@
+//! The two calls that generate: prepare, start, answer whole or as a stream.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{Sampling, TokenId};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures::future::try_join_all;
+
+use super::choices::{Echo, Pieces, View};
+use super::error::ApiError;
+use super::params::Params;
+use super::reply::{Endpoint, Envelope};
+use super::request::{Prompt, parse_chat, parse_completion};
+use super::stream::{self, Running};
+use super::{ApiState, Shared, body};
+use crate::generation::{Report, TextEvent, TextOptions};
+use crate::submit::Submission;
+
+/// OpenAI's default length of a completion.
+const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// A call that is ready to be submitted.
+struct Prepared {
+    endpoint: Endpoint,
+    params: Params,
+    prompts: Vec<PreparedPrompt>,
+    echo: bool,
+    logprobs: Option<u32>,
+    warnings: Vec<String>,
+}
+
+struct PreparedPrompt {
+    tokens: Vec<TokenId>,
+    /// The prompt as it is given back.
+    text: String,
+}
+
+pub(super) async fn completions(
+    State(state): State<ApiState>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let prepared = prepare(&state, body, prepare_completion).await?;
+    answer(&state, prepared).await
+}
+
+pub(super) async fn chat(State(state): State<ApiState>, body: Body) -> Result<Response, ApiError> {
+    let prepared = prepare(&state, body, prepare_chat).await?;
+    answer(&state, prepared).await
+}
+
+type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
+
+/// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
+async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
+    let bytes = body::read(body, &state.0.options).await?;
+    let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
+    let _turn = state.0.preparing.acquire().await.map_err(closed)?;
+    let shared = state.0.clone();
+    let prepared = tokio::task::spawn_blocking(move || how(&shared, &bytes)).await;
+    prepared.unwrap_or_else(|error| {
+        tracing::error!(%error, "preparing a request failed");
+        let message = "the request could not be prepared";
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
+    })
+}
+
+fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let request = parse_completion(bytes)?;
+    shared.check_model(request.params.model.as_deref())?;
+    let text = &shared.generator.text;
+    let prepare = |prompt| match prompt {
+        Prompt::Text(prompt) => {
+            let tokens = text.encode(&prompt, true)?;
+            Ok(PreparedPrompt { tokens, text: prompt })
+        }
+        Prompt::Tokens(tokens) => {
+            text.check(&tokens)?;
+            let text = if request.echo { text.decode(&tokens) } else { String::new() };
+            Ok(PreparedPrompt { tokens, text })
+        }
+    };
+    let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
+    Ok(Prepared {
+        endpoint: Endpoint::Completions,
+        params: request.params,
+        prompts,
+        echo: request.echo,
+        logprobs: request.logprobs,
+        warnings: Vec::new(),
+    })
+}
+
+fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let request = parse_chat(bytes)?;
+    shared.check_model(request.params.model.as_deref())?;
+    let text = &shared.generator.text;
+    let template = text.template();
+    let prompt = template.render(&request.messages, SystemTime::now())?;
+    let tokens = text.encode(&prompt, !template.writes_bos())?;
+    Ok(Prepared {
+        endpoint: Endpoint::Chat,
+        params: request.params,
+        prompts: vec![PreparedPrompt { tokens, text: prompt }],
+        echo: false,
+        logprobs: request.logprobs,
+        warnings: template.warning().map(str::to_owned).into_iter().collect(),
+    })
+}
+
+async fn answer(state: &ApiState, prepared: Prepared) -> Result<Response, ApiError> {
+    let (stream, include_usage) = (prepared.params.stream, prepared.params.include_usage);
+    let (running, envelope) = start(&state.0, prepared).await?;
+    if stream {
+        return Ok(stream::response(running, envelope, include_usage));
+    }
+    let parts = try_join_all(running.into_iter().map(collect)).await?;
+    let (choices, reports): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    Ok(Json(envelope.whole(choices.concat(), &reports)).into_response())
+}
+
+/// Submits every prompt; returns when all are accepted, so that a refusal has its HTTP status.
+async fn start(shared: &Shared, prepared: Prepared) -> Result<(Vec<Running>, Envelope), ApiError> {
+    let Prepared { endpoint, params, prompts, echo, logprobs, warnings } = prepared;
+    let seed = params.seed.unwrap_or_else(draw_seed);
+    let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
+    let mut envelope = Envelope::new(endpoint, "", &shared.options.model);
+    for PreparedPrompt { tokens, text } in prompts {
+        if tokens.is_empty() {
+            return Err(ApiError::field("prompt", "must have at least one token"));
+        }
+        let echo = echo.then(|| Arc::new(Echo { text, tokens: tokens.clone() }));
+        let outputs = logprobs.filter(|_| echo.is_some()).map_or(Outputs::None, Outputs::Logprobs);
+        let first_choice = running.len() * params.choices as usize;
+        let view =
+            View { text: shared.generator.text.clone(), endpoint, logprobs, echo, first_choice };
+        let sampling = Sampling { seed, logprobs, ..params.sampling };
+        let submission = submission(shared, &params, tokens, sampling, outputs, endpoint)?;
+        let options = TextOptions {
+            stop: params.stop.clone(),
+            continues: endpoint == Endpoint::Completions,
+            warnings: warnings.clone(),
+        };
+        let mut generation = shared.generator.start(submission, options).await?;
+        if let Some(TextEvent::Accepted { request, .. }) = generation.next().await.transpose()?
+            && running.is_empty()
+        {
+            envelope = Envelope::new(endpoint, &request.to_string(), &shared.options.model);
+        }
+        running.push(Running { generation, view, choices: params.choices });
+    }
+    Ok((running, envelope))
+}
+
+fn submission(
+    shared: &Shared,
+    params: &Params,
+    prompt: Vec<TokenId>,
+    sampling: Sampling,
+    outputs: Outputs,
+    endpoint: Endpoint,
+) -> Result<Submission, ApiError> {
+    let options = &shared.options;
+    let max_tokens = params.max_tokens.unwrap_or(match endpoint {
+        Endpoint::Completions => COMPLETION_MAX_TOKENS,
+        Endpoint::Chat => options.chat_max_tokens,
+    });
+    let eos = shared.generator.text.eos();
+    Ok(Submission {
+        prompt,
+        policy: params.memory.policy(options.policy)?,
+        chunk_tokens: params.memory.chunk_tokens.unwrap_or(options.chunk_tokens),
+        sampling,
+        choices: params.choices,
+        max_tokens,
+        eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
+        outputs,
+        deadline: params.memory.deadline.unwrap_or(options.deadline),
+    })
+}
+
+/// Small enough to survive a caller's JSON reader, which may only know doubles.
+fn draw_seed() -> u64 {
+    RandomState::new().hash_one(()) >> 32
+}
+
+/// The choices and the figures of one prompt, when it is done.
+async fn collect(running: Running) -> Result<(Vec<serde_json::Value>, Report), ApiError> {
+    let Running { mut generation, view, choices } = running;
+    let mut pieces = Pieces::new(view.clone(), choices);
+    let mut all = Vec::new();
+    while let Some(event) = generation.next().await.transpose()? {
+        all.extend(pieces.take(event));
+    }
+    let entries = (0..choices as usize).map(|choice| view.whole(choice, &all)).collect();
+    Ok((entries, generation.report().clone()))
+}

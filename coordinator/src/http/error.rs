@@ -1,0 +1,104 @@
+//! Errors as OpenAI's clients expect them.
+
+use std::time::Duration;
+
+use aqueduct_core::Refusal;
+use aqueduct_core::work::FailureKind;
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::submit::RequestError;
+use crate::text::TextError;
+
+/// What went wrong with a call, for its caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// For a person.
+    pub message: String,
+    /// The field that was wrong.
+    pub param: Option<String>,
+    /// For a program.
+    pub code: Option<&'static str>,
+    /// When to try again.
+    pub retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    /// An error without a field.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// 400: `param` is wrong.
+    pub fn field(param: &str, message: impl std::fmt::Display) -> Self {
+        let message = format!("{param}: {message}");
+        Self { param: Some(param.to_owned()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// The object under `error`.
+    pub fn body(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            429 => "rate_limit_error",
+            400..=499 => "invalid_request_error",
+            503 | 504 => "service_unavailable_error",
+            _ => "server_error",
+        };
+        let Self { message, param, code, .. } = self;
+        json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(after) = self.retry_after {
+            let seconds = HeaderValue::from(after.as_secs().max(1));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let param = Some(refusal.field.clone());
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, refusal.to_string()) }
+    }
+}
+
+impl From<TextError> for ApiError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Refused(refusal) => refusal.into(),
+            other => Self::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        let (status, code) = match &error {
+            RequestError::Refused(refusal) => return refusal.clone().into(),
+            RequestError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            RequestError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
+            RequestError::Failed { kind, .. } => match kind {
+                FailureKind::Invalid => (StatusCode::BAD_REQUEST, "invalid"),
+                FailureKind::Exhausted => (StatusCode::TOO_MANY_REQUESTS, "exhausted"),
+                FailureKind::Deadline => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
+                FailureKind::Peer => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+                FailureKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+            },
+        };
+        let retry_after = match error {
+            RequestError::Busy { retry_after, .. } => Some(retry_after),
+            _ => (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::from_secs(1)),
+        };
+        Self { code: Some(code), retry_after, ..Self::new(status, message) }
+    }
+}

@@ -1,0 +1,80 @@
+//! A JSON object taken apart field by field, so that every error names its field.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::error::ApiError;
+
+/// The fields of an object that have not been looked at yet.
+pub(super) struct Fields<'a> {
+    /// What stands before a field's name in errors.
+    path: &'static str,
+    fields: BTreeMap<String, &'a RawValue>,
+}
+
+impl<'a> Fields<'a> {
+    /// # Errors
+    /// A body that is not one JSON object.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let fields = serde_json::from_slice(body).map_err(|error| {
+            let message = format!("the body is not a JSON object: {error}");
+            ApiError::new(StatusCode::BAD_REQUEST, message)
+        })?;
+        Ok(Self { path: "", fields })
+    }
+
+    /// The fields of the object in field `name`; none when it is absent.
+    pub(super) fn object(&mut self, name: &'static str) -> Result<Self, ApiError> {
+        let fields = self.take(name)?.unwrap_or_default();
+        Ok(Self { path: name, fields })
+    }
+
+    /// The value of `name`; `None` when it is absent or null.
+    pub(super) fn take<T: Deserialize<'a>>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(raw) = self.fields.remove(name) else { return Ok(None) };
+        serde_json::from_str(raw.get()).map_err(|error| ApiError::field(&self.full(name), error))
+    }
+
+    pub(super) fn take_or<T: Deserialize<'a>>(
+        &mut self,
+        name: &str,
+        default: T,
+    ) -> Result<T, ApiError> {
+        Ok(self.take(name)?.unwrap_or(default))
+    }
+
+    /// The text of `name`, not yet parsed.
+    pub(super) fn raw(&mut self, name: &str) -> Option<&'a str> {
+        self.fields.remove(name).map(RawValue::get).filter(|raw| *raw != "null")
+    }
+
+    /// Refuses `name` unless it is absent, null or `harmless`.
+    pub(super) fn refuse(
+        &mut self,
+        name: &str,
+        harmless: fn(&Value) -> bool,
+    ) -> Result<(), ApiError> {
+        match self.take::<Value>(name)? {
+            Some(value) if !harmless(&value) => {
+                Err(ApiError::field(&self.full(name), "is not supported"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses whatever is left.
+    pub(super) fn finish(self) -> Result<(), ApiError> {
+        match self.fields.keys().next() {
+            Some(name) => Err(ApiError::field(&self.full(name), "is not a known field")),
+            None => Ok(()),
+        }
+    }
+
+    fn full(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+}

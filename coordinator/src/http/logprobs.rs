@@ -1,0 +1,91 @@
+//! Log probabilities in the two shapes that OpenAI has for them.
+
+use aqueduct_core::TokenId;
+use aqueduct_core::work::TokenLogprob;
+use serde_json::{Map, Value, json};
+
+use crate::text::TextModel;
+
+/// What JSON has for minus infinity.
+const LEAST: f32 = -9999.0;
+
+/// The parallel lists of `/v1/completions`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+    /// Characters of the returned text so far.
+    offset: usize,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token; without `logprob` it is the first of a prompt, which nothing predicts.
+    pub(super) fn push(
+        &mut self,
+        text: &TextModel,
+        token: TokenId,
+        scores: Option<(f32, &[TokenLogprob])>,
+    ) {
+        self.tokens.push(token_key(text, token));
+        self.text_offset.push(self.offset);
+        self.token_logprobs.push(scores.map(|(logprob, _)| logprob.max(LEAST)));
+        self.top_logprobs.push(scores.map(|(logprob, top)| {
+            let sampled = TokenLogprob { token, logprob };
+            let all = top.iter().copied().chain([sampled]);
+            all.map(|one| (token_key(text, one.token), json!(one.logprob.max(LEAST)))).collect()
+        }));
+        if !text.is_special(token) {
+            self.offset += characters_begun(text.token_bytes(token));
+        }
+    }
+
+    /// The object for what was added since the last call; `top` is what the caller asked for.
+    pub(super) fn take(&mut self, top: u32) -> Value {
+        let top_logprobs = std::mem::take(&mut self.top_logprobs);
+        json!({
+            "tokens": std::mem::take(&mut self.tokens),
+            "token_logprobs": std::mem::take(&mut self.token_logprobs),
+            "top_logprobs": if top > 0 { json!(top_logprobs) } else { Value::Null },
+            "text_offset": std::mem::take(&mut self.text_offset),
+        })
+    }
+}
+
+/// One entry of the `content` list of `/v1/chat/completions`.
+pub(super) fn chat_entry(
+    text: &TextModel,
+    token: TokenId,
+    logprob: f32,
+    top: &[TokenLogprob],
+) -> Value {
+    let one = |token: TokenId, logprob: f32| {
+        let bytes = text.token_bytes(token);
+        json!({
+            "token": String::from_utf8_lossy(bytes),
+            "logprob": logprob.max(LEAST),
+            "bytes": bytes,
+        })
+    };
+    let mut entry = one(token, logprob);
+    entry["top_logprobs"] = top.iter().map(|top| one(top.token, top.logprob)).collect();
+    entry
+}
+
+/// A token's text; a part of a character as `bytes:\xe2\x80`, as OpenAI writes it.
+fn token_key(text: &TextModel, token: TokenId) -> String {
+    let bytes = text.token_bytes(token);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let digits: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            format!("bytes:{digits}")
+        }
+    }
+}
+
+/// Characters whose first byte is among `bytes`.
+fn characters_begun(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count()
+}

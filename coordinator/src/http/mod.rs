@@ -1,0 +1,159 @@
+//! The OpenAI-compatible HTTP API.
+
+mod body;
+mod calls;
+mod choices;
+mod error;
+mod fields;
+mod logprobs;
+mod params;
+mod reply;
+mod request;
+mod server;
+mod stream;
+
+pub use error::ApiError;
+pub use params::{MemoryFields, Params};
+pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
+pub use server::serve;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_core::{MemoryPolicy, limits};
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::generation::Generator;
+
+/// What a caller gets who does not say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiOptions {
+    /// Name of the served model.
+    pub model: String,
+    /// Memory policy.
+    pub policy: MemoryPolicy,
+    /// C.
+    pub chunk_tokens: u32,
+    /// Most tokens of a chat answer; completions have OpenAI's 16.
+    pub chat_max_tokens: u32,
+    /// After this long a request fails.
+    pub deadline: Duration,
+    /// Most bytes of a request's body.
+    pub body_bytes_max: usize,
+    /// Connections that are served at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// How long a connection may be silent while it sends a request.
+    pub read_timeout: Duration,
+}
+
+impl ApiOptions {
+    /// The defaults, for a model of this name.
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            policy: MemoryPolicy::default(),
+            chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
+            chat_max_tokens: 1024,
+            deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+            body_bytes_max: limits::PROMPT_BYTES_MAX,
+            connections_max: limits::HTTP_CONNECTIONS_MAX,
+            read_timeout: Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS),
+        }
+    }
+}
+
+/// What every call has at hand.
+#[derive(Clone)]
+pub struct ApiState(Arc<Shared>);
+
+struct Shared {
+    generator: Generator,
+    options: ApiOptions,
+    /// Bodies that are parsed and tokenised at once: work for a processor.
+    preparing: Semaphore,
+}
+
+impl ApiState {
+    /// The API of `generator`'s model.
+    pub fn new(generator: Generator, options: ApiOptions) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self(Arc::new(Shared { generator, options, preparing: Semaphore::new(threads) }))
+    }
+}
+
+/// All routes.
+pub fn router(state: ApiState) -> Router {
+    Router::new()
+        .route("/v1/completions", post(calls::completions))
+        .route("/v1/chat/completions", post(calls::chat))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{model}", get(model))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
+        })
+        .with_state(state)
+}
+
+impl Shared {
+    fn model_entry(&self) -> Value {
+        json!({
+            "id": self.options.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "aqueduct",
+            "max_model_len": self.generator.text.prompt_tokens_max(),
+        })
+    }
+
+    fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        let served = &self.options.model;
+        match asked.filter(|asked| asked != served) {
+            None => Ok(()),
+            Some(asked) => {
+                let message = format!("the model {asked:?} is not served here, {served:?} is");
+                let error = ApiError::new(StatusCode::NOT_FOUND, message);
+                let param = Some("model".to_owned());
+                Err(ApiError { param, code: Some("model_not_found"), ..error })
+            }
+        }
+    }
+}
+
+async fn models(State(state): State<ApiState>) -> Response {
+    axum::Json(json!({ "object": "list", "data": [state.0.model_entry()] })).into_response()
+}
+
+async fn model(
+    State(state): State<ApiState>,
+    Path(asked): Path<String>,
+) -> Result<Response, ApiError> {
+    state.0.check_model(Some(&asked))?;
+    Ok(axum::Json(state.0.model_entry()).into_response())
+}
+
+async fn health(State(state): State<ApiState>) -> Response {
+    let load = state.0.generator.runtime.load();
+    let (status, text) = if load.ready {
+        (StatusCode::OK, "ok")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "no worker is up")
+    };
+    (status, axum::Json(json!({ "status": text }))).into_response()
+}
+
+async fn metrics(State(state): State<ApiState>) -> Response {
+    let generator = &state.0.generator;
+    let load = generator.runtime.load();
+    let text = generator.metrics.render(load.running, load.waiting);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}

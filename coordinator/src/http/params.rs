@@ -1,0 +1,235 @@
+//! The fields that completions and chat share.
+
+use std::time::Duration;
+
+use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, Sampling, Scoring, limits};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::Fields;
+
+/// What both endpoints understand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    /// Must be the served model's name when it is given.
+    pub model: Option<String>,
+    /// Most tokens of each completion, if given.
+    pub max_tokens: Option<u32>,
+    /// Completions of each prompt.
+    pub choices: u32,
+    /// How tokens are drawn; its seed and log probabilities are set later.
+    pub sampling: Sampling,
+    /// `None`: drawn by the server.
+    pub seed: Option<u64>,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// Generate on after an end token.
+    pub ignore_eos: bool,
+    /// Send events as they come.
+    pub stream: bool,
+    /// Report token counts at a stream's end.
+    pub include_usage: bool,
+    /// The `aqueduct` object.
+    pub memory: MemoryFields,
+}
+
+/// The `aqueduct` object of a request: what differs from the server's defaults.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MemoryFields {
+    kind: Option<PolicyKind>,
+    sinks: Option<u32>,
+    local: Option<u32>,
+    heavy: Option<u32>,
+    decay: Option<f32>,
+    window: Option<u32>,
+    age_normalised: Option<bool>,
+    max_tokens: Option<u32>,
+    /// C.
+    pub chunk_tokens: Option<u32>,
+    /// After this long the request fails.
+    pub deadline: Option<Duration>,
+}
+
+/// Fields that would change the answer and are not supported, each with the values that ask
+/// for nothing.
+const UNSUPPORTED: [(&str, Harmless); 20] = [
+    ("tools", is_empty),
+    ("tool_choice", |value| value == "none" || value == "auto"),
+    ("functions", is_empty),
+    ("function_call", |value| value == "none" || value == "auto"),
+    ("response_format", |value| value["type"] == "text"),
+    ("logit_bias", is_empty),
+    ("presence_penalty", is_zero),
+    ("frequency_penalty", is_zero),
+    ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
+    ("min_p", is_zero),
+    ("min_tokens", is_zero),
+    ("stop_token_ids", is_empty),
+    ("bad_words", is_empty),
+    ("use_beam_search", |value| value == false),
+    ("suffix", is_empty),
+    ("modalities", |value| *value == serde_json::json!(["text"])),
+    ("audio", Value::is_null),
+    ("web_search_options", Value::is_null),
+    ("guided_json", Value::is_null),
+    ("structured_outputs", Value::is_null),
+];
+
+type Harmless = fn(&Value) -> bool;
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl Params {
+    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        for (name, harmless) in UNSUPPORTED {
+            fields.refuse(name, harmless)?;
+        }
+        let choices = fields.take_or("n", 1)?;
+        Refusal::unless_within("n", choices, 1, limits::CHOICES_MAX)?;
+        if fields.take("best_of")?.is_some_and(|best: u32| best != choices) {
+            return Err(ApiError::field("best_of", "is not supported unless it is n"));
+        }
+        let max_tokens = fields.take("max_tokens")?;
+        let max_tokens = fields.take("max_completion_tokens")?.or(max_tokens);
+        Refusal::unless_within(
+            "max_tokens",
+            max_tokens.unwrap_or(0),
+            0,
+            limits::OUTPUT_TOKENS_MAX,
+        )?;
+        let stream = fields.take_or("stream", false)?;
+        let mut stream_options = fields.object("stream_options")?;
+        Ok(Self {
+            model: fields.take("model")?,
+            max_tokens,
+            choices,
+            sampling: take_sampling(fields)?,
+            seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
+            stop: take_stop(fields)?,
+            ignore_eos: fields.take_or("ignore_eos", false)?,
+            stream,
+            include_usage: stream_options.take_or("include_usage", false)?,
+            memory: MemoryFields::take(fields.object("aqueduct")?)?,
+        })
+    }
+}
+
+fn take_sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
+    // -1 is how others write "all".
+    let top_k = fields.take("top_k")?.filter(|top_k: &i64| *top_k != -1).unwrap_or(0);
+    let top_k = u32::try_from(top_k)
+        .map_err(|_| Refusal::new("top_k", top_k, "-1, 0 or a number of tokens"))?;
+    let sampling = Sampling {
+        temperature: fields.take_or("temperature", 1.0)?,
+        top_p: fields.take_or("top_p", 1.0)?,
+        top_k,
+        ..Sampling::default()
+    };
+    sampling.validate()?;
+    Ok(sampling)
+}
+
+fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stop = match fields.take("stop")? {
+        None => Vec::new(),
+        Some(OneOrMore::One(stop)) => vec![stop],
+        Some(OneOrMore::More(stop)) => stop,
+    };
+    Refusal::unless_within("stop", stop.len(), 0, limits::STOP_STRINGS_MAX)?;
+    for text in &stop {
+        Refusal::unless_within("stop string bytes", text.len(), 0, limits::STOP_BYTES_MAX)?;
+    }
+    Ok(stop.into_iter().filter(|text| !text.is_empty()).collect())
+}
+
+impl MemoryFields {
+    fn take(mut fields: Fields<'_>) -> Result<Self, ApiError> {
+        let kind = fields.take::<String>("policy")?.map(|kind| kind.parse()).transpose()?;
+        let taken = Self {
+            kind,
+            sinks: fields.take("sinks")?,
+            local: fields.take("local")?,
+            heavy: fields.take("heavy")?,
+            decay: fields.take("decay")?,
+            window: fields.take("window")?,
+            age_normalised: fields.take("age_normalised")?,
+            max_tokens: fields.take("max_tokens")?,
+            chunk_tokens: fields.take("chunk_tokens")?,
+            deadline: fields.take("deadline_ms")?.map(Duration::from_millis),
+        };
+        fields.finish()?;
+        let chunk_tokens = taken.chunk_tokens.unwrap_or(limits::CHUNK_TOKENS_DEFAULT);
+        Refusal::unless_within("chunk_tokens", chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
+        taken.policy(MemoryPolicy::default())?;
+        Ok(taken)
+    }
+
+    /// The policy, with `default` for what the caller did not say.
+    ///
+    /// # Errors
+    /// The field that is out of bounds or contradicts another.
+    pub fn policy(&self, default: MemoryPolicy) -> Result<MemoryPolicy, Refusal> {
+        let kind = self.kind.unwrap_or(default.kind);
+        let sinks = self.sinks.unwrap_or(default.sinks);
+        let base = match self.max_tokens {
+            None => MemoryPolicy {
+                kind,
+                sinks,
+                local: self.local.unwrap_or(default.local),
+                heavy: self.heavy.unwrap_or(default.heavy),
+                scoring: default.scoring,
+            },
+            Some(max_tokens) => self.preset(kind, max_tokens, sinks)?,
+        };
+        let scoring = Scoring {
+            decay: self.decay.unwrap_or(default.scoring.decay),
+            window: self.window.unwrap_or(default.scoring.window),
+            age_normalised: self.age_normalised.unwrap_or(default.scoring.age_normalised),
+        };
+        let policy = MemoryPolicy { scoring, ..base };
+        policy.validate()?;
+        Ok(policy)
+    }
+
+    /// A budget in one number, instead of `local` and `heavy`.
+    fn preset(
+        &self,
+        kind: PolicyKind,
+        max_tokens: u32,
+        sinks: u32,
+    ) -> Result<MemoryPolicy, Refusal> {
+        if self.local.or(self.heavy).is_some() {
+            return Err(Refusal::new("max_tokens", max_tokens, "given without local and heavy"));
+        }
+        match kind {
+            PolicyKind::H2o => MemoryPolicy::heavy_preset(max_tokens, sinks),
+            PolicyKind::Window => {
+                let high = limits::MEMORY_TOKENS_MAX;
+                Refusal::unless_within("max_tokens", max_tokens, sinks, high)?;
+                Ok(MemoryPolicy::window(sinks, max_tokens - sinks))
+            }
+            PolicyKind::Dense => {
+                Err(Refusal::new("max_tokens", max_tokens, "absent: dense keeps every key"))
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The objects that answers are made of.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::generation::{Finish, Report};
+
+/// Which of the two endpoints answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Completions,
+    Chat,
+}
+
+/// What all objects of one answer have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Envelope {
+    pub(super) endpoint: Endpoint,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+/// Token counts of one answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+}
+
+impl Envelope {
+    pub(super) fn new(endpoint: Endpoint, request: &str, model: &str) -> Self {
+        let prefix = match endpoint {
+            Endpoint::Completions => "cmpl",
+            Endpoint::Chat => "chatcmpl",
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            endpoint,
+            id: format!("{prefix}-{request}"),
+            created: now.map_or(0, |since| since.as_secs()),
+            model: model.to_owned(),
+        }
+    }
+
+    /// A whole answer.
+    pub(super) fn whole(&self, choices: Vec<Value>, reports: &[Report]) -> Value {
+        let object = match self.endpoint {
+            Endpoint::Completions => "text_completion",
+            Endpoint::Chat => "chat.completion",
+        };
+        let mut whole = self.object(object, Value::from(choices));
+        let mut usage = Usage::default();
+        reports.iter().for_each(|report| usage.add(report));
+        whole["usage"] = usage.object();
+        // One prompt is what nearly everyone sends; a list for it would be in the way.
+        whole["aqueduct"] = match reports {
+            [one] => figures(one),
+            several => several.iter().map(figures).collect(),
+        };
+        whole
+    }
+
+    /// A part of a streamed answer.
+    pub(super) fn chunk(&self, choices: Value) -> Value {
+        let object = match self.endpoint {
+            Endpoint::Completions => "text_completion",
+            Endpoint::Chat => "chat.completion.chunk",
+        };
+        self.object(object, choices)
+    }
+
+    fn object(&self, object: &str, choices: Value) -> Value {
+        let Self { id, created, model, .. } = self;
+        json!({
+            "id": id, "object": object, "created": created, "model": model, "choices": choices,
+        })
+    }
+}
+
+impl Usage {
+    pub(super) fn add(&mut self, report: &Report) {
+        self.prompt_tokens += u64::from(report.prompt_tokens);
+        self.completion_tokens += u64::from(report.output_tokens);
+    }
+
+    pub(super) fn object(&self) -> Value {
+        let Self { prompt_tokens, completion_tokens } = self;
+        json!({
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        })
+    }
+}
+
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+    }
+}
+
+/// The `aqueduct` object of an answer.
+pub(super) fn figures(report: &Report) -> Value {
+    let Report { policy, prefill, .. } = report;
+    let shares: Vec<f64> = prefill.retained.iter().map(|layer| layer.share()).collect();
+    json!({
+        "policy": policy.kind.as_str(),
+        "sinks": policy.sinks,
+        "local": policy.local,
+        "heavy": policy.heavy,
+        "decay": policy.scoring.decay,
+        "window": policy.scoring.window,
+        "age_normalised": policy.scoring.age_normalised,
+        "chunk_tokens": report.chunk_tokens,
+        "chunk_count": report.chunk_count,
+        "chunks_retried": prefill.chunks_retried,
+        "seed": report.seed,
+        "retained_mass": report.retained_mass(),
+        "retained_mass_per_layer": shares,
+        "memory_bytes": prefill.last.memory_bytes,
+        "memory_tokens": prefill.last.memory_tokens,
+        "dense_bytes": report.dense_bytes,
+        "prefill_seconds": prefill.elapsed.as_secs_f64(),
+        "decode_seconds": report.decode_elapsed.as_secs_f64(),
+        "warnings": report.warnings,
+    })
+}

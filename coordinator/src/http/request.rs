@@ -1,0 +1,164 @@
+//! Request bodies, parsed and checked without a model at hand.
+
+use aqueduct_core::{Refusal, TokenId, limits};
+use serde::Deserialize;
+
+use super::error::ApiError;
+use super::fields::Fields;
+use super::params::Params;
+use crate::text::ChatMessage;
+
+/// Body of `/v1/completions`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompletionRequest {
+    /// At least one.
+    pub prompts: Vec<Prompt>,
+    /// What chat has too.
+    pub params: Params,
+    /// Give the prompt back before the completion.
+    pub echo: bool,
+    /// Log probabilities of tokens and of this many alternatives.
+    pub logprobs: Option<u32>,
+}
+
+/// One prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prompt {
+    /// To be tokenised.
+    Text(String),
+    /// As it is.
+    Tokens(Vec<TokenId>),
+}
+
+/// Body of `/v1/chat/completions`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    /// At least one.
+    pub messages: Vec<ChatMessage>,
+    /// What completions have too.
+    pub params: Params,
+    /// Log probabilities of tokens and of this many alternatives.
+    pub logprobs: Option<u32>,
+}
+
+/// Parses the body of `/v1/completions`.
+///
+/// # Errors
+/// 400, naming the field.
+pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let params = Params::take(&mut fields)?;
+    let logprobs = fields.take("logprobs")?;
+    Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
+    let echo = fields.take_or("echo", false)?;
+    let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+    let prompts = parse_prompts(raw)?;
+    let choices_max = limits::CHOICES_MAX as usize;
+    Refusal::unless_within(
+        "n times prompts",
+        prompts.len() * params.choices as usize,
+        1,
+        choices_max,
+    )?;
+    Ok(CompletionRequest { prompts, params, echo, logprobs })
+}
+
+/// Text, a list of texts, tokens or a list of lists of tokens: told apart by their first
+/// characters, so that millions of tokens are read straight into place.
+fn parse_prompts(raw: &str) -> Result<Vec<Prompt>, ApiError> {
+    let inner = raw.strip_prefix('[').map(|list| list.trim_start().chars().next());
+    let prompts = match inner {
+        None => vec![Prompt::Text(parse(raw)?)],
+        Some(Some('"')) => parse::<Vec<_>>(raw)?.into_iter().map(Prompt::Text).collect(),
+        Some(Some('[')) => parse::<Vec<_>>(raw)?.into_iter().map(Prompt::Tokens).collect(),
+        Some(_) => vec![Prompt::Tokens(parse(raw)?)],
+    };
+    let is_empty = |prompt: &Prompt| matches!(prompt, Prompt::Tokens(tokens) if tokens.is_empty());
+    if prompts.iter().any(is_empty) {
+        return Err(ApiError::field("prompt", "must have at least one token"));
+    }
+    Ok(prompts)
+}
+
+fn parse<'a, T: Deserialize<'a>>(raw: &'a str) -> Result<T, ApiError> {
+    serde_json::from_str(raw).map_err(|error| ApiError::field("prompt", error))
+}
+
+/// Parses the body of `/v1/chat/completions`.
+///
+/// # Errors
+/// 400, naming the field.
+pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let params = Params::take(&mut fields)?;
+    fields.refuse("echo", |value| value == false)?;
+    fields.refuse("continue_final_message", |value| value == false)?;
+    let wanted = fields.take_or("logprobs", false)?;
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    if top.is_some() && !wanted {
+        return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
+    }
+    let top =
+        Refusal::unless_within("top_logprobs", top.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
+    let messages: Vec<RawMessage> =
+        fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "must have at least one message"));
+    }
+    let messages = (0..).zip(messages).map(|(idx, message)| message.parse(idx));
+    let messages = messages.collect::<Result<_, _>>()?;
+    Ok(ChatRequest { messages, params, logprobs: wanted.then_some(top) })
+}
+
+#[derive(Deserialize)]
+struct RawMessage {
+    role: String,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    tool_calls: Option<Vec<serde_json::Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    text: String,
+}
+
+impl RawMessage {
+    fn parse(self, idx: usize) -> Result<ChatMessage, ApiError> {
+        let at = |field: &str| format!("messages[{idx}].{field}");
+        if self.tool_calls.is_some_and(|calls| !calls.is_empty()) {
+            return Err(ApiError::field(&at("tool_calls"), "is not supported"));
+        }
+        let role = match self.role.as_str() {
+            // The newer name of the same role, which templates do not know.
+            "developer" => "system".to_owned(),
+            "system" | "user" | "assistant" => self.role,
+            other => {
+                let bound = "system, developer, user or assistant";
+                return Err(Refusal::new(at("role"), other, bound).into());
+            }
+        };
+        let content = match self.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => {
+                if let Some(part) = parts.iter().find(|part| part.kind != "text") {
+                    return Err(Refusal::new(at("content type"), &part.kind, "text").into());
+                }
+                parts.into_iter().map(|part| part.text).collect()
+            }
+        };
+        Ok(ChatMessage { role, content })
+    }
+}

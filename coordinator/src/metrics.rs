@@ -1,0 +1,200 @@
+//! Figures for Prometheus. Where vLLM has a metric of the same meaning, this one has its name
+//! without the prefix.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Outcome {
+    /// Every completion came to its end.
+    Finished,
+    /// With an error after it was accepted.
+    Failed,
+    /// Not accepted.
+    Refused,
+    /// The caller went away.
+    Cancelled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: Outcome,
+}
+
+/// Everything that a coordinator counts.
+pub struct Metrics {
+    registry: Registry,
+    time_to_first_token: Histogram,
+    inter_token_latency: Histogram,
+    e2e_request_latency: Histogram,
+    prefill_time: Histogram,
+    retained_mass: Histogram,
+    prompt_tokens: Counter,
+    generation_tokens: Counter,
+    clamps: Counter,
+    chunk_retries: Counter,
+    requests: Family<OutcomeLabel, Counter>,
+    running: Gauge,
+    waiting: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Self {
+        let latency = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
+        let step = || Histogram::new(exponential_buckets(0.001, 2.0, 16));
+        let shares = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
+        let mut metrics = Self {
+            registry: Registry::default(),
+            time_to_first_token: latency(),
+            inter_token_latency: step(),
+            e2e_request_latency: latency(),
+            prefill_time: latency(),
+            retained_mass: Histogram::new(shares),
+            prompt_tokens: Counter::default(),
+            generation_tokens: Counter::default(),
+            clamps: Counter::default(),
+            chunk_retries: Counter::default(),
+            requests: Family::default(),
+            running: Gauge::default(),
+            waiting: Gauge::default(),
+        };
+        metrics.register_times();
+        metrics.register_counts();
+        metrics
+    }
+
+    fn register_times(&mut self) {
+        let times = [
+            (
+                "time_to_first_token",
+                "From submission to the first token",
+                &self.time_to_first_token,
+            ),
+            ("inter_token_latency", "Between tokens of a completion", &self.inter_token_latency),
+            ("e2e_request_latency", "From submission to the end", &self.e2e_request_latency),
+            ("request_prefill_time", "From submission to the prompt's end", &self.prefill_time),
+        ];
+        for (name, help, histogram) in times {
+            self.registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+    }
+
+    fn register_counts(&mut self) {
+        let counters = [
+            ("prompt_tokens", "Prompt tokens prefilled", &self.prompt_tokens),
+            ("generation_tokens", "Tokens generated", &self.generation_tokens),
+            ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
+            ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
+        ];
+        for (name, help, counter) in counters {
+            self.registry.register(name, help, counter.clone());
+        }
+        let gauges = [
+            ("num_requests_running", "Requests being served", &self.running),
+            ("num_requests_waiting", "Requests in the queue", &self.waiting),
+        ];
+        for (name, help, gauge) in gauges {
+            self.registry.register(name, help, gauge.clone());
+        }
+        let help = "Share of attention mass that the memory kept, one sample a request";
+        self.registry.register("retained_mass", help, self.retained_mass.clone());
+        self.registry.register("requests", "Requests by how they ended", self.requests.clone());
+    }
+
+    /// A request was accepted with this many budgets lowered.
+    pub fn accepted(&self, clamps: usize) {
+        self.clamps.inc_by(clamps as u64);
+    }
+
+    /// A prompt is in memory.
+    pub fn prefilled(&self, prompt_tokens: u32, elapsed: Duration, chunks_retried: u32) {
+        self.prompt_tokens.inc_by(prompt_tokens.into());
+        self.prefill_time.observe(elapsed.as_secs_f64());
+        self.chunk_retries.inc_by(chunks_retried.into());
+    }
+
+    /// The memory of a prompt kept this share of its attention mass.
+    pub fn retained(&self, share: f64) {
+        self.retained_mass.observe(share);
+    }
+
+    /// The first token of a request came.
+    pub fn first_token(&self, elapsed: Duration) {
+        self.time_to_first_token.observe(elapsed.as_secs_f64());
+    }
+
+    /// A token came; `gap` is the time since the one before it of the same completion.
+    pub fn token(&self, gap: Option<Duration>) {
+        self.generation_tokens.inc();
+        if let Some(gap) = gap {
+            self.inter_token_latency.observe(gap.as_secs_f64());
+        }
+    }
+
+    /// A request came to its end, one way or another.
+    pub fn ended(&self, outcome: Outcome, elapsed: Duration) {
+        self.requests.get_or_create(&OutcomeLabel { outcome }).inc();
+        if outcome == Outcome::Finished {
+            self.e2e_request_latency.observe(elapsed.as_secs_f64());
+        }
+    }
+
+    /// The OpenMetrics text of everything; `running` and `waiting` are how things stand now.
+    pub fn render(&self, running: usize, waiting: usize) -> String {
+        self.running.set(running as i64);
+        self.waiting.set(waiting as i64);
+        let mut text = String::new();
+        if let Err(error) = encode(&mut text, &self.registry) {
+            tracing::error!(%error, "metrics could not be written");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_dashboards_know() {
+        let metrics = Metrics::new();
+        metrics.accepted(2);
+        metrics.prefilled(100, Duration::from_millis(30), 1);
+        metrics.retained(0.97);
+        metrics.first_token(Duration::from_millis(40));
+        metrics.token(Some(Duration::from_millis(5)));
+        metrics.ended(Outcome::Finished, Duration::from_secs(1));
+        let text = metrics.render(3, 4);
+        for line in [
+            "time_to_first_token_seconds_count 1",
+            "inter_token_latency_seconds_count 1",
+            "e2e_request_latency_seconds_count 1",
+            "request_prefill_time_seconds_count 1",
+            "num_requests_running 3",
+            "num_requests_waiting 4",
+            "prompt_tokens_total 100",
+            "generation_tokens_total 1",
+            "clamps_total 2",
+            "chunk_retries_total 1",
+            "retained_mass_count 1",
+            "requests_total{outcome=\"Finished\"} 1",
+        ] {
+            assert!(text.lines().any(|seen| seen == line), "{line} is not in\n{text}");
+        }
+    }
+}

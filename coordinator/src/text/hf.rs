@@ -1,0 +1,80 @@
+//! The text side of a Hugging Face folder.
+
+use std::path::Path;
+
+use aqueduct_core::TokenId;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use super::{TextError, Vocabulary};
+
+/// # Errors
+/// A missing or broken `tokenizer.json`, or another file that is there and broken.
+pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
+    let path = folder.join("tokenizer.json");
+    let bytes =
+        std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
+    let mut tokenizer = Tokenizer::from_bytes(&bytes)
+        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
+    // A training pipeline's settings: a long prompt must not be cut in silence.
+    tokenizer.with_padding(None);
+    tokenizer
+        .with_truncation(None)
+        .map_err(|error| TextError::invalid(path.display().to_string(), error))?;
+
+    let config = json(&folder.join("config.json"))?;
+    let generation = json(&folder.join("generation_config.json"))?;
+    let texts = json(&folder.join("tokenizer_config.json"))?;
+    let named = |field: &str| tokenizer.token_to_id(token_text(&texts[field])?);
+    let first = |field: &str| ids(&generation[field]).or_else(|| ids(&config[field]));
+    let bos = named("bos_token").or_else(|| first("bos_token_id")?.first().copied());
+    let mut eos: Vec<TokenId> = named("eos_token").into_iter().collect();
+    for id in first("eos_token_id").unwrap_or_default() {
+        if !eos.contains(&id) {
+            eos.push(id);
+        }
+    }
+    let model_tokens = config["vocab_size"].as_u64().and_then(|rows| u32::try_from(rows).ok());
+    let template = template(folder, &texts["chat_template"])?;
+    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, template })
+}
+
+/// Null when the file is not there.
+fn json(path: &Path) -> Result<Value, TextError> {
+    let Some(text) = text(path)? else { return Ok(Value::Null) };
+    serde_json::from_str(&text)
+        .map_err(|error| TextError::invalid(path.display().to_string(), error))
+}
+
+fn text(path: &Path) -> Result<Option<String>, TextError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TextError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// A token by its text, plain or as an object.
+fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+/// One id or a list of ids.
+fn ids(value: &Value) -> Option<Vec<TokenId>> {
+    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    match value {
+        Value::Array(list) => list.iter().map(id).collect(),
+        _ => id(value).map(|id| vec![id]),
+    }
+}
+
+/// `chat_template.jinja` before the field, which is a string or a list of named templates.
+fn template(folder: &Path, field: &Value) -> Result<Option<String>, TextError> {
+    if let Some(template) = text(&folder.join("chat_template.jinja"))? {
+        return Ok(Some(template));
+    }
+    let mut named = field.as_array().into_iter().flatten();
+    let default = named.find(|entry| entry["name"] == "default");
+    let default = default.and_then(|entry| entry["template"].as_str());
+    Ok(field.as_str().or(default).map(str::to_owned))
+}

@@ -1,0 +1,51 @@
+//! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
+
+mod clock;
+mod detokenizer;
+mod gguf;
+mod hf;
+mod model;
+mod pieces;
+mod pretokenizer;
+mod stop;
+mod template;
+
+pub use detokenizer::{Detokenizer, Start};
+pub use gguf::GgufVocabulary;
+pub use model::{TextModel, Vocabulary};
+pub use stop::StopMatcher;
+pub use template::{ChatMessage, ChatTemplate};
+
+use std::path::PathBuf;
+
+use aqueduct_core::Refusal;
+
+/// Why a model's text side could not be loaded, or a text not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// A file that the tokeniser needs could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file or a field of it does not say what it should.
+    #[error("{what}: {message}")]
+    Invalid {
+        /// The file or the field.
+        what: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A value that is out of bounds.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl TextError {
+    fn invalid(what: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        Self::Invalid { what: what.into(), message: message.to_string() }
+    }
+}

@@ -1,0 +1,162 @@
+//! A model's text side: tokeniser, end tokens and chat template in one.
+
+use std::path::Path;
+
+use aqueduct_core::{Refusal, TokenId, limits};
+use tokenizers::Tokenizer;
+
+use super::pieces::Pieces;
+use super::{ChatTemplate, Detokenizer, Start, TextError, gguf, hf};
+
+/// What a model file says about text, in whichever container it came.
+pub struct Vocabulary {
+    /// The tokeniser.
+    pub tokenizer: Tokenizer,
+    /// Begins a text, where the model has such a token.
+    pub bos: Option<TokenId>,
+    /// Tokens that end an answer; the first one is the template's `eos_token`.
+    pub eos: Vec<TokenId>,
+    /// Rows of the model's embedding, if the file says; larger ids are refused.
+    pub model_tokens: Option<u32>,
+    /// The chat template, if the model has one.
+    pub template: Option<String>,
+}
+
+/// Text in, tokens out, and back.
+pub struct TextModel {
+    tokenizer: Tokenizer,
+    pieces: Pieces,
+    longest_piece: usize,
+    eos: Vec<TokenId>,
+    model_tokens: Option<u32>,
+    template: ChatTemplate,
+    prompt_tokens_max: u32,
+}
+
+impl TextModel {
+    /// Reads a Hugging Face folder or a GGUF file.
+    ///
+    /// # Errors
+    /// A file that is missing or broken, or a tokeniser of a kind that is not supported.
+    pub fn load(path: &Path) -> Result<Self, TextError> {
+        if path.is_dir() { Self::new(hf::read(path)?) } else { Self::new(gguf::read(path)?) }
+    }
+
+    /// # Errors
+    /// A decoder or a template that is not supported.
+    pub fn new(vocabulary: Vocabulary) -> Result<Self, TextError> {
+        let Vocabulary { tokenizer, bos, eos, model_tokens, template } = vocabulary;
+        let pieces = Pieces::new(&tokenizer)?;
+        let name = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
+        let (bos, eos_text) = (name(bos), name(eos.first().copied()));
+        let template = ChatTemplate::new(template, bos, eos_text)?;
+        let longest_piece = pieces.longest().max(1);
+        let prompt_tokens_max = limits::PROMPT_TOKENS_MAX;
+        Ok(Self {
+            tokenizer,
+            pieces,
+            longest_piece,
+            eos,
+            model_tokens,
+            template,
+            prompt_tokens_max,
+        })
+    }
+
+    /// Refuses prompts of more than `prompt_tokens` from now on.
+    #[must_use]
+    pub fn with_prompt_tokens_max(mut self, prompt_tokens: u32) -> Self {
+        self.prompt_tokens_max = prompt_tokens;
+        self
+    }
+
+    /// The tokens of `text`. `add_special` puts the model's begin token before them, which a
+    /// rendered chat already has.
+    ///
+    /// # Errors
+    /// A text that is too long, or one that needs tokens the model does not have.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, Refusal> {
+        // Most overlong texts are refused before they cost any work: no token is longer than
+        // the longest, and a normaliser shrinks a text to a third at the very most.
+        let bytes_max = (self.prompt_tokens_max as usize).saturating_mul(self.longest_piece * 3);
+        if text.len() > bytes_max.min(limits::PROMPT_BYTES_MAX) {
+            let bound = format!("at most {} tokens long", self.prompt_tokens_max);
+            return Err(Refusal::new("prompt", format!("{} bytes", text.len()), bound));
+        }
+        let encoding = self.tokenizer.encode_fast(text, add_special);
+        let encoding = encoding
+            .map_err(|error| Refusal::new("prompt", error, "text that the tokeniser knows"))?;
+        let tokens = encoding.get_ids().to_vec();
+        self.check(&tokens)?;
+        Ok(tokens)
+    }
+
+    /// Checks a prompt that came as tokens.
+    ///
+    /// # Errors
+    /// Too many tokens, or one outside the vocabulary.
+    pub fn check(&self, tokens: &[TokenId]) -> Result<(), Refusal> {
+        if tokens.len() > self.prompt_tokens_max as usize {
+            let bound = format!("at most {} tokens long", self.prompt_tokens_max);
+            return Err(Refusal::new("prompt", format!("{} tokens", tokens.len()), bound));
+        }
+        let vocab = self.vocab();
+        match tokens.iter().find(|token| **token >= vocab) {
+            Some(token) => {
+                Err(Refusal::new("prompt token", token, format!("below the vocabulary's {vocab}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The text of `tokens`, without special tokens.
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        let mut detokenizer = self.detokenizer(Start::Text);
+        let mut text: String =
+            tokens.iter().map(|token| self.push(&mut detokenizer, *token)).collect();
+        text += &detokenizer.finish();
+        text
+    }
+
+    /// A detokeniser for one completion.
+    pub fn detokenizer(&self, start: Start) -> Detokenizer {
+        Detokenizer::new(&self.pieces, start)
+    }
+
+    /// The text that `token` completes.
+    pub fn push(&self, detokenizer: &mut Detokenizer, token: TokenId) -> String {
+        detokenizer.push(&self.pieces, token)
+    }
+
+    /// The bytes of one token by itself, special tokens by their name; empty for an id outside
+    /// the vocabulary.
+    pub fn token_bytes(&self, token: TokenId) -> &[u8] {
+        self.pieces.bytes(token)
+    }
+
+    /// Whether the token steers the model and is no part of any text.
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.pieces.is_special(token)
+    }
+
+    /// Ids that a prompt may have are below this: the embedding's rows if the model file says
+    /// how many there are, otherwise the tokeniser's ids.
+    pub fn vocab(&self) -> u32 {
+        self.model_tokens.unwrap_or(self.pieces.len() as u32)
+    }
+
+    /// Tokens that end an answer.
+    pub fn eos(&self) -> &[TokenId] {
+        &self.eos
+    }
+
+    /// The longest prompt that is accepted.
+    pub fn prompt_tokens_max(&self) -> u32 {
+        self.prompt_tokens_max
+    }
+
+    /// How a conversation becomes a prompt.
+    pub fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+}

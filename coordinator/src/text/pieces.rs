@@ -1,0 +1,162 @@
+//! What each token adds to a text, in bytes.
+
+use std::collections::{HashMap, HashSet};
+
+use aqueduct_core::TokenId;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use super::TextError;
+
+/// The bytes of every token. A token may be a part of a character, so text exists only where
+/// the bytes of consecutive tokens are put together.
+pub(crate) struct Pieces {
+    bytes: Vec<u8>,
+    /// Token i is `bytes[ends[i - 1]..ends[i]]`.
+    ends: Vec<usize>,
+    special: HashSet<TokenId>,
+    strips_first_space: bool,
+}
+
+/// How a tokeniser writes bytes as characters.
+enum Alphabet {
+    /// Every byte is one printable character.
+    ByteLevel(HashMap<char, u8>),
+    /// Spaces are `▁`, and a byte without a token of its own is `<0xE2>`.
+    SentencePiece,
+}
+
+impl Pieces {
+    /// # Errors
+    /// A decoder that is neither byte-level nor SentencePiece.
+    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let decoder = serde_json::to_value(tokenizer.get_decoder())
+            .map_err(|error| TextError::invalid("decoder", error))?;
+        let kinds = decoder_kinds(&decoder);
+        let alphabet = if kinds.contains(&"ByteLevel") {
+            Alphabet::ByteLevel(byte_level_alphabet())
+        } else if kinds.contains(&"ByteFallback") || kinds.contains(&"Metaspace") {
+            Alphabet::SentencePiece
+        } else {
+            let message = format!("{kinds:?} is not supported, ByteLevel and ByteFallback are");
+            return Err(TextError::invalid("decoder", message));
+        };
+        let strips_first_space = matches!(alphabet, Alphabet::SentencePiece)
+            && (kinds.contains(&"Strip") || kinds.contains(&"Metaspace"));
+        Ok(Self { strips_first_space, ..Self::collect(tokenizer, &alphabet) })
+    }
+
+    fn collect(tokenizer: &Tokenizer, alphabet: &Alphabet) -> Self {
+        let added = tokenizer.get_added_tokens_decoder();
+        let vocab = tokenizer.get_vocab(true);
+        let tokens = vocab.values().max().map_or(0, |last| *last as usize + 1);
+        let mut by_id = vec![""; tokens];
+        for (token, id) in &vocab {
+            by_id[*id as usize] = token;
+        }
+        let mut bytes = Vec::new();
+        let mut ends = Vec::with_capacity(tokens);
+        for token in by_id {
+            alphabet.append(token, &mut bytes);
+            ends.push(bytes.len());
+        }
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        Self { bytes, ends, special, strips_first_space: false }
+    }
+
+    /// Tokens that have an id.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Empty for an id outside the vocabulary.
+    pub(crate) fn bytes(&self, token: TokenId) -> &[u8] {
+        let idx = token as usize;
+        let Some(&end) = self.ends.get(idx) else { return &[] };
+        let start = if idx == 0 { 0 } else { self.ends[idx - 1] };
+        &self.bytes[start..end]
+    }
+
+    /// Whether the token steers the model and is no part of any text.
+    pub(crate) fn is_special(&self, token: TokenId) -> bool {
+        self.special.contains(&token)
+    }
+
+    /// Whether the space before the first word is the tokeniser's and not the text's.
+    pub(crate) fn strips_first_space(&self) -> bool {
+        self.strips_first_space
+    }
+
+    /// Bytes of the longest token.
+    pub(crate) fn longest(&self) -> usize {
+        (0..self.len() as TokenId).map(|token| self.bytes(token).len()).max().unwrap_or(0)
+    }
+}
+
+impl Alphabet {
+    fn append(&self, token: &str, bytes: &mut Vec<u8>) {
+        match self {
+            Self::ByteLevel(alphabet) => {
+                let known = token.chars().map(|c| alphabet.get(&c).copied());
+                match known.collect::<Option<Vec<u8>>>() {
+                    Some(piece) => bytes.extend(piece),
+                    None => bytes.extend(token.as_bytes()),
+                }
+            }
+            Self::SentencePiece => match fallback_byte(token) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend(token.replace('▁', " ").as_bytes()),
+            },
+        }
+    }
+}
+
+/// `<0xE2>` is the byte 0xE2.
+fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+/// GPT-2's table: printable bytes stand for themselves, the others for characters from U+0100.
+fn byte_level_alphabet() -> HashMap<char, u8> {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 0x100u32;
+    (0..=255u8)
+        .map(|byte| {
+            if printable(byte) {
+                return (char::from(byte), byte);
+            }
+            next += 1;
+            (char::from_u32(next - 1).unwrap_or_default(), byte)
+        })
+        .collect()
+}
+
+fn decoder_kinds(decoder: &Value) -> Vec<&str> {
+    let mut kinds: Vec<&str> = decoder["type"].as_str().into_iter().collect();
+    let parts = decoder["decoders"].as_array().into_iter().flatten();
+    kinds.extend(parts.filter_map(|part| part["type"].as_str()));
+    kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_byte_alphabet_is_a_bijection() {
+        let alphabet = byte_level_alphabet();
+        assert_eq!(alphabet.len(), 256);
+        assert_eq!(alphabet[&'Ġ'], b' ');
+        assert_eq!(alphabet[&'Ċ'], b'\n');
+        assert_eq!(alphabet[&'é'], 0xe9);
+    }
+
+    #[test]
+    fn fallback_bytes() {
+        assert_eq!(fallback_byte("<0xE2>"), Some(0xe2));
+        for other in ["<0x>", "<0xE>", "<0xZZ>", "<0x+1>x", "E2", "<0x123>"] {
+            assert_eq!(fallback_byte(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Chat templates: Jinja as the `transformers` library sets it up.
+
+use std::time::SystemTime;
+
+use aqueduct_core::Refusal;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+
+use super::TextError;
+use crate::text::clock::strftime;
+
+const NAME: &str = "chat_template";
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatMessage {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+/// How a conversation becomes a prompt.
+pub struct ChatTemplate {
+    /// `None` when the model has no template.
+    environment: Option<Environment<'static>>,
+    bos: String,
+    eos: String,
+}
+
+impl ChatTemplate {
+    /// # Errors
+    /// A template that is not Jinja.
+    pub fn new(
+        source: Option<String>,
+        bos: Option<String>,
+        eos: Option<String>,
+    ) -> Result<Self, TextError> {
+        let environment = source.map(environment).transpose();
+        let environment =
+            environment.map_err(|error| TextError::invalid(NAME, format!("{error:#}")))?;
+        Ok(Self { environment, bos: bos.unwrap_or_default(), eos: eos.unwrap_or_default() })
+    }
+
+    /// What a caller should be told about prompts made here.
+    pub fn warning(&self) -> Option<&'static str> {
+        let missing = "the model has no chat template; messages were joined as \"role: content\"";
+        self.environment.is_none().then_some(missing)
+    }
+
+    /// Whether rendered prompts already begin with the model's begin token.
+    pub fn writes_bos(&self) -> bool {
+        self.environment.is_some()
+    }
+
+    /// The prompt that asks for the next message of the assistant. `now` is what templates that
+    /// mention the date are told.
+    ///
+    /// # Errors
+    /// A conversation that the template does not take, in the template's own words.
+    pub fn render(&self, messages: &[ChatMessage], now: SystemTime) -> Result<String, Refusal> {
+        let Some(environment) = &self.environment else { return Ok(plain(messages)) };
+        let list = messages.iter().map(|message| {
+            context! { role => message.role.as_str(), content => message.content.as_str() }
+        });
+        let values = context! {
+            messages => list.collect::<Vec<_>>(),
+            add_generation_prompt => true,
+            bos_token => self.bos.as_str(),
+            eos_token => self.eos.as_str(),
+            strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
+        };
+        let rendered = environment.get_template(NAME).and_then(|template| template.render(values));
+        rendered.map_err(|error| {
+            let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            Refusal::new("messages", reason, "a conversation that the model's chat template takes")
+        })
+    }
+}
+
+fn plain(messages: &[ChatMessage]) -> String {
+    let line = |message: &ChatMessage| format!("{}: {}\n", message.role, message.content);
+    messages.iter().map(line).chain(["assistant:".to_owned()]).collect()
+}
+
+fn environment(source: String) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_filter("tojson", |value: &Value| python_json(value));
+    environment.add_template_owned(NAME, source)?;
+    Ok(environment)
+}
+
+/// JSON as Python writes it: a space after commas and colons, nothing escaped for HTML.
+fn python_json(value: &Value) -> Result<String, Error> {
+    let join = |parts: Vec<String>| parts.join(", ");
+    Ok(match value.kind() {
+        ValueKind::Map => {
+            let entry = |key: Value| {
+                let text = python_json(&Value::from(key.to_string()))?;
+                Ok(format!("{text}: {}", python_json(&value.get_item(&key)?)?))
+            };
+            let entries = value.try_iter()?.map(entry).collect::<Result<_, Error>>()?;
+            format!("{{{}}}", join(entries))
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let entries = value.try_iter()?.map(|entry| python_json(&entry));
+            format!("[{}]", join(entries.collect::<Result<_, _>>()?))
+        }
+        ValueKind::None | ValueKind::Undefined => "null".to_owned(),
+        ValueKind::Bool => value.is_true().to_string(),
+        ValueKind::Number => value.to_string(),
+        _ => serde_json::Value::from(value.to_string()).to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
+        let message = |(role, content): &(&str, &str)| ChatMessage {
+            role: (*role).to_owned(),
+            content: (*content).to_owned(),
+        };
+        turns.iter().map(message).collect()
+    }
+
+    fn render(source: &str, turns: &[(&str, &str)]) -> Result<String, Refusal> {
+        let template =
+            ChatTemplate::new(Some(source.into()), Some("<s>".into()), Some("</s>".into()));
+        template.unwrap().render(&chat(turns), UNIX_EPOCH)
+    }
+
+    const TURNS: [(&str, &str); 4] =
+        [("system", "Be <brief> & kind."), ("user", " Hi "), ("assistant", "Yes?"), ("user", "Go")];
+
+    /// As Llama 3 has it: one `set`, `trim`, the begin token on the first turn.
+    #[test]
+    fn llama3() {
+        let source = "{% set loop_messages = messages %}{% for message in loop_messages %}\
+            {% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' \
+            + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}\
+            {% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}\
+            {% if add_generation_prompt %}\
+            {{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+        insta::assert_snapshot!(render(source, &TURNS).unwrap(), @r"
+        <s><|start_header_id|>system<|end_header_id|>
+
+        Be <brief> & kind.<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+        Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+        Yes?<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+        Go<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+        ");
+    }
+
+    /// As Llama 3.1 has it: the date, whitespace control, methods of strings, undefined names.
+    #[test]
+    fn llama31() {
+        let source = r#"{{- bos_token }}
+            {%- if not date_string is defined %}
+                {%- set date_string = strftime_now("%d %b %Y") %}
+            {%- endif %}
+            {%- if messages[0]['role'] == 'system' %}
+                {%- set system = messages[0]['content'].strip() %}
+                {%- set messages = messages[1:] %}
+            {%- endif %}
+            {{- "Today: " + date_string + "\n" + system }}
+            {%- if tools is not none and tools is defined %}{{- "tools" }}{%- endif %}
+            {%- for message in messages %}
+                {{- '[' + message.role.upper() + ']' + message.content.lstrip() | tojson }}
+            {%- endfor %}"#;
+        let want = "<s>Today: 01 Jan 1970\nBe <brief> & kind.\
+            [USER]\"Hi \"[ASSISTANT]\"Yes?\"[USER]\"Go\"";
+        assert_eq!(render(source, &TURNS).unwrap(), want);
+    }
+
+    /// As Qwen has it: a default system prompt, a namespace, a walk from the end.
+    #[test]
+    fn qwen() {
+        let source = r"{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(last_query=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if message.role == 'assistant' and not message.content.startswith('<tool') %}
+        {%- set ns.last_query = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set content = message.content.split('</think>')[-1].lstrip('\n') %}
+        {{- '<|im_start|>' ~ message.role ~ ns.last_query ~ '\n' ~ content ~ '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}";
+        insta::assert_snapshot!(render(source, &TURNS).unwrap(), @r"
+        <|im_start|>system
+        Be <brief> & kind.<|im_end|>
+        <|im_start|>user
+         Hi <|im_end|>
+        <|im_start|>assistant2
+        Yes?<|im_end|>
+        <|im_start|>user
+        Go<|im_end|>
+        <|im_start|>assistant
+        ");
+    }
+
+    /// As Mistral has it: roles must alternate, and the template says so itself.
+    #[test]
+    fn mistral() {
+        let source = "{{ bos_token }}{% for message in messages %}\
+            {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+            {{ raise_exception('Conversation roles must alternate user/assistant/...') }}\
+            {% endif %}{% if message['role'] == 'user' %}\
+            {{ '[INST] ' + message['content'] + ' [/INST]' }}\
+            {% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}\
+            {% else %}{{ raise_exception('Only user and assistant roles!') }}{% endif %}\
+            {% endfor %}";
+        let want = "<s>[INST]  Hi  [/INST]Yes?</s>[INST] Go [/INST]";
+        assert_eq!(render(source, &TURNS[1..]).unwrap(), want);
+        let refusal = render(source, &TURNS).unwrap_err();
+        assert_eq!(refusal.value, "Conversation roles must alternate user/assistant/...");
+        assert_eq!(refusal.field, "messages");
+    }
+
+    #[test]
+    fn lines_of_blocks_leave_nothing_behind() {
+        let source = "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    \
+            {% endif %}\n{% endfor %}\n";
+        assert_eq!(render(source, &TURNS[..2]).unwrap(), "system\nuser\n");
+    }
+
+    #[test]
+    fn without_a_template_messages_are_lines() {
+        let template = ChatTemplate::new(None, None, None).unwrap();
+        let text = template.render(&chat(&TURNS[2..]), UNIX_EPOCH).unwrap();
+        assert_eq!(text, "assistant: Yes?\nuser: Go\nassistant:");
+        assert!(template.warning().is_some());
+        assert!(ChatTemplate::new(Some("{% if %}".into()), None, None).is_err());
+    }
+
+    #[test]
+    fn json_is_python_s() {
+        let source = "{{ {'b': [1, 2.5, true, none], 'a': \"<é'\\\"\"} | tojson }}";
+        let want = r#"{"a": "<é'\"", "b": [1, 2.5, true, null]}"#;
+        assert_eq!(render(source, &[]).unwrap(), want);
+    }
+}

@@ -1,0 +1,68 @@
+//! `/v1/chat/completions`: shapes, streams, log probabilities.
+
+use serde_json::json;
+
+use super::client::{answering, start, text};
+
+#[tokio::test]
+async fn a_whole_answer() {
+    let server = start(answering("At Walden")).await;
+    let messages = json!([
+        { "role": "developer", "content": "Be brief." },
+        { "role": "user", "content": [{ "type": "text", "text": "Where?" }] },
+    ]);
+    let reply = server.chat(json!({ "messages": messages, "max_completion_tokens": 8 })).await;
+    let body = reply.json();
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["id"], "chatcmpl-r0000000000000007");
+    assert_eq!(
+        body["choices"],
+        json!([{
+            "index": 0,
+            "message": { "role": "assistant", "content": "At Walden", "refusal": null },
+            "logprobs": null,
+            "finish_reason": "length",
+        }])
+    );
+    assert!(body["aqueduct"]["warnings"][0].as_str().unwrap().contains("no chat template"));
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    let want = "system: Be brief.\nuser: Where?\nassistant:";
+    assert_eq!(text().decode(&seen.prompt), want);
+    assert_eq!((seen.max_tokens, seen.sampling.logprobs), (8, None));
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_the_role() {
+    let server = start(answering("At Walden")).await;
+    let body = json!({ "messages": [{ "role": "user", "content": "?" }], "stream": true, "n": 2 });
+    let events = server.chat(body).await.events();
+    for choice in 0..2 {
+        assert_eq!(events[choice]["object"], "chat.completion.chunk");
+        assert_eq!(events[choice]["choices"][0]["index"], choice);
+        let delta = &events[choice]["choices"][0]["delta"];
+        assert_eq!(*delta, json!({ "role": "assistant", "content": "" }));
+        let mine = || {
+            let all = events[2..].iter().map(|event| &event["choices"][0]);
+            all.filter(move |one| one["index"] == choice)
+        };
+        let texts = mine().filter_map(|one| one["delta"]["content"].as_str());
+        assert_eq!(texts.collect::<String>(), "At Walden");
+        let last = mine().last().unwrap();
+        assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("length")));
+    }
+    assert!(events.iter().all(|event| event.get("usage").is_none()));
+}
+
+#[tokio::test]
+async fn log_probabilities_have_bytes() {
+    let server = start(answering("é—")).await;
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let body = json!({ "messages": messages, "logprobs": true, "top_logprobs": 1 });
+    let reply = server.chat(body).await.json();
+    let content = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let bytes = content.iter().flat_map(|entry| entry["bytes"].as_array().unwrap());
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    assert_eq!(bytes, "é—".as_bytes());
+    assert_eq!(content[0]["top_logprobs"][0]["bytes"], content[0]["bytes"]);
+    assert_eq!(content[0]["logprob"], -0.5);
+}

@@ -1,0 +1,133 @@
+//! A server on a real socket, and the plainest of clients.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
+use aqueduct_coordinator::metrics::Metrics;
+use aqueduct_coordinator::text::TextModel;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::script::Script;
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub script: Arc<Script>,
+}
+
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+pub fn text() -> Arc<TextModel> {
+    static TEXT: OnceLock<Arc<TextModel>> = OnceLock::new();
+    let load = || {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
+        let text = TextModel::load(&folder).unwrap().with_prompt_tokens_max(1000);
+        Arc::new(text)
+    };
+    TEXT.get_or_init(load).clone()
+}
+
+/// A script that answers with the tokens of `answer`.
+pub fn answering(answer: &str) -> Script {
+    Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }
+}
+
+pub async fn start(script: Script) -> Server {
+    start_with(script, ApiOptions::new("tiny")).await
+}
+
+pub async fn start_with(script: Script, options: ApiOptions) -> Server {
+    let script = Arc::new(script);
+    let generator =
+        Generator { text: text(), runtime: script.clone(), metrics: Arc::new(Metrics::new()) };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve(ApiState::new(generator, options), listener, std::future::pending()));
+    Server { address, script }
+}
+
+impl Server {
+    pub async fn post(&self, path: &str, body: &str) -> Reply {
+        self.send(&request("POST", path, body.as_bytes())).await
+    }
+
+    pub async fn completion(&self, body: Value) -> Reply {
+        self.post("/v1/completions", &body.to_string()).await
+    }
+
+    pub async fn chat(&self, body: Value) -> Reply {
+        self.post("/v1/chat/completions", &body.to_string()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(&request("GET", path, b"")).await
+    }
+
+    /// Whatever comes back until the server closes the connection.
+    pub async fn send(&self, bytes: &[u8]) -> Reply {
+        let exchange = async {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            // A server that has heard enough may close before everything is written.
+            let _ = stream.write_all(bytes).await;
+            let mut reply = Vec::new();
+            let _ = stream.read_to_end(&mut reply).await;
+            reply
+        };
+        let reply = tokio::time::timeout(DEADLINE, exchange).await.expect("no answer in time");
+        parse(&String::from_utf8(reply).unwrap())
+    }
+}
+
+pub fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let mut bytes = format!(
+        "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    )
+    .into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn parse(reply: &str) -> Reply {
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((reply, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { unchunk(body) } else { body.to_owned() };
+    Reply { status, head: head.to_lowercase(), body }
+}
+
+fn unchunk(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        body.push_str(&after[..size]);
+        rest = after[size..].trim_start_matches("\r\n");
+    }
+    body
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.body))
+    }
+
+    /// The objects of an event stream, which must end as it should.
+    pub fn events(&self) -> Vec<Value> {
+        let data = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+        let mut data: Vec<&str> = data.collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
+        data.into_iter().map(|one| serde_json::from_str(one).unwrap()).collect()
+    }
+}

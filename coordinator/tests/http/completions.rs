@@ -1,0 +1,209 @@
+//! `/v1/completions`: shapes, streams, several prompts, echo, log probabilities, stop strings.
+
+use std::sync::atomic::Ordering;
+
+use aqueduct_core::work::Outputs;
+use serde_json::{Value, json};
+
+use super::client::{answering, start, text};
+
+#[tokio::test]
+async fn a_whole_answer() {
+    let server = start(answering(" by the pond")).await;
+    let reply = server.completion(json!({ "prompt": "I lived", "seed": 5, "model": "tiny" })).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let body = reply.json();
+    let prompt_tokens = text().encode("I lived", true).unwrap().len();
+    let tokens = text().encode(" by the pond", false).unwrap().len();
+    assert_eq!(body["object"], "text_completion");
+    assert_eq!(body["id"], "cmpl-r0000000000000007");
+    assert_eq!(
+        body["choices"],
+        json!([{
+            "index": 0, "text": " by the pond", "logprobs": null, "finish_reason": "length",
+        }])
+    );
+    assert_eq!(
+        body["usage"],
+        json!({
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": tokens,
+            "total_tokens": prompt_tokens + tokens,
+        })
+    );
+    let figures = &body["aqueduct"];
+    assert_eq!(figures["retained_mass_per_layer"], json!([0.5, 0.5]));
+    assert_eq!(figures["memory_bytes"], 99);
+    assert_eq!(figures["dense_bytes"], (prompt_tokens + tokens) * 10);
+    assert_eq!(figures["prefill_seconds"], 0.25);
+    assert_eq!(figures["seed"], 5);
+    assert_eq!(figures["warnings"], json!([]));
+}
+
+#[tokio::test]
+async fn what_the_caller_asks_reaches_the_runtime() {
+    let server = start(answering("x")).await;
+    let body = json!({
+        "prompt": [5, 6, 7], "max_tokens": 3, "n": 2, "temperature": 0.5, "top_p": 0.9,
+        "top_k": -1, "seed": 11, "ignore_eos": true, "logprobs": 2, "user": "somebody",
+        "aqueduct": {
+            "policy": "h2o", "sinks": 2, "local": 600, "heavy": 9, "decay": 0.95, "window": 16,
+            "age_normalised": true, "chunk_tokens": 512, "deadline_ms": 1500,
+        },
+    });
+    let reply = server.completion(body).await.json();
+    let warnings = reply["aqueduct"]["warnings"].as_array().unwrap();
+    assert!(warnings[0].as_str().unwrap().starts_with("local = 600 was lowered to 511"));
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    assert_eq!(seen.prompt, [5, 6, 7]);
+    assert_eq!((seen.max_tokens, seen.choices, seen.chunk_tokens), (3, 2, 512));
+    assert_eq!((seen.sampling.temperature, seen.sampling.top_p), (0.5, 0.9));
+    assert_eq!((seen.sampling.top_k, seen.sampling.seed), (0, 11));
+    assert_eq!((seen.sampling.logprobs, seen.outputs), (Some(2), Outputs::None));
+    assert_eq!((seen.policy.sinks, seen.policy.local, seen.policy.heavy), (2, 600, 9));
+    assert_eq!((seen.policy.scoring.decay, seen.policy.scoring.window), (0.95, 16));
+    assert!(seen.policy.scoring.age_normalised && seen.eos.is_empty());
+    assert_eq!(seen.deadline.as_millis(), 1500);
+}
+
+#[tokio::test]
+async fn a_budget_in_one_number() {
+    let server = start(answering("x")).await;
+    for (asked, want) in [
+        (json!({ "max_tokens": 64 }), (4, 28, 32)),
+        (json!({ "policy": "window", "max_tokens": 64 }), (4, 60, 0)),
+    ] {
+        server.completion(json!({ "prompt": "a", "aqueduct": asked })).await;
+        let policy = server.script.seen.lock().unwrap().pop().unwrap().policy;
+        assert_eq!((policy.sinks, policy.local, policy.heavy), want);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_says_what_the_whole_answer_says() {
+    let server = start(answering(" — 😀 by the pond")).await;
+    let body = json!({
+        "prompt": "I", "max_tokens": 50, "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    let reply = server.completion(body).await;
+    assert!(reply.head.contains("content-type: text/event-stream"));
+    let mut events = reply.events();
+    let last = events.pop().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert!(last["usage"]["total_tokens"].as_u64().unwrap() > 1);
+    assert!(events.iter().all(|event| event["usage"].is_null()));
+    let texts = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap());
+    assert_eq!(texts.collect::<String>(), " — 😀 by the pond");
+    let end = events.last().unwrap();
+    assert_eq!(end["choices"][0]["finish_reason"], "length");
+    assert_eq!(end["aqueduct"]["memory_bytes"], 99);
+    let early = events.iter().rev().skip(1);
+    assert!(early.clone().all(|event| event["choices"][0]["finish_reason"].is_null()));
+    assert!(early.clone().all(|event| event.get("aqueduct").is_none()));
+}
+
+#[tokio::test]
+async fn several_prompts_and_choices_are_numbered_through() {
+    let server = start(answering(" yes")).await;
+    let body = json!({ "prompt": ["a b", "c", "d"], "n": 2, "echo": true, "max_tokens": 9 });
+    let whole = server.completion(body.clone()).await.json();
+    let choices = whole["choices"].as_array().unwrap();
+    let seen: Vec<_> = choices.iter().map(|one| (&one["index"], &one["text"])).collect();
+    let want = ["a b yes", "a b yes", "c yes", "c yes", "d yes", "d yes"].map(Value::from);
+    for (idx, (index, text)) in seen.iter().enumerate() {
+        assert_eq!((*index, *text), (&json!(idx), &want[idx]));
+    }
+    assert_eq!(seen.len(), 6);
+    assert_eq!(whole["aqueduct"].as_array().unwrap().len(), 3);
+
+    let mut body = body;
+    body["stream"] = json!(true);
+    let mut texts = vec![String::new(); 6];
+    for event in server.completion(body).await.events() {
+        let choice = &event["choices"][0];
+        texts[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+    }
+    assert_eq!(texts, want);
+
+    let lists = server.completion(json!({ "prompt": [[5], [6, 7]] })).await.json();
+    assert_eq!(lists["choices"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn log_probabilities_have_their_lists() {
+    let server = start(answering(" the pond")).await;
+    let ids = text().encode(" the pond", false).unwrap();
+    let body = json!({ "prompt": "I", "logprobs": 1 });
+    let logprobs = server.completion(body).await.json()["choices"][0]["logprobs"].clone();
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), ids.len());
+    assert_eq!(logprobs["tokens"][0], " the");
+    assert_eq!(logprobs["token_logprobs"][0], -0.5);
+    assert_eq!(logprobs["top_logprobs"][0], json!({ " the": -0.5 }));
+    assert_eq!((&logprobs["text_offset"][0], &logprobs["text_offset"][1]), (&json!(0), &json!(4)));
+    let none = server.completion(json!({ "prompt": "I", "logprobs": 0 })).await.json();
+    assert!(none["choices"][0]["logprobs"]["top_logprobs"].is_null());
+    assert_eq!(none["choices"][0]["logprobs"]["token_logprobs"][0], -0.5);
+}
+
+#[tokio::test]
+async fn echo_scores_the_prompt_without_generating() {
+    let server = start(answering("never")).await;
+    let prompt = "Time is but the stream";
+    let ids = text().encode(prompt, true).unwrap();
+    let body = json!({ "prompt": prompt, "echo": true, "logprobs": 1, "max_tokens": 0 });
+    for stream in [false, true] {
+        let mut body = body.clone();
+        body["stream"] = json!(stream);
+        let reply = server.completion(body).await;
+        let (choice, end) = if stream {
+            let events = reply.events();
+            (events[0]["choices"][0].clone(), events.last().unwrap()["choices"][0].clone())
+        } else {
+            (reply.json()["choices"][0].clone(), reply.json()["choices"][0].clone())
+        };
+        assert_eq!((&choice["text"], &end["finish_reason"]), (&json!(prompt), &json!("length")));
+        let logprobs = &choice["logprobs"];
+        assert_eq!(logprobs["tokens"].as_array().unwrap().len(), ids.len());
+        assert_eq!(logprobs["token_logprobs"][0], Value::Null);
+        assert_eq!(logprobs["top_logprobs"][0], Value::Null);
+        assert_eq!(logprobs["token_logprobs"][1], -0.5);
+        let offsets: Vec<usize> = serde_json::from_value(logprobs["text_offset"].clone()).unwrap();
+        for (offset, token) in offsets.iter().zip(logprobs["tokens"].as_array().unwrap()) {
+            assert!(prompt[*offset..].starts_with(token.as_str().unwrap()));
+        }
+    }
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    assert_eq!((seen.max_tokens, seen.outputs), (0, Outputs::Logprobs(1)));
+}
+
+#[tokio::test]
+async fn stop_strings_end_a_choice_across_tokens() {
+    let server = start(answering(" one two three four")).await;
+    let body = json!({ "prompt": "a", "stop": ["o th", "four"], "max_tokens": 40, "n": 2 });
+    let reply = server.completion(body).await.json();
+    for choice in 0..2 {
+        assert_eq!(reply["choices"][choice]["text"], " one tw");
+        assert_eq!(reply["choices"][choice]["finish_reason"], "stop");
+    }
+    assert_eq!(server.script.stopped.load(Ordering::SeqCst), 2);
+
+    let body = json!({ "prompt": "a", "stop": "four!", "max_tokens": 40, "stream": true });
+    let events = server.completion(body).await.events();
+    let texts = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap());
+    assert_eq!(texts.collect::<String>(), " one two three four");
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+}
+
+#[tokio::test]
+async fn an_end_token_is_counted_and_not_shown() {
+    let mut script = answering("done");
+    script.answer.push(0);
+    let tokens = script.answer.len();
+    let server = start(script).await;
+    let reply = server.completion(json!({ "prompt": "a", "logprobs": 0 })).await.json();
+    let choice = &reply["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("done"), &json!("stop")));
+    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), tokens - 1);
+    assert_eq!(reply["usage"]["completion_tokens"], tokens);
+}

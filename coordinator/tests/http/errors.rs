@@ -1,0 +1,197 @@
+//! What is wrong is refused, by name, and the next request works.
+
+use std::time::Duration;
+
+use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion};
+use aqueduct_coordinator::submit::RequestError;
+use aqueduct_core::Refusal;
+use aqueduct_core::work::FailureKind;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::client::{answering, request, start, start_with};
+use super::script::Script;
+
+#[tokio::test]
+async fn wrong_fields_are_named() {
+    let server = start(answering("x")).await;
+    let check = async |field: &str, value: Value, param: &str| {
+        let mut body = json!({ "prompt": "a" });
+        body[field] = value;
+        let reply = server.completion(body.clone()).await;
+        assert_eq!(reply.status, 400, "{body}");
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], param, "{body} gave {error}");
+        assert_eq!(error["type"], "invalid_request_error");
+        assert!(error["code"].is_null());
+    };
+    check("tools", json!([{ "type": "function" }]), "tools").await;
+    check("response_format", json!({ "type": "json_object" }), "response_format").await;
+    check("logit_bias", json!({ "5": 1 }), "logit_bias").await;
+    check("presence_penalty", json!(0.1), "presence_penalty").await;
+    check("frequency_penalty", json!(-1), "frequency_penalty").await;
+    check("best_of", json!(3), "best_of").await;
+    check("suffix", json!("end"), "suffix").await;
+    check("temperature", json!("hot"), "temperature").await;
+    check("temperature", json!(3), "temperature").await;
+    check("top_p", json!(0), "top_p").await;
+    check("top_k", json!(-2), "top_k").await;
+    check("n", json!(0), "n").await;
+    check("n", json!(65), "n").await;
+    check("logprobs", json!(21), "logprobs").await;
+    check("logprobs", json!(true), "logprobs").await;
+    check("max_tokens", json!(-1), "max_tokens").await;
+    check("max_tokens", json!(1u64 << 40), "max_tokens").await;
+    check("stop", json!(vec!["x"; 17]), "stop").await;
+    check("stop", json!(5), "stop").await;
+    check("seed", json!(1.5), "seed").await;
+    check("stream", json!("yes"), "stream").await;
+    check("prompt", json!(null), "prompt").await;
+    check("prompt", json!(""), "prompt").await;
+    check("prompt", json!([]), "prompt").await;
+    check("prompt", json!([[1], []]), "prompt").await;
+    check("prompt", json!(["a", 5]), "prompt").await;
+    check("prompt", json!([1, -5]), "prompt").await;
+    check("prompt", json!([4096]), "prompt token").await;
+    check("prompt", json!("word ".repeat(2000)), "prompt").await;
+    check("prompt", json!(vec!["a"; 65]), "n times prompts").await;
+    check("aqueduct", json!({ "policy": "lru" }), "policy").await;
+    check("aqueduct", json!({ "heavvy": 5 }), "aqueduct.heavvy").await;
+    check("aqueduct", json!({ "heavy": -5 }), "aqueduct.heavy").await;
+    check("aqueduct", json!({ "chunk_tokens": 0 }), "chunk_tokens").await;
+    check("aqueduct", json!({ "decay": 2 }), "decay").await;
+    check("aqueduct", json!({ "max_tokens": 99, "local": 5 }), "max_tokens").await;
+    check("aqueduct", json!({ "max_tokens": 99, "policy": "dense" }), "max_tokens").await;
+    check("aqueduct", json!([]), "aqueduct").await;
+    assert!(server.script.seen.lock().unwrap().is_empty());
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn values_that_ask_for_nothing_are_fine() {
+    let server = start(answering("x")).await;
+    let body = json!({
+        "prompt": "a", "tools": [], "tool_choice": "none", "response_format": { "type": "text" },
+        "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "best_of": 1,
+        "suffix": null, "user": "u", "metadata": { "a": [1] }, "stop": null, "seed": -1,
+    });
+    let reply = server.completion(body).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+}
+
+#[tokio::test]
+async fn wrong_messages_are_named() {
+    let server = start(answering("x")).await;
+    let check = async |messages: Value, param: &str| {
+        let reply = server.chat(json!({ "messages": messages })).await;
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)));
+    };
+    check(json!([]), "messages").await;
+    check(json!("hello"), "messages").await;
+    check(json!([{ "content": "no role" }]), "messages").await;
+    check(json!([{ "role": "tool", "content": "x" }]), "messages[0].role").await;
+    let image = json!([{ "type": "image_url", "image_url": {} }]);
+    check(json!([{ "role": "user", "content": image }]), "messages[0].content type").await;
+    let top = json!({ "messages": [{ "role": "user", "content": "" }], "top_logprobs": 2 });
+    assert_eq!(server.chat(top).await.json()["error"]["param"], "top_logprobs");
+}
+
+#[tokio::test]
+async fn what_is_not_json_is_refused() {
+    let server = start(answering("x")).await;
+    let deep = format!("{{\"prompt\": {}", "[".repeat(100_000));
+    let nested = format!("{{\"x\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
+    for body in ["", "{", "[]", "null", "5", "{\"prompt\": \"a\"} x", &deep] {
+        let reply = server.post("/v1/completions", body).await;
+        assert_eq!(reply.status, 400);
+        assert!(reply.json()["error"]["message"].is_string());
+    }
+    assert_eq!(server.post("/v1/completions", &nested).await.json()["error"]["param"], "prompt");
+    let reply =
+        server.send(&request("POST", "/v1/completions", b"{\"prompt\": \"\xff\xfe\"}")).await;
+    assert_eq!(reply.status, 400);
+}
+
+#[tokio::test]
+async fn errors_of_the_runtime_have_their_status() {
+    let failed = |kind| RequestError::Failed { kind, message: "why".into() };
+    let busy = RequestError::Busy { queued: 9, retry_after: Duration::from_secs(7) };
+    for (error, status) in [
+        (RequestError::Refused(Refusal::new("prompt", "x", "shorter")), 400),
+        (busy, 429),
+        (RequestError::Unavailable("no worker".into()), 503),
+        (RequestError::Deadline(Duration::from_secs(1)), 504),
+        (failed(FailureKind::Internal), 500),
+        (failed(FailureKind::Peer), 503),
+    ] {
+        let server = start(Script { refuse: Some(error.clone()), ..Script::default() }).await;
+        let reply = server.completion(json!({ "prompt": "a", "stream": true })).await;
+        assert_eq!(reply.status, status, "{}", reply.body);
+        assert_eq!(reply.head.contains("retry-after: 7"), status == 429);
+        assert_eq!(reply.json()["error"]["message"], error.to_string());
+
+        let server = start(Script { fail: Some(error.clone()), ..Script::default() }).await;
+        assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, status);
+        let events = server.completion(json!({ "prompt": "a", "stream": true })).await.events();
+        assert_eq!(events.last().unwrap()["error"]["message"], error.to_string());
+    }
+}
+
+#[tokio::test]
+async fn other_models_paths_and_methods() {
+    let server = start(answering("x")).await;
+    let reply = server.completion(json!({ "prompt": "a", "model": "gpt-9" })).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
+    assert_eq!(server.get("/v1/nothing").await.status, 404);
+    assert_eq!(server.get("/v1/nothing").await.json()["error"]["type"], "invalid_request_error");
+    assert_eq!(server.get("/v1/completions").await.status, 405);
+    assert!(server.get("/v1/completions").await.json()["error"]["message"].is_string());
+}
+
+#[tokio::test]
+async fn bodies_are_bounded_and_must_come() {
+    let options = ApiOptions {
+        body_bytes_max: 1000,
+        read_timeout: Duration::from_millis(100),
+        ..ApiOptions::new("tiny")
+    };
+    let server = start_with(answering("x"), options).await;
+    let reply = server.completion(json!({ "prompt": "a".repeat(2000) })).await;
+    assert_eq!(reply.status, 413);
+    let mut slow = request("POST", "/v1/completions", &[b'{'; 500]);
+    slow.truncate(slow.len() - 100);
+    assert_eq!(server.send(&slow).await.status, 408);
+    // A head that never ends: the connection is closed, here by the bound on its time.
+    server.send(b"POST /v1/completions HTTP/1.1\r\nHost:").await;
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn garbage_on_the_port_harms_nobody() {
+    let server = start(answering("x")).await;
+    let mut noise = 1u32;
+    for length in [1, 10, 1000, 100_000] {
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (noise >> 24) as u8
+            })
+            .chain(*b"\r\n\r\n")
+            .collect();
+        assert_ne!(server.send(&bytes).await.status, 200);
+    }
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+proptest! {
+    #[test]
+    fn no_body_makes_the_parsers_fall(
+        bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        name in "(prompt|messages|stop|n|logprobs|aqueduct|stream_options|logit_bias)",
+        value in "[\\[\\]{}\":,0-9a-z.\\-]{0,24}",
+    ) {
+        let _ = (parse_completion(&bytes), parse_chat(&bytes));
+        let body = format!("{{\"prompt\": \"a\", \"{name}\": {value}}}");
+        let _ = (parse_completion(body.as_bytes()), parse_chat(body.as_bytes()));
+    }
+}

@@ -1,0 +1,8 @@
+//! The HTTP API over a real socket, in front of a scripted runtime.
+
+mod chat;
+mod client;
+mod completions;
+mod errors;
+mod script;
+mod service;

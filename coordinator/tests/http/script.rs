@@ -1,0 +1,143 @@
+//! A runtime that says what a test tells it to, in the order of the protocol.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aqueduct_coordinator::generation::{Load, Submit, Updates};
+use aqueduct_coordinator::submit::{PrefillReport, RequestError, Submission, Update};
+use aqueduct_core::work::{ChunkReport, Emitted, Outputs, RetainedMass, TokenLogprob};
+use aqueduct_core::{RequestId, TokenId};
+use futures::future::BoxFuture;
+
+/// Answers every request with the same tokens.
+#[derive(Default)]
+pub struct Script {
+    /// Given to every choice, then the choice ends by length, or by `eos` if that is among them.
+    pub answer: Vec<TokenId>,
+    /// Instead of accepting.
+    pub refuse: Option<RequestError>,
+    /// After the prefill, instead of tokens.
+    pub fail: Option<RequestError>,
+    /// After the prefill, wait for ever.
+    pub hang: bool,
+    /// What was asked.
+    pub seen: Mutex<Vec<Submission>>,
+    /// Requests dropped before their end.
+    pub cancelled: Arc<AtomicUsize>,
+    /// Calls of `stop_choice`.
+    pub stopped: Arc<AtomicUsize>,
+}
+
+struct Scripted {
+    updates: VecDeque<Result<Update, RequestError>>,
+    hang: bool,
+    ended: bool,
+    cancelled: Arc<AtomicUsize>,
+    stopped: Arc<AtomicUsize>,
+}
+
+impl Submit for Script {
+    fn submit(
+        &self,
+        submission: Submission,
+    ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>> {
+        let result = match &self.refuse {
+            Some(error) => Err(error.clone()),
+            None => Ok(Box::new(self.script(&submission)) as Box<dyn Updates>),
+        };
+        self.seen.lock().unwrap().push(submission);
+        Box::pin(async { result })
+    }
+
+    fn load(&self) -> Load {
+        Load { ready: true, running: 1, waiting: 2, token_bytes: 10 }
+    }
+}
+
+impl Script {
+    fn script(&self, submission: &Submission) -> Scripted {
+        let (policy, clamps) = submission.policy.clamped(submission.chunk_tokens);
+        let request = RequestId(7);
+        let mut updates = vec![Update::Accepted { request, chunk_count: 1, policy, clamps }];
+        if let Outputs::Logprobs(top) = submission.outputs {
+            let entry = |token: &TokenId| (logprob(*token), vec![logprob(9); top as usize]);
+            let entries = submission.prompt[1..].iter().map(entry).collect();
+            updates.push(Update::PromptLogprobs { start: 1, entries });
+        }
+        updates.push(Update::Prefilled(Box::new(PrefillReport {
+            retained: vec![RetainedMass { kept: 1.0, total: 2.0 }; 2],
+            last: ChunkReport { memory_bytes: 99, memory_tokens: 5, ..ChunkReport::default() },
+            elapsed: Duration::from_millis(250),
+            chunks_retried: 0,
+        })));
+        let mut updates: VecDeque<_> = updates.into_iter().map(Ok).collect();
+        match &self.fail {
+            Some(error) => updates.push_back(Err(error.clone())),
+            None if submission.max_tokens > 0 && !self.hang => {
+                updates.extend(self.tokens(submission).into_iter().map(Ok));
+            }
+            None => {}
+        }
+        Scripted {
+            updates,
+            hang: self.hang,
+            ended: false,
+            cancelled: self.cancelled.clone(),
+            stopped: self.stopped.clone(),
+        }
+    }
+
+    /// Choices take turns, as they do when they are decoded together.
+    fn tokens(&self, submission: &Submission) -> Vec<Update> {
+        let answer = &self.answer[..self.answer.len().min(submission.max_tokens as usize)];
+        let top = submission.sampling.logprobs.unwrap_or(0) as usize;
+        let mut updates = Vec::new();
+        for (token_idx, token) in (0..).zip(answer) {
+            updates.extend((0..submission.choices).map(|choice| {
+                Update::Token(Box::new(Emitted {
+                    request: RequestId(7),
+                    choice,
+                    token_idx,
+                    token: *token,
+                    logprob: -0.5,
+                    top: vec![logprob(*token); top.min(1)],
+                }))
+            }));
+        }
+        let eos = answer.last().is_some_and(|last| submission.eos.contains(last));
+        updates.extend((0..submission.choices).map(|choice| Update::ChoiceDone { choice, eos }));
+        updates
+    }
+}
+
+fn logprob(token: TokenId) -> TokenLogprob {
+    TokenLogprob { token, logprob: -0.5 }
+}
+
+impl Updates for Scripted {
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Update, RequestError>>> {
+        Box::pin(async {
+            match self.updates.pop_front() {
+                None if self.hang => std::future::pending().await,
+                next => {
+                    self.ended = next.is_none();
+                    next
+                }
+            }
+        })
+    }
+
+    fn stop_choice(&mut self, _choice: u32) {
+        self.stopped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The server itself: models, health, metrics, clients that go away, shutdown.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
+use aqueduct_coordinator::metrics::Metrics;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::client::{DEADLINE, answering, request, start, text};
+use super::script::Script;
+
+async fn until(what: &AtomicUsize, count: usize) {
+    let reached = async {
+        while what.load(Ordering::SeqCst) < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, reached).await.expect("did not happen in time");
+}
+
+#[tokio::test]
+async fn models_health_and_metrics() {
+    let server = start(answering("some words")).await;
+    let models = server.get("/v1/models").await.json();
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("tiny")));
+    assert_eq!(server.get("/v1/models/tiny").await.json()["object"], "model");
+    assert_eq!(server.get("/v1/models/other").await.status, 404);
+    assert_eq!(server.get("/health").await.status, 200);
+    server.completion(json!({ "prompt": "a" })).await;
+    server.completion(json!({ "prompt": "a", "aqueduct": { "chunk_tokens": 8 } })).await;
+    let metrics = server.get("/metrics").await;
+    assert!(metrics.head.contains("openmetrics-text"));
+    for line in [
+        "requests_total{outcome=\"Finished\"} 2",
+        "time_to_first_token_seconds_count 2",
+        "prompt_tokens_total 2",
+        "num_requests_waiting 2",
+        "clamps_total 2",
+    ] {
+        assert!(metrics.body.lines().any(|seen| seen == line), "{line}: {}", metrics.body);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_cancels_its_request() {
+    let server = start(Script { hang: true, ..Script::default() }).await;
+    for (round, stream) in [false, true].into_iter().enumerate() {
+        let body = json!({ "prompt": ["a", "b"], "stream": stream }).to_string();
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(&request("POST", "/v1/completions", body.as_bytes())).await.unwrap();
+        if stream {
+            client.read_u8().await.unwrap();
+        } else {
+            let script = &server.script;
+            let accepted = async {
+                while script.seen.lock().unwrap().len() < 2 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, accepted).await.unwrap();
+        }
+        drop(client);
+        until(&server.script.cancelled, 2 * (round + 1)).await;
+    }
+    let metrics = server.get("/metrics").await.body;
+    assert!(metrics.contains("requests_total{outcome=\"Cancelled\"} 4"), "{metrics}");
+}
+
+#[tokio::test]
+async fn shutdown_ends_the_server() {
+    let runtime = Arc::new(answering("x"));
+    let generator = Generator { text: text(), runtime, metrics: Arc::new(Metrics::new()) };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    let state = ApiState::new(generator, ApiOptions::new("tiny"));
+    let server = tokio::spawn(serve(state, listener, shutdown));
+    let idle = TcpStream::connect(address).await.unwrap();
+    stop.send(()).unwrap();
+    tokio::time::timeout(DEADLINE, server).await.expect("still serving").unwrap();
+    drop(idle);
+    assert!(TcpStream::connect(address).await.is_err());
+}

@@ -1,0 +1,143 @@
+//! Tokenisers against the Hugging Face library: from GGUF metadata, and the shipped model's.
+//! The fixtures are made by `tokenizers/make.py`.
+
+use std::path::{Path, PathBuf};
+
+use aqueduct_coordinator::text::{Start, TextError, TextModel};
+use proptest::prelude::*;
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokenizers").join(name)
+}
+
+fn shipped() -> TextModel {
+    TextModel::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../model")).unwrap()
+}
+
+/// Tokens to text one by one, as a stream would have it.
+fn streamed(text: &TextModel, tokens: &[u32], start: Start) -> String {
+    let mut detokenizer = text.detokenizer(start);
+    let mut got: String = tokens.iter().map(|token| text.push(&mut detokenizer, *token)).collect();
+    got += &detokenizer.finish();
+    got
+}
+
+#[test]
+fn gguf_tokenisers_agree_with_hugging_face() {
+    for name in ["qwen2", "llama3", "llama2"] {
+        let text = TextModel::load(&fixture(&format!("{name}.gguf"))).unwrap();
+        let rows = std::fs::read_to_string(fixture(&format!("{name}.json"))).unwrap();
+        let rows: Vec<Value> = serde_json::from_str(&rows).unwrap();
+        for row in rows {
+            let want: Vec<u32> = serde_json::from_value(row["ids"].clone()).unwrap();
+            let got = text.encode(row["text"].as_str().unwrap(), true).unwrap();
+            assert_eq!(got, want, "{name}: {}", row["text"]);
+            assert_eq!(text.decode(&got), row["decoded"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_sentence_piece_answer_has_no_leading_space_and_a_continuation_has() {
+    let text = TextModel::load(&fixture("llama2.gguf")).unwrap();
+    let tokens = text.encode("the pond", false).unwrap();
+    assert_eq!(streamed(&text, &tokens, Start::Text), "the pond");
+    assert_eq!(streamed(&text, &tokens, Start::Continuation), " the pond");
+}
+
+#[test]
+fn the_shipped_model_has_an_end_token_and_a_vocabulary() {
+    let text = shipped();
+    assert_eq!(text.eos(), [0]);
+    assert_eq!(text.vocab(), 4096);
+    assert!(text.template().warning().is_some());
+    assert_eq!(text.decode(&[0, 1, 2]), "");
+    assert_eq!(text.token_bytes(0), b"<|endoftext|>");
+    assert_eq!(text.token_bytes(u32::MAX), b"");
+}
+
+#[test]
+fn refuses_prompts_that_are_too_long_and_tokens_that_do_not_exist() {
+    let text = shipped().with_prompt_tokens_max(8);
+    assert!(text.encode("eight tokens or fewer", true).is_ok());
+    let refusal = text.encode(&"many words ".repeat(20), true).unwrap_err();
+    assert_eq!(refusal.bound, "at most 8 tokens long");
+    assert_eq!(text.encode(&"a".repeat(1 << 20), true).unwrap_err().value, "1048576 bytes");
+    assert_eq!(text.check(&[5, 4096]).unwrap_err().value, "4096");
+    assert!(text.check(&[0; 9]).is_err());
+}
+
+#[test]
+fn broken_files_are_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = || TextModel::load(folder.path()).err().unwrap();
+    assert!(matches!(load(), TextError::Read { .. }));
+    std::fs::write(folder.path().join("tokenizer.json"), "{\"model\": 1").unwrap();
+    assert!(load().to_string().contains("tokenizer.json"));
+
+    let whole = std::fs::read(fixture("llama2.gguf")).unwrap();
+    let path = folder.path().join("model.gguf");
+    for bytes in [0, 3, 20, 100, whole.len() / 2, whole.len() - 40] {
+        std::fs::write(&path, &whole[..bytes]).unwrap();
+        assert!(TextModel::load(&path).is_err(), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn settings_of_a_folder_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tokenizer.json");
+    std::fs::copy(model, folder.path().join("tokenizer.json")).unwrap();
+    put("config.json", r#"{"vocab_size": 5000, "bos_token_id": 1, "eos_token_id": 1}"#);
+    put("generation_config.json", r#"{"eos_token_id": [0, 2]}"#);
+    put(
+        "tokenizer_config.json",
+        r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [
+            {"name": "tool_use", "template": "no"},
+            {"name": "default", "template": "{{ bos_token }}|{{ eos_token }}"}]}"#,
+    );
+    let text = TextModel::load(folder.path()).unwrap();
+    assert_eq!((text.eos(), text.vocab()), ([2, 0].as_slice(), 5000));
+    let rendered = text.template().render(&[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(rendered, "<|im_start|>|<|im_end|>");
+    put("chat_template.jinja", "from the file");
+    let text = TextModel::load(folder.path()).unwrap();
+    let rendered = text.template().render(&[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(rendered, "from the file");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn texts_come_back(words in "\\PC{0,60}") {
+        let library = library();
+        let text = shipped_once();
+        let tokens = text.encode(&words, true).unwrap();
+        prop_assert_eq!(text.decode(&tokens), library.decode(&tokens, true).unwrap());
+        prop_assert_eq!(streamed(text, &tokens, Start::Text), text.decode(&tokens));
+    }
+
+    #[test]
+    fn any_tokens_stream_as_the_library_decodes_them(
+        tokens in proptest::collection::vec(0u32..4096, 0..40),
+    ) {
+        let want = library().decode(&tokens, true).unwrap();
+        prop_assert_eq!(streamed(shipped_once(), &tokens, Start::Text), want);
+    }
+}
+
+fn shipped_once() -> &'static TextModel {
+    static MODEL: std::sync::OnceLock<TextModel> = std::sync::OnceLock::new();
+    MODEL.get_or_init(shipped)
+}
+
+fn library() -> &'static tokenizers::Tokenizer {
+    static LIBRARY: std::sync::OnceLock<tokenizers::Tokenizer> = std::sync::OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tokenizer.json");
+        tokenizers::Tokenizer::from_file(path).unwrap()
+    })
+}
