@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use aqueduct_tidy::manifest::workspace_pins;
-use aqueduct_tidy::rules::{arrows, banned, budgets, comments, layout, mentions, versions};
+use aqueduct_tidy::rules::{arrows, banned, budgets, comments, layout, links, mentions, versions};
 use aqueduct_tidy::{Finding, Ratchet, RustFile, Tree, ratchet};
 
 static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::open().unwrap());
@@ -58,6 +58,15 @@ fn no_paths_of_one_machine() {
         if let Some(text) = TREE.text(path).unwrap() {
             findings.extend(mentions::check(path, &text));
         }
+    }
+    expect_none(findings);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut findings = Vec::new();
+    for path in TREE.paths.iter().filter(|path| path.ends_with(".md")) {
+        findings.extend(links::check(path, &TREE.required_text(path).unwrap(), &TREE.paths));
     }
     expect_none(findings);
 }
