@@ -3,6 +3,7 @@
 
 Needs torch, transformers, safetensors, gguf.
     make_models.py OUT [--only NAME,...] [--shipped model]
+    make_models.py worker/engine/tests/transformers --fixture
 
 OUT gets, for every case, a Hugging Face folder or a .gguf file of the same weights, a token
 file, the f32 logits (eager attention) as safetensors tensor `logits`, and cases.json, which
@@ -18,12 +19,10 @@ from safetensors.torch import save_file
 
 import gguf_files
 
-VOCAB, WIDTH, FFN, LAYERS = 160, 64, 96, 3
 TOKENS = 75
-
-TINY = dict(vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FFN,
-            num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=512, initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+TINY = dict(vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+            initializer_range=0.2, bos_token_id=0, eos_token_id=0)
 LLAMA3 = dict(rope_type='llama3', rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
@@ -52,6 +51,10 @@ MODELS = {
 GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0']
+# What is committed beside the engine's tests: smaller still, one case for each family.
+FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
+
+FIXTURE_TOKENS = 40
 
 
 def make(name):
@@ -75,9 +78,9 @@ def read(folder):
 class Cases:
     """Writes the cases and remembers them."""
 
-    def __init__(self, out):
+    def __init__(self, out, tokens):
         self.out, self.list = out, []
-        ids = torch.randint(0, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(7))
+        ids = torch.randint(0, TINY['vocab_size'], (tokens,), generator=torch.Generator().manual_seed(7))
         self.ids = ids[None]
         self.tokens = 'tokens.txt'
         (out / self.tokens).write_text(' '.join(map(str, ids.tolist())) + '\n')
@@ -127,14 +130,13 @@ def old_layout(cases, name):
     cases.add(path, model)
 
 
-def gguf_cases(cases, name):
-    for kind in GGUF_TYPES:
-        model = make(name)
-        path = f'{name}-{kind}.gguf'
-        stored = gguf_files.write(cases.out / path, model, kind)
-        # What the file holds, not what was written: quantisation is the file's, not ours.
-        model.load_state_dict(stored, strict=False)
-        cases.add(path, model)
+def gguf_case(cases, name, kind):
+    model = make(name)
+    path = f'{name}-{kind}.gguf'
+    stored = gguf_files.write(cases.out / path, model, kind)
+    # What the file holds, not what was written: quantisation is the file's, not ours.
+    model.load_state_dict(stored, strict=False)
+    cases.add(path, model)
 
 
 def shipped_cases(cases, folder):
@@ -151,20 +153,49 @@ def shipped_cases(cases, folder):
         cases.add(path, model)
 
 
+def shrink():
+    TINY.update(FIXTURE)
+    for _, changes in MODELS.values():
+        if 'head_dim' in changes:
+            changes['head_dim'] = 16
+
+
+def fixture_cases(cases):
+    path = 'llama31-bfloat16'
+    make('llama31').to(torch.bfloat16).save_pretrained(cases.out / path)
+    cases.add(path, read(cases.out / path))
+    gguf_case(cases, 'mistral-window', 'Q8_0')
+    gguf_case(cases, 'qwen2-yarn', 'Q4_0')
+    path = 'qwen3-float16'
+    make('qwen3').to(torch.float16).save_pretrained(cases.out / path)
+    cases.add(path, read(cases.out / path))
+
+
+def all_cases(cases, names):
+    for name in names:
+        hf_cases(cases, name)
+        if name in GGUF_MODELS:
+            for kind in GGUF_TYPES:
+                gguf_case(cases, name, kind)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path)
     parser.add_argument('--only', help='comma-separated names of models')
+    parser.add_argument('--fixture', action='store_true', help='only the committed cases')
     parser.add_argument('--shipped', type=Path, help='a folder with a tokenizer.json')
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    cases = Cases(args.out)
-    for name in args.only.split(',') if args.only else MODELS:
-        hf_cases(cases, name)
-        if name in GGUF_MODELS:
-            gguf_cases(cases, name)
+    if args.fixture:
+        shrink()
+    cases = Cases(args.out, FIXTURE_TOKENS if args.fixture else TOKENS)
+    if args.fixture:
+        fixture_cases(cases)
+    else:
+        all_cases(cases, args.only.split(',') if args.only else MODELS)
     if args.shipped:
         shipped_cases(cases, args.shipped)
     print(f'{len(cases.list)} cases in {args.out}')

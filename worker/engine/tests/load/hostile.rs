@@ -42,7 +42,8 @@ proptest! {
     #[test]
     fn damaged_configurations(flips in flips(400), keep in 0usize..400) {
         let text = config().to_string();
-        let folder = hf_folder(&config()).with("config.json", damaged(text.as_bytes(), &flips, keep));
+        let cut = damaged(text.as_bytes(), &flips, keep);
+        let folder = hf_folder(&config()).with("config.json", cut);
         let _ = load(folder.path());
         let folder = folder.with("config.json", damaged(text.as_bytes(), &flips, usize::MAX));
         let _ = load(folder.path());

@@ -191,3 +191,88 @@ fn slides(layer_type: &str) -> Result<bool, Refusal> {
         name => Err(Refusal::new("layer_types", name, "full_attention or sliding_attention")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(changes: Value) -> Config {
+        let mut config = json!({
+            "vocab_size": 32,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+        });
+        for (key, value) in changes.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        serde_json::from_value(config).unwrap()
+    }
+
+    #[test]
+    fn windows_are_those_of_each_family() {
+        let check = |family, changes: Value, want: [Option<u32>; 3]| {
+            assert_eq!(config(changes).windows(family).unwrap(), want, "{family:?}");
+        };
+        let (none, all) = ([None; 3], [Some(9); 3]);
+        check(Family::Llama, json!({ "sliding_window": 9 }), none);
+        check(Family::Mistral, json!({ "sliding_window": 9 }), all);
+        check(Family::Mistral, json!({ "sliding_window": null }), none);
+        check(Family::Mistral, json!({}), [Some(4096); 3]);
+        check(Family::Qwen2, json!({ "sliding_window": 9 }), none);
+        let used = json!({ "sliding_window": 9, "use_sliding_window": true });
+        check(Family::Qwen2, used, none); // its first 28 layers see everything
+        let from_1 = json!({
+            "sliding_window": 9, "use_sliding_window": true, "max_window_layers": 1,
+        });
+        check(Family::Qwen2, from_1, [None, Some(9), Some(9)]);
+        let named = json!({
+            "sliding_window": 9, "use_sliding_window": true,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        });
+        check(Family::Qwen3, named, [Some(9), None, Some(9)]);
+    }
+
+    #[test]
+    fn windows_that_make_no_sense_are_refused() {
+        let check = |changes: Value, field: &str| {
+            let refusal = config(changes).windows(Family::Qwen3).unwrap_err();
+            assert_eq!(refusal.field, field);
+        };
+        check(json!({ "layer_types": ["full_attention"] }), "layer_types count");
+        let odd = json!({ "layer_types": ["full_attention", "full_attention", "linear"] });
+        check(odd, "layer_types");
+        check(json!({ "sliding_window": 0, "use_sliding_window": true }), "sliding_window");
+    }
+
+    #[test]
+    fn what_is_absent_is_inferred() {
+        let shape = config(json!({})).shape().unwrap();
+        assert_eq!((shape.head_dim, shape.kv_heads, shape.max_positions), (8, 4, 0));
+        let odd = config(json!({ "num_attention_heads": 5 })).shape().unwrap_err();
+        assert_eq!(odd.field, "hidden_size");
+    }
+
+    #[test]
+    fn both_layouts_of_rope_are_read() {
+        let rope = |changes: Value| {
+            let config = config(changes);
+            rope::rope(&config.rope, &config.shape().unwrap()).ok()
+        };
+        let old = rope(json!({
+            "rope_theta": 5e5,
+            "rope_scaling": { "rope_type": "linear", "type": "linear", "factor": 4.0 },
+        }));
+        let flat = json!({ "rope_theta": 5e5, "rope_type": "linear", "factor": 4.0 });
+        let nested = json!({ "full_attention": flat, "sliding_attention": flat });
+        assert!(old.is_some());
+        assert_eq!(rope(json!({ "rope_parameters": flat })), old);
+        assert_eq!(rope(json!({ "rope_parameters": nested })), old);
+        let mut differing = nested;
+        differing["sliding_attention"]["rope_theta"] = json!(1e4);
+        assert_eq!(rope(json!({ "rope_parameters": differing })), None);
+    }
+}
