@@ -47,7 +47,7 @@ async fn a_stream_begins_with_the_role() {
         };
         let texts = mine().filter_map(|one| one["delta"]["content"].as_str());
         assert_eq!(texts.collect::<String>(), "At Walden");
-        let last = mine().last().unwrap();
+        let last = mine().next_back().unwrap();
         assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("length")));
     }
     assert!(events.iter().all(|event| event.get("usage").is_none()));

@@ -15,20 +15,20 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::script::Script;
 
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-pub struct Server {
-    pub address: SocketAddr,
-    pub script: Arc<Script>,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) script: Arc<Script>,
 }
 
-pub struct Reply {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
-pub fn text() -> Arc<TextModel> {
+pub(crate) fn text() -> Arc<TextModel> {
     static TEXT: OnceLock<Arc<TextModel>> = OnceLock::new();
     let load = || {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
@@ -39,15 +39,15 @@ pub fn text() -> Arc<TextModel> {
 }
 
 /// A script that answers with the tokens of `answer`.
-pub fn answering(answer: &str) -> Script {
+pub(crate) fn answering(answer: &str) -> Script {
     Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }
 }
 
-pub async fn start(script: Script) -> Server {
+pub(crate) async fn start(script: Script) -> Server {
     start_with(script, ApiOptions::new("tiny")).await
 }
 
-pub async fn start_with(script: Script, options: ApiOptions) -> Server {
+pub(crate) async fn start_with(script: Script, options: ApiOptions) -> Server {
     let script = Arc::new(script);
     let generator =
         Generator { text: text(), runtime: script.clone(), metrics: Arc::new(Metrics::new()) };
@@ -58,24 +58,24 @@ pub async fn start_with(script: Script, options: ApiOptions) -> Server {
 }
 
 impl Server {
-    pub async fn post(&self, path: &str, body: &str) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Reply {
         self.send(&request("POST", path, body.as_bytes())).await
     }
 
-    pub async fn completion(&self, body: Value) -> Reply {
+    pub(crate) async fn completion(&self, body: Value) -> Reply {
         self.post("/v1/completions", &body.to_string()).await
     }
 
-    pub async fn chat(&self, body: Value) -> Reply {
+    pub(crate) async fn chat(&self, body: Value) -> Reply {
         self.post("/v1/chat/completions", &body.to_string()).await
     }
 
-    pub async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(&request("GET", path, b"")).await
     }
 
     /// Whatever comes back until the server closes the connection.
-    pub async fn send(&self, bytes: &[u8]) -> Reply {
+    pub(crate) async fn send(&self, bytes: &[u8]) -> Reply {
         let exchange = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
             // A server that has heard enough may close before everything is written.
@@ -89,7 +89,7 @@ impl Server {
     }
 }
 
-pub fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
         "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
@@ -119,12 +119,12 @@ fn unchunk(mut rest: &str) -> String {
 }
 
 impl Reply {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.body))
     }
 
     /// The objects of an event stream, which must end as it should.
-    pub fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         let data = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
         let mut data: Vec<&str> = data.collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);

@@ -13,21 +13,21 @@ use futures::future::BoxFuture;
 
 /// Answers every request with the same tokens.
 #[derive(Default)]
-pub struct Script {
+pub(crate) struct Script {
     /// Given to every choice, then the choice ends by length, or by `eos` if that is among them.
-    pub answer: Vec<TokenId>,
+    pub(crate) answer: Vec<TokenId>,
     /// Instead of accepting.
-    pub refuse: Option<RequestError>,
+    pub(crate) refuse: Option<RequestError>,
     /// After the prefill, instead of tokens.
-    pub fail: Option<RequestError>,
+    pub(crate) fail: Option<RequestError>,
     /// After the prefill, wait for ever.
-    pub hang: bool,
+    pub(crate) hang: bool,
     /// What was asked.
-    pub seen: Mutex<Vec<Submission>>,
+    pub(crate) seen: Mutex<Vec<Submission>>,
     /// Requests dropped before their end.
-    pub cancelled: Arc<AtomicUsize>,
+    pub(crate) cancelled: Arc<AtomicUsize>,
     /// Calls of `stop_choice`.
-    pub stopped: Arc<AtomicUsize>,
+    pub(crate) stopped: Arc<AtomicUsize>,
 }
 
 struct Scripted {

@@ -1,0 +1,107 @@
+//! What a caller sees of a request: events, and figures at the end.
+
+use std::time::Duration;
+
+use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
+use aqueduct_core::{MemoryPolicy, RequestId};
+
+use crate::submit::{PrefillProgress, PrefillReport};
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// An end token or a stop string.
+    Stop,
+    /// As many tokens as were asked for.
+    Length,
+}
+
+/// What a caller sees of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextEvent {
+    /// Always first.
+    Accepted {
+        /// Its id.
+        request: RequestId,
+        /// Chunks of its grid.
+        chunk_count: u32,
+    },
+    /// The prefill went on.
+    Progress(PrefillProgress),
+    /// Logits of prompt tokens, `[rows, vocab]`.
+    Logits {
+        /// Position of the first row.
+        start: u32,
+        /// Number of rows.
+        rows: u32,
+        /// `[rows, vocab]`.
+        logits: Vec<f32>,
+    },
+    /// Log probabilities of prompt tokens from `start` on; chunks in any order.
+    PromptLogprobs {
+        /// Position of the first entry.
+        start: u32,
+        /// The token that stands there and its alternatives.
+        entries: Vec<(TokenLogprob, Vec<TokenLogprob>)>,
+    },
+    /// The whole prompt is in memory.
+    Prefilled,
+    /// A token was generated.
+    Token(TextToken),
+    /// A completion ended.
+    ChoiceDone {
+        /// Which completion.
+        choice: u32,
+        /// Why.
+        finish: Finish,
+        /// Tokens it has, an end token included.
+        tokens: u32,
+        /// Text that was held back for a stop string that did not come.
+        text: String,
+    },
+}
+
+/// A generated token and the text that it completes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextToken {
+    /// The token.
+    pub emitted: Emitted,
+    /// Text that can be shown now; may be empty.
+    pub text: String,
+    /// Whether it is an end token, which is no part of the answer.
+    pub is_end: bool,
+}
+
+/// A request's figures, complete when its events have ended.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated, over all completions.
+    pub output_tokens: u32,
+    /// The policy as used.
+    pub policy: MemoryPolicy,
+    /// C.
+    pub chunk_tokens: u32,
+    /// Chunks of the grid.
+    pub chunk_count: u32,
+    /// Seed of the first completion.
+    pub seed: u64,
+    /// For a person to read: budgets that were lowered and the like.
+    pub warnings: Vec<String>,
+    /// Of the prefill.
+    pub prefill: PrefillReport,
+    /// From the end of the prefill to the last event.
+    pub decode_elapsed: Duration,
+    /// Bytes that a full KV cache of the prompt and one completion's tokens would hold.
+    pub dense_bytes: u64,
+}
+
+impl Report {
+    /// Share of attention mass that the memory kept, over all layers.
+    pub fn retained_mass(&self) -> f64 {
+        let mut sum = RetainedMass::default();
+        self.prefill.retained.iter().for_each(|layer| sum.add(*layer));
+        sum.share()
+    }
+}

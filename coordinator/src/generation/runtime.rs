@@ -1,0 +1,39 @@
+//! The runtime as the API layers see it, so that they can be tried without one.
+
+use futures::future::BoxFuture;
+
+use crate::submit::{RequestError, Submission, Update};
+
+/// What the API layers need of the runtime.
+pub trait Submit: Send + Sync + 'static {
+    /// Queues a request.
+    fn submit(
+        &self,
+        submission: Submission,
+    ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>>;
+
+    /// How things stand.
+    fn load(&self) -> Load;
+}
+
+/// A request under way; dropping it cancels the request.
+pub trait Updates: Send {
+    /// The next update; `None` after the last one.
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Update, RequestError>>>;
+
+    /// Ends one completion; its `ChoiceDone` still comes.
+    fn stop_choice(&mut self, choice: u32);
+}
+
+/// How the runtime stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Whether a request would find a worker.
+    pub ready: bool,
+    /// Requests being served.
+    pub running: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Bytes of keys and values of one token, over all layers and KV heads.
+    pub token_bytes: u64,
+}
