@@ -112,8 +112,13 @@ pub trait AttentionOps: Send + Sync {
     /// `past_mass` is `[kv_heads, past keys]`, `own_mass` `[kv_heads, own keys]`, from
     /// [`weigh`](Self::weigh); both empty where `selection.keep_all`. Scores become
     /// `past.score * fade + mass`, votes alike (a past key gains the sum of all row weights,
-    /// own key j the sum of those from row j on), and a total order decides. `past` is taken
-    /// by value so that a set nobody else holds can be changed in place.
+    /// own key j the sum of those from row j on), and a total order decides; where
+    /// `selection.keep_all`, own keys start at score and votes 0 and nothing is added. `past` is
+    /// taken by value so that a set nobody else holds can be changed in place.
+    ///
+    /// Own keys stand at `past.end..`. Every KV head keeps equally many: where heads differ in
+    /// how many of their keys are always kept, those with fewer keep more by rank. A rank that
+    /// is NaN is the lowest.
     fn select(
         &self,
         past: Arc<MemorySet>,
@@ -150,7 +155,8 @@ pub trait LayerOps: Send + Sync {
     fn finish(&self, layer: &LayerWeights, x: Rows, attention: &Rows)
     -> Result<Rows, BackendError>;
 
-    /// Rows of a packed table, widened to f32: `[tokens.len(), inputs]`. Ids are in range.
+    /// Rows of a packed table, widened to f32: `[tokens.len(), inputs]`. An id that is no row
+    /// is refused.
     fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError>;
 
     /// RMS norm of every row.
