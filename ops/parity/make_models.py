@@ -53,7 +53,6 @@ GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases',
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
-
 FIXTURE_TOKENS = 40
 
 
@@ -80,7 +79,8 @@ class Cases:
 
     def __init__(self, out, tokens):
         self.out, self.list = out, []
-        ids = torch.randint(0, TINY['vocab_size'], (tokens,), generator=torch.Generator().manual_seed(7))
+        seed = torch.Generator().manual_seed(7)
+        ids = torch.randint(0, TINY['vocab_size'], (tokens,), generator=seed)
         self.ids = ids[None]
         self.tokens = 'tokens.txt'
         (out / self.tokens).write_text(' '.join(map(str, ids.tolist())) + '\n')

@@ -5,8 +5,9 @@
 //! range lies in the file; errors name the offset or the key. Text and tensors are borrowed
 //! from the file, so a memory map is parsed without being copied.
 //!
-//! Written here because the crates there are (`gguf` 0.1, `gguf-rs`, `gguf-rs-lib`, the reader
-//! inside candle) allocate on a file's own counts, and most copy the file.
+//! Written here because what there is was made for files one trusts: `gguf-rs` and the reader
+//! inside candle read from a stream, so they allocate on a file's own counts, and neither
+//! checks that a tensor's bytes are in the file.
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 #![forbid(unsafe_code)]

@@ -216,9 +216,11 @@ fn stack(mut parts: Vec<MatrixData>) -> MatrixData {
         return parts.remove(0);
     }
     if parts.iter().all(|part| matches!(part, MatrixData::Bf16(_))) {
-        return MatrixData::Bf16(parts.into_iter().flat_map(rounded).collect());
+        let parts: Vec<_> = parts.into_iter().map(rounded).collect();
+        return MatrixData::Bf16(parts.concat());
     }
-    MatrixData::F32(parts.into_iter().flat_map(widened).collect())
+    let parts: Vec<_> = parts.into_iter().map(widened).collect();
+    MatrixData::F32(parts.concat())
 }
 
 fn widened(data: MatrixData) -> Vec<f32> {

@@ -113,18 +113,22 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks().0.iter().copied()
 }
 
+/// Index and value of the first element that is not a finite number.
 fn first_not_finite(data: &MatrixData) -> Option<(usize, f32)> {
-    let (idx, value) = match data {
-        MatrixData::F32(data) => {
-            let idx = data.iter().position(|x| !x.is_finite())?;
-            (idx, data[idx])
-        }
+    match data {
+        MatrixData::F32(data) => first_that(data, |x| !x.is_finite()),
         MatrixData::Bf16(data) => {
-            let idx = data.iter().position(|x| !x.is_finite())?;
-            (idx, data[idx].to_f32())
+            first_that(data, |x| !x.is_finite()).map(|(idx, x)| (idx, x.to_f32()))
         }
-    };
-    Some((idx, value))
+    }
+}
+
+fn first_that<T: Copy>(data: &[T], bad: impl Fn(T) -> bool) -> Option<(usize, T)> {
+    // Without a way out of the loop it is done many elements at a time.
+    if !data.iter().fold(false, |any, &x| any | bad(x)) {
+        return None;
+    }
+    data.iter().copied().enumerate().find(|&(_, x)| bad(x))
 }
 
 /// Rows 0, 2, 4, ... of each head, then rows 1, 3, 5, ...: undoes what llama.cpp's converter

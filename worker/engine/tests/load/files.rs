@@ -141,6 +141,10 @@ fn what_is_not_a_model_is_told_what_was_looked_for() {
     check_refused(&Folder::empty(), &["not a model", "config.json", ".gguf"]);
     check_refused(&Folder::empty().with("a.gguf", "").with("b.gguf", ""), &["2 .gguf files"]);
     check_refused(&Folder::empty().with("a.gguf", "hello"), &["a.gguf", "not a GGUF file"]);
+    check_refused(&Folder::empty().with("a.gguf", ""), &["a.gguf", "not a GGUF file"]);
+    let folder = Folder::empty();
+    std::fs::create_dir(folder.file("a.gguf")).unwrap();
+    check_refused(&folder, &["a.gguf", "not a regular file"]);
     check_refused(
         &Folder::empty().with("config.json", config().to_string()),
         &["model.safetensors", "model.safetensors.index.json"],

@@ -21,9 +21,9 @@ pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
     block: impl Fn(&[u8; BYTES]) -> [f32; ELEMENTS],
 ) -> Vec<f32> {
     let (blocks, _) = bytes.as_chunks();
-    let mut elements = Vec::with_capacity(blocks.len() * ELEMENTS);
-    for bytes in blocks {
-        elements.extend(block(bytes));
+    let mut elements = vec![0.0; blocks.len() * ELEMENTS];
+    for (elements, bytes) in elements.as_chunks_mut().0.iter_mut().zip(blocks) {
+        *elements = block(bytes);
     }
     elements
 }
