@@ -2,8 +2,15 @@
 //! streams the answer back. It knows text, tokens and workers; it never sees a tensor.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod dispatch;
 pub mod generation;
 pub mod http;
 pub mod metrics;
+pub mod runtime;
 pub mod submit;
 pub mod text;
+
+pub use config::Config;
+pub use dispatch::Session;
+pub use runtime::{Coordinator, RequestHandle};

@@ -4,7 +4,12 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{ChunkReport, Emitted, FailureKind, Outputs, RetainedMass, TokenLogprob};
-use aqueduct_core::{Clamp, MemoryPolicy, Refusal, RequestId, Sampling, TokenId, WorkerId};
+use aqueduct_core::{
+    ChunkGrid, Clamp, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling, TokenId, WorkerId,
+    limits,
+};
+
+use crate::config::Config;
 
 /// A request, complete and in tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,4 +151,119 @@ pub enum RequestError {
         /// For a person.
         message: String,
     },
+}
+
+impl Submission {
+    /// Checks the request against the limits, the model and what this coordinator allows.
+    /// What is left to the workers is only what depends on their state.
+    ///
+    /// # Errors
+    /// The first field that is out of bounds.
+    pub fn validate(&self, shape: &ModelShape, config: &Config) -> Result<(), Refusal> {
+        let prompt_tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        ChunkGrid::new(prompt_tokens, self.chunk_tokens)?;
+        Refusal::unless_within("max_tokens", self.max_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
+        self.fits_positions(prompt_tokens, shape)?;
+        if let Some(idx) = self.prompt.iter().position(|token| *token >= shape.vocab) {
+            let bound = format!("below vocab = {}", shape.vocab);
+            return Err(Refusal::new(format!("prompt[{idx}]"), self.prompt[idx], bound));
+        }
+        self.policy.validate()?;
+        self.sampling.validate()?;
+        Refusal::unless_within("choices", self.choices, 1, limits::CHOICES_MAX)?;
+        if self.deadline.is_zero() {
+            return Err(Refusal::new("deadline_ms", 0, "above 0"));
+        }
+        match self.outputs {
+            Outputs::None => Ok(()),
+            Outputs::Logprobs(top) => {
+                let most = limits::TOP_LOGPROBS_MAX;
+                Refusal::unless_within("prompt_logprobs", top, 0, most).map(drop)
+            }
+            Outputs::Logits => {
+                let bytes = u64::from(prompt_tokens) * u64::from(shape.vocab) * 4;
+                Refusal::unless_within("logits_bytes", bytes, 0, config.logits_bytes).map(drop)
+            }
+        }
+    }
+
+    fn fits_positions(&self, prompt_tokens: u32, shape: &ModelShape) -> Result<(), Refusal> {
+        let end = u64::from(prompt_tokens) + u64::from(self.max_tokens);
+        if shape.max_positions == 0 || end <= u64::from(shape.max_positions) {
+            return Ok(());
+        }
+        let most = shape.max_positions.saturating_sub(self.max_tokens);
+        let bound = format!(
+            "at most {most}, which is max_positions = {} less max_tokens = {}",
+            shape.max_positions, self.max_tokens
+        );
+        Err(Refusal::new("prompt_tokens", prompt_tokens, bound))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: ModelShape = ModelShape {
+        vocab: 100,
+        layers: 2,
+        width: 8,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        ffn: 16,
+        max_positions: 50,
+    };
+
+    fn good() -> Submission {
+        Submission {
+            prompt: vec![1; 40],
+            policy: MemoryPolicy::default(),
+            chunk_tokens: 16,
+            sampling: Sampling::default(),
+            choices: 1,
+            max_tokens: 10,
+            eos: vec![2],
+            outputs: Outputs::None,
+            deadline: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn refuses_by_field() {
+        let config = Config { logits_bytes: 40 * 100 * 4 - 1, ..Config::default() };
+        let check = |change: fn(&mut Submission), want: &str| {
+            let mut submission = good();
+            change(&mut submission);
+            let got = submission.validate(&SHAPE, &config).map_err(|refusal| refusal.to_string());
+            assert_eq!(got.err().unwrap_or_default(), want);
+        };
+        check(|_| (), "");
+        check(|bad| bad.prompt.clear(), "prompt_tokens = 0: must be between 1 and 16777216");
+        check(
+            |bad| bad.max_tokens = 11,
+            "prompt_tokens = 40: must be at most 39, which is max_positions = 50 less \
+             max_tokens = 11",
+        );
+        check(|bad| bad.prompt[3] = 100, "prompt[3] = 100: must be below vocab = 100");
+        check(|bad| bad.chunk_tokens = 0, "chunk_tokens = 0: must be between 1 and 65536");
+        check(|bad| bad.choices = 0, "choices = 0: must be between 1 and 64");
+        check(|bad| bad.deadline = Duration::ZERO, "deadline_ms = 0: must be above 0");
+        check(
+            |bad| bad.outputs = Outputs::Logprobs(21),
+            "prompt_logprobs = 21: must be between 0 and 20",
+        );
+        check(
+            |bad| bad.outputs = Outputs::Logits,
+            "logits_bytes = 16000: must be between 0 and 15999",
+        );
+        check(|bad| bad.sampling.top_p = 0.0, "top_p = 0: must be above 0 and at most 1");
+    }
+
+    #[test]
+    fn a_model_without_a_position_limit_takes_any_length() {
+        let shape = ModelShape { max_positions: 0, ..SHAPE };
+        assert_eq!(good().validate(&shape, &Config::default()), Ok(()));
+    }
 }

@@ -13,6 +13,8 @@ use crate::words::{Command, End, Event, Failure, Job};
 pub struct Limits {
     /// Tokens of one request in flight at once; at least one chunk is.
     pub batch_tokens: u32,
+    /// Chunks of all requests in flight at once.
+    pub batch_chunks: usize,
     /// Requests that wait for their turn before new ones are refused.
     pub queued_requests: usize,
     /// Requests that are prefilled or decoded at once.
@@ -274,6 +276,9 @@ impl Plan {
             }
             let window = self.window(&self.running[pos]);
             while let Some(idx) = self.running[pos].next_chunk(window) {
+                if self.is_full() && self.running[pos].is_first_try(idx) {
+                    return; // What is in flight is earlier in the order, so it ends.
+                }
                 self.assign(pos, idx);
                 self.line_up_behind(pos, idx);
             }
@@ -305,6 +310,11 @@ impl Plan {
         (self.limits.batch_tokens / request.job.grid.chunk_tokens()).max(1) as usize
     }
 
+    fn is_full(&self) -> bool {
+        let in_flight: usize = self.running.iter().map(|request| request.in_flight).sum();
+        in_flight >= self.limits.batch_chunks
+    }
+
     fn assign(&mut self, pos: usize, idx: usize) {
         self.running[pos].start(idx);
         let request = &self.running[pos];
@@ -318,8 +328,7 @@ impl Plan {
     /// Assigns again whatever the worker of chunk `idx` has of the chunks after it in the
     /// total order, so that it stands behind it.
     fn line_up_behind(&mut self, pos: usize, idx: usize) {
-        let first_time = self.running[pos].key(idx).epoch.0 == 0;
-        if first_time {
+        if self.running[pos].is_first_try(idx) {
             return; // Nothing later has been dispatched yet.
         }
         let worker = self.running[pos].worker(idx);

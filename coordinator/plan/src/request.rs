@@ -64,6 +64,8 @@ pub(crate) struct Request {
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
+    /// Chunks that are assigned and not done.
+    pub(crate) in_flight: usize,
 }
 
 impl Request {
@@ -87,6 +89,7 @@ impl Request {
             frontier: 0,
             confirmed: 0,
             waiting: count,
+            in_flight: 0,
         }
     }
 
@@ -119,6 +122,11 @@ impl Request {
     pub(crate) fn next_chunk(&self, window: usize) -> Option<usize> {
         let end = self.chunks.len().min(self.frontier + window);
         (self.frontier..end).find(|idx| self.chunks[*idx].state == State::Waiting)
+    }
+
+    /// Whether chunk `idx` has never been given a second place.
+    pub(crate) fn is_first_try(&self, idx: usize) -> bool {
+        self.chunks[idx].epoch == Epoch::default()
     }
 
     /// Chunk `idx` goes to its worker.
@@ -230,5 +238,7 @@ impl Request {
         let old = std::mem::replace(&mut self.chunks[idx].state, state);
         self.waiting += usize::from(state == State::Waiting);
         self.waiting -= usize::from(old == State::Waiting);
+        self.in_flight += usize::from(state == State::Running);
+        self.in_flight -= usize::from(old == State::Running);
     }
 }

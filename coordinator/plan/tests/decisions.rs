@@ -4,8 +4,13 @@ use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
 
-const LIMITS: Limits =
-    Limits { batch_tokens: 20, queued_requests: 1, running_requests: 8, retries: 2 };
+const LIMITS: Limits = Limits {
+    batch_tokens: 20,
+    batch_chunks: 100,
+    queued_requests: 1,
+    running_requests: 8,
+    retries: 2,
+};
 const CHUNK_TOKENS: u32 = 10;
 
 fn number(word: &str) -> u32 {

@@ -9,8 +9,13 @@ use aqueduct_core::{ChunkGrid, ChunkKey, RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
 use proptest::prelude::*;
 
-const LIMITS: Limits =
-    Limits { batch_tokens: 30, queued_requests: 4, running_requests: 4, retries: 50 };
+const LIMITS: Limits = Limits {
+    batch_tokens: 30,
+    batch_chunks: 5,
+    queued_requests: 4,
+    running_requests: 4,
+    retries: 50,
+};
 const CHUNK_TOKENS: u32 = 10;
 
 #[derive(Debug, Clone)]

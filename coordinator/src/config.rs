@@ -1,0 +1,73 @@
+//! The coordinator's options, parsed once by whoever starts it.
+
+use std::time::Duration;
+
+use aqueduct_core::{MemoryPolicy, Refusal, limits};
+
+/// How a coordinator serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Tokens of one request in flight at once; at least one chunk is.
+    pub batch_tokens: u32,
+    /// C, where a caller names none.
+    pub chunk_tokens: u32,
+    /// The memory policy, where a caller names none.
+    pub policy: MemoryPolicy,
+    /// Requests that wait for their turn before new ones are refused.
+    pub queued_requests: usize,
+    /// Requests that are prefilled or decoded at once.
+    pub running_requests: usize,
+    /// Failures that one request survives by having chunks done again.
+    pub retries: u32,
+    /// How long a request may take, where a caller does not say.
+    pub request_deadline: Duration,
+    /// How long a chunk waits for the memory of the chunk before it.
+    pub handoff_deadline: Duration,
+    /// What a refused caller is told about trying again.
+    pub retry_after: Duration,
+    /// Most bytes of prompt logits that one request may ask for; they wait for a slow caller.
+    pub logits_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            batch_tokens: limits::BATCH_TOKENS_DEFAULT,
+            chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
+            policy: MemoryPolicy::default(),
+            queued_requests: limits::QUEUE_REQUESTS_DEFAULT,
+            running_requests: 32,
+            retries: 4,
+            request_deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+            handoff_deadline: Duration::from_millis(limits::HANDOFF_DEADLINE_MS),
+            retry_after: Duration::from_secs(1),
+            logits_bytes: 8 << 30,
+        }
+    }
+}
+
+impl Config {
+    /// Checks every option against its bound.
+    ///
+    /// # Errors
+    /// The first option that is out of bounds.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        Refusal::unless_within("chunk_tokens", self.chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
+        Refusal::unless_within("batch_tokens", self.batch_tokens, 1, limits::PROMPT_TOKENS_MAX)?;
+        let most = limits::COMMANDS_MAX / 4;
+        Refusal::unless_within("running_requests", self.running_requests, 1, most)?;
+        self.policy.validate()
+    }
+
+    pub(crate) fn plan_limits(&self) -> aqueduct_plan::Limits {
+        aqueduct_plan::Limits {
+            batch_tokens: self.batch_tokens,
+            // Each chunk is at most an assignment, a redirection, a confirmation and a
+            // cancellation, so a worker that reads its commands always has room for them.
+            batch_chunks: limits::COMMANDS_MAX / 4,
+            queued_requests: self.queued_requests,
+            running_requests: self.running_requests,
+            retries: self.retries,
+        }
+    }
+}

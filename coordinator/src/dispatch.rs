@@ -1,0 +1,197 @@
+//! Sessions with workers: commands out, events in, in this process or over gRPC. What the
+//! runtime sees of either is the same: up, events, down.
+
+use std::time::Duration;
+
+use aqueduct_core::work::{Command, Event, WorkerInfo};
+use aqueduct_core::{Refusal, WorkerId, limits};
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::worker_client::WorkerClient;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MOST: Duration = Duration::from_secs(5);
+const HELLO_DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+/// A worker that answers no ping for an interval and a timeout is lost.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A worker, as the coordinator is told about it.
+#[derive(Debug)]
+pub struct Session {
+    name: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    InProcess { commands: mpsc::Sender<Command>, events: mpsc::Receiver<Event> },
+    Remote(Box<Endpoint>),
+}
+
+/// What the runtime hears of a worker.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// It said hello; dropping `commands` ends the session.
+    Up { info: Box<WorkerInfo>, commands: mpsc::Sender<Command> },
+    /// It said something else.
+    Event(Event),
+    /// The session ended.
+    Down { reason: String },
+}
+
+/// How a session's task speaks to the runtime.
+#[derive(Debug, Clone)]
+struct Line {
+    worker: WorkerId,
+    notices: mpsc::Sender<(WorkerId, Notice)>,
+}
+
+/// The runtime is gone.
+struct Closed;
+
+impl Session {
+    /// A worker of this process. Its first event must be [`Event::Hello`]; `commands` has
+    /// room for [`limits::COMMANDS_MAX`], because a worker that leaves it full counts as lost.
+    pub fn in_process(
+        name: impl Into<String>,
+        commands: mpsc::Sender<Command>,
+        events: mpsc::Receiver<Event>,
+    ) -> Self {
+        Self { name: name.into(), kind: Kind::InProcess { commands, events } }
+    }
+
+    /// A worker at `url` (`http://host:port`). It is connected to when the coordinator starts,
+    /// and again whenever the connection is lost.
+    ///
+    /// # Errors
+    /// Something that is not such a URL.
+    pub fn connect(url: &str) -> Result<Self, Refusal> {
+        let refusal = || Refusal::new("worker", url, "a URL like http://host:port");
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refusal())?;
+        if endpoint.uri().host().is_none() || endpoint.uri().scheme_str() != Some("http") {
+            return Err(refusal());
+        }
+        let endpoint = endpoint
+            .connect_timeout(Duration::from_millis(limits::CONNECT_DEADLINE_MS))
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .tcp_nodelay(true);
+        Ok(Self { name: url.to_owned(), kind: Kind::Remote(Box::new(endpoint)) })
+    }
+
+    /// What people call it: a name, or its URL.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Keeps the session going in a task of its own, for as long as the runtime listens.
+    pub(crate) fn spawn(self, worker: WorkerId, notices: mpsc::Sender<(WorkerId, Notice)>) {
+        let line = Line { worker, notices };
+        match self.kind {
+            Kind::InProcess { commands, events } => {
+                let events = ReceiverStream::new(events).map(Ok);
+                tokio::spawn(async move {
+                    let Err(Closed) = line.run(commands, events).await else { return };
+                });
+            }
+            Kind::Remote(endpoint) => {
+                tokio::spawn(async move {
+                    let Err(Closed) = line.keep_connected(&endpoint).await;
+                });
+            }
+        }
+    }
+}
+
+impl Line {
+    async fn say(&self, notice: Notice) -> Result<(), Closed> {
+        self.notices.send((self.worker, notice)).await.map_err(|_| Closed)
+    }
+
+    /// One session, from hello to its end. Whether the worker said hello.
+    async fn run(
+        &self,
+        commands: mpsc::Sender<Command>,
+        mut events: impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin,
+    ) -> Result<bool, Closed> {
+        let hello = tokio::time::timeout(HELLO_DEADLINE, events.next()).await;
+        let info = match hello {
+            Ok(Some(Ok(Event::Hello(info)))) => info,
+            Ok(Some(Ok(_))) => return self.down("its first event was not a hello", false).await,
+            Ok(Some(Err(reason))) => return self.down(&reason, false).await,
+            Ok(None) => return self.down("it closed the session before its hello", false).await,
+            Err(_) => return self.down("it said no hello in time", false).await,
+        };
+        self.say(Notice::Up { info, commands }).await?;
+        loop {
+            match events.next().await {
+                Some(Ok(event)) => self.say(Notice::Event(event)).await?,
+                Some(Err(reason)) => return self.down(&reason, true).await,
+                None => return self.down("it closed the session", true).await,
+            }
+        }
+    }
+
+    async fn down(&self, reason: &str, said_hello: bool) -> Result<bool, Closed> {
+        self.say(Notice::Down { reason: reason.to_owned() }).await?;
+        Ok(said_hello)
+    }
+
+    async fn keep_connected(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<std::convert::Infallible, Closed> {
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let said_hello = match self.open(endpoint).await {
+                Ok((commands, events)) => self.run(commands, events).await?,
+                Err(reason) => self.down(&reason, false).await?,
+            };
+            backoff = if said_hello { BACKOFF_FIRST } else { (backoff * 2).min(BACKOFF_MOST) };
+            tokio::select! {
+                () = tokio::time::sleep(backoff) => {}
+                () = self.notices.closed() => return Err(Closed),
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<
+        (mpsc::Sender<Command>, impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin),
+        String,
+    > {
+        let channel = endpoint.connect().await.map_err(|error| describe(&error))?;
+        // The most a worker sends at once is the logits of a chunk.
+        let mut client = WorkerClient::new(channel)
+            .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
+            .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
+        let (commands, outgoing) = mpsc::channel::<Command>(limits::COMMANDS_MAX);
+        let outgoing = ReceiverStream::new(outgoing).map(v1::WorkerCommand::from);
+        let incoming = tokio::time::timeout(HELLO_DEADLINE, client.control(outgoing)).await;
+        let incoming = incoming
+            .map_err(|_| "it did not open a session in time".to_owned())?
+            .map_err(|status| said(&status))?;
+        let events = incoming.into_inner().map(|message| {
+            let message = message.map_err(|status| said(&status))?;
+            Event::try_from(message).map_err(|refusal| refusal.to_string())
+        });
+        Ok((commands, events))
+    }
+}
+
+fn said(status: &tonic::Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}
+
+/// An error and what caused it: tonic's own text is only "transport error".
+fn describe(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,173 @@
+//! The runtime: the plan's hands. [`Coordinator`] is the handle that API layers hold; behind
+//! it one task owns the plan ([`event_loop`]), and one task per worker keeps its session.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId, limits};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+mod event_loop;
+mod live;
+mod mailbox;
+mod serving;
+mod status;
+
+pub use status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
+
+use crate::config::Config;
+use crate::dispatch::Session;
+use crate::submit::{RequestError, Submission, Update};
+use event_loop::{Arrival, EventLoop, Inputs, Outputs};
+use mailbox::Mailbox;
+
+/// Requests on their way into the loop, which takes them at once.
+const ARRIVALS_MAX: usize = 64;
+
+/// Why a coordinator could not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// An option is out of bounds.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// A running coordinator. Clones are the same one; it stops when the last of them, and of its
+/// requests' handles, is dropped.
+#[derive(Debug, Clone)]
+pub struct Coordinator {
+    config: Arc<Config>,
+    arrivals: mpsc::Sender<Arrival>,
+    wished: Arc<Notify>,
+    cluster: watch::Receiver<Cluster>,
+    stats: watch::Receiver<Stats>,
+}
+
+impl Coordinator {
+    /// Starts a coordinator of the workers behind `sessions`, on the current tokio runtime.
+    /// It takes requests as soon as a worker has said hello.
+    ///
+    /// # Errors
+    /// An option out of bounds; no session, or more than [`limits::WORKERS_MAX`].
+    pub fn start(config: Config, sessions: Vec<Session>) -> Result<Self, StartError> {
+        config.validate()?;
+        Refusal::unless_within("workers", sessions.len(), 1, limits::WORKERS_MAX)?;
+        let (arrivals_sender, arrivals) = mpsc::channel(ARRIVALS_MAX);
+        let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
+        let wished = Arc::new(Notify::new());
+        let (cluster_sender, cluster) = watch::channel(known(&sessions));
+        let (stats_sender, stats) = watch::channel(Stats::default());
+        let outputs = Outputs { cluster: cluster_sender, stats: stats_sender };
+        let event_loop = EventLoop::new(config.clone(), outputs, first_id());
+        let inputs = Inputs { arrivals, notices, wished: wished.clone() };
+        tokio::spawn(event_loop.run(inputs));
+        for (idx, session) in sessions.into_iter().enumerate() {
+            session.spawn(WorkerId(idx as u32), notices_sender.clone());
+        }
+        let config = Arc::new(config);
+        Ok(Self { config, arrivals: arrivals_sender, wished, cluster, stats })
+    }
+
+    /// Waits until `workers` of them are up; false when that has not come within `deadline`.
+    pub async fn wait_for_workers(&self, workers: usize, deadline: Duration) -> bool {
+        let mut cluster = self.cluster.clone();
+        let enough = cluster.wait_for(|cluster| cluster.workers_up() >= workers);
+        tokio::time::timeout(deadline, enough).await.is_ok_and(|seen| seen.is_ok())
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] when it is wrong, `Busy` when the queue is full,
+    /// `Unavailable` when no worker is up.
+    pub async fn submit(&self, submission: Submission) -> Result<RequestHandle, RequestError> {
+        let shape = self.cluster.borrow().model.as_ref().map(|model| model.shape.clone());
+        let Some(shape) = shape else {
+            return Err(RequestError::Unavailable("no worker has connected yet".into()));
+        };
+        submission.validate(&shape, &self.config)?;
+        let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
+        let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
+        let reader = Reader(mailbox.clone());
+        let (reply, answer) = oneshot::channel();
+        let gone = |_| RequestError::Unavailable("the coordinator is shutting down".into());
+        let arrival = Arrival { submission, grid, mailbox, reply };
+        self.arrivals.send(arrival).await.map_err(|closed| gone(closed.to_string()))?;
+        let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
+        Ok(RequestHandle { request, reader, _arrivals: self.arrivals.clone() })
+    }
+
+    /// The model and the workers.
+    pub fn describe(&self) -> Cluster {
+        self.cluster.borrow().clone()
+    }
+
+    /// The cluster, to be watched.
+    pub fn watch(&self) -> watch::Receiver<Cluster> {
+        self.cluster.clone()
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> Stats {
+        self.stats.borrow().clone()
+    }
+
+    /// The options it was started with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// A request under way. Dropping it cancels the request on every worker.
+#[derive(Debug)]
+pub struct RequestHandle {
+    request: RequestId,
+    reader: Reader,
+    /// Keeps the coordinator running.
+    _arrivals: mpsc::Sender<Arrival>,
+}
+
+impl RequestHandle {
+    /// Its id.
+    pub fn request_id(&self) -> RequestId {
+        self.request
+    }
+
+    /// The next update; `None` after the last one and after an error.
+    pub async fn next(&mut self) -> Option<Result<Update, RequestError>> {
+        self.reader.0.next().await
+    }
+
+    /// Ends one completion, for instance at a stop string; its `ChoiceDone` still comes.
+    pub fn stop_choice(&self, choice: u32) {
+        self.reader.0.stop(choice);
+    }
+}
+
+/// The caller's end of a mailbox; it stands for the caller from the moment of submission, so a
+/// caller that goes away while its request is being queued cancels it too.
+#[derive(Debug)]
+struct Reader(Arc<Mailbox>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+fn known(sessions: &[Session]) -> Cluster {
+    let status = |(idx, session): (usize, &Session)| WorkerStatus {
+        worker: WorkerId(idx as u32),
+        name: session.name().to_owned(),
+        state: WorkerState::Connecting,
+        reason: None,
+        info: None,
+    };
+    Cluster { model: None, workers: sessions.iter().enumerate().map(status).collect() }
+}
+
+/// Ids are unique over restarts of a coordinator: workers may still remember the old ones.
+fn first_id() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_micros() as u64) << 8
+}

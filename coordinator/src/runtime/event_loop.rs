@@ -1,0 +1,329 @@
+//! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
+//! is carried out. Nothing in here waits for a caller or for a worker.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::work::{CONVENTION, Command as Order, Event as Said, WorkerInfo};
+use aqueduct_core::{ChunkGrid, RequestId, WorkerId};
+use aqueduct_plan::{Command, End, Event, Failure, Plan};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use super::live::Live;
+use super::mailbox::Mailbox;
+use super::status::{Cluster, ModelInfo, Stats, WorkerState};
+use crate::config::Config;
+use crate::dispatch::Notice;
+use crate::submit::{RequestError, Submission};
+
+/// A validated request on its way in.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) submission: Submission,
+    pub(crate) grid: ChunkGrid,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) reply: oneshot::Sender<Result<RequestId, RequestError>>,
+}
+
+/// What the loop listens to.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    pub(crate) notices: mpsc::Receiver<(WorkerId, Notice)>,
+    pub(crate) wished: Arc<Notify>,
+}
+
+/// What others see of it.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    pub(crate) cluster: watch::Sender<Cluster>,
+    pub(crate) stats: watch::Sender<Stats>,
+}
+
+pub(crate) struct EventLoop {
+    config: Config,
+    plan: Plan,
+    live: HashMap<RequestId, Live>,
+    /// Workers that are up.
+    orders: BTreeMap<WorkerId, mpsc::Sender<Order>>,
+    outputs: Outputs,
+    stats: Stats,
+    started: Instant,
+    next_id: u64,
+}
+
+impl EventLoop {
+    pub(crate) fn new(config: Config, outputs: Outputs, first_id: u64) -> Self {
+        Self {
+            plan: Plan::new(config.plan_limits()),
+            config,
+            live: HashMap::new(),
+            orders: BTreeMap::new(),
+            outputs,
+            stats: Stats::default(),
+            started: Instant::now(),
+            next_id: first_id,
+        }
+    }
+
+    /// Runs until nobody can submit any more.
+    pub(crate) async fn run(mut self, mut inputs: Inputs) {
+        loop {
+            let deadline = self.next_deadline();
+            tokio::select! {
+                arrival = inputs.arrivals.recv() => match arrival {
+                    Some(arrival) => self.arrive(arrival),
+                    None => break,
+                },
+                Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
+                () = inputs.wished.notified() => self.grant_wishes(),
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    self.step(Event::Tick { now_ms: self.now_ms() });
+                }
+            }
+            self.publish_stats();
+        }
+        for live in self.live.values() {
+            let error = RequestError::Unavailable("the coordinator is shutting down".into());
+            live.mailbox.end(Some(error));
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn next_deadline(&self) -> Instant {
+        const IDLE: Duration = Duration::from_secs(3600);
+        let idle = Instant::now() + IDLE;
+        let due = self.plan.next_deadline_ms().map(Duration::from_millis);
+        due.and_then(|due| self.started.checked_add(due)).map_or(idle, |due| due.min(idle))
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let Arrival { submission, grid, mailbox, reply } = arrival;
+        let request = RequestId(self.next_id);
+        self.next_id += 1;
+        let deadline = self.config.handoff_deadline;
+        let live = Live::new(request, submission, grid, mailbox, deadline);
+        let job = live.job(self.now_ms());
+        self.live.insert(request, live);
+        let failed = self.step(Event::Submit { request, job });
+        let refused = failed.into_iter().find(|(failed, _)| *failed == request);
+        let answer = refused.map_or(Ok(request), |(_, error)| Err(error));
+        if reply.send(answer).is_err() {
+            self.step(Event::Cancel { request });
+        }
+    }
+
+    fn grant_wishes(&mut self) {
+        let wishes: Vec<_> =
+            self.live.iter().map(|(request, live)| (*request, live.mailbox.wishes())).collect();
+        for (request, wishes) in wishes {
+            for choice in wishes.stops {
+                self.step(Event::StopChoice { request, choice });
+            }
+            if wishes.cancel {
+                self.step(Event::Cancel { request });
+            }
+        }
+    }
+
+    fn hear(&mut self, worker: WorkerId, notice: Notice) {
+        match notice {
+            Notice::Up { info, commands } => self.worker_up(worker, *info, commands),
+            // The session of a refused worker ends because it was refused.
+            Notice::Down { .. } if self.is_refused(worker) => {}
+            Notice::Down { reason } => self.worker_down(worker, WorkerState::Down, &reason),
+            Notice::Event(_) if !self.orders.contains_key(&worker) => {}
+            Notice::Event(said) => self.worker_said(worker, said),
+        }
+    }
+
+    fn is_refused(&self, worker: WorkerId) -> bool {
+        let cluster = self.outputs.cluster.borrow();
+        let status = cluster.workers.get(worker.0 as usize);
+        status.is_some_and(|status| status.state == WorkerState::Refused)
+    }
+
+    fn worker_up(&mut self, worker: WorkerId, info: WorkerInfo, orders: mpsc::Sender<Order>) {
+        let accepted = self.outputs.cluster.borrow().accepts(&info);
+        if let Err(reason) = accepted {
+            return self.worker_down(worker, WorkerState::Refused, &reason);
+        }
+        tracing::info!(%worker, peer = %info.peer, threads = info.threads, "worker is up");
+        let peer = info.peer.clone();
+        self.outputs.cluster.send_modify(|cluster| {
+            cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
+            cluster.set(worker, WorkerState::Up, None);
+            cluster.workers[worker.0 as usize].info = Some(info);
+        });
+        self.orders.insert(worker, orders);
+        self.step(Event::WorkerUp { worker, peer });
+    }
+
+    /// `orders` dropped here end the session.
+    fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
+        let was_up = self.orders.remove(&worker).is_some();
+        let changed = self
+            .outputs
+            .cluster
+            .send_if_modified(|cluster| cluster.set(worker, state, Some(reason.to_owned())));
+        if was_up || changed {
+            tracing::warn!(%worker, ?state, reason, "worker is not available");
+        }
+        self.step(Event::WorkerDown { worker });
+    }
+
+    fn worker_said(&mut self, worker: WorkerId, said: Said) {
+        match said {
+            Said::Hello(_) => tracing::warn!(%worker, "a second hello is ignored"),
+            Said::Progress { key, layers_done } => {
+                self.with(key.request, |live| live.layer_done(worker, key, layers_done));
+            }
+            Said::Logits { key, start, rows, logits } => {
+                self.with(key.request, |live| live.logits(key.chunk_idx, start, rows, logits));
+            }
+            Said::PromptLogprobs { key, start, entries } => {
+                self.with(key.request, |live| live.prompt_logprobs(key.chunk_idx, start, entries));
+            }
+            Said::ChunkDone { key, report } => {
+                let live = self.live.get_mut(&key.request);
+                let is_new = live.is_some_and(|live| live.chunk_done(worker, key, *report));
+                self.stats.chunks_done += u64::from(is_new);
+                self.step(Event::ChunkDone { worker, key });
+            }
+            Said::ChunkFailed { key, kind, message } => {
+                tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
+                self.step(Event::ChunkFailed { worker, key, kind, message });
+            }
+            Said::Token(emitted) => {
+                let live = self.live.get_mut(&emitted.request);
+                let is_new = live.is_some_and(|live| live.token(*emitted));
+                self.stats.output_tokens += u64::from(is_new);
+            }
+            Said::ChoiceDone { request, choice, eos } => {
+                self.step(Event::ChoiceDone { worker, request, choice, eos });
+            }
+            Said::DecodeFailed { request, kind, message } => {
+                tracing::warn!(%worker, %request, ?kind, message, "decoding failed");
+                self.step(Event::DecodeFailed { worker, request, kind, message });
+            }
+        }
+    }
+
+    fn with(&mut self, request: RequestId, act: impl FnOnce(&mut Live)) {
+        if let Some(live) = self.live.get_mut(&request) {
+            act(live);
+        }
+    }
+
+    /// Moves the plan on and carries out what it says. Which requests failed by that.
+    fn step(&mut self, event: Event) -> Vec<(RequestId, RequestError)> {
+        let mut aftermath = Aftermath::default();
+        for command in self.plan.step(event) {
+            self.obey(command, &mut aftermath);
+        }
+        for worker in aftermath.hung {
+            if self.orders.contains_key(&worker) {
+                self.worker_down(worker, WorkerState::Down, "it takes no more commands");
+            }
+        }
+        aftermath.failed
+    }
+
+    fn obey(&mut self, command: Command, aftermath: &mut Aftermath) {
+        let (worker, order) = match command {
+            Command::Assign { worker, key, span, next } => {
+                self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
+                let Some(live) = self.live.get(&key.request) else { return };
+                (worker, Order::Assign(Box::new(live.assignment(key, span, next))))
+            }
+            Command::Redirect { worker, request, chunk_idx, next } => {
+                (worker, Order::Redirect { request, chunk_idx, next })
+            }
+            Command::Confirm { worker, request, chunk_idx } => {
+                (worker, Order::Confirm { request, chunk_idx })
+            }
+            Command::Decode { worker, request } => {
+                let Some(live) = self.live.get(&request) else { return };
+                (worker, Order::Decode(Box::new(live.decode_spec())))
+            }
+            Command::StopChoice { worker, request, choice } => {
+                (worker, Order::StopChoice { request, choice })
+            }
+            Command::Cancel { worker, request } => (worker, Order::Cancel { request }),
+            Command::Prefilled { request, chunks_retried } => {
+                return self.with(request, |live| live.prefilled(chunks_retried));
+            }
+            Command::ChoiceEnded { request, choice, eos } => {
+                return self.with(request, |live| live.choice_ended(choice, eos));
+            }
+            Command::Ended { request, end } => {
+                return aftermath.failed.extend(self.ended(request, end));
+            }
+        };
+        // A worker whose commands pile up reads none of them: it is as good as lost.
+        let took = self.orders.get(&worker).is_none_or(|orders| orders.try_send(order).is_ok());
+        aftermath.hung.extend((!took).then_some(worker));
+    }
+
+    fn ended(&mut self, request: RequestId, end: End) -> Option<(RequestId, RequestError)> {
+        let live = self.live.remove(&request)?;
+        let error = match end {
+            End::Finished | End::Cancelled => None,
+            End::Failed(failure) => Some(self.error_of(failure, &live)),
+        };
+        if let Some(error) = &error {
+            tracing::info!(%request, %error, "request failed");
+        }
+        live.mailbox.end(error.clone());
+        error.map(|error| (request, error))
+    }
+
+    fn error_of(&self, failure: Failure, live: &Live) -> RequestError {
+        match failure {
+            Failure::Busy { queued } => {
+                RequestError::Busy { queued, retry_after: self.config.retry_after }
+            }
+            Failure::Unavailable(why) => RequestError::Unavailable(why),
+            Failure::Deadline => RequestError::Deadline(live.submission.deadline),
+            Failure::Worker { kind, message } => RequestError::Failed { kind, message },
+        }
+    }
+
+    fn publish_stats(&mut self) {
+        self.stats.queued = self.plan.queued();
+        self.stats.running = self.plan.running();
+        self.stats.workers_up = self.orders.len();
+        self.outputs.stats.send_if_modified(|shown| {
+            let changed = *shown != self.stats;
+            shown.clone_from(&self.stats);
+            changed
+        });
+    }
+}
+
+/// What came of carrying out commands.
+#[derive(Debug, Default)]
+struct Aftermath {
+    hung: Vec<WorkerId>,
+    failed: Vec<(RequestId, RequestError)>,
+}
+
+impl Cluster {
+    /// Whether a worker gives the same answers as those that were here first.
+    fn accepts(&self, info: &WorkerInfo) -> Result<(), String> {
+        if info.convention != CONVENTION {
+            return Err(format!("convention = {}: must be {CONVENTION}", info.convention));
+        }
+        match &self.model {
+            Some(model) if model.fingerprint != info.fingerprint => Err(format!(
+                "fingerprint = {}: must be {}, the cluster's",
+                info.fingerprint, model.fingerprint
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Sessions over gRPC, with a worker behind a real socket.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use crate::fake::{Fake, Habit, SOON, all, submission};
+use aqueduct_coordinator::runtime::WorkerState;
+use aqueduct_coordinator::{Config, Coordinator, Session};
+use aqueduct_core::work::Command;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::worker_server::{Worker, WorkerServer};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+struct Remote(Fake);
+
+type Events = Pin<Box<dyn Stream<Item = Result<v1::WorkerEvent, Status>> + Send>>;
+type Acks = Pin<Box<dyn Stream<Item = Result<v1::HandOffAck, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Worker for Remote {
+    type ControlStream = Events;
+    type HandOffStream = Acks;
+
+    async fn control(
+        &self,
+        request: Request<Streaming<v1::WorkerCommand>>,
+    ) -> Result<Response<Events>, Status> {
+        let (commands, inbox) = mpsc::channel(64);
+        let (outbox, events) = mpsc::channel(64);
+        tokio::spawn(self.0.clone().serve(inbox, outbox));
+        let mut incoming = request.into_inner();
+        tokio::spawn(async move {
+            while let Some(Ok(command)) = incoming.next().await {
+                let command = Command::try_from(command).expect("a valid command");
+                if commands.send(command).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let events = ReceiverStream::new(events).map(|event| Ok(v1::WorkerEvent::from(event)));
+        Ok(Response::new(Box::pin(events)))
+    }
+
+    async fn hand_off(
+        &self,
+        _: Request<Streaming<v1::HandOffFrame>>,
+    ) -> Result<Response<Acks>, Status> {
+        Err(Status::unimplemented("no memory here"))
+    }
+}
+
+async fn serve(fake: &Fake, address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router =
+        tonic::transport::Server::builder().add_service(WorkerServer::new(Remote(fake.clone())));
+    let task = tokio::spawn(async move {
+        router.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
+    });
+    (address, task)
+}
+
+fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[tokio::test]
+async fn remote_workers_serve_like_those_of_this_process() {
+    let fakes = [Fake::new("a", Habit::Obey), Fake::new("b", Habit::Obey)];
+    let mut sessions = Vec::new();
+    for fake in &fakes {
+        let (address, _) = serve(fake, anywhere()).await;
+        sessions.push(Session::connect(&format!("http://{address}")).unwrap());
+    }
+    let coordinator = Coordinator::start(Config::default(), sessions).unwrap();
+    assert!(coordinator.wait_for_workers(2, SOON).await);
+    let mut handle = coordinator.submit(submission(26)).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
+    let request = handle.request_id();
+    for fake in &fakes {
+        fake.told(|command| *command == Command::Cancel { request }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_found_again() {
+    let held = Fake::new("held", Habit::Hold { chunk_idx: 0 });
+    let (address, task) = serve(&held, anywhere()).await;
+    let session = Session::connect(&format!("http://{address}")).unwrap();
+    let coordinator = Coordinator::start(Config::default(), vec![session]).unwrap();
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    let mut lost = coordinator.submit(submission(8)).await.unwrap();
+
+    // Nobody listens any more, then the connection that is still there ends.
+    task.abort();
+    drop(task.await);
+    held.close();
+    assert!(all(&mut lost).await.1.is_some());
+    let state = coordinator.describe().workers[0].state;
+    assert_eq!(state, WorkerState::Down);
+
+    serve(&Fake::new("again", Habit::Obey), address).await;
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    let mut handle = coordinator.submit(submission(8)).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
+}
+
+#[test]
+fn only_http_urls_are_workers() {
+    let check = |url: &str, good: bool| assert_eq!(Session::connect(url).is_ok(), good, "{url}");
+    check("http://host:1", true);
+    check("http://[::1]:1", true);
+    check("host:1", false);
+    check("https://host:1", false);
+    check("", false);
+    check("http://", false);
+}

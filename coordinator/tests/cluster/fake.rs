@@ -1,0 +1,220 @@
+//! Workers that follow the protocol without a model: every chunk is done at once, and what is
+//! made of a token is a function of the token.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aqueduct_coordinator::submit::{RequestError, Submission, Update};
+use aqueduct_coordinator::{RequestHandle, Session};
+use aqueduct_core::work::{
+    Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, Outputs, Peer,
+    RetainedMass, WorkerInfo,
+};
+use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, Sampling, limits};
+use tokio::sync::{Notify, mpsc};
+
+pub(crate) const VOCAB: u32 = 100;
+pub(crate) const LAYERS: u32 = 2;
+pub(crate) const CHUNK_TOKENS: u32 = 4;
+/// How long a test waits for what must come.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// What a worker does with chunk `chunk_idx` of any request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Habit {
+    /// Everything.
+    Obey,
+    /// From this chunk on, nothing.
+    Hold { chunk_idx: u32 },
+    /// Half of it, then the session ends.
+    DieAt { chunk_idx: u32 },
+}
+
+/// A worker and what it was told.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    pub(crate) name: String,
+    pub(crate) fingerprint: String,
+    pub(crate) habit: Habit,
+    seen: Arc<Mutex<Vec<Command>>>,
+    heard: Arc<Notify>,
+    closed: Arc<Notify>,
+}
+
+impl Fake {
+    pub(crate) fn new(name: &str, habit: Habit) -> Self {
+        let (name, fingerprint) = (name.to_owned(), "same".to_owned());
+        Self {
+            name,
+            fingerprint,
+            habit,
+            seen: Arc::default(),
+            heard: Arc::default(),
+            closed: Arc::default(),
+        }
+    }
+
+    /// Starts it in this process.
+    pub(crate) fn session(&self) -> Session {
+        let (commands, inbox) = mpsc::channel(limits::COMMANDS_MAX);
+        let (outbox, events) = mpsc::channel(limits::COMMANDS_MAX);
+        tokio::spawn(self.clone().serve(inbox, outbox));
+        Session::in_process(&self.name, commands, events)
+    }
+
+    /// One session.
+    pub(crate) async fn serve(
+        self,
+        mut inbox: mpsc::Receiver<Command>,
+        outbox: mpsc::Sender<Event>,
+    ) {
+        let mut say = Say(&outbox);
+        say.event(Event::Hello(Box::new(self.info()))).await;
+        loop {
+            let command = tokio::select! {
+                command = inbox.recv() => command,
+                () = self.closed.notified() => return,
+            };
+            let Some(command) = command else { return };
+            self.seen.lock().unwrap().push(command.clone());
+            self.heard.notify_waiters();
+            match command {
+                Command::Assign(chunk) => match self.habit {
+                    Habit::Hold { chunk_idx } if chunk.key.chunk_idx >= chunk_idx => {}
+                    Habit::DieAt { chunk_idx } if chunk.key.chunk_idx == chunk_idx => {
+                        return say.outputs(&chunk, chunk.tokens.len() / 2).await;
+                    }
+                    _ => say.chunk(&chunk).await,
+                },
+                Command::Decode(spec) => say.tokens(&spec).await,
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends its session.
+    pub(crate) fn close(&self) {
+        self.closed.notify_one();
+    }
+
+    fn info(&self) -> WorkerInfo {
+        WorkerInfo {
+            peer: Peer(format!("local://{}", self.name)),
+            fingerprint: self.fingerprint.clone(),
+            shape: ModelShape {
+                vocab: VOCAB,
+                layers: LAYERS,
+                width: 8,
+                heads: 2,
+                kv_heads: 1,
+                head_dim: 4,
+                ffn: 16,
+                max_positions: 1000,
+            },
+            kv: KvDtype::F32,
+            threads: 1,
+            convention: CONVENTION,
+        }
+    }
+
+    /// Waits until it was told something like that.
+    pub(crate) async fn told(&self, what: impl Fn(&Command) -> bool) {
+        let wait = async {
+            loop {
+                let heard = self.heard.notified();
+                tokio::pin!(heard);
+                heard.as_mut().enable();
+                if self.seen.lock().unwrap().iter().any(&what) {
+                    return;
+                }
+                heard.await;
+            }
+        };
+        if tokio::time::timeout(SOON, wait).await.is_err() {
+            panic!("{} was told only {:?}", self.name, self.seen.lock().unwrap());
+        }
+    }
+}
+
+struct Say<'a>(&'a mpsc::Sender<Event>);
+
+impl Say<'_> {
+    async fn event(&mut self, event: Event) {
+        // The coordinator may be gone, which ends the session at the next command.
+        drop(self.0.send(event).await);
+    }
+
+    async fn chunk(&mut self, chunk: &Assignment) {
+        for layers_done in 1..=LAYERS {
+            self.event(Event::Progress { key: chunk.key, layers_done }).await;
+        }
+        self.outputs(chunk, chunk.tokens.len()).await;
+        let mass = RetainedMass { kept: f64::from(chunk.span.tokens), total: 10.0 };
+        let report = ChunkReport {
+            retained: vec![mass; LAYERS as usize],
+            memory_tokens: chunk.span.start + chunk.span.tokens,
+            ..ChunkReport::default()
+        };
+        self.event(Event::ChunkDone { key: chunk.key, report: Box::new(report) }).await;
+    }
+
+    /// The logits of a chunk's first tokens, a row at a time.
+    async fn outputs(&mut self, chunk: &Assignment, rows: usize) {
+        if chunk.outputs != Outputs::Logits {
+            return;
+        }
+        for (start, token) in (chunk.span.start..).zip(&chunk.tokens[..rows]) {
+            let logits = vec![*token as f32; VOCAB as usize];
+            self.event(Event::Logits { key: chunk.key, start, rows: 1, logits }).await;
+        }
+    }
+
+    async fn tokens(&mut self, spec: &DecodeSpec) {
+        for choice in 0..spec.choices {
+            for token_idx in 0..spec.max_tokens {
+                self.event(Event::Token(Box::new(Emitted {
+                    request: spec.request,
+                    choice,
+                    token_idx,
+                    token: choice * 10 + token_idx,
+                    logprob: -0.5,
+                    top: Vec::new(),
+                })))
+                .await;
+            }
+            let (request, eos) = (spec.request, false);
+            self.event(Event::ChoiceDone { request, choice, eos }).await;
+        }
+    }
+}
+
+/// A prompt of `prompt_tokens` counting tokens.
+pub(crate) fn submission(prompt_tokens: u32) -> Submission {
+    Submission {
+        prompt: (0..prompt_tokens).map(|token| token % VOCAB).collect(),
+        policy: MemoryPolicy::h2o(1, 1, 1),
+        chunk_tokens: CHUNK_TOKENS,
+        sampling: Sampling::greedy(),
+        choices: 1,
+        max_tokens: 2,
+        eos: Vec::new(),
+        outputs: Outputs::None,
+        deadline: SOON,
+    }
+}
+
+/// Every update up to the end, and the error that ended it.
+pub(crate) async fn all(handle: &mut RequestHandle) -> (Vec<Update>, Option<RequestError>) {
+    let mut updates = Vec::new();
+    let read = async {
+        while let Some(update) = handle.next().await {
+            match update {
+                Ok(update) => updates.push(update),
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    };
+    let error = tokio::time::timeout(SOON, read).await.expect("the request never ended");
+    (updates, error)
+}

@@ -1,0 +1,5 @@
+//! The coordinator from outside, with workers that follow a script instead of a model.
+
+mod dispatch;
+mod fake;
+mod runtime;

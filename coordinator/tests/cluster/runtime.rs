@@ -1,0 +1,220 @@
+//! The runtime with workers of this process that follow a script.
+
+use std::time::Duration;
+
+use crate::fake::{Fake, Habit, SOON, VOCAB, all, submission};
+use aqueduct_coordinator::runtime::WorkerState;
+use aqueduct_coordinator::submit::{RequestError, Submission, Update};
+use aqueduct_coordinator::{Config, Coordinator};
+use aqueduct_core::work::{Command, Outputs};
+
+async fn start(config: Config, fakes: &[Fake]) -> Coordinator {
+    let coordinator =
+        Coordinator::start(config, fakes.iter().map(Fake::session).collect()).unwrap();
+    assert!(coordinator.wait_for_workers(fakes.len(), SOON).await);
+    coordinator
+}
+
+fn cluster(habits: &[Habit]) -> Vec<Fake> {
+    let name = |(idx, habit): (usize, &Habit)| Fake::new(&format!("fake{idx}"), *habit);
+    habits.iter().enumerate().map(name).collect()
+}
+
+fn is_cancel(command: &Command) -> bool {
+    matches!(command, Command::Cancel { .. })
+}
+
+#[tokio::test]
+async fn updates_come_in_order_and_end() {
+    let fakes = cluster(&[Habit::Obey; 3]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let asked = Submission { choices: 2, ..submission(26) };
+    let mut handle = coordinator.submit(asked).await.unwrap();
+    let (updates, error) = all(&mut handle).await;
+    assert_eq!(error, None);
+
+    let Update::Accepted { request, chunk_count, clamps, .. } = &updates[0] else { panic!() };
+    assert_eq!((*request, *chunk_count), (handle.request_id(), 7));
+    assert!(clamps.is_empty());
+    let progress = updates.iter().rev().find_map(|update| match update {
+        Update::Progress(progress) => Some(progress),
+        _ => None,
+    });
+    let progress = progress.unwrap();
+    assert_eq!((progress.chunks_done, progress.tokens_done), (7, 26));
+    let done: Vec<u32> = progress.workers.iter().map(|worker| worker.chunks_done).collect();
+    assert_eq!(done, [3, 2, 2]);
+    let report = updates.iter().find_map(|update| match update {
+        Update::Prefilled(report) => Some(report),
+        _ => None,
+    });
+    let report = report.unwrap();
+    assert_eq!(report.retained.len(), 2);
+    assert_eq!((report.retained[0].kept, report.retained[0].total), (26.0, 70.0));
+    assert_eq!((report.last.memory_tokens, report.chunks_retried), (26, 0));
+    let tail: Vec<String> = updates
+        .iter()
+        .filter_map(|update| match update {
+            Update::Token(token) => Some(format!("{}:{}", token.choice, token.token)),
+            Update::ChoiceDone { choice, .. } => Some(format!("{choice} done")),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(tail, ["0:0", "0:1", "0 done", "1:10", "1:11", "1 done"]);
+    assert_eq!(coordinator.stats().output_tokens, 4);
+    for fake in &fakes {
+        fake.told(is_cancel).await;
+    }
+}
+
+#[tokio::test]
+async fn clamps_are_told() {
+    let coordinator = start(Config::default(), &cluster(&[Habit::Obey])).await;
+    let policy = aqueduct_core::MemoryPolicy::h2o(1, 3, 3);
+    let mut handle = coordinator.submit(Submission { policy, ..submission(5) }).await.unwrap();
+    let Some(Ok(Update::Accepted { policy, clamps, .. })) = handle.next().await else { panic!() };
+    assert_eq!((policy.heavy, clamps.len()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_dropped_handle_cancels_on_every_worker() {
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 0 }; 2]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let handle = coordinator.submit(submission(8)).await.unwrap();
+    let request = handle.request_id();
+    drop(handle);
+    for fake in &fakes {
+        fake.told(|command| *command == Command::Cancel { request }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_is_busy_and_frees_itself() {
+    let config = Config { queued_requests: 1, running_requests: 1, ..Config::default() };
+    let coordinator = start(config, &cluster(&[Habit::Hold { chunk_idx: 1 }])).await;
+    let running = coordinator.submit(submission(8)).await.unwrap();
+    let mut waiting = coordinator.submit(submission(1)).await.unwrap();
+    let error = coordinator.submit(submission(1)).await.unwrap_err();
+    let retry_after = Duration::from_secs(1);
+    assert_eq!(error, RequestError::Busy { queued: 1, retry_after });
+    drop(running);
+    assert_eq!(all(&mut waiting).await.1, None);
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_request() {
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 1 }; 2]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let deadline = Duration::from_millis(30);
+    let mut handle = coordinator.submit(Submission { deadline, ..submission(8) }).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, Some(RequestError::Deadline(deadline)));
+    fakes[0].told(is_cancel).await;
+    assert_eq!(all(&mut handle).await, (vec![], None), "an error is told once");
+}
+
+/// Logits of the whole prompt, and the tokens.
+fn answer(updates: &[Update]) -> (Vec<f32>, Vec<u32>) {
+    let mut rows: Vec<(u32, f32)> = Vec::new();
+    let mut tokens = Vec::new();
+    for update in updates {
+        match update {
+            Update::Logits { start, rows: count, logits } => {
+                assert_eq!(logits.len(), (*count * VOCAB) as usize);
+                rows.extend((*start..).zip(logits.iter().step_by(VOCAB as usize).copied()));
+            }
+            Update::Token(token) => tokens.push(token.token),
+            _ => {}
+        }
+    }
+    rows.sort_by_key(|row| row.0);
+    assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "a row was told twice");
+    (rows.into_iter().map(|row| row.1).collect(), tokens)
+}
+
+#[tokio::test]
+async fn a_lost_worker_changes_no_answer() {
+    let asked = || Submission { outputs: Outputs::Logits, ..submission(26) };
+    let calm = start(Config::default(), &cluster(&[Habit::Obey; 3])).await;
+    let (want, error) = all(&mut calm.submit(asked()).await.unwrap()).await;
+    assert_eq!(error, None);
+    for chunk_idx in 0..7 {
+        let mut fakes = cluster(&[Habit::Obey; 3]);
+        fakes[chunk_idx as usize % 3].habit = Habit::DieAt { chunk_idx };
+        let coordinator = start(Config::default(), &fakes).await;
+        let (got, error) = all(&mut coordinator.submit(asked()).await.unwrap()).await;
+        assert_eq!(error, None);
+        assert_eq!(answer(&got), answer(&want), "lost at chunk {chunk_idx}");
+        assert!(coordinator.stats().chunks_retried > 0);
+        let state = coordinator.describe().workers[chunk_idx as usize % 3].state;
+        assert_eq!(state, WorkerState::Down);
+    }
+}
+
+#[tokio::test]
+async fn without_workers_requests_are_unavailable() {
+    let coordinator = start(Config::default(), &cluster(&[Habit::DieAt { chunk_idx: 0 }])).await;
+    let mut handle = coordinator.submit(submission(8)).await.unwrap();
+    let (_, error) = all(&mut handle).await;
+    assert!(matches!(error, Some(RequestError::Unavailable(_))), "{error:?}");
+    let error = coordinator.submit(submission(8)).await.unwrap_err();
+    assert!(matches!(error, RequestError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_stalls_nobody() {
+    let coordinator = start(Config::default(), &cluster(&[Habit::Obey; 2])).await;
+    let asked = Submission { outputs: Outputs::Logits, ..submission(900) };
+    let mut slow = coordinator.submit(asked).await.unwrap();
+    for _ in 0..3 {
+        let mut quick = coordinator.submit(submission(9)).await.unwrap();
+        assert_eq!(all(&mut quick).await.1, None);
+    }
+    let (updates, error) = all(&mut slow).await;
+    assert_eq!(error, None);
+    assert_eq!(answer(&updates).0.len(), 900);
+}
+
+#[tokio::test]
+async fn a_stopped_choice_is_done_and_says_nothing_more() {
+    let fakes = cluster(&[Habit::Obey]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let asked = Submission { choices: 64, max_tokens: 500, ..submission(3) };
+    let mut handle = coordinator.submit(asked).await.unwrap();
+    handle.stop_choice(63);
+    let (updates, error) = all(&mut handle).await;
+    assert_eq!(error, None);
+    let done = updates.iter().filter(|update| matches!(update, Update::ChoiceDone { .. }));
+    assert_eq!(done.count(), 64);
+}
+
+#[tokio::test]
+async fn a_worker_with_another_model_is_refused() {
+    let mut fakes = cluster(&[Habit::Obey; 2]);
+    fakes[1].fingerprint = "other".into();
+    let sessions = vec![fakes[0].session()];
+    let coordinator = Coordinator::start(Config::default(), sessions).unwrap();
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    assert_eq!(coordinator.describe().model.unwrap().fingerprint, "same");
+
+    let sessions = fakes.iter().map(Fake::session).collect();
+    let coordinator = Coordinator::start(Config::default(), sessions).unwrap();
+    let mut cluster = coordinator.watch();
+    let settled = cluster.wait_for(|cluster| {
+        let states: Vec<WorkerState> = cluster.workers.iter().map(|worker| worker.state).collect();
+        states.contains(&WorkerState::Up) && states.contains(&WorkerState::Refused)
+    });
+    let cluster = tokio::time::timeout(SOON, settled).await.unwrap().unwrap();
+    let refused = cluster.workers.iter().find(|worker| worker.state == WorkerState::Refused);
+    assert!(refused.unwrap().reason.as_ref().unwrap().starts_with("fingerprint = "));
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused_by_field() {
+    let coordinator = start(Config::default(), &cluster(&[Habit::Obey])).await;
+    let error = coordinator.submit(submission(999)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "prompt_tokens = 999: must be at most 998, which is max_positions = 1000 less \
+         max_tokens = 2"
+    );
+}
