@@ -21,8 +21,9 @@ use crate::weights::Linear;
 /// Inputs that are multiplied before the accumulators are put down: two panels of f32 fill
 /// 32 KiB, two thirds of a first-level cache.
 const INPUTS_BLOCK: usize = 256;
-/// Rows of a task: its packed block of the argument fills 192 KiB of the second level.
-const ROWS_BLOCK: usize = 192;
+/// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
+/// A multiple of every register tile's rows.
+const ROWS_BLOCK: usize = 96;
 /// Columns of a task.
 const COLUMNS_BLOCK: usize = 256;
 

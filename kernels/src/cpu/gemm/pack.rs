@@ -64,6 +64,10 @@ fn row<B: Element>(panels: &[[B; LANES]], output: usize, to: &mut [f32]) {
     }
 }
 
+/// Rows that a task packs: whole register tiles of every height.
+const PACK_ROWS: usize = 24;
+const _: () = assert!(ROWS_BLOCK.is_multiple_of(PACK_ROWS));
+
 /// An argument as register tiles read it: groups of M rows, each `[inputs, M]`, where M is
 /// what [`sweep`](crate::cpu::tile::sweep) takes of the rows that are left in a task.
 pub(super) struct PackedRows {
@@ -76,8 +80,8 @@ impl PackedRows {
     pub(super) fn new(place: Place, x: Argument<'_>) -> Self {
         let (rows, inputs) = (x.rows.rows(), x.inputs());
         let mut data = vec![0.0; rows * inputs];
-        let from = x.rows.data().chunks(ROWS_BLOCK * x.rows.cols().max(1));
-        let tasks = data.chunks_mut(ROWS_BLOCK * inputs.max(1)).zip(from).collect();
+        let from = x.rows.data().chunks(PACK_ROWS * x.rows.cols().max(1));
+        let tasks = data.chunks_mut(PACK_ROWS * inputs.max(1)).zip(from).collect();
         let prepare = x.prepare;
         place.crew.map(tasks, |(to, from)| place.isa.run(PackBlock { to, from, inputs, prepare }));
         Self { rows, inputs, data }
@@ -133,17 +137,27 @@ impl Kernel for PackBlock<'_> {
     }
 }
 
+/// Columns that are interleaved in registers.
+const STRIP: usize = 8;
+
 /// `[M, inputs]` to `[inputs, M]`.
 #[inline(always)]
 fn interleave<const M: usize>(to: &mut [f32], from: &[f32]) {
     let inputs = from.len() / M;
-    let mut rows = [&from[..inputs]; M];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = &from[i * inputs..(i + 1) * inputs];
-    }
-    for (k, to) in to.as_chunks_mut::<M>().0.iter_mut().enumerate() {
+    let (to, _) = to.as_chunks_mut::<M>();
+    let mut k = 0;
+    while let Some(to) = to[k..].first_chunk_mut::<STRIP>() {
         for i in 0..M {
-            to[i] = rows[i][k];
+            let from: &[f32; STRIP] = from[i * inputs + k..].first_chunk().expect("M rows");
+            for (to, &from) in to.iter_mut().zip(from) {
+                to[i] = from;
+            }
+        }
+        k += STRIP;
+    }
+    for (k, to) in to.iter_mut().enumerate().skip(k) {
+        for i in 0..M {
+            to[i] = from[i * inputs + k];
         }
     }
 }
