@@ -1,8 +1,7 @@
 //! What every backend must do: run with [`conformance_tests!`](crate::conformance_tests).
 //!
 //! Each check computes with the backend under test, and compares with a direct implementation
-//! in f64 ([`oracle`], [`layers`]) that shares no code with any backend. A check panics with
-//! the comparator's words.
+//! in f64 that shares no code with any backend. A check panics with the comparator's words.
 
 pub mod attention;
 pub mod chains;
@@ -71,4 +70,32 @@ macro_rules! conformance_tests {
             }
         )+
     };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A check that nobody runs proves nothing.
+    #[test]
+    fn the_macro_lists_every_check() {
+        let list = include_str!("conformance.rs");
+        let groups = [
+            ("attention", include_str!("conformance/attention.rs")),
+            ("chains", include_str!("conformance/chains.rs")),
+            ("layers", include_str!("conformance/layers.rs")),
+            ("mass", include_str!("conformance/mass.rs")),
+            ("merging", include_str!("conformance/merging.rs")),
+            ("refusals", include_str!("conformance/refusals.rs")),
+            ("selection", include_str!("conformance/selection.rs")),
+        ];
+        for (group, source) in groups {
+            let check = |line: &'static str| {
+                line.strip_prefix("pub fn ")?.strip_suffix("(backend: &dyn Backend) {")
+            };
+            let checks: Vec<_> = source.lines().filter_map(check).collect();
+            assert!(!checks.is_empty(), "no check found in {group}");
+            for check in checks {
+                assert!(list.contains(&format!(" {group}::{check},\n")), "{group}::{check}");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Attention states, column masses, selection, and the dense arithmetic around them.
 //!
 //! A leaf: no other crate of ours is imported here, and this is the only crate in which
-//! `unsafe` may stand. [`Backend`] is the interface; [`reference`] is the readable
+//! `unsafe` may stand. [`Backend`] is the interface; [`mod@reference`] is the readable
 //! implementation of every operation, [`cpu`] the fast one, and [`conformance`] what any
 //! implementation must pass.
 //!

@@ -47,7 +47,7 @@ impl Keys {
 pub struct MemorySet {
     /// The remembered keys and values.
     pub keys: Keys,
-    /// `[kv_heads, keys]` f32: accumulated attention mass (see [`crate::Backend::weigh`]).
+    /// `[kv_heads, keys]` f32: accumulated attention mass (see [`crate::AttentionOps::weigh`]).
     pub score: Vec<f32>,
     /// `[kv_heads, keys]` f32: row weight that could have voted for each key.
     pub votes: Vec<f32>,

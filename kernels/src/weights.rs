@@ -28,7 +28,7 @@ pub struct Matrix {
 
 /// A linear map ready for a backend: the packed weight and an optional bias `[outputs]`.
 ///
-/// Made by [`crate::Backend::pack`]; a backend accepts only what it packed itself.
+/// Made by [`crate::LayerOps::pack`]; a backend accepts only what it packed itself.
 #[derive(Clone)]
 pub struct Linear {
     /// Columns of the result.

@@ -9,7 +9,7 @@ mod reference {
 fn cpu(isa: aqueduct_kernels::IsaLevel, threads: usize) -> aqueduct_kernels::Cpu {
     let isa = isa.is_available().then_some(isa);
     let options = aqueduct_kernels::CpuOptions { threads, isa };
-    aqueduct_kernels::Cpu::new(options).expect("two threads are few")
+    aqueduct_kernels::Cpu::new(options).expect("a few threads can be started")
 }
 
 mod cpu_avx512 {
@@ -22,4 +22,14 @@ mod cpu_avx2 {
 
 mod cpu_portable {
     aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Portable, 2));
+}
+
+#[test]
+fn cpu_results_do_not_depend_on_thread_count() {
+    use aqueduct_kernels::conformance::threads::results_do_not_depend_on_thread_count;
+    for isa in aqueduct_kernels::IsaLevel::available() {
+        for threads in [2, 3, 8] {
+            results_do_not_depend_on_thread_count(&cpu(isa, 1), &cpu(isa, threads));
+        }
+    }
 }
