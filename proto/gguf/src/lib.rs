@@ -20,7 +20,6 @@ mod value;
 pub mod write;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
 
 use cursor::Cursor;
 use tensor::Entry;
@@ -117,15 +116,12 @@ impl<'a> Gguf<'a> {
             (0..count).map(|_| Entry::read(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
         let alignment = self.alignment()?;
         let data_start = cursor.offset().next_multiple_of(alignment).min(file.len() as u64);
+        tensor::refuse_overlaps(&entries)?;
         for entry in entries {
-            match self.tensors.entry(entry.name) {
-                Slot::Vacant(slot) => {
-                    slot.insert(entry.locate(&file[data_start as usize..], alignment)?);
-                }
-                Slot::Occupied(slot) => {
-                    let what = format!("tensor {} appears twice", slot.key());
-                    return Err(GgufError::Malformed { offset: cursor.offset(), what });
-                }
+            let tensor = entry.locate(&file[data_start as usize..], alignment)?;
+            if let Some(twice) = self.tensors.insert(tensor.name, tensor) {
+                let what = format!("tensor {} appears twice", twice.name);
+                return Err(GgufError::Malformed { offset: cursor.offset(), what });
             }
         }
         Ok(())

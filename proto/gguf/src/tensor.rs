@@ -148,3 +148,16 @@ impl<'a> Entry<'a> {
         Ok(Tensor { name, dims, ty, bytes: &data[start..start + bytes as usize] })
     }
 }
+
+/// No byte belongs to two tensors, so all of them together are no larger than the file.
+pub(crate) fn refuse_overlaps(entries: &[Entry<'_>]) -> Result<(), GgufError> {
+    let mut by_offset: Vec<&Entry<'_>> = entries.iter().filter(|entry| entry.bytes > 0).collect();
+    by_offset.sort_by_key(|entry| entry.offset);
+    for pair in by_offset.windows(2) {
+        if pair[0].offset.saturating_add(pair[0].bytes) > pair[1].offset {
+            let what = format!("tensors {} and {} overlap", pair[0].name, pair[1].name);
+            return Err(GgufError::Malformed { offset: pair[1].at, what });
+        }
+    }
+    Ok(())
+}

@@ -103,6 +103,16 @@ fn refuses_what_contradicts_the_format() {
 }
 
 #[test]
+fn tensors_do_not_share_bytes() {
+    let mut file =
+        Writer::new().tensor("a", &[16], 0, &[0; 64]).tensor("b", &[8], 0, &[0; 32]).finish();
+    // The index entry of b ends in its offset, 64; the data begins at the next multiple of 32.
+    let at = file.windows(8).rposition(|word| word == 64u64.to_le_bytes()).unwrap();
+    file[at] = 32;
+    assert!(refusal(&file).contains("tensors a and b overlap"));
+}
+
+#[test]
 fn every_type_has_its_code_once() {
     assert!(TENSOR_TYPES.windows(2).all(|pair| pair[0].code < pair[1].code));
 }
@@ -124,7 +134,7 @@ fn read_all(file: &[u8]) {
         let _ = (field.i32s(), field.u32s(), field.f32s(), field.value.to_string());
     }
     let bytes: usize = gguf.tensors().map(|tensor| tensor.bytes.len()).sum();
-    assert!(bytes <= file.len() * gguf.tensors().count());
+    assert!(bytes <= file.len(), "tensors are larger than the file they are in");
 }
 
 proptest! {
