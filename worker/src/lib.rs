@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The worker: one device thread, sessions of coordinators, and links to other workers.
+//!
+//! ```text
+//! service.rs / Worker::open_session      commands in, events out
+//!   -> executor/                         the device thread; owns every request's state
+//!        chunk.rs                        a chunk through the engine's spine, behind its port
+//!        decode.rs                       completions, a token at a time, between layers
+//!   -> link/{loopback,grpc}.rs           memory sets to the worker of the next chunk
+//!   <- inbox.rs                          memory sets from the worker of the chunk before
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod doorbell;
+mod executor;
+mod gauge;
+pub mod inbox;
+pub mod link;
+mod service;
+#[cfg(test)]
+#[path = "../tests/cluster/tiny_model.rs"]
+mod tiny_model;
+mod worker;
+
+pub use config::WorkerOptions;
+pub use gauge::Stats;
+pub use link::loopback::LoopbackHub;
+pub use service::serve;
+pub use worker::{StartError, Worker};

@@ -31,6 +31,10 @@ pub const GRPC_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
 pub const PROMPT_BYTES_MAX: usize = 256 << 20;
 /// Frames a link may have under way before the sender waits.
 pub const LINK_WINDOW_FRAMES: usize = 16;
+/// Memory sets that may wait for one link; they are kept for their next chunk anyway.
+pub const LINK_PARCELS_MAX: usize = 4096;
+/// How often a link tries to connect, or to send a set that arrived corrupt, before it gives up.
+pub const LINK_TRIES_MAX: u32 = 5;
 /// Memory sets that wait at a worker for their chunk, in bytes over all requests.
 pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
 
@@ -58,6 +62,12 @@ pub const EVENTS_MAX: usize = 1024;
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// How long an HTTP connection may be silent while it sends a request.
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
+/// Requests that one worker remembers anything of.
+pub const WORKER_REQUESTS_MAX: usize = 4096;
+/// Coordinator sessions that one worker serves.
+pub const SESSIONS_MAX: usize = 64;
+/// Most bytes of logits in one event (but always a whole row).
+pub const LOGITS_EVENT_BYTES: usize = 1 << 20;
 
 /// How long a chunk waits for a memory set before its request fails.
 pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
@@ -76,6 +86,8 @@ const _: () = {
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
     assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);
+    assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
+    assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(HANDOFF_DEADLINE_MS < REQUEST_DEADLINE_MS);
 };

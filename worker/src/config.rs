@@ -1,0 +1,71 @@
+//! What a worker is started with, checked once.
+
+use aqueduct_core::work::Peer;
+use aqueduct_core::{Refusal, limits};
+use tokio::runtime::Handle;
+
+use crate::link::loopback::LoopbackHub;
+
+/// Options of one worker.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// Where other workers reach it: `local://name` or `http://host:port`.
+    pub peer: Peer,
+    /// Workers of this process.
+    pub hub: LoopbackHub,
+    /// Runs the links to workers of other processes.
+    pub runtime: Handle,
+    /// Most bytes of memory sets that wait here for their chunk.
+    pub inbox_bytes: u64,
+    /// Compute threads it may use, as it reports them.
+    pub threads: u32,
+    /// Reach `http://` peers that live in this process through the hub.
+    pub shortcut: bool,
+}
+
+impl WorkerOptions {
+    /// A worker at `peer` with every other option at its default.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: links need one.
+    pub fn new(peer: impl Into<String>, hub: LoopbackHub) -> Self {
+        Self {
+            peer: Peer(peer.into()),
+            hub,
+            runtime: Handle::current(),
+            inbox_bytes: limits::INBOX_BYTES_DEFAULT,
+            threads: 1,
+            shortcut: false,
+        }
+    }
+
+    /// Checks every option against its bound.
+    ///
+    /// # Errors
+    /// The first option that is out of bounds.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        if !["local://", "http://"].iter().any(|scheme| self.peer.0.starts_with(scheme)) {
+            return Err(Refusal::new("peer", &self.peer, "http://host:port or local://name"));
+        }
+        Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
+        Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn refuses_by_field() {
+        let good = WorkerOptions::new("local://w0", LoopbackHub::default());
+        assert_eq!(good.validate(), Ok(()));
+        let check = |bad: WorkerOptions, field: &str| {
+            assert_eq!(bad.validate().unwrap_err().field, field);
+        };
+        check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
+        check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
+        check(WorkerOptions { threads: 0, ..good }, "threads");
+    }
+}

@@ -1,0 +1,224 @@
+//! One chunk through the engine's spine, and the port behind which the rest of the world is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind, Outputs};
+use aqueduct_core::{ChunkKey, Refusal};
+use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want, prefill};
+use aqueduct_kernels::MemorySet;
+
+use super::Executor;
+use super::request::{Home, Kept};
+
+/// Progress is told at most this often.
+const PROGRESS_EVERY: Duration = Duration::from_millis(50);
+
+/// Why a chunk ended before it was done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChunkError {
+    /// The mathematics or the port.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The coordinator does not read what it asked for.
+    #[error("no event was read within {deadline_ms} ms")]
+    Unread {
+        /// How long the chunk waited.
+        deadline_ms: u64,
+    },
+}
+
+impl ChunkError {
+    pub(super) fn kind(&self) -> FailureKind {
+        match self {
+            Self::Unread { .. } => FailureKind::Deadline,
+            Self::Engine(EngineError::Refused(_)) => FailureKind::Invalid,
+            Self::Engine(EngineError::Backend(_)) => FailureKind::Internal,
+            Self::Engine(EngineError::Port(PortError::Deadline { .. })) => FailureKind::Deadline,
+            Self::Engine(EngineError::Port(_)) => FailureKind::Peer,
+        }
+    }
+}
+
+impl Executor {
+    /// Runs a chunk to its end and tells how it ended, unless it was cancelled meanwhile.
+    pub(super) fn run_chunk(&mut self, work: &Assignment) {
+        let key = work.key;
+        self.running = Some(key);
+        self.shared.inbox.begin(key);
+        let result = self.prefill_chunk(work);
+        self.shared.inbox.finish(key);
+        if self.running.take().is_none() {
+            return;
+        }
+        match result {
+            Ok(report) => {
+                let report = Box::new(report);
+                self.send(key.request, Event::ChunkDone { key, report });
+            }
+            Err(error) => {
+                tracing::warn!(%key, %error, "a chunk failed");
+                if let Some(request) = self.requests.get_mut(&key.request) {
+                    request.outbox.remove(&(key.chunk_idx + 1));
+                }
+                let (kind, message) = (error.kind(), error.to_string());
+                self.send(key.request, Event::ChunkFailed { key, kind, message });
+            }
+        }
+    }
+
+    fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
+        let model = self.model.clone();
+        let since = Instant::now();
+        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let mut port = ChunkPort::new(self, work);
+        let done = prefill(&model, block, &work.policy, &mut port, want(work))?;
+        let Given { home, mut report, aside } = port.given;
+        report.busy_us = micros(since.elapsed().saturating_sub(aside));
+        self.attend();
+        self.emit_outputs(work, &done.hidden)?;
+        if work.next.is_none() {
+            self.keep_home(work, home, &done)?;
+        }
+        report.retained = done.retained;
+        Ok(report)
+    }
+
+    /// The worker of the last chunk is the request's home.
+    fn keep_home(
+        &mut self,
+        work: &Assignment,
+        memory: Vec<Arc<MemorySet>>,
+        done: &Prefilled,
+    ) -> Result<(), ChunkError> {
+        let logits = self.model.logits(&done.hidden.last_row())?.into_vec();
+        let bytes = memory.iter().map(|set| set.bytes() as u64).sum();
+        let charge = self.shared.gauges.home_bytes.charge(bytes);
+        if let Some(request) = self.requests.get_mut(&work.key.request) {
+            request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
+        }
+        Ok(())
+    }
+
+    /// Whether the chunk is still wanted.
+    pub(super) fn check_wanted(&self, key: ChunkKey) -> Result<(), PortError> {
+        if self.running == Some(key) && !self.stopped() {
+            Ok(())
+        } else {
+            Err(PortError::Cancelled)
+        }
+    }
+}
+
+fn want(work: &Assignment) -> Want {
+    match (work.outputs, &work.next) {
+        (Outputs::Logits | Outputs::Logprobs(_), _) => Want::All,
+        (Outputs::None, None) => Want::Last,
+        (Outputs::None, Some(_)) => Want::Memory,
+    }
+}
+
+/// The door between a chunk's mathematics and everything else.
+struct ChunkPort<'a> {
+    executor: &'a mut Executor,
+    work: &'a Assignment,
+    progress_told: Instant,
+    given: Given,
+}
+
+/// What passed through the door.
+#[derive(Default)]
+struct Given {
+    /// The last chunk's memory, layer by layer.
+    home: Vec<Arc<MemorySet>>,
+    report: ChunkReport,
+    /// Time that was not the chunk's own: waiting, and what was urgent.
+    aside: Duration,
+}
+
+impl<'a> ChunkPort<'a> {
+    fn new(executor: &'a mut Executor, work: &'a Assignment) -> Self {
+        Self { executor, work, progress_told: Instant::now(), given: Given::default() }
+    }
+
+    /// Waits for the set of the chunk before; what is urgent goes on meanwhile.
+    fn wait_for(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
+        let Assignment { key, deadline_ms, .. } = *self.work;
+        let since = Instant::now();
+        let deadline = since + Duration::from_millis(deadline_ms);
+        loop {
+            if let Some(memory) = self.executor.shared.inbox.take(key, layer as u32) {
+                self.given.report.wait_us += micros(since.elapsed());
+                return Ok(memory);
+            }
+            if Instant::now() >= deadline {
+                return Err(PortError::Deadline { layer, deadline_ms });
+            }
+            if !self.executor.attend() {
+                self.executor.check_wanted(key)?;
+                self.executor.shared.doorbell.wait_until(Some(deadline));
+            }
+            self.executor.check_wanted(key)?;
+        }
+    }
+
+    fn past(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
+        self.executor.attend();
+        self.executor.check_wanted(self.work.key)?;
+        if self.work.span.idx == 0 {
+            return Ok(Arc::new(self.executor.model.empty_memory()));
+        }
+        let memory = self.wait_for(layer)?;
+        let start = self.work.span.start;
+        Refusal::unless_within("end", memory.end, start, start)
+            .map_err(|refusal| PortError::Unfit { layer, refusal })?;
+        Ok(memory)
+    }
+
+    fn tell_progress(&mut self, layers_done: u32) {
+        if self.progress_told.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.progress_told = Instant::now();
+        let key = self.work.key;
+        let Executor { requests, sessions, waker, .. } = &mut *self.executor;
+        let session =
+            requests.get(&key.request).and_then(|request| sessions.get_mut(&request.session));
+        if let Some(session) = session {
+            session.outlet.offer(Event::Progress { key, layers_done }, waker);
+        }
+    }
+}
+
+impl MemoryPort for ChunkPort<'_> {
+    fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
+        let since = Instant::now();
+        let past = self.past(layer);
+        self.given.aside += since.elapsed();
+        past
+    }
+
+    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
+        let ChunkKey { request, chunk_idx, .. } = self.work.key;
+        let bytes = memory.bytes() as u64;
+        self.given.report.memory_bytes += bytes;
+        self.given.report.memory_tokens = memory.keys.len() as u32;
+        if self.work.next.is_none() {
+            self.given.home.push(memory);
+        } else {
+            let charge = self.executor.shared.gauges.outbox_bytes.charge(bytes);
+            let held = self.executor.requests.get_mut(&request);
+            // Confirmed already, if the chunk after was redone from elsewhere.
+            if let Some(out) = held.and_then(|held| held.outbox.get_mut(&(chunk_idx + 1))) {
+                out.sets.push(Kept::new(memory, charge));
+            }
+            self.executor.pump();
+        }
+        self.tell_progress(layer as u32 + 1);
+        Ok(())
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    time.as_micros().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,194 @@
+//! Commands of coordinators, and the traffic of memory sets to the next hops.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::work::{Assignment, Command, Event, FailureKind, NextHop};
+use aqueduct_core::{ChunkKey, RequestId, limits};
+
+use super::Executor;
+use super::request::{Outgoing, Request};
+use super::session::SessionId;
+use crate::link::{Outcome, Parcel};
+
+impl Executor {
+    /// Carries out every command that is there, and ends sessions that are over.
+    pub(super) fn obey(&mut self) {
+        let ids: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for id in ids {
+            while let Some(session) = self.sessions.get_mut(&id) {
+                match session.poll_command(&self.waker) {
+                    Poll::Pending => break,
+                    Poll::Ready(Some(command)) => self.command(id, command),
+                    Poll::Ready(None) => self.end_session(id),
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, session: SessionId, command: Command) {
+        match command {
+            Command::Assign(assignment) => self.assign(session, *assignment),
+            Command::Redirect { request, chunk_idx, next } => {
+                self.redirect(session, request, chunk_idx, next);
+            }
+            Command::Confirm { request, chunk_idx } => {
+                if let Some(request) = self.owned(session, request) {
+                    request.outbox.remove(&chunk_idx.saturating_add(1));
+                }
+            }
+            Command::Decode(spec) => self.start_decoding(session, *spec),
+            Command::StopChoice { request, choice } => {
+                if let Some(request) = self.owned(session, request) {
+                    request.stop_choice(choice);
+                }
+            }
+            Command::Cancel { request } => {
+                if self.owned(session, request).is_some() {
+                    self.forget(request);
+                }
+            }
+        }
+    }
+
+    /// The request, if `session` is the one that started it.
+    pub(super) fn owned(&mut self, session: SessionId, request: RequestId) -> Option<&mut Request> {
+        self.requests.get_mut(&request).filter(|request| request.session == session)
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+        let of_session = |(_, request): &(&RequestId, &Request)| request.session == id;
+        let requests: Vec<RequestId> =
+            self.requests.iter().filter(of_session).map(|(&request, _)| request).collect();
+        requests.into_iter().for_each(|request| self.forget(request));
+    }
+
+    /// Drops everything of a request: running, waiting or finished.
+    fn forget(&mut self, request: RequestId) {
+        self.requests.remove(&request);
+        self.queue.retain(|waiting| waiting.key.request != request);
+        if self.running.is_some_and(|running| running.request == request) {
+            self.running = None;
+        }
+        self.shared.inbox.forget(request);
+    }
+
+    fn assign(&mut self, session: SessionId, assignment: Assignment) {
+        let key = assignment.key;
+        if let Err((kind, message)) = self.admissible(session, key) {
+            self.send_to(session, Event::ChunkFailed { key, kind, message });
+            return;
+        }
+        if !self.supersede(key) {
+            tracing::warn!(%key, "assigned again in the same or an older epoch; ignored");
+            return;
+        }
+        self.shared.inbox.claim(key);
+        let charge = || self.shared.gauges.requests.charge(1);
+        let request =
+            self.requests.entry(key.request).or_insert_with(|| Request::new(session, charge()));
+        if let Some(next) = &assignment.next {
+            request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone()));
+        }
+        self.queue.push_back(assignment);
+    }
+
+    fn admissible(&self, session: SessionId, key: ChunkKey) -> Result<(), (FailureKind, String)> {
+        match self.requests.get(&key.request) {
+            Some(request) if request.session != session => {
+                let message = format!("{} belongs to another session", key.request);
+                return Err((FailureKind::Invalid, message));
+            }
+            None if self.requests.len() >= limits::WORKER_REQUESTS_MAX => {
+                let message = format!("{} requests are held", self.requests.len());
+                return Err((FailureKind::Exhausted, message));
+            }
+            _ => {}
+        }
+        if self.queue.len() >= limits::COMMANDS_MAX {
+            return Err((FailureKind::Exhausted, format!("{} chunks wait", self.queue.len())));
+        }
+        Ok(())
+    }
+
+    /// Makes way for a newer epoch of a chunk; false when there is none older to make way.
+    fn supersede(&mut self, key: ChunkKey) -> bool {
+        let same =
+            |other: &ChunkKey| (other.request, other.chunk_idx) == (key.request, key.chunk_idx);
+        let here = self.queue.iter().map(|waiting| waiting.key).chain(self.running);
+        if here.filter(same).any(|other| other.epoch >= key.epoch) {
+            return false;
+        }
+        self.queue.retain(|waiting| !same(&waiting.key));
+        self.running = self.running.filter(|running| !same(running));
+        true
+    }
+
+    fn redirect(&mut self, session: SessionId, request: RequestId, chunk_idx: u32, next: NextHop) {
+        let key = ChunkKey { request, chunk_idx, epoch: next.epoch };
+        let outgoing =
+            self.owned(session, request).and_then(|held| held.outbox.get_mut(&chunk_idx));
+        match outgoing {
+            Some(outgoing) if next.epoch < outgoing.next.epoch => {
+                tracing::warn!(%key, "redirected to an older epoch; ignored");
+            }
+            Some(outgoing) => outgoing.redirect(next),
+            None => {
+                let message = "the memory for it is no longer held".to_owned();
+                let kind = FailureKind::Peer;
+                self.send_to(session, Event::ChunkFailed { key, kind, message });
+            }
+        }
+    }
+
+    /// Offers the links what they have not taken yet.
+    pub(super) fn pump(&mut self) {
+        let Self { requests, links, .. } = self;
+        let deadline = Instant::now() + Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
+        for (&request, held) in requests.iter_mut() {
+            for (&chunk_idx, outgoing) in &mut held.outbox {
+                let key = ChunkKey { request, chunk_idx, epoch: outgoing.next.epoch };
+                while !outgoing.broken && outgoing.sent < outgoing.sets.len() {
+                    let memory = Arc::downgrade(&outgoing.sets[outgoing.sent].memory);
+                    let layer = outgoing.sent as u32;
+                    let parcel = Parcel { key, layer, memory, deadline };
+                    if links.send(&outgoing.next.peer, parcel).is_err() {
+                        break; // full; the doorbell rings when it is not
+                    }
+                    outgoing.sent += 1;
+                }
+            }
+        }
+    }
+
+    /// Reads receipts. A set that cannot be delivered is no failure of the chunk that gave it:
+    /// it is told as a failure of the chunk that waits, and the set is kept for a redirect.
+    pub(super) fn account(&mut self) {
+        for receipt in self.links.receipts() {
+            let key = receipt.key;
+            match receipt.outcome {
+                Outcome::Delivered | Outcome::Withdrawn => {}
+                Outcome::Stale => {
+                    tracing::debug!(%key, layer = receipt.layer, "the receiver is past this");
+                }
+                Outcome::Failed(message) => self.hop_broke(key, message),
+            }
+        }
+    }
+
+    fn hop_broke(&mut self, key: ChunkKey, message: String) {
+        let outgoing = self
+            .requests
+            .get_mut(&key.request)
+            .and_then(|request| request.outbox.get_mut(&key.chunk_idx))
+            .filter(|outgoing| outgoing.next.epoch == key.epoch && !outgoing.broken);
+        if let Some(outgoing) = outgoing {
+            tracing::warn!(%key, message, "memory could not be handed off");
+            outgoing.broken = true;
+            let kind = FailureKind::Peer;
+            self.send(key.request, Event::ChunkFailed { key, kind, message });
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Completions at their home: a token at a time, in turn.
+
+use std::task::Waker;
+
+use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
+use aqueduct_core::{MemoryPolicy, RequestId, Sampling, TokenId};
+use aqueduct_engine::{EngineError, Model, Sequence, sample};
+
+use super::Executor;
+use super::chunk::ChunkError;
+use super::request::{Home, Request};
+use super::session::{Outlet, SessionId};
+use crate::gauge::{Charge, Gauge};
+
+/// The completions of one request that are under way.
+pub(super) struct Decoding {
+    request: RequestId,
+    policy: MemoryPolicy,
+    max_tokens: u32,
+    eos: Vec<TokenId>,
+    choices: Vec<Choice>,
+}
+
+/// One completion.
+struct Choice {
+    idx: u32,
+    sampling: Sampling,
+    sequence: Sequence,
+    /// `[vocab]`, for the next token.
+    logits: Vec<f32>,
+    token_idx: u32,
+    charge: Charge,
+}
+
+impl Executor {
+    /// Starts the completions of a request whose prefill ended here.
+    pub(super) fn start_decoding(&mut self, session: SessionId, spec: DecodeSpec) {
+        let request = spec.request;
+        let home = self.owned(session, request).and_then(|request| request.home.take());
+        let Some(home) = home else {
+            let message = "no finished prefill of this request is held here".to_owned();
+            let kind = FailureKind::Invalid;
+            self.send_to(session, Event::DecodeFailed { request, kind, message });
+            return;
+        };
+        let decoding = Decoding::new(&self.model, home, spec, &self.shared.gauges.home_bytes);
+        if let Some(request) = self.requests.get_mut(&request) {
+            request.decoding = Some(decoding);
+        }
+    }
+
+    /// One token for each completion whose session has room for it; whether there was any.
+    pub(super) fn decode_round(&mut self) -> bool {
+        let Self { model, requests, sessions, waker, .. } = self;
+        let mut decoded = false;
+        for request in requests.values_mut() {
+            let Some(decoding) = &mut request.decoding else { continue };
+            let Some(session) = sessions.get_mut(&request.session) else { continue };
+            decoded |= decoding.round(model, &mut session.outlet, waker);
+            if decoding.choices.is_empty() {
+                request.decoding = None;
+            }
+        }
+        decoded
+    }
+}
+
+impl Request {
+    /// Ends one completion without a word.
+    pub(super) fn stop_choice(&mut self, idx: u32) {
+        if let Some(decoding) = &mut self.decoding {
+            decoding.choices.retain(|choice| choice.idx != idx);
+        }
+    }
+}
+
+impl Decoding {
+    /// All completions share the prompt's memory until each changes its own.
+    fn new(model: &Model, home: Home, spec: DecodeSpec, gauge: &Gauge) -> Self {
+        let choice = |idx: u32| {
+            let sequence = Sequence::new(model, home.memory.clone());
+            Choice {
+                idx,
+                sampling: Sampling {
+                    seed: spec.sampling.seed.wrapping_add(idx.into()),
+                    ..spec.sampling
+                },
+                charge: gauge.charge(sequence.bytes()),
+                sequence,
+                logits: home.logits.clone(),
+                token_idx: 0,
+            }
+        };
+        let choices = (0..spec.choices).map(choice).collect();
+        let DecodeSpec { request, max_tokens, eos, .. } = spec;
+        Self { request, policy: home.policy, max_tokens, eos, choices }
+    }
+
+    fn round(&mut self, model: &Model, outlet: &mut Outlet, waker: &Waker) -> bool {
+        let mut decoded = false;
+        for choice in std::mem::take(&mut self.choices) {
+            if !outlet.has_room(waker) {
+                self.choices.push(choice);
+                continue;
+            }
+            decoded = true;
+            match self.step(model, choice, |event| outlet.send(event, waker)) {
+                Ok(next) => self.choices.extend(next),
+                Err(error) => {
+                    let error = ChunkError::from(error);
+                    let (kind, message) = (error.kind(), error.to_string());
+                    tracing::warn!(request = %self.request, message, "decode failed");
+                    outlet
+                        .send(Event::DecodeFailed { request: self.request, kind, message }, waker);
+                    self.choices.clear();
+                    break;
+                }
+            }
+        }
+        decoded
+    }
+
+    /// Draws and tells a token, then computes what the one after it is drawn from; `None` when
+    /// the completion has ended.
+    fn step(
+        &self,
+        model: &Model,
+        mut choice: Choice,
+        mut send: impl FnMut(Event),
+    ) -> Result<Option<Choice>, EngineError> {
+        let (request, idx) = (self.request, choice.idx);
+        let drawn = sample(&choice.logits, &choice.sampling, choice.token_idx)?;
+        let token = drawn.token.token;
+        send(Event::Token(Box::new(Emitted {
+            request,
+            choice: idx,
+            token_idx: choice.token_idx,
+            token,
+            logprob: drawn.token.logprob,
+            top: drawn.top,
+        })));
+        choice.token_idx += 1;
+        let eos = self.eos.contains(&token);
+        if eos || choice.token_idx == self.max_tokens {
+            drop(choice); // its memory goes before anybody hears of the end
+            send(Event::ChoiceDone { request, choice: idx, eos });
+            return Ok(None);
+        }
+        choice.logits = choice.sequence.step(model, token, &self.policy)?;
+        choice.charge.set(choice.sequence.bytes());
+        Ok(Some(choice))
+    }
+}

@@ -1,0 +1,115 @@
+//! The device thread: it alone owns what requests hold and computes for them.
+//!
+//! Chunks run one after the other, in the order of their assignments. At every layer boundary,
+//! and whenever it would wait, the thread attends to what is urgent: commands, sets to be sent,
+//! and one round of decode steps. So a token waits for at most one layer, and so does a cancel.
+
+mod chunk;
+mod commands;
+mod decode;
+mod outputs;
+mod request;
+mod session;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
+
+use aqueduct_core::work::{Assignment, Event};
+use aqueduct_core::{ChunkKey, RequestId};
+use aqueduct_engine::Model;
+
+use crate::config::WorkerOptions;
+use crate::link::Links;
+use crate::worker::Shared;
+use request::Request;
+pub(crate) use session::Session;
+use session::SessionId;
+
+/// The device thread's state.
+pub(crate) struct Executor {
+    model: Arc<Model>,
+    shared: Arc<Shared>,
+    /// Rings the doorbell.
+    waker: Waker,
+    links: Links,
+    sessions: BTreeMap<SessionId, Session>,
+    next_session: u64,
+    requests: BTreeMap<RequestId, Request>,
+    queue: VecDeque<Assignment>,
+    /// The chunk that runs; `None` as soon as it is to stop.
+    running: Option<ChunkKey>,
+}
+
+impl Executor {
+    pub(crate) fn new(model: Arc<Model>, shared: Arc<Shared>, options: WorkerOptions) -> Self {
+        let fingerprint = model.fingerprint().to_owned();
+        Self {
+            waker: shared.doorbell.clone().into(),
+            links: Links::new(options, fingerprint, shared.doorbell.clone()),
+            model,
+            shared,
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            requests: BTreeMap::new(),
+            queue: VecDeque::new(),
+            running: None,
+        }
+    }
+
+    /// Until the worker's last handle is dropped.
+    pub(crate) fn run(mut self) {
+        while !self.stopped() {
+            let decoded = self.attend();
+            if let Some(assignment) = self.queue.pop_front() {
+                self.run_chunk(&assignment);
+            } else if !decoded {
+                self.shared.doorbell.wait_until(None);
+            }
+        }
+    }
+
+    /// Does what is urgent; says whether a token was decoded.
+    fn attend(&mut self) -> bool {
+        self.admit();
+        self.obey();
+        self.account();
+        self.pump();
+        self.decode_round()
+    }
+
+    /// Takes over sessions that were opened since the last time.
+    fn admit(&mut self) {
+        let mut arrivals = self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        for session in arrivals.drain(..) {
+            self.sessions.insert(SessionId(self.next_session), session);
+            self.next_session += 1;
+        }
+    }
+
+    /// Sends an event about a request to the session that owns it.
+    fn send(&mut self, request: RequestId, event: Event) {
+        let Some(owner) = self.requests.get(&request).map(|request| request.session) else {
+            return;
+        };
+        self.send_to(owner, event);
+    }
+
+    fn send_to(&mut self, session: SessionId, event: Event) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.outlet.send(event, &self.waker);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Executor {
+    /// Also when the thread panics: sessions end, and no new one waits for a dead thread.
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}

@@ -1,0 +1,75 @@
+//! What a worker holds of one request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::MemoryPolicy;
+use aqueduct_core::work::NextHop;
+use aqueduct_kernels::MemorySet;
+
+use super::decode::Decoding;
+use super::session::SessionId;
+use crate::gauge::Charge;
+
+/// State of one request; dropping it frees everything.
+pub(super) struct Request {
+    /// Who asked for it.
+    pub(super) session: SessionId,
+    /// What was given, by the index of the chunk that receives.
+    pub(super) outbox: BTreeMap<u32, Outgoing>,
+    /// The memory of the whole prompt, from the end of its last chunk until decode.
+    pub(super) home: Option<Home>,
+    /// Completions under way.
+    pub(super) decoding: Option<Decoding>,
+    _charge: Charge,
+}
+
+/// Memory sets for the next chunk, kept until it is confirmed.
+pub(super) struct Outgoing {
+    /// Where the next chunk is now.
+    pub(super) next: NextHop,
+    /// Set j is layer j's.
+    pub(super) sets: Vec<Kept>,
+    /// How many of them the link has taken.
+    pub(super) sent: usize,
+    /// The next hop could not be reached: wait for a redirect.
+    pub(super) broken: bool,
+}
+
+/// A memory set and its share of the outbox.
+pub(super) struct Kept {
+    pub(super) memory: Arc<MemorySet>,
+    _charge: Charge,
+}
+
+/// A finished prefill.
+pub(super) struct Home {
+    pub(super) memory: Vec<Arc<MemorySet>>,
+    /// `[vocab]`, after the last prompt token.
+    pub(super) logits: Vec<f32>,
+    pub(super) policy: MemoryPolicy,
+    pub(super) _charge: Charge,
+}
+
+impl Request {
+    pub(super) fn new(session: SessionId, charge: Charge) -> Self {
+        Self { session, outbox: BTreeMap::new(), home: None, decoding: None, _charge: charge }
+    }
+}
+
+impl Outgoing {
+    pub(super) fn new(next: NextHop) -> Self {
+        Self { next, sets: Vec::new(), sent: 0, broken: false }
+    }
+
+    /// Everything kept goes to `next`, and so does what is still to come.
+    pub(super) fn redirect(&mut self, next: NextHop) {
+        *self = Self { sets: std::mem::take(&mut self.sets), ..Self::new(next) };
+    }
+}
+
+impl Kept {
+    pub(super) fn new(memory: Arc<MemorySet>, charge: Charge) -> Self {
+        Self { memory, _charge: charge }
+    }
+}

@@ -1,0 +1,362 @@
+//! Memory sets that wait here for the chunk that takes them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, limits};
+use aqueduct_engine::Model;
+use aqueduct_kernels::{KvDtype, MemorySet};
+
+use crate::doorbell::Doorbell;
+
+/// What even an empty set costs, so that no number of empty ones is free.
+const SET_OVERHEAD_BYTES: u64 = 256;
+/// Requests remembered as forgotten, so that their last sets are not kept.
+const FORGOTTEN_MAX: usize = 4096;
+
+/// What becomes of a set that is delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Taken, or seen before and not needed again.
+    Taken,
+    /// Of an older epoch or a forgotten request.
+    Stale,
+    /// No room now.
+    Exhausted,
+    /// It does not fit the model.
+    Unfit(Refusal),
+}
+
+/// The shape that every set must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// Layers of the model.
+    pub layers: u32,
+    /// G.
+    pub kv_heads: usize,
+    /// D.
+    pub head_dim: usize,
+    /// Storage.
+    pub kv: KvDtype,
+}
+
+/// Keyed by request, chunk and layer; bounded in bytes; rings the doorbell when a set arrives.
+#[derive(Debug)]
+pub struct Inbox {
+    doorbell: Arc<Doorbell>,
+    fingerprint: String,
+    fit: Fit,
+    bytes_max: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: BTreeMap<(RequestId, u32), Slot>,
+    bytes: u64,
+    running: Option<ChunkKey>,
+    forgotten: VecDeque<RequestId>,
+    /// Senders to tell when there is room.
+    waiters: Vec<Arc<Doorbell>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    epoch: Epoch,
+    layers: BTreeMap<u32, Arc<MemorySet>>,
+    /// Layers that came, whether or not they were taken since.
+    seen: BTreeSet<u32>,
+    /// The coordinator has assigned the chunk here.
+    claimed: bool,
+    /// The chunk has ended and takes nothing more.
+    done: bool,
+    since: Instant,
+}
+
+impl Fit {
+    /// What sets of `model` look like.
+    pub fn of(model: &Model) -> Self {
+        let shape = model.shape();
+        Self {
+            layers: shape.layers,
+            kv_heads: shape.kv_heads as usize,
+            head_dim: shape.head_dim as usize,
+            kv: model.kv(),
+        }
+    }
+
+    fn check(&self, layer: u32, memory: &MemorySet) -> Result<(), Refusal> {
+        let same = |field: &str, seen: usize, want: usize| {
+            Refusal::unless_within(field, seen, want, want).map(drop)
+        };
+        Refusal::unless_within("layer", layer, 0, self.layers - 1)?;
+        same("kv_heads", memory.keys.kv_heads(), self.kv_heads)?;
+        same("head_dim", memory.keys.k.head_dim, self.head_dim)?;
+        if memory.keys.k.dtype() != self.kv || memory.keys.v.dtype() != self.kv {
+            let seen = format!("{:?}", memory.keys.k.dtype());
+            return Err(Refusal::new("kv", seen, format!("{:?}", self.kv)));
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn new(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            layers: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            claimed: false,
+            done: false,
+            since: Instant::now(),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.layers.values().map(|memory| cost(memory)).sum()
+    }
+}
+
+impl Inbox {
+    /// An empty inbox for sets of shape `fit` of the model with this fingerprint.
+    pub fn new(doorbell: Arc<Doorbell>, fingerprint: String, fit: Fit, bytes_max: u64) -> Self {
+        Self { doorbell, fingerprint, fit, bytes_max, state: Mutex::default() }
+    }
+
+    /// The model whose sets it takes.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Most bytes that one set may have.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Takes `memory` for `key` and `layer`. When there is no room, `sender` is rung as soon
+    /// as some becomes free. The chunk that is running is never refused for want of room: it is
+    /// the one that makes room.
+    pub fn deliver(
+        &self,
+        key: ChunkKey,
+        layer: u32,
+        memory: Arc<MemorySet>,
+        sender: Option<&Arc<Doorbell>>,
+    ) -> Verdict {
+        if let Err(refusal) = self.fit.check(layer, &memory) {
+            return Verdict::Unfit(refusal);
+        }
+        let mut state = self.lock();
+        state.expire();
+        if state.is_stale(&key) {
+            return Verdict::Stale;
+        }
+        if state.has_seen(&key, layer) {
+            return Verdict::Taken;
+        }
+        let bytes = cost(&memory);
+        if state.bytes + bytes > self.bytes_max && state.running != Some(key) {
+            state.waiters.extend(sender.cloned());
+            return Verdict::Exhausted;
+        }
+        state.put(key, layer, memory);
+        drop(state);
+        self.doorbell.ring();
+        Verdict::Taken
+    }
+
+    /// The chunk was assigned here; what came for an older epoch of it goes.
+    pub fn claim(&self, key: ChunkKey) {
+        let mut state = self.lock();
+        state.forgotten.retain(|&request| request != key.request);
+        state.slot(key).claimed = true;
+    }
+
+    /// The chunk begins to run.
+    pub fn begin(&self, key: ChunkKey) {
+        self.lock().running = Some(key);
+    }
+
+    /// The set of `layer`, if it has come.
+    pub fn take(&self, key: ChunkKey, layer: u32) -> Option<Arc<MemorySet>> {
+        let mut state = self.lock();
+        let slot = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch)?;
+        let memory = slot.layers.remove(&layer)?;
+        state.release(cost(&memory));
+        Some(memory)
+    }
+
+    /// The chunk has ended; what comes for it later is not kept.
+    pub fn finish(&self, key: ChunkKey) {
+        let mut state = self.lock();
+        state.running = None;
+        if let Some(slot) = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch)
+        {
+            slot.done = true;
+            let freed = slot.bytes();
+            slot.layers.clear();
+            state.release(freed);
+        }
+    }
+
+    /// Drops everything of `request`, and what still comes for it.
+    pub fn forget(&self, request: RequestId) {
+        let mut state = self.lock();
+        state.drop_slots(|place, _| place.0 == request);
+        if state.forgotten.len() == FORGOTTEN_MAX {
+            state.forgotten.pop_front();
+        }
+        state.forgotten.push_back(request);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_stale(&self, key: &ChunkKey) -> bool {
+        let newer = |slot: &Slot| key.epoch < slot.epoch;
+        self.forgotten.contains(&key.request) || self.slots.get(&place(key)).is_some_and(newer)
+    }
+
+    fn has_seen(&self, key: &ChunkKey, layer: u32) -> bool {
+        self.slots.get(&place(key)).is_some_and(|slot| {
+            slot.epoch == key.epoch && (slot.done || slot.seen.contains(&layer))
+        })
+    }
+
+    fn put(&mut self, key: ChunkKey, layer: u32, memory: Arc<MemorySet>) {
+        self.bytes += cost(&memory);
+        let slot = self.slot(key);
+        slot.seen.insert(layer);
+        slot.layers.insert(layer, memory);
+    }
+
+    /// The slot of `key`, new if there is none or only one of an older epoch.
+    fn slot(&mut self, key: ChunkKey) -> &mut Slot {
+        self.drop_slots(|&at, slot| at == place(&key) && slot.epoch < key.epoch);
+        self.slots.entry(place(&key)).or_insert_with(|| Slot::new(key.epoch))
+    }
+
+    /// Drops what nobody assigned here for longer than any chunk would have waited.
+    fn expire(&mut self) {
+        let patience = Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
+        self.drop_slots(|_, slot| !slot.claimed && slot.since.elapsed() > patience);
+    }
+
+    fn drop_slots(&mut self, gone: impl Fn(&(RequestId, u32), &Slot) -> bool) {
+        let mut freed = 0;
+        self.slots.retain(|place, slot| {
+            let gone = gone(place, slot);
+            freed += if gone { slot.bytes() } else { 0 };
+            !gone
+        });
+        self.release(freed);
+    }
+
+    fn release(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        if bytes > 0 {
+            self.waiters.drain(..).for_each(|sender| sender.ring());
+        }
+    }
+}
+
+fn place(key: &ChunkKey) -> (RequestId, u32) {
+    (key.request, key.chunk_idx)
+}
+
+fn cost(memory: &MemorySet) -> u64 {
+    memory.bytes() as u64 + SET_OVERHEAD_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::conformance::{fit, key, set};
+
+    fn inbox(sets: u64) -> Inbox {
+        let bytes = sets * cost(&set(4, 0));
+        Inbox::new(Arc::default(), "model".into(), fit(), bytes)
+    }
+
+    #[test]
+    fn keeps_one_set_for_each_layer_until_it_is_taken() {
+        let inbox = inbox(8);
+        let memory = Arc::new(set(4, 1));
+        assert_eq!(inbox.deliver(key(1, 0), 2, memory.clone(), None), Verdict::Taken);
+        assert_eq!(inbox.take(key(1, 0), 1), None);
+        assert_eq!(inbox.take(key(1, 0), 2), Some(memory.clone()));
+        assert_eq!(inbox.deliver(key(1, 0), 2, memory, None), Verdict::Taken);
+        assert_eq!(inbox.take(key(1, 0), 2), None, "a duplicate is not taken twice");
+        assert_eq!(inbox.bytes(), 0);
+    }
+
+    #[test]
+    fn a_newer_epoch_replaces_an_older_one() {
+        let inbox = inbox(8);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), None);
+        assert_eq!(deliver(1), Verdict::Taken);
+        assert_eq!(deliver(0), Verdict::Stale);
+        assert_eq!(deliver(2), Verdict::Taken);
+        assert_eq!(inbox.take(key(1, 1), 0), None);
+        assert_eq!(inbox.bytes(), cost(&set(4, 1)));
+        inbox.claim(key(1, 3));
+        assert_eq!(inbox.bytes(), 0);
+        assert_eq!(deliver(2), Verdict::Stale);
+    }
+
+    #[test]
+    fn is_bounded_but_for_the_chunk_that_runs() {
+        let inbox = inbox(2);
+        let sender = Arc::new(Doorbell::default());
+        let deliver =
+            |chunk, layer| inbox.deliver(key(chunk, 0), layer, Arc::new(set(4, 1)), Some(&sender));
+        assert_eq!(deliver(1, 0), Verdict::Taken);
+        assert_eq!(deliver(2, 0), Verdict::Taken);
+        assert_eq!(deliver(2, 1), Verdict::Exhausted);
+        inbox.begin(key(1, 0));
+        assert_eq!(deliver(1, 1), Verdict::Taken);
+        inbox.finish(key(1, 0));
+        sender.wait_until(None);
+        assert_eq!(deliver(2, 1), Verdict::Taken);
+        assert_eq!(deliver(1, 2), Verdict::Taken, "dropped: the chunk has ended");
+        assert_eq!(inbox.bytes(), 2 * cost(&set(4, 1)));
+    }
+
+    #[test]
+    fn forgets_a_request_and_what_still_comes_for_it() {
+        let inbox = inbox(2);
+        inbox.deliver(key(1, 0), 0, Arc::new(set(4, 1)), None);
+        inbox.forget(key(1, 0).request);
+        assert_eq!(inbox.bytes(), 0);
+        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Stale);
+        inbox.claim(key(1, 0));
+        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Taken);
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit_the_model() {
+        let inbox = inbox(2);
+        let check = |layer, memory: MemorySet, field: &str| match inbox.deliver(
+            key(1, 0),
+            layer,
+            Arc::new(memory),
+            None,
+        ) {
+            Verdict::Unfit(refusal) => assert_eq!(refusal.field, field),
+            other => panic!("{field}: {other:?}"),
+        };
+        check(fit().layers, set(4, 1), "layer");
+        check(0, MemorySet::empty(3, fit().head_dim, fit().kv), "kv_heads");
+        check(0, MemorySet::empty(fit().kv_heads, 4, fit().kv), "head_dim");
+        check(0, MemorySet::empty(fit().kv_heads, fit().head_dim, KvDtype::F32), "kv");
+    }
+}

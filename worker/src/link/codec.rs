@@ -1,0 +1,190 @@
+//! A memory set as bytes, as docs/WIRE.md lays them out.
+
+use std::ops::Range;
+
+use aqueduct_core::work::CONVENTION;
+use aqueduct_core::{ChunkKey, Refusal};
+use aqueduct_kernels::tensor::KvData;
+use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet};
+use aqueduct_proto::convert::frame::SetHeader;
+use bytes::Bytes;
+use half::bf16;
+
+/// The header under which `memory` travels.
+pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
+    SetHeader {
+        key,
+        layer,
+        convention: CONVENTION,
+        kv: to_core(memory.keys.k.dtype()),
+        kv_heads: memory.keys.kv_heads() as u32,
+        head_dim: memory.keys.k.head_dim as u32,
+        keys: memory.keys.len() as u32,
+        end: memory.end,
+    }
+}
+
+/// Positions, scores, votes, keys, values; little endian, no padding.
+pub fn encode(memory: &MemorySet) -> Bytes {
+    let mut bytes = Vec::with_capacity(memory.bytes());
+    put(&mut bytes, &memory.keys.positions, u32::to_le_bytes);
+    put(&mut bytes, &memory.score, f32::to_le_bytes);
+    put(&mut bytes, &memory.votes, f32::to_le_bytes);
+    for heads in [&memory.keys.k, &memory.keys.v] {
+        match &heads.data {
+            KvData::F32(data) => put(&mut bytes, data, f32::to_le_bytes),
+            KvData::Bf16(data) => put(&mut bytes, data, bf16::to_le_bytes),
+        }
+    }
+    bytes.into()
+}
+
+/// The set that `bytes` spell under `header`.
+///
+/// # Errors
+/// Another length than the header implies, positions that do not ascend below `end`, scores or
+/// votes that are not finite or below 0.
+pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
+    let want = header.payload_bytes();
+    Refusal::unless_within("payload", bytes.len() as u64, want, want)?;
+    let count = header.kv_heads as usize * header.keys as usize;
+    let elements = count * header.head_dim as usize;
+    let mut reader = Reader { bytes };
+    let positions = reader.take(count, u32::from_le_bytes);
+    let score = reader.take(count, f32::from_le_bytes);
+    let votes = reader.take(count, f32::from_le_bytes);
+    let mut heads = || KvHeads {
+        kv_heads: header.kv_heads as usize,
+        tokens: header.keys as usize,
+        head_dim: header.head_dim as usize,
+        data: match header.kv {
+            aqueduct_core::KvDtype::F32 => KvData::F32(reader.take(elements, f32::from_le_bytes)),
+            aqueduct_core::KvDtype::Bf16 => {
+                KvData::Bf16(reader.take(elements, bf16::from_le_bytes))
+            }
+        },
+    };
+    let (k, v) = (heads(), heads());
+    let memory = MemorySet { keys: Keys { positions, k, v }, score, votes, end: header.end };
+    validate(&memory)?;
+    Ok(memory)
+}
+
+fn validate(memory: &MemorySet) -> Result<(), Refusal> {
+    for g in 0..memory.keys.kv_heads() {
+        let positions = memory.keys.head_positions(g);
+        if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {
+            let bound = format!("ascending within KV head {g}");
+            return Err(Refusal::new("positions", format!("{pair:?}"), bound));
+        }
+        if let Some(&last) = positions.last().filter(|&&last| last >= memory.end) {
+            return Err(Refusal::new("positions", last, format!("below end = {}", memory.end)));
+        }
+    }
+    for (field, values) in [("score", &memory.score), ("votes", &memory.votes)] {
+        if let Some(value) = values.iter().find(|&&value| !(0.0..=f32::MAX).contains(&value)) {
+            return Err(Refusal::new(field, value, "finite and at least 0"));
+        }
+    }
+    Ok(())
+}
+
+/// Element by element into a slice of known length, which compiles to a copy.
+fn put<T: Copy, const N: usize>(
+    bytes: &mut Vec<u8>,
+    values: &[T],
+    to_bytes: impl Fn(T) -> [u8; N],
+) {
+    let Range { start, end } = bytes.len()..bytes.len() + N * values.len();
+    bytes.resize(end, 0);
+    let (places, _) = bytes[start..].as_chunks_mut::<N>();
+    for (place, &value) in places.iter_mut().zip(values) {
+        *place = to_bytes(value);
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    /// The next `count` elements; the whole length was checked before.
+    fn take<T, const N: usize>(&mut self, count: usize, of_bytes: impl Fn([u8; N]) -> T) -> Vec<T> {
+        let (now, later) = self.bytes.split_at(count * N);
+        self.bytes = later;
+        now.as_chunks::<N>().0.iter().map(|&word| of_bytes(word)).collect()
+    }
+}
+
+/// A dtype in the words of `aqueduct-core`.
+pub fn to_core(kv: KvDtype) -> aqueduct_core::KvDtype {
+    match kv {
+        KvDtype::F32 => aqueduct_core::KvDtype::F32,
+        KvDtype::Bf16 => aqueduct_core::KvDtype::Bf16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::conformance::{key, set};
+    use proptest::prelude::*;
+
+    #[test]
+    fn keeps_every_bit() {
+        let check = |memory: MemorySet| {
+            let header = header(key(1, 0), 0, &memory);
+            let bytes = encode(&memory);
+            assert_eq!(bytes.len() as u64, header.payload_bytes());
+            assert_eq!(decode(&header, &bytes), Ok(memory));
+        };
+        check(set(0, 1));
+        check(set(1, 2));
+        check(set(300, 3));
+        let odd = [f32::MIN_POSITIVE / 2.0, -0.0, 1e38, 0.1, 7.0, -1e-30];
+        check(MemorySet {
+            keys: Keys {
+                positions: vec![3, 9, 4],
+                k: KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
+                v: KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
+            },
+            score: vec![0.0, 1e-20, 5.0],
+            votes: vec![1.0, 2.0, 3.0],
+            end: 10,
+        });
+    }
+
+    #[test]
+    fn refuses_by_field() {
+        let check = |change: fn(&mut MemorySet), field: &str| {
+            let mut memory = set(4, 1);
+            change(&mut memory);
+            let header = header(key(1, 0), 0, &memory);
+            assert_eq!(decode(&header, &encode(&memory)).unwrap_err().field, field);
+        };
+        check(|memory| memory.keys.positions.swap(0, 1), "positions");
+        check(|memory| memory.end = 1, "positions");
+        check(|memory| memory.score[0] = f32::NAN, "score");
+        check(|memory| memory.score[0] = -1.0, "score");
+        check(|memory| memory.votes[0] = f32::INFINITY, "votes");
+        let header = header(key(1, 0), 0, &set(4, 1));
+        assert_eq!(decode(&header, b"short").unwrap_err().field, "payload");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_of_the_right_length_never_panics(seed: u64, keys in 0u32..9, end: u32) {
+            let header = SetHeader { keys, end, ..header(key(1, 0), 0, &set(4, 1)) };
+            let mut state = seed;
+            let bytes: Vec<u8> = (0..header.payload_bytes())
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    (state >> 33) as u8
+                })
+                .collect();
+            if let Ok(memory) = decode(&header, &bytes) {
+                prop_assert_eq!(encode(&memory).to_vec(), bytes);
+            }
+        }
+    }
+}

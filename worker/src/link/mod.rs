@@ -1,0 +1,127 @@
+//! Ways for a memory set to reach the worker of the next chunk.
+//!
+//! A link only borrows: the sender's outbox owns every set until the next chunk is confirmed,
+//! so a link may fail, be replaced, or find a set withdrawn, and nothing is lost or leaked.
+
+pub mod codec;
+#[cfg(test)]
+pub(crate) mod conformance;
+pub mod grpc;
+pub mod loopback;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use aqueduct_core::ChunkKey;
+use aqueduct_core::work::Peer;
+use aqueduct_kernels::MemorySet;
+
+use crate::config::WorkerOptions;
+use crate::doorbell::Doorbell;
+use grpc::GrpcLink;
+use loopback::LoopbackLink;
+
+/// A memory set on its way.
+#[derive(Debug, Clone)]
+pub struct Parcel {
+    /// The chunk that receives, in the epoch of its assignment.
+    pub key: ChunkKey,
+    /// Layer.
+    pub layer: u32,
+    /// The set; gone when the sender has withdrawn it.
+    pub memory: Weak<MemorySet>,
+    /// When to stop trying.
+    pub deadline: Instant,
+}
+
+/// How a parcel ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The receiver has it.
+    Delivered,
+    /// The receiver needs no set of this epoch any more.
+    Stale,
+    /// The sender let go of the set before it was sent.
+    Withdrawn,
+    /// The peer could not be reached, or would not take it.
+    Failed(String),
+}
+
+/// What became of one parcel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Of the chunk that receives.
+    pub key: ChunkKey,
+    /// Layer.
+    pub layer: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// A way to one peer.
+///
+/// No method blocks. Every parcel that was taken has exactly one receipt, sooner or later, and
+/// the doorbell that the link was made with MUST be rung when a receipt is there or when a
+/// link that was full may take parcels again. Parcels may arrive in any order and more than
+/// once; bits MUST arrive unchanged or not at all.
+pub trait Link: Send {
+    /// Takes a parcel.
+    ///
+    /// # Errors
+    /// The parcel, when the link is full: offer it again after the doorbell.
+    fn send(&mut self, parcel: Parcel) -> Result<(), Parcel>;
+
+    /// Receipts that came since the last call.
+    fn receipts(&mut self) -> Vec<Receipt>;
+
+    /// Whether the link can be used further.
+    fn is_open(&self) -> bool;
+}
+
+/// The links of one worker, opened when they are first needed.
+pub struct Links {
+    options: WorkerOptions,
+    fingerprint: String,
+    doorbell: Arc<Doorbell>,
+    open: BTreeMap<Peer, Box<dyn Link>>,
+}
+
+impl Links {
+    /// No links yet.
+    pub fn new(options: WorkerOptions, fingerprint: String, doorbell: Arc<Doorbell>) -> Self {
+        Self { options, fingerprint, doorbell, open: BTreeMap::new() }
+    }
+
+    /// Gives `parcel` to the link to `peer`.
+    ///
+    /// # Errors
+    /// The parcel, when that link is full.
+    pub fn send(&mut self, peer: &Peer, parcel: Parcel) -> Result<(), Parcel> {
+        if !self.open.get(peer).is_some_and(|link| link.is_open()) {
+            self.open.retain(|_, link| link.is_open());
+            self.open.insert(peer.clone(), self.dial(peer));
+        }
+        match self.open.get_mut(peer) {
+            Some(link) => link.send(parcel),
+            None => Err(parcel),
+        }
+    }
+
+    /// Receipts of all links.
+    pub fn receipts(&mut self) -> Vec<Receipt> {
+        self.open.values_mut().flat_map(|link| link.receipts()).collect()
+    }
+
+    fn dial(&self, peer: &Peer) -> Box<dyn Link> {
+        let Self { options, fingerprint, doorbell, .. } = self;
+        let here = options.shortcut && options.hub.has(peer);
+        if here || peer.0.starts_with("local://") {
+            let (hub, peer) = (options.hub.clone(), peer.clone());
+            Box::new(LoopbackLink::new(hub, peer, fingerprint.clone(), doorbell.clone()))
+        } else {
+            let (runtime, peer) = (&options.runtime, peer.clone());
+            Box::new(GrpcLink::open(runtime, peer, fingerprint.clone(), doorbell.clone()))
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The worker's gRPC face: sessions of coordinators, and memory sets from other workers.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use aqueduct_core::limits;
+use aqueduct_core::work::{CONVENTION, Command};
+use aqueduct_proto::FINGERPRINT_METADATA;
+use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader};
+use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
+use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
+use aqueduct_proto::v1::{HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
+use futures::{FutureExt, Stream, StreamExt, stream};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::inbox::{Inbox, Verdict};
+use crate::link::codec;
+use crate::worker::Worker;
+
+/// Serves `worker` on `listener` until `shutdown`; then every session ends.
+///
+/// # Errors
+/// What the transport reports.
+pub async fn serve(
+    worker: Worker,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), tonic::transport::Error> {
+    let (stop, stopped) = watch::channel(false);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_serving::<WorkerServer<Service>>().await;
+    let sessions = Arc::new(Semaphore::new(limits::SESSIONS_MAX));
+    let service = WorkerServer::new(Service { worker, sessions, stopped })
+        .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+    let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
+    Server::builder()
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window)
+        .add_service(health)
+        .add_service(service)
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            async move {
+                shutdown.await;
+                let _ = stop.send(true); // nobody may be listening
+            },
+        )
+        .await
+}
+
+type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+struct Service {
+    worker: Worker,
+    sessions: Arc<Semaphore>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Service {
+    /// `replies`, but no longer than the service runs.
+    fn while_serving<T: 'static>(
+        &self,
+        replies: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> Response<Reply<T>> {
+        let mut stopped = self.stopped.clone();
+        let stop = async move {
+            let _ = stopped.wait_for(|&stopped| stopped).await; // a gone server is a stop too
+        };
+        Response::new(Box::pin(replies.take_until(stop.boxed())))
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerRpc for Service {
+    type ControlStream = Reply<WorkerEvent>;
+    type HandOffStream = Reply<HandOffAck>;
+
+    async fn control(
+        &self,
+        request: Request<Streaming<WorkerCommand>>,
+    ) -> Result<Response<Self::ControlStream>, Status> {
+        let permit = self.sessions.clone().try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!("{} sessions are open", limits::SESSIONS_MAX))
+        })?;
+        let (commands, events) = self.worker.open_session();
+        let (refuse, refused) = oneshot::channel();
+        tokio::spawn(forward(request.into_inner(), commands, refuse, permit));
+        let events = ReceiverStream::new(events).map(|event| Ok(event.into()));
+        let last = refused.into_stream().filter_map(async |refusal| refusal.ok().map(Err));
+        Ok(self.while_serving(events.chain(last.boxed())))
+    }
+
+    async fn hand_off(
+        &self,
+        request: Request<Streaming<HandOffFrame>>,
+    ) -> Result<Response<Self::HandOffStream>, Status> {
+        let inbox = self.worker.inbox();
+        let theirs = request.metadata().get(FINGERPRINT_METADATA);
+        if theirs.is_none_or(|theirs| theirs.as_encoded_bytes() != inbox.fingerprint().as_bytes()) {
+            let ours = inbox.fingerprint();
+            return Err(Status::failed_precondition(format!(
+                "{FINGERPRINT_METADATA} = {theirs:?}: must be {ours}, the model served here"
+            )));
+        }
+        let receiver = Receiver { frames: request.into_inner(), inbox, assembler: <_>::default() };
+        Ok(self.while_serving(stream::unfold(Some(receiver), Receiver::next_ack)))
+    }
+}
+
+/// Passes commands on until the session ends; a command that is refused ends it, with the
+/// refusal as the last thing that the coordinator hears.
+async fn forward(
+    mut incoming: Streaming<WorkerCommand>,
+    commands: mpsc::Sender<Command>,
+    refuse: oneshot::Sender<Status>,
+    _permit: OwnedSemaphorePermit,
+) {
+    loop {
+        let next = tokio::select! {
+            next = incoming.message() => next,
+            () = commands.closed() => return,
+        };
+        let Ok(Some(wire)) = next else { return };
+        match Command::try_from(wire) {
+            Ok(command) => {
+                if commands.send(command).await.is_err() {
+                    return;
+                }
+            }
+            Err(refusal) => {
+                tracing::warn!(%refusal, "a coordinator sent a command that cannot be used");
+                let _ = refuse.send(Status::invalid_argument(refusal.to_string())); // or is gone
+                return;
+            }
+        }
+    }
+}
+
+/// The receiving end of one hand-off stream.
+struct Receiver {
+    frames: Streaming<HandOffFrame>,
+    inbox: Arc<Inbox>,
+    assembler: Assembler,
+}
+
+impl Receiver {
+    /// The next ack; after an error the stream ends.
+    async fn next_ack(this: Option<Self>) -> Option<(Result<HandOffAck, Status>, Option<Self>)> {
+        let mut this = this?;
+        let frame = this.frames.message().await.ok()??;
+        match this.accept(frame) {
+            Ok(ack) => Some((Ok(ack), Some(this))),
+            Err(status) => Some((Err(status), None)),
+        }
+    }
+
+    fn accept(&mut self, frame: HandOffFrame) -> Result<HandOffAck, Status> {
+        match self.assembler.accept(frame) {
+            Ok(None) => Ok(ack(Answer::Ok, "")),
+            Ok(Some((header, payload))) => Ok(self.deliver(&header, &payload)),
+            Err(error @ FrameError::Convention { .. }) => {
+                tracing::warn!(%error, want = CONVENTION, "a peer speaks another convention");
+                Err(Status::failed_precondition(error.to_string()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a frame cannot be used");
+                Ok(ack(Answer::Corrupt, error))
+            }
+        }
+    }
+
+    fn deliver(&self, header: &SetHeader, payload: &[u8]) -> HandOffAck {
+        let memory = match codec::decode(header, payload) {
+            Ok(memory) => Arc::new(memory),
+            Err(refusal) => return ack(Answer::Corrupt, refusal),
+        };
+        match self.inbox.deliver(header.key, header.layer, memory, None) {
+            Verdict::Taken => ack(Answer::Ok, ""),
+            Verdict::Stale => ack(Answer::Stale, header.key),
+            Verdict::Exhausted => ack(Answer::Exhausted, "the inbox is full"),
+            Verdict::Unfit(refusal) => ack(Answer::Corrupt, refusal),
+        }
+    }
+}
+
+fn ack(verdict: Answer, message: impl std::fmt::Display) -> HandOffAck {
+    HandOffAck { verdict: verdict.into(), message: message.to_string() }
+}

@@ -1,0 +1,138 @@
+//! The handle of a running worker.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aqueduct_core::work::{CONVENTION, Command, Event, WorkerInfo};
+use aqueduct_core::{Refusal, limits};
+use aqueduct_engine::Model;
+use tokio::sync::mpsc;
+
+use crate::config::WorkerOptions;
+use crate::doorbell::Doorbell;
+use crate::executor::{Executor, Session};
+use crate::gauge::{Gauges, Stats};
+use crate::inbox::{Fit, Inbox};
+use crate::link::codec;
+
+/// A worker could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option is out of bounds, or the name is taken.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The device thread could not be made.
+    #[error("device thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running worker; clones are handles of the same one, and the last to be dropped stops it.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    options: WorkerOptions,
+    shared: Arc<Shared>,
+}
+
+/// What the device thread and the handles share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) info: WorkerInfo,
+    pub(crate) doorbell: Arc<Doorbell>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) gauges: Gauges,
+    /// Sessions that the device thread has not seen yet.
+    pub(crate) arrivals: Mutex<Vec<Session>>,
+    pub(crate) stopped: AtomicBool,
+}
+
+impl Worker {
+    /// Starts the device thread, which alone computes for this worker.
+    ///
+    /// # Errors
+    /// An option out of bounds, a name that another worker of the hub has, or no thread.
+    pub fn start(model: Arc<Model>, options: WorkerOptions) -> Result<Self, StartError> {
+        options.validate()?;
+        let doorbell = Arc::new(Doorbell::default());
+        let fingerprint = model.fingerprint().to_owned();
+        let (fit, bytes) = (Fit::of(&model), options.inbox_bytes);
+        let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
+        options.hub.join(&options.peer, &inbox)?;
+        let info = WorkerInfo {
+            peer: options.peer.clone(),
+            fingerprint,
+            shape: model.shape().clone(),
+            kv: codec::to_core(model.kv()),
+            threads: options.threads,
+            convention: CONVENTION,
+        };
+        let shared = Arc::new(Shared {
+            info,
+            doorbell,
+            inbox,
+            gauges: Gauges::default(),
+            arrivals: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let executor = Executor::new(model, shared.clone(), options.clone());
+        let name = format!("device {}", options.peer);
+        std::thread::Builder::new().name(name).spawn(move || executor.run())?;
+        Ok(Self { handle: Arc::new(Handle { options, shared }) })
+    }
+
+    /// Opens a session: commands in, events out, both in order. Dropping either end cancels
+    /// everything that the session started. The first event is [`Event::Hello`]. A worker that
+    /// has stopped gives a session that is already over.
+    pub fn open_session(&self) -> (mpsc::Sender<Command>, mpsc::Receiver<Event>) {
+        let shared = &self.handle.shared;
+        let (commands, orders) = mpsc::channel(limits::COMMANDS_MAX);
+        let (reports, events) = mpsc::channel(limits::EVENTS_MAX);
+        let mut arrivals = shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that a stopping device thread cannot miss it.
+        if !shared.stopped.load(Ordering::Acquire) {
+            arrivals.push(Session::new(orders, reports, shared.info.clone()));
+            shared.doorbell.ring();
+        }
+        (commands, events)
+    }
+
+    /// What the worker says of itself.
+    pub fn info(&self) -> &WorkerInfo {
+        &self.handle.shared.info
+    }
+
+    /// What it holds at this moment.
+    pub fn stats(&self) -> Stats {
+        let Shared { inbox, gauges, .. } = self.handle.shared.as_ref();
+        Stats {
+            requests: gauges.requests.read(),
+            inbox_bytes: inbox.bytes(),
+            outbox_bytes: gauges.outbox_bytes.read(),
+            home_bytes: gauges.home_bytes.read(),
+        }
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<Inbox> {
+        self.handle.shared.inbox.clone()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.options.hub.leave(&self.options.peer);
+        self.shared.stop();
+    }
+}
+
+impl Shared {
+    /// Ends the device thread within a layer, and refuses new sessions.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.doorbell.ring();
+    }
+}

@@ -1,0 +1,197 @@
+//! Cancels, lost workers and silent predecessors.
+
+use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, Peer};
+use aqueduct_core::{Epoch, MemoryPolicy};
+use aqueduct_kernels::KvDtype;
+use aqueduct_worker::{LoopbackHub, Stats};
+
+use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, run};
+use crate::tiny_model::tiny;
+
+const NOBODY: &str = "local://nobody";
+
+fn job() -> Job {
+    Job { outputs: Outputs::None, ..Job::new(43, MemoryPolicy::h2o(2, 3, 3)) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_frees_everything_while_a_chunk_waits() {
+    for carrier in [Carrier::Loopback, Carrier::Grpc] {
+        let members = cluster(&tiny(KvDtype::F32), 2, carrier).await;
+        let job = job();
+        // Chunk 2 waits for chunk 1, which nobody runs; chunk 0's memory waits in the inbox.
+        members[0].assign(job.assignment(0, 0, (&members[1].peer, 0))).await;
+        members[1].assign(job.assignment(2, 0, (&members[0].peer, 0))).await;
+        members[1].assign(job.assignment(3, 0, (&members[0].peer, 0))).await;
+        members[0].settle(|stats| stats.outbox_bytes > 0).await;
+        members[1].settle(|stats| stats.inbox_bytes > 0 && stats.requests == 1).await;
+        for member in &members {
+            member.send(Command::Cancel { request: job.request }).await;
+        }
+        for member in &members {
+            member.settle_empty().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_session_cancels_what_it_started() {
+    let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
+    let job = job();
+    let peer = members[1].peer.clone();
+    members[0].assign(job.assignment(0, 0, (&peer, 0))).await;
+    members[1].assign(job.assignment(2, 0, (&peer, 0))).await;
+    members[1].settle(|stats| stats.inbox_bytes > 0 && stats.requests == 1).await;
+    for member in &mut members {
+        let (commands, events) = member.worker.open_session();
+        (member.commands, member.events) = (commands, events);
+    }
+    for member in &members {
+        member.settle_empty().await;
+    }
+    // The workers live on and serve the next request.
+    for member in &mut members {
+        assert!(matches!(member.event().await, Event::Hello(_)));
+    }
+    let next = Job { request: aqueduct_core::RequestId(2), ..job };
+    assert_eq!(run(&mut members, &next, 3).await.tokens.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_and_stop_free_completions() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let job = Job { outputs: Outputs::None, ..Job::new(20, MemoryPolicy::h2o(2, 3, 3)) };
+    let home = &mut members[0];
+    for chunk in job.grid().chunks() {
+        home.assign(job.assignment(chunk.idx, 0, (&home.peer, 0))).await;
+    }
+    finish(home, job.key(2, 0), &mut Answer::default()).await;
+    home.send(job.decode(2, 1_000_000)).await;
+    home.event_where(|event| matches!(event, Event::Token(token) if token.token_idx == 5)).await;
+    home.send(Command::StopChoice { request: job.request, choice: 0 }).await;
+    let later =
+        |event: &Event| matches!(event, Event::Token(t) if t.choice == 1 && t.token_idx > 40);
+    home.event_where(later).await;
+    home.send(Command::Cancel { request: job.request }).await;
+    home.settle_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_pauses_loses_no_token() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let job = Job { outputs: Outputs::None, ..Job::new(5, MemoryPolicy::h2o(2, 3, 3)) };
+    let home = &mut members[0];
+    home.assign(job.assignment(0, 0, (&home.peer, 0))).await;
+    finish(home, job.key(0, 0), &mut Answer::default()).await;
+    home.send(job.decode(1, 1500)).await;
+    // The channel fills before anything is read.
+    while home.events.len() < home.events.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    for want in 0..1500 {
+        let event = home.event().await;
+        assert!(matches!(event, Event::Token(token) if token.token_idx == want));
+    }
+    assert!(matches!(home.event().await, Event::ChoiceDone { eos: false, .. }));
+    home.settle(|stats| stats.home_bytes == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_worker_is_replaced_with_the_same_bits() {
+    for carrier in [Carrier::Loopback, Carrier::Grpc] {
+        let model = tiny(KvDtype::Bf16);
+        let job = Job::new(24, MemoryPolicy::h2o(2, 3, 3));
+        let want = run(&mut cluster(&model, 1, Carrier::Loopback).await, &job, 4).await;
+        let mut members = cluster(&model, 3, carrier).await;
+        let peers: Vec<Peer> = members.iter().map(|member| member.peer.clone()).collect();
+        // Chunk 1 is at a worker that is not there; chunk 2 waits for it.
+        let mut answer = Answer::default();
+        let lost = Peer(match carrier {
+            Carrier::Loopback => NOBODY.into(),
+            Carrier::Grpc => "http://127.0.0.1:9".into(),
+        });
+        members[0].assign(job.assignment(0, 0, (&lost, 0))).await;
+        members[2].assign(job.assignment(2, 0, (&lost, 0))).await;
+        finish(&mut members[0], job.key(0, 0), &mut answer).await;
+        assert_eq!(members[0].failure().await, (job.key(1, 0), FailureKind::Peer));
+        // It is done again at member 1, from the memory that member 0 still holds.
+        members[1].assign(job.assignment(1, 1, (&peers[2], 0))).await;
+        let next = NextHop { peer: peers[1].clone(), epoch: Epoch(1) };
+        let redirect = Command::Redirect { request: job.request, chunk_idx: 1, next };
+        members[0].send(redirect).await;
+        finish(&mut members[1], job.key(1, 1), &mut answer).await;
+        finish(&mut members[2], job.key(2, 0), &mut answer).await;
+        decode(&mut members[2], &job, 4, &mut answer).await;
+        assert!(answer == want, "over {carrier:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirect_in_time_moves_what_is_still_to_come() {
+    let model = tiny(KvDtype::F32);
+    let job = Job::new(16, MemoryPolicy::h2o(2, 3, 3));
+    let want = run(&mut cluster(&model, 1, Carrier::Loopback).await, &job, 4).await;
+    let mut members = cluster(&model, 3, Carrier::Loopback).await;
+    let peers: Vec<Peer> = members.iter().map(|member| member.peer.clone()).collect();
+    members[0].assign(job.assignment(0, 0, (&peers[1], 0))).await;
+    let next = NextHop { peer: peers[2].clone(), epoch: Epoch(1) };
+    members[0].send(Command::Redirect { request: job.request, chunk_idx: 1, next }).await;
+    members[2].assign(job.assignment(1, 1, (&peers[0], 0))).await;
+    let mut answer = Answer::default();
+    finish(&mut members[0], job.key(0, 0), &mut answer).await;
+    finish(&mut members[2], job.key(1, 1), &mut answer).await;
+    decode(&mut members[2], &job, 4, &mut answer).await;
+    assert!(answer == want);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_predecessor_is_a_deadline_and_the_next_request_works() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let (job, peer) = (job(), members[0].peer.clone());
+    let mut waits = job.assignment(1, 0, (&peer, 0));
+    waits.deadline_ms = 20;
+    members[0].assign(waits).await;
+    assert_eq!(members[0].failure().await, (job.key(1, 0), FailureKind::Deadline));
+    members[0].send(Command::Cancel { request: job.request }).await;
+    members[0].settle_empty().await;
+    let next = Job { request: aqueduct_core::RequestId(2), ..job };
+    assert_eq!(run(&mut members, &next, 3).await.tokens.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_epoch_supersedes_a_chunk_that_waits() {
+    let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
+    let job = Job { outputs: Outputs::None, ..Job::new(16, MemoryPolicy::h2o(2, 3, 3)) };
+    let peers: Vec<Peer> = members.iter().map(|member| member.peer.clone()).collect();
+    members[1].assign(job.assignment(1, 0, (&peers[0], 0))).await;
+    members[1].assign(job.assignment(1, 1, (&peers[0], 0))).await;
+    members[0].assign(job.assignment(0, 0, (&peers[1], 1))).await;
+    finish(&mut members[1], job.key(1, 1), &mut Answer::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refuses_what_it_cannot_do_by_name() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let (job, member) = (job(), &mut members[0]);
+    member.send(job.decode(1, 4)).await;
+    let event = member.event().await;
+    assert!(matches!(event, Event::DecodeFailed { kind: FailureKind::Invalid, .. }));
+    let mut bad = job.assignment(0, 0, (&member.peer, 0));
+    bad.tokens[3] = 61;
+    member.assign(bad).await;
+    let Event::ChunkFailed { kind, message, .. } = member.event().await else { panic!() };
+    assert_eq!(kind, FailureKind::Invalid);
+    assert_eq!(message, "tokens[3] = 61: must be below vocab = 61");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_handle_stops_the_worker() {
+    let hub = LoopbackHub::default();
+    let Member { worker, peer, mut events, .. } =
+        Member::start(tiny(KvDtype::F32), &hub, Carrier::Loopback).await;
+    assert!(hub.has(&peer));
+    assert_eq!(worker.stats(), Stats::default());
+    drop(worker);
+    assert!(!hub.has(&peer));
+    assert_eq!(events.recv().await, None);
+}

@@ -1,0 +1,106 @@
+//! Garbage on the gRPC port: a clear answer, and the next request works.
+
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{MemoryPolicy, limits};
+use aqueduct_kernels::KvDtype;
+use aqueduct_proto::FINGERPRINT_METADATA;
+use aqueduct_proto::v1::hand_off_ack::Verdict;
+use aqueduct_proto::v1::worker_client::WorkerClient;
+use aqueduct_proto::v1::{self, HandOffAck, HandOffFrame, WorkerCommand, worker_event};
+use aqueduct_worker::Stats;
+use futures::stream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::{Code, Request, Status};
+
+use crate::rig::{Carrier, Job, Member, cluster, run};
+use crate::tiny_model::tiny;
+
+async fn member() -> Member {
+    cluster(&tiny(KvDtype::F32), 1, Carrier::Grpc).await.remove(0)
+}
+
+async fn still_works(mut member: Member) {
+    assert_eq!(member.stats(), Stats::default());
+    let job = Job { outputs: Outputs::None, ..Job::new(20, MemoryPolicy::h2o(2, 3, 3)) };
+    assert_eq!(run(std::slice::from_mut(&mut member), &job, 3).await.tokens.len(), 6);
+}
+
+async fn hand_off(
+    member: &Member,
+    fingerprint: &'static str,
+    frames: Vec<HandOffFrame>,
+) -> Result<Vec<HandOffAck>, Status> {
+    let mut client = WorkerClient::connect(member.peer.0.clone()).await.unwrap();
+    let mut request = Request::new(stream::iter(frames));
+    request.metadata_mut().insert(FINGERPRINT_METADATA, fingerprint.parse().unwrap());
+    let mut acks = client.hand_off(request).await?.into_inner();
+    let mut all = Vec::new();
+    while let Some(ack) = acks.message().await? {
+        all.push(ack);
+    }
+    Ok(all)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_are_not_http() {
+    let member = member().await;
+    let address = member.peer.0.strip_prefix("http://").unwrap().to_owned();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\x00\xff\xff\xff\xff".to_vec();
+    for bytes in [vec![0xff; 4096], b"GET / HTTP/1.0\r\n\r\n".to_vec(), preface] {
+        let mut socket = tokio::net::TcpStream::connect(&address).await.unwrap();
+        let _ = socket.write_all(&bytes).await; // the server may close before all is written
+        let _ = socket.shutdown().await;
+        let _ = socket.read_to_end(&mut Vec::new()).await;
+    }
+    still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_that_cannot_be_used_are_answered_and_dropped() {
+    let member = member().await;
+    let corrupt = HandOffFrame { convention: 1, payload: vec![1; 99].into(), ..<_>::default() };
+    let acks = hand_off(&member, "tiny-F32", vec![corrupt.clone(), corrupt]).await.unwrap();
+    assert_eq!(acks.len(), 2);
+    assert!(acks.iter().all(|ack| ack.verdict() == Verdict::Corrupt));
+    assert!(acks[0].message.contains("checksum"), "{}", acks[0].message);
+    let other = HandOffFrame { convention: 2, ..<_>::default() };
+    let refused = hand_off(&member, "tiny-F32", vec![other]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("convention 2"));
+    still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_models_worker_is_refused() {
+    let member = member().await;
+    let refused = hand_off(&member, "tiny-Bf16", vec![]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("tiny-F32"), "{}", refused.message());
+    still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_too_large_is_refused() {
+    let member = member().await;
+    let huge = vec![0; limits::GRPC_MESSAGE_BYTES_MAX + 1].into();
+    let frame = HandOffFrame { convention: 1, payload: huge, ..<_>::default() };
+    let acks = hand_off(&member, "tiny-F32", vec![frame]).await;
+    assert!(acks.is_err() || acks.unwrap().is_empty());
+    still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_cannot_be_used_ends_its_session_with_the_field() {
+    let member = member().await;
+    let mut client = WorkerClient::connect(member.peer.0.clone()).await.unwrap();
+    let decode = v1::Decode { request: 9, choices: 1, max_tokens: 1, ..<_>::default() };
+    let kind = Some(v1::worker_command::Kind::Decode(decode));
+    let mut events =
+        client.control(stream::iter([WorkerCommand { kind }])).await.unwrap().into_inner();
+    let hello = events.message().await.unwrap().unwrap();
+    assert!(matches!(hello.kind, Some(worker_event::Kind::Hello(_))));
+    let refused = events.message().await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "decode.sampling = absent: must be present");
+    still_works(member).await;
+}

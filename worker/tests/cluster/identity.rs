@@ -1,0 +1,80 @@
+//! The central promise: the same bits from one worker and from many, over any link.
+
+use aqueduct_core::MemoryPolicy;
+use aqueduct_core::work::Outputs;
+use aqueduct_kernels::KvDtype;
+
+use crate::rig::{Answer, Carrier, Job, cluster, run};
+use crate::tiny_model::tiny;
+
+async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
+    let mut members = cluster(&tiny(kv), count, carrier).await;
+    let answer = run(&mut members, job, 5).await;
+    for member in &members {
+        member.settle(|stats| stats.home_bytes + stats.inbox_bytes + stats.outbox_bytes == 0).await;
+    }
+    answer
+}
+
+/// Every number of workers gives what one gives.
+async fn check(job: Job, kv: KvDtype) {
+    let n = job.prompt.len();
+    let want = answer(1, Carrier::Loopback, &job, kv).await;
+    match job.outputs {
+        Outputs::Logits => assert_eq!(want.logits.len(), n),
+        Outputs::Logprobs(_) => {
+            let positions: Vec<u32> = want.logprobs.iter().map(|entry| entry.0).collect();
+            assert_eq!(positions, (1..n as u32).collect::<Vec<_>>());
+        }
+        Outputs::None => {}
+    }
+    assert_eq!(want.memory.len(), job.grid().chunk_count() as usize);
+    assert_eq!(want.tokens.len(), 10);
+    for (count, carrier) in [
+        (2, Carrier::Loopback),
+        (4, Carrier::Loopback),
+        (1, Carrier::Grpc),
+        (2, Carrier::Grpc),
+        (4, Carrier::Grpc),
+    ] {
+        let seen = answer(count, carrier, &job, kv).await;
+        assert!(seen == want, "{count} workers over {carrier:?}, n = {n}: {:?}", job.policy);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h2o_at_edge_lengths() {
+    for n in [1, 7, 8, 9, 15, 59] {
+        check(Job::new(n, MemoryPolicy::h2o(2, 3, 3)), KvDtype::Bf16).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dense_and_window_in_f32() {
+    check(Job::new(43, MemoryPolicy::dense()), KvDtype::F32).await;
+    check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logprobs_of_every_token_but_the_first() {
+    for n in [8, 9, 27] {
+        let job = Job::new(n, MemoryPolicy::h2o(2, 3, 3));
+        check(Job { outputs: Outputs::Logprobs(3), ..job }, KvDtype::F32).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logprobs_agree_with_logits() {
+    let job = Job::new(20, MemoryPolicy::h2o(2, 3, 3));
+    let logits = answer(2, Carrier::Loopback, &job, KvDtype::F32).await.logits;
+    let with_logprobs = Job { outputs: Outputs::Logprobs(0), ..job.clone() };
+    let logprobs = answer(2, Carrier::Loopback, &with_logprobs, KvDtype::F32).await.logprobs;
+    for (position, token, logprob) in logprobs {
+        assert_eq!(token, job.prompt[position as usize]);
+        let row = &logits[position as usize - 1].1;
+        let row: Vec<f64> = row.iter().map(|&bits| f32::from_bits(bits).into()).collect();
+        let lse = row.iter().map(|z| z.exp()).sum::<f64>().ln();
+        let want = row[token as usize] - lse;
+        assert!((f64::from(f32::from_bits(logprob)) - want).abs() < 1e-5);
+    }
+}

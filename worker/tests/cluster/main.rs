@@ -1,0 +1,8 @@
+//! Several workers in one process, commanded as a coordinator would: the answer does not depend
+//! on how many there are, on what carries the memory, or on what fails meanwhile.
+
+mod failures;
+mod garbage;
+mod identity;
+mod rig;
+mod tiny_model;

@@ -1,0 +1,272 @@
+//! A cluster and the simplest coordinator that can command it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_core::work::{
+    Assignment, Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer,
+};
+use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, TokenId};
+use aqueduct_engine::Model;
+use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions, serve};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{Receiver, Sender};
+
+/// Longest that anything in these tests may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What carries memory between workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Loopback,
+    Grpc,
+}
+
+/// A worker and a session with it.
+pub(crate) struct Member {
+    pub(crate) worker: Worker,
+    pub(crate) peer: Peer,
+    pub(crate) commands: Sender<Command>,
+    pub(crate) events: Receiver<Event>,
+    /// Chunks of others that it said had failed, while something else was waited for.
+    failures: Vec<(ChunkKey, FailureKind)>,
+}
+
+/// One prompt and what is wanted of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) request: RequestId,
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) chunk_tokens: u32,
+    pub(crate) policy: MemoryPolicy,
+    pub(crate) outputs: Outputs,
+}
+
+/// Everything that came out of a prompt, in comparable form.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Answer {
+    /// By position: bits of logits.
+    pub(crate) logits: Vec<(u32, Vec<u32>)>,
+    /// By position: token and bits of its log probability.
+    pub(crate) logprobs: Vec<(u32, TokenId, u32)>,
+    /// By chunk: bytes and keys of the memory it gave, and bits of the mass it kept.
+    pub(crate) memory: Vec<(u32, u64, u32, Vec<u64>)>,
+    /// By choice and index: token and bits of its log probability.
+    pub(crate) tokens: Vec<(u32, u32, TokenId, u32)>,
+}
+
+impl Job {
+    pub(crate) fn new(prompt_tokens: u32, policy: MemoryPolicy) -> Self {
+        let prompt = (0..prompt_tokens).map(|i| (i * i * 7 + i * 3 + 11) % 61).collect();
+        let (request, outputs) = (RequestId(1), Outputs::Logits);
+        Self { request, prompt, chunk_tokens: 8, policy, outputs }
+    }
+
+    pub(crate) fn grid(&self) -> ChunkGrid {
+        ChunkGrid::new(self.prompt.len() as u32, self.chunk_tokens).unwrap()
+    }
+
+    /// The assignment of chunk `idx` in `epoch`, whose memory goes to `next` (in `next_epoch`).
+    pub(crate) fn assignment(&self, idx: u32, epoch: u32, next: (&Peer, u32)) -> Assignment {
+        let (grid, span) = (self.grid(), self.grid().chunk(idx).unwrap());
+        let next = NextHop { peer: next.0.clone(), epoch: Epoch(next.1) };
+        Assignment {
+            key: self.key(idx, epoch),
+            span,
+            chunk_count: grid.chunk_count(),
+            policy: self.policy.clamped(self.chunk_tokens).0,
+            tokens: span.of(&self.prompt).to_vec(),
+            next_token: self.prompt.get(span.positions().end as usize).copied(),
+            outputs: self.outputs,
+            next: (!grid.is_last(idx)).then_some(next),
+            deadline_ms: 20_000,
+        }
+    }
+
+    pub(crate) fn key(&self, chunk_idx: u32, epoch: u32) -> ChunkKey {
+        ChunkKey { request: self.request, chunk_idx, epoch: Epoch(epoch) }
+    }
+
+    pub(crate) fn decode(&self, choices: u32, max_tokens: u32) -> Command {
+        let sampling = Sampling { seed: 5, ..Sampling::default() };
+        let request = self.request;
+        Command::Decode(Box::new(DecodeSpec {
+            request,
+            sampling,
+            choices,
+            max_tokens,
+            eos: vec![],
+        }))
+    }
+}
+
+impl Member {
+    pub(crate) async fn start(model: Arc<Model>, hub: &LoopbackHub, name: Carrier) -> Self {
+        let worker = match name {
+            Carrier::Loopback => {
+                let name = format!("local://{:p}-{}", Arc::as_ptr(&model), unique());
+                Worker::start(model, WorkerOptions::new(name, hub.clone())).unwrap()
+            }
+            Carrier::Grpc => {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let name = format!("http://{}", listener.local_addr().unwrap());
+                let worker = Worker::start(model, WorkerOptions::new(name, hub.clone())).unwrap();
+                tokio::spawn(serve(worker.clone(), listener, std::future::pending()));
+                worker
+            }
+        };
+        let (commands, events) = worker.open_session();
+        let peer = worker.info().peer.clone();
+        let failures = Vec::new();
+        let mut member = Self { worker, peer, commands, events, failures };
+        assert!(matches!(member.event().await, Event::Hello(_)));
+        member
+    }
+
+    pub(crate) async fn send(&self, command: Command) {
+        self.commands.send(command).await.unwrap();
+    }
+
+    pub(crate) async fn assign(&self, assignment: Assignment) {
+        self.send(Command::Assign(Box::new(assignment))).await;
+    }
+
+    pub(crate) async fn event(&mut self) -> Event {
+        let event = tokio::time::timeout(PATIENCE, self.events.recv()).await;
+        event.expect("an event in time").expect("a session that lives")
+    }
+
+    /// The next chunk that it says has failed.
+    pub(crate) async fn failure(&mut self) -> (ChunkKey, FailureKind) {
+        while self.failures.is_empty() {
+            if let Event::ChunkFailed { key, kind, .. } = self.event().await {
+                self.failures.push((key, kind));
+            }
+        }
+        self.failures.remove(0)
+    }
+
+    /// The first event for which `wanted` is true; the others are dropped.
+    pub(crate) async fn event_where(&mut self, wanted: impl Fn(&Event) -> bool) -> Event {
+        loop {
+            let event = self.event().await;
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.worker.stats()
+    }
+
+    /// Waits until the worker's figures are as wanted.
+    pub(crate) async fn settle(&self, wanted: impl Fn(&Stats) -> bool) {
+        let settled = async {
+            while !wanted(&self.stats()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let done = tokio::time::timeout(PATIENCE, settled).await;
+        assert!(done.is_ok(), "still held: {:?}", self.stats());
+    }
+
+    pub(crate) async fn settle_empty(&self) {
+        self.settle(|stats| *stats == Stats::default()).await;
+    }
+}
+
+/// `count` workers of one model.
+pub(crate) async fn cluster(model: &Arc<Model>, count: usize, carrier: Carrier) -> Vec<Member> {
+    let hub = LoopbackHub::default();
+    let mut members = Vec::new();
+    for _ in 0..count {
+        members.push(Member::start(model.clone(), &hub, carrier).await);
+    }
+    members
+}
+
+/// Runs `job` over `members`, chunk k on member k mod N, then decodes two completions of
+/// `output_tokens` at the home.
+pub(crate) async fn run(members: &mut [Member], job: &Job, output_tokens: u32) -> Answer {
+    let count = members.len();
+    for chunk in job.grid().chunks() {
+        let idx = chunk.idx as usize;
+        let next = (&members[(idx + 1) % count].peer, 0);
+        members[idx % count].assign(job.assignment(chunk.idx, 0, next)).await;
+    }
+    let mut answer = Answer::default();
+    for chunk in job.grid().chunks() {
+        let idx = chunk.idx as usize;
+        finish(&mut members[idx % count], job.key(chunk.idx, 0), &mut answer).await;
+        if idx > 0 {
+            let confirm = Command::Confirm { request: job.request, chunk_idx: chunk.idx - 1 };
+            members[(idx - 1) % count].send(confirm).await;
+        }
+    }
+    let home = &mut members[(job.grid().chunk_count() as usize - 1) % count];
+    decode(home, job, output_tokens, &mut answer).await;
+    answer
+}
+
+/// Reads a member's events until chunk `key` is done. A member's chunks end in order.
+pub(crate) async fn finish(member: &mut Member, key: ChunkKey, answer: &mut Answer) {
+    loop {
+        match member.event().await {
+            Event::Logits { start, rows, logits, .. } => {
+                let rows = logits.chunks(logits.len() / rows as usize);
+                let bits = rows.map(|row| row.iter().map(|z| z.to_bits()).collect());
+                answer.logits.extend((start..).zip(bits));
+            }
+            Event::PromptLogprobs { start, entries, .. } => {
+                let entry = |(at, (token, _)): (u32, &(aqueduct_core::work::TokenLogprob, _))| {
+                    (at, token.token, token.logprob.to_bits())
+                };
+                let entries: &Vec<(_, Vec<_>)> = &entries;
+                answer.logprobs.extend((start..).zip(entries).map(entry));
+            }
+            Event::ChunkDone { key: done, report } => {
+                let kept = report.retained.iter().map(|mass| mass.kept.to_bits()).collect();
+                let (bytes, keys) = (report.memory_bytes, report.memory_tokens);
+                answer.memory.push((done.chunk_idx, bytes, keys, kept));
+                if done == key {
+                    return;
+                }
+            }
+            Event::ChunkFailed { key: failed, kind, .. } if failed != key => {
+                member.failures.push((failed, kind));
+            }
+            Event::Progress { .. } => {}
+            other => panic!("while waiting for {key}: {other:?}"),
+        }
+    }
+}
+
+/// Decodes two completions and reads them to their ends.
+pub(crate) async fn decode(home: &mut Member, job: &Job, tokens: u32, answer: &mut Answer) {
+    home.send(job.decode(2, tokens)).await;
+    let mut open: BTreeSet<u32> = (0..2).collect();
+    while !open.is_empty() {
+        match home.event().await {
+            Event::Token(token) => answer.tokens.push((
+                token.choice,
+                token.token_idx,
+                token.token,
+                token.logprob.to_bits(),
+            )),
+            Event::ChoiceDone { choice, eos, .. } => {
+                assert!(!eos);
+                open.remove(&choice);
+            }
+            Event::Progress { .. } => {}
+            other => panic!("while decoding: {other:?}"),
+        }
+    }
+    answer.tokens.sort_unstable();
+}
+
+fn unique() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}

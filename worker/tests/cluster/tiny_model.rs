@@ -1,0 +1,73 @@
+//! A random decoder, small enough that a whole cluster of it runs in a blink.
+
+use std::sync::Arc;
+
+use aqueduct_core::ModelShape;
+use aqueduct_engine::{Model, ModelParts, Rope};
+use aqueduct_kernels::{
+    Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
+};
+
+/// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
+pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
+    let shape = ModelShape {
+        vocab: 61,
+        layers: 8,
+        width: 24,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 40,
+        max_positions: 0,
+    };
+    let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, kv };
+    let backend: Arc<dyn Backend> = Arc::new(Reference);
+    let mut weights = Weights { backend: backend.clone(), state: 1 };
+    let ones: Arc<[f32]> = vec![1.0; 24].into();
+    let embed = weights.linear(61, 24, 1.0);
+    let layer = |weights: &mut Weights| LayerWeights {
+        spec,
+        attn_norm: ones.clone(),
+        qkv: weights.linear(4 * 8 + 2 * 2 * 8, 24, 0.5),
+        q_norm: None,
+        k_norm: None,
+        out: weights.linear(24, 4 * 8, 0.3),
+        ffn_norm: ones.clone(),
+        gate_up: weights.linear(2 * 40, 24, 0.3),
+        down: weights.linear(24, 40, 0.3),
+    };
+    let parts = ModelParts {
+        fingerprint: format!("tiny-{kv:?}"),
+        embed: embed.clone(),
+        layers: (0..shape.layers).map(|_| layer(&mut weights)).collect(),
+        windows: vec![None; shape.layers as usize],
+        final_norm: ones.clone(),
+        head: embed,
+        rope: Rope::unscaled(10_000.0, 8),
+        scale: 1.0 / 8f32.sqrt(),
+        norm_eps: 1e-6,
+        kv,
+        shape,
+        backend,
+    };
+    Arc::new(Model::new(parts).unwrap())
+}
+
+struct Weights {
+    backend: Arc<dyn Backend>,
+    state: u64,
+}
+
+impl Weights {
+    fn linear(&mut self, outputs: usize, inputs: usize, size: f32) -> Linear {
+        let data = (0..outputs * inputs).map(|_| size * self.next()).collect();
+        let matrix = Matrix { outputs, inputs, data: MatrixData::F32(data) };
+        self.backend.pack(matrix, None).unwrap()
+    }
+
+    /// Uniform in [-1, 1).
+    fn next(&mut self) -> f32 {
+        self.state = self.state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
