@@ -3,7 +3,9 @@
 use std::sync::LazyLock;
 
 use aqueduct_tidy::manifest::workspace_pins;
-use aqueduct_tidy::rules::{arrows, banned, budgets, comments, layout, links, mentions, versions};
+use aqueduct_tidy::rules::{
+    arrows, banned, budgets, comments, layout, links, mentions, tour, versions,
+};
 use aqueduct_tidy::{Finding, Ratchet, RustFile, Tree, ratchet};
 
 static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::open().unwrap());
@@ -94,4 +96,10 @@ fn excuses_name_known_rules() {
     for allow in ratchet().allow {
         assert!(known.contains(&allow.rule.as_str()), "no rule {} to excuse", allow.rule);
     }
+}
+
+#[test]
+fn the_tour_in_the_readme_is_true() {
+    let files = TREE.rust_files().unwrap();
+    expect_none(tour::check(&TREE.required_text("README.md").unwrap(), &files));
 }
