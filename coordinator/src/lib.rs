@@ -8,6 +8,7 @@ pub mod generation;
 pub mod http;
 pub mod metrics;
 pub mod runtime;
+pub mod service;
 pub mod submit;
 pub mod text;
 

@@ -13,7 +13,7 @@ use aqueduct_core::work::{
 use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, Sampling, limits};
 use tokio::sync::{Notify, mpsc};
 
-pub(crate) const VOCAB: u32 = 100;
+pub(crate) const VOCAB: u32 = 4096;
 pub(crate) const LAYERS: u32 = 2;
 pub(crate) const CHUNK_TOKENS: u32 = 4;
 /// How long a test waits for what must come.

@@ -3,3 +3,4 @@
 mod dispatch;
 mod fake;
 mod runtime;
+mod service;

@@ -1,0 +1,178 @@
+//! The gRPC API: `aqueduct.v1.Aqueduct`, health and reflection.
+
+mod error;
+mod events;
+mod request;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use aqueduct_core::limits;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
+use futures::{Stream, TryStreamExt, stream};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status};
+use tonic_health::server::HealthReporter;
+
+use crate::generation::Generator;
+use crate::runtime::{Coordinator, WorkerState, WorkerStatus};
+use error::status_of;
+use events::Narrator;
+
+/// A client that answers no ping for this long is gone, and its requests with it.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The descriptors that reflection shows are not what they should be.
+    #[error("reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The listener failed.
+    #[error("serving gRPC: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+struct Service {
+    coordinator: Coordinator,
+    generator: Generator,
+    /// The name of what is served.
+    model: String,
+    /// Prompts that are tokenised at once: work for a processor.
+    preparing: Semaphore,
+}
+
+/// Serves `coordinator` on `listener` until `shutdown` is done and the open streams have ended.
+/// `generator` is how its tokens become text, `model` what callers know it by.
+///
+/// # Errors
+/// A listener that fails.
+pub async fn serve(
+    coordinator: Coordinator,
+    generator: Generator,
+    model: String,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let watching = tokio::spawn(report_health(coordinator.clone(), health));
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let preparing = Semaphore::new(threads);
+    let service = Service { coordinator, generator, model, preparing };
+    let service = AqueductServer::new(service)
+        .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
+        .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
+    let served = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .add_service(service)
+        .add_service(health_service)
+        .add_service(reflection)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
+        .await;
+    watching.abort();
+    Ok(served?)
+}
+
+/// Healthy is a coordinator that has a worker.
+async fn report_health(coordinator: Coordinator, health: HealthReporter) {
+    let mut cluster = coordinator.watch();
+    drop(coordinator);
+    loop {
+        if cluster.borrow_and_update().workers_up() > 0 {
+            health.set_serving::<AqueductServer<Service>>().await;
+        } else {
+            health.set_not_serving::<AqueductServer<Service>>().await;
+        }
+        if cluster.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Aqueduct for Service {
+    type GenerateStream = Events;
+
+    /// Dropping the stream, which is what tonic does when its client goes away, cancels.
+    async fn generate(
+        &self,
+        request: Request<v1::GenerateRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let timeout = request::timeout(request.metadata());
+        let (text, config) = (self.generator.text.clone(), self.coordinator.config().clone());
+        let message = request.into_inner();
+        let prepare = move || request::submission(message, timeout, &text, &config);
+        let (submission, options) = self.prepare(prepare).await?;
+        let generation = self.generator.start(submission, options).await.map_err(status_of)?;
+        let narrator = Narrator::new(generation, &self.coordinator);
+        let events = stream::try_unfold(narrator, async |mut narrator| {
+            let event = narrator.next().await.map_err(status_of)?;
+            Ok(event.map(|event| (event, narrator)))
+        });
+        Ok(Response::new(Box::pin(events.into_stream())))
+    }
+
+    async fn tokenize(
+        &self,
+        request: Request<v1::TokenizeRequest>,
+    ) -> Result<Response<v1::TokenizeReply>, Status> {
+        let text = self.generator.text.clone();
+        let message = request.into_inner();
+        self.prepare(move || request::tokenize(message, &text)).await.map(Response::new)
+    }
+
+    async fn describe(
+        &self,
+        _: Request<v1::DescribeRequest>,
+    ) -> Result<Response<v1::DescribeReply>, Status> {
+        let cluster = self.coordinator.describe();
+        let model = cluster.model.as_ref();
+        Ok(Response::new(v1::DescribeReply {
+            model: self.model.clone(),
+            fingerprint: model.map(|model| model.fingerprint.clone()).unwrap_or_default(),
+            shape: model.map(|model| model.shape.clone().into()),
+            kv: model.map_or(v1::KvDtype::Unspecified, |model| model.kv.into()).into(),
+            prompt_tokens_max: self.generator.text.prompt_tokens_max(),
+            workers: cluster.workers.into_iter().map(worker_status).collect(),
+        }))
+    }
+}
+
+impl Service {
+    /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.
+    async fn prepare<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, aqueduct_core::Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
+        let turn = self.preparing.acquire().await;
+        let _turn = turn.map_err(|_| Status::unavailable("shutting down"))?;
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| {
+            tracing::error!(%error, "preparing a request failed");
+            Status::internal("the request could not be prepared")
+        })?
+        .map_err(|refusal| status_of(refusal.into()))
+    }
+}
+
+fn worker_status(worker: WorkerStatus) -> v1::WorkerStatus {
+    let WorkerStatus { name, state, info, .. } = worker;
+    v1::WorkerStatus {
+        worker: name,
+        address: info.as_ref().map(|info| info.peer.to_string()).unwrap_or_default(),
+        up: state == WorkerState::Up,
+        threads: info.map_or(0, |info| info.threads),
+    }
+}

@@ -1,0 +1,62 @@
+//! What went wrong, as gRPC says it.
+
+use std::time::Duration;
+
+use aqueduct_core::work::FailureKind;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::submit::RequestError;
+
+/// Metadata that gRPC clients with a retry policy obey, in milliseconds.
+const RETRY_AFTER: &str = "grpc-retry-pushback-ms";
+
+/// A request's error as a status.
+pub(super) fn status_of(error: RequestError) -> Status {
+    let code = match &error {
+        RequestError::Refused(_) => Code::InvalidArgument,
+        RequestError::Busy { .. } => Code::ResourceExhausted,
+        RequestError::Unavailable(_) => Code::Unavailable,
+        RequestError::Deadline(_) => Code::DeadlineExceeded,
+        RequestError::Failed { kind, .. } => match kind {
+            FailureKind::Invalid => Code::InvalidArgument,
+            FailureKind::Exhausted => Code::ResourceExhausted,
+            FailureKind::Deadline => Code::DeadlineExceeded,
+            FailureKind::Peer => Code::Unavailable,
+            FailureKind::Internal => Code::Internal,
+        },
+    };
+    let mut status = Status::new(code, error.to_string());
+    if let RequestError::Busy { retry_after, .. } = error {
+        status.metadata_mut().insert(RETRY_AFTER, MetadataValue::from(ms(retry_after)));
+    }
+    status
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aqueduct_core::Refusal;
+
+    #[test]
+    fn every_error_has_its_code() {
+        let check = |error: RequestError, code: Code| assert_eq!(status_of(error).code(), code);
+        let failed = |kind| RequestError::Failed { kind, message: "so it is".into() };
+        check(Refusal::new("n", 0, "at least 1").into(), Code::InvalidArgument);
+        check(RequestError::Unavailable("none".into()), Code::Unavailable);
+        check(RequestError::Deadline(Duration::ZERO), Code::DeadlineExceeded);
+        check(failed(FailureKind::Invalid), Code::InvalidArgument);
+        check(failed(FailureKind::Exhausted), Code::ResourceExhausted);
+        check(failed(FailureKind::Deadline), Code::DeadlineExceeded);
+        check(failed(FailureKind::Peer), Code::Unavailable);
+        check(failed(FailureKind::Internal), Code::Internal);
+        let busy = RequestError::Busy { queued: 3, retry_after: Duration::from_secs(2) };
+        let status = status_of(busy);
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(status.metadata().get(RETRY_AFTER).unwrap(), "2000");
+    }
+}

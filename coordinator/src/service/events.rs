@@ -1,0 +1,131 @@
+//! What happens to a request, as gRPC events.
+
+use std::collections::HashMap;
+
+use aqueduct_core::WorkerId;
+use aqueduct_core::work::TokenLogprob;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::generate_event::Kind;
+
+use crate::generation::{Finish, Generation, TextEvent};
+use crate::runtime::Coordinator;
+use crate::submit::{PrefillProgress, RequestError, WorkerProgress};
+
+/// Tells one request.
+pub(super) struct Narrator {
+    generation: Generation,
+    names: HashMap<WorkerId, String>,
+    layers: u32,
+    summed_up: bool,
+}
+
+impl Narrator {
+    pub(super) fn new(generation: Generation, coordinator: &Coordinator) -> Self {
+        let cluster = coordinator.describe();
+        let names = cluster.workers.into_iter().map(|worker| (worker.worker, worker.name));
+        let layers = cluster.model.map_or(0, |model| model.shape.layers);
+        Self { generation, names: names.collect(), layers, summed_up: false }
+    }
+
+    /// The next event; the summary is the last one of a request that went well.
+    pub(super) async fn next(&mut self) -> Result<Option<v1::GenerateEvent>, RequestError> {
+        while !self.summed_up {
+            let kind = match self.generation.next().await.transpose()? {
+                Some(event) => self.kind_of(event),
+                None => {
+                    self.summed_up = true;
+                    Some(Kind::Summary(self.summary()))
+                }
+            };
+            if kind.is_some() {
+                return Ok(Some(v1::GenerateEvent { kind }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn kind_of(&self, event: TextEvent) -> Option<Kind> {
+        let report = self.generation.report();
+        Some(match event {
+            TextEvent::Accepted { request, chunk_count } => Kind::Accepted(v1::Accepted {
+                request: request.0,
+                prompt_tokens: report.prompt_tokens,
+                chunk_count,
+                seed: report.seed,
+                warnings: report.warnings.clone(),
+            }),
+            TextEvent::Progress(progress) => Kind::Progress(self.progress(progress)),
+            TextEvent::PromptLogprobs { start, entries } => {
+                let entries = entries.into_iter().map(|(token, top)| v1::PromptLogprob {
+                    token: Some(token.into()),
+                    top: wire_list(top),
+                });
+                Kind::PromptLogprobs(v1::PromptLogprobs { start, entries: entries.collect() })
+            }
+            TextEvent::Token(token) => Kind::Token(v1::Token {
+                choice: token.emitted.choice,
+                token_idx: token.emitted.token_idx,
+                id: token.emitted.token,
+                text: token.text,
+                logprob: token.emitted.logprob,
+                top: wire_list(token.emitted.top),
+            }),
+            TextEvent::ChoiceDone { choice, finish, tokens, text } => {
+                let reason = match finish {
+                    Finish::Stop => v1::choice_done::Reason::Stop,
+                    Finish::Length => v1::choice_done::Reason::Length,
+                };
+                let reason = reason.into();
+                Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text })
+            }
+            // The summary has the prefill's figures; nobody asks for logits over gRPC.
+            TextEvent::Prefilled | TextEvent::Logits { .. } => return None,
+        })
+    }
+
+    fn progress(&self, progress: PrefillProgress) -> v1::Progress {
+        let prompt_tokens = self.generation.report().prompt_tokens;
+        let tokens_left = prompt_tokens.saturating_sub(progress.tokens_done);
+        let seconds = progress.elapsed.as_secs_f64().max(1e-6);
+        let tokens_per_second = f64::from(progress.tokens_done) / seconds;
+        let is_known = tokens_per_second > 0.0;
+        v1::Progress {
+            chunks_done: progress.chunks_done,
+            chunk_count: progress.chunk_count,
+            tokens_per_second,
+            seconds_left: if is_known { f64::from(tokens_left) / tokens_per_second } else { 0.0 },
+            workers: progress.workers.into_iter().map(|worker| self.worker(worker)).collect(),
+        }
+    }
+
+    fn worker(&self, at: WorkerProgress) -> v1::WorkerProgress {
+        let name = self.names.get(&at.worker);
+        v1::WorkerProgress {
+            worker: name.cloned().unwrap_or_else(|| at.worker.to_string()),
+            chunk_idx: at.chunk_idx,
+            layers_done: at.layers_done,
+            layers: self.layers,
+            chunks_done: at.chunks_done,
+        }
+    }
+
+    fn summary(&self) -> v1::Summary {
+        let report = self.generation.report().clone();
+        v1::Summary {
+            prompt_tokens: report.prompt_tokens,
+            output_tokens: report.output_tokens,
+            prefill_seconds: report.prefill.elapsed.as_secs_f64(),
+            decode_seconds: report.decode_elapsed.as_secs_f64(),
+            memory_bytes: report.prefill.last.memory_bytes,
+            dense_bytes: report.dense_bytes,
+            retained: report.prefill.retained.into_iter().map(Into::into).collect(),
+            policy: Some(report.policy.into()),
+            chunk_tokens: report.chunk_tokens,
+            warnings: report.warnings,
+        }
+    }
+}
+
+fn wire_list(tokens: Vec<TokenLogprob>) -> Vec<v1::TokenLogprob> {
+    tokens.into_iter().map(Into::into).collect()
+}

@@ -1,0 +1,142 @@
+//! From gRPC messages to submissions: defaults, bounds and tokens.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, SystemTime};
+
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{Refusal, TokenId, limits};
+use aqueduct_proto::convert::generate::{policy_or, sampling_or};
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::generate_request::Prompt;
+use aqueduct_proto::v1::tokenize_request::Input;
+use tonic::metadata::MetadataMap;
+
+use crate::config::Config;
+use crate::generation::TextOptions;
+use crate::submit::Submission;
+use crate::text::{ChatMessage, TextModel};
+
+const MAX_TOKENS_DEFAULT: u32 = 256;
+
+/// What a `Generate` call asks for.
+pub(super) fn submission(
+    message: v1::GenerateRequest,
+    timeout: Option<Duration>,
+    text: &TextModel,
+    config: &Config,
+) -> Result<(Submission, TextOptions), Refusal> {
+    check_stop(&message.stop)?;
+    let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
+    let prompt = match message.prompt.ok_or_else(|| Refusal::new("prompt", "absent", "present"))? {
+        Prompt::Text(prompt) => text.encode(&prompt, true)?,
+        Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
+        Prompt::Chat(chat) => encode_chat(chat, text)?.1,
+    };
+    // Whoever names no seed is told the one that was drawn.
+    let sampling = sampling_or(RandomState::new().hash_one(()), message.sampling)?;
+    let outputs = if message.prompt_logprobs {
+        Outputs::Logprobs(sampling.logprobs.unwrap_or(0))
+    } else {
+        Outputs::None
+    };
+    let submission = Submission {
+        prompt,
+        policy: policy_or(config.policy, message.policy)?,
+        chunk_tokens: message.chunk_tokens.unwrap_or(config.chunk_tokens),
+        sampling,
+        choices: message.choices.unwrap_or(1),
+        max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
+        eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },
+        outputs,
+        deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
+    };
+    let warning = is_chat.then(|| text.template().warning()).flatten();
+    let warnings = warning.map(str::to_owned).into_iter().collect();
+    Ok((submission, TextOptions { stop: message.stop, continues: !is_chat, warnings }))
+}
+
+/// What a `Tokenize` call asks for.
+pub(super) fn tokenize(
+    message: v1::TokenizeRequest,
+    text: &TextModel,
+) -> Result<v1::TokenizeReply, Refusal> {
+    match message.input.ok_or_else(|| Refusal::new("input", "absent", "present"))? {
+        Input::Text(input) => {
+            let ids = text.encode(&input, true)?;
+            Ok(v1::TokenizeReply { ids, text: input })
+        }
+        Input::Tokens(input) => {
+            let ids = checked(input.ids, text)?;
+            Ok(v1::TokenizeReply { text: text.decode(&ids), ids })
+        }
+        Input::Chat(chat) => {
+            let (text, ids) = encode_chat(chat, text)?;
+            Ok(v1::TokenizeReply { ids, text })
+        }
+    }
+}
+
+fn checked(ids: Vec<TokenId>, text: &TextModel) -> Result<Vec<TokenId>, Refusal> {
+    text.check(&ids)?;
+    Ok(ids)
+}
+
+fn encode_chat(chat: v1::ChatPrompt, text: &TextModel) -> Result<(String, Vec<TokenId>), Refusal> {
+    let message =
+        |message: v1::ChatMessage| ChatMessage { role: message.role, content: message.content };
+    let messages: Vec<ChatMessage> = chat.messages.into_iter().map(message).collect();
+    Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
+    let template = text.template();
+    let prompt = template.render(&messages, SystemTime::now())?;
+    let tokens = text.encode(&prompt, !template.writes_bos())?;
+    Ok((prompt, tokens))
+}
+
+fn check_stop(stop: &[String]) -> Result<(), Refusal> {
+    Refusal::unless_within("stop", stop.len(), 0, limits::STOP_STRINGS_MAX)?;
+    for (idx, one) in stop.iter().enumerate() {
+        let field = format!("stop[{idx}] bytes");
+        Refusal::unless_within(&field, one.len(), 1, limits::STOP_BYTES_MAX)?;
+    }
+    Ok(())
+}
+
+/// How long the caller will wait: gRPC's own header, such as `30S` or `1500m`.
+pub(super) fn timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let value: u32 = digits.parse().ok()?;
+    let unit = match unit {
+        "H" => Duration::from_secs(3600),
+        "M" => Duration::from_secs(60),
+        "S" => Duration::from_secs(1),
+        "m" => Duration::from_millis(1),
+        "u" => Duration::from_micros(1),
+        "n" => Duration::from_nanos(1),
+        _ => return None,
+    };
+    Some(unit * value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units() {
+        let check = |header: &str, want: Option<u64>| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", header.parse().unwrap());
+            assert_eq!(timeout(&metadata), want.map(Duration::from_millis), "{header}");
+        };
+        check("2S", Some(2000));
+        check("1500m", Some(1500));
+        check("3000u", Some(3));
+        check("1H", Some(3_600_000));
+        check("12", None);
+        check("S", None);
+        check("", None);
+        check("-1S", None);
+        check("99999999999S", None);
+    }
+}

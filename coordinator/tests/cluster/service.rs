@@ -1,0 +1,164 @@
+//! The gRPC API over a real socket, with the shipped model's tokeniser.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::text::TextModel;
+use aqueduct_coordinator::{Config, Coordinator, service};
+use aqueduct_core::work::Command;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::aqueduct_client::AqueductClient;
+use aqueduct_proto::v1::generate_event::Kind;
+use aqueduct_proto::v1::generate_request::Prompt;
+use aqueduct_proto::v1::tokenize_request::Input;
+use tokio::net::TcpListener;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON};
+
+struct Server {
+    text: Arc<TextModel>,
+    channel: Channel,
+    client: AqueductClient<Channel>,
+}
+
+async fn serve(config: Config, fake: &Fake) -> Server {
+    let coordinator = Coordinator::start(config, vec![fake.session()]).unwrap();
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
+    let text = Arc::new(TextModel::load(&folder).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let generator = Generator {
+        text: text.clone(),
+        runtime: Arc::new(coordinator.clone()),
+        metrics: Arc::default(),
+    };
+    let forever = std::future::pending();
+    tokio::spawn(service::serve(coordinator, generator, "tiny".into(), listener, forever));
+    let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    Server { text, client: AqueductClient::new(channel.clone()), channel }
+}
+
+fn small() -> Config {
+    Config { chunk_tokens: CHUNK_TOKENS, ..Config::default() }
+}
+
+fn ask(prompt: &str) -> v1::GenerateRequest {
+    v1::GenerateRequest {
+        prompt: Some(Prompt::Text(prompt.into())),
+        max_tokens: Some(3),
+        ..v1::GenerateRequest::default()
+    }
+}
+
+async fn all(
+    client: &AqueductClient<Channel>,
+    request: v1::GenerateRequest,
+) -> Result<Vec<Kind>, Status> {
+    let mut stream = client.clone().generate(request).await?.into_inner();
+    let mut kinds = Vec::new();
+    while let Some(event) = stream.message().await? {
+        kinds.extend(event.kind);
+    }
+    Ok(kinds)
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_acceptance_and_ends_with_a_summary() {
+    let Server { text, client, .. } = serve(small(), &Fake::new("one", Habit::Obey)).await;
+    let policy = v1::MemoryPolicy { sinks: Some(1), local: Some(9), ..Default::default() };
+    let asked = v1::GenerateRequest { policy: Some(policy), ..ask("Call me Ishmael. Some years") };
+    let kinds = all(&client, asked).await.unwrap();
+    let Some(Kind::Accepted(accepted)) = kinds.first() else { panic!("{kinds:?}") };
+    assert_eq!(accepted.chunk_count, accepted.prompt_tokens.div_ceil(CHUNK_TOKENS));
+    assert_eq!(accepted.warnings.len(), 2, "local and heavy do not fit the chunk");
+    let progress = kinds.iter().rev().find_map(|kind| match kind {
+        Kind::Progress(progress) => Some(progress),
+        _ => None,
+    });
+    let progress = progress.unwrap();
+    assert_eq!((progress.chunks_done, progress.seconds_left), (accepted.chunk_count, 0.0));
+    assert_eq!((progress.workers[0].worker.as_str(), progress.workers[0].layers), ("one", 2));
+    let mut answer = String::new();
+    for kind in &kinds {
+        match kind {
+            Kind::Token(token) => answer += &token.text,
+            Kind::ChoiceDone(done) => answer += &done.text,
+            _ => {}
+        }
+    }
+    let ids: Vec<u32> = (0..3).filter(|id| !text.eos().contains(id)).collect();
+    assert!(text.decode(&ids).contains(answer.trim()), "{answer:?}");
+    let Some(Kind::Summary(summary)) = kinds.last() else { panic!("{kinds:?}") };
+    assert_eq!((summary.output_tokens, summary.retained.len()), (3, 2));
+    assert!(summary.dense_bytes > 0);
+}
+
+#[tokio::test]
+async fn errors_have_codes() {
+    let config = Config { queued_requests: 0, running_requests: 1, ..small() };
+    let held = Fake::new("held", Habit::Hold { chunk_idx: 1 });
+    let Server { mut client, .. } = serve(config, &held).await;
+    let prompt = |ids| Some(Prompt::Tokens(v1::TokenList { ids }));
+    let check = |status: &Status, code: Code, part: &str| {
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(part), "{status}");
+    };
+    for (wrong, part) in [
+        (v1::GenerateRequest { prompt: None, ..ask("") }, "prompt = absent"),
+        (v1::GenerateRequest { prompt: prompt(vec![1, 1_000_000]), ..ask("") }, "1000000"),
+        (v1::GenerateRequest { stop: vec![String::new()], ..ask("short") }, "stop[0]"),
+        (v1::GenerateRequest { choices: Some(1000), ..ask("short") }, "choices = 1000"),
+    ] {
+        check(&all(&client, wrong).await.unwrap_err(), Code::InvalidArgument, part);
+    }
+
+    let held_up = v1::GenerateRequest { prompt: prompt(vec![1; 20]), ..ask("") };
+    let mut stream = client.generate(held_up.clone()).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().is_some());
+    let status = all(&client, held_up.clone()).await.unwrap_err();
+    check(&status, Code::ResourceExhausted, "retry after");
+    assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+    drop(stream);
+    held.told(|command| matches!(command, Command::Cancel { .. })).await;
+
+    let mut hasty = tonic::Request::new(held_up);
+    hasty.set_timeout(Duration::from_millis(100));
+    let mut stream = client.generate(hasty).await.unwrap().into_inner();
+    let status = loop {
+        match stream.message().await {
+            Ok(event) => assert!(event.is_some()),
+            Err(status) => break status,
+        }
+    };
+    check(&status, Code::DeadlineExceeded, "100ms");
+}
+
+#[tokio::test]
+async fn the_server_tells_about_itself() {
+    let server = serve(small(), &Fake::new("one", Habit::Obey)).await;
+    let Server { text, channel, mut client } = server;
+    let said = "It was the best of times";
+    let input = Some(Input::Text(said.into()));
+    let reply = client.tokenize(v1::TokenizeRequest { input }).await.unwrap().into_inner();
+    assert_eq!(reply.ids, text.encode(said, true).unwrap());
+    let input = Some(Input::Tokens(v1::TokenList { ids: reply.ids }));
+    let reply = client.tokenize(v1::TokenizeRequest { input }).await.unwrap().into_inner();
+    assert!(reply.text.contains(said), "{}", reply.text);
+
+    let reply = client.describe(v1::DescribeRequest {}).await.unwrap().into_inner();
+    assert_eq!((reply.model.as_str(), reply.workers.len()), ("tiny", 1));
+    assert!(reply.workers[0].up);
+
+    let mut health = HealthClient::new(channel);
+    let service = "aqueduct.v1.Aqueduct".to_owned();
+    let reply = health.check(HealthCheckRequest { service }).await.unwrap().into_inner();
+    assert_eq!(reply.status, 1, "serving");
+}
