@@ -61,9 +61,11 @@ type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
 async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
     let bytes = body::read(body, &state.0.options).await?;
     let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
-    let _turn = state.0.preparing.acquire().await.map_err(closed)?;
+    let turn = state.0.preparing.clone().acquire_owned().await.map_err(closed)?;
     let shared = state.0.clone();
-    let prepared = tokio::task::spawn_blocking(move || how(&shared, &bytes)).await;
+    // The turn lasts as long as the work, also when the caller is gone by then.
+    let work = move || (how(&shared, &bytes), turn);
+    let prepared = tokio::task::spawn_blocking(work).await.map(|(prepared, _)| prepared);
     prepared.unwrap_or_else(|error| {
         tracing::error!(%error, "preparing a request failed");
         let message = "the request could not be prepared";
@@ -98,7 +100,8 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
 }
 
 fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let request = parse_chat(bytes)?;
+    let mut request = parse_chat(bytes)?;
+    request.params.max_tokens.get_or_insert(shared.options.chat_max_tokens);
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let template = text.template();
@@ -141,7 +144,7 @@ async fn start(shared: &Shared, prepared: Prepared) -> Result<(Vec<Running>, Env
         let view =
             View { text: shared.generator.text.clone(), endpoint, logprobs, echo, first_choice };
         let sampling = Sampling { seed, logprobs, ..params.sampling };
-        let submission = submission(shared, &params, tokens, sampling, outputs, endpoint)?;
+        let submission = submission(shared, &params, tokens, sampling, outputs)?;
         let options = TextOptions {
             stop: params.stop.clone(),
             continues: endpoint == Endpoint::Completions,
@@ -164,13 +167,8 @@ fn submission(
     prompt: Vec<TokenId>,
     sampling: Sampling,
     outputs: Outputs,
-    endpoint: Endpoint,
 ) -> Result<Submission, ApiError> {
     let options = &shared.options;
-    let max_tokens = params.max_tokens.unwrap_or(match endpoint {
-        Endpoint::Completions => COMPLETION_MAX_TOKENS,
-        Endpoint::Chat => options.chat_max_tokens,
-    });
     let eos = shared.generator.text.eos();
     Ok(Submission {
         prompt,
@@ -178,7 +176,7 @@ fn submission(
         chunk_tokens: params.memory.chunk_tokens.unwrap_or(options.chunk_tokens),
         sampling,
         choices: params.choices,
-        max_tokens,
+        max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
         outputs,
         deadline: params.memory.deadline.unwrap_or(options.deadline),

@@ -76,14 +76,14 @@ struct Shared {
     generator: Generator,
     options: ApiOptions,
     /// Bodies that are parsed and tokenised at once: work for a processor.
-    preparing: Semaphore,
+    preparing: Arc<Semaphore>,
 }
 
 impl ApiState {
     /// The API of `generator`'s model.
     pub fn new(generator: Generator, options: ApiOptions) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self(Arc::new(Shared { generator, options, preparing: Semaphore::new(threads) }))
+        Self(Arc::new(Shared { generator, options, preparing: Arc::new(Semaphore::new(threads)) }))
     }
 }
 

@@ -70,7 +70,8 @@ impl Answer {
                 }
                 Some(Item::Finished(report)) => self.usage.add(&report),
                 Some(Item::Failed(error)) => {
-                    tracing::warn!(id = self.envelope.id, %error.message, "streamed request failed");
+                    let id = &self.envelope.id;
+                    tracing::warn!(id, error = error.message, "a streamed request failed");
                     self.end(Some(error.body()));
                 }
                 None if self.include_usage => {

@@ -93,6 +93,8 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_filter("tojson", |value: &Value| python_json(value));
+    // Jinja reads any line ending as `\n`, also inside of strings.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
     environment.add_template_owned(NAME, source)?;
     Ok(environment)
 }
@@ -248,6 +250,8 @@ mod tests {
         let source = "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    \
             {% endif %}\n{% endfor %}\n";
         assert_eq!(render(source, &TURNS[..2]).unwrap(), "system\nuser\n");
+        let windows = source.replace('\n', "\r\n");
+        assert_eq!(render(&windows, &TURNS[..2]).unwrap(), "system\nuser\n");
     }
 
     #[test]
