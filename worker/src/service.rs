@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_core::limits;
 use aqueduct_core::work::{CONVENTION, Command};
@@ -21,6 +22,10 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::inbox::{Inbox, Verdict};
 use crate::link::codec;
 use crate::worker::Worker;
+
+/// A peer that is silent for longer is asked whether it lives: a machine that vanished says no
+/// goodbye, and its sessions hold memory.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Serves `worker` on `listener` until `shutdown`; then every session ends.
 ///
@@ -42,6 +47,7 @@ pub async fn serve(
     Server::builder()
         .initial_stream_window_size(window)
         .initial_connection_window_size(window)
+        .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(health)
         .add_service(service)
         .serve_with_incoming_shutdown(
@@ -108,7 +114,8 @@ impl WorkerRpc for Service {
                 "{FINGERPRINT_METADATA} = {theirs:?}: must be {ours}, the model served here"
             )));
         }
-        let receiver = Receiver { frames: request.into_inner(), inbox, assembler: <_>::default() };
+        let assembler = Assembler::bounded(inbox.bytes_max());
+        let receiver = Receiver { frames: request.into_inner(), inbox, assembler };
         Ok(self.while_serving(stream::unfold(Some(receiver), Receiver::next_ack)))
     }
 }

@@ -255,7 +255,9 @@ pub enum Event {
         /// Figures.
         report: Box<ChunkReport>,
     },
-    /// A chunk could not be done.
+    /// A chunk could not be done. Told by its own worker or, with [`FailureKind::Peer`], by the
+    /// worker of the chunk before it, whose memory could not be handed off; that worker keeps
+    /// the memory for a redirect.
     ChunkFailed {
         /// The chunk.
         key: ChunkKey,

@@ -212,6 +212,7 @@ fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
 /// a sender that was refused may send the set again.
 #[derive(Debug, Default)]
 pub struct Assembler {
+    bytes_max: Option<u64>,
     underway: Option<Underway>,
 }
 
@@ -223,6 +224,11 @@ struct Underway {
 }
 
 impl Assembler {
+    /// Refuses sets of more than `bytes_max` bytes before their first part is kept.
+    pub fn bounded(bytes_max: u64) -> Self {
+        Self { bytes_max: Some(bytes_max), underway: None }
+    }
+
     /// Takes the next frame; a set is returned with its last part.
     ///
     /// # Errors
@@ -234,6 +240,9 @@ impl Assembler {
     ) -> Result<Option<(SetHeader, Bytes)>, FrameError> {
         let before = self.underway.take();
         let FrameHeader { set, part_idx, part_count } = check(&frame)?;
+        let bytes_max = self.bytes_max.unwrap_or(u64::MAX);
+        Refusal::unless_within("payload_bytes", set.payload_bytes(), 0, bytes_max)
+            .under("frame")?;
         if part_count == 1 {
             return Ok(Some((set, frame.payload)));
         }
@@ -311,6 +320,16 @@ mod tests {
         check(&[0, 0, 2], false);
         check(&[1, 2], false);
         check(&[0, 1, 1, 2], false);
+    }
+
+    #[test]
+    fn a_set_over_the_bound_is_refused_at_its_first_part() {
+        let set = header_of(10_000, KvDtype::F32);
+        let first = split(&set, payload_of(&set)).unwrap().remove(0);
+        let mut assembler = Assembler::bounded(set.payload_bytes() - 1);
+        let refused = assembler.accept(first.clone()).unwrap_err().to_string();
+        assert!(refused.starts_with("frame.payload_bytes = "), "{refused}");
+        assert_eq!(Assembler::bounded(set.payload_bytes()).accept(first), Ok(None));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tonic::transport::Endpoint;
 
 use super::{Link, Outcome, Parcel, Receipt, codec};
 use crate::doorbell::Doorbell;
+use crate::service::KEEPALIVE;
 
 /// A link that nothing was sent over for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -208,6 +209,7 @@ impl Stream {
             .map_err(|error| error.to_string())?
             .connect_timeout(patience)
             .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE)
             .initial_stream_window_size(window)
             .initial_connection_window_size(window);
         let channel = endpoint.connect().await.map_err(|error| describe(&error))?;

@@ -77,6 +77,26 @@ async fn cancel_and_stop_free_completions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_flow_while_a_chunk_of_another_request_waits() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let first = Job { outputs: Outputs::None, ..Job::new(5, MemoryPolicy::h2o(2, 3, 3)) };
+    let second = Job { request: aqueduct_core::RequestId(2), ..job() };
+    let home = &mut members[0];
+    home.assign(first.assignment(0, 0, (&home.peer, 0))).await;
+    finish(home, first.key(0, 0), &mut Answer::default()).await;
+    // Its predecessor never runs, so it holds the device until it is cancelled.
+    home.assign(second.assignment(1, 0, (&home.peer, 0))).await;
+    let mut answer = Answer::default();
+    decode(home, &first, 50, &mut answer).await;
+    assert_eq!(answer.tokens.len(), 100);
+    home.settle(|stats| stats.requests == 2).await;
+    for request in [first.request, second.request] {
+        home.send(Command::Cancel { request }).await;
+    }
+    home.settle_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_pauses_loses_no_token() {
     let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
     let job = Job { outputs: Outputs::None, ..Job::new(5, MemoryPolicy::h2o(2, 3, 3)) };
