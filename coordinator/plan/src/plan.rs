@@ -175,17 +175,35 @@ impl Plan {
 
     fn chunk_failed(&mut self, worker: WorkerId, key: ChunkKey, kind: FailureKind, why: String) {
         let Some(pos) = self.position(key.request) else { return };
-        let request = &mut self.running[pos];
-        if request.phase != Phase::Prefill || !request.is_current(worker, key) {
+        let request = &self.running[pos];
+        let is_own = request.is_current(worker, key);
+        let is_next = request.cannot_be_reached(worker, key);
+        if request.phase != Phase::Prefill || !(is_own || is_next) {
             return;
         }
         match kind {
+            FailureKind::Peer | FailureKind::Deadline if is_next => {
+                self.leave(pos, request.worker(key.chunk_idx as usize), &why);
+            }
             FailureKind::Peer | FailureKind::Deadline => {
-                let moved = request.lose_chunk(key.chunk_idx as usize);
+                let moved = self.running[pos].lose_chunk(key.chunk_idx as usize);
                 self.place_again(pos, &moved, worker, &why);
             }
             kind => self.fail_as(key.request, kind, why),
         }
+    }
+
+    /// Takes a request away from a worker that is up but cannot be given its memory. Nothing
+    /// of it may stay there: a chunk that waits in vain would block those behind it. And it
+    /// never returns: the cancellation could overtake, and wipe out, a memory sent there later.
+    fn leave(&mut self, pos: usize, worker: WorkerId, why: &str) {
+        let request = &mut self.running[pos];
+        self.commands.push(Command::Cancel { worker, request: request.id });
+        let disruptions = request.disruptions + 1;
+        request.left.insert(worker);
+        let moved = request.lose_worker(worker);
+        request.disruptions = disruptions;
+        self.place_again(pos, &moved, worker, why);
     }
 
     fn decode_failed(&mut self, worker: WorkerId, id: RequestId, kind: FailureKind, why: String) {
@@ -230,6 +248,11 @@ impl Plan {
         let mut places = self.up();
         if places.is_empty() {
             return self.fail(id, no_worker());
+        }
+        places.retain(|worker| !self.running[pos].left.contains(worker));
+        if places.is_empty() {
+            let why = format!("no other worker can take over: {why}");
+            return self.fail(id, Failure::Unavailable(why));
         }
         if self.running[pos].disruptions > self.limits.retries {
             let why =

@@ -54,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) phase: Phase,
     /// Workers that may remember anything of it.
     pub(crate) touched: BTreeSet<WorkerId>,
+    /// Workers that were told to forget it.
+    pub(crate) left: BTreeSet<WorkerId>,
     /// Failures that made chunks be done again.
     pub(crate) disruptions: u32,
     pub(crate) chunks_retried: u32,
@@ -83,6 +85,7 @@ impl Request {
             job,
             phase: Phase::Prefill,
             touched: BTreeSet::new(),
+            left: BTreeSet::new(),
             disruptions: 0,
             chunks_retried: 0,
             epoch: Epoch::default(),
@@ -159,6 +162,16 @@ impl Request {
         self.chunks
             .get(key.chunk_idx as usize)
             .is_some_and(|chunk| chunk.worker == worker && chunk.epoch == key.epoch)
+    }
+
+    /// Whether `worker`, which has the chunk before `key`, says that what it gave does not
+    /// arrive where `key` is undone.
+    pub(crate) fn cannot_be_reached(&self, worker: WorkerId, key: ChunkKey) -> bool {
+        let idx = key.chunk_idx as usize;
+        let Some(before) = idx.checked_sub(1) else { return false };
+        let Some(chunk) = self.chunks.get(idx) else { return false };
+        let is_undone = chunk.epoch == key.epoch && !chunk.state.is_done();
+        is_undone && self.chunks[before].worker == worker && self.can_send(before)
     }
 
     /// Chunks that need not keep what they gave any longer, each said once.

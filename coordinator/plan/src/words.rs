@@ -49,9 +49,10 @@ pub enum Event {
         /// The chunk.
         key: ChunkKey,
     },
-    /// A chunk could not be done, or what it gave is lost.
+    /// A chunk could not be done, or what it gave is lost; or, from the worker of the chunk
+    /// before it, it cannot be given its memory.
     ChunkFailed {
-        /// Who failed.
+        /// Who says so.
         worker: WorkerId,
         /// The chunk.
         key: ChunkKey,

@@ -275,6 +275,25 @@ fn what_stands_before_a_moved_chunk_and_is_later_lines_up_behind_it() {
 }
 
 #[test]
+fn a_worker_that_the_one_before_cannot_reach_is_left() {
+    check(
+        "up w0
+         up w1
+         up w2
+         submit r1 25
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w2 e0
+         peer w2 r1 c1 e0
+         peer w0 r1 c1 e0
+         = w1: cancel r1
+         = w0: redirect r1 c1 -> w2 e1
+         = w2: assign r1 c1 e1 -> w2 e0
+         peer w0 r1 c1 e0
+         done w1 r1 c1 e0",
+    );
+}
+
+#[test]
 fn failures_are_told_apart() {
     let started = "up w0\n up w1\n .. submit r1 15\n";
     let cancelled = "= w0: cancel r1\n = w1: cancel r1\n";

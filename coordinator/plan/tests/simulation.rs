@@ -186,6 +186,23 @@ impl Cluster {
         }
     }
 
+    /// The worker runs a chunk and cannot hand its memory on.
+    fn miss(&mut self, idx: usize) {
+        let next = self.workers[idx].tasks.front().and_then(|task| {
+            let next = task.next.clone()?;
+            Some((ChunkKey { chunk_idx: task.key.chunk_idx + 1, ..task.key }, next))
+        });
+        let Some((key, next)) = next else { return };
+        if self.run(idx) {
+            let key = ChunkKey { epoch: next.epoch, ..key };
+            self.workers[idx_of(&next.peer)].inbox.remove(&key);
+            let (worker, kind, message) =
+                (WorkerId(idx as u32), FailureKind::Peer, "simulated".into());
+            let failed = Event::ChunkFailed { worker, key, kind, message };
+            self.workers[idx].events.push_back(failed);
+        }
+    }
+
     fn decode(&mut self, idx: usize) -> bool {
         let worker = &mut self.workers[idx];
         let open = worker.decoding.iter_mut().find_map(|(request, open)| {
@@ -286,6 +303,7 @@ enum Move {
     Kill(usize),
     Start(usize),
     Fail(usize),
+    Miss(usize),
     Deliver(usize),
     Run(usize),
     Decode(usize),
@@ -303,6 +321,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => worker.clone().prop_map(Move::Kill),
         2 => worker.clone().prop_map(Move::Start),
         1 => worker.clone().prop_map(Move::Fail),
+        1 => worker.clone().prop_map(Move::Miss),
         20 => worker.clone().prop_map(Move::Deliver),
         12 => worker.clone().prop_map(Move::Run),
         3 => worker.clone().prop_map(Move::Decode),
@@ -320,6 +339,7 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Kill(idx) => cluster.kill(idx),
         Move::Start(idx) => cluster.start(idx),
         Move::Fail(idx) => cluster.fail(idx),
+        Move::Miss(idx) => cluster.miss(idx),
         Move::Deliver(idx) => drop(cluster.deliver(idx)),
         Move::Run(idx) => drop(cluster.run(idx)),
         Move::Decode(idx) => drop(cluster.decode(idx)),
