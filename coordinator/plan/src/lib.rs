@@ -11,7 +11,8 @@
 //! 1. Every worker's unfinished chunks stand in its queue in this order. First assignments
 //!    are dispatched in it: all chunks of a request before any chunk of the next one. When a
 //!    lost chunk goes to a worker that already has later ones, those are assigned again
-//!    behind it, in a new epoch, which replaces what the worker had of them.
+//!    behind it, in a new epoch, which replaces what the worker had of them. A chunk that can
+//!    not be given its memory where it is does not stay there: its request leaves that worker.
 //! 2. A chunk needs only the chunk before it, which is earlier in the order.
 //!
 //! So the earliest unfinished chunk of all is the first in its worker's queue, and the chunk
@@ -22,5 +23,5 @@ mod plan;
 mod request;
 mod words;
 
-pub use plan::{Limits, Plan};
-pub use words::{Command, End, Event, Failure, Job};
+pub use plan::Plan;
+pub use words::{Command, End, Event, Failure, Job, Limits};

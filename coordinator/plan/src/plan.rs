@@ -6,22 +6,7 @@ use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
 use crate::request::{Phase, Request};
-use crate::words::{Command, End, Event, Failure, Job};
-
-/// How much the plan takes on at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Tokens of one request in flight at once; at least one chunk is.
-    pub batch_tokens: u32,
-    /// Chunks of all requests in flight at once.
-    pub batch_chunks: usize,
-    /// Requests that wait for their turn before new ones are refused.
-    pub queued_requests: usize,
-    /// Requests that are prefilled or decoded at once.
-    pub running_requests: usize,
-    /// Failures that one request survives by having chunks done again.
-    pub retries: u32,
-}
+use crate::words::{Command, End, Event, Failure, Job, Limits};
 
 #[derive(Debug)]
 struct Worker {

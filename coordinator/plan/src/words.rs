@@ -3,6 +3,21 @@
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, RequestId, WorkerId};
 
+/// How much the plan takes on at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of one request in flight at once; at least one chunk is.
+    pub batch_tokens: u32,
+    /// Chunks of all requests in flight at once.
+    pub batch_chunks: usize,
+    /// Requests that wait for their turn before new ones are refused.
+    pub queued_requests: usize,
+    /// Requests that are prefilled or decoded at once.
+    pub running_requests: usize,
+    /// Failures that one request survives by having chunks done again.
+    pub retries: u32,
+}
+
 /// As much of a request as decisions need; its tokens stay with the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
