@@ -13,6 +13,8 @@ pub struct Config {
     pub chunk_tokens: u32,
     /// The memory policy, where a caller names none.
     pub policy: MemoryPolicy,
+    /// Whether prompts must fit the positions that the model was made for. Benches lift it.
+    pub positions_limited: bool,
     /// Requests that wait for their turn before new ones are refused.
     pub queued_requests: usize,
     /// Requests that are prefilled or decoded at once.
@@ -35,6 +37,7 @@ impl Default for Config {
             batch_tokens: limits::BATCH_TOKENS_DEFAULT,
             chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
             policy: MemoryPolicy::default(),
+            positions_limited: true,
             queued_requests: limits::QUEUE_REQUESTS_DEFAULT,
             running_requests: 32,
             retries: 4,

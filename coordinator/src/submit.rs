@@ -163,7 +163,9 @@ impl Submission {
         let prompt_tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         ChunkGrid::new(prompt_tokens, self.chunk_tokens)?;
         Refusal::unless_within("max_tokens", self.max_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
-        self.fits_positions(prompt_tokens, shape)?;
+        if config.positions_limited {
+            self.fits_positions(prompt_tokens, shape)?;
+        }
         if let Some(idx) = self.prompt.iter().position(|token| *token >= shape.vocab) {
             let bound = format!("below vocab = {}", shape.vocab);
             return Err(Refusal::new(format!("prompt[{idx}]"), self.prompt[idx], bound));

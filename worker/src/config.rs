@@ -1,10 +1,25 @@
 //! What a worker is started with, checked once.
 
+use std::sync::Arc;
+
 use aqueduct_core::work::Peer;
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::{MemoryPolicy, Refusal, RequestId, limits};
+use aqueduct_kernels::MemorySet;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::link::loopback::LoopbackHub;
+
+/// What a prompt left behind at the worker of its last chunk.
+#[derive(Debug, Clone)]
+pub struct HomeMemory {
+    /// The request.
+    pub request: RequestId,
+    /// The policy as used.
+    pub policy: MemoryPolicy,
+    /// The memory of every layer.
+    pub layers: Vec<Arc<MemorySet>>,
+}
 
 /// Options of one worker.
 #[derive(Debug, Clone)]
@@ -19,6 +34,8 @@ pub struct WorkerOptions {
     pub inbox_bytes: u64,
     /// Compute threads it may use, as it reports them.
     pub threads: u32,
+    /// Shown the memory of every prompt that ends here, for pictures and the like.
+    pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
     pub shortcut: bool,
 }
@@ -35,6 +52,7 @@ impl WorkerOptions {
             runtime: Handle::current(),
             inbox_bytes: limits::INBOX_BYTES_DEFAULT,
             threads: 1,
+            homes: None,
             shortcut: false,
         }
     }

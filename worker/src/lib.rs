@@ -22,7 +22,7 @@ mod service;
 mod tiny_model;
 mod worker;
 
-pub use config::WorkerOptions;
+pub use config::{HomeMemory, WorkerOptions};
 pub use gauge::Stats;
 pub use link::loopback::LoopbackHub;
 pub use service::serve;

@@ -1,2 +1,67 @@
-//! Placeholder.
-fn main() {}
+//! The one binary: every job of Aqueduct, by name.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cluster;
+mod commands;
+mod events;
+mod exit;
+mod front;
+mod lines;
+mod loading;
+mod machine;
+mod picture;
+mod progress;
+mod prompts;
+mod report;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{BenchCommand, Cli, Command, EvalCommand};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = start_logging(&cli.log).and_then(|()| run(cli.command));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", exit::one_line(&error));
+            ExitCode::from(exit::code_of(&error))
+        }
+    }
+}
+
+fn start_logging(directives: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(directives)
+        .map_err(|error| aqueduct_core::Refusal::new("log", directives, error.to_string()))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Ok(())
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Demo(args) => commands::demo::run(args).await,
+            Command::Serve(args) => commands::serve::run(args).await,
+            Command::Coordinator(args) => commands::coordinator::run(args).await,
+            Command::Worker(args) => commands::worker::run(args).await,
+            Command::Generate(args) => commands::generate::run(args).await,
+            Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,
+            Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
+            Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
+            Command::Doctor(args) => commands::doctor::run(args).await,
+        }
+    });
+    // A read of stdin that nobody will finish must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}

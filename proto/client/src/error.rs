@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 /// gRPC metadata of a busy answer: milliseconds until another try makes sense.
-const RETRY_AFTER_METADATA: &str = "retry-after-ms";
+const RETRY_AFTER_METADATA: &str = "grpc-retry-pushback-ms";
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

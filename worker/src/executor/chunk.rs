@@ -10,6 +10,7 @@ use aqueduct_kernels::MemorySet;
 
 use super::Executor;
 use super::request::{Home, Kept};
+use crate::config::HomeMemory;
 
 /// Progress is told at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
@@ -94,6 +95,14 @@ impl Executor {
         let logits = self.model.logits(&done.hidden.last_row())?.into_vec();
         let bytes = memory.iter().map(|set| set.bytes() as u64).sum();
         let charge = self.shared.gauges.home_bytes.charge(bytes);
+        if let Some(homes) = &self.homes {
+            let home = HomeMemory {
+                request: work.key.request,
+                policy: work.policy,
+                layers: memory.clone(),
+            };
+            homes.send_replace(Some(home));
+        }
         if let Some(request) = self.requests.get_mut(&work.key.request) {
             request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
         }

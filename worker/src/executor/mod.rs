@@ -19,8 +19,9 @@ use std::task::Waker;
 use aqueduct_core::work::{Assignment, Event};
 use aqueduct_core::{ChunkKey, RequestId};
 use aqueduct_engine::Model;
+use tokio::sync::watch;
 
-use crate::config::WorkerOptions;
+use crate::config::{HomeMemory, WorkerOptions};
 use crate::link::Links;
 use crate::worker::Shared;
 use request::Request;
@@ -34,6 +35,7 @@ pub(crate) struct Executor {
     /// Rings the doorbell.
     waker: Waker,
     links: Links,
+    homes: Option<watch::Sender<Option<HomeMemory>>>,
     sessions: BTreeMap<SessionId, Session>,
     next_session: u64,
     requests: BTreeMap<RequestId, Request>,
@@ -47,6 +49,7 @@ impl Executor {
         let fingerprint = model.fingerprint().to_owned();
         Self {
             waker: shared.doorbell.clone().into(),
+            homes: options.homes.clone(),
             links: Links::new(options, fingerprint, shared.doorbell.clone()),
             model,
             shared,

@@ -1,0 +1,48 @@
+//! Arguments of `aqueduct bench`.
+
+use aqueduct_core::PolicyKind;
+use clap::{Args, Subcommand};
+
+use super::{BudgetArgs, ModelArgs};
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Time of the prefill, for every prompt length, policy and number of workers
+    Prefill(BenchPrefillArgs),
+}
+
+/// Arguments of `aqueduct bench prefill`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The prompt is the shipped book, repeated when it is too short; a prompt may be longer than the
+model's positions here. A row has the median over the repetitions and their spread (longest less
+shortest time). kv_bytes is what is remembered at the end of the prompt.
+
+Example:
+  aqueduct bench prefill --model model --prompt-tokens 4096,16384,65536 --policy h2o,dense \\
+      --workers 1,4 --json")]
+pub(crate) struct BenchPrefillArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Prompt lengths, separated by commas
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', required = true)]
+    pub(crate) prompt_tokens: Vec<u32>,
+    /// Policies, separated by commas: dense, window, h2o
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Numbers of workers, separated by commas
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1")]
+    pub(crate) workers: Vec<usize>,
+    /// Compute threads of all workers together; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 1)]
+    pub(crate) reps: u32,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    /// Print JSON Lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}

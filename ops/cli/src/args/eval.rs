@@ -1,0 +1,86 @@
+//! Arguments of `aqueduct eval`.
+
+use std::path::PathBuf;
+
+use aqueduct_core::PolicyKind;
+use clap::{Args, Subcommand};
+
+use super::{BudgetArgs, ClusterArgs, Link, ModelArgs, PolicyArgs};
+
+/// What can be evaluated.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    /// Write the logits of every token of a prompt
+    Logits(EvalLogitsArgs),
+    /// Perplexity on a text, for one policy or several side by side
+    Ppl(EvalPplArgs),
+}
+
+/// Arguments of `aqueduct eval logits`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file is the same, bit for bit, for any number of workers and either link.
+
+Example:
+  aqueduct eval logits --model model --tokens-file tokens.txt --policy h2o --chunk 256 \\
+      --workers 4 --kv f32 --out logits.safetensors --json")]
+pub(crate) struct EvalLogitsArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Token ids, separated by white space
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// What connects coordinator and workers
+    #[arg(long, value_enum, default_value_t = Link::Loopback)]
+    pub(crate) link: Link,
+    /// safetensors file to write: tensor `logits`, f32, [tokens, vocab]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Print a JSON line: tokens, vocab, policy, chunk_tokens, workers, link, seconds
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct eval ppl`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The windows are spread evenly over the text. The second half of each window is scored: nll is
+the mean of -ln p(token | everything before it in its window), ppl = exp(nll), `tokens` how many
+tokens were scored. `retained_mass` is the share of attention mass on the keys that were kept,
+over all layers and windows; `budget` the keys kept per layer and KV head (none for dense).
+A budget must stay below the chunk: --chunk 256 holds at most sinks + 255 keys.
+
+Example:
+  aqueduct eval ppl --model model --text book.txt --context 4096 --windows 4 --chunk 1024 \\
+      --policy dense,window,h2o --budget 256 --json")]
+pub(crate) struct EvalPplArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Text to score; best one that the model never saw
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens of a window; its second half is scored
+    #[arg(long = "context", value_name = "TOKENS")]
+    pub(crate) context_tokens: u32,
+    /// Windows
+    #[arg(long, value_name = "W", default_value_t = 1)]
+    pub(crate) windows: u32,
+    /// Policies, separated by commas: dense, window, h2o
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Keys for every policy but dense, instead of --local and --heavy: window gets sinks and
+    /// otherwise recent keys, h2o half heavy hitters and half sinks and recent keys
+    #[arg(long, value_name = "KEYS", conflicts_with_all = ["local", "heavy"])]
+    pub(crate) budget: Option<u32>,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Print a JSON line for each policy
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,75 @@
+//! Arguments of `aqueduct generate`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{ClusterArgs, PolicyArgs};
+
+/// Arguments of `aqueduct generate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The prompt is FILE and then PROMPT, whichever are given; `-` is stdin. The answer goes to
+stdout as it comes, progress to stderr.
+
+Examples:
+  aqueduct generate --model model \"Once upon a time\"
+  aqueduct generate --server http://127.0.0.1:7070 --file book.txt \"The moral is\" --json
+  cat book.txt | aqueduct generate --model model --workers 4 - --temperature 0")]
+pub(crate) struct GenerateArgs {
+    /// The text to continue; `-` reads it from stdin
+    #[arg(required_unless_present = "file")]
+    pub(crate) prompt: Option<String>,
+    /// A file whose text comes before PROMPT
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Ask the server with this gRPC address
+    #[arg(long, value_name = "URL", required_unless_present = "model")]
+    pub(crate) server: Option<String>,
+    /// Run workers in this process on this model: Hugging Face folder or GGUF file
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Give up after this many seconds
+    #[arg(long = "deadline-seconds", value_name = "S", default_value_t = 3600)]
+    pub(crate) deadline_seconds: u64,
+    /// Print every event as a JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl GenerateArgs {
+    /// How long the whole answer may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline_seconds)
+    }
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SamplingArgs {
+    /// Most tokens to generate
+    #[arg(long, value_name = "TOKENS", default_value_t = 256)]
+    pub(crate) max_tokens: u32,
+    /// 0 takes the most likely token each time
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) temperature: f32,
+    /// Draw from the smallest set of tokens with this probability
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Draw from this many most likely tokens; 0 is all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) top_k: u32,
+    /// Seed; drawn and reported unless given
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// A string that ends the answer; may be given more than once
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+}

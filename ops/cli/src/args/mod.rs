@@ -1,0 +1,109 @@
+//! What a user can write on the command line, and what the help says about it.
+
+mod bench;
+mod cluster;
+mod eval;
+mod generate;
+mod model;
+mod policy;
+mod serve;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use bench::{BenchCommand, BenchPrefillArgs};
+pub(crate) use cluster::{ClusterArgs, Link};
+pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
+pub(crate) use generate::GenerateArgs;
+pub(crate) use model::{ModelArgs, WeightsArg};
+pub(crate) use policy::{BudgetArgs, PolicyArgs};
+pub(crate) use serve::{CoordinatorArgs, FrontArgs, ServeArgs, WorkerArgs};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failure: a worker, a device or the disk let us down
+  2  the input is wrong: a flag, a file, a model, a prompt; the message names field and bound
+  3  unavailable: no server or worker answers, or its queue is full; try again later
+  4  a deadline passed
+
+Examples:
+  aqueduct demo
+  aqueduct serve --model model --workers 4
+  aqueduct generate --model model --file book.txt \"In short, the book says\"";
+
+/// Serves prompts that are too long, or too expensive, for one accelerator: a coordinator cuts
+/// a prompt into chunks and lays them over workers; what the past hands to the future is a
+/// small, bounded memory. The answer does not depend on how many workers there were.
+#[derive(Debug, Parser)]
+#[command(name = "aqueduct", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to log, to stderr: error, warn, info, debug, trace, or directives such as
+    /// aqueduct_worker=debug
+    #[arg(long, global = true, env = "AQUEDUCT_LOG", default_value = "warn", value_name = "LEVEL")]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The jobs of the one binary.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read a whole book with four workers, answer a question, show what was remembered
+    Demo(DemoArgs),
+    /// Serve a model over HTTP and gRPC: coordinator and workers in one process
+    Serve(ServeArgs),
+    /// Serve a model over HTTP and gRPC with workers that run elsewhere
+    Coordinator(CoordinatorArgs),
+    /// Run one worker for a coordinator that runs elsewhere
+    Worker(WorkerArgs),
+    /// Continue a prompt, with a server or with workers in this process
+    Generate(GenerateArgs),
+    /// Measure what a memory policy does to the answer
+    #[command(subcommand)]
+    Eval(EvalCommand),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Say what this machine has and whether a model can be served on it
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `aqueduct demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs nothing but the repository: the model and the book are shipped with it.
+
+Example:
+  aqueduct demo --out /tmp/pictures")]
+pub(crate) struct DemoArgs {
+    /// Folder of the model [default: the folder `model` beside the work folder, the binary or
+    /// the sources]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Folder for the picture of what was remembered
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    pub(crate) out: PathBuf,
+    /// Workers in this process
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) workers: usize,
+    /// Tokens of the book; as much as the model has positions for unless given
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) prompt_tokens: Option<u32>,
+    /// Print the figures as one JSON line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct doctor --model model")]
+pub(crate) struct DoctorArgs {
+    /// A model to load and check: Hugging Face folder or GGUF file
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Print JSON Lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,42 @@
+//! Which model, and how it is held.
+
+use std::path::PathBuf;
+
+use aqueduct_core::KvDtype;
+use clap::{Args, ValueEnum};
+
+/// The model of an embedded cluster or a worker.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModelArgs {
+    /// Hugging Face folder (config.json, tokenizer.json, *.safetensors) or GGUF file
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+    /// How keys and values are stored: f32 or bf16
+    #[arg(long, value_name = "DTYPE", default_value_t = KvDtype::Bf16)]
+    pub(crate) kv: KvDtype,
+    /// How weights are held; auto keeps what the file has
+    #[arg(long, value_name = "DTYPE", value_enum, default_value_t = WeightsArg::Auto)]
+    pub(crate) weights: WeightsArg,
+}
+
+/// How weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WeightsArg {
+    /// As the file has them
+    Auto,
+    /// Four bytes an element
+    F32,
+    /// Two bytes an element
+    Bf16,
+}
+
+impl WeightsArg {
+    /// The word that a user writes.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}

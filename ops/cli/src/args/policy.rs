@@ -1,0 +1,132 @@
+//! Memory policies as flags.
+
+use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, Scoring, limits};
+use clap::Args;
+
+/// How attention mass becomes a score.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ScoringArgs {
+    /// 1 sums attention mass for ever; below 1 the score is a moving average over query rows
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) decay: f32,
+    /// Above 0: only a block's last rows, this many, vote
+    #[arg(long, value_name = "ROWS", default_value_t = 0)]
+    pub(crate) window: u32,
+    /// Rank by score over the row weight that could have voted
+    #[arg(long)]
+    pub(crate) age_normalised: bool,
+}
+
+impl ScoringArgs {
+    fn scoring(self) -> Scoring {
+        let Self { decay, window, age_normalised } = self;
+        Scoring { decay, window, age_normalised }
+    }
+}
+
+/// How many keys are kept, of each kind.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct BudgetArgs {
+    /// First positions that are always kept
+    #[arg(long, value_name = "KEYS", default_value_t = 4)]
+    pub(crate) sinks: u32,
+    /// Last positions that are always kept
+    #[arg(long, value_name = "KEYS", default_value_t = 256)]
+    pub(crate) local: u32,
+    /// Keys kept for their score (h2o)
+    #[arg(long, value_name = "KEYS", default_value_t = 256)]
+    pub(crate) heavy: u32,
+    #[command(flatten)]
+    pub(crate) scoring: ScoringArgs,
+    /// Tokens of a chunk; part of the answer, unlike the number of workers
+    #[arg(long = "chunk", value_name = "TOKENS", default_value_t = limits::CHUNK_TOKENS_DEFAULT)]
+    pub(crate) chunk_tokens: u32,
+}
+
+impl BudgetArgs {
+    /// The policy of `kind` with these numbers.
+    pub(crate) fn policy(&self, kind: PolicyKind) -> MemoryPolicy {
+        let heavy = if kind == PolicyKind::H2o { self.heavy } else { 0 };
+        let Self { sinks, local, .. } = *self;
+        MemoryPolicy { kind, sinks, local, heavy, scoring: self.scoring.scoring() }
+    }
+
+    /// The policy of `kind` with `budget` keys: `window` has the sinks and otherwise recent
+    /// keys, `h2o` the heavy preset (half heavy hitters, half sinks and recent keys).
+    ///
+    /// # Errors
+    /// A budget that the sinks leave no room in.
+    pub(crate) fn policy_within(
+        &self,
+        kind: PolicyKind,
+        budget: u32,
+    ) -> Result<MemoryPolicy, Refusal> {
+        let preset = MemoryPolicy::heavy_preset(budget, self.sinks)
+            .map_err(|refusal| Refusal { field: "budget".into(), ..refusal })?;
+        Ok(match kind {
+            PolicyKind::Dense => MemoryPolicy::dense(),
+            PolicyKind::Window => MemoryPolicy::window(self.sinks, budget - self.sinks),
+            PolicyKind::H2o => MemoryPolicy { scoring: self.scoring.scoring(), ..preset },
+        })
+    }
+}
+
+/// One policy.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct PolicyArgs {
+    /// What is remembered: dense (every key), window (sinks and recent keys) or h2o (sinks,
+    /// recent keys and heavy hitters)
+    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::H2o)]
+    pub(crate) policy: PolicyKind,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
+}
+
+impl PolicyArgs {
+    /// The policy in the words of the cluster.
+    pub(crate) fn policy(&self) -> MemoryPolicy {
+        self.budget.policy(self.policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        policy: PolicyArgs,
+    }
+
+    #[test]
+    fn flags_become_policies() {
+        let check = |flags: &[&str], want: MemoryPolicy| {
+            let flags = Flags::parse_from([&["test"], flags].concat());
+            assert_eq!(flags.policy.policy(), want);
+        };
+        check(&[], MemoryPolicy::h2o(4, 256, 256));
+        check(&["--policy", "window", "--local", "8"], MemoryPolicy::window(4, 8));
+        check(
+            &["--sinks", "1", "--local=2", "--heavy=3", "--decay=0.5", "--age-normalised"],
+            MemoryPolicy {
+                scoring: Scoring { decay: 0.5, window: 0, age_normalised: true },
+                ..MemoryPolicy::h2o(1, 2, 3)
+            },
+        );
+    }
+
+    #[test]
+    fn window_and_h2o_share_a_budget() {
+        let budget = Flags::parse_from(["test"]).policy.budget;
+        let check = |kind, want| {
+            assert_eq!(budget.policy_within(kind, 512).unwrap().budget_tokens(), want);
+        };
+        check(PolicyKind::Window, Some(512));
+        check(PolicyKind::H2o, Some(512));
+        check(PolicyKind::Dense, None);
+        assert_eq!(budget.policy_within(PolicyKind::H2o, 1).unwrap_err().field, "budget");
+    }
+}

@@ -1,0 +1,83 @@
+//! Arguments of the commands that stay up.
+
+use clap::Args;
+
+use super::{ClusterArgs, ModelArgs, PolicyArgs};
+
+/// Where a coordinator answers, and what it assumes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FrontArgs {
+    /// Address of the OpenAI-compatible HTTP API
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(crate) http: String,
+    /// Address of the gRPC API
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    pub(crate) grpc: String,
+    /// Tokens of one request in flight at once; a multiple of the chunk size
+    #[arg(long = "batch", value_name = "TOKENS",
+          default_value_t = aqueduct_core::limits::BATCH_TOKENS_DEFAULT)]
+    pub(crate) batch_tokens: u32,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+}
+
+/// Arguments of `aqueduct serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The policy flags are defaults; a request may name its own. When both addresses are bound, one
+JSON line with them is printed to stdout; port 0 takes a free one. Ends on SIGINT or SIGTERM.
+
+Examples:
+  aqueduct serve --model model --workers 4
+  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) front: FrontArgs,
+}
+
+/// Arguments of `aqueduct coordinator`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Of the model only the tokenizer and the configuration are read; the workers hold the weights.
+
+Example:
+  aqueduct worker --model model --listen 127.0.0.1:7001 &
+  aqueduct worker --model model --listen 127.0.0.1:7002 &
+  aqueduct coordinator --model model --worker http://127.0.0.1:7001 \\
+      --worker http://127.0.0.1:7002")]
+pub(crate) struct CoordinatorArgs {
+    /// Hugging Face folder or GGUF file
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: std::path::PathBuf,
+    /// A worker, as http://host:port; once for each
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) worker: Vec<String>,
+    #[command(flatten)]
+    pub(crate) front: FrontArgs,
+}
+
+/// Arguments of `aqueduct worker`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+When the model is loaded and the address bound, one JSON line with it is printed to stdout;
+port 0 takes a free one. Ends on SIGINT or SIGTERM.
+
+Example:
+  aqueduct worker --model model --listen 0.0.0.0:7001 --advertise http://10.0.0.7:7001")]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7001")]
+    pub(crate) listen: String,
+    /// Where coordinators and other workers reach it [default: http://ADDR]
+    #[arg(long, value_name = "URL")]
+    pub(crate) advertise: Option<String>,
+    /// Compute threads; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+}

@@ -1,0 +1,183 @@
+//! Clusters that live as long as a command: workers in this process or in processes of their
+//! own, and a coordinator for them.
+
+mod process;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use aqueduct_coordinator::submit::{RequestError, Submission, Update};
+use aqueduct_coordinator::{Config, Coordinator, Session};
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, limits};
+use aqueduct_kernels::MemorySet;
+use aqueduct_worker::{HomeMemory, LoopbackHub, Worker, WorkerOptions};
+use tokio::sync::watch;
+
+use crate::args::ModelArgs;
+use crate::loading::Loaded;
+use crate::picture::Kept;
+pub(crate) use process::WorkerExited;
+use process::WorkerProcess;
+
+/// How long workers that have said where they are may take to say hello.
+const HELLO_DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+
+/// A coordinator and the workers that it alone uses.
+pub(crate) struct Cluster {
+    coordinator: Coordinator,
+    shape: ModelShape,
+    workers: Vec<Worker>,
+    processes: Vec<WorkerProcess>,
+    homes: watch::Receiver<Option<HomeMemory>>,
+}
+
+/// Options for `workers` workers of one request at a time: enough of the prompt in flight to
+/// keep all of them busy. The answer does not depend on it.
+pub(crate) fn config(workers: usize, chunk_tokens: u32) -> Config {
+    let busy = (2 * workers as u32).saturating_mul(chunk_tokens);
+    let most = limits::PROMPT_TOKENS_MAX;
+    Config { batch_tokens: limits::BATCH_TOKENS_DEFAULT.max(busy).min(most), ..Config::default() }
+}
+
+/// A request that prefills and generates nothing.
+pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submission {
+    Submission {
+        prompt,
+        policy: MemoryPolicy::default(),
+        chunk_tokens,
+        sampling: Sampling::greedy(),
+        choices: 1,
+        max_tokens: 0,
+        eos: Vec::new(),
+        outputs: Outputs::None,
+        deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+    }
+}
+
+impl Cluster {
+    /// Workers in this process; they share the model and its threads.
+    ///
+    /// # Errors
+    /// A number of workers or an option out of bounds.
+    pub(crate) async fn embedded(
+        loaded: &Loaded,
+        workers: usize,
+        config: Config,
+    ) -> anyhow::Result<Self> {
+        Refusal::unless_within("workers", workers, 1, limits::WORKERS_MAX)?;
+        let hub = LoopbackHub::default();
+        let (shown, homes) = watch::channel(None);
+        let start = |idx| {
+            let mut options = WorkerOptions::new(format!("local://w{idx}"), hub.clone());
+            options.threads = loaded.threads as u32;
+            options.homes = Some(shown.clone());
+            Worker::start(loaded.model.clone(), options)
+        };
+        let workers: Vec<Worker> = (0..workers).map(start).collect::<Result<_, _>>()?;
+        let session = |(idx, worker): (usize, &Worker)| {
+            let (commands, events) = worker.open_session();
+            Session::in_process(format!("w{idx}"), commands, events)
+        };
+        let sessions = workers.iter().enumerate().map(session).collect();
+        let (coordinator, shape) = coordinate(config, sessions).await?;
+        Ok(Self { coordinator, shape, workers, processes: Vec::new(), homes })
+    }
+
+    /// A process for each worker, with ports of 127.0.0.1 between them.
+    ///
+    /// # Errors
+    /// What a worker says is wrong with the model; a process that cannot be started.
+    pub(crate) async fn processes(
+        model: &ModelArgs,
+        workers: usize,
+        threads: usize,
+        config: Config,
+    ) -> anyhow::Result<Self> {
+        Refusal::unless_within("workers", workers, 1, limits::WORKERS_MAX)?;
+        let threads = if threads == 0 { crate::machine::cores() } else { threads };
+        let each = (threads / workers).max(1);
+        let start = (0..workers).map(|_| WorkerProcess::start(model, each));
+        let processes = futures::future::try_join_all(start).await?;
+        let sessions = processes
+            .iter()
+            .map(|worker| Session::connect(worker.url()))
+            .collect::<Result<_, _>>()?;
+        let (coordinator, shape) = coordinate(config, sessions).await?;
+        let (_, homes) = watch::channel(None);
+        Ok(Self { coordinator, shape, workers: Vec::new(), processes, homes })
+    }
+
+    /// Shape of the model.
+    pub(crate) fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
+    /// What serves the requests.
+    pub(crate) fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    /// Runs one request to its end and shows every update to `each`.
+    ///
+    /// # Errors
+    /// Why the request was refused or failed.
+    pub(crate) async fn run(
+        &self,
+        submission: Submission,
+        mut each: impl FnMut(Update),
+    ) -> Result<(), RequestError> {
+        let mut request = self.coordinator.submit(submission).await?;
+        while let Some(update) = request.next().await {
+            each(update?);
+        }
+        Ok(())
+    }
+
+    /// What the last prompt left in the memory of this process's workers.
+    pub(crate) fn kept(&self) -> Option<Kept> {
+        let home = self.homes.borrow();
+        let HomeMemory { policy, layers, .. } = home.as_ref()?;
+        let positions = |memory: &MemorySet| {
+            let keys = &memory.keys;
+            (0..keys.kv_heads()).map(|head| keys.head_positions(head).to_vec()).collect()
+        };
+        Some(Kept {
+            end: layers.first()?.end,
+            policy: *policy,
+            layers: layers.iter().map(|memory| positions(memory)).collect(),
+        })
+    }
+
+    /// Ends the workers.
+    pub(crate) async fn stop(self) {
+        drop(self.coordinator);
+        drop(self.workers);
+        futures::future::join_all(self.processes.into_iter().map(WorkerProcess::stop)).await;
+    }
+}
+
+/// A coordinator once all its workers are up, and the shape of their model.
+async fn coordinate(
+    config: Config,
+    sessions: Vec<Session>,
+) -> anyhow::Result<(Coordinator, ModelShape)> {
+    let workers = sessions.len();
+    let coordinator = Coordinator::start(config, sessions)?;
+    if !coordinator.wait_for_workers(workers, HELLO_DEADLINE).await {
+        return Err(not_up(&coordinator).into());
+    }
+    let model = coordinator.describe().model.context("the workers did not name their model")?;
+    Ok((coordinator, model.shape))
+}
+
+/// Why not every worker is up, in the words of the first that says.
+fn not_up(coordinator: &Coordinator) -> RequestError {
+    let cluster = coordinator.describe();
+    let up = cluster.workers_up();
+    let reason = cluster.workers.iter().find_map(|worker| {
+        worker.reason.as_ref().map(|reason| format!(": {}: {reason}", worker.name))
+    });
+    let all = cluster.workers.len();
+    RequestError::Unavailable(format!("{up} of {all} workers are up{}", reason.unwrap_or_default()))
+}

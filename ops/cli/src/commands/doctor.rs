@@ -1,0 +1,96 @@
+//! `aqueduct doctor`: what the machine has, and whether a model can be served on it.
+
+use std::path::Path;
+
+use aqueduct_coordinator::text::TextModel;
+use aqueduct_core::KvDtype;
+use aqueduct_kernels::{Cpu, CpuOptions, IsaLevel};
+use serde::Serialize;
+
+use crate::args::{DoctorArgs, ModelArgs, WeightsArg};
+use crate::machine::{self, Machine};
+use crate::{lines, loading, report};
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "check", rename_all = "snake_case")]
+enum Finding {
+    Machine {
+        #[serde(flatten)]
+        machine: Machine,
+        instruction_set: String,
+        instruction_sets: Vec<String>,
+        threads: usize,
+        commit: &'static str,
+    },
+    Model {
+        model: String,
+        fingerprint: String,
+        layers: u32,
+        vocab: u32,
+        max_positions: u32,
+        kv_bytes_per_token: u64,
+        eos: Vec<u32>,
+    },
+}
+
+/// Looks at the machine and, if asked, at a model.
+///
+/// # Errors
+/// What is wrong with the model.
+pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<()> {
+    show(&look_at_machine()?, args.json)?;
+    if let Some(model) = &args.model {
+        show(&look_at_model(model).await?, args.json)?;
+    }
+    Ok(())
+}
+
+fn look_at_machine() -> anyhow::Result<Finding> {
+    let cpu = Cpu::new(CpuOptions::default())?;
+    let name = |level: IsaLevel| format!("{level:?}").to_lowercase();
+    Ok(Finding::Machine {
+        machine: Machine::look(),
+        instruction_set: name(cpu.isa()),
+        instruction_sets: IsaLevel::available().map(name).collect(),
+        threads: cpu.threads(),
+        commit: machine::COMMIT,
+    })
+}
+
+async fn look_at_model(path: &Path) -> anyhow::Result<Finding> {
+    let args = ModelArgs { model: path.into(), kv: KvDtype::Bf16, weights: WeightsArg::Auto };
+    let model = loading::load(&args, 0).await?.model;
+    let text = TextModel::load(path)?;
+    let shape = model.shape();
+    Ok(Finding::Model {
+        model: path.display().to_string(),
+        fingerprint: model.fingerprint().to_owned(),
+        layers: shape.layers,
+        vocab: shape.vocab,
+        max_positions: shape.max_positions,
+        kv_bytes_per_token: shape.kv_bytes(1, KvDtype::Bf16),
+        eos: text.eos().to_vec(),
+    })
+}
+
+fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
+    if json {
+        return lines::print(finding);
+    }
+    match finding {
+        Finding::Machine { machine, instruction_set, instruction_sets, threads, commit } => {
+            println!("processor     {}", machine.cpu);
+            println!("cores         {}, {threads} compute threads", machine.cores);
+            println!("instructions  {instruction_set} of {}", instruction_sets.join(", "));
+            if let Some(bytes) = machine.memory_bytes {
+                println!("memory        {}", report::bytes(bytes));
+            }
+            println!("commit        {commit}");
+        }
+        Finding::Model { model, fingerprint, layers, vocab, max_positions, .. } => {
+            println!("model         {model}: ok, fingerprint {fingerprint}");
+            println!("              {layers} layers, {vocab} tokens, {max_positions} positions");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! `aqueduct eval ppl`: perplexity under memory policies, side by side.
+
+use std::time::Instant;
+
+use aqueduct_coordinator::submit::{Submission, Update};
+use aqueduct_coordinator::text::TextModel;
+use aqueduct_core::work::{Outputs, RetainedMass};
+use aqueduct_core::{MemoryPolicy, Refusal, TokenId, limits};
+use serde::Serialize;
+
+use crate::args::EvalPplArgs;
+use crate::cluster::{self, Cluster, prefill_only};
+use crate::report::{self, Table};
+use crate::{lines, loading, prompts};
+
+#[derive(Debug, Serialize)]
+struct Row {
+    policy: &'static str,
+    ppl: f64,
+    nll: f64,
+    /// Tokens that were scored: the second half of every window.
+    tokens: u64,
+    scored: &'static str,
+    /// Keys per layer and KV head; none for dense.
+    budget: Option<u32>,
+    retained_mass: f64,
+    context_tokens: u32,
+    windows: u32,
+    chunk_tokens: u32,
+    sinks: u32,
+    local: u32,
+    heavy: u32,
+    kv: &'static str,
+    seconds: f64,
+}
+
+/// Scores the windows under every policy.
+///
+/// # Errors
+/// A text that is too short, a model that is wrong, a worker that fails.
+pub(crate) async fn run(args: EvalPplArgs) -> anyhow::Result<()> {
+    let policies = policies(&args)?;
+    let text = TextModel::load(&args.model.model)?.with_prompt_tokens_max(u32::MAX);
+    let tokens = text.encode(&prompts::text(&args.text)?, false)?;
+    let windows = windows(&tokens, args.context_tokens, args.windows)?;
+    let loaded = loading::load(&args.model, args.cluster.threads).await?;
+    let config = cluster::config(args.cluster.workers, args.memory.chunk_tokens);
+    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
+    let mut table = Table::new(["policy", "budget", "ppl", "nll", "tokens", "retained mass"]);
+    for policy in policies {
+        let row = evaluate(&cluster, &args, policy, &windows).await?;
+        if args.json {
+            lines::print(&row)?;
+        }
+        table.row([
+            row.policy.to_owned(),
+            row.budget.map_or("all".to_owned(), |budget| budget.to_string()),
+            format!("{:.3}", row.ppl),
+            format!("{:.4}", row.nll),
+            report::grouped(row.tokens),
+            report::percent(row.retained_mass),
+        ]);
+    }
+    cluster.stop().await;
+    if !args.json {
+        print!("{}", table.render());
+    }
+    Ok(())
+}
+
+fn policies(args: &EvalPplArgs) -> Result<Vec<MemoryPolicy>, Refusal> {
+    let policy = |&kind| match args.budget {
+        Some(budget) => args.memory.policy_within(kind, budget),
+        None => Ok(args.memory.policy(kind)),
+    };
+    args.policy.iter().map(policy).collect()
+}
+
+/// `count` windows of `context` tokens, the first at the start and the last at the end.
+fn windows(tokens: &[TokenId], context: u32, count: u32) -> Result<Vec<&[TokenId]>, Refusal> {
+    Refusal::unless_within("context", context, 2, limits::PROMPT_TOKENS_MAX)?;
+    Refusal::unless_within("windows", count, 1, u32::MAX)?;
+    let (context, count) = (context as usize, count as usize);
+    let Some(room) = tokens.len().checked_sub(context) else {
+        let bound = format!("at least context = {context} tokens long");
+        return Err(Refusal::new("text", format!("{} tokens", tokens.len()), bound));
+    };
+    let start = |idx: usize| room * idx / (count - 1).max(1);
+    Ok((0..count).map(|idx| &tokens[start(idx)..][..context]).collect())
+}
+
+/// What a policy made of the windows so far.
+#[derive(Debug, Default)]
+struct Score {
+    nll_sum: f64,
+    tokens: u64,
+    retained: RetainedMass,
+    used: Option<MemoryPolicy>,
+}
+
+impl Score {
+    fn take(&mut self, update: Update, scored_from: u32) {
+        match update {
+            Update::Accepted { policy, clamps, .. } => {
+                if self.used.is_none() {
+                    clamps.iter().for_each(|clamp| eprintln!("warning: {clamp}"));
+                }
+                self.used = Some(policy);
+            }
+            Update::PromptLogprobs { start, entries } => {
+                for (position, (token, _)) in (start..).zip(entries) {
+                    if position >= scored_from {
+                        self.nll_sum -= f64::from(token.logprob);
+                        self.tokens += 1;
+                    }
+                }
+            }
+            Update::Prefilled(report) => {
+                report.retained.iter().for_each(|&layer| self.retained.add(layer));
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn evaluate(
+    cluster: &Cluster,
+    args: &EvalPplArgs,
+    policy: MemoryPolicy,
+    windows: &[&[TokenId]],
+) -> anyhow::Result<Row> {
+    let started = Instant::now();
+    let chunk_tokens = args.memory.chunk_tokens;
+    let mut score = Score::default();
+    for window in windows {
+        let submission = Submission {
+            policy,
+            outputs: Outputs::Logprobs(0),
+            ..prefill_only(window.to_vec(), chunk_tokens)
+        };
+        let scored_from = args.context_tokens / 2;
+        cluster.run(submission, |update| score.take(update, scored_from)).await?;
+    }
+    let used = score.used.unwrap_or(policy);
+    let nll = score.nll_sum / score.tokens as f64;
+    Ok(Row {
+        policy: used.kind.as_str(),
+        ppl: nll.exp(),
+        nll,
+        tokens: score.tokens,
+        scored: "the second half of each window",
+        budget: used.budget_tokens(),
+        retained_mass: score.retained.share(),
+        context_tokens: args.context_tokens,
+        windows: args.windows,
+        chunk_tokens,
+        sinks: used.sinks,
+        local: used.local,
+        heavy: used.heavy,
+        kv: args.model.kv.as_str(),
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::work::TokenLogprob;
+
+    use super::*;
+
+    #[test]
+    fn windows_are_spread_from_start_to_end() {
+        let tokens: Vec<TokenId> = (0..10).collect();
+        let check = |context, count, want: &[u32]| {
+            let windows = windows(&tokens, context, count).unwrap();
+            let starts: Vec<u32> = windows.iter().map(|window| window[0]).collect();
+            assert_eq!(starts, want);
+            assert!(windows.iter().all(|window| window.len() == context as usize));
+        };
+        check(4, 1, &[0]);
+        check(4, 2, &[0, 6]);
+        check(4, 3, &[0, 3, 6]);
+        check(10, 2, &[0, 0]);
+        let refused = |context, count, field: &str| {
+            assert_eq!(windows(&tokens, context, count).unwrap_err().field, field);
+        };
+        refused(11, 1, "text");
+        refused(1, 1, "context");
+        refused(4, 0, "windows");
+    }
+
+    #[test]
+    fn only_the_second_half_is_scored() {
+        let entry = |logprob| (TokenLogprob { token: 0, logprob }, Vec::new());
+        let entries = vec![entry(-1.0), entry(-2.0), entry(-4.0)];
+        let mut score = Score::default();
+        score.take(Update::PromptLogprobs { start: 1, entries }, 2);
+        assert_eq!((score.nll_sum, score.tokens), (6.0, 2));
+    }
+}

@@ -1,0 +1,127 @@
+//! `aqueduct generate`: continues a prompt, through the SDK, with a server or one of our own.
+
+use std::io::Write;
+use std::path::Path;
+
+use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
+use aqueduct_core::KvDtype;
+use futures::StreamExt;
+
+use crate::args::{GenerateArgs, ModelArgs, WeightsArg};
+use crate::cluster::{self, Cluster};
+use crate::events::{self, Row};
+use crate::front::Front;
+use crate::progress::PrefillDisplay;
+use crate::{lines, loading, prompts, report};
+
+/// Asks for the answer and prints it as it comes.
+///
+/// # Errors
+/// What the server refuses, its silence, a model that is wrong.
+pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
+    let options = options(&args)?;
+    match (&args.server, &args.model) {
+        (Some(url), _) => ask(url, options, args.json).await,
+        (None, Some(model)) => {
+            let (cluster, front) = embedded(&args, model).await?;
+            let outcome = ask(&front.grpc_url(), options, args.json).await;
+            front.stop().await;
+            cluster.stop().await;
+            outcome
+        }
+        (None, None) => unreachable!("clap asks for one of them"),
+    }
+}
+
+async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster, Front)> {
+    let model = ModelArgs { model: model.into(), kv: KvDtype::Bf16, weights: WeightsArg::Auto };
+    let loaded = loading::load(&model, args.cluster.threads).await?;
+    let config = cluster::config(args.cluster.workers, args.policy.budget.chunk_tokens);
+    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
+    let front = Front::private(cluster.coordinator(), &model.model).await?;
+    Ok((cluster, front))
+}
+
+fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
+    let sampling = &args.sampling;
+    Ok(GenerateOptions {
+        max_tokens: Some(sampling.max_tokens),
+        temperature: Some(sampling.temperature),
+        top_p: Some(sampling.top_p),
+        top_k: Some(sampling.top_k),
+        seed: sampling.seed,
+        stop: sampling.stop.clone(),
+        policy: Some(args.policy.policy()),
+        chunk_tokens: Some(args.policy.budget.chunk_tokens),
+        deadline: args.deadline(),
+        ..GenerateOptions::new(Prompt::Text(prompt(args)?))
+    })
+}
+
+/// The file, then the argument.
+fn prompt(args: &GenerateArgs) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if let Some(path) = &args.file {
+        text += &prompts::text(path)?;
+    }
+    match args.prompt.as_deref() {
+        Some("-") => text += &prompts::text(Path::new("-"))?,
+        Some(prompt) => text += prompt,
+        None => {}
+    }
+    Ok(text)
+}
+
+async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<()> {
+    let client = Client::connect(url, ClientOptions::default()).await?;
+    let mut events = client.generate(options).await?;
+    let mut display = PrefillDisplay::new();
+    while let Some(event) = events.next().await {
+        let event = event.inspect_err(|_| display.finish())?;
+        if let GenerateEvent::Progress(at) = &event {
+            display.show(at);
+        }
+        if json {
+            lines::print(&Row::from(&event))?;
+        } else {
+            print(&event, &mut display)?;
+        }
+    }
+    display.finish();
+    Ok(())
+}
+
+fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout();
+    match event {
+        GenerateEvent::Accepted(accepted) => {
+            accepted.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        }
+        GenerateEvent::Token(token) => {
+            display.finish();
+            write!(stdout, "{}", token.text)?;
+            stdout.flush()?;
+        }
+        GenerateEvent::ChoiceDone(done) => {
+            writeln!(stdout, "{}", done.text)?;
+        }
+        GenerateEvent::Summary(summary) => eprintln!("{}", figures(summary)),
+        GenerateEvent::Progress(_) | GenerateEvent::PromptLogprobs { .. } => {}
+    }
+    Ok(())
+}
+
+fn figures(summary: &Summary) -> String {
+    format!(
+        "{} prompt tokens in {:.2} s ({:.0} tokens/s), {} tokens generated in {:.2} s, \
+         {} kept of {}, {} of the attention mass",
+        report::grouped(summary.prompt_tokens.into()),
+        summary.prefill.as_secs_f64(),
+        events::tokens_per_second(summary.prompt_tokens, summary.prefill),
+        summary.output_tokens,
+        summary.decode.as_secs_f64(),
+        report::bytes(summary.memory_bytes),
+        report::bytes(summary.dense_bytes),
+        report::percent(summary.retained_total().share()),
+    )
+}

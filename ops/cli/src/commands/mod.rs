@@ -1,0 +1,11 @@
+//! One file for each command.
+
+pub(crate) mod bench_prefill;
+pub(crate) mod coordinator;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod eval_logits;
+pub(crate) mod eval_ppl;
+pub(crate) mod generate;
+pub(crate) mod serve;
+pub(crate) mod worker;

@@ -1,0 +1,71 @@
+//! `aqueduct serve`: coordinator and workers in one process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use aqueduct_coordinator::{Config, Coordinator};
+use serde::Serialize;
+
+use crate::args::{FrontArgs, ServeArgs};
+use crate::cluster::Cluster;
+use crate::front::{self, Doors, Front};
+use crate::{lines, loading};
+
+/// Printed once both addresses are bound and a worker is up.
+#[derive(Debug, Serialize)]
+struct Listening {
+    event: &'static str,
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+/// Serves until SIGINT or SIGTERM.
+///
+/// # Errors
+/// A model that is wrong, an address that cannot be bound.
+pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let stop = front::stop_signal()?;
+    let doors = bind(&args.front).await?;
+    let loaded = loading::load(&args.model, args.cluster.threads).await?;
+    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config(&args.front)).await?;
+    answer(cluster.coordinator(), &args.model.model, doors, stop).await?;
+    cluster.stop().await;
+    Ok(())
+}
+
+/// The coordinator's options.
+pub(super) fn config(args: &FrontArgs) -> Config {
+    Config {
+        batch_tokens: args.batch_tokens,
+        chunk_tokens: args.policy.budget.chunk_tokens,
+        policy: args.policy.policy(),
+        ..Config::default()
+    }
+}
+
+/// Bound before a model is loaded: a port that is taken should not cost that time.
+pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
+    Ok(Doors {
+        http: Some(front::bind("http", &args.http).await?),
+        grpc: front::bind("grpc", &args.grpc).await?,
+        policy: Some(args.policy),
+    })
+}
+
+/// Says where it listens, and answers until `stop`.
+pub(super) async fn answer(
+    coordinator: &Coordinator,
+    model: &Path,
+    doors: Doors,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let http = doors.http.as_ref().map(|listener| listener.local_addr()).transpose()?;
+    let grpc = doors.grpc.local_addr()?;
+    let front = Front::open(coordinator, model, doors)?;
+    if let Some(http) = http {
+        lines::print(&Listening { event: "listening", http, grpc })?;
+    }
+    stop.await;
+    front.stop().await;
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! `aqueduct worker`: one worker for coordinators that run elsewhere.
+
+use std::net::SocketAddr;
+
+use aqueduct_core::Refusal;
+use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
+use serde::Serialize;
+
+use crate::args::WorkerArgs;
+use crate::{front, lines, loading};
+
+/// Printed once the worker listens; `eval logits --link grpc` reads it.
+#[derive(Debug, Serialize)]
+struct Listening<'a> {
+    event: &'static str,
+    address: SocketAddr,
+    url: &'a str,
+}
+
+/// Serves until SIGINT or SIGTERM.
+///
+/// # Errors
+/// A model that is wrong, an address that cannot be bound.
+pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
+    let stop = front::stop_signal()?;
+    // Bound first: a port that is taken should not cost the time of loading a model.
+    let listener = front::bind("listen", &args.listen).await?;
+    let address = listener.local_addr()?;
+    let url = args.advertise.map_or_else(|| own_url(address), Ok)?;
+    let loaded = loading::load(&args.model, args.threads).await?;
+    let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
+    options.threads = loaded.threads as u32;
+    let worker = Worker::start(loaded.model, options)?;
+    lines::print(&Listening { event: "listening", address, url: &url })?;
+    aqueduct_worker::serve(worker, listener, stop).await?;
+    Ok(())
+}
+
+/// Where others reach a worker that listens on `address`.
+fn own_url(address: SocketAddr) -> Result<String, Refusal> {
+    if address.ip().is_unspecified() {
+        return Err(Refusal::new("advertise", "absent", format!("given: {address} is no host")));
+    }
+    Ok(format!("http://{address}"))
+}

@@ -1,0 +1,104 @@
+//! The events of a request as JSON rows.
+
+use std::time::Duration;
+
+use aqueduct_client::{GenerateEvent, StopReason};
+use serde::Serialize;
+
+/// One event; `event` says which.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Row<'a> {
+    /// Always first.
+    Accepted {
+        request: String,
+        prompt_tokens: u32,
+        chunk_count: u32,
+        seed: u64,
+        warnings: &'a [String],
+    },
+    /// The prefill went on.
+    Progress { chunks_done: u32, chunk_count: u32, tokens_per_second: f64, seconds_left: f64 },
+    /// Log probabilities of prompt tokens.
+    PromptLogprobs { start: u32, tokens: Vec<u32>, logprobs: Vec<f32> },
+    /// A token was generated.
+    Token { choice: u32, token_idx: u32, token: u32, text: &'a str, logprob: f32 },
+    /// A completion ended.
+    ChoiceDone { choice: u32, reason: &'static str, tokens: u32, text: &'a str },
+    /// Last, if all went well.
+    Summary {
+        prompt_tokens: u32,
+        output_tokens: u32,
+        prefill_seconds: f64,
+        decode_seconds: f64,
+        tokens_per_second: f64,
+        memory_bytes: u64,
+        dense_bytes: u64,
+        retained_mass: f64,
+        retained_mass_per_layer: Vec<f64>,
+        policy: &'static str,
+        chunk_tokens: u32,
+        warnings: &'a [String],
+    },
+}
+
+impl<'a> From<&'a GenerateEvent> for Row<'a> {
+    fn from(event: &'a GenerateEvent) -> Self {
+        match event {
+            GenerateEvent::Accepted(accepted) => Self::Accepted {
+                request: accepted.request.to_string(),
+                prompt_tokens: accepted.prompt_tokens,
+                chunk_count: accepted.chunk_count,
+                seed: accepted.seed,
+                warnings: &accepted.warnings,
+            },
+            GenerateEvent::Progress(at) => Self::Progress {
+                chunks_done: at.chunks_done,
+                chunk_count: at.chunk_count,
+                tokens_per_second: at.tokens_per_second,
+                seconds_left: at.seconds_left,
+            },
+            GenerateEvent::PromptLogprobs { start, entries } => Self::PromptLogprobs {
+                start: *start,
+                tokens: entries.iter().map(|entry| entry.token.token).collect(),
+                logprobs: entries.iter().map(|entry| entry.token.logprob).collect(),
+            },
+            GenerateEvent::Token(token) => Self::Token {
+                choice: token.choice,
+                token_idx: token.token_idx,
+                token: token.id,
+                text: &token.text,
+                logprob: token.logprob,
+            },
+            GenerateEvent::ChoiceDone(done) => Self::ChoiceDone {
+                choice: done.choice,
+                reason: match done.reason {
+                    StopReason::Stop => "stop",
+                    StopReason::Length => "length",
+                },
+                tokens: done.tokens,
+                text: &done.text,
+            },
+            GenerateEvent::Summary(summary) => Self::Summary {
+                prompt_tokens: summary.prompt_tokens,
+                output_tokens: summary.output_tokens,
+                prefill_seconds: summary.prefill.as_secs_f64(),
+                decode_seconds: summary.decode.as_secs_f64(),
+                tokens_per_second: tokens_per_second(summary.prompt_tokens, summary.prefill),
+                memory_bytes: summary.memory_bytes,
+                dense_bytes: summary.dense_bytes,
+                retained_mass: summary.retained_total().share(),
+                retained_mass_per_layer: summary.retained.iter().map(|l| l.share()).collect(),
+                policy: summary.policy.kind.as_str(),
+                chunk_tokens: summary.chunk_tokens,
+                warnings: &summary.warnings,
+            },
+        }
+    }
+}
+
+/// Speed; 0 where no time passed.
+pub(crate) fn tokens_per_second(tokens: u32, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 { f64::from(tokens) / seconds } else { 0.0 }
+}

@@ -1,0 +1,92 @@
+//! Errors as exit codes and as one line for a person.
+
+use aqueduct_client::ClientError;
+use aqueduct_coordinator::submit::RequestError;
+use aqueduct_core::Refusal;
+use aqueduct_core::work::FailureKind;
+use aqueduct_engine::LoadError;
+
+use crate::cluster::WorkerExited;
+
+/// A worker, a device or the disk let us down.
+pub(crate) const FAILURE: u8 = 1;
+/// What the user gave is wrong; clap's own code for a wrong flag.
+pub(crate) const USAGE: u8 = 2;
+/// Nobody answers, or the queue is full.
+pub(crate) const UNAVAILABLE: u8 = 3;
+/// A deadline passed.
+pub(crate) const DEADLINE: u8 = 4;
+
+/// The exit code of the outermost cause that says what kind of failure it is.
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(code_of_cause).unwrap_or(FAILURE)
+}
+
+fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if cause.is::<Refusal>() || cause.is::<LoadError>() {
+        return Some(USAGE);
+    }
+    if let Some(error) = cause.downcast_ref::<ClientError>() {
+        return Some(match error {
+            ClientError::InvalidArgument(_) => USAGE,
+            ClientError::Busy { .. } | ClientError::Unavailable(_) => UNAVAILABLE,
+            ClientError::Deadline(_) => DEADLINE,
+            ClientError::Cancelled(_) | ClientError::Server(_) => FAILURE,
+        });
+    }
+    if let Some(WorkerExited { code, .. }) = cause.downcast_ref() {
+        return Some(*code);
+    }
+    cause.downcast_ref::<RequestError>().map(|error| match error {
+        RequestError::Refused(_) => USAGE,
+        RequestError::Busy { .. } | RequestError::Unavailable(_) => UNAVAILABLE,
+        RequestError::Deadline(_) => DEADLINE,
+        RequestError::Failed { kind: FailureKind::Invalid, .. } => USAGE,
+        RequestError::Failed { .. } => FAILURE,
+    })
+}
+
+/// The causes in one line, each said once.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace('\n', " ");
+        if line.ends_with(&text) {
+            continue; // a transparent error repeats its source
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn codes_say_whose_turn_it_is() {
+        let check = |error: anyhow::Error, want| {
+            assert_eq!(code_of(&error), want, "{error:#}");
+            assert_eq!(code_of(&error.context("while reading a book")), want);
+        };
+        check(anyhow::anyhow!("no space"), FAILURE);
+        check(Refusal::new("chunk_tokens", 0, "at least 1").into(), USAGE);
+        check(ClientError::Unavailable("refused".into()).into(), UNAVAILABLE);
+        check(RequestError::Deadline(Duration::from_secs(1)).into(), DEADLINE);
+        check(RequestError::from(Refusal::new("prompt", "", "longer")).into(), USAGE);
+    }
+
+    #[test]
+    fn a_line_says_each_cause_once() {
+        let refusal = RequestError::from(Refusal::new("chunk_tokens", 0, "at least 1"));
+        let error = Err::<(), _>(refusal).context("eval").unwrap_err();
+        assert_eq!(one_line(&error), "eval: chunk_tokens = 0: must be at least 1");
+    }
+}

@@ -1,0 +1,138 @@
+//! The doors of a coordinator: HTTP, gRPC, and the signals that close them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_coordinator::Coordinator;
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
+use aqueduct_coordinator::metrics::Metrics;
+use aqueduct_coordinator::service;
+use aqueduct_coordinator::text::TextModel;
+use aqueduct_core::{Refusal, limits};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::args::PolicyArgs;
+
+/// Where to open, and what a caller gets who does not say.
+pub(crate) struct Doors {
+    /// HTTP, if wanted.
+    pub(crate) http: Option<TcpListener>,
+    /// gRPC.
+    pub(crate) grpc: TcpListener,
+    /// Memory policy and chunk size of callers that name none.
+    pub(crate) policy: Option<PolicyArgs>,
+}
+
+/// A coordinator that can be talked to.
+pub(crate) struct Front {
+    grpc: SocketAddr,
+    stop: watch::Sender<bool>,
+    servers: JoinSet<()>,
+}
+
+impl Front {
+    /// gRPC on a free port of 127.0.0.1, for a client in this process.
+    ///
+    /// # Errors
+    /// A tokeniser that cannot be used, or no port.
+    pub(crate) async fn private(coordinator: &Coordinator, model: &Path) -> anyhow::Result<Self> {
+        let grpc = bind("grpc", "127.0.0.1:0").await?;
+        Self::open(coordinator, model, Doors { http: None, grpc, policy: None })
+    }
+
+    /// Opens the doors of `coordinator`, whose text side is that of `model`.
+    ///
+    /// # Errors
+    /// A tokeniser that cannot be used.
+    pub(crate) fn open(
+        coordinator: &Coordinator,
+        model: &Path,
+        doors: Doors,
+    ) -> anyhow::Result<Self> {
+        let shape = coordinator.describe().model.map(|model| model.shape);
+        let positions = shape.map_or(0, |shape| shape.max_positions);
+        let most = if positions == 0 { limits::PROMPT_TOKENS_MAX } else { positions };
+        let text = TextModel::load(model)?.with_prompt_tokens_max(most);
+        let generator = Generator {
+            text: Arc::new(text),
+            runtime: Arc::new(coordinator.clone()),
+            metrics: Arc::new(Metrics::default()),
+        };
+        let name = name_of(model);
+        let mut options = ApiOptions::new(name.clone());
+        if let Some(policy) = doors.policy {
+            options.policy = policy.policy();
+            options.chunk_tokens = policy.budget.chunk_tokens;
+        }
+        let grpc = doors.grpc.local_addr()?;
+        let (stop, stopped) = watch::channel(false);
+        let mut servers = JoinSet::new();
+        if let Some(listener) = doors.http {
+            let state = ApiState::new(generator.clone(), options);
+            servers.spawn(http::serve(state, listener, once(stopped.clone())));
+        }
+        let coordinator = coordinator.clone();
+        servers.spawn(async move {
+            let stop = once(stopped);
+            let served = service::serve(coordinator, generator, name, doors.grpc, stop).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the gRPC server ended");
+            }
+        });
+        Ok(Self { grpc, stop, servers })
+    }
+
+    /// Where a client of this machine reaches the gRPC API.
+    pub(crate) fn grpc_url(&self) -> String {
+        format!("http://{}", self.grpc)
+    }
+
+    /// Closes the doors and waits for answers under way.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        self.servers.join_all().await;
+    }
+}
+
+/// Resolves when the doors are to close.
+async fn once(mut stopped: watch::Receiver<bool>) {
+    // An error means that nobody is left who could say so.
+    stopped.wait_for(|&stopped| stopped).await.ok();
+}
+
+/// The name under which callers know a model: that of its folder or file.
+fn name_of(model: &Path) -> String {
+    let path = model.canonicalize().unwrap_or_else(|_| model.to_owned());
+    path.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Binds `address`, which the user gave as `field`.
+///
+/// # Errors
+/// An address that is none, or that is taken.
+pub(crate) async fn bind(field: &str, address: &str) -> Result<TcpListener, Refusal> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Refusal::new(field, address, format!("an address to listen on: {error}")))
+}
+
+/// Resolves at SIGINT or SIGTERM; from now on these do not end the process by themselves.
+///
+/// # Errors
+/// When the system does not let us listen for signals.
+pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping");
+    })
+}

@@ -1,0 +1,52 @@
+//! Loads a model, with a bar on a terminal.
+
+use std::sync::Arc;
+
+use aqueduct_core::KvDtype;
+use aqueduct_engine::{LoadOptions, LoadProgress, Model, WeightDtype};
+use aqueduct_kernels::{Cpu, CpuOptions};
+
+use crate::args::{ModelArgs, WeightsArg};
+use crate::progress;
+
+/// A model and the threads that compute with it.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    /// Shared by all workers of the process.
+    pub(crate) model: Arc<Model>,
+    /// Compute threads of all workers together.
+    pub(crate) threads: usize,
+}
+
+/// Loads the model for a backend of `threads` threads, one for each core when 0.
+///
+/// # Errors
+/// What is wrong with the model, by file and field; threads that the system refuses.
+pub(crate) async fn load(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
+    let args = args.clone();
+    tokio::task::spawn_blocking(move || load_blocking(&args, threads)).await?
+}
+
+fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
+    let backend = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
+    let threads = backend.threads();
+    let options = LoadOptions {
+        kv: match args.kv {
+            KvDtype::F32 => aqueduct_kernels::KvDtype::F32,
+            KvDtype::Bf16 => aqueduct_kernels::KvDtype::Bf16,
+        },
+        weights: match args.weights {
+            WeightsArg::Auto => WeightDtype::Auto,
+            WeightsArg::F32 => WeightDtype::F32,
+            WeightsArg::Bf16 => WeightDtype::Bf16,
+        },
+        backend: Arc::new(backend),
+    };
+    let bar = progress::model_bar();
+    let model = Model::load(&args.model, &options, &mut |at: LoadProgress| {
+        bar.set_length(at.bytes);
+        bar.set_position(at.bytes_done);
+    })?;
+    bar.finish_and_clear();
+    Ok(Loaded { model: Arc::new(model), threads })
+}

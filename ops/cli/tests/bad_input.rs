@@ -1,0 +1,134 @@
+//! Whatever is wrong is one clear line that names it, and the right exit code.
+
+mod binary;
+
+use std::path::Path;
+
+use binary::{Running, aqueduct, model, run, stderr};
+
+/// Runs `eval logits` with one thing wrong and checks what it says.
+fn refused(model: &Path, tokens: &str, more: &[&str], code: i32, said: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = folder.path().join("tokens.txt");
+    std::fs::write(&prompt, tokens).unwrap();
+    let out = folder.path().join("logits.safetensors");
+    let output = aqueduct()
+        .args(["eval", "logits", "--model"])
+        .arg(model)
+        .arg("--tokens-file")
+        .arg(&prompt)
+        .arg("--out")
+        .arg(&out)
+        .args(more)
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert_eq!(text.lines().count(), 1, "one line: {text}");
+    for word in said {
+        assert!(text.contains(word), "{word:?} in {text:?}");
+    }
+    assert!(!out.exists(), "nothing was written");
+}
+
+#[test]
+fn wrong_tokens() {
+    refused(&model(), "", &[], 2, &["tokens", "at least one"]);
+    refused(&model(), "1 two 3", &[], 2, &["tokens[1]", "two"]);
+    refused(&model(), "1 2 4096", &[], 2, &["[2]", "4096", "below"]);
+    refused(&model(), "1 2 4096", &["--link", "grpc"], 2, &["[2]", "4096", "below"]);
+    let long = "1 ".repeat(65_537);
+    refused(&model(), &long, &[], 2, &["65537", "65536"]);
+}
+
+#[test]
+fn wrong_numbers() {
+    refused(&model(), "1", &["--workers", "0"], 2, &["workers = 0", "between 1 and"]);
+    refused(&model(), "1", &["--chunk", "0"], 2, &["chunk_tokens = 0", "between 1 and"]);
+    refused(&model(), "1", &["--decay", "0"], 2, &["decay = 0", "above 0"]);
+}
+
+/// A copy of the shipped model that `change` may spoil.
+fn spoiled(change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(model().join(file), folder.path().join(file)).unwrap();
+    }
+    change(folder.path());
+    folder
+}
+
+#[test]
+fn wrong_models() {
+    let nowhere = Path::new("/nowhere/model");
+    refused(nowhere, "1", &[], 2, &["/nowhere/model"]);
+    refused(nowhere, "1", &["--link", "grpc", "--workers", "2"], 2, &["/nowhere/model"]);
+
+    let truncated = spoiled(|folder| {
+        let path = folder.join("model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    });
+    refused(truncated.path(), "1", &[], 2, &["model.safetensors"]);
+
+    let unknown = spoiled(|folder| {
+        let path = folder.join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text.replace("Qwen3ForCausalLM", "MambaForCausalLM");
+        std::fs::write(&path, text.replace("\"qwen3\"", "\"mamba\"")).unwrap();
+    });
+    refused(unknown.path(), "1", &[], 2, &["config.json", "amba", "not supported"]);
+
+    let narrow = spoiled(|folder| {
+        let path = folder.join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"hidden_size\": 256", "\"hidden_size\": 255"))
+            .unwrap();
+    });
+    refused(narrow.path(), "1", &[], 2, &["255"]);
+}
+
+#[test]
+fn usage() {
+    let check = |args: &[&str], said: &str| {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+    };
+    check(&[], "Usage");
+    check(&["no-such-command"], "no-such-command");
+    check(&["generate", "hello"], "--server");
+    check(&["eval", "ppl", "--policy", "lru"], "lru");
+    check(&["doctor", "--log", "aqueduct=loud"], "log = aqueduct=loud");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let server = Running::serve(&[]);
+    let taken = server.address("grpc");
+    let output =
+        aqueduct().args(["worker", "--listen", taken, "--model"]).arg(model()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains(taken), "{}", stderr(&output));
+}
+
+#[test]
+fn every_command_has_a_help_with_an_example() {
+    for command in [
+        "demo",
+        "serve",
+        "coordinator",
+        "worker",
+        "generate",
+        "doctor",
+        "eval logits",
+        "eval ppl",
+        "bench prefill",
+    ] {
+        let output = run(command.split(' ').chain(["--help"]));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains("Example"), "{command}: {text}");
+    }
+    let text = String::from_utf8(run(["--help"]).stdout).unwrap();
+    assert!(text.contains("Exit codes"), "{text}");
+}

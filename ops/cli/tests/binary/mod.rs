@@ -1,0 +1,137 @@
+//! Runs the built binary, as a user would.
+#![allow(dead_code)] // every test file uses a part of it
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The binary under test.
+pub(crate) fn aqueduct() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aqueduct"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The shipped model.
+pub(crate) fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model")
+}
+
+/// Runs with `args` to the end.
+pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    aqueduct().args(args).output().unwrap()
+}
+
+/// The rows of an output; panics with its stderr unless it went well.
+pub(crate) fn rows(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", stderr(output));
+    let stdout = std::str::from_utf8(&output.stdout).unwrap();
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a command said to people.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until `condition` gives something, for at most half a minute.
+#[expect(clippy::disallowed_methods, reason = "a pause between looks at a condition, no guess")]
+pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(30) {
+        if let Some(value) = condition() {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("not within half a minute: {what}");
+}
+
+/// A command that stays up; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    /// What it printed when it listened.
+    pub(crate) listening: Value,
+}
+
+impl Running {
+    /// Starts a command and waits until it says where it listens.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let listening = serde_json::from_str(&line).unwrap_or_else(|error| {
+            panic!("{error}: {line:?}, {:?}", child.wait());
+        });
+        Self { child, listening }
+    }
+
+    /// `aqueduct serve` on free ports with more `args`.
+    pub(crate) fn serve(args: &[&str]) -> Self {
+        let ports = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+        Self::start(aqueduct().arg("serve").arg("--model").arg(model()).args(ports).args(args))
+    }
+
+    /// A field of what it printed when it listened.
+    pub(crate) fn address(&self, field: &str) -> &str {
+        self.listening[field].as_str().unwrap()
+    }
+
+    /// One HTTP call, whose connection is closed after the answer: status and body.
+    pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = self.send(method, path, body);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.unwrap_or_else(|| panic!("no status in {head:?}")), body.to_owned())
+    }
+
+    /// Sends an HTTP request and leaves the answer to the caller.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address("http")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        stream
+    }
+
+    /// A completion, which must go well.
+    pub(crate) fn complete(&self, prompt: &str) -> Value {
+        let body = serde_json::json!({ "prompt": prompt, "max_tokens": 4, "temperature": 0 });
+        let (status, answer) = self.http("POST", "/v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let (status, text) = self.http("GET", "/metrics", "");
+        assert_eq!(status, 200, "{text}");
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+    }
+
+    /// Asks it to stop with SIGTERM and gives its exit code.
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        wait_for("the end of the process", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.child.kill().ok(); // it may have ended by itself
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,146 @@
+//! `aqueduct serve` over real sockets: answers, streams, survives garbage, stops.
+
+mod binary;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use binary::{Running, aqueduct, model, rows, run, stderr};
+use serde_json::Value;
+
+#[test]
+fn completes_over_http_whole_and_streamed() {
+    let server = Running::serve(&["--workers", "2", "--chunk", "64"]);
+    let (status, _) = server.http("GET", "/health", "");
+    assert_eq!(status, 200);
+
+    let prompt = "I went to the woods because I wished to live deliberately. ".repeat(20);
+    let body = serde_json::json!({
+        "prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 1,
+        "aqueduct": { "policy": "h2o", "local": 8, "heavy": 8 },
+    });
+    let (status, answer) = server.http("POST", "/v1/completions", &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+    let whole: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(whole["usage"]["completion_tokens"], 8, "{whole}");
+    let text = whole["choices"][0]["text"].as_str().unwrap();
+
+    let mut body = body;
+    body["stream"] = true.into();
+    let (status, answer) = server.http("POST", "/v1/completions", &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+    let events: Vec<&str> =
+        answer.lines().filter_map(|line| line.trim().strip_prefix("data: ")).collect();
+    assert_eq!(events.last(), Some(&"[DONE]"), "{answer}");
+    let pieces = events[..events.len() - 1].iter().map(|event| {
+        let event: Value = serde_json::from_str(event).unwrap();
+        event["choices"][0]["text"].as_str().unwrap_or_default().to_owned()
+    });
+    assert_eq!(pieces.collect::<String>(), text);
+
+    assert_eq!(server.terminate(), Some(0), "SIGTERM ends it in peace");
+}
+
+#[test]
+fn garbage_on_every_port_is_survived() {
+    let server = Running::serve(&["--chunk", "64"]);
+    let before = server.complete("Simplify");
+    let junk: Vec<u8> =
+        (0..65_536u32).map(|idx| (idx.wrapping_mul(2654435761) >> 24) as u8).collect();
+    for port in ["http", "grpc"] {
+        for bytes in [&junk[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\xff\xff", b"GET", b""] {
+            let mut stream = TcpStream::connect(server.address(port)).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            // The server may close the connection at any byte.
+            stream.write_all(bytes).ok();
+            stream.read_to_end(&mut Vec::new()).ok();
+        }
+    }
+    for (body, status) in [("{", 400), ("[]", 400), (r#"{"prompt": 1.5}"#, 400)] {
+        let (got, answer) = server.http("POST", "/v1/completions", body);
+        assert_eq!(got, status, "{body}: {answer}");
+    }
+    let (status, answer) =
+        server.http("POST", "/v1/completions", r#"{"prompt": [1, 4096], "max_tokens": 1}"#);
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.contains("4096"), "{answer}");
+    assert_eq!(server.complete("Simplify")["choices"], before["choices"]);
+}
+
+#[test]
+fn generates_through_a_server_as_without_one() {
+    let server = Running::serve(&["--workers", "3"]);
+    let url = format!("http://{}", server.address("grpc"));
+    let model = model();
+    let model = model.to_str().unwrap();
+    let common = [
+        "--json",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "6",
+        "--chunk",
+        "32",
+        "--local",
+        "8",
+        "--heavy",
+        "8",
+        "Time is but the stream I go a-fishing in. ".repeat(12).leak(),
+    ];
+    let text =
+        |rows: &[Value]| -> String { rows.iter().filter_map(|row| row["text"].as_str()).collect() };
+    let remote = rows(&run([&["generate", "--server", &url], &common[..]].concat()));
+    assert_eq!(remote[0]["event"], "accepted");
+    assert_eq!(remote[remote.len() - 1]["event"], "summary");
+    assert_eq!(remote[remote.len() - 1]["output_tokens"], 6);
+    let embedded = rows(&run([&["generate", "--model", model], &common[..]].concat()));
+    assert_eq!(text(&embedded), text(&remote));
+}
+
+#[test]
+fn errors_of_a_server_are_exit_codes() {
+    let server = Running::serve(&[]);
+    let url = format!("http://{}", server.address("grpc"));
+    let output = run(["generate", "--server", &url, "--temperature", "3", "x"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("temperature = 3"), "{}", stderr(&output));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("long.txt");
+    std::fs::write(&file, "word ".repeat(20_000)).unwrap();
+    let long = ["--file", file.to_str().unwrap(), "--max-tokens", "20000"];
+    let output =
+        run([&["generate", "--server", &url, "--deadline-seconds", "1"], &long[..]].concat());
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    drop(server);
+    let output = run(["generate", "--server", &url, "x"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}
+
+#[test]
+fn separate_processes_make_one_cluster() {
+    let worker = || {
+        let args = ["worker", "--listen", "127.0.0.1:0", "--threads", "1", "--model"];
+        Running::start(aqueduct().args(args).arg(model()))
+    };
+    let workers = [worker(), worker()];
+    let mut command = aqueduct();
+    command.args([
+        "coordinator",
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--chunk",
+        "16",
+    ]);
+    command.arg("--model").arg(model());
+    for worker in &workers {
+        command.args(["--worker", worker.address("url")]);
+    }
+    let coordinator = Running::start(&mut command);
+    let prompt = "A man is rich in proportion to the number of things. ".repeat(8);
+    let apart = coordinator.complete(&prompt);
+    let together = Running::serve(&["--chunk", "16"]).complete(&prompt);
+    assert_eq!(apart["choices"], together["choices"]);
+}
