@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_coordinator::Coordinator;
 use aqueduct_coordinator::generation::Generator;
@@ -17,6 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::PolicyArgs;
+
+/// How long answers under way may take to end after a stop.
+const DRAIN: Duration = Duration::from_secs(30);
 
 /// Where to open, and what a caller gets who does not say.
 pub(crate) struct Doors {
@@ -92,10 +96,13 @@ impl Front {
         format!("http://{}", self.grpc)
     }
 
-    /// Closes the doors and waits for answers under way.
-    pub(crate) async fn stop(self) {
+    /// Closes the doors and gives answers under way a while to end.
+    pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
-        self.servers.join_all().await;
+        let drained = async { while self.servers.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!(seconds = DRAIN.as_secs(), "answers under way were cut off");
+        }
     }
 }
 

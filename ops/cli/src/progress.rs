@@ -9,6 +9,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Lines that a prefill prints when stderr is no terminal, at most.
 const LINES: u32 = 10;
 
+const WITH_MESSAGE: &str = "{prefix:>8} [{bar:40}] {wide_msg}";
+
 /// The bar of a model that is being loaded, in bytes; hidden where stderr is no terminal.
 pub(crate) fn model_bar() -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
@@ -59,7 +61,7 @@ impl PrefillDisplay {
     /// Takes the bars away; what follows may use the terminal.
     pub(crate) fn finish(&mut self) {
         if let Self::Bars(bars) = self {
-            bars.all.clear().ok();
+            bars.finish();
         }
     }
 }
@@ -83,7 +85,7 @@ impl Bars {
     fn new() -> Self {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
         let prompt = all.add(ProgressBar::new(0));
-        prompt.set_style(style("{prefix:>8} [{bar:40}] {msg}"));
+        prompt.set_style(style(WITH_MESSAGE));
         prompt.set_prefix("prompt");
         Self { all, prompt, workers: BTreeMap::new() }
     }
@@ -97,10 +99,18 @@ impl Bars {
         }
     }
 
+    /// A bar that is dropped unfinished would draw itself once more, over what stands there.
+    fn finish(&self) {
+        if !self.prompt.is_finished() {
+            self.workers.values().for_each(ProgressBar::finish_and_clear);
+            self.prompt.finish_and_clear();
+        }
+    }
+
     fn worker(&mut self, at: &WorkerProgress) {
         let bar = self.workers.entry(at.worker.clone()).or_insert_with(|| {
             let bar = self.all.add(ProgressBar::new(0));
-            bar.set_style(style("{prefix:>8} [{bar:40}] {msg}"));
+            bar.set_style(style(WITH_MESSAGE));
             bar.set_prefix(at.worker.clone());
             bar
         });

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use binary::{Running, aqueduct, model, rows, run, stderr};
+use binary::{Running, aqueduct, model, rows, run, stderr, wait_for};
 use serde_json::Value;
 
 #[test]
@@ -115,6 +115,19 @@ fn errors_of_a_server_are_exit_codes() {
     drop(server);
     let output = run(["generate", "--server", &url, "x"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_answers() {
+    let server = Running::serve(&[]);
+    let body = serde_json::json!({ "prompt": "On and on", "max_tokens": 60_000, "stream": true,
+        "ignore_eos": true });
+    let answer = server.send("POST", "/v1/completions", &body.to_string());
+    wait_for("the request to run", || (server.metric("num_requests_running") == 1.0).then_some(()));
+    server.signal("TERM");
+    wait_for("the door to close", || TcpStream::connect(server.address("http")).err());
+    assert_eq!(server.terminate(), Some(0));
+    drop(answer);
 }
 
 #[test]

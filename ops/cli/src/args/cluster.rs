@@ -16,9 +16,7 @@ pub(crate) struct ClusterArgs {
 /// What connects coordinator and workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Link {
-    /// Workers in this process
     Loopback,
-    /// A process for each worker, gRPC between them
     Grpc,
 }
 

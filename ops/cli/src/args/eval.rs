@@ -34,8 +34,9 @@ pub(crate) struct EvalLogitsArgs {
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
-    /// What connects coordinator and workers
-    #[arg(long, value_enum, default_value_t = Link::Loopback)]
+    /// What connects coordinator and workers: loopback (workers in this process) or grpc (a
+    /// process for each worker)
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Link::Loopback)]
     pub(crate) link: Link,
     /// safetensors file to write: tensor `logits`, f32, [tokens, vocab]
     #[arg(long, value_name = "FILE")]

@@ -14,19 +14,17 @@ pub(crate) struct ModelArgs {
     /// How keys and values are stored: f32 or bf16
     #[arg(long, value_name = "DTYPE", default_value_t = KvDtype::Bf16)]
     pub(crate) kv: KvDtype,
-    /// How weights are held; auto keeps what the file has
-    #[arg(long, value_name = "DTYPE", value_enum, default_value_t = WeightsArg::Auto)]
+    /// How weights are held: auto (as the file has them), f32 or bf16
+    #[arg(long, value_name = "DTYPE", hide_possible_values = true,
+          value_enum, default_value_t = WeightsArg::Auto)]
     pub(crate) weights: WeightsArg,
 }
 
 /// How weights are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WeightsArg {
-    /// As the file has them
     Auto,
-    /// Four bytes an element
     F32,
-    /// Two bytes an element
     Bf16,
 }
 

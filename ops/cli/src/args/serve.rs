@@ -25,7 +25,8 @@ pub(crate) struct FrontArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The policy flags are defaults; a request may name its own. When both addresses are bound, one
-JSON line with them is printed to stdout; port 0 takes a free one. Ends on SIGINT or SIGTERM.
+JSON line with them is printed to stdout; port 0 takes a free one. On SIGINT or SIGTERM no more
+is accepted and answers under way have half a minute to end; a second signal cuts them off.
 
 Examples:
   aqueduct serve --model model --workers 4

@@ -19,7 +19,7 @@ struct Listening {
     grpc: SocketAddr,
 }
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM; answers under way may end.
 ///
 /// # Errors
 /// A model that is wrong, an address that cannot be bound.
@@ -66,6 +66,11 @@ pub(super) async fn answer(
         lines::print(&Listening { event: "listening", http, grpc })?;
     }
     stop.await;
-    front.stop().await;
+    // Who asks twice does not want to wait for answers under way.
+    let again = front::stop_signal()?;
+    tokio::select! {
+        () = front.stop() => {}
+        () = again => {}
+    }
     Ok(())
 }

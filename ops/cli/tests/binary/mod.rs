@@ -121,10 +121,15 @@ impl Running {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
     /// Asks it to stop with SIGTERM and gives its exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal("TERM");
         wait_for("the end of the process", || self.child.try_wait().unwrap()).code()
     }
 }
