@@ -42,21 +42,25 @@ fn completes_over_http_whole_and_streamed() {
     assert_eq!(server.terminate(), Some(0), "SIGTERM ends it in peace");
 }
 
+/// Connects and says what no protocol of ours begins with.
+fn pester(address: &str) {
+    let noise = |idx: u32| (idx.wrapping_mul(2_654_435_761) >> 24) as u8;
+    let noise: Vec<u8> = (0..65_536).map(noise).collect();
+    for bytes in [&noise[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\xff\xff", b"GET", b""] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        // The server may close the connection at any byte.
+        stream.write_all(bytes).ok();
+        stream.read_to_end(&mut Vec::new()).ok();
+    }
+}
+
 #[test]
 fn garbage_on_every_port_is_survived() {
     let server = Running::serve(&["--chunk", "64"]);
     let before = server.complete("Simplify");
-    let junk: Vec<u8> =
-        (0..65_536u32).map(|idx| (idx.wrapping_mul(2654435761) >> 24) as u8).collect();
-    for port in ["http", "grpc"] {
-        for bytes in [&junk[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\xff\xff", b"GET", b""] {
-            let mut stream = TcpStream::connect(server.address(port)).unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-            // The server may close the connection at any byte.
-            stream.write_all(bytes).ok();
-            stream.read_to_end(&mut Vec::new()).ok();
-        }
-    }
+    pester(server.address("http"));
+    pester(server.address("grpc"));
     for (body, status) in [("{", 400), ("[]", 400), (r#"{"prompt": 1.5}"#, 400)] {
         let (got, answer) = server.http("POST", "/v1/completions", body);
         assert_eq!(got, status, "{body}: {answer}");
@@ -108,6 +112,11 @@ fn errors_of_a_server_are_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long.txt");
     std::fs::write(&file, "word ".repeat(20_000)).unwrap();
+    let book = model().join("../ops/demo/walden.txt");
+    let whole = ["--server", &url, "--file", book.to_str().unwrap()];
+    let output = run([&["generate"], &whole[..]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("65536"), "{}", stderr(&output));
     let long = ["--file", file.to_str().unwrap(), "--max-tokens", "20000"];
     let output =
         run([&["generate", "--server", &url, "--deadline-seconds", "1"], &long[..]].concat());
@@ -153,6 +162,7 @@ fn separate_processes_make_one_cluster() {
     }
     let coordinator = Running::start(&mut command);
     let prompt = "A man is rich in proportion to the number of things. ".repeat(8);
+    workers.iter().for_each(|worker| pester(worker.address("address")));
     let apart = coordinator.complete(&prompt);
     let together = Running::serve(&["--chunk", "16"]).complete(&prompt);
     assert_eq!(apart["choices"], together["choices"]);

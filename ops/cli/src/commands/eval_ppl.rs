@@ -27,9 +27,10 @@ struct Row {
     context_tokens: u32,
     windows: u32,
     chunk_tokens: u32,
-    sinks: u32,
-    local: u32,
-    heavy: u32,
+    /// Of the budget, by kind.
+    sinks: Option<u32>,
+    local: Option<u32>,
+    heavy: Option<u32>,
     kv: &'static str,
     seconds: f64,
 }
@@ -142,6 +143,7 @@ async fn evaluate(
         cluster.run(submission, |update| score.take(update, scored_from)).await?;
     }
     let used = score.used.unwrap_or(policy);
+    let bounded = |keys: u32| (!used.keeps_all()).then_some(keys);
     let nll = score.nll_sum / score.tokens as f64;
     Ok(Row {
         policy: used.kind.as_str(),
@@ -154,9 +156,9 @@ async fn evaluate(
         context_tokens: args.context_tokens,
         windows: args.windows,
         chunk_tokens,
-        sinks: used.sinks,
-        local: used.local,
-        heavy: used.heavy,
+        sinks: bounded(used.sinks),
+        local: bounded(used.local),
+        heavy: bounded(used.heavy),
         kv: args.model.kv.as_str(),
         seconds: started.elapsed().as_secs_f64(),
     })
