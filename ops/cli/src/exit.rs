@@ -46,6 +46,12 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     })
 }
 
+/// Whether whoever read our stdout has seen enough (`aqueduct … | head`).
+pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 /// The causes in one line, each said once.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! JSON Lines on stdout: one object a row.
+//! What goes to stdout: JSON Lines, and text for people.
 
 use std::io::Write;
 
@@ -9,9 +9,15 @@ use serde::Serialize;
 /// # Errors
 /// When stdout cannot be written to.
 pub(crate) fn print<T: Serialize>(row: &T) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(row)?;
-    line.push(b'\n');
+    say(&(serde_json::to_string(row)? + "\n"))
+}
+
+/// Writes text as it is and flushes. Unlike `print!`, a reader that went away is no panic.
+///
+/// # Errors
+/// When stdout cannot be written to.
+pub(crate) fn say(text: &str) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(&line)?;
+    stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }

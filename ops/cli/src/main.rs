@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = start_logging(&cli.log).and_then(|()| run(cli.command));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", exit::one_line(&error));
             ExitCode::from(exit::code_of(&error))

@@ -2,7 +2,9 @@
 
 mod binary;
 
-use binary::{model, rows, run};
+use std::process::Stdio;
+
+use binary::{aqueduct, model, rows, run};
 
 #[test]
 fn ppl_has_a_row_for_each_policy() {
@@ -114,6 +116,13 @@ fn doctor_looks_at_machine_and_model() {
     assert_eq!(rows[0]["check"], "machine");
     assert!(rows[0]["threads"].as_u64().unwrap() >= 1);
     assert_eq!((&rows[1]["check"], &rows[1]["layers"]), (&"model".into(), &6.into()));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut child = aqueduct().args(["doctor", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -54,8 +54,8 @@ pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "DIR")]
     pub(crate) model: std::path::PathBuf,
-    /// A worker, as http://host:port; once for each
-    #[arg(long, value_name = "URL", required = true)]
+    /// Workers, as http://host:port
+    #[arg(long, value_name = "URL", required = true, num_args = 1..)]
     pub(crate) worker: Vec<String>,
     #[command(flatten)]
     pub(crate) front: FrontArgs,

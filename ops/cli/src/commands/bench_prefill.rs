@@ -57,7 +57,7 @@ pub(crate) async fn run(args: BenchPrefillArgs) -> anyhow::Result<()> {
         bench.measure(workers, &mut table).await?;
     }
     if !bench.args.json {
-        print!("{}", table.render());
+        lines::say(&table.render())?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `aqueduct demo`: a whole book, four workers, one question, and what was remembered.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -57,7 +56,10 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let prompt = prompt(&TextModel::load(&model.model)?, &args, cluster.shape().max_positions)?;
     if !args.json {
         let tokens = report::grouped(prompt.len() as u64);
-        println!("Walden, {tokens} tokens, over {} workers on this machine\n", args.workers);
+        let workers = args.workers;
+        lines::say(&format!(
+            "Walden, {tokens} tokens, over {workers} workers on this machine\n\n"
+        ))?;
     }
     let (answer, summary) = ask(&front, prompt, args.json).await?;
     let picture = draw(&cluster, &args.out)?;
@@ -101,16 +103,11 @@ async fn ask(front: &Front, prompt: Vec<TokenId>, json: bool) -> anyhow::Result<
     };
     let mut events = client.generate(options).await?;
     let mut display = PrefillDisplay::new();
-    let mut answer = String::new();
+    let (mut question, mut answer) = (QUESTION.trim_start(), String::new());
     let mut say = |text: &str| -> std::io::Result<()> {
-        if answer.is_empty() && !json {
-            print!("{}", QUESTION.trim_start());
-        }
+        let question = std::mem::take(&mut question);
         answer.push_str(text);
-        if !json {
-            print!("{text}");
-        }
-        std::io::stdout().flush()
+        if json { Ok(()) } else { lines::say(&format!("{question}{text}")) }
     };
     while let Some(event) = events.next().await {
         match event.inspect_err(|_| display.finish())? {
@@ -166,6 +163,6 @@ fn show(args: &DemoArgs, row: Row) -> anyhow::Result<()> {
     table.row(["bytes kept".into(), report::bytes(row.kv_bytes)]);
     table.row(["bytes of a full KV cache".into(), report::bytes(row.dense_bytes)]);
     table.row(["attention mass retained".into(), report::percent(row.retained_mass)]);
-    println!("\n\n{}\nwhat each layer kept: {}", table.render(), row.picture.display());
-    Ok(())
+    let picture = row.picture.display();
+    Ok(lines::say(&format!("\n\n{}\nwhat each layer kept: {picture}\n", table.render()))?)
 }

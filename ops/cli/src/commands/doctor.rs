@@ -77,20 +77,24 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
     if json {
         return lines::print(finding);
     }
-    match finding {
+    lines::say(&match finding {
         Finding::Machine { machine, instruction_set, instruction_sets, threads, commit } => {
-            println!("processor     {}", machine.cpu);
-            println!("cores         {}, {threads} compute threads", machine.cores);
-            println!("instructions  {instruction_set} of {}", instruction_sets.join(", "));
-            if let Some(bytes) = machine.memory_bytes {
-                println!("memory        {}", report::bytes(bytes));
-            }
-            println!("commit        {commit}");
+            let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
+            format!(
+                "processor     {}\n\
+                 cores         {}, {threads} compute threads\n\
+                 instructions  {instruction_set} of {}\n\
+                 memory        {memory}\n\
+                 commit        {commit}\n",
+                machine.cpu,
+                machine.cores,
+                instruction_sets.join(", "),
+            )
         }
-        Finding::Model { model, fingerprint, layers, vocab, max_positions, .. } => {
-            println!("model         {model}: ok, fingerprint {fingerprint}");
-            println!("              {layers} layers, {vocab} tokens, {max_positions} positions");
-        }
-    }
-    Ok(())
+        Finding::Model { model, fingerprint, layers, vocab, max_positions, .. } => format!(
+            "model         {model}: ok, fingerprint {fingerprint}\n\
+             {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n",
+            ""
+        ),
+    })
 }

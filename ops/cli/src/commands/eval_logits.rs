@@ -55,7 +55,8 @@ pub(crate) async fn run(args: EvalLogitsArgs) -> anyhow::Result<()> {
         lines::print(&row)?;
     } else {
         let Row { tokens, vocab, seconds, .. } = &row;
-        println!("{}: logits [{tokens}, {vocab}] f32, {seconds:.2} s", args.out.display());
+        let out = args.out.display();
+        lines::say(&format!("{out}: logits [{tokens}, {vocab}] f32, {seconds:.2} s\n"))?;
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ pub(crate) async fn run(args: EvalPplArgs) -> anyhow::Result<()> {
     }
     cluster.stop().await;
     if !args.json {
-        print!("{}", table.render());
+        lines::say(&table.render())?;
     }
     Ok(())
 }

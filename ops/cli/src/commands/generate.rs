@@ -1,6 +1,5 @@
 //! `aqueduct generate`: continues a prompt, through the SDK, with a server or one of our own.
 
-use std::io::Write;
 use std::path::Path;
 
 use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
@@ -92,18 +91,16 @@ async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<
 }
 
 fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result<()> {
-    let mut stdout = std::io::stdout();
     match event {
         GenerateEvent::Accepted(accepted) => {
             accepted.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
         }
         GenerateEvent::Token(token) => {
             display.finish();
-            write!(stdout, "{}", token.text)?;
-            stdout.flush()?;
+            lines::say(&token.text)?;
         }
         GenerateEvent::ChoiceDone(done) => {
-            writeln!(stdout, "{}", done.text)?;
+            lines::say(&format!("{}\n", done.text))?;
         }
         GenerateEvent::Summary(summary) => eprintln!("{}", figures(summary)),
         GenerateEvent::Progress(_) | GenerateEvent::PromptLogprobs { .. } => {}
