@@ -312,7 +312,10 @@ mod tests {
         let check = |order: &[usize], whole: bool| {
             let got = assemble(order.iter().map(|&idx| frames[idx].clone()).collect());
             assert_eq!(matches!(got.last(), Some(Ok(Some(_)))), whole, "{order:?}");
-            assert_eq!(got.iter().filter(|got| matches!(got, Ok(Some(_)))).count(), whole.into());
+            assert_eq!(
+                got.iter().filter(|got| matches!(got, Ok(Some(_)))).count(),
+                usize::from(whole)
+            );
         };
         check(&[0, 1, 2], true);
         check(&[0, 1, 0, 1, 2], true);
