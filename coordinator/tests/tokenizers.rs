@@ -24,6 +24,20 @@ fn streamed(text: &TextModel, tokens: &[u32], start: Start) -> String {
 }
 
 #[test]
+fn a_text_begins_as_the_tokeniser_has_it() {
+    for name in ["qwen2", "llama3", "llama2"] {
+        let text = TextModel::load(&fixture(&format!("{name}.gguf"))).unwrap();
+        let begin = text.begin().unwrap();
+        assert_eq!(begin.len(), usize::from(name != "qwen2"), "{name}");
+        assert!(begin.iter().all(|token| text.is_special(*token)), "{name}");
+        let words = "the pond";
+        let whole = [begin, text.encode(words, false).unwrap()].concat();
+        assert_eq!(whole, text.encode(words, true).unwrap(), "{name}");
+    }
+    assert!(shipped().begin().unwrap().is_empty());
+}
+
+#[test]
 fn gguf_tokenisers_agree_with_hugging_face() {
     for name in ["qwen2", "llama3", "llama2"] {
         let text = TextModel::load(&fixture(&format!("{name}.gguf"))).unwrap();

@@ -91,6 +91,17 @@ impl TextModel {
         Ok(tokens)
     }
 
+    /// The tokens that `encode` puts before a text when it may add special ones.
+    ///
+    /// # Errors
+    /// Those of `encode`.
+    pub fn begin(&self) -> Result<Vec<TokenId>, Refusal> {
+        let with = self.encode("a", true)?;
+        let without = self.encode("a", false)?;
+        let added = with.windows(without.len().max(1)).position(|tokens| tokens == without);
+        Ok(with[..added.unwrap_or(0)].to_vec())
+    }
+
     /// Checks a prompt that came as tokens.
     ///
     /// # Errors

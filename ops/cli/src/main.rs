@@ -11,9 +11,11 @@ mod lines;
 mod loading;
 mod machine;
 mod picture;
+mod plot;
 mod progress;
 mod prompts;
 mod report;
+mod svg;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use aqueduct_core::MemoryPolicy;
 
 use crate::report::grouped;
+use crate::svg::{self, text};
 
 /// What a sequence's memory holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,34 +58,27 @@ const WIDTH: u32 = LEFT + COLUMNS + 40;
 const SHADES: u32 = 4;
 
 const STYLE: &str = "\
-text{font:12px system-ui,sans-serif;fill:#57606a}.title text{font-size:15px;font-weight:600}\
-.row{fill:#8c959f;fill-opacity:.14}.axis{stroke:#8c959f}\
-.sink{fill:#d1495b}.heavy{fill:#2f7fd1}.local{fill:#2a9d5c}\
-.s1{fill-opacity:.55}.s2{fill-opacity:.7}.s3{fill-opacity:.85}\
-@media(prefers-color-scheme:dark){text{fill:#b1bac4}.heavy{fill:#58a6ff}.local{fill:#3fb97a}}";
+.row{fill:#8c959f;fill-opacity:.14}.sink,.heavy,.local{stroke:none}\
+.s1{fill-opacity:.55}.s2{fill-opacity:.7}.s3{fill-opacity:.85}";
 
 /// The picture as a complete SVG document: position to the right, a row for each layer and KV
-/// head, coloured by why a key was kept. Legible on light and on dark ground.
+/// head, coloured by why a key was kept.
 pub(crate) fn svg(kept: &Kept) -> String {
     let rows: u32 = kept.layers.iter().map(|heads| heads.len() as u32 * ROW + LAYER_GAP).sum();
     let bottom = TOP + rows;
-    let height = bottom + 56;
+    let picture = svg::Picture {
+        width: WIDTH,
+        height: bottom + 56,
+        classes: Kind::ALL.map(Kind::name),
+        style: STYLE,
+    };
     let title = format!("What each layer remembers of {} tokens", grouped(kept.end.into()));
-    let parts = [
-        format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">"#),
-        format!("<style>{STYLE}</style>"),
-        format!(r#"<g class="title">{}</g>"#, text(LEFT, 26, "start", &title)),
+    picture.render(&[
+        svg::title(LEFT, &title),
         legend(&kept.policy),
         band(kept),
         axis(kept.end, bottom),
-        "</svg>\n".to_owned(),
-    ];
-    parts.join("\n")
-}
-
-/// Text that stands at, or ends at, or is centred on a point.
-fn text(x: u32, y: u32, anchor: &str, text: &str) -> String {
-    format!(r#"<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>"#)
+    ])
 }
 
 fn rect(class: &str, x: u32, y: u32, width: u32) -> String {
@@ -137,7 +131,7 @@ fn keys(kept: &Kept, positions: &[u32], y: u32) -> Vec<String> {
     }
     paths
         .into_iter()
-        .map(|((kind, shade), d)| format!(r#"<path class="{} s{shade}" d="{d}"/>"#, kind.name()))
+        .map(|((kind, shade), d)| svg::path(&format!("{} s{shade}", kind.name()), &d))
         .collect()
 }
 
@@ -163,13 +157,12 @@ fn column_width(end: u32) -> u32 {
 fn axis(end: u32, bottom: u32) -> String {
     let middle = LEFT + COLUMNS / 2;
     let mut lines = vec![
-        format!(r#"<path class="axis" d="M{LEFT} {bottom}h{COLUMNS}"/>"#),
+        svg::path("axis", &format!("M{LEFT} {bottom}h{COLUMNS}")),
         text(middle, bottom + 42, "middle", "position in the prompt, in tokens"),
     ];
     for tick in (0..=end).step_by(tick_step(end) as usize) {
         let x = LEFT + column(tick, end);
-        lines.push(format!(r#"<path class="axis" d="M{x} {bottom}v5"/>"#));
-        lines.push(text(x, bottom + 20, "middle", &grouped(tick.into())));
+        lines.push(svg::tick(x, bottom, &grouped(tick.into())));
     }
     lines.join("\n")
 }

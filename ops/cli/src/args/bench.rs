@@ -1,5 +1,7 @@
 //! Arguments of `aqueduct bench`.
 
+use std::path::PathBuf;
+
 use aqueduct_core::PolicyKind;
 use clap::{Args, Subcommand};
 
@@ -42,7 +44,10 @@ pub(crate) struct BenchPrefillArgs {
     pub(crate) reps: u32,
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
-    /// Print JSON Lines
+    /// Draw seconds over prompt tokens into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Print a JSON line for each combination
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -49,11 +49,12 @@ pub(crate) struct EvalLogitsArgs {
 /// Arguments of `aqueduct eval ppl`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The windows are spread evenly over the text. The second half of each window is scored: nll is
-the mean of -ln p(token | everything before it in its window), ppl = exp(nll), `tokens` how many
-tokens were scored. `retained_mass` is the share of attention mass on the keys that were kept,
-over all layers and windows; `budget` the keys kept per layer and KV head (none for dense).
-A budget must stay below the chunk: --chunk 256 holds at most sinks + 255 keys.
+The windows are spread evenly over the text; each begins as the tokeniser begins a text. The
+second half of each window is scored: nll is the mean of -ln p(token | everything before it in
+its window), ppl = exp(nll), `tokens` how many tokens were scored. `retained_mass` is the share of
+attention mass on the keys that were kept, over all layers and windows; `budget` the keys kept
+per layer and KV head (null for dense). A budget must stay below the chunk: --chunk 256 holds at
+most sinks + 255 keys.
 
 Example:
   aqueduct eval ppl --model model --text book.txt --context 4096 --windows 4 --chunk 1024 \\

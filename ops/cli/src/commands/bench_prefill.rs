@@ -1,7 +1,11 @@
 //! `aqueduct bench prefill`: seconds and bytes for every length, policy and worker count.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context;
 use aqueduct_coordinator::Config;
 use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
 use aqueduct_coordinator::text::TextModel;
@@ -12,6 +16,7 @@ use crate::args::BenchPrefillArgs;
 use crate::cluster::{self, Cluster, prefill_only};
 use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
+use crate::plot::{self, Curve};
 use crate::report::{self, Table};
 use crate::{lines, prompts};
 
@@ -46,20 +51,31 @@ pub(crate) async fn run(args: BenchPrefillArgs) -> anyhow::Result<()> {
     for &tokens in &args.prompt_tokens {
         Refusal::unless_within("prompt_tokens", tokens, 1, limits::PROMPT_TOKENS_MAX)?;
     }
+    // Opened first: a folder that is not there should not cost the time of measuring.
+    let plot = args.plot.as_deref().map(create).transpose()?;
     let bench = Bench {
         book: TextModel::load(&args.model.model)?.encode(prompts::BOOK, false)?,
         loaded: loading::load(&args.model, args.threads).await?,
         machine: Machine::look(),
         args,
     };
-    let mut table = Table::new(["prompt", "policy", "workers", "seconds", "tokens/s", "KV bytes"]);
+    let mut rows = Vec::new();
     for &workers in &bench.args.workers {
-        bench.measure(workers, &mut table).await?;
+        bench.measure(workers, &mut rows).await?;
+    }
+    if let Some(mut file) = plot {
+        file.write_all(plot::svg(&curves(&rows)).as_bytes()).context("the plot")?;
     }
     if !bench.args.json {
-        lines::say(&table.render())?;
+        lines::say(&table(&rows).render())?;
     }
     Ok(())
+}
+
+fn create(path: &Path) -> Result<File, Refusal> {
+    File::create(path).map_err(|error| {
+        Refusal::new("plot", path.display(), format!("a file that can be written: {error}"))
+    })
 }
 
 struct Bench {
@@ -71,14 +87,16 @@ struct Bench {
 
 impl Bench {
     /// All rows of one number of workers.
-    async fn measure(&self, workers: usize, table: &mut Table) -> anyhow::Result<()> {
+    async fn measure<'a>(&'a self, workers: usize, rows: &mut Vec<Row<'a>>) -> anyhow::Result<()> {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
         let cluster = Cluster::embedded(&self.loaded, workers, config).await?;
         for &kind in &self.args.policy {
             for &prompt_tokens in &self.args.prompt_tokens {
                 let runs = self.repeat(&cluster, kind, prompt_tokens).await?;
-                self.show(&self.row(workers, kind, prompt_tokens, &runs), table)?;
+                let row = self.row(workers, kind, prompt_tokens, &runs);
+                self.tell(&row)?;
+                rows.push(row);
             }
         }
         cluster.stop().await;
@@ -135,25 +153,62 @@ impl Bench {
         }
     }
 
-    fn show(&self, row: &Row<'_>, table: &mut Table) -> std::io::Result<()> {
+    /// A row as soon as it is measured.
+    fn tell(&self, row: &Row<'_>) -> std::io::Result<()> {
         if self.args.json {
             return lines::print(row);
         }
-        let seconds = format!("{:.2} (spread {:.2})", row.seconds, row.seconds_spread);
         eprintln!(
-            "{}, {} tokens, {} workers: {seconds} s",
-            row.policy, row.prompt_tokens, row.workers
+            "{}, {} tokens, {} workers: {}",
+            row.policy,
+            report::grouped(row.prompt_tokens.into()),
+            row.workers,
+            row.time()
         );
+        Ok(())
+    }
+}
+
+impl Row<'_> {
+    fn time(&self) -> String {
+        match self.reps {
+            1 => format!("{:.2} s", self.seconds),
+            _ => format!("{:.2} s (spread {:.2})", self.seconds, self.seconds_spread),
+        }
+    }
+}
+
+fn table(rows: &[Row<'_>]) -> Table {
+    let mut table = Table::new(["prompt", "policy", "workers", "time", "tokens/s", "KV bytes"]);
+    for row in rows {
         table.row([
             report::grouped(row.prompt_tokens.into()),
             row.policy.to_owned(),
             row.workers.to_string(),
-            seconds,
-            format!("{:.0}", row.tokens_per_second),
+            row.time(),
+            report::grouped(row.tokens_per_second as u64),
             report::grouped(row.kv_bytes),
         ]);
-        Ok(())
     }
+    table
+}
+
+/// A curve for each policy and number of workers.
+fn curves(rows: &[Row<'_>]) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for &Row { policy, workers, prompt_tokens, seconds, .. } in rows {
+        let known = curves.iter_mut().find(|c| (c.policy, c.workers) == (policy, workers));
+        match known {
+            Some(curve) => curve.points.push((prompt_tokens, seconds)),
+            None => {
+                curves.push(Curve { policy, workers, points: vec![(prompt_tokens, seconds)] });
+            }
+        }
+    }
+    for curve in &mut curves {
+        curve.points.sort_unstable_by_key(|point| point.0);
+    }
+    curves
 }
 
 struct Seconds {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use aqueduct_coordinator::submit::{Submission, Update};
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::work::{Outputs, RetainedMass};
-use aqueduct_core::{MemoryPolicy, Refusal, TokenId, limits};
+use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
 
 use crate::args::EvalPplArgs;
@@ -20,8 +20,7 @@ struct Row {
     nll: f64,
     /// Tokens that were scored: the second half of every window.
     tokens: u64,
-    scored: &'static str,
-    /// Keys per layer and KV head; none for dense.
+    /// Keys per layer and KV head; null for dense.
     budget: Option<u32>,
     retained_mass: f64,
     context_tokens: u32,
@@ -31,6 +30,10 @@ struct Row {
     sinks: Option<u32>,
     local: Option<u32>,
     heavy: Option<u32>,
+    /// How h2o ranks.
+    decay: Option<f32>,
+    window_rows: Option<u32>,
+    age_normalised: Option<bool>,
     kv: &'static str,
     seconds: f64,
 }
@@ -42,14 +45,15 @@ struct Row {
 pub(crate) async fn run(args: EvalPplArgs) -> anyhow::Result<()> {
     let policies = policies(&args)?;
     let text = TextModel::load(&args.model.model)?.with_prompt_tokens_max(u32::MAX);
+    let begin = text.begin()?;
     let tokens = text.encode(&prompts::text(&args.text)?, false)?;
-    let windows = windows(&tokens, args.context_tokens, args.windows)?;
+    let windows = windows(&begin, &tokens, args.context_tokens, args.windows)?;
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let config = cluster::config(args.cluster.workers, args.memory.chunk_tokens);
     let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
     let mut table = Table::new(["policy", "budget", "ppl", "nll", "tokens", "retained mass"]);
     for policy in policies {
-        let row = evaluate(&cluster, &args, policy, &windows).await?;
+        let row = evaluate(&cluster, &args, policy, windows.clone()).await?;
         if args.json {
             lines::print(&row)?;
         }
@@ -77,17 +81,25 @@ fn policies(args: &EvalPplArgs) -> Result<Vec<MemoryPolicy>, Refusal> {
     args.policy.iter().map(policy).collect()
 }
 
-/// `count` windows of `context` tokens, the first at the start and the last at the end.
-fn windows(tokens: &[TokenId], context: u32, count: u32) -> Result<Vec<&[TokenId]>, Refusal> {
-    Refusal::unless_within("context", context, 2, limits::PROMPT_TOKENS_MAX)?;
-    Refusal::unless_within("windows", count, 1, u32::MAX)?;
-    let (context, count) = (context as usize, count as usize);
-    let Some(room) = tokens.len().checked_sub(context) else {
-        let bound = format!("at least context = {context} tokens long");
-        return Err(Refusal::new("text", format!("{} tokens", tokens.len()), bound));
+/// Windows of as many tokens as the context, the first from the start of the text and the last
+/// to its end. Each begins as the tokeniser begins a text.
+fn windows(
+    begin: &[TokenId],
+    text: &[TokenId],
+    context_tokens: u32,
+    windows: u32,
+) -> Result<impl Iterator<Item = Vec<TokenId>> + Clone, Refusal> {
+    let least = begin.len() as u32 + 2;
+    Refusal::unless_within("context", context_tokens, least, limits::PROMPT_TOKENS_MAX)?;
+    Refusal::unless_within("windows", windows, 1, u32::MAX)?;
+    let count = windows as usize;
+    let length = context_tokens as usize - begin.len();
+    let Some(room) = text.len().checked_sub(length) else {
+        let bound = format!("at least {length} tokens long, for a context of that");
+        return Err(Refusal::new("text", format!("{} tokens", text.len()), bound));
     };
-    let start = |idx: usize| room * idx / (count - 1).max(1);
-    Ok((0..count).map(|idx| &tokens[start(idx)..][..context]).collect())
+    let start = move |idx: usize| room * idx / (count - 1).max(1);
+    Ok((0..count).map(move |idx| [begin, &text[start(idx)..][..length]].concat()))
 }
 
 /// What a policy made of the windows so far.
@@ -128,7 +140,7 @@ async fn evaluate(
     cluster: &Cluster,
     args: &EvalPplArgs,
     policy: MemoryPolicy,
-    windows: &[&[TokenId]],
+    windows: impl Iterator<Item = Vec<TokenId>>,
 ) -> anyhow::Result<Row> {
     let started = Instant::now();
     let chunk_tokens = args.memory.chunk_tokens;
@@ -137,12 +149,13 @@ async fn evaluate(
         let submission = Submission {
             policy,
             outputs: Outputs::Logprobs(0),
-            ..prefill_only(window.to_vec(), chunk_tokens)
+            ..prefill_only(window, chunk_tokens)
         };
         let scored_from = args.context_tokens / 2;
         cluster.run(submission, |update| score.take(update, scored_from)).await?;
     }
     let used = score.used.unwrap_or(policy);
+    let scoring = (used.kind == PolicyKind::H2o).then_some(used.scoring);
     let bounded = |keys: u32| (!used.keeps_all()).then_some(keys);
     let nll = score.nll_sum / score.tokens as f64;
     Ok(Row {
@@ -150,7 +163,6 @@ async fn evaluate(
         ppl: nll.exp(),
         nll,
         tokens: score.tokens,
-        scored: "the second half of each window",
         budget: used.budget_tokens(),
         retained_mass: score.retained.share(),
         context_tokens: args.context_tokens,
@@ -159,6 +171,9 @@ async fn evaluate(
         sinks: bounded(used.sinks),
         local: bounded(used.local),
         heavy: bounded(used.heavy),
+        decay: scoring.map(|scoring| scoring.decay),
+        window_rows: scoring.map(|scoring| scoring.window),
+        age_normalised: scoring.map(|scoring| scoring.age_normalised),
         kv: args.model.kv.as_str(),
         seconds: started.elapsed().as_secs_f64(),
     })
@@ -173,21 +188,24 @@ mod tests {
     #[test]
     fn windows_are_spread_from_start_to_end() {
         let tokens: Vec<TokenId> = (0..10).collect();
-        let check = |context, count, want: &[u32]| {
-            let windows = windows(&tokens, context, count).unwrap();
-            let starts: Vec<u32> = windows.iter().map(|window| window[0]).collect();
-            assert_eq!(starts, want);
-            assert!(windows.iter().all(|window| window.len() == context as usize));
+        let check = |begin: &[u32], context, count, want: &[u32]| {
+            let windows: Vec<_> = windows(begin, &tokens, context, count).unwrap().collect();
+            let firsts: Vec<u32> = windows.iter().map(|window| window[begin.len()]).collect();
+            assert_eq!(firsts, want);
+            for window in windows {
+                assert!(window.starts_with(begin) && window.len() == context as usize);
+            }
         };
-        check(4, 1, &[0]);
-        check(4, 2, &[0, 6]);
-        check(4, 3, &[0, 3, 6]);
-        check(10, 2, &[0, 0]);
+        check(&[], 4, 1, &[0]);
+        check(&[], 4, 2, &[0, 6]);
+        check(&[99], 5, 3, &[0, 3, 6]);
+        check(&[], 10, 2, &[0, 0]);
         let refused = |context, count, field: &str| {
-            assert_eq!(windows(&tokens, context, count).unwrap_err().field, field);
+            let refusal = windows(&[99], &tokens, context, count).map(Vec::from_iter).unwrap_err();
+            assert_eq!(refusal.field, field);
         };
-        refused(11, 1, "text");
-        refused(1, 1, "context");
+        refused(12, 1, "text");
+        refused(2, 1, "context");
         refused(4, 0, "windows");
     }
 
