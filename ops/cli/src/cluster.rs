@@ -3,13 +3,15 @@
 
 mod process;
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, limits};
+use aqueduct_core::{Clamp, MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, limits};
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Worker, WorkerOptions};
 use tokio::sync::watch;
@@ -30,6 +32,8 @@ pub(crate) struct Cluster {
     workers: Vec<Worker>,
     processes: Vec<WorkerProcess>,
     homes: watch::Receiver<Option<HomeMemory>>,
+    /// Clamps that the user has been told.
+    told: Mutex<BTreeSet<String>>,
 }
 
 /// Options for `workers` workers of one request at a time: enough of the prompt in flight to
@@ -81,7 +85,8 @@ impl Cluster {
         };
         let sessions = workers.iter().enumerate().map(session).collect();
         let (coordinator, shape) = coordinate(config, sessions).await?;
-        Ok(Self { coordinator, shape, workers, processes: Vec::new(), homes })
+        let told = Mutex::default();
+        Ok(Self { coordinator, shape, workers, processes: Vec::new(), homes, told })
     }
 
     /// A process for each worker, with ports of 127.0.0.1 between them.
@@ -105,7 +110,8 @@ impl Cluster {
             .collect::<Result<_, _>>()?;
         let (coordinator, shape) = coordinate(config, sessions).await?;
         let (_, homes) = watch::channel(None);
-        Ok(Self { coordinator, shape, workers: Vec::new(), processes, homes })
+        let told = Mutex::default();
+        Ok(Self { coordinator, shape, workers: Vec::new(), processes, homes, told })
     }
 
     /// Shape of the model.
@@ -118,7 +124,8 @@ impl Cluster {
         &self.coordinator
     }
 
-    /// Runs one request to its end and shows every update to `each`.
+    /// Runs one request to its end and shows every update to `each`. A clamp is told to the
+    /// user, once however many requests it meets.
     ///
     /// # Errors
     /// Why the request was refused or failed.
@@ -129,9 +136,23 @@ impl Cluster {
     ) -> Result<(), RequestError> {
         let mut request = self.coordinator.submit(submission).await?;
         while let Some(update) = request.next().await {
-            each(update?);
+            let update = update?;
+            if let Update::Accepted { clamps, .. } = &update {
+                self.tell(clamps);
+            }
+            each(update);
         }
         Ok(())
+    }
+
+    fn tell(&self, clamps: &[Clamp]) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for clamp in clamps.iter().map(Clamp::to_string) {
+            if !told.contains(&clamp) {
+                eprintln!("warning: {clamp}");
+                told.insert(clamp);
+            }
+        }
     }
 
     /// What the last prompt left in the memory of this process's workers.

@@ -20,6 +20,7 @@ mod svg;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use aqueduct_core::Refusal;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
@@ -27,7 +28,7 @@ use crate::args::{BenchCommand, Cli, Command, EvalCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let outcome = start_logging(&cli.log).and_then(|()| run(cli.command));
+    let outcome = start_logging(cli.log()).and_then(|()| run(cli.command));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
 
 fn start_logging(directives: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(directives)
-        .map_err(|error| aqueduct_core::Refusal::new("log", directives, error.to_string()))?;
+        .map_err(|error| Refusal::new("log", directives, format!("a level: {error}")))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -50,7 +50,8 @@ impl PrefillDisplay {
             Self::Bars(bars) => bars.show(at),
             Self::Lines { told } => {
                 let tenths = at.chunks_done * LINES / at.chunk_count.max(1);
-                if tenths > *told {
+                // A prompt of one chunk is read before a line about it would help.
+                if tenths > *told && at.chunk_count > 1 {
                     *told = tenths;
                     eprintln!("prefill {}", standing(at));
                 }

@@ -39,7 +39,7 @@ pub(crate) struct BenchPrefillArgs {
     /// Compute threads of all workers together; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
-    /// Repetitions
+    /// Repetitions; none begins when a combination has taken a minute
     #[arg(long, value_name = "R", default_value_t = 1)]
     pub(crate) reps: u32,
     #[command(flatten)]

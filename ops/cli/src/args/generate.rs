@@ -28,7 +28,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "URL", required_unless_present = "model")]
     pub(crate) server: Option<String>,
     /// Run workers in this process on this model: Hugging Face folder or GGUF file
-    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    #[arg(long, value_name = "PATH", conflicts_with = "server")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
@@ -58,16 +58,16 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub(crate) max_tokens: u32,
     /// 0 takes the most likely token each time
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Draw from the smallest set of tokens with this probability
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Draw from this many most likely tokens; 0 is all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
-    /// Seed; drawn and reported unless given
-    #[arg(long)]
+    /// Seed of the draws; a new one each time unless given, and always reported
+    #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// A string that ends the answer; may be given more than once
     #[arg(long, value_name = "TEXT")]

@@ -40,11 +40,22 @@ Examples:
 #[command(name = "aqueduct", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
     /// What to log, to stderr: error, warn, info, debug, trace, or directives such as
-    /// aqueduct_worker=debug
-    #[arg(long, global = true, env = "AQUEDUCT_LOG", default_value = "warn", value_name = "LEVEL")]
-    pub(crate) log: String,
+    /// aqueduct_worker=debug [default: warn for commands that stay up, error for others]
+    #[arg(long, global = true, env = "AQUEDUCT_LOG", value_name = "LEVEL", display_order = 900)]
+    log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What to log. Commands that end say themselves what a user must know.
+    pub(crate) fn log(&self) -> &str {
+        let stays_up = matches!(
+            self.command,
+            Command::Serve(_) | Command::Coordinator(_) | Command::Worker(_)
+        );
+        self.log.as_deref().unwrap_or(if stays_up { "warn" } else { "error" })
+    }
 }
 
 /// The jobs of the one binary.
@@ -101,7 +112,7 @@ pub(crate) struct DemoArgs {
 #[command(after_help = "Example:\n  aqueduct doctor --model model")]
 pub(crate) struct DoctorArgs {
     /// A model to load and check: Hugging Face folder or GGUF file
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     /// Print JSON Lines
     #[arg(long)]

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
     /// Hugging Face folder (config.json, tokenizer.json, *.safetensors) or GGUF file
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: PathBuf,
     /// How keys and values are stored: f32 or bf16
     #[arg(long, value_name = "DTYPE", default_value_t = KvDtype::Bf16)]

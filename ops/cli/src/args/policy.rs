@@ -9,7 +9,7 @@ pub(crate) struct ScoringArgs {
     /// 1 sums attention mass for ever; below 1 the score is a moving average over query rows
     #[arg(long, default_value_t = 1.0)]
     pub(crate) decay: f32,
-    /// Above 0: only a block's last rows, this many, vote
+    /// Only the last ROWS rows of a block vote; 0 lets all of them vote
     #[arg(long, value_name = "ROWS", default_value_t = 0)]
     pub(crate) window: u32,
     /// Rank by score over the row weight that could have voted

@@ -43,7 +43,7 @@ pub(crate) struct ServeArgs {
 /// Arguments of `aqueduct coordinator`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Of the model only the tokenizer and the configuration are read; the workers hold the weights.
+Of the model only the tokeniser and the configuration are read; the workers hold the weights.
 
 Example:
   aqueduct worker --model model --listen 127.0.0.1:7001 &
@@ -52,7 +52,7 @@ Example:
       --worker http://127.0.0.1:7002")]
 pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: std::path::PathBuf,
     /// Workers, as http://host:port
     #[arg(long, value_name = "URL", required = true, num_args = 1..)]

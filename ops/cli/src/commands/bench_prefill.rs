@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use aqueduct_coordinator::Config;
@@ -19,6 +19,9 @@ use crate::machine::{self, Machine};
 use crate::plot::{self, Curve};
 use crate::report::{self, Table};
 use crate::{lines, prompts};
+
+/// No repetition begins later than this after the first.
+const REPEATED_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
 struct Row<'a> {
@@ -110,7 +113,11 @@ impl Bench {
         prompt_tokens: u32,
     ) -> anyhow::Result<Vec<PrefillReport>> {
         let mut runs = Vec::new();
-        for _ in 0..self.args.reps {
+        let started = Instant::now();
+        for rep in 0..self.args.reps {
+            if rep > 0 && started.elapsed() > REPEATED_WITHIN {
+                break;
+            }
             let prompt = prompts::cycled(&self.book, prompt_tokens);
             let submission = Submission {
                 policy: self.args.memory.policy(kind),
@@ -144,7 +151,7 @@ impl Bench {
             kv_bytes: runs[0].last.memory_bytes,
             seconds: seconds.median,
             seconds_spread: seconds.spread,
-            reps: self.args.reps,
+            reps: runs.len() as u32,
             chunk_tokens: self.args.memory.chunk_tokens,
             kv: self.args.model.kv.as_str(),
             threads: self.loaded.threads,

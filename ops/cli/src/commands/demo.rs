@@ -32,6 +32,7 @@ struct Row {
     workers: usize,
     seconds: f64,
     tokens_per_second: f64,
+    decode_tokens_per_second: f64,
     kv_bytes: u64,
     dense_bytes: u64,
     retained_mass: f64,
@@ -65,7 +66,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let picture = draw(&cluster, &args.out)?;
     front.stop().await;
     cluster.stop().await;
-    show(&args, Row::new(&args, answer, &summary, picture))
+    show(&args, &model.model, Row::new(&args, answer, &summary, picture))
 }
 
 /// The folder `model` beside the work folder, the binary (or its target folder) or the sources.
@@ -142,6 +143,10 @@ impl Row {
             workers: args.workers,
             seconds: summary.prefill.as_secs_f64(),
             tokens_per_second: events::tokens_per_second(summary.prompt_tokens, summary.prefill),
+            decode_tokens_per_second: events::tokens_per_second(
+                summary.output_tokens,
+                summary.decode,
+            ),
             kv_bytes: summary.memory_bytes,
             dense_bytes: summary.dense_bytes,
             retained_mass: summary.retained_total().share(),
@@ -151,7 +156,7 @@ impl Row {
     }
 }
 
-fn show(args: &DemoArgs, row: Row) -> anyhow::Result<()> {
+fn show(args: &DemoArgs, model: &Path, row: Row) -> anyhow::Result<()> {
     if args.json {
         return Ok(lines::print(&row)?);
     }
@@ -160,9 +165,16 @@ fn show(args: &DemoArgs, row: Row) -> anyhow::Result<()> {
     table.row(["workers".into(), row.workers.to_string()]);
     table.row(["prefill, seconds".into(), format!("{:.2}", row.seconds)]);
     table.row(["prefill, tokens/s".into(), report::grouped(row.tokens_per_second as u64)]);
+    table.row(["decode, tokens/s".into(), report::grouped(row.decode_tokens_per_second as u64)]);
     table.row(["bytes kept".into(), report::bytes(row.kv_bytes)]);
     table.row(["bytes of a full KV cache".into(), report::bytes(row.dense_bytes)]);
     table.row(["attention mass retained".into(), report::percent(row.retained_mass)]);
     let picture = row.picture.display();
-    Ok(lines::say(&format!("\n\n{}\nwhat each layer kept: {picture}\n", table.render()))?)
+    let binary = std::env::args().next().unwrap_or_else(|| "aqueduct".to_owned());
+    Ok(lines::say(&format!(
+        "\n\n{}\nwhat each layer kept: {picture}\nto go on: {binary} serve --model {} --workers {}\n",
+        table.render(),
+        model.display(),
+        args.workers,
+    ))?)
 }

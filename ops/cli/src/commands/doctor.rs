@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_core::KvDtype;
+use aqueduct_core::{KvDtype, MemoryPolicy};
 use aqueduct_kernels::{Cpu, CpuOptions, IsaLevel};
 use serde::Serialize;
 
@@ -77,13 +77,14 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
     if json {
         return lines::print(finding);
     }
+    let keys = MemoryPolicy::default().budget_tokens().unwrap_or(0);
     lines::say(&match finding {
         Finding::Machine { machine, instruction_set, instruction_sets, threads, commit } => {
             let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
             format!(
                 "processor     {}\n\
                  cores         {}, {threads} compute threads\n\
-                 instructions  {instruction_set} of {}\n\
+                 instructions  {instruction_set} (there are {})\n\
                  memory        {memory}\n\
                  commit        {commit}\n",
                 machine.cpu,
@@ -91,10 +92,22 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
                 instruction_sets.join(", "),
             )
         }
-        Finding::Model { model, fingerprint, layers, vocab, max_positions, .. } => format!(
+        Finding::Model {
+            model,
+            fingerprint,
+            layers,
+            vocab,
+            max_positions,
+            kv_bytes_per_token,
+            ..
+        } => format!(
             "model         {model}: ok, fingerprint {fingerprint}\n\
-             {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n",
-            ""
+             {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
+             keys, values  {} a token; all positions {}, h2o never more than {}\n",
+            "",
+            report::bytes(*kv_bytes_per_token),
+            report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
+            report::bytes(kv_bytes_per_token * u64::from(keys)),
         ),
     })
 }

@@ -106,12 +106,10 @@ impl Logits {
 
 async fn collect(cluster: &Cluster, submission: Submission) -> anyhow::Result<Logits> {
     let mut logits = Logits::zeros(submission.prompt.len(), cluster.shape().vocab as usize);
-    let run = cluster.run(submission, |update| match update {
-        Update::Logits { start, logits: rows, .. } => logits.fill(start, &rows),
-        Update::Accepted { clamps, .. } => {
-            clamps.iter().for_each(|clamp| eprintln!("warning: {clamp}"));
+    let run = cluster.run(submission, |update| {
+        if let Update::Logits { start, logits: rows, .. } = update {
+            logits.fill(start, &rows);
         }
-        _ => {}
     });
     run.await?;
     Ok(logits)

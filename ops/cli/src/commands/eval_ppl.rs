@@ -114,12 +114,7 @@ struct Score {
 impl Score {
     fn take(&mut self, update: Update, scored_from: u32) {
         match update {
-            Update::Accepted { policy, clamps, .. } => {
-                if self.used.is_none() {
-                    clamps.iter().for_each(|clamp| eprintln!("warning: {clamp}"));
-                }
-                self.used = Some(policy);
-            }
+            Update::Accepted { policy, .. } => self.used = Some(policy),
             Update::PromptLogprobs { start, entries } => {
                 for (position, (token, _)) in (start..).zip(entries) {
                     if position >= scored_from {

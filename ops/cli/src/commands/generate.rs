@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
-use aqueduct_core::KvDtype;
+use aqueduct_core::{KvDtype, Refusal};
 use futures::StreamExt;
 
 use crate::args::{GenerateArgs, ModelArgs, WeightsArg};
@@ -72,13 +72,20 @@ fn prompt(args: &GenerateArgs) -> anyhow::Result<String> {
 }
 
 async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<()> {
+    if !url.contains("://") {
+        return Err(Refusal::new("server", url, "a URL, such as http://127.0.0.1:7070").into());
+    }
     let client = Client::connect(url, ClientOptions::default()).await?;
     let mut events = client.generate(options).await?;
     let mut display = PrefillDisplay::new();
+    let mut seed = 0;
     while let Some(event) = events.next().await {
         let event = event.inspect_err(|_| display.finish())?;
-        if let GenerateEvent::Progress(at) = &event {
-            display.show(at);
+        match &event {
+            GenerateEvent::Accepted(accepted) => seed = accepted.seed,
+            GenerateEvent::Progress(at) => display.show(at),
+            GenerateEvent::Summary(summary) if !json => eprintln!("{}", figures(summary, seed)),
+            _ => {}
         }
         if json {
             lines::print(&Row::from(&event))?;
@@ -102,19 +109,20 @@ fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result
         GenerateEvent::ChoiceDone(done) => {
             lines::say(&format!("{}\n", done.text))?;
         }
-        GenerateEvent::Summary(summary) => eprintln!("{}", figures(summary)),
-        GenerateEvent::Progress(_) | GenerateEvent::PromptLogprobs { .. } => {}
+        GenerateEvent::Summary(_)
+        | GenerateEvent::Progress(_)
+        | GenerateEvent::PromptLogprobs { .. } => {}
     }
     Ok(())
 }
 
-fn figures(summary: &Summary) -> String {
+fn figures(summary: &Summary, seed: u64) -> String {
     format!(
-        "{} prompt tokens in {:.2} s ({:.0} tokens/s), {} tokens generated in {:.2} s, \
-         {} kept of {}, {} of the attention mass",
+        "\n{} prompt tokens in {:.2} s ({} tokens/s), {} tokens generated in {:.2} s, seed {seed}\n\
+         {} kept of {}, with {} of the attention mass",
         report::grouped(summary.prompt_tokens.into()),
         summary.prefill.as_secs_f64(),
-        events::tokens_per_second(summary.prompt_tokens, summary.prefill),
+        report::grouped(events::tokens_per_second(summary.prompt_tokens, summary.prefill) as u64),
         summary.output_tokens,
         summary.decode.as_secs_f64(),
         report::bytes(summary.memory_bytes),

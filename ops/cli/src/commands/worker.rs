@@ -39,7 +39,11 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
 /// Where others reach a worker that listens on `address`.
 fn own_url(address: SocketAddr) -> Result<String, Refusal> {
     if address.ip().is_unspecified() {
-        return Err(Refusal::new("advertise", "absent", format!("given: {address} is no host")));
+        return Err(Refusal::new(
+            "advertise",
+            "absent",
+            format!("given, for nobody can reach {address}"),
+        ));
     }
     Ok(format!("http://{address}"))
 }
