@@ -19,7 +19,7 @@ pub(crate) struct Curve {
 }
 
 const LEFT: u32 = 80;
-const TOP: u32 = 100;
+const TOP: u32 = 110;
 const COLUMNS: u32 = 640;
 const ROWS: u32 = 340;
 const RIGHT: u32 = LEFT + COLUMNS;

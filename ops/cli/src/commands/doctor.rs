@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_core::{KvDtype, MemoryPolicy};
+use aqueduct_core::KvDtype;
 use aqueduct_kernels::{Cpu, CpuOptions, IsaLevel};
 use serde::Serialize;
 
@@ -77,7 +77,6 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
     if json {
         return lines::print(finding);
     }
-    let keys = MemoryPolicy::default().budget_tokens().unwrap_or(0);
     lines::say(&match finding {
         Finding::Machine { machine, instruction_set, instruction_sets, threads, commit } => {
             let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
@@ -103,11 +102,10 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
         } => format!(
             "model         {model}: ok, fingerprint {fingerprint}\n\
              {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
-             keys, values  {} a token; all positions {}, h2o never more than {}\n",
+             keys, values  {} a token, {} for all positions\n",
             "",
             report::bytes(*kv_bytes_per_token),
             report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
-            report::bytes(kv_bytes_per_token * u64::from(keys)),
         ),
     })
 }
