@@ -56,7 +56,8 @@ struct State {
     slots: BTreeMap<(RequestId, u32), Slot>,
     bytes: u64,
     running: Option<ChunkKey>,
-    forgotten: VecDeque<RequestId>,
+    /// With the last epoch that is not wanted any more.
+    forgotten: VecDeque<(RequestId, Epoch)>,
     /// Senders to tell when there is room.
     waiters: Vec<Arc<Doorbell>>,
 }
@@ -174,7 +175,7 @@ impl Inbox {
     /// The chunk was assigned here; what came for an older epoch of it goes.
     pub fn claim(&self, key: ChunkKey) {
         let mut state = self.lock();
-        state.forgotten.retain(|&request| request != key.request);
+        state.forgotten.retain(|(request, _)| *request != key.request);
         state.slot(key).claimed = true;
     }
 
@@ -207,12 +208,20 @@ impl Inbox {
 
     /// Drops everything of `request`, and what still comes for it.
     pub fn forget(&self, request: RequestId) {
+        self.lock().forget(request, Epoch(u32::MAX));
+    }
+
+    /// Drops what is here and what still comes of `request`, up to the newest epoch that was
+    /// assigned here: memory of a newer one may come before a coordinator that lost its session
+    /// is back to claim it.
+    pub fn suspend(&self, request: RequestId) {
         let mut state = self.lock();
-        state.drop_slots(|place, _| place.0 == request);
-        if state.forgotten.len() == FORGOTTEN_MAX {
-            state.forgotten.pop_front();
+        let claimed =
+            |(place, slot): &(&(RequestId, u32), &Slot)| place.0 == request && slot.claimed;
+        let newest = state.slots.iter().filter(claimed).map(|(_, slot)| slot.epoch).max();
+        if let Some(newest) = newest {
+            state.forget(request, newest);
         }
-        state.forgotten.push_back(request);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,7 +232,17 @@ impl Inbox {
 impl State {
     fn is_stale(&self, key: &ChunkKey) -> bool {
         let newer = |slot: &Slot| key.epoch < slot.epoch;
-        self.forgotten.contains(&key.request) || self.slots.get(&place(key)).is_some_and(newer)
+        let forgotten =
+            |(request, last): &(_, Epoch)| *request == key.request && key.epoch <= *last;
+        self.forgotten.iter().any(forgotten) || self.slots.get(&place(key)).is_some_and(newer)
+    }
+
+    fn forget(&mut self, request: RequestId, last: Epoch) {
+        self.drop_slots(|place, slot| place.0 == request && slot.epoch <= last);
+        if self.forgotten.len() == FORGOTTEN_MAX {
+            self.forgotten.pop_front();
+        }
+        self.forgotten.push_back((request, last));
     }
 
     fn has_seen(&self, key: &ChunkKey, layer: u32) -> bool {
@@ -340,6 +359,23 @@ mod tests {
         assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Stale);
         inbox.claim(key(1, 0));
         assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Taken);
+    }
+
+    #[test]
+    fn suspends_a_request_until_a_newer_epoch() {
+        let inbox = inbox(2);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), None);
+        inbox.claim(key(1, 3));
+        assert_eq!(deliver(3), Verdict::Taken);
+        inbox.suspend(key(1, 3).request);
+        assert_eq!(inbox.bytes(), 0);
+        assert_eq!(deliver(3), Verdict::Stale);
+        assert_eq!(deliver(4), Verdict::Taken, "before it is claimed");
+        inbox.claim(key(2, 3));
+        inbox.suspend(key(1, 3).request);
+        assert!(inbox.take(key(1, 4), 0).is_some(), "also before the lost session has ended");
+        inbox.forget(key(1, 3).request);
+        assert_eq!((inbox.bytes(), deliver(5)), (0, Verdict::Stale));
     }
 
     #[test]

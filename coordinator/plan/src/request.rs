@@ -132,10 +132,11 @@ impl Request {
         self.chunks[idx].epoch == Epoch::default()
     }
 
-    /// Chunk `idx` goes to its worker.
+    /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it.
     pub(crate) fn start(&mut self, idx: usize) {
         self.set(idx, State::Running);
-        self.touched.insert(self.chunks[idx].worker);
+        let own_and_next = self.chunks[idx..].iter().take(2);
+        self.touched.extend(own_and_next.map(|chunk| chunk.worker));
     }
 
     /// Chunks that run on `worker`, from `first` on.
@@ -245,6 +246,7 @@ impl Request {
         self.epoch = self.epoch.next();
         self.chunks[idx].worker = worker;
         self.chunks[idx].epoch = self.epoch;
+        self.touched.insert(worker);
     }
 
     fn set(&mut self, idx: usize, state: State) {

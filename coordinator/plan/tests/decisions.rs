@@ -294,6 +294,24 @@ fn a_worker_that_the_one_before_cannot_reach_is_left() {
 }
 
 #[test]
+fn a_worker_that_has_only_been_given_memory_is_told_to_forget() {
+    check(
+        "up w0
+         up w1
+         up w2
+         up w3
+         submit r1 45
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w2 e0
+         cancel r1
+         = w0: cancel r1
+         = w1: cancel r1
+         = w2: cancel r1
+         = r1 cancelled",
+    );
+}
+
+#[test]
 fn failures_are_told_apart() {
     let started = "up w0\n up w1\n .. submit r1 15\n";
     let cancelled = "= w0: cancel r1\n = w1: cancel r1\n";

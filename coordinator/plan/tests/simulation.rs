@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
-use aqueduct_core::{ChunkGrid, ChunkKey, RequestId, WorkerId};
+use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
 use proptest::prelude::*;
 
@@ -38,6 +38,10 @@ struct Worker {
     /// Chunks that failed here; commands about them may still be under way.
     failed: BTreeSet<(RequestId, u32)>,
     decoding: BTreeMap<RequestId, BTreeSet<u32>>,
+    /// The newest epoch seen of each request.
+    seen: BTreeMap<RequestId, Epoch>,
+    /// Memories up to these epochs are not taken.
+    forgotten: BTreeMap<RequestId, Epoch>,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +103,7 @@ impl Cluster {
 
     fn start(&mut self, idx: usize) {
         if !self.workers[idx].up {
-            self.workers[idx] = Worker { up: true, ..Worker::default() };
+            self.workers[idx].up = true;
             self.step(Event::WorkerUp { worker: WorkerId(idx as u32), peer: peer(idx) });
         }
     }
@@ -111,12 +115,25 @@ impl Cluster {
         }
     }
 
+    /// The connection is lost. The worker lives: it lets go of what it had, and takes no more
+    /// of what it was promised before.
+    fn cut(&mut self, idx: usize) {
+        if self.workers[idx].up {
+            let Worker { mut forgotten, seen, .. } = std::mem::take(&mut self.workers[idx]);
+            forgotten.extend(seen);
+            self.workers[idx].forgotten = forgotten;
+            self.step(Event::WorkerDown { worker: WorkerId(idx as u32) });
+        }
+    }
+
     /// The worker reads its next command.
     fn deliver(&mut self, idx: usize) -> bool {
         let Some(command) = self.workers[idx].commands.pop_front() else { return false };
         let worker = &mut self.workers[idx];
         match command {
             Command::Assign { key, next, .. } => {
+                worker.forgotten.remove(&key.request);
+                worker.see(key);
                 worker.tasks.retain(|task| {
                     (task.key.request, task.key.chunk_idx) != (key.request, key.chunk_idx)
                 });
@@ -154,8 +171,11 @@ impl Cluster {
 
     fn give(&mut self, request: RequestId, chunk_idx: u32, next: &NextHop) {
         let to = &mut self.workers[idx_of(&next.peer)];
-        if to.up {
-            to.inbox.insert(ChunkKey { request, chunk_idx, epoch: next.epoch });
+        let is_stale = to.forgotten.get(&request).is_some_and(|last| next.epoch <= *last);
+        if to.up && !is_stale {
+            let key = ChunkKey { request, chunk_idx, epoch: next.epoch };
+            to.see(key);
+            to.inbox.insert(key);
         }
     }
 
@@ -247,11 +267,18 @@ impl Cluster {
 }
 
 impl Worker {
+    fn see(&mut self, key: ChunkKey) {
+        let seen = self.seen.entry(key.request).or_default();
+        *seen = key.epoch.max(*seen);
+    }
+
     fn forget(&mut self, request: RequestId) {
         self.tasks.retain(|task| task.key.request != request);
         self.inbox.retain(|key| key.request != request);
         self.given.retain(|given| given.0 != request);
         self.decoding.remove(&request);
+        self.seen.remove(&request);
+        self.forgotten.insert(request, Epoch(u32::MAX));
     }
 }
 
@@ -301,6 +328,7 @@ enum Move {
     Cancel(u64),
     Stop(u64),
     Kill(usize),
+    Cut(usize),
     Start(usize),
     Fail(usize),
     Miss(usize),
@@ -318,7 +346,8 @@ fn any_move() -> impl Strategy<Value = Move> {
         3 => (1u32..9, 0u32..3).prop_map(|(chunks, choices)| Move::Submit { chunks, choices }),
         1 => (0u64..12).prop_map(Move::Cancel),
         1 => (0u64..12).prop_map(Move::Stop),
-        2 => worker.clone().prop_map(Move::Kill),
+        1 => worker.clone().prop_map(Move::Kill),
+        1 => worker.clone().prop_map(Move::Cut),
         2 => worker.clone().prop_map(Move::Start),
         1 => worker.clone().prop_map(Move::Fail),
         1 => worker.clone().prop_map(Move::Miss),
@@ -337,6 +366,7 @@ fn play(cluster: &mut Cluster, step: Move) {
             cluster.step(Event::StopChoice { request: RequestId(request), choice: 0 });
         }
         Move::Kill(idx) => cluster.kill(idx),
+        Move::Cut(idx) => cluster.cut(idx),
         Move::Start(idx) => cluster.start(idx),
         Move::Fail(idx) => cluster.fail(idx),
         Move::Miss(idx) => cluster.miss(idx),

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::live::Live;
 use super::mailbox::Mailbox;
-use super::status::{Cluster, ModelInfo, Stats, WorkerState};
+use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::{RequestError, Submission};
@@ -148,9 +148,13 @@ impl EventLoop {
     }
 
     fn worker_up(&mut self, worker: WorkerId, info: WorkerInfo, orders: mpsc::Sender<Order>) {
-        let accepted = self.outputs.cluster.borrow().accepts(&info);
-        if let Err(reason) = accepted {
-            return self.worker_down(worker, WorkerState::Refused, &reason);
+        let accepted = self.outputs.cluster.borrow().accepts(worker, &info);
+        let twin = match accepted {
+            Ok(twin) => twin,
+            Err(reason) => return self.worker_down(worker, WorkerState::Refused, &reason),
+        };
+        if let Some(twin) = twin {
+            self.worker_down(twin, WorkerState::Refused, &reached_there(&info, worker));
         }
         tracing::info!(%worker, peer = %info.peer, threads = info.threads, "worker is up");
         let peer = info.peer.clone();
@@ -313,8 +317,10 @@ struct Aftermath {
 }
 
 impl Cluster {
-    /// Whether a worker gives the same answers as those that were here first.
-    fn accepts(&self, info: &WorkerInfo) -> Result<(), String> {
+    /// Whether a worker gives the same answers as those that were here first, and is reached
+    /// where no other is: memory for one would be lost at the other. Of two that name one
+    /// address, the one that was found there is right; it gives the other, which must go.
+    fn accepts(&self, worker: WorkerId, info: &WorkerInfo) -> Result<Option<WorkerId>, String> {
         if info.convention != CONVENTION {
             return Err(format!("convention = {}: must be {CONVENTION}", info.convention));
         }
@@ -323,7 +329,27 @@ impl Cluster {
                 "fingerprint = {}: must be {}, the cluster's",
                 info.fingerprint, model.fingerprint
             )),
-            _ => Ok(()),
+            _ => self.twin_to_leave(worker, info),
         }
     }
+
+    /// The worker that names the same address without being found there, if there is one.
+    fn twin_to_leave(
+        &self,
+        worker: WorkerId,
+        info: &WorkerInfo,
+    ) -> Result<Option<WorkerId>, String> {
+        let is_twin = |other: &&WorkerStatus| {
+            let peer = other.info.as_ref().map(|known| &known.peer);
+            other.worker != worker && other.state == WorkerState::Up && peer == Some(&info.peer)
+        };
+        let Some(twin) = self.workers.iter().find(is_twin) else { return Ok(None) };
+        let found_there = self.workers[worker.0 as usize].name == info.peer.0;
+        found_there.then_some(Some(twin.worker)).ok_or_else(|| reached_there(info, twin.worker))
+    }
+}
+
+/// Why a worker is refused whose memory would go to another.
+fn reached_there(info: &WorkerInfo, other: WorkerId) -> String {
+    format!("peer = {}: is where worker {other} is reached", info.peer)
 }

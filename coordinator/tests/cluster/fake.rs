@@ -56,10 +56,15 @@ impl Fake {
 
     /// Starts it in this process.
     pub(crate) fn session(&self) -> Session {
+        self.session_at(&self.name)
+    }
+
+    /// Starts it in this process, where it is found at `name`.
+    pub(crate) fn session_at(&self, name: &str) -> Session {
         let (commands, inbox) = mpsc::channel(limits::COMMANDS_MAX);
         let (outbox, events) = mpsc::channel(limits::COMMANDS_MAX);
         tokio::spawn(self.clone().serve(inbox, outbox));
-        Session::in_process(&self.name, commands, events)
+        Session::in_process(name, commands, events)
     }
 
     /// One session.

@@ -209,6 +209,29 @@ async fn a_worker_with_another_model_is_refused() {
 }
 
 #[tokio::test]
+async fn of_two_workers_that_name_one_address_the_one_found_there_serves() {
+    let check = async |places: [&str; 2], served: usize| {
+        let (twin, other) = (Fake::new("twin", Habit::Obey), Fake::new("other", Habit::Obey));
+        let mut sessions: Vec<_> = places.iter().map(|place| twin.session_at(place)).collect();
+        sessions.push(other.session());
+        let coordinator = Coordinator::start(Config::default(), sessions).unwrap();
+        let mut cluster = coordinator.watch();
+        let settled = cluster.wait_for(|cluster| {
+            let state = |idx: usize| cluster.workers[idx].state;
+            let pair = (state(served), state(1 - served));
+            pair == (WorkerState::Up, WorkerState::Refused) && state(2) == WorkerState::Up
+        });
+        let cluster = tokio::time::timeout(SOON, settled).await.unwrap().unwrap().clone();
+        let reason = cluster.workers[1 - served].reason.as_ref().unwrap();
+        assert!(reason.starts_with("peer = local://twin: "), "{reason}");
+        let mut handle = coordinator.submit(submission(26)).await.unwrap();
+        assert_eq!(all(&mut handle).await.1, None);
+    };
+    check(["elsewhere", "local://twin"], 1).await;
+    check(["local://twin", "elsewhere"], 0).await;
+}
+
+#[tokio::test]
 async fn wrong_requests_are_refused_by_field() {
     let coordinator = start(Config::default(), &cluster(&[Habit::Obey])).await;
     let error = coordinator.submit(submission(999)).await.unwrap_err();

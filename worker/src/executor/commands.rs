@@ -45,8 +45,11 @@ impl Executor {
                 }
             }
             Command::Cancel { request } => {
-                if self.owned(session, request).is_some() {
-                    self.forget(request);
+                // Not assigned here yet, it may still have memory here.
+                let is_unknown = !self.requests.contains_key(&request);
+                if is_unknown || self.owned(session, request).is_some() {
+                    self.drop_request(request);
+                    self.shared.inbox.forget(request);
                 }
             }
         }
@@ -62,17 +65,19 @@ impl Executor {
         let of_session = |(_, request): &(&RequestId, &Request)| request.session == id;
         let requests: Vec<RequestId> =
             self.requests.iter().filter(of_session).map(|(&request, _)| request).collect();
-        requests.into_iter().for_each(|request| self.forget(request));
+        for request in requests {
+            self.drop_request(request);
+            self.shared.inbox.suspend(request);
+        }
     }
 
     /// Drops everything of a request: running, waiting or finished.
-    fn forget(&mut self, request: RequestId) {
+    fn drop_request(&mut self, request: RequestId) {
         self.requests.remove(&request);
         self.queue.retain(|waiting| waiting.key.request != request);
         if self.running.is_some_and(|running| running.request == request) {
             self.running = None;
         }
-        self.shared.inbox.forget(request);
     }
 
     fn assign(&mut self, session: SessionId, assignment: Assignment) {
@@ -98,8 +103,9 @@ impl Executor {
     fn admissible(&self, session: SessionId, key: ChunkKey) -> Result<(), (FailureKind, String)> {
         match self.requests.get(&key.request) {
             Some(request) if request.session != session => {
+                // One that was lost, most likely: its end is yet to be seen here.
                 let message = format!("{} belongs to another session", key.request);
-                return Err((FailureKind::Invalid, message));
+                return Err((FailureKind::Peer, message));
             }
             None if self.requests.len() >= limits::WORKER_REQUESTS_MAX => {
                 let message = format!("{} requests are held", self.requests.len());

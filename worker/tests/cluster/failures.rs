@@ -35,6 +35,18 @@ async fn cancel_frees_everything_while_a_chunk_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_frees_what_came_before_its_chunk_was_assigned() {
+    let members = cluster(&tiny(KvDtype::F32), 2, Carrier::Grpc).await;
+    let job = job();
+    members[0].assign(job.assignment(0, 0, (&members[1].peer, 0))).await;
+    members[1].settle(|stats| stats.inbox_bytes > 0 && stats.requests == 0).await;
+    for member in &members {
+        member.send(Command::Cancel { request: job.request }).await;
+        member.settle_empty().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_session_cancels_what_it_started() {
     let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
     let job = job();

@@ -1,9 +1,10 @@
 //! Garbage on the gRPC port: a clear answer, and the next request works.
 
-use aqueduct_core::work::Outputs;
-use aqueduct_core::{MemoryPolicy, limits};
+use aqueduct_core::work::{Command, Outputs};
+use aqueduct_core::{ChunkKey, Epoch, MemoryPolicy, RequestId, limits};
 use aqueduct_kernels::KvDtype;
 use aqueduct_proto::FINGERPRINT_METADATA;
+use aqueduct_proto::convert::frame::{self, SetHeader};
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use aqueduct_proto::v1::{self, HandOffAck, HandOffFrame, WorkerCommand, worker_event};
@@ -67,6 +68,47 @@ async fn frames_that_cannot_be_used_are_answered_and_dropped() {
     let refused = hand_off(&member, "tiny-F32", vec![other]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("convention 2"));
+    still_works(member).await;
+}
+
+/// A frame whose checksum is right, of a set of `keys` keys per KV head.
+fn sound(request: u64, kv_heads: u32, keys: u32) -> HandOffFrame {
+    let set = SetHeader {
+        key: ChunkKey { request: RequestId(request), chunk_idx: 1, epoch: Epoch(0) },
+        layer: 0,
+        convention: 1,
+        kv: aqueduct_core::KvDtype::F32,
+        kv_heads,
+        head_dim: 8,
+        keys,
+        end: keys.max(8),
+    };
+    frame::split(&set, vec![0; set.payload_bytes() as usize].into()).unwrap().remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_with_a_right_checksum_are_not_believed_either() {
+    let member = member().await;
+    let refused = async |frame: HandOffFrame, why: &str| {
+        let acks = hand_off(&member, "tiny-F32", vec![frame]).await.unwrap();
+        assert_eq!(acks[0].verdict(), Verdict::Corrupt, "{why}");
+        assert!(acks[0].message.contains(why), "{}", acks[0].message);
+    };
+    refused(sound(1, 3, 0), "kv_heads = 3").await;
+    refused(sound(1, 2, 2), "positions").await; // twice position 0
+    refused(HandOffFrame { crc32: 1, ..sound(1, 2, 1) }, "checksum").await;
+    refused(HandOffFrame { keys: u32::MAX, ..sound(1, 2, 1) }, "checksum").await;
+    // Part 0 of a set of two parts, and the stream ends: nothing of it is kept.
+    let acks = hand_off(&member, "tiny-F32", vec![sound(1, 2, 40_000)]).await.unwrap();
+    assert!(acks.len() == 1 && acks[0].verdict() == Verdict::Ok, "{acks:?}");
+    // A set of a request that nobody knows waits for an assignment; a cancel frees it.
+    let acks = hand_off(&member, "tiny-F32", vec![sound(9, 2, 0)]).await.unwrap();
+    assert_eq!(acks[0].verdict(), Verdict::Ok);
+    assert!(member.stats().inbox_bytes > 0);
+    member.send(Command::Cancel { request: RequestId(9) }).await;
+    member.settle_empty().await;
+    let acks = hand_off(&member, "tiny-F32", vec![sound(9, 2, 0)]).await.unwrap();
+    assert_eq!(acks[0].verdict(), Verdict::Stale);
     still_works(member).await;
 }
 

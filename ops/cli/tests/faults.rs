@@ -1,0 +1,95 @@
+//! Workers that are killed while they work: the answer is the one without the fault.
+
+mod binary;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use binary::{Running, aqueduct, model, wait_for};
+use serde_json::Value;
+
+/// A worker at `address`; port 0 takes a free one.
+fn worker(address: &str) -> Running {
+    let args = ["worker", "--threads", "1", "--listen", address, "--model"];
+    Running::start(aqueduct().args(args).arg(model()))
+}
+
+/// Three workers and their coordinator.
+fn cluster() -> ([Running; 3], Running) {
+    let workers = [(); 3].map(|()| worker("127.0.0.1:0"));
+    let mut command = aqueduct();
+    command.args(["coordinator", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+    command.arg("--model").arg(model());
+    for worker in &workers {
+        command.args(["--worker", worker.address("url")]);
+    }
+    let coordinator = Running::start(&mut command);
+    (workers, coordinator)
+}
+
+/// Part of the book, long enough to be interrupted.
+fn prompt() -> String {
+    let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
+    book.chars().take(30_000).collect()
+}
+
+/// The tokens of the answer and their log probabilities; `fault` happens as soon as a few of
+/// the prompt's chunks are done.
+fn answer(coordinator: &Running, fault: impl FnOnce()) -> Vec<(Value, Value)> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, prompt()).unwrap();
+    let url = format!("http://{}", coordinator.address("grpc"));
+    let mut caller = aqueduct()
+        .args(["generate", "--server", &url, "--json", "--temperature", "0"])
+        .args(["--chunk", "64", "--local", "16", "--heavy", "16"])
+        .args(["--max-tokens", "6", "--deadline-seconds", "60", "--file"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut fault = Some(fault);
+    let mut tokens = Vec::new();
+    for line in BufReader::new(caller.stdout.take().unwrap()).lines() {
+        let row: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let number = |field: &str| row[field].as_u64().unwrap();
+        match row["event"].as_str().unwrap() {
+            "progress" if number("chunks_done") > 4 => {
+                if let Some(fault) = fault.take() {
+                    assert!(number("chunks_done") < number("chunk_count"), "too late: {row}");
+                    fault();
+                }
+            }
+            "token" => tokens.push((row["token"].clone(), row["logprob"].clone())),
+            _ => {}
+        }
+    }
+    assert!(caller.wait().unwrap().success());
+    assert!(fault.is_none() && tokens.len() == 6, "{tokens:?}");
+    tokens
+}
+
+#[test]
+fn a_killed_worker_changes_no_bit() {
+    let ([first, _second, _third], coordinator) = cluster();
+    let want = answer(&coordinator, || {});
+    assert_eq!(coordinator.metric("chunk_retries_total"), 0.0);
+    assert_eq!(answer(&coordinator, || drop(first)), want);
+    let retries = coordinator.metric("chunk_retries_total");
+    assert!(retries > 0.0 && retries < 60.0, "its chunks alone are done again: {retries}");
+    assert_eq!(answer(&coordinator, || {}), want, "with the workers that are left");
+}
+
+#[test]
+fn the_last_of_three_goes_on_and_a_restarted_one_takes_over() {
+    let ([first, second, third], coordinator) = cluster();
+    let want = answer(&coordinator, || {});
+    let address = first.address("address").to_owned();
+    assert_eq!(answer(&coordinator, || drop((first, second))), want);
+    let _again = worker(&address);
+    drop(third);
+    wait_for("the restarted worker to be the only one", || {
+        (coordinator.http("GET", "/health", "").0 == 200).then_some(())
+    });
+    assert_eq!(answer(&coordinator, || {}), want);
+}
