@@ -172,7 +172,8 @@ fn show(args: &DemoArgs, model: &Path, row: Row) -> anyhow::Result<()> {
     let picture = row.picture.display();
     let binary = std::env::args().next().unwrap_or_else(|| "aqueduct".to_owned());
     Ok(lines::say(&format!(
-        "\n\n{}\nwhat each layer kept: {picture}\nto go on: {binary} serve --model {} --workers {}\n",
+        "\n\n{}\nwhat each layer kept: {picture}\n\
+         to go on: {binary} serve --model {} --workers {}\n",
         table.render(),
         model.display(),
         args.workers,
