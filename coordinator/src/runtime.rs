@@ -33,12 +33,13 @@ pub enum StartError {
 }
 
 /// A running coordinator. Clones are the same one; it stops when the last of them, and of its
-/// requests' handles, is dropped.
+/// requests' handles, is dropped, or when it is told to.
 #[derive(Debug, Clone)]
 pub struct Coordinator {
     config: Arc<Config>,
     arrivals: mpsc::Sender<Arrival>,
     wished: Arc<Notify>,
+    stopping: Arc<Notify>,
     cluster: watch::Receiver<Cluster>,
     stats: watch::Receiver<Stats>,
 }
@@ -55,17 +56,19 @@ impl Coordinator {
         let (arrivals_sender, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
         let wished = Arc::new(Notify::new());
+        let stopping = Arc::new(Notify::new());
         let (cluster_sender, cluster) = watch::channel(known(&sessions));
         let (stats_sender, stats) = watch::channel(Stats::default());
         let outputs = Outputs { cluster: cluster_sender, stats: stats_sender };
         let event_loop = EventLoop::new(config.clone(), outputs, first_id());
-        let inputs = Inputs { arrivals, notices, wished: wished.clone() };
+        let inputs =
+            Inputs { arrivals, notices, wished: wished.clone(), stopping: stopping.clone() };
         tokio::spawn(event_loop.run(inputs));
         for (idx, session) in sessions.into_iter().enumerate() {
             session.spawn(WorkerId(idx as u32), notices_sender.clone());
         }
         let config = Arc::new(config);
-        Ok(Self { config, arrivals: arrivals_sender, wished, cluster, stats })
+        Ok(Self { config, arrivals: arrivals_sender, wished, stopping, cluster, stats })
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.
@@ -95,6 +98,13 @@ impl Coordinator {
         self.arrivals.send(arrival).await.map_err(|closed| gone(closed.to_string()))?;
         let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
         Ok(RequestHandle { request, reader, _arrivals: self.arrivals.clone() })
+    }
+
+    /// Ends this coordinator and all its clones: requests under way fail as unavailable, and
+    /// workers may go without being missed.
+    pub async fn stop(&self) {
+        self.stopping.notify_one();
+        self.arrivals.closed().await;
     }
 
     /// The model and the workers.

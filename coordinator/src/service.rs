@@ -61,10 +61,11 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     let watching = tokio::spawn(report_health(coordinator.clone(), health));
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let preparing = Semaphore::new(threads);
     let service = Service { coordinator, generator, model, preparing };
@@ -76,7 +77,9 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .add_service(service)
         .add_service(health_service)
-        .add_service(reflection)
+        .add_service(reflection().build_v1()?)
+        // The only version that gRPC's own Python and Go clients have long spoken.
+        .add_service(reflection().build_v1alpha()?)
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
         .await;
     watching.abort();

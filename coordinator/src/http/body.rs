@@ -1,6 +1,6 @@
 //! Reading a request's body: bounded in size, and in how long it may be silent.
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::StatusCode;
 use futures::StreamExt;
 
@@ -9,6 +9,14 @@ use super::{ApiError, ApiOptions};
 /// # Errors
 /// 413 for a body that is too long, 408 for one that does not come, 400 for one that breaks off.
 pub(super) async fn read(body: Body, options: &ApiOptions) -> Result<Vec<u8>, ApiError> {
+    // A declared length is refused before anybody sends it.
+    let too_long = || {
+        let message = format!("the body is over {} bytes", options.body_bytes_max);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    if body.size_hint().lower() > options.body_bytes_max as u64 {
+        return Err(too_long());
+    }
     let mut stream = body.into_data_stream();
     let mut bytes = Vec::new();
     loop {
@@ -21,8 +29,7 @@ pub(super) async fn read(body: Body, options: &ApiOptions) -> Result<Vec<u8>, Ap
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))
         })?;
         if bytes.len() + part.len() > options.body_bytes_max {
-            let message = format!("the body is over {} bytes", options.body_bytes_max);
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+            return Err(too_long());
         }
         bytes.extend_from_slice(&part);
     }

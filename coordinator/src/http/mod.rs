@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use aqueduct_core::{MemoryPolicy, limits};
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -134,8 +135,9 @@ async fn models(State(state): State<ApiState>) -> Response {
 
 async fn model(
     State(state): State<ApiState>,
-    Path(asked): Path<String>,
+    asked: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    let Path(asked) = asked.map_err(|error| ApiError::new(error.status(), error.body_text()))?;
     state.0.check_model(Some(&asked))?;
     Ok(axum::Json(state.0.model_entry()).into_response())
 }

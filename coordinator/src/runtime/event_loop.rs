@@ -32,6 +32,7 @@ pub(crate) struct Inputs {
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
     pub(crate) notices: mpsc::Receiver<(WorkerId, Notice)>,
     pub(crate) wished: Arc<Notify>,
+    pub(crate) stopping: Arc<Notify>,
 }
 
 /// What others see of it.
@@ -67,7 +68,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs until nobody can submit any more.
+    /// Runs until it is told to stop or nobody can submit any more.
     pub(crate) async fn run(mut self, mut inputs: Inputs) {
         loop {
             let deadline = self.next_deadline();
@@ -77,6 +78,7 @@ impl EventLoop {
                     None => break,
                 },
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
+                () = inputs.stopping.notified() => break,
                 () = inputs.wished.notified() => self.grant_wishes(),
                 () = tokio::time::sleep_until(deadline.into()) => {
                     self.step(Event::Tick { now_ms: self.now_ms() });

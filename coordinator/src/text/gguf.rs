@@ -54,6 +54,8 @@ pub struct GgufVocabulary {
     pub adds_bos: Option<bool>,
     /// Whether a text gets a space before its first word; SentencePiece only.
     pub adds_space: Option<bool>,
+    /// Positions that the model was made for.
+    pub max_positions: Option<u32>,
     /// The chat template.
     pub template: Option<String>,
 }
@@ -92,6 +94,8 @@ impl GgufVocabulary {
         let ends = ["eos_token_id", "eot_token_id"].into_iter().filter_map(field);
         let mut eos = ends.map(Field::u32).collect::<Result<Vec<_>, _>>()?;
         eos.dedup();
+        let family = gguf.get("general.architecture").map(Field::str).transpose()?;
+        let max_positions = family.and_then(|family| gguf.get(&format!("{family}.context_length")));
         Ok(Self {
             model: gguf.field("tokenizer.ggml.model")?.str()?.to_owned(),
             pre: field("pre").map(|pre| pre.str().map(str::to_owned)).transpose()?,
@@ -103,6 +107,7 @@ impl GgufVocabulary {
             eos,
             adds_bos: field("add_bos_token").map(Field::bool).transpose()?,
             adds_space: field("add_space_prefix").map(Field::bool).transpose()?,
+            max_positions: max_positions.map(Field::u32).transpose()?,
             template: gguf
                 .get("tokenizer.chat_template")
                 .map(|template| template.str().map(str::to_owned))
@@ -127,8 +132,8 @@ impl GgufVocabulary {
             tokenizer.with_post_processor(Some(begin_with(name, bos)?));
         }
         let model_tokens = Some(self.tokens.len() as u32);
-        let Self { bos, eos, template, .. } = self;
-        Ok(Vocabulary { tokenizer, bos, eos, model_tokens, template })
+        let Self { bos, eos, max_positions, template, .. } = self;
+        Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template })
     }
 
     fn validate(&self) -> Result<(), Refusal> {

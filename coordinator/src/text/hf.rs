@@ -34,9 +34,11 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
             eos.push(id);
         }
     }
-    let model_tokens = config["vocab_size"].as_u64().and_then(|rows| u32::try_from(rows).ok());
+    let number = |field: &str| config[field].as_u64().and_then(|value| u32::try_from(value).ok());
+    let model_tokens = number("vocab_size");
+    let max_positions = number("max_position_embeddings");
     let template = template(folder, &texts["chat_template"])?;
-    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, template })
+    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template })
 }
 
 /// Null when the file is not there.

@@ -18,6 +18,8 @@ pub struct Vocabulary {
     pub eos: Vec<TokenId>,
     /// Rows of the model's embedding, if the file says; larger ids are refused.
     pub model_tokens: Option<u32>,
+    /// Positions that the model was made for, if the file says; prompts must fit them.
+    pub max_positions: Option<u32>,
     /// The chat template, if the model has one.
     pub template: Option<String>,
 }
@@ -45,13 +47,14 @@ impl TextModel {
     /// # Errors
     /// A decoder or a template that is not supported.
     pub fn new(vocabulary: Vocabulary) -> Result<Self, TextError> {
-        let Vocabulary { tokenizer, bos, eos, model_tokens, template } = vocabulary;
+        let Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template } = vocabulary;
         let pieces = Pieces::new(&tokenizer)?;
         let name = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
         let (bos, eos_text) = (name(bos), name(eos.first().copied()));
         let template = ChatTemplate::new(template, bos, eos_text)?;
         let longest_piece = pieces.longest().max(1);
-        let prompt_tokens_max = limits::PROMPT_TOKENS_MAX;
+        let prompt_tokens_max =
+            max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);
         Ok(Self {
             tokenizer,
             pieces,

@@ -170,9 +170,9 @@ impl Cluster {
         })
     }
 
-    /// Ends the workers.
+    /// Ends the coordinator, and then the workers, which it does not miss any more.
     pub(crate) async fn stop(self) {
-        drop(self.coordinator);
+        self.coordinator.stop().await;
         drop(self.workers);
         futures::future::join_all(self.processes.into_iter().map(WorkerProcess::stop)).await;
     }

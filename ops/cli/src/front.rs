@@ -11,7 +11,7 @@ use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
 use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service;
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::Refusal;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -58,12 +58,8 @@ impl Front {
         model: &Path,
         doors: Doors,
     ) -> anyhow::Result<Self> {
-        let shape = coordinator.describe().model.map(|model| model.shape);
-        let positions = shape.map_or(0, |shape| shape.max_positions);
-        let most = if positions == 0 { limits::PROMPT_TOKENS_MAX } else { positions };
-        let text = TextModel::load(model)?.with_prompt_tokens_max(most);
         let generator = Generator {
-            text: Arc::new(text),
+            text: Arc::new(TextModel::load(model)?),
             runtime: Arc::new(coordinator.clone()),
             metrics: Arc::new(Metrics::default()),
         };

@@ -161,6 +161,7 @@ fn separate_processes_make_one_cluster() {
         command.args(["--worker", worker.address("url")]);
     }
     let coordinator = Running::start(&mut command);
+    coordinator.wait_until_ready();
     let prompt = "A man is rich in proportion to the number of things. ".repeat(8);
     workers.iter().for_each(|worker| pester(worker.address("address")));
     let apart = coordinator.complete(&prompt);

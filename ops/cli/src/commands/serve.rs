@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::front::{self, Doors, Front};
 use crate::{lines, loading};
 
-/// Printed once both addresses are bound and a worker is up.
+/// Printed once both addresses answer; `/health` says whether a worker is up.
 #[derive(Debug, Serialize)]
 struct Listening {
     event: &'static str,

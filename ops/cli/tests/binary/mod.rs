@@ -105,6 +105,11 @@ impl Running {
         stream
     }
 
+    /// Waits until a worker is up.
+    pub(crate) fn wait_until_ready(&self) {
+        wait_for("a worker", || (self.http("GET", "/health", "").0 == 200).then_some(()));
+    }
+
     /// A completion, which must go well.
     pub(crate) fn complete(&self, prompt: &str) -> Value {
         let body = serde_json::json!({ "prompt": prompt, "max_tokens": 4, "temperature": 0 });
