@@ -2,6 +2,7 @@
 
 use aqueduct_client::ClientError;
 use aqueduct_coordinator::submit::RequestError;
+use aqueduct_coordinator::text::TextError;
 use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
 use aqueduct_engine::LoadError;
@@ -23,7 +24,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
-    if cause.is::<Refusal>() || cause.is::<LoadError>() {
+    if cause.is::<Refusal>() || cause.is::<LoadError>() || cause.is::<TextError>() {
         return Some(USAGE);
     }
     if let Some(error) = cause.downcast_ref::<ClientError>() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::KvDtype;
+use aqueduct_core::{KvDtype, Refusal, limits};
 use aqueduct_engine::{LoadOptions, LoadProgress, Model, WeightDtype};
 use aqueduct_kernels::{Cpu, CpuOptions};
 
@@ -28,6 +28,7 @@ pub(crate) async fn load(args: &ModelArgs, threads: usize) -> anyhow::Result<Loa
 }
 
 fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
+    Refusal::unless_within("threads", threads, 0, limits::THREADS_MAX)?;
     let backend = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
     let threads = backend.threads();
     let options = LoadOptions {

@@ -19,9 +19,13 @@ pub(crate) fn token_ids(path: &Path) -> anyhow::Result<Vec<TokenId>> {
 
 fn parse_ids(text: &str) -> Result<Vec<TokenId>, Refusal> {
     let id = |(idx, word): (usize, &str)| {
-        let bound = format!("a token id, 0 to {}", TokenId::MAX);
-        word.parse().map_err(|_| Refusal::new(format!("tokens[{idx}]"), word, bound))
+        word.parse().map_err(|_| {
+            let bound = format!("a token id, 0 to {}, with white space around it", TokenId::MAX);
+            Refusal::new(format!("tokens[{idx}]"), word, bound)
+        })
     };
+    // Some editors begin a file with a byte order mark, which is no white space.
+    let text = text.trim_start_matches('\u{feff}');
     let ids: Vec<TokenId> =
         text.split_whitespace().enumerate().map(id).collect::<Result<_, _>>()?;
     if ids.is_empty() {
@@ -59,10 +63,12 @@ mod tests {
     #[test]
     fn ids_are_separated_by_white_space() {
         assert_eq!(parse_ids(" 1 2\n3\t4\r\n"), Ok(vec![1, 2, 3, 4]));
+        assert_eq!(parse_ids("\u{feff}1 2"), Ok(vec![1, 2]));
         let check = |text, field: &str| assert_eq!(parse_ids(text).unwrap_err().field, field);
         check("", "tokens");
         check(" \n", "tokens");
         check("1 x", "tokens[1]");
+        check("1,2", "tokens[0]");
         check("-1", "tokens[0]");
         check("99999999999", "tokens[0]");
     }

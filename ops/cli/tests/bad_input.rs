@@ -34,11 +34,15 @@ fn refused(model: &Path, tokens: &str, more: &[&str], code: i32, said: &[&str]) 
 #[test]
 fn wrong_tokens() {
     refused(&model(), "", &[], 2, &["tokens", "at least one"]);
+    refused(&model(), "1,2,3", &[], 2, &["tokens[0]", "1,2,3", "white space"]);
     refused(&model(), "1 two 3", &[], 2, &["tokens[1]", "two"]);
     refused(&model(), "1 2 4096", &[], 2, &["[2]", "4096", "below"]);
     refused(&model(), "1 2 4096", &["--link", "grpc"], 2, &["[2]", "4096", "below"]);
     let long = "1 ".repeat(65_537);
     refused(&model(), &long, &[], 2, &["65537", "65536"]);
+    // Logits of as many would not fit any memory; nothing may be set aside before the check.
+    let longest = "1 ".repeat((1 << 24) + 1);
+    refused(&model(), &longest, &[], 2, &["prompt_tokens = 16777217", "16777216"]);
 }
 
 #[test]
@@ -46,6 +50,7 @@ fn wrong_numbers() {
     refused(&model(), "1", &["--workers", "0"], 2, &["workers = 0", "between 1 and"]);
     refused(&model(), "1", &["--chunk", "0"], 2, &["chunk_tokens = 0", "between 1 and"]);
     refused(&model(), "1", &["--decay", "0"], 2, &["decay = 0", "above 0"]);
+    refused(&model(), "1", &["--threads", "1025"], 2, &["threads = 1025", "and 1024"]);
 }
 
 /// A copy of the shipped model that `change` may spoil.
@@ -86,6 +91,29 @@ fn wrong_models() {
             .unwrap();
     });
     refused(narrow.path(), "1", &[], 2, &["255"]);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = folder.path().join("tokens.txt");
+    std::fs::write(&prompt, "1 2 3").unwrap();
+    for out in [folder.path().to_owned(), folder.path().join("missing/logits.safetensors")] {
+        // No model: it would be asked for only after the place to write.
+        let flags = ["eval", "logits", "--model", "/nowhere", "--tokens-file"];
+        let output = aqueduct().args(flags).arg(&prompt).arg("--out").arg(&out).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("out = "), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_broken_tokenizer_is_wrong_input() {
+    let broken = spoiled(|folder| std::fs::write(folder.join("tokenizer.json"), "{").unwrap());
+    let output = aqueduct().args(["generate", "hi", "--model"]).arg(broken.path()).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("tokenizer.json"), "{}", stderr(&output));
 }
 
 #[test]

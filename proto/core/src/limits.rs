@@ -51,6 +51,8 @@ pub const VOCAB_MAX: u32 = 1 << 22;
 
 /// Workers in one cluster.
 pub const WORKERS_MAX: usize = 1024;
+/// Compute threads of one process.
+pub const THREADS_MAX: usize = 1024;
 /// Requests that wait for their turn before new ones are refused.
 pub const QUEUE_REQUESTS_DEFAULT: usize = 256;
 /// Commands a worker may hold before the coordinator waits.

@@ -1,10 +1,12 @@
 //! `aqueduct eval logits`: the logits of every token of a prompt, as a safetensors file.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
 use aqueduct_coordinator::submit::{Submission, Update};
+use aqueduct_core::Refusal;
 use aqueduct_core::work::Outputs;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde::Serialize;
@@ -31,6 +33,7 @@ struct Row {
 /// Wrong tokens or model, a worker that fails, a file that cannot be written.
 pub(crate) async fn run(args: EvalLogitsArgs) -> anyhow::Result<()> {
     let prompt = prompts::token_ids(&args.tokens_file)?;
+    check_writable(&args.out)?;
     let cluster = start(&args).await?;
     let submission = Submission {
         policy: args.policy.policy(),
@@ -57,6 +60,18 @@ pub(crate) async fn run(args: EvalLogitsArgs) -> anyhow::Result<()> {
         let Row { tokens, vocab, seconds, .. } = &row;
         let out = args.out.display();
         lines::say(&format!("{out}: logits [{tokens}, {vocab}] f32, {seconds:.2} s\n"))?;
+    }
+    Ok(())
+}
+
+/// Refuses a place that cannot be written before hours of work, not after. Leaves what is there,
+/// and nothing where nothing was.
+fn check_writable(out: &Path) -> Result<(), Refusal> {
+    let refused = |err| Refusal::new("out", out.display(), format!("a file to write: {err}"));
+    let is_new = !out.exists();
+    OpenOptions::new().append(true).create(true).open(out).map_err(refused)?;
+    if is_new {
+        std::fs::remove_file(out).map_err(refused)?;
     }
     Ok(())
 }
@@ -105,11 +120,13 @@ impl Logits {
 }
 
 async fn collect(cluster: &Cluster, submission: Submission) -> anyhow::Result<Logits> {
-    let mut logits = Logits::zeros(submission.prompt.len(), cluster.shape().vocab as usize);
-    let run = cluster.run(submission, |update| {
-        if let Update::Logits { start, logits: rows, .. } = update {
-            logits.fill(start, &rows);
-        }
+    let (tokens, vocab) = (submission.prompt.len(), cluster.shape().vocab as usize);
+    let mut logits = Logits::zeros(0, vocab);
+    let run = cluster.run(submission, |update| match update {
+        // Only now is it known that the prompt is within the bounds.
+        Update::Accepted { .. } => logits = Logits::zeros(tokens, vocab),
+        Update::Logits { start, logits: rows, .. } => logits.fill(start, &rows),
+        _ => {}
     });
     run.await?;
     Ok(logits)

@@ -23,6 +23,20 @@ pub(crate) struct Sources<'a> {
     pub(crate) names: &'static Names,
 }
 
+impl Sources<'_> {
+    /// Whether logits come from the embedding. A stored head that differs from it counts for
+    /// more than the configuration, as in transformers 5.
+    fn is_tied(&self) -> bool {
+        let Self { decoder, checkpoint, names } = self;
+        let bytes = |name| checkpoint.tensors.get(&format!("{name}.weight")).map(|it| it.bytes);
+        let own_head = bytes(names.head).filter(|&head| bytes(names.embed) != Some(head));
+        if decoder.tied && own_head.is_some() {
+            tracing::warn!(path = checkpoint.path, "tied by configuration, but has its own head");
+        }
+        decoder.tied && own_head.is_none()
+    }
+}
+
 /// Makes the model.
 pub(crate) fn assemble(
     sources: &Sources<'_>,
@@ -38,8 +52,10 @@ pub(crate) fn assemble(
         .map(|idx| assembler.layer(&format!("{}.{idx}", names.layer)))
         .collect::<Result<_, _>>()?;
     let final_norm = assembler.vector(&format!("{}.weight", names.final_norm), width)?;
-    let head =
-        if decoder.tied { embed.clone() } else { assembler.table(names.head, vocab, width)? };
+    let head = match sources.is_tied() {
+        true => embed.clone(),
+        false => assembler.table(names.head, vocab, width)?,
+    };
     assembler.skip_the_rest();
     let parts = ModelParts {
         shape: decoder.shape.clone(),

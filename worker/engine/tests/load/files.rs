@@ -48,6 +48,21 @@ fn every_container_makes_the_same_model() {
     assert_eq!(sharded.fingerprint(), whole.fingerprint());
 }
 
+#[test]
+fn a_head_of_its_own_counts_for_more_than_tying() {
+    let tied = changed(json!({ "tie_word_embeddings": true }));
+    let folder = |all: &[Tensor]| hf_folder(&tied).with("model.safetensors", safetensors(all));
+    let mut all = tensors();
+    let own = logits(&load(hf_folder(&config()).path()).unwrap());
+    assert_eq!(logits(&load(folder(&all).path()).unwrap()), own);
+
+    let head = all.pop().unwrap();
+    let without = logits(&load(folder(&all).path()).unwrap());
+    assert_ne!(without, own);
+    all.push(Tensor { data: all[0].data.clone(), ..head });
+    assert_eq!(logits(&load(folder(&all).path()).unwrap()), without);
+}
+
 /// Two shards; the index calls the second one `second`.
 fn sharded(all: &[Tensor], second: &str) -> Folder {
     let (a, b) = all.split_at(all.len() / 2);

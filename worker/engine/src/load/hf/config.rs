@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aqueduct_core::{ModelShape, Refusal};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::rope::{self, RopeFields};
@@ -23,10 +23,12 @@ struct Config {
     intermediate_size: u32,
     num_hidden_layers: u32,
     num_attention_heads: u32,
-    /// As many as `num_attention_heads`.
-    num_key_value_heads: Option<u32>,
-    /// `hidden_size / num_attention_heads`.
-    head_dim: Option<u32>,
+    /// Absent: as the family has it; null: as many as `num_attention_heads`.
+    #[serde(default, deserialize_with = "present")]
+    num_key_value_heads: Option<Option<u32>>,
+    /// Absent: as the family has it; null: `hidden_size / num_attention_heads`.
+    #[serde(default, deserialize_with = "present")]
+    head_dim: Option<Option<u32>>,
     #[serde(default = "silu")]
     hidden_act: String,
     #[serde(default)]
@@ -49,6 +51,11 @@ struct Config {
     quantization_config: Option<Value>,
     #[serde(flatten)]
     rope: RopeFields,
+}
+
+/// Tells null (`Some(None)`) from absent (`None`, the default).
+fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 fn silu() -> String {
@@ -85,7 +92,7 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         return Err(unsupported("quantization", name, "none (f32, f16 or bf16 weights)"));
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
-    let shape = config.shape().map_err(refused)?;
+    let shape = config.shape(family).map_err(refused)?;
     let rope = rope::rope(&config.rope, &shape).map_err(|error| match error {
         rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
         rope::RopeError::Malformed(what) => LoadError::malformed(path, what),
@@ -114,9 +121,15 @@ impl Config {
         }
     }
 
-    fn shape(&self) -> Result<ModelShape, Refusal> {
+    fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
         let heads = self.num_attention_heads;
-        let head_dim = match self.head_dim {
+        let family_kv_heads = match family {
+            Family::Llama => None,
+            Family::Mistral => Some(8),
+            Family::Qwen2 | Family::Qwen3 => Some(32),
+        };
+        let family_head_dim = (family == Family::Qwen3).then_some(128);
+        let head_dim = match self.head_dim.unwrap_or(family_head_dim) {
             Some(head_dim) => head_dim,
             None if heads == 0 || !self.hidden_size.is_multiple_of(heads) => {
                 let bound = format!("a multiple of num_attention_heads = {heads}");
@@ -129,7 +142,7 @@ impl Config {
             layers: self.num_hidden_layers,
             width: self.hidden_size,
             heads,
-            kv_heads: self.num_key_value_heads.unwrap_or(heads),
+            kv_heads: self.num_key_value_heads.unwrap_or(family_kv_heads).unwrap_or(heads),
             head_dim,
             ffn: self.intermediate_size,
             max_positions: self.max_position_embeddings,
@@ -249,10 +262,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_inferred() {
-        let shape = config(json!({})).shape().unwrap();
-        assert_eq!((shape.head_dim, shape.kv_heads, shape.max_positions), (8, 4, 0));
-        let odd = config(json!({ "num_attention_heads": 5 })).shape().unwrap_err();
+    fn what_is_absent_is_what_transformers_takes() {
+        let check = |family, changes: Value, want: (u32, u32)| {
+            let shape = config(changes).shape(family).unwrap();
+            assert_eq!((shape.kv_heads, shape.head_dim, shape.max_positions), (want.0, want.1, 0));
+        };
+        let (wide, null) = (
+            json!({ "hidden_size": 256, "num_attention_heads": 64 }),
+            json!({ "num_key_value_heads": null, "head_dim": null }),
+        );
+        check(Family::Llama, json!({}), (4, 8));
+        check(Family::Mistral, wide.clone(), (8, 4));
+        check(Family::Qwen2, wide.clone(), (32, 4));
+        check(Family::Qwen3, wide, (32, 128));
+        check(Family::Mistral, null.clone(), (4, 8));
+        check(Family::Qwen3, null, (4, 8));
+        let odd = config(json!({ "num_attention_heads": 5 })).shape(Family::Llama).unwrap_err();
         assert_eq!(odd.field, "hidden_size");
     }
 
@@ -260,7 +285,7 @@ mod tests {
     fn both_layouts_of_rope_are_read() {
         let rope = |changes: Value| {
             let config = config(changes);
-            rope::rope(&config.rope, &config.shape().unwrap()).ok()
+            rope::rope(&config.rope, &config.shape(Family::Llama).unwrap()).ok()
         };
         let old = rope(json!({
             "rope_theta": 5e5,
