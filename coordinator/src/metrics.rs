@@ -11,6 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::generation::Load;
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Outcome {
@@ -44,6 +46,7 @@ pub struct Metrics {
     requests: Family<OutcomeLabel, Counter>,
     running: Gauge,
     waiting: Gauge,
+    workers_up: Gauge,
 }
 
 impl Default for Metrics {
@@ -72,6 +75,7 @@ impl Metrics {
             requests: Family::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
+            workers_up: Gauge::default(),
         };
         metrics.register_times();
         metrics.register_counts();
@@ -107,6 +111,7 @@ impl Metrics {
         let gauges = [
             ("num_requests_running", "Requests being served", &self.running),
             ("num_requests_waiting", "Requests in the queue", &self.waiting),
+            ("workers_up", "Workers that take work", &self.workers_up),
         ];
         for (name, help, gauge) in gauges {
             self.registry.register(name, help, gauge.clone());
@@ -154,10 +159,16 @@ impl Metrics {
         }
     }
 
-    /// The OpenMetrics text of everything; `running` and `waiting` are how things stand now.
-    pub fn render(&self, running: usize, waiting: usize) -> String {
-        self.running.set(running as i64);
-        self.waiting.set(waiting as i64);
+    /// The OpenMetrics text of everything; `load` is how things stand now.
+    pub fn render(&self, load: &Load) -> String {
+        let now = [
+            (&self.running, load.running),
+            (&self.waiting, load.waiting),
+            (&self.workers_up, load.workers_up),
+        ];
+        for (gauge, count) in now {
+            gauge.set(count as i64);
+        }
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "metrics could not be written");
@@ -179,7 +190,7 @@ mod tests {
         metrics.first_token(Duration::from_millis(40));
         metrics.token(Some(Duration::from_millis(5)));
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
-        let text = metrics.render(3, 4);
+        let text = metrics.render(&Load { running: 3, waiting: 4, workers_up: 2, token_bytes: 10 });
         for line in [
             "time_to_first_token_seconds_count 1",
             "inter_token_latency_seconds_count 1",
@@ -187,6 +198,7 @@ mod tests {
             "request_prefill_time_seconds_count 1",
             "num_requests_running 3",
             "num_requests_waiting 4",
+            "workers_up 2",
             "prompt_tokens_total 100",
             "generation_tokens_total 1",
             "clamps_total 2",

@@ -28,8 +28,8 @@ pub trait Updates: Send {
 /// How the runtime stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Whether a request would find a worker.
-    pub ready: bool,
+    /// Workers that take work; without any, a request is refused.
+    pub workers_up: usize,
     /// Requests being served.
     pub running: usize,
     /// Requests in the queue.

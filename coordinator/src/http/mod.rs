@@ -144,18 +144,19 @@ async fn model(
 
 async fn health(State(state): State<ApiState>) -> Response {
     let load = state.0.generator.runtime.load();
-    let (status, text) = if load.ready {
+    let (status, text) = if load.workers_up > 0 {
         (StatusCode::OK, "ok")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "no worker is up")
     };
-    (status, axum::Json(json!({ "status": text }))).into_response()
+    let body = json!({ "status": text, "workers_up": load.workers_up });
+    (status, axum::Json(body)).into_response()
 }
 
 async fn metrics(State(state): State<ApiState>) -> Response {
     let generator = &state.0.generator;
     let load = generator.runtime.load();
-    let text = generator.metrics.render(load.running, load.waiting);
+    let text = generator.metrics.render(&load);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

@@ -23,7 +23,7 @@ impl Submit for Coordinator {
         let stats = self.stats();
         let token_bytes = |model: &ModelInfo| model.shape.kv_bytes(1, model.kv);
         Load {
-            ready: stats.workers_up > 0,
+            workers_up: stats.workers_up,
             running: stats.running,
             waiting: stats.queued,
             token_bytes: self.cluster.borrow().model.as_ref().map_or(0, token_bytes),

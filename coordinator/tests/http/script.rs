@@ -52,7 +52,7 @@ impl Submit for Script {
     }
 
     fn load(&self) -> Load {
-        Load { ready: true, running: 1, waiting: 2, token_bytes: 10 }
+        Load { workers_up: 1, running: 1, waiting: 2, token_bytes: 10 }
     }
 }
 

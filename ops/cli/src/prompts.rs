@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
+use aqueduct_coordinator::text::{TextError, TextModel};
 use aqueduct_core::{Refusal, TokenId};
 
 /// Walden, by Henry David Thoreau (1854): the demo's prompt and the bench's.
@@ -49,6 +50,15 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
     let text = String::from_utf8(bytes)
         .map_err(|error| Refusal::new("file", path.display(), format!("UTF-8 text: {error}")))?;
     Ok(text)
+}
+
+/// The model's tokeniser for whole texts, of which a command then takes as much as fits: they
+/// may be longer than any prompt.
+///
+/// # Errors
+/// A tokeniser that cannot be used.
+pub(crate) fn tokeniser(model: &Path) -> Result<TextModel, TextError> {
+    Ok(TextModel::load(model)?.with_prompt_tokens_max(TokenId::MAX))
 }
 
 /// `tokens` over and over, until there are `count` of them.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use aqueduct_coordinator::Config;
 use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
-use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::{PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
 
@@ -57,7 +56,7 @@ pub(crate) async fn run(args: BenchPrefillArgs) -> anyhow::Result<()> {
     // Opened first: a folder that is not there should not cost the time of measuring.
     let plot = args.plot.as_deref().map(create).transpose()?;
     let bench = Bench {
-        book: TextModel::load(&args.model.model)?.encode(prompts::BOOK, false)?,
+        book: prompts::tokeniser(&args.model.model)?.encode(prompts::BOOK, false)?,
         loaded: loading::load(&args.model, args.threads).await?,
         machine: Machine::look(),
         args,

@@ -54,7 +54,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
     let cluster = Cluster::embedded(&loaded, args.workers, config).await?;
     let front = Front::private(cluster.coordinator(), &model.model).await?;
-    let prompt = prompt(&TextModel::load(&model.model)?, &args, cluster.shape().max_positions)?;
+    let prompt = prompt(&prompts::tokeniser(&model.model)?, &args, cluster.shape().max_positions)?;
     if !args.json {
         let tokens = report::grouped(prompt.len() as u64);
         let workers = args.workers;

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use aqueduct_coordinator::submit::{Submission, Update};
-use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::work::{Outputs, RetainedMass};
 use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
@@ -44,7 +43,7 @@ struct Row {
 /// A text that is too short, a model that is wrong, a worker that fails.
 pub(crate) async fn run(args: EvalPplArgs) -> anyhow::Result<()> {
     let policies = policies(&args)?;
-    let text = TextModel::load(&args.model.model)?.with_prompt_tokens_max(u32::MAX);
+    let text = prompts::tokeniser(&args.model.model)?;
     let begin = text.begin()?;
     let tokens = text.encode(&prompts::text(&args.text)?, false)?;
     let windows = windows(&begin, &tokens, args.context_tokens, args.windows)?;
