@@ -57,7 +57,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), Refusal> {
         Refusal::unless_within("chunk_tokens", self.chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
         Refusal::unless_within("batch_tokens", self.batch_tokens, 1, limits::PROMPT_TOKENS_MAX)?;
-        let most = limits::COMMANDS_MAX / 4;
+        let most = limits::COMMANDS_MAX / 8;
         Refusal::unless_within("running_requests", self.running_requests, 1, most)?;
         self.policy.validate()
     }
@@ -65,9 +65,10 @@ impl Config {
     pub(crate) fn plan_limits(&self) -> aqueduct_plan::Limits {
         aqueduct_plan::Limits {
             batch_tokens: self.batch_tokens,
-            // Each chunk is at most an assignment, a redirection, a confirmation and a
-            // cancellation, so a worker that reads its commands always has room for them.
-            batch_chunks: limits::COMMANDS_MAX / 4,
+            // Even when a worker's loss has every chunk assigned again, each is at most two
+            // assignments and redirections, a confirmation and a cancellation: a worker that
+            // reads its commands always has room for them.
+            batch_chunks: limits::COMMANDS_MAX / 8,
             queued_requests: self.queued_requests,
             running_requests: self.running_requests,
             retries: self.retries,

@@ -113,7 +113,7 @@ impl Plan {
         }
         if self.up().is_empty() {
             for id in self.queue.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
-                self.fail(id, no_worker());
+                self.fail(id, Failure::no_worker());
             }
         }
     }
@@ -121,7 +121,7 @@ impl Plan {
     fn submit(&mut self, request: RequestId, job: Job) {
         let queued = self.queue.len();
         let failure = if self.up().is_empty() {
-            no_worker()
+            Failure::no_worker()
         } else if queued >= self.limits.queued_requests && !self.may_admit() {
             Failure::Busy { queued }
         } else {
@@ -232,7 +232,7 @@ impl Plan {
         let id = self.running[pos].id;
         let mut places = self.up();
         if places.is_empty() {
-            return self.fail(id, no_worker());
+            return self.fail(id, Failure::no_worker());
         }
         places.retain(|worker| !self.running[pos].left.contains(worker));
         if places.is_empty() {
@@ -278,22 +278,36 @@ impl Plan {
     /// Assigns what may be assigned now, in the total order, and admits from the queue.
     fn dispatch(&mut self) {
         let mut pos = 0;
-        loop {
-            if pos == self.running.len() && !self.admit() {
-                return;
-            }
-            let window = self.window(&self.running[pos]);
-            while let Some(idx) = self.running[pos].next_chunk(window) {
-                if self.is_full() && self.running[pos].is_first_try(idx) {
-                    return; // What is in flight is earlier in the order, so it ends.
-                }
-                self.assign(pos, idx);
-                self.line_up_behind(pos, idx);
-            }
+        while pos < self.running.len() || self.admit() {
+            self.dispatch_chunks(pos);
             if !self.running[pos].all_dispatched() {
                 return;
             }
             pos += 1;
+        }
+    }
+
+    /// Assigns the chunks of one request that may be assigned now.
+    fn dispatch_chunks(&mut self, pos: usize) {
+        let chunk_tokens = self.running[pos].job.grid.chunk_tokens();
+        let window = (self.limits.batch_tokens / chunk_tokens).max(1) as usize;
+        // Per worker, the first chunk that is done again there in front of later ones.
+        let mut redone = BTreeMap::new();
+        while let Some(idx) = self.running[pos].next_chunk(window) {
+            let first_try = self.running[pos].is_first_try(idx);
+            if first_try && self.is_full() {
+                break; // What is in flight is earlier in the order, so it ends.
+            }
+            let worker = self.running[pos].worker(idx);
+            if !first_try && !self.running_behind(pos, idx, worker).is_empty() {
+                redone.entry(worker).or_insert(idx);
+            }
+            self.assign(pos, idx);
+        }
+        // Once for each worker, so that a loss costs commands in proportion to what is in
+        // flight and not to its square.
+        for (worker, idx) in redone {
+            self.line_up_behind(pos, idx, worker);
         }
     }
 
@@ -314,10 +328,6 @@ impl Plan {
         true
     }
 
-    fn window(&self, request: &Request) -> usize {
-        (self.limits.batch_tokens / request.job.grid.chunk_tokens()).max(1) as usize
-    }
-
     fn is_full(&self) -> bool {
         let in_flight: usize = self.running.iter().map(|request| request.in_flight).sum();
         in_flight >= self.limits.batch_chunks
@@ -333,20 +343,23 @@ impl Plan {
         self.commands.push(Command::Assign { worker, key, span, next });
     }
 
-    /// Assigns again whatever the worker of chunk `idx` has of the chunks after it in the
-    /// total order, so that it stands behind it.
-    fn line_up_behind(&mut self, pos: usize, idx: usize) {
-        if self.running[pos].is_first_try(idx) {
-            return; // Nothing later has been dispatched yet.
-        }
-        let worker = self.running[pos].worker(idx);
-        for later_pos in pos..self.running.len() {
+    /// What `worker` has of the chunks after chunk `idx` in the total order, in that order:
+    /// requests by their place in `running`, and chunks.
+    fn running_behind(&self, pos: usize, idx: usize, worker: WorkerId) -> Vec<(usize, usize)> {
+        let of = |(later_pos, request): (usize, &Request)| {
             let first = if later_pos == pos { idx + 1 } else { 0 };
-            for later in self.running[later_pos].running_on(worker, first) {
-                self.running[later_pos].move_to(later, worker);
-                self.redirect_to(later_pos, later);
-                self.assign(later_pos, later);
-            }
+            let chunks = request.running_on(worker, first);
+            chunks.into_iter().map(move |later| (later_pos, later)).collect::<Vec<_>>()
+        };
+        self.running.iter().enumerate().skip(pos).flat_map(of).collect()
+    }
+
+    /// Assigns all of that again, so that it stands behind chunk `idx`.
+    fn line_up_behind(&mut self, pos: usize, idx: usize, worker: WorkerId) {
+        for (later_pos, later) in self.running_behind(pos, idx, worker) {
+            self.running[later_pos].move_to(later, worker);
+            self.redirect_to(later_pos, later);
+            self.assign(later_pos, later);
         }
     }
 
@@ -384,8 +397,4 @@ impl Plan {
     fn up(&self) -> Vec<WorkerId> {
         self.workers.iter().filter(|(_, worker)| worker.up).map(|(id, _)| *id).collect()
     }
-}
-
-fn no_worker() -> Failure {
-    Failure::Unavailable("no worker is up".into())
 }

@@ -232,3 +232,9 @@ pub enum Failure {
         message: String,
     },
 }
+
+impl Failure {
+    pub(crate) fn no_worker() -> Self {
+        Self::Unavailable("no worker is up".into())
+    }
+}

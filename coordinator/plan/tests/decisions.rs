@@ -377,3 +377,18 @@ fn a_lost_home_ends_the_request() {
          = r2 finished",
     );
 }
+
+#[test]
+fn a_loss_costs_commands_in_proportion_to_what_is_in_flight() {
+    let in_flight = 64;
+    let limits = Limits { batch_tokens: in_flight * CHUNK_TOKENS, ..LIMITS };
+    let mut plan = Plan::new(limits);
+    for line in ["up w0", "up w1", "up w2", "submit r1 10000"] {
+        plan.step(event(line));
+    }
+    for line in ["down w0", "down w1"] {
+        let commands = plan.step(event(line));
+        let most = 5 * in_flight as usize;
+        assert!(commands.len() <= most, "{line}: {} commands", commands.len());
+    }
+}

@@ -38,7 +38,7 @@ fn wait_for_workers(coordinator: &Running, up: u32) {
 /// Part of the book, long enough to be interrupted.
 fn prompt() -> String {
     let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
-    book.chars().take(30_000).collect()
+    book.chars().take(120_000).collect()
 }
 
 /// The tokens of the answer and their log probabilities; `fault` happens as soon as a few of
