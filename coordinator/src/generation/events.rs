@@ -28,15 +28,6 @@ pub enum TextEvent {
     },
     /// The prefill went on.
     Progress(PrefillProgress),
-    /// Logits of prompt tokens, `[rows, vocab]`.
-    Logits {
-        /// Position of the first row.
-        start: u32,
-        /// Number of rows.
-        rows: u32,
-        /// `[rows, vocab]`.
-        logits: Vec<f32>,
-    },
     /// Log probabilities of prompt tokens from `start` on; chunks in any order.
     PromptLogprobs {
         /// Position of the first entry.

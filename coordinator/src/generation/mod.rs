@@ -165,9 +165,7 @@ impl Generation {
                 self.queue.push_back(TextEvent::Accepted { request, chunk_count });
             }
             Update::Progress(progress) => self.queue.push_back(TextEvent::Progress(progress)),
-            Update::Logits { start, rows, logits } => {
-                self.queue.push_back(TextEvent::Logits { start, rows, logits });
-            }
+            Update::Logits { .. } => {} // no text API asks for them
             Update::PromptLogprobs { start, entries } => {
                 self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
             }

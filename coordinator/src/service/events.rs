@@ -79,7 +79,7 @@ impl Narrator {
                 Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text })
             }
             // The summary has the prefill's figures; nobody asks for logits over gRPC.
-            TextEvent::Prefilled | TextEvent::Logits { .. } => return None,
+            TextEvent::Prefilled => return None,
         })
     }
 
