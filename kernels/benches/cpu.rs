@@ -208,7 +208,7 @@ fn peak(cpu: &Cpu) -> f64 {
             }
         });
     });
-    let lanes = if isa == IsaLevel::Avx512 { 16 } else { 8 };
+    let lanes = if isa >= IsaLevel::Avx512 { 16 } else { 8 };
     (threads * threads * STEPS * CHAINS * lanes * 2) as f64 / seconds
 }
 
@@ -219,7 +219,7 @@ const CHAINS: usize = 12;
 fn burst(isa: IsaLevel, steps: usize) -> f32 {
     match isa {
         // SAFETY: a `Cpu` of that level exists, so the processor has it.
-        IsaLevel::Avx512 => unsafe { burst_avx512(steps) },
+        _ if isa >= IsaLevel::Avx512 => unsafe { burst_avx512(steps) },
         // SAFETY: as above; for the portable level the processor may lack it, and is asked.
         _ if IsaLevel::Avx2.is_available() => unsafe { burst_avx2(steps) },
         _ => f32::NAN,

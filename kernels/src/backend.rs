@@ -1,4 +1,15 @@
 //! The interface of a compute device, about this system and not about tensors in general.
+//!
+//! # Precision
+//! What a weight or a key is stored as is what it is multiplied as, on every backend and on
+//! every instruction set, so that an answer does not depend on the machine by more than the
+//! order of its sums:
+//! - f32: both factors are f32.
+//! - bf16: the other factor (an activation, a query, and the probability beside a bf16 value)
+//!   is rounded to bf16, to nearest even, before it is multiplied.
+//!
+//! Products are summed in f32. Hidden states, norms, rotations, the softmax, l, masses and
+//! scores stay f32 always. A backend may keep more than bf16 of a probability, never less.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

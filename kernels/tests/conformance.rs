@@ -12,6 +12,18 @@ fn cpu(isa: aqueduct_kernels::IsaLevel, threads: usize) -> aqueduct_kernels::Cpu
     aqueduct_kernels::Cpu::new(options).expect("a few threads can be started")
 }
 
+mod cpu_amx {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Amx, 2));
+}
+
+mod cpu_avx512bf16 {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx512Bf16, 2));
+}
+
+mod cpu_avx512vnni {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx512Vnni, 2));
+}
+
 mod cpu_avx512 {
     aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx512, 2));
 }

@@ -4,7 +4,7 @@ use super::simd::{Kernel, portable};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2, avx512};
 
-/// Instruction sets that kernels are compiled for, weakest first.
+/// Instruction sets that kernels are compiled for, weakest first; each has those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaLevel {
     /// What the target always has: SSE2 on x86-64, NEON on AArch64.
@@ -13,16 +13,37 @@ pub enum IsaLevel {
     Avx2,
     /// AVX-512F, BW, VL and DQ.
     Avx512,
+    /// AVX-512 VNNI as well: products of eight-bit integers.
+    Avx512Vnni,
+    /// AVX-512 BF16 as well: products of bf16.
+    Avx512Bf16,
+    /// AMX tiles as well, with products of bf16 and of eight-bit integers.
+    Amx,
 }
 
 impl IsaLevel {
+    /// All of them, weakest first.
+    pub const ALL: [Self; 6] =
+        [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Vnni, Self::Avx512Bf16, Self::Amx];
+
+    /// The word for it: what a user writes and what is reported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512vnni",
+            Self::Avx512Bf16 => "avx512bf16",
+            Self::Amx => "amx",
+        }
+    }
+
     /// Whether this processor has it.
+    #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
                 Self::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -30,15 +51,61 @@ impl IsaLevel {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx512Vnni => {
+                Self::Avx512.is_available() && is_x86_feature_detected!("avx512vnni")
+            }
+            Self::Avx512Bf16 => {
+                Self::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512bf16")
+            }
+            Self::Amx => Self::Avx512Bf16.is_available() && super::amx::is_enabled(),
         }
+    }
+
+    /// Whether this processor has it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Self::Portable
     }
 
     /// All that this processor has, weakest first.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|level| level.is_available())
+        Self::ALL.into_iter().filter(|level| level.is_available())
     }
+
+    /// Whether it is faster here than those before it. Intel's processors split the bf16
+    /// product into slow steps outside of AMX (a third of the rate of f32); AMD's do not.
+    fn pays(self) -> bool {
+        self != Self::Avx512Bf16 || is_amd()
+    }
+}
+
+impl std::fmt::Display for IsaLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for IsaLevel {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.as_str() == word)
+            .ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::as_str).join(", ")))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    let leaf = std::arch::x86_64::__cpuid(0);
+    let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+    vendor.as_flattened() == b"AuthenticAMD"
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_amd() -> bool {
+    false
 }
 
 /// An instruction set that was found to be there.
@@ -51,9 +118,10 @@ impl Isa {
         level.is_available().then_some(Self(level))
     }
 
-    /// The best that this processor has.
+    /// The fastest that this processor has.
     pub(crate) fn best() -> Self {
-        Self(IsaLevel::available().next_back().unwrap_or(IsaLevel::Portable))
+        let fastest = IsaLevel::available().rfind(|level| level.pays());
+        Self(fastest.unwrap_or(IsaLevel::Portable))
     }
 
     /// All that this processor has.
@@ -67,16 +135,38 @@ impl Isa {
         self.0
     }
 
-    /// Runs `kernel` compiled for this instruction set.
+    /// Runs `kernel` compiled for this instruction set, or for the best before it that has
+    /// vectors of its own.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Out {
         match self.0 {
-            // SAFETY: an `Isa` is only made of a level that the processor has.
+            // SAFETY: an `Isa` is only made of a level that the processor has, and a level
+            // has those before it.
             #[cfg(target_arch = "x86_64")]
-            IsaLevel::Avx512 => unsafe { avx512::enter(kernel) },
+            level if level >= IsaLevel::Avx512 => unsafe { avx512::enter(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             IsaLevel::Avx2 => unsafe { avx2::enter(kernel) },
             _ => portable::enter(kernel),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_back() {
+        for level in IsaLevel::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        let refusal = "must be one of portable, avx2, avx512, avx512vnni, avx512bf16, amx";
+        assert_eq!("sse9".parse::<IsaLevel>(), Err(refusal.to_owned()));
+    }
+
+    #[test]
+    fn the_best_is_there() {
+        assert!(Isa::best().level().is_available());
+        assert!(IsaLevel::available().is_sorted());
     }
 }

@@ -3,6 +3,8 @@
 //! Bits depend neither on the number of threads nor on the rows beside a row: every element
 //! of a result is summed by one task in one order (see `tile.rs`).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attend;
 mod exp;
 mod gemm;
@@ -42,7 +44,7 @@ pub struct CpuOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
     /// A forced instruction set that is not there.
-    #[error("isa = {0:?}: this processor does not have it")]
+    #[error("isa = {0}: this processor does not have it")]
     Isa(IsaLevel),
     /// Threads could not be started.
     #[error("threads = {threads}: {source}")]

@@ -29,7 +29,7 @@ pub(crate) async fn load(args: &ModelArgs, threads: usize) -> anyhow::Result<Loa
 
 fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
     Refusal::unless_within("threads", threads, 0, limits::THREADS_MAX)?;
-    let backend = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
+    let backend = Cpu::new(CpuOptions { threads, isa: args.isa.isa })?;
     let threads = backend.threads();
     let options = LoadOptions {
         kv: match args.kv {

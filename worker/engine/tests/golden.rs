@@ -201,7 +201,7 @@ fn the_reference_backend_reproduces_the_oracle() {
 
 #[test]
 fn the_cpu_backend_reproduces_the_oracle_on_every_path() {
-    for level in [IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::Avx512] {
+    for level in IsaLevel::ALL {
         match Cpu::new(CpuOptions { threads: 2, isa: Some(level) }) {
             Ok(cpu) => check(Arc::new(cpu)),
             Err(missing) => println!("skipped: {missing}"),

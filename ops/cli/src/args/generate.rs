@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ClusterArgs, PolicyArgs};
+use super::{ClusterArgs, IsaArg, PolicyArgs};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -30,6 +30,8 @@ pub(crate) struct GenerateArgs {
     /// Run workers in this process on this model: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH", conflicts_with = "server")]
     pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) isa: IsaArg,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]

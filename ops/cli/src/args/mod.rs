@@ -16,7 +16,7 @@ pub(crate) use bench::{BenchCommand, BenchPrefillArgs};
 pub(crate) use cluster::{ClusterArgs, Link};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
-pub(crate) use model::{ModelArgs, WeightsArg};
+pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
 pub(crate) use policy::{BudgetArgs, PolicyArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, ServeArgs, WorkerArgs};
 
@@ -93,6 +93,8 @@ pub(crate) struct DemoArgs {
     /// the sources]
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) isa: IsaArg,
     /// Folder for the picture of what was remembered
     #[arg(long, value_name = "DIR", default_value = "out")]
     pub(crate) out: PathBuf,
@@ -114,6 +116,8 @@ pub(crate) struct DoctorArgs {
     /// A model to load and check: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) isa: IsaArg,
     /// Print JSON Lines
     #[arg(long)]
     pub(crate) json: bool,

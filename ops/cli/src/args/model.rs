@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aqueduct_core::KvDtype;
+use aqueduct_kernels::IsaLevel;
 use clap::{Args, ValueEnum};
 
 /// The model of an embedded cluster or a worker.
@@ -18,6 +19,24 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DTYPE", hide_possible_values = true,
           value_enum, default_value_t = WeightsArg::Auto)]
     pub(crate) weights: WeightsArg,
+    #[command(flatten)]
+    pub(crate) isa: IsaArg,
+}
+
+impl ModelArgs {
+    /// The model at `path`, held as it is unless somebody says otherwise.
+    pub(crate) fn plain(path: PathBuf, isa: IsaArg) -> Self {
+        Self { model: path, kv: KvDtype::Bf16, weights: WeightsArg::Auto, isa }
+    }
+}
+
+/// Which of its instruction sets the processor computes with.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct IsaArg {
+    /// Instruction set to compute with instead of the fastest that the processor has:
+    /// portable, avx2, avx512, avx512vnni, avx512bf16 or amx
+    #[arg(long, value_name = "ISA", env = "AQUEDUCT_ISA", hide_env_values = true)]
+    pub(crate) isa: Option<IsaLevel>,
 }
 
 /// How weights are held.

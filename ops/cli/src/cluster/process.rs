@@ -43,6 +43,7 @@ impl WorkerProcess {
             .arg(&model.model)
             .args(["--kv", model.kv.as_str(), "--weights", model.weights.as_str()])
             .args(["--threads", &threads.to_string()])
+            .args(model.isa.isa.iter().flat_map(|isa| ["--isa", isa.as_str()]))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_core::{KvDtype, Refusal, TokenId, limits};
+use aqueduct_core::{Refusal, TokenId, limits};
 use futures::StreamExt;
 use serde::Serialize;
 
-use crate::args::{DemoArgs, ModelArgs, WeightsArg};
+use crate::args::{DemoArgs, ModelArgs};
 use crate::cluster::{self, Cluster};
 use crate::events;
 use crate::front::Front;
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
         Some(model) => model.clone(),
         None => shipped_model()?,
     };
-    let model = ModelArgs { model, kv: KvDtype::Bf16, weights: WeightsArg::Auto };
+    let model = ModelArgs::plain(model, args.isa);
     let loaded = loading::load(&model, 0).await?;
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
     let cluster = Cluster::embedded(&loaded, args.workers, config).await?;

@@ -7,7 +7,7 @@ use aqueduct_core::KvDtype;
 use aqueduct_kernels::{Cpu, CpuOptions, IsaLevel};
 use serde::Serialize;
 
-use crate::args::{DoctorArgs, ModelArgs, WeightsArg};
+use crate::args::{DoctorArgs, IsaArg, ModelArgs};
 use crate::machine::{self, Machine};
 use crate::{lines, loading, report};
 
@@ -38,27 +38,26 @@ enum Finding {
 /// # Errors
 /// What is wrong with the model.
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<()> {
-    show(&look_at_machine()?, args.json)?;
+    show(&look_at_machine(args.isa)?, args.json)?;
     if let Some(model) = &args.model {
-        show(&look_at_model(model).await?, args.json)?;
+        show(&look_at_model(model, args.isa).await?, args.json)?;
     }
     Ok(())
 }
 
-fn look_at_machine() -> anyhow::Result<Finding> {
-    let cpu = Cpu::new(CpuOptions::default())?;
-    let name = |level: IsaLevel| format!("{level:?}").to_lowercase();
+fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
+    let cpu = Cpu::new(CpuOptions { isa: isa.isa, ..CpuOptions::default() })?;
     Ok(Finding::Machine {
         machine: Machine::look(),
-        instruction_set: name(cpu.isa()),
-        instruction_sets: IsaLevel::available().map(name).collect(),
+        instruction_set: cpu.isa().to_string(),
+        instruction_sets: IsaLevel::available().map(|level| level.to_string()).collect(),
         threads: cpu.threads(),
         commit: machine::COMMIT,
     })
 }
 
-async fn look_at_model(path: &Path) -> anyhow::Result<Finding> {
-    let args = ModelArgs { model: path.into(), kv: KvDtype::Bf16, weights: WeightsArg::Auto };
+async fn look_at_model(path: &Path, isa: IsaArg) -> anyhow::Result<Finding> {
+    let args = ModelArgs::plain(path.into(), isa);
     let model = loading::load(&args, 0).await?.model;
     let text = TextModel::load(path)?;
     let shape = model.shape();

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
-use aqueduct_core::{KvDtype, Refusal};
+use aqueduct_core::Refusal;
 use futures::StreamExt;
 
-use crate::args::{GenerateArgs, ModelArgs, WeightsArg};
+use crate::args::{GenerateArgs, ModelArgs};
 use crate::cluster::{self, Cluster};
 use crate::events::{self, Row};
 use crate::front::Front;
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
 }
 
 async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster, Front)> {
-    let model = ModelArgs { model: model.into(), kv: KvDtype::Bf16, weights: WeightsArg::Auto };
+    let model = ModelArgs::plain(model.into(), args.isa);
     let loaded = loading::load(&model, args.cluster.threads).await?;
     let config = cluster::config(args.cluster.workers, args.policy.budget.chunk_tokens);
     let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
