@@ -32,6 +32,10 @@ mod cpu_avx2 {
     aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx2, 1));
 }
 
+mod cpu_neon {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Neon, 2));
+}
+
 mod cpu_portable {
     aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Portable, 2));
 }

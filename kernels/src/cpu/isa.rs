@@ -1,14 +1,19 @@
 //! Which instructions this processor has, found at run time.
 
+#[cfg(target_arch = "aarch64")]
+use super::simd::neon;
 use super::simd::{Kernel, portable};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2, avx512};
 
-/// Instruction sets that kernels are compiled for, weakest first; each has those before it.
+/// Instruction sets that kernels are compiled for, weakest first; each of a kind of
+/// processor has those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaLevel {
-    /// What the target always has: SSE2 on x86-64, NEON on AArch64.
+    /// Plain Rust on what the target always has: SSE2 on x86-64.
     Portable,
+    /// NEON, of AArch64.
+    Neon,
     /// AVX2 and FMA.
     Avx2,
     /// AVX-512F, BW, VL and DQ.
@@ -23,13 +28,21 @@ pub enum IsaLevel {
 
 impl IsaLevel {
     /// All of them, weakest first.
-    pub const ALL: [Self; 6] =
-        [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Vnni, Self::Avx512Bf16, Self::Amx];
+    pub const ALL: [Self; 7] = [
+        Self::Portable,
+        Self::Neon,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Avx512Vnni,
+        Self::Avx512Bf16,
+        Self::Amx,
+    ];
 
     /// The word for it: what a user writes and what is reported.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Vnni => "avx512vnni",
@@ -43,6 +56,7 @@ impl IsaLevel {
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
+            Self::Neon => false,
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             Self::Avx512 => {
                 Self::Avx2.is_available()
@@ -64,7 +78,7 @@ impl IsaLevel {
     /// Whether this processor has it.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_available(self) -> bool {
-        self == Self::Portable
+        self == Self::Portable || (self == Self::Neon && cfg!(target_arch = "aarch64"))
     }
 
     /// All that this processor has, weakest first.
@@ -146,6 +160,9 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             IsaLevel::Avx2 => unsafe { avx2::enter(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            IsaLevel::Neon => unsafe { neon::enter(kernel) },
             _ => portable::enter(kernel),
         }
     }
@@ -160,7 +177,7 @@ mod tests {
         for level in IsaLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
-        let refusal = "must be one of portable, avx2, avx512, avx512vnni, avx512bf16, amx";
+        let refusal = "must be one of portable, neon, avx2, avx512, avx512vnni, avx512bf16, amx";
         assert_eq!("sse9".parse::<IsaLevel>(), Err(refusal.to_owned()));
     }
 
