@@ -193,7 +193,7 @@ fn scene(heads: usize, head_dim: usize, tokens: usize, past: Option<usize>) -> (
         KvHeads::from_f32(kv_heads, count, head_dim, &data, KvDtype::Bf16)
     };
     let positions: Vec<u32> = (0..count as u32).collect();
-    let keys = Keys { positions: positions.repeat(kv_heads), k: array(), v: array() };
+    let keys = Keys::new(positions.repeat(kv_heads), array(), array());
     (q, keys, past.unwrap_or(0) as u32)
 }
 

@@ -4,6 +4,7 @@
 //! in f64 that shares no code with any backend. A check panics with the comparator's words.
 
 pub mod attention;
+pub mod cells;
 pub mod chains;
 pub mod layers;
 pub mod mass;
@@ -35,6 +36,7 @@ macro_rules! conformance_tests {
             attention::kv_dtypes,
             attention::model_sliding_window,
             attention::lengths_around_a_tile,
+            cells::scattered_cells_give_the_same_bits,
             mass::column_sums_match_a_manual_sum,
             mass::a_row_spends_exactly_one_per_query_head,
             mass::a_row_that_saw_nothing_spends_nothing,
@@ -80,6 +82,7 @@ mod tests {
         let list = include_str!("conformance.rs");
         let groups = [
             ("attention", include_str!("conformance/attention.rs")),
+            ("cells", include_str!("conformance/cells.rs")),
             ("chains", include_str!("conformance/chains.rs")),
             ("layers", include_str!("conformance/layers.rs")),
             ("mass", include_str!("conformance/mass.rs")),

@@ -16,6 +16,7 @@
 //! - Results do not depend on how many threads computed them.
 
 pub mod backend;
+pub mod cells;
 pub mod compare;
 pub mod conformance;
 pub mod cpu;
@@ -29,6 +30,7 @@ pub mod tensor;
 pub mod weights;
 
 pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
 pub use mapped::MappedFile;
 pub use memory::{Keys, MemorySet, Ranking, Selection};

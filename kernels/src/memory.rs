@@ -1,34 +1,68 @@
 //! The memory set of one layer, and the choice of what it keeps.
 
-use crate::tensor::{KvDtype, KvHeads};
+use std::borrow::Cow;
+
+use crate::cells::HeadRows;
+use crate::tensor::{KvData, KvDtype, KvHeads};
 
 /// Keys with their values, per KV head, ascending by position: a block's own keys or a
 /// memory set. Every KV head has the same number of keys, not the same keys.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Rows of `k` and `v` are cells. Decode steps give an evicted key's cell to the new key and
+/// leave room behind the last one, so that a step moves one row: [`rows`](Self::rows) finds a
+/// key's row. It is a form in memory only: sets that lie differently and hold the same keys
+/// are equal, and [`in_order`](Self::in_order) is what leaves a process.
+#[derive(Debug, Clone)]
 pub struct Keys {
     /// `[kv_heads, keys]`: absolute positions, ascending within each KV head.
     pub positions: Vec<u32>,
-    /// `[kv_heads, keys, head_dim]`, rotated at those positions.
+    /// `[kv_heads, cells, head_dim]`, rotated at those positions; at least as many cells as
+    /// keys, of which the first `keys` are in use.
     pub k: KvHeads,
-    /// `[kv_heads, keys, head_dim]`.
+    /// `[kv_heads, cells, head_dim]`.
     pub v: KvHeads,
+    /// Keys of each KV head.
+    pub(crate) keys: usize,
+    /// `[kv_heads, keys]`: the cell of each key, for each KV head all of `0..keys` in some
+    /// order; `None` where key j has cell j.
+    pub(crate) table: Option<Vec<u32>>,
 }
 
 impl Keys {
+    /// Keys that lie in order: `k` and `v` are `[kv_heads, keys, head_dim]`.
+    pub fn new(positions: Vec<u32>, k: KvHeads, v: KvHeads) -> Self {
+        Self { positions, keys: k.tokens, k, v, table: None }
+    }
+
+    /// Keys that lie in the cells that `table`, `[kv_heads, keys]`, names.
+    ///
+    /// # Panics
+    /// When a KV head's cells are not the first ones of `k`, each once: a bug of the caller.
+    pub fn scattered(positions: Vec<u32>, k: KvHeads, v: KvHeads, table: Vec<u32>) -> Self {
+        let keys = positions.len() / k.kv_heads.max(1);
+        assert_eq!(table.len(), positions.len(), "a cell for every key");
+        for head in table.chunks(keys.max(1)) {
+            let mut cells = head.to_vec();
+            cells.sort_unstable();
+            assert!(cells.into_iter().eq(0..keys as u32), "cells 0..{keys}, each once");
+        }
+        Self { positions, k, v, keys, table: Some(table) }
+    }
+
     /// No keys.
     pub fn empty(kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
         let none = KvHeads::empty(kv_heads, head_dim, dtype);
-        Self { positions: Vec::new(), k: none.clone(), v: none }
+        Self::new(Vec::new(), none.clone(), none)
     }
 
     /// Number of keys of each KV head.
     pub fn len(&self) -> usize {
-        self.k.tokens
+        self.keys
     }
 
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.keys == 0
     }
 
     /// G.
@@ -38,7 +72,68 @@ impl Keys {
 
     /// Positions of KV head `g`.
     pub fn head_positions(&self, g: usize) -> &[u32] {
-        &self.positions[g * self.len()..(g + 1) * self.len()]
+        &self.positions[g * self.keys..(g + 1) * self.keys]
+    }
+
+    /// Cells of KV head `g`'s keys; `None` where key j has cell j.
+    pub fn head_cells(&self, g: usize) -> Option<&[u32]> {
+        self.table.as_ref().map(|table| &table[g * self.keys..(g + 1) * self.keys])
+    }
+
+    /// Row of `k` and `v`, `[kv_heads * cells, head_dim]`, that holds key `j` of KV head `g`.
+    pub fn row(&self, g: usize, j: usize) -> usize {
+        g * self.k.tokens + self.head_cells(g).map_or(j, |cells| cells[j] as usize)
+    }
+
+    /// Keys of KV head `g`, in order of position.
+    pub fn k_rows(&self, g: usize) -> HeadRows<'_> {
+        HeadRows::new(&self.k, g, self.keys, self.head_cells(g))
+    }
+
+    /// Values of KV head `g`, in order of position.
+    pub fn v_rows(&self, g: usize) -> HeadRows<'_> {
+        HeadRows::new(&self.v, g, self.keys, self.head_cells(g))
+    }
+
+    /// The same keys as `k` and `v` of `[kv_heads, keys, head_dim]`, in order of position.
+    pub fn in_order(&self) -> Cow<'_, Self> {
+        if self.table.is_none() && self.k.tokens == self.keys {
+            return Cow::Borrowed(self);
+        }
+        let gather = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
+            let all = (0..self.kv_heads()).map(|g| rows(self, g));
+            let data = match &heads.data {
+                KvData::F32(data) => KvData::F32(all.flat_map(|rows| rows.gather(data)).collect()),
+                KvData::Bf16(data) => {
+                    KvData::Bf16(all.flat_map(|rows| rows.gather(data)).collect())
+                }
+            };
+            KvHeads { tokens: self.keys, data, ..*heads }
+        };
+        let (k, v) = (gather(&self.k, Self::k_rows), gather(&self.v, Self::v_rows));
+        Cow::Owned(Self::new(self.positions.clone(), k, v))
+    }
+
+    /// Makes it what [`in_order`](Self::in_order) says.
+    pub(crate) fn put_in_order(&mut self) {
+        if let Cow::Owned(keys) = self.in_order() {
+            *self = keys;
+        }
+    }
+
+    /// Bytes of keys, values, positions and cells, unused cells among them.
+    pub fn bytes(&self) -> usize {
+        self.k.bytes()
+            + self.v.bytes()
+            + size_of_val(self.positions.as_slice())
+            + self.table.as_deref().map_or(0, size_of_val)
+    }
+}
+
+impl PartialEq for Keys {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (self.in_order(), other.in_order());
+        self.positions == other.positions && a.k == b.k && a.v == b.v
     }
 }
 
@@ -67,13 +162,19 @@ impl MemorySet {
         }
     }
 
+    /// The same set, its keys in order of position and without a cell to spare.
+    pub fn in_order(&self) -> Self {
+        Self {
+            keys: self.keys.in_order().into_owned(),
+            score: self.score.clone(),
+            votes: self.votes.clone(),
+            end: self.end,
+        }
+    }
+
     /// Bytes of keys, values, positions, scores and votes.
     pub fn bytes(&self) -> usize {
-        self.keys.k.bytes()
-            + self.keys.v.bytes()
-            + size_of_val(self.keys.positions.as_slice())
-            + size_of_val(self.score.as_slice())
-            + size_of_val(self.votes.as_slice())
+        self.keys.bytes() + size_of_val(self.score.as_slice()) + size_of_val(self.votes.as_slice())
     }
 }
 
@@ -91,19 +192,19 @@ pub struct Ranking {
 impl Ranking {
     /// `w_i` of a block of `tokens` rows: 1, or (1 - decay) decay^(T-1-i); 0 outside the window.
     pub fn row_weights(&self, tokens: usize) -> Vec<f32> {
+        (0..tokens).rev().map(|age| self.row_weight(age)).collect()
+    }
+
+    /// The weight of the row that `age` rows of its block follow.
+    pub fn row_weight(&self, age: usize) -> f32 {
         let decay = f64::from(self.decay);
-        (0..tokens)
-            .map(|i| {
-                let age = tokens - 1 - i;
-                if self.window > 0 && age >= self.window {
-                    0.0
-                } else if self.decay == 1.0 {
-                    1.0
-                } else {
-                    ((1.0 - decay) * decay.powi(age as i32)) as f32
-                }
-            })
-            .collect()
+        if self.window > 0 && age >= self.window {
+            0.0
+        } else if self.decay == 1.0 {
+            1.0
+        } else {
+            ((1.0 - decay) * decay.powi(age as i32)) as f32
+        }
     }
 
     /// What an old score is multiplied by when a block of `tokens` rows passes: decay^T.

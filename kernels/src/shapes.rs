@@ -132,7 +132,10 @@ pub(crate) fn finite(op: &'static str, what: &'static str, values: &[f32]) -> Ch
 
 fn key_arrays(op: &'static str, keys: &Keys) -> Checked {
     let (k, v) = (&keys.k, &keys.v);
-    same(op, "positions", keys.positions.len(), k.kv_heads * k.tokens)?;
+    same(op, "positions", keys.positions.len(), k.kv_heads * keys.len())?;
+    ensure(op, keys.len() <= k.tokens, || {
+        format!("{} keys do not fit in {} cells", keys.len(), k.tokens)
+    })?;
     same(op, "v.kv_heads", v.kv_heads, k.kv_heads)?;
     same(op, "v.tokens", v.tokens, k.tokens)?;
     same(op, "v.head_dim", v.head_dim, k.head_dim)?;

@@ -116,6 +116,7 @@ pub enum KvData {
 }
 
 /// Keys or values: `[kv_heads, tokens, head_dim]`. Keys are rotated at absolute positions.
+/// Where they belong to a memory set, a row is a cell (see [`Keys`](crate::Keys)).
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvHeads {
     /// G.
@@ -161,6 +162,30 @@ impl KvHeads {
         }
     }
 
+    /// Makes room for `cells` rows of each KV head, at least as many as there are.
+    pub(crate) fn make_room(&mut self, cells: usize) {
+        let (from, to) = (self.tokens * self.head_dim, cells * self.head_dim);
+        match &mut self.data {
+            KvData::F32(data) => *data = spread(data, self.kv_heads, from, to),
+            KvData::Bf16(data) => *data = spread(data, self.kv_heads, from, to),
+        }
+        self.tokens = cells;
+    }
+
+    /// Overwrites row `to` of `[kv_heads * tokens, head_dim]` with row `from` of `source`.
+    ///
+    /// # Panics
+    /// When dtypes or widths differ, or a row is not there: a bug of the caller.
+    pub(crate) fn copy_row(&mut self, to: usize, source: &Self, from: usize) {
+        let width = self.head_dim;
+        let (to, from) = (to * width..(to + 1) * width, from * width..(from + 1) * width);
+        match (&mut self.data, &source.data) {
+            (KvData::F32(data), KvData::F32(source)) => data[to].copy_from_slice(&source[from]),
+            (KvData::Bf16(data), KvData::Bf16(source)) => data[to].copy_from_slice(&source[from]),
+            _ => panic!("rows of one dtype do not go into an array of another"),
+        }
+    }
+
     /// Bytes of the elements.
     pub fn bytes(&self) -> usize {
         match &self.data {
@@ -178,4 +203,14 @@ impl KvHeads {
             KvData::Bf16(data) => data[span].iter().map(|x| x.to_f32()).collect(),
         }
     }
+}
+
+/// Heads of `from` elements, `to` elements apart.
+fn spread<T: Copy + Default>(data: &[T], heads: usize, from: usize, to: usize) -> Vec<T> {
+    let mut wide = Vec::with_capacity(heads * to);
+    for head in 0..heads {
+        wide.extend_from_slice(&data[head * from..(head + 1) * from]);
+        wide.resize((head + 1) * to, T::default());
+    }
+    wide
 }

@@ -52,7 +52,7 @@ impl Scene {
         let positions = (0..kv_heads as u32)
             .flat_map(|g| (0..count as u32).map(move |j| position(g, j)))
             .collect();
-        (q, Keys { positions, k: array(2), v: array(3) }, start)
+        (q, Keys::new(positions, array(2), array(3)), start)
     }
 }
 

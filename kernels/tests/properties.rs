@@ -80,7 +80,10 @@ fn keys(kv_heads: usize, positions: Vec<u32>, kv: KvDtype) -> Keys {
         let data = rows.flatten().collect::<Vec<_>>();
         KvHeads::from_f32(kv_heads, count, 2, &data, kv)
     };
-    Keys { k: told(1.0), v: told(-1.0), positions }
+    {
+        let (k, v) = (told(1.0), told(-1.0));
+        Keys::new(positions, k, v)
+    }
 }
 
 /// Few values, so that ranks tie often; now and then one that is not a number.

@@ -64,8 +64,8 @@ fn check_memory(memory: &MemorySet, want: &Entries, selection: &Selection) {
         assert_eq!(memory.keys.head_positions(g), positions, "KV head {g}, {selection:?}");
         let k: Vec<f32> = want.iter().flat_map(|entry| entry.k.clone()).collect();
         let v: Vec<f32> = want.iter().flat_map(|entry| entry.v.clone()).collect();
-        identical("remembered keys", &memory.keys.k.head_f32(g), &k).unwrap();
-        identical("remembered values", &memory.keys.v.head_f32(g), &v).unwrap();
+        identical("remembered keys", &memory.keys.k_rows(g).to_f32(), &k).unwrap();
+        identical("remembered values", &memory.keys.v_rows(g).to_f32(), &v).unwrap();
         if !selection.keep_all {
             let head = g * count..(g + 1) * count;
             let score: Vec<f64> = want.iter().map(|entry| entry.score).collect();

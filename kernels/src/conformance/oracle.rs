@@ -24,7 +24,7 @@ pub(super) type Entries = Vec<Vec<Entry>>;
 pub(super) fn entries(keys: &Keys) -> Entries {
     let d = keys.k.head_dim;
     let head = |g: usize| {
-        let (k, v) = (keys.k.head_f32(g), keys.v.head_f32(g));
+        let (k, v) = (keys.k_rows(g).to_f32(), keys.v_rows(g).to_f32());
         let rows = k.chunks(d).zip(v.chunks(d));
         let entry = |(&position, (k, v)): (&u32, (&[f32], &[f32]))| Entry {
             position,

@@ -135,6 +135,6 @@ fn broken_keys(backend: &dyn Backend, broken: f32) {
     let block = shape.block(20, 2);
     let lifted = shape.lifted_past(10, |g, _| if g == 1 { broken } else { 0.0 });
     not_finite(backend.attend(block.queries(), &lifted), "attend");
-    let swapped = Keys { v: lifted.k, k: lifted.v, positions: lifted.positions };
+    let swapped = Keys::new(lifted.positions, lifted.v, lifted.k);
     not_finite(backend.attend(block.queries(), &swapped), "attend");
 }

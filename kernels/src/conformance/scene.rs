@@ -124,6 +124,6 @@ impl Shape {
         }
         let stored =
             |data: &[f32]| KvHeads::from_f32(self.kv_heads, count, self.head_dim, data, self.kv);
-        Keys { positions: positions.to_vec(), k: stored(&k), v: stored(&v) }
+        Keys::new(positions.to_vec(), stored(&k), stored(&v))
     }
 }

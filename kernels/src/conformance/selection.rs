@@ -89,8 +89,8 @@ fn check_kept(seen: &MemorySet, want: &Entries, selection: &Selection) {
         let flat = |of: fn(&oracle::Entry) -> &[f32]| -> Vec<f32> {
             want.iter().flat_map(|entry| of(entry).to_vec()).collect()
         };
-        identical("k", &seen.keys.k.head_f32(g), &flat(|entry| &entry.k)).unwrap();
-        identical("v", &seen.keys.v.head_f32(g), &flat(|entry| &entry.v)).unwrap();
+        identical("k", &seen.keys.k_rows(g).to_f32(), &flat(|entry| &entry.k)).unwrap();
+        identical("v", &seen.keys.v_rows(g).to_f32(), &flat(|entry| &entry.v)).unwrap();
         let head = g * count..(g + 1) * count;
         let score: Vec<f32> = want.iter().map(|entry| entry.score as f32).collect();
         let votes: Vec<f32> = want.iter().map(|entry| entry.votes as f32).collect();
@@ -127,8 +127,8 @@ pub fn keep_all_keeps_everything(backend: &dyn Backend) {
             assert_eq!(kept.keys.head_positions(g), positions);
             let k = [past.k.head_f32(g), own.k.head_f32(g)].concat();
             let v = [past.v.head_f32(g), own.v.head_f32(g)].concat();
-            identical("k", &kept.keys.k.head_f32(g), &k).unwrap();
-            identical("v", &kept.keys.v.head_f32(g), &v).unwrap();
+            identical("k", &kept.keys.k_rows(g).to_f32(), &k).unwrap();
+            identical("v", &kept.keys.v_rows(g).to_f32(), &v).unwrap();
         }
     }
 }

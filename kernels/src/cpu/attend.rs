@@ -103,7 +103,7 @@ impl Kernel for Attend<'_> {
         for (first, last) in key_tiles(tile.reach()) {
             let count = last - first;
             let logits = &mut logits[..panels * count];
-            let k = wide_k.tile(simd, &keys.k, tile.g, (first, last));
+            let k = wide_k.tile(simd, keys.k_rows(tile.g), (first, last));
             Dots { queries: &tile, keys: k, out: logits }.compute(simd);
             let mask = tile.mask(first, last);
             for (panel, running) in running.iter_mut().enumerate() {
@@ -111,7 +111,7 @@ impl Kernel for Attend<'_> {
                 let logits = &mut logits[panel * count..(panel + 1) * count];
                 running.soften(simd, logits, scale, mask);
             }
-            let v = wide_v.tile(simd, &keys.v, tile.g, (first, last));
+            let v = wide_v.tile(simd, keys.v_rows(tile.g), (first, last));
             let mut values =
                 Values { head_dim, values: v, p: logits, running: &running, o: &mut o };
             sweep(simd, head_dim, panels, &mut values);

@@ -41,7 +41,7 @@ pub(super) fn split_heads(
         return Err(BackendError::NotFinite { op: "project", what });
     }
     let positions: Vec<u32> = (start..).take(tokens).collect();
-    Ok(Qkv { q, keys: Keys { positions: positions.repeat(kv_heads), k, v } })
+    Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
 }
 
 fn zeros(kv_heads: usize, tokens: usize, head_dim: usize, dtype: KvDtype) -> KvHeads {

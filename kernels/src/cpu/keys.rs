@@ -3,35 +3,43 @@
 use half::bf16;
 
 use super::simd::{LANES, Simd, Vector};
-use crate::tensor::{KvData, KvHeads};
+use crate::cells::HeadRows;
+use crate::tensor::KvData;
 
 /// Keys that are looked at together.
 pub(super) const KEYS: usize = 64;
 
-/// Widens tiles of stored keys or values; f32 is passed through.
+/// Widens tiles of stored keys or values into order; f32 that is in order is passed through.
 #[derive(Default)]
 pub(super) struct Widener(Vec<f32>);
 
 impl Widener {
-    /// `[last - first, head_dim]` of KV head `g`.
+    /// Rows `first..last` of a KV head, `[last - first, head_dim]`.
     #[inline(always)]
     pub(super) fn tile<'a, S: Simd>(
         &'a mut self,
         simd: S,
-        heads: &'a KvHeads,
-        g: usize,
+        rows: HeadRows<'a>,
         (first, last): (usize, usize),
     ) -> &'a [f32] {
-        let span =
-            (g * heads.tokens + first) * heads.head_dim..(g * heads.tokens + last) * heads.head_dim;
-        match &heads.data {
-            KvData::F32(data) => &data[span],
-            KvData::Bf16(data) => {
+        match (rows.data(), rows.span((first, last))) {
+            (KvData::F32(data), Some(span)) => return &data[span],
+            (KvData::Bf16(data), Some(span)) => {
                 self.0.resize(span.len(), 0.0);
                 widen(simd, &data[span], &mut self.0);
-                &self.0
+            }
+            (data, None) => {
+                let width = rows.row(first).len();
+                self.0.resize((last - first) * width, 0.0);
+                for (j, to) in (first..last).zip(self.0.chunks_exact_mut(width)) {
+                    match data {
+                        KvData::F32(data) => to.copy_from_slice(&data[rows.row(j)]),
+                        KvData::Bf16(data) => widen(simd, &data[rows.row(j)], to),
+                    }
+                }
             }
         }
+        &self.0
     }
 }
 

@@ -123,7 +123,7 @@ impl Kernel for Weigh<'_> {
             return true;
         };
         let mut wide = Widener::default();
-        let k = wide.tile(simd, &self.keys.k, g, (first, last));
+        let k = wide.tile(simd, self.keys.k_rows(g), (first, last));
         let mut dots = Vec::new();
         for voters in voters {
             dots.resize(voters.tile.panels() * self.masses.len(), [0.0; LANES]);

@@ -13,7 +13,8 @@ pub(super) fn attend(queries: &Queries<'_>, keys: &Keys) -> Result<AttentionStat
     let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
     let group = q.heads / keys.kv_heads();
     for g in 0..keys.kv_heads() {
-        let (positions, k, v) = (keys.head_positions(g), keys.k.head_f32(g), keys.v.head_f32(g));
+        let (positions, k, v) =
+            (keys.head_positions(g), keys.k_rows(g).to_f32(), keys.v_rows(g).to_f32());
         for h in g * group..(g + 1) * group {
             for t in 0..q.tokens {
                 let seen: Vec<_> = logits_in_sight(queries, (h, t), positions, &k).collect();

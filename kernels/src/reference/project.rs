@@ -39,7 +39,7 @@ pub(super) fn project(
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv {
         q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q },
-        keys: Keys { positions: positions.repeat(g), k: stored(&k), v: stored(&v) },
+        keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
     })
 }
 

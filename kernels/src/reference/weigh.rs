@@ -17,7 +17,7 @@ pub(super) fn weigh(
     let group = q.heads / keys.kv_heads();
     let mut masses = Vec::with_capacity(keys.positions.len());
     for g in 0..keys.kv_heads() {
-        let (positions, k) = (keys.head_positions(g), keys.k.head_f32(g));
+        let (positions, k) = (keys.head_positions(g), keys.k_rows(g).to_f32());
         let mut mass = vec![0.0_f64; keys.len()];
         for h in g * group..(g + 1) * group {
             for (t, &weight) in row_weights.iter().enumerate() {

@@ -26,11 +26,12 @@ pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
 
 /// Positions, scores, votes, keys, values; little endian, no padding.
 pub fn encode(memory: &MemorySet) -> Bytes {
+    let keys = memory.keys.in_order();
     let mut bytes = Vec::with_capacity(memory.bytes());
-    put(&mut bytes, &memory.keys.positions, u32::to_le_bytes);
+    put(&mut bytes, &keys.positions, u32::to_le_bytes);
     put(&mut bytes, &memory.score, f32::to_le_bytes);
     put(&mut bytes, &memory.votes, f32::to_le_bytes);
-    for heads in [&memory.keys.k, &memory.keys.v] {
+    for heads in [&keys.k, &keys.v] {
         match &heads.data {
             KvData::F32(data) => put(&mut bytes, data, f32::to_le_bytes),
             KvData::Bf16(data) => put(&mut bytes, data, bf16::to_le_bytes),
@@ -65,7 +66,7 @@ pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
         },
     };
     let (k, v) = (heads(), heads());
-    let memory = MemorySet { keys: Keys { positions, k, v }, score, votes, end: header.end };
+    let memory = MemorySet { keys: Keys::new(positions, k, v), score, votes, end: header.end };
     validate(&memory)?;
     Ok(memory)
 }
@@ -143,15 +144,25 @@ mod tests {
         check(set(300, 3));
         let odd = [f32::MIN_POSITIVE / 2.0, -0.0, 1e38, 0.1, 7.0, -1e-30];
         check(MemorySet {
-            keys: Keys {
-                positions: vec![3, 9, 4],
-                k: KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
-                v: KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
-            },
+            keys: Keys::new(
+                vec![3, 9, 4],
+                KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
+                KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
+            ),
             score: vec![0.0, 1e-20, 5.0],
             votes: vec![1.0, 2.0, 3.0],
             end: 10,
         });
+    }
+
+    #[test]
+    fn cells_travel_in_order_of_position() {
+        let rows = |data: &[f32]| KvHeads::from_f32(1, data.len(), 1, data, KvDtype::F32);
+        let set = |keys| MemorySet { keys, score: vec![0.0; 3], votes: vec![1.0; 3], end: 9 };
+        let lain = set(Keys::new(vec![2, 5, 7], rows(&[1.0, 2.0, 3.0]), rows(&[4.0, 5.0, 6.0])));
+        let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0]), rows(&[6.0, 4.0, 5.0, 8.0]));
+        let moved = set(Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]));
+        assert_eq!(encode(&moved), encode(&lain));
     }
 
     #[test]

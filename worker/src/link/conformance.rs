@@ -31,11 +31,11 @@ pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
         aqueduct_kernels::KvHeads::from_f32(kv_heads, keys as usize, head_dim, &data, kv)
     };
     MemorySet {
-        keys: aqueduct_kernels::Keys {
-            positions: (0..count as u32).map(|i| 2 * (i % keys.max(1)) + seed % 2).collect(),
-            k: heads(0),
-            v: heads(1000),
-        },
+        keys: aqueduct_kernels::Keys::new(
+            (0..count as u32).map(|i| 2 * (i % keys.max(1)) + seed % 2).collect(),
+            heads(0),
+            heads(1000),
+        ),
         score: (0..count).map(|i| value(i).abs()).collect(),
         votes: (0..count).map(|i| i as f32).collect(),
         end: 2 * keys + 1,

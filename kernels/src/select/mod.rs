@@ -1,5 +1,9 @@
 //! Which keys a memory set keeps: bookkeeping that every backend on a CPU shares.
 
+mod step;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,8 +14,8 @@ use crate::tensor::{KvData, KvHeads};
 
 /// See [`AttentionOps::select`](crate::AttentionOps::select).
 ///
-/// A set that nobody else holds is changed in place: a decode step moves only what lies behind
-/// an evicted key. A key whose rank is NaN ranks last.
+/// A set that nobody else holds is changed in place: after one token, one row of each KV head
+/// moves. A key whose rank is NaN ranks last.
 ///
 /// # Errors
 /// Arrays that do not fit each other; own keys that do not follow the past.
@@ -22,21 +26,32 @@ pub fn select(
     selection: &Selection,
 ) -> Result<MemorySet, BackendError> {
     shapes::selection(&past, own, masses, selection)?;
-    let mut set = Arc::unwrap_or_clone(past);
+    let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.in_order());
+    if own.len() == 1 && step::given_up(&set, selection) <= 1 {
+        step::append(&mut set, own, masses, selection);
+    } else {
+        append(&mut set, own, masses, selection);
+    }
+    Ok(set)
+}
+
+/// Any number of own keys, any number given up.
+fn append(set: &mut MemorySet, own: &Keys, masses: (&[f32], &[f32]), selection: &Selection) {
+    set.keys.put_in_order();
     let own_tally = if selection.keep_all {
         let nothing = vec![0.0; own.positions.len()];
         Tally { score: nothing.clone(), votes: nothing }
     } else {
-        count(&mut set, masses, own.len(), &selection.ranking)
+        count(set, masses, own.len(), &selection.ranking)
     };
     set.end += own.len() as u32; // fits: checked with the shapes
-    let plan = Plan::new(&set, own, &own_tally, selection);
+    let plan = Plan::new(set, own, &own_tally, selection);
     plan.apply(&mut set.keys.positions, &own.positions, 1);
     plan.apply(&mut set.score, &own_tally.score, 1);
     plan.apply(&mut set.votes, &own_tally.votes, 1);
     plan.apply_heads(&mut set.keys.k, &own.k);
     plan.apply_heads(&mut set.keys.v, &own.v);
-    Ok(set)
+    set.keys.keys = plan.kept_keys;
 }
 
 /// What ranks keys.
@@ -54,15 +69,19 @@ fn count(
     tokens: usize,
     ranking: &Ranking,
 ) -> Tally {
-    let fade = ranking.fade(tokens);
     let (total, own_votes) = votes(&ranking.row_weights(tokens));
+    count_past(set, past_mass, ranking.fade(tokens), total);
+    Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
+}
+
+/// Adds a block's masses and `total`, the sum of its row weights, to the remembered keys.
+fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) {
     for (score, mass) in set.score.iter_mut().zip(past_mass) {
         *score = *score * fade + mass;
     }
     for votes in &mut set.votes {
         *votes = *votes * fade + total;
     }
-    Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
 }
 
 /// The sum of all row weights, and for every own key the sum from its own row on.
