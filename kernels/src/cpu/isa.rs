@@ -88,8 +88,20 @@ impl IsaLevel {
 
     /// Whether it is faster here than those before it. Intel's processors split the bf16
     /// product into slow steps outside of AMX (a third of the rate of f32); AMD's do not.
+    /// Emulated tiles are for tests, which ask for them.
+    #[cfg(target_arch = "x86_64")]
     fn pays(self) -> bool {
-        self != Self::Avx512Bf16 || is_amd()
+        match self {
+            Self::Avx512Bf16 => is_amd(),
+            Self::Amx => super::amx::is_native(),
+            _ => true,
+        }
+    }
+
+    /// Whether it is faster here than those before it.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn pays(self) -> bool {
+        true
     }
 }
 
@@ -117,11 +129,6 @@ fn is_amd() -> bool {
     vendor.as_flattened() == b"AuthenticAMD"
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn is_amd() -> bool {
-    false
-}
-
 /// An instruction set that was found to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Isa(IsaLevel);
@@ -134,7 +141,8 @@ impl Isa {
 
     /// The fastest that this processor has.
     pub(crate) fn best() -> Self {
-        let fastest = IsaLevel::available().rfind(|level| level.pays());
+        let mut levels = IsaLevel::ALL.into_iter().rev();
+        let fastest = levels.find(|level| level.pays() && level.is_available());
         Self(fastest.unwrap_or(IsaLevel::Portable))
     }
 

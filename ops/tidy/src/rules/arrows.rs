@@ -32,7 +32,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Arrows that tests alone may follow: importer, imported, why.
-const DEV_ARROWS: &[(&str, &str, &str)] = &[];
+const DEV_ARROWS: &[(&str, &str, &str)] =
+    &[(KERNELS, KERNELS, "turns on its own emulator of AMX, which nothing else may contain")];
 
 /// Crates of others that must stay out: importer, imported, why.
 const FOREIGN: &[(&[&str], &[&str], &str)] = &[
@@ -98,6 +99,8 @@ mod tests {
         check_one(COORDINATOR, "dependencies", KERNELS, false);
         check_one(COORDINATOR, "dependencies", ENGINE, false);
         check_one(KERNELS, "dependencies", CORE, false);
+        check_one(KERNELS, "dependencies", KERNELS, false);
+        check_one(KERNELS, "dev-dependencies", KERNELS, true);
         check_one(GGUF, "dependencies", CORE, false);
         check_one(ENGINE, "dependencies", PROTO, false);
         check_one(ENGINE, "dev-dependencies", PROTO, false);

@@ -1,0 +1,169 @@
+//! The state of the tiles of a thread, and what instructions do to it.
+
+use super::arithmetic;
+use super::decode::{Product, TileIndex};
+
+/// Bytes of a row.
+pub(super) const ROW: usize = 64;
+/// Rows of a tile.
+pub(super) const ROWS: usize = 16;
+
+/// Sixteen rows of 64 bytes.
+#[derive(Clone)]
+#[repr(C, align(64))]
+pub(super) struct Tile(pub(super) [[u8; ROW]; ROWS]);
+
+/// Rows and bytes of a row that a tile is configured to have; no rows, no tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) rows: usize,
+    pub(super) row_bytes: usize,
+}
+
+/// Why the processor would refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault(pub(super) &'static str);
+
+/// The tiles of a thread. What lies outside of a tile's shape is zero.
+pub(super) struct Machine {
+    is_configured: bool,
+    shapes: [Shape; 8],
+    tiles: [Tile; 8],
+}
+
+impl Machine {
+    /// As a thread starts: nothing is configured.
+    pub(super) const fn new() -> Self {
+        Self {
+            is_configured: false,
+            shapes: [Shape { rows: 0, row_bytes: 0 }; 8],
+            tiles: [const { Tile([[0; ROW]; ROWS]) }; 8],
+        }
+    }
+
+    /// `ldtilecfg`. A start row other than zero, which only an interrupted instruction leaves,
+    /// is refused: nothing here is interrupted.
+    pub(super) fn configure(&mut self, config: &[u8; 64]) -> Result<(), Fault> {
+        let palette = config[0];
+        if palette == 0 {
+            self.release();
+            return Ok(());
+        }
+        let reserved = [&config[1..16], &config[32..48], &config[56..]];
+        if palette != 1 {
+            return Err(Fault("#GP: ldtilecfg: no such palette"));
+        }
+        if reserved.iter().any(|part| part.iter().any(|&byte| byte != 0)) {
+            return Err(Fault("#GP: ldtilecfg: reserved bytes or the start row are not zero"));
+        }
+        let mut shapes = self.shapes;
+        for (i, shape) in shapes.iter_mut().enumerate() {
+            let row_bytes = u16::from_le_bytes([config[16 + 2 * i], config[17 + 2 * i]]);
+            *shape = Shape { rows: config[48 + i].into(), row_bytes: row_bytes.into() };
+            if shape.rows > ROWS || shape.row_bytes > ROW {
+                return Err(Fault("#GP: ldtilecfg: more rows or bytes than a tile has"));
+            }
+            if (shape.rows == 0) != (shape.row_bytes == 0) {
+                return Err(Fault("#GP: ldtilecfg: rows without bytes, or bytes without rows"));
+            }
+        }
+        self.release();
+        self.is_configured = true;
+        self.shapes = shapes;
+        Ok(())
+    }
+
+    /// `sttilecfg`
+    pub(super) fn config(&self) -> [u8; 64] {
+        let mut config = [0; 64];
+        config[0] = self.is_configured.into();
+        for (i, shape) in self.shapes.iter().enumerate() {
+            config[16 + 2 * i] = shape.row_bytes as u8;
+            config[48 + i] = shape.rows as u8;
+        }
+        config
+    }
+
+    /// `tilerelease`
+    pub(super) fn release(&mut self) {
+        *self = Self::new();
+    }
+
+    /// `tilezero`
+    pub(super) fn zero(&mut self, tile: TileIndex) -> Result<(), Fault> {
+        self.shape(tile)?;
+        self.tiles[tile].0 = [[0; ROW]; ROWS];
+        Ok(())
+    }
+
+    /// Rows of a tile to be loaded; the others become zero.
+    pub(super) fn rows_to_load(
+        &mut self,
+        tile: TileIndex,
+    ) -> Result<impl Iterator<Item = &mut [u8]>, Fault> {
+        let shape = self.whole_shape(tile)?;
+        self.tiles[tile].0 = [[0; ROW]; ROWS];
+        let rows = self.tiles[tile].0[..shape.rows].iter_mut();
+        Ok(rows.map(move |row| &mut row[..shape.row_bytes]))
+    }
+
+    /// Rows of a tile to be stored.
+    pub(super) fn rows_to_store(
+        &self,
+        tile: TileIndex,
+    ) -> Result<impl Iterator<Item = &[u8]>, Fault> {
+        let shape = self.whole_shape(tile)?;
+        let rows = self.tiles[tile].0[..shape.rows].iter();
+        Ok(rows.map(move |row| &row[..shape.row_bytes]))
+    }
+
+    /// `tdp*`: sums of `[m, n]` dwords, left of `[m, k]`, right of `[k, n]`.
+    pub(super) fn multiply(
+        &mut self,
+        product: Product,
+        tiles: [TileIndex; 3],
+    ) -> Result<(), Fault> {
+        let [sums, left, right] = tiles;
+        if sums == left || sums == right || left == right {
+            return Err(Fault("#UD: tdp: the three tiles must differ"));
+        }
+        let [c, a, b] =
+            [self.whole_shape(sums)?, self.whole_shape(left)?, self.whole_shape(right)?];
+        if c.rows != a.rows || c.row_bytes != b.row_bytes || a.row_bytes != 4 * b.rows {
+            return Err(Fault("#UD: tdp: the shapes of the tiles do not fit each other"));
+        }
+        let mut result = self.tiles[sums].clone();
+        let (left, right) = (&self.tiles[left], &self.tiles[right]);
+        for (to, from) in result.0.iter_mut().zip(&left.0).take(c.rows) {
+            match product {
+                // SAFETY: the emulator is only installed where AVX-512F is.
+                Product::Bf16 => unsafe { arithmetic::bf16_row(to, from, &right.0[..b.rows]) },
+                Product::Int8 { left_signed, right_signed } => {
+                    let signed = (left_signed, right_signed);
+                    arithmetic::int8_row(to, from, &right.0[..b.rows], signed);
+                }
+            }
+            to[c.row_bytes..].fill(0);
+        }
+        self.tiles[sums] = result;
+        Ok(())
+    }
+
+    fn shape(&self, tile: TileIndex) -> Result<Shape, Fault> {
+        match self.shapes[tile] {
+            _ if !self.is_configured => Err(Fault("#UD: tiles are not configured")),
+            Shape { rows: 0, .. } => Err(Fault("#UD: the tile has no rows")),
+            shape => Ok(shape),
+        }
+    }
+
+    /// The shape of a tile whose rows must be whole dwords.
+    fn whole_shape(&self, tile: TileIndex) -> Result<Shape, Fault> {
+        match self.shape(tile)? {
+            shape if !shape.row_bytes.is_multiple_of(4) => {
+                Err(Fault("#UD: the tile's rows are not whole dwords"))
+            }
+            shape => Ok(shape),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! AMX: products of whole tiles. Found by cpuid, and asked for from the system once a process.
+//!
+//! A tile is a register of up to sixteen rows of up to 64 bytes; there are eight. Compilers
+//! never touch them, so a [`Tiles`] that is alive owns those of its thread. Tasks configure
+//! tiles when they start and release them when they end: a configured thread costs the system
+//! 8 KiB to save at every switch, and keeps some processors from sleeping deeply.
+
+#[allow(dead_code)] // until the products of matrices and attention use them
+mod blocks;
+#[allow(dead_code)] // as above
+mod config;
+#[cfg(all(feature = "amx-emulator", target_os = "linux"))]
+mod emulator;
+
+use std::arch::x86_64::__cpuid_count;
+use std::sync::LazyLock;
+
+#[allow(unused_imports)] // until the products of matrices and attention use them
+pub(super) use self::blocks::Block;
+#[allow(unused_imports)] // as above
+pub(super) use self::config::Tiles;
+
+/// `arch_prctl` request: permission to use a part of the processor's state.
+const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+/// The part: tile data.
+const XFEATURE_XTILEDATA: libc::c_long = 18;
+
+/// AMX-BF16, AMX-TILE and AMX-INT8 in edx of cpuid leaf 7.
+const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+
+/// Whether this process may use tiles.
+pub(super) fn is_enabled() -> bool {
+    is_native() || is_emulated()
+}
+
+/// Whether they are the processor's own.
+pub(super) fn is_native() -> bool {
+    static NATIVE: LazyLock<bool> = LazyLock::new(|| has_tiles() && request_tiles());
+    *NATIVE
+}
+
+/// Whether a test may do without the processor's.
+#[cfg(all(feature = "amx-emulator", target_os = "linux"))]
+fn is_emulated() -> bool {
+    emulator::install()
+}
+
+#[cfg(not(all(feature = "amx-emulator", target_os = "linux")))]
+fn is_emulated() -> bool {
+    false
+}
+
+fn has_tiles() -> bool {
+    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & FEATURES == FEATURES
+}
+
+/// Linux keeps the tiles of a process only after it has asked for them.
+#[cfg(target_os = "linux")]
+fn request_tiles() -> bool {
+    // SAFETY: the call reads its two numbers and touches no memory of this process.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn request_tiles() -> bool {
+    false
+}
