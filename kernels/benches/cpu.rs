@@ -1,8 +1,8 @@
 //! How much of the processor the `cpu` backend uses: `cargo bench -p aqueduct-kernels`.
 //!
 //! `ms` is the median by the clock. Rates are medians per second of processor time that each
-//! thread had (its idle turns included), so that they hold on a machine that others use; peak
-//! is the upper decile of bursts of bare multiply-adds on as many threads. `naive` is the
+//! thread had (its idle turns included), so that they hold on a machine that others use; share
+//! is of the peak of the path that the row's dtype takes here. `naive` is the
 //! reference backend on a sixteenth of the rows, on one thread. Arguments that do not start
 //! with `-` choose rows by a part of their name; `AVX2` or `PORTABLE` among them forces that
 //! instruction set, `ONE` one thread.
@@ -10,6 +10,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
     Backend, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvDtype, KvHeads, Matrix, MatrixData, Queries,
     Reference, Rows,
@@ -33,14 +34,16 @@ fn main() {
         words.iter().filter(|word| !SWITCHES.contains(&word.as_str())).collect();
     let threads = if forced("ONE") { 1 } else { 2 };
     let cpu = Cpu::new(CpuOptions { threads, isa }).expect("threads");
-    let mut peaks: Vec<f64> = (0..100).map(|_| peak(&cpu)).collect();
-    peaks.sort_by(f64::total_cmp);
-    let peak = peaks[90];
-    println!("{cpu:?}, peak {:.0} GFLOP/s", peak / 1e9);
+    let peaks = Factors::ALL.map(|factors| (factors, cpu.peak(cpu.path(factors))));
+    println!("{cpu:?}");
+    for (factors, peak) in peaks {
+        println!("peak of {}: {:.0} GFLOP/s", cpu.path(factors), peak / 1e9);
+    }
     println!("{:32} {:>8} {:>9} {:>9} {:>6} {:>9}", "", "GFLOP", "ms", "GFLOP/s", "share", "naive");
     for case in cases() {
         if filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter.as_str())) {
-            report(&cpu, peak, &case);
+            let peak = peaks.iter().find(|(factors, _)| *factors == case.factors);
+            report(&cpu, peak.map_or(f64::NAN, |peak| peak.1), &case);
         }
     }
 }
@@ -48,6 +51,8 @@ fn main() {
 /// One row of the table.
 struct Case {
     name: String,
+    /// What is multiplied.
+    factors: Factors,
     /// Of the whole shape, and of the smaller one that the naive run gets.
     flop: [f64; 2],
     /// Prepares the work for a backend, on the whole shape or on a sixteenth of its rows.
@@ -149,6 +154,10 @@ fn product(rows: usize, inputs: usize, outputs: usize, dtype: KvDtype) -> Case {
     let flop = |rows: usize| 2.0 * rows as f64 * inputs as f64 * outputs as f64;
     Case {
         name: format!("linear {rows}x{inputs}x{outputs} {dtype:?}"),
+        factors: match dtype {
+            KvDtype::F32 => Factors::F32,
+            KvDtype::Bf16 => Factors::Bf16,
+        },
         flop: [flop(rows), flop(rows.div_ceil(16))],
         prepare: Box::new(prepare),
     }
@@ -179,6 +188,7 @@ fn attention(head_dim: usize, tokens: usize, past: Option<usize>, masses: bool) 
     let what = past.map_or("own".to_owned(), |keys| format!("past {keys}"));
     Case {
         name: format!("{op} T={tokens} {what} d={head_dim}"),
+        factors: Factors::Bf16,
         flop: [flop(tokens), flop(tokens.div_ceil(16))],
         prepare: Box::new(prepare),
     }
@@ -195,70 +205,4 @@ fn scene(heads: usize, head_dim: usize, tokens: usize, past: Option<usize>) -> (
     let positions: Vec<u32> = (0..count as u32).collect();
     let keys = Keys::new(positions.repeat(kv_heads), array(), array());
     (q, keys, past.unwrap_or(0) as u32)
-}
-
-/// Multiply-adds per second of all threads together, as FLOP, on registers alone.
-fn peak(cpu: &Cpu) -> f64 {
-    const STEPS: usize = 100_000;
-    let (isa, threads) = (cpu.isa(), cpu.threads());
-    let seconds = busy(|| {
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| black_box(burst(isa, STEPS)));
-            }
-        });
-    });
-    let lanes = if isa >= IsaLevel::Avx512 { 16 } else { 8 };
-    (threads * threads * STEPS * CHAINS * lanes * 2) as f64 / seconds
-}
-
-/// Independent chains: enough to hide the latency of a multiply-add.
-const CHAINS: usize = 12;
-
-#[cfg(target_arch = "x86_64")]
-fn burst(isa: IsaLevel, steps: usize) -> f32 {
-    match isa {
-        // SAFETY: a `Cpu` of that level exists, so the processor has it.
-        _ if isa >= IsaLevel::Avx512 => unsafe { burst_avx512(steps) },
-        // SAFETY: as above; for the portable level the processor may lack it, and is asked.
-        _ if IsaLevel::Avx2.is_available() => unsafe { burst_avx2(steps) },
-        _ => f32::NAN,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn burst(_isa: IsaLevel, _steps: usize) -> f32 {
-    f32::NAN
-}
-
-/// # Safety
-/// The processor must have AVX-512F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn burst_avx512(steps: usize) -> f32 {
-    use std::arch::x86_64::*;
-    let factor = _mm512_set1_ps(black_box(0.999));
-    let mut chains = [_mm512_set1_ps(black_box(1.0)); CHAINS];
-    for _ in 0..steps {
-        for chain in &mut chains {
-            *chain = _mm512_fmadd_ps(*chain, factor, factor);
-        }
-    }
-    chains.into_iter().map(|chain| _mm512_reduce_add_ps(chain)).sum()
-}
-
-/// # Safety
-/// The processor must have AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn burst_avx2(steps: usize) -> f32 {
-    use std::arch::x86_64::*;
-    let factor = _mm256_set1_ps(black_box(0.999));
-    let mut chains = [_mm256_set1_ps(black_box(1.0)); CHAINS];
-    for _ in 0..steps {
-        for chain in &mut chains {
-            *chain = _mm256_fmadd_ps(*chain, factor, factor);
-        }
-    }
-    chains.into_iter().map(|chain| _mm256_cvtss_f32(chain)).sum()
 }

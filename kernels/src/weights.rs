@@ -37,6 +37,8 @@ pub struct Linear {
     pub inputs: usize,
     /// Added to every row.
     pub bias: Option<Arc<[f32]>>,
+    /// Bytes of the packed weight: what a product reads of it.
+    pub bytes: usize,
     /// The backend's own form of the weight.
     pub packed: Arc<dyn std::any::Any + Send + Sync>,
 }

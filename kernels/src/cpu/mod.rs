@@ -12,6 +12,7 @@ mod heads;
 mod isa;
 mod keys;
 mod layer;
+pub mod peak;
 mod queries;
 mod sight;
 mod simd;
@@ -134,7 +135,8 @@ impl LayerOps for Cpu {
         crate::shapes::matrix(&weight, bias.as_deref())?;
         let packed = self.enter(|place| gemm::pack(place.crew, &weight));
         let Matrix { outputs, inputs, .. } = weight;
-        Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), packed: Arc::new(packed) })
+        let (bytes, packed) = (packed.bytes(), Arc::new(packed));
+        Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed })
     }
 
     fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {

@@ -19,7 +19,9 @@ pub(super) fn pack(weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, Bac
         MatrixData::F32(data) => data,
         MatrixData::Bf16(data) => data.iter().map(|x| x.to_f32()).collect(),
     };
-    Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), packed: Arc::new(Widened(widened)) })
+    let bytes = size_of_val(widened.as_slice());
+    let packed = Arc::new(Widened(widened));
+    Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed })
 }
 
 /// `[outputs, inputs]` of a weight that [`pack`] made.

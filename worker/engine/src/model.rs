@@ -94,6 +94,16 @@ impl Model {
         self.parts.layers.len()
     }
 
+    /// Bytes of weights that every block reads, however few its tokens: all layers and the
+    /// head. Of the embedding a block reads only its tokens' rows.
+    pub fn weight_bytes(&self) -> u64 {
+        let layer = |layer: &LayerWeights| {
+            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(|map| map.bytes as u64)
+        };
+        let layers = self.parts.layers.iter().flat_map(layer).sum::<u64>();
+        layers + self.parts.head.bytes as u64
+    }
+
     /// What a layer remembers before the first token.
     pub fn empty_memory(&self) -> MemorySet {
         let shape = &self.parts.shape;

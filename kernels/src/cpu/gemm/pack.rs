@@ -48,6 +48,14 @@ pub(in crate::cpu) fn packed_weight<'a>(
 }
 
 impl PackedWeight {
+    /// Bytes of all panels.
+    pub(in crate::cpu) fn bytes(&self) -> usize {
+        match self {
+            Self::F32(data) => size_of_val(data.as_slice()),
+            Self::Bf16(data) => size_of_val(data.as_slice()),
+        }
+    }
+
     /// Row `output` of the weight, widened.
     pub(in crate::cpu) fn row(&self, output: usize, to: &mut [f32]) {
         match self {
