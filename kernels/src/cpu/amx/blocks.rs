@@ -3,7 +3,30 @@
 //! Tiles 0 to 3 are sums, 4 is a tile of A's rows; then, for a block of up to 16 rows, 5 to 7
 //! are tiles of B, and for a block of up to 32, 5 is the rest of A's rows, 6 and 7 tiles of B.
 //! An element of C is one chain of tile products over ascending k whatever the block's shape,
-//! so its bits depend on its row of A and its column of B alone.
+//! so its bits depend on its row of A and its column of B alone, and K may be cut into several
+//! blocks that accumulate.
+//!
+//! # Why these shapes
+//!
+//! Sapphire Rapids starts a product of whole tiles every 16 cycles (16 rows, one a cycle: 1024
+//! operations of bf16 or 2048 of int8 a cycle) and delivers it 52 cycles later; a tile of fewer
+//! rows takes as many cycles as it has rows. It loads a tile from the first cache in 8 cycles
+//! (two lines a cycle), from the second in about 21 (48 bytes a cycle), at best.
+//!
+//! - Sums are chains, so four of them hide the latency: 4 * 16 >= 52. That leaves four tiles
+//!   for factors. Two by two loads four tiles for four products, the fewest of all shapes: 32
+//!   cycles of loads under 64 of products. One by four loads five for four: 40 under 64. Two
+//!   sums alone (`two_by_one`) reach 32 of 52 cycles; they are for remainders.
+//! - From the second cache, four tiles take 85 cycles: three quarters of the peak. So the two
+//!   panels of B (2 KiB a step) should stay in the first cache while blocks of A pass: 16 steps
+//!   are 32 KiB of its 48. Then A alone comes from the second cache, 43 cycles of 64, and C,
+//!   loaded and stored once in 16 steps, costs 4 * (8 + 16) cycles in 1024 where nothing hides
+//!   them.
+//! - Rows that lie apart are loaded slower from the second cache than a tile in one piece (two
+//!   thirds of the peak instead of three quarters were measured by others), and rows that are a
+//!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
+//!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`, where the
+//!   hardware's prefetcher sees one stream; software prefetch only took load slots from it.
 
 use std::arch::asm;
 
@@ -17,11 +40,13 @@ const TILE: usize = TILE_ROWS * TILE_BYTES;
 /// K is counted in steps of 64 bytes of A's rows: 32 bf16 or 64 integers of eight bits.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Block<T> {
-    /// The first row of A, row-major.
+    /// The first step of the first row of A.
     pub(in crate::cpu) a: *const u8,
-    /// Bytes from a row of A to the next. An odd multiple of 64 spreads the rows of a tile
-    /// over the sets of the first cache; a multiple of 2048 puts them into two.
+    /// Bytes from a row of A to the next: 64 if it is cut into steps, or, if it is row-major,
+    /// best an odd multiple of 64.
     pub(in crate::cpu) a_stride: usize,
+    /// Bytes from a step of A to the next: 64 times the block's rows, or 64 if it is row-major.
+    pub(in crate::cpu) a_step: usize,
     /// The first panel of B: a tile of 1 KiB for each step, one after the other. A tile is
     /// `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
     pub(in crate::cpu) b: *const u8,
@@ -41,8 +66,7 @@ pub(in crate::cpu) struct Block<T> {
 
 /// One piece of assembly: sums from C or from zero, `$steps` for every step, sums to C.
 ///
-/// `$sums` are pairs of a tile and its address in C; `$add` are the operands that advance in a
-/// step and by how much.
+/// `$sums` are pairs of a tile and its address in C.
 macro_rules! product {
     (
         $block:ident, sums [$(($sum:literal, $at:literal)),+], steps [$($step:expr),+ $(,)?],
@@ -68,6 +92,7 @@ macro_rules! product {
             steps = inout(reg) $block.steps => _,
             a = inout(reg) $block.a => _,
             a_stride = in(reg) $block.a_stride,
+            a_step = in(reg) $block.a_step,
             line = in(reg) TILE_BYTES,
             c = in(reg) $block.c,
             c_stride = in(reg) $block.c_stride,
@@ -86,7 +111,7 @@ macro_rules! products {
             #[doc = $doc]
             ///
             /// # Safety
-            /// For every row of the block (`self.rows()`), `64 * steps` bytes of A can be read
+            /// For every row of the block (`self.rows()`) and every step, 64 bytes of A can be read
             /// and `64 * panels` bytes of C can be read and written, by nobody else; for every
             /// panel `1024 * steps` bytes of B can be read. Addresses need no alignment, but
             /// rows that cross lines of 64 bytes cost twice.
@@ -126,7 +151,7 @@ macro_rules! products {
                     "tileloadd tmm4, [{a} + {a_stride}*1]",
                     "tileloadd tmm5, [{b} + {line}*1]",
                     concat!($multiply, " tmm0, tmm4, tmm5"),
-                    "add {a}, 64",
+                    "add {a}, {a_step}",
                     "add {b}, 1024",
                 ], operands { b = inout(reg) block.b => _, });
             }
@@ -143,7 +168,7 @@ macro_rules! products {
                     concat!($multiply, " tmm0, tmm4, tmm5"),
                     "tileloadd tmm6, [{b1} + {line}*1]",
                     concat!($multiply, " tmm1, tmm4, tmm6"),
-                    "add {a}, 64",
+                    "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
                 ], operands {
@@ -168,7 +193,7 @@ macro_rules! products {
                     concat!($multiply, " tmm1, tmm4, tmm6"),
                     "tileloadd tmm7, [{b2} + {line}*1]",
                     concat!($multiply, " tmm2, tmm4, tmm7"),
-                    "add {a}, 64",
+                    "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
                     "add {b2}, 1024",
@@ -198,7 +223,7 @@ macro_rules! products {
                     concat!($multiply, " tmm2, tmm4, tmm7"),
                     "tileloadd tmm5, [{b3} + {line}*1]",
                     concat!($multiply, " tmm3, tmm4, tmm5"),
-                    "add {a}, 64",
+                    "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
                     "add {b2}, 1024",
@@ -223,8 +248,8 @@ macro_rules! products {
                     concat!($multiply, " tmm0, tmm4, tmm6"),
                     "tileloadd tmm5, [{a1} + {a_stride}*1]",
                     concat!($multiply, " tmm2, tmm5, tmm6"),
-                    "add {a}, 64",
-                    "add {a1}, 64",
+                    "add {a}, {a_step}",
+                    "add {a1}, {a_step}",
                     "add {b}, 1024",
                 ], operands {
                     a1 = inout(reg) block.lower_a() => _,
@@ -250,8 +275,8 @@ macro_rules! products {
                     "tileloadd tmm5, [{a1} + {a_stride}*1]",
                     concat!($multiply, " tmm2, tmm5, tmm6"),
                     concat!($multiply, " tmm3, tmm5, tmm7"),
-                    "add {a}, 64",
-                    "add {a1}, 64",
+                    "add {a}, {a_step}",
+                    "add {a1}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
                 ], operands {
@@ -312,6 +337,8 @@ mod tests {
         steps: usize,
         gap: usize,
         accumulate: bool,
+        /// Whether A is cut into steps.
+        is_cut: bool,
     }
 
     /// Every shape that fits tiles, with partial rows, no step and a few.
@@ -322,7 +349,8 @@ mod tests {
             rows.flat_map(move |(rows, gap)| (1..=most(rows)).map(move |p| (rows, gap, p)));
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
-            Shape { rows, panels, steps, gap, accumulate: (rows / 2 + panels) % 2 == 0 }
+            let accumulate = (rows / 2 + panels) % 2 == 0;
+            Shape { rows, panels, steps, gap, accumulate, is_cut: (rows + panels) % 2 == 0 }
         })
     }
 
@@ -348,11 +376,14 @@ mod tests {
         let mut tiles = Tiles::new(1);
         let mut noise = Noise(7);
         for shape in shapes() {
-            let Shape { rows, panels, steps, gap, accumulate } = shape;
-            let a_stride = steps * TILE_BYTES + gap;
+            let Shape { rows, panels, steps, gap, accumulate, is_cut } = shape;
+            let (a_stride, a_step) = match is_cut {
+                true => (TILE_BYTES, rows * TILE_BYTES + gap),
+                false => (steps * TILE_BYTES + gap, TILE_BYTES),
+            };
             let b_stride = steps * TILE + gap;
             let c_stride = panels * TILE_BYTES + gap;
-            let a = noise.many(rows * a_stride / size, make.left);
+            let a = noise.many((rows * a_stride + steps * a_step) / size, make.left);
             let b = noise.many(panels * b_stride / size, make.right);
             let before = noise.many(rows * c_stride / 4, make.old);
             let mut c = before.clone();
@@ -360,6 +391,7 @@ mod tests {
             let block = Block {
                 a: a.as_ptr().cast(),
                 a_stride,
+                a_step,
                 b: b.as_ptr().cast(),
                 b_stride,
                 panels,
@@ -375,13 +407,15 @@ mod tests {
                     assert!(is_right(seen, before, &[], &[]), "{shape:?}: beside C at {i}");
                     continue;
                 }
-                let row = &a[row * a_stride / size..][..steps * per_step];
+                let row: Vec<E> = (0..steps * per_step)
+                    .map(|k| a[(row * a_stride + k / per_step * a_step) / size + k % per_step])
+                    .collect();
                 let panel = &b[column / 16 * b_stride / size..][..steps * TILE / size];
                 let column: Vec<E> = (0..steps * per_step)
                     .map(|k| panel[(k / per_dword * 16 + column % 16) * per_dword + k % per_dword])
                     .collect();
                 let old = if accumulate { before } else { T::default() };
-                assert!(is_right(seen, old, row, &column), "{shape:?}: {seen:?} at {i}");
+                assert!(is_right(seen, old, &row, &column), "{shape:?}: {seen:?} at {i}");
             }
         }
     }
@@ -429,6 +463,7 @@ mod tests {
             let block: Block<i32> = Block {
                 a: std::ptr::null(),
                 a_stride: 0,
+                a_step: 0,
                 b: std::ptr::null(),
                 b_stride: 0,
                 panels,
