@@ -13,6 +13,7 @@ pub mod refusals;
 pub mod selection;
 pub mod threads;
 
+mod near;
 mod oracle;
 mod scene;
 

@@ -154,13 +154,13 @@ fn products_agree_with_the_reference_and_rows_stand_alone() {
     }
 }
 
-fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool) -> LayerWeights {
+fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtype) -> LayerWeights {
     let (width, ffn) = (72, 90);
     let norm =
         |count, seed| -> Arc<[f32]> { noise(count, seed).iter().map(|x| 1.0 + 0.3 * x).collect() };
     let pack = |outputs, inputs, seed, bias: bool| -> Linear {
         let bias = bias.then(|| noise(outputs, seed + 50));
-        backend.pack(matrix(outputs, inputs, KvDtype::Bf16, seed), bias).unwrap()
+        backend.pack(matrix(outputs, inputs, weights, seed), bias).unwrap()
     };
     LayerWeights {
         spec,
@@ -175,22 +175,27 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool) -> LayerWeights
     }
 }
 
-fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, kv: KvDtype) {
+fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [KvDtype; 2]) {
     let spec = LayerSpec { heads: 6, kv_heads: 2, head_dim, norm_eps: 1e-5, kv };
     let x = Rows::from_vec(tokens, 72, noise(tokens * 72, 20));
     let attention = Rows::from_vec(tokens, 6 * head_dim, noise(tokens * 6 * head_dim, 21));
     let half = head_dim / 2;
     let (sin, cos) = noise(tokens * half, 22).iter().map(|x| x.sin_cos()).unzip();
     let angles = Angles { tokens, half, cos, sin };
-    let reference = layer(&Reference, spec, qk_norm);
+    let reference = layer(&Reference, spec, qk_norm, weights);
     let want = Reference.project(&reference, &x, 9, &angles).unwrap();
     let want_x = Reference.finish(&reference, x.clone(), &attention).unwrap();
     let want_norm = Reference.norm(&x, &reference.attn_norm, 1e-5);
-    let tolerance = Tolerance::new(1e-5, 1e-5);
-    let stored = Tolerance::new(1e-5, if kv == KvDtype::F32 { 1e-5 } else { 1.0 / 128.0 });
+    // Where a norm ends near a tie, it may be rounded to either bf16: an ulp of 2^-6 at sizes
+    // up to 4, times a weight of at most 1 / sqrt(72). Conformance knows which ones may.
+    let flip = if weights == KvDtype::Bf16 { 2e-3 } else { 0.0 };
+    let tight = Tolerance::new(1e-5, 1e-5);
+    let tolerance = Tolerance::new(1e-5 + flip, 1e-5);
+    let kept = if kv == KvDtype::F32 { 1e-5 } else { 1.0 / 128.0 };
+    let stored = Tolerance::new(1e-5 + flip, kept);
     for cpu in [1, 2].into_iter().flat_map(cpus) {
         let what = format!("{tokens} tokens, {spec:?}, on {cpu:?}");
-        let layer = layer(&cpu, spec, qk_norm);
+        let layer = layer(&cpu, spec, qk_norm, weights);
         let seen = cpu.project(&layer, &x, 9, &angles).unwrap();
         assert_eq!(seen.keys.positions, want.keys.positions, "{what}");
         close(&what, &seen.q.data, &want.q.data, tolerance).unwrap();
@@ -203,15 +208,17 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, kv: KvDtype) {
         let x_next = cpu.finish(&layer, x.clone(), &attention).unwrap();
         close(&what, x_next.data(), want_x.data(), tolerance).unwrap();
         let normed = cpu.norm(&x, &layer.attn_norm, 1e-5);
-        close(&what, normed.data(), want_norm.data(), tolerance).unwrap();
+        close(&what, normed.data(), want_norm.data(), tight).unwrap();
     }
 }
 
 #[test]
 fn layers_agree_with_the_reference() {
     for tokens in [1, 5, 130] {
-        check_layer(tokens, 64, false, KvDtype::F32);
-        check_layer(tokens, 80, true, KvDtype::Bf16);
+        for kv in [KvDtype::F32, KvDtype::Bf16] {
+            check_layer(tokens, 64, false, [KvDtype::F32, kv]);
+            check_layer(tokens, 80, true, [KvDtype::Bf16, kv]);
+        }
     }
 }
 

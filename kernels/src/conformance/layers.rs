@@ -5,10 +5,11 @@ use std::sync::Arc;
 use half::bf16;
 
 use crate::backend::{Backend, Qkv};
-use crate::compare::{Tolerance, close, identical};
+use crate::compare::{Tolerance, identical};
 use crate::tensor::{KvDtype, Rows};
 use crate::weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
 
+use super::near::{Near, close_to, dot, given, normed, rotated, sum, swiglu};
 use super::scene::Random;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
@@ -44,10 +45,11 @@ impl Plain {
         }
     }
 
-    fn apply(&self, x: &[f64]) -> Vec<f64> {
+    fn apply(&self, x: &[Near]) -> Vec<Near> {
+        let is_bf16 = matches!(self.matrix.data, MatrixData::Bf16(_));
+        let x: Vec<Near> = x.iter().map(|x| if is_bf16 { x.rounded() } else { *x }).collect();
         let bias = |o: usize| self.bias.as_ref().map_or(0.0, |bias| bias[o].into());
-        let dot = |w: Vec<f64>| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
-        (0..self.matrix.outputs).map(|o| dot(self.row(o)) + bias(o)).collect()
+        (0..self.matrix.outputs).map(|o| dot(&x, &self.row(o), bias(o))).collect()
     }
 }
 
@@ -117,14 +119,14 @@ impl PlainLayer {
     }
 
     /// Queries, keys and values of one row, each `[heads, head_dim]`.
-    fn project(&self, x: &[f64], cos_sin: &[(f64, f64)]) -> [Vec<f64>; 3] {
+    fn project(&self, x: &[Near], cos_sin: &[(f64, f64)]) -> [Vec<Near>; 3] {
         let (d, spec) = (self.spec.head_dim, &self.spec);
         let eps = f64::from(spec.norm_eps);
         let all = self.qkv.apply(&normed(x, &self.norms[0], eps));
         let (q, kv) = all.split_at(spec.heads * d);
         let (k, v) = kv.split_at(spec.kv_heads * d);
-        let turned = |heads: &[f64], i: usize| -> Vec<f64> {
-            let one = |head: &[f64]| match &self.qk_norms {
+        let turned = |heads: &[Near], i: usize| -> Vec<Near> {
+            let one = |head: &[Near]| match &self.qk_norms {
                 Some(norms) => rotated(&normed(head, &norms[i], eps), cos_sin),
                 None => rotated(head, cos_sin),
             };
@@ -133,32 +135,14 @@ impl PlainLayer {
         [turned(q, 0), turned(k, 1), v.to_vec()]
     }
 
-    fn finish(&self, x: &[f64], attention: &[f64]) -> Vec<f64> {
-        let sum =
-            |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
+    fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {
         let x = sum(x, &self.out.apply(attention));
         let normed = normed(&x, &self.norms[1], f64::from(self.spec.norm_eps));
         let gate_up = self.gate_up.apply(&normed);
         let (gate, up) = gate_up.split_at(gate_up.len() / 2);
-        let hidden: Vec<f64> =
-            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        let hidden: Vec<Near> = gate.iter().zip(up).map(|(&gate, &up)| swiglu(gate, up)).collect();
         sum(&x, &self.down.apply(&hidden))
     }
-}
-
-fn normed(x: &[f64], weight: &[f32], eps: f64) -> Vec<f64> {
-    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
-    x.iter().zip(weight).map(|(x, &w)| x / (mean + eps).sqrt() * f64::from(w)).collect()
-}
-
-/// Element i with element i + d / 2, as a complex number times (cos, sin).
-fn rotated(x: &[f64], cos_sin: &[(f64, f64)]) -> Vec<f64> {
-    let half = x.len() / 2;
-    let turn = |i: usize| {
-        let (cos, sin) = cos_sin[i % half];
-        if i < half { x[i] * cos - x[i + half] * sin } else { x[i] * cos + x[i - half] * sin }
-    };
-    (0..x.len()).map(turn).collect()
 }
 
 /// `[rows, cols]` of normal numbers.
@@ -195,10 +179,11 @@ pub fn linear_matches_f64(backend: &dyn Backend) {
                 let x = rows(9, count, shape.1);
                 let y = backend.linear(&x, &packed).expect("fits");
                 assert_eq!((y.rows(), y.cols()), (count, shape.0));
-                let want: Vec<f64> =
-                    (0..count).flat_map(|i| plain.apply(&widened(x.row(i)))).collect();
+                let want: Vec<Near> =
+                    (0..count).flat_map(|i| plain.apply(&given(x.row(i)))).collect();
                 let name = format!("{count} rows through {packed:?}, bf16 {bf16}");
-                close(&name, y.data(), &want, SUMS).unwrap();
+                assert!(want.iter().all(|want| want.slack == 0.0), "{name}: nothing is uncertain");
+                close_to(&name, y.data(), &want, SUMS).unwrap();
             }
         }
     }
@@ -211,10 +196,10 @@ pub fn norm_matches_f64(backend: &dyn Backend) {
         for size in [1.0, 1e-6, 1e6] {
             let mut x = rows(4, 5, cols);
             x.data_mut().iter_mut().for_each(|x| *x *= size);
-            let want: Vec<f64> =
-                (0..5).flat_map(|i| normed(&widened(x.row(i)), &weight, 1e-6_f32.into())).collect();
+            let want: Vec<Near> =
+                (0..5).flat_map(|i| normed(&given(x.row(i)), &weight, 1e-6_f32.into())).collect();
             let name = format!("norm of {cols} columns of size {size}");
-            close(&name, backend.norm(&x, &weight, 1e-6).data(), &want, SUMS).unwrap();
+            close_to(&name, backend.norm(&x, &weight, 1e-6).data(), &want, SUMS).unwrap();
         }
     }
     let zero = backend.norm(&Rows::zeros(2, 8), &[1.0; 8], 1e-6);
@@ -263,15 +248,15 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
         let span = t * angles.half..(t + 1) * angles.half;
         let (cos, sin) = (widened(&angles.cos[span.clone()]), widened(&angles.sin[span]));
         let cos_sin: Vec<_> = cos.into_iter().zip(sin).collect();
-        let [q, k, v] = layer.project(&widened(x.row(t)), &cos_sin);
+        let [q, k, v] = layer.project(&given(x.row(t)), &cos_sin);
         for (h, want) in q.chunks(d).enumerate() {
-            close("q", qkv.q.row(h, t), want, SUMS).unwrap();
+            close_to("q", qkv.q.row(h, t), want, SUMS).unwrap();
         }
         for g in 0..spec.kv_heads {
             let row = t * d..(t + 1) * d;
             let head = g * d..(g + 1) * d;
-            close("k", &qkv.keys.k.head_f32(g)[row.clone()], &k[head.clone()], stored).unwrap();
-            close("v", &qkv.keys.v.head_f32(g)[row], &v[head], stored).unwrap();
+            close_to("k", &qkv.keys.k.head_f32(g)[row.clone()], &k[head.clone()], stored).unwrap();
+            close_to("v", &qkv.keys.v.head_f32(g)[row], &v[head], stored).unwrap();
         }
     }
 }
@@ -285,17 +270,23 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let x = rows(1, count, layer.width());
             let attention = rows(2, count, layer.out.matrix.inputs);
             let y = backend.finish(&packed, x.clone(), &attention).expect("fits");
-            let row = |i: usize| layer.finish(&widened(x.row(i)), &widened(attention.row(i)));
-            let want: Vec<f64> = (0..count).flat_map(row).collect();
-            close("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
+            let row = |i: usize| layer.finish(&given(x.row(i)), &given(attention.row(i)));
+            let want: Vec<Near> = (0..count).flat_map(row).collect();
+            close_to("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
         }
     }
 }
 
 /// The bits of a row are the same alone, in any company and at any place.
 pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
+    for bf16 in [false, true] {
+        check_rows_alone(backend, Look { bf16, bias: true, qk_norm: true, ..PLAIN });
+    }
+}
+
+fn check_rows_alone(backend: &dyn Backend, look: Look) {
     const TOKENS: usize = 37;
-    let layer = PlainLayer::new(Look { bias: true, qk_norm: true, ..PLAIN });
+    let layer = PlainLayer::new(look);
     let packed = layer.pack(backend);
     let x = rows(1, TOKENS, layer.width());
     let attention = rows(2, TOKENS, layer.out.matrix.inputs);

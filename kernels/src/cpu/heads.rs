@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::gemm::{Place, is_finite, norm_row};
-use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
+use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front, store_front_bf16};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvData, KvDtype, KvHeads, Rows};
@@ -156,7 +156,9 @@ impl Kernel for Task<'_> {
             Stored::Bf16(to) => {
                 for (t, to) in (self.first..).zip(to.chunks_exact_mut(head_dim)) {
                     fill(t, &mut row);
-                    round(&row, to);
+                    for (to, from) in to.chunks_mut(LANES).zip(row.chunks(LANES)) {
+                        store_front_bf16(load_front(simd, from), to);
+                    }
                 }
             }
         }
@@ -188,14 +190,5 @@ fn rotate<S: Simd>(simd: S, row: &mut [f32], angles: &Angles, t: usize) {
         let (cos, sin) = (load_front(simd, cos), load_front(simd, sin));
         store_front(x * cos - y * sin, a);
         store_front(y.fma(cos, x * sin), b);
-    }
-}
-
-/// Rounds finite values to nearest even, as `bf16::from_f32` does, without its branches.
-#[inline(always)]
-fn round(from: &[f32], to: &mut [bf16]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        let bits = from.to_bits();
-        *to = bf16::from_bits(((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16);
     }
 }

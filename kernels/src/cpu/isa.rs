@@ -157,6 +157,17 @@ impl Isa {
         self.0
     }
 
+    /// Runs `kernel` on products of pairs of bf16, or gives it back where there are none.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn run_dots<K: avx512::DotsKernel>(self, kernel: K) -> Result<K::Out, K> {
+        if self.0 < IsaLevel::Avx512Bf16 {
+            return Err(kernel);
+        }
+        // SAFETY: an `Isa` is only made of a level that the processor has, and a level has
+        // those before it.
+        Ok(unsafe { avx512::enter_dots(kernel) })
+    }
+
     /// Runs `kernel` compiled for this instruction set, or for the best before it that has
     /// vectors of its own.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Out {

@@ -1,28 +1,44 @@
 //! y = x Wᵀ + bias + residual, on packed weights.
 
 mod argument;
+#[cfg(target_arch = "x86_64")]
+mod dots;
+mod fma;
+mod groups;
 mod pack;
+mod product;
+mod result;
+#[cfg(target_arch = "x86_64")]
+mod rounded;
 mod split;
 
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::argument::{Argument, Prepare, norm_row};
-use self::pack::PackedRows;
+#[cfg(target_arch = "x86_64")]
+use self::dots::Dotted;
+use self::fma::{Full, Paired};
+use self::groups::RowGroups;
+use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
-use self::split::{Tile, split};
+use self::product::Product;
+use self::result::{Addends, Outcome, Sums};
+#[cfg(target_arch = "x86_64")]
+use self::rounded::RoundedRows;
+use self::split::{Block, split};
 use super::isa::Isa;
-use super::simd::{Element, Kernel, LANES, Simd, Vector, load_front, store_front};
+#[cfg(target_arch = "x86_64")]
+use super::isa::IsaLevel;
+use super::simd::{LANES, Simd, Vector, load_front};
 use super::threads::Crew;
-use super::tile::{Block, Panels, multiply, sweep};
 use crate::backend::BackendError;
 use crate::tensor::Rows;
 use crate::weights::Linear;
 
-/// Inputs that are multiplied before the accumulators are put down: two panels of f32 fill
-/// 32 KiB, two thirds of a first-level cache.
-const INPUTS_BLOCK: usize = 256;
-/// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
-/// A multiple of every register tile's rows.
+/// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level in
+/// f32. A multiple of every register tile's rows.
 const ROWS_BLOCK: usize = 96;
 /// Columns of a task.
 const COLUMNS_BLOCK: usize = 256;
@@ -32,6 +48,11 @@ const COLUMNS_BLOCK: usize = 256;
 pub(super) struct Place {
     pub(super) isa: Isa,
     pub(super) crew: Crew,
+}
+
+thread_local! {
+    /// Sums of one task over some of the inputs: kept, so that it stays in the cache.
+    static PARTIAL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 /// `x` through `weight`, plus `residual` (`[rows, outputs]`) where there is one.
@@ -46,115 +67,81 @@ pub(super) fn linear(
     residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
     let packed = packed_weight(op, weight)?;
-    let x = PackedRows::new(place, x);
-    let mut y = Rows::zeros(x.rows, weight.outputs);
+    let factors = PackedFactors::new(place, x, packed);
+    let (rows, outputs) = (x.rows.rows(), weight.outputs);
+    let addends = Addends { bias: weight.bias.as_deref(), residual };
+    let mut y: Vec<MaybeUninit<f32>> = Vec::with_capacity(rows * outputs);
+    // SAFETY: there is room, and what need not be initialised may be anything.
+    unsafe { y.set_len(rows * outputs) };
+    let tiles = split(&mut y, outputs, outputs, block(rows, place.crew, outputs));
     let finite = AtomicBool::new(true);
-    let tiles = split(y.data_mut(), weight.outputs, block(x.rows, place.crew, weight.outputs));
     place.crew.map(tiles, |tile| {
-        let addends = Addends { bias: weight.bias.as_deref(), residual };
-        let is_finite = match packed {
-            PackedWeight::F32(panels) => place.isa.run(Product { x: &x, panels, tile, addends }),
-            PackedWeight::Bf16(panels) => place.isa.run(Product { x: &x, panels, tile, addends }),
-        };
+        let is_finite = PARTIAL.with_borrow_mut(|partial| {
+            factors.multiply(place.isa, Sums::new(tile, addends), partial)
+        });
         finite.fetch_and(is_finite, Ordering::Relaxed);
     });
     if finite.into_inner() {
-        Ok(y)
+        Ok(Rows::from_vec(rows, outputs, initialised(y)))
     } else {
         Err(BackendError::NotFinite { op, what: "the result of a linear map" })
     }
 }
 
+/// Both factors of a product, in the forms that belong together.
+enum PackedFactors<'a> {
+    Full(RowGroups, &'a [[f32; LANES]]),
+    Paired(RowGroups, &'a PairPanels),
+    #[cfg(target_arch = "x86_64")]
+    Dotted(RoundedRows, &'a PairPanels),
+}
+
+impl<'a> PackedFactors<'a> {
+    fn new(place: Place, x: Argument<'_>, weight: &'a PackedWeight) -> Self {
+        match weight {
+            PackedWeight::F32(panels) => Self::Full(RowGroups::full(place, x), panels),
+            #[cfg(target_arch = "x86_64")]
+            PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Avx512Bf16 => {
+                Self::Dotted(RoundedRows::new(place, x), panels)
+            }
+            PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
+        }
+    }
+
+    /// One task. Returns whether all sums are finite.
+    fn multiply<O: Outcome>(&self, isa: Isa, outcome: O, partial: &mut Vec<f32>) -> bool {
+        match self {
+            Self::Full(x, panels) => {
+                isa.run(Product { factors: Full { x, panels }, outcome, partial })
+            }
+            Self::Paired(x, panels) => {
+                isa.run(Product { factors: Paired { x, panels }, outcome, partial })
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Dotted(x, panels) => {
+                let product = Product { factors: Dotted { x, panels }, outcome, partial };
+                isa.run_dots(product).ok().expect("such factors are made where they can be used")
+            }
+        }
+    }
+}
+
 /// Rows and columns of a task: fewer columns where there would be too few tasks.
-fn block(rows: usize, crew: Crew, outputs: usize) -> (usize, usize) {
+fn block(rows: usize, crew: Crew, outputs: usize) -> Block {
     let mut columns = COLUMNS_BLOCK;
     let tasks = |columns| rows.div_ceil(ROWS_BLOCK) * outputs.div_ceil(columns);
     while columns > 4 * LANES && tasks(columns) < 4 * crew.threads {
         columns /= 2;
     }
-    (ROWS_BLOCK, columns)
+    Block { rows: ROWS_BLOCK, columns }
 }
 
-/// What is added to a finished sum.
-#[derive(Clone, Copy)]
-struct Addends<'a> {
-    bias: Option<&'a [f32]>,
-    residual: Option<&'a Rows>,
-}
-
-/// One task: a tile of the result over all inputs. Returns whether the tile is finite.
-struct Product<'a, 'y, B> {
-    x: &'a PackedRows,
-    panels: &'a [[B; LANES]],
-    tile: Tile<'y>,
-    addends: Addends<'a>,
-}
-
-impl<B: Element> Kernel for Product<'_, '_, B> {
-    type Out = bool;
-
-    #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) -> bool {
-        let inputs = self.x.inputs;
-        let (rows, panels) = (self.tile.rows.len(), self.tile.columns.div_ceil(LANES));
-        for first in (0..inputs).step_by(INPUTS_BLOCK) {
-            let last = (first + INPUTS_BLOCK).min(inputs);
-            let mut step = Step { product: &mut self, first, last };
-            sweep(simd, rows, panels, &mut step);
-        }
-        self.tile.rows.iter().all(|row| is_finite(simd, row))
-    }
-}
-
-/// A task's tile over some of the inputs.
-struct Step<'s, 'a, 'y, B> {
-    product: &'s mut Product<'a, 'y, B>,
-    first: usize,
-    last: usize,
-}
-
-impl<B: Element> Block for Step<'_, '_, '_, B> {
-    #[inline(always)]
-    fn run<S: Simd, const M: usize, const N: usize>(&mut self, simd: S, row: usize, panel: usize) {
-        let Product { x, panels, tile, addends } = &mut *self.product;
-        let left = x.group(tile.row + row, M, self.first);
-        let skipped = (tile.column / LANES + panel) * x.inputs + self.first;
-        let right = Panels { data: &panels[skipped..], stride: x.inputs };
-        let mut acc = [[simd.splat(0.0); N]; M];
-        if self.first > 0 {
-            for (i, acc) in acc.iter_mut().enumerate() {
-                for (j, acc) in acc.iter_mut().enumerate() {
-                    *acc = load_front(simd, &tile.rows[row + i][(panel + j) * LANES..]);
-                }
-            }
-        }
-        multiply(simd, &mut acc, left, right, self.last - self.first);
-        let done = self.last == x.inputs;
-        for (i, acc) in acc.iter().enumerate() {
-            for (j, &acc) in acc.iter().enumerate() {
-                let column = (panel + j) * LANES;
-                let mut sum = acc;
-                if done {
-                    sum = addends.add(simd, sum, tile.row + row + i, tile.column + column);
-                }
-                let end = (column + LANES).min(tile.columns);
-                store_front(sum, &mut tile.rows[row + i][column..end]);
-            }
-        }
-    }
-}
-
-impl Addends<'_> {
-    #[inline(always)]
-    fn add<S: Simd>(&self, simd: S, mut sum: S::V, row: usize, column: usize) -> S::V {
-        if let Some(bias) = self.bias {
-            sum = sum + load_front(simd, &bias[column..]);
-        }
-        if let Some(residual) = self.residual {
-            sum = sum + load_front(simd, &residual.row(row)[column..]);
-        }
-        sum
-    }
+/// An array of which every element was written.
+fn initialised(values: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut values = std::mem::ManuallyDrop::new(values);
+    // SAFETY: the vector's own parts; f32 and an f32 that may be anything are laid out alike,
+    // and tiles, which cover the array, were written by their tasks.
+    unsafe { Vec::from_raw_parts(values.as_mut_ptr().cast(), values.len(), values.capacity()) }
 }
 
 /// Whether no element is infinite or NaN: 0 x is 0 then, and NaN otherwise.

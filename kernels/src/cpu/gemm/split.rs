@@ -1,32 +1,70 @@
 //! The result of a product, cut into tiles that tasks own.
 
-/// A part of a `[rows, columns]` array.
-pub(super) struct Tile<'y> {
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A part of a `[rows, width]` array that is being written.
+pub(super) struct Tile<'y, T> {
     /// Its first row.
     pub(super) row: usize,
-    /// Its first column.
-    pub(super) column: usize,
-    /// How many columns it has.
-    pub(super) columns: usize,
-    /// `[columns]` of each of its rows.
-    pub(super) rows: Vec<&'y mut [f32]>,
+    /// How many rows it has.
+    pub(super) rows: usize,
+    /// Its columns.
+    pub(super) columns: Range<usize>,
+    /// Element 0 of its first row.
+    data: *mut T,
+    width: usize,
+    owner: PhantomData<&'y mut [T]>,
 }
 
-/// Cuts `data`, rows of `width`, into tiles of at most `block` rows and columns.
-pub(super) fn split(data: &mut [f32], width: usize, block: (usize, usize)) -> Vec<Tile<'_>> {
-    let mut tiles: Vec<Tile<'_>> = Vec::new();
-    for (i, row) in data.chunks_exact_mut(width.max(1)).enumerate() {
-        let per_row = width.div_ceil(block.1);
-        if i.is_multiple_of(block.0) {
-            tiles.extend((0..per_row).map(|j| {
-                let column = j * block.1;
-                let columns = block.1.min(width - column);
-                Tile { row: i, column, columns, rows: Vec::with_capacity(block.0) }
-            }));
+// SAFETY: a tile is an exclusive borrow of its elements.
+unsafe impl<T: Send> Send for Tile<'_, T> {}
+
+impl<T: Copy> Tile<'_, T> {
+    /// Writes `values` to row `row` of the tile from `column` of the array on, as many as are
+    /// inside the tile.
+    #[inline(always)]
+    pub(super) fn write<const N: usize>(&mut self, row: usize, column: usize, values: &[T; N]) {
+        assert!(row < self.rows && self.columns.start <= column && column <= self.columns.end);
+        let count = N.min(self.columns.end - column);
+        // SAFETY: `row` and `column..column + count` are inside the tile, which `split` cut
+        // from an array that is borrowed for as long as the tile lives.
+        unsafe {
+            let to = self.data.add(row * self.width + column);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
         }
-        let here = tiles.len() - per_row;
-        for (tile, part) in tiles[here..].iter_mut().zip(row.chunks_mut(block.1)) {
-            tile.rows.push(part);
+    }
+}
+
+/// How an array is cut.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+/// Cuts `data`, rows of `width` elements of which `columns` are written, into tiles of at most
+/// a block. Tiles of the same columns stand together.
+pub(super) fn split<T>(
+    data: &mut [std::mem::MaybeUninit<T>],
+    width: usize,
+    columns: usize,
+    block: Block,
+) -> Vec<Tile<'_, T>> {
+    assert!(columns <= width);
+    let rows = data.len() / width.max(1);
+    let base: *mut T = data.as_mut_ptr().cast();
+    let mut tiles = Vec::with_capacity(rows.div_ceil(block.rows) * columns.div_ceil(block.columns));
+    for column in (0..columns).step_by(block.columns) {
+        for row in (0..rows).step_by(block.rows) {
+            tiles.push(Tile {
+                row,
+                rows: block.rows.min(rows - row),
+                columns: column..columns.min(column + block.columns),
+                data: base.wrapping_add(row * width),
+                width,
+                owner: PhantomData,
+            });
         }
     }
     tiles

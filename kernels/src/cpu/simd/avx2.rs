@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Vector};
 
 /// Proof of AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -51,6 +51,42 @@ impl Simd for Avx2 {
             F32x16(widen(low), widen(high))
         }
     }
+
+    #[inline(always)]
+    fn load_pairs(self, from: &[Pair; LANES]) -> [F32x16; 2] {
+        // SAFETY: `self` proves AVX2; the array has 64 bytes; unaligned is allowed.
+        unsafe {
+            let [first_low, second_low] = split(_mm256_loadu_si256(from.as_ptr().cast()));
+            let [first_high, second_high] = split(_mm256_loadu_si256(from[8..].as_ptr().cast()));
+            [F32x16(first_low, first_high), F32x16(second_low, second_high)]
+        }
+    }
+}
+
+/// The first and the second elements of eight pairs of bf16.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn split(pairs: __m256i) -> [__m256; 2] {
+    let second = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+    [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)), _mm256_castsi256_ps(second)]
+}
+
+/// bf16 bits of eight lanes, to nearest even; NaN stays NaN.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn round(x: __m256) -> __m256i {
+    let bits = _mm256_castps_si256(x);
+    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+    let up = _mm256_add_epi32(_mm256_add_epi32(bits, odd), _mm256_set1_epi32(0x7fff));
+    let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+    _mm256_srli_epi32::<16>(_mm256_blendv_epi8(up, quiet, nan))
 }
 
 /// Eight bf16 as f32.
@@ -151,6 +187,17 @@ impl Vector for F32x16 {
         unsafe {
             _mm256_storeu_ps(to.as_mut_ptr(), self.0);
             _mm256_storeu_ps(to[8..].as_mut_ptr(), self.1);
+        }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, to: &mut [bf16; LANES]) {
+        // SAFETY: a vector exists only where AVX2 does; the array has 32 bytes.
+        unsafe {
+            // Packing takes turns between 128-bit halves: the permutation puts them in order.
+            let packed = _mm256_packus_epi32(round(self.0), round(self.1));
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), packed);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Vector};
 
 /// Proof of AVX-512F, BW, VL and DQ.
 #[derive(Clone, Copy)]
@@ -22,6 +22,64 @@ pub(crate) struct F32x16(__m512);
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
 pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run(Avx512(()))
+}
+
+/// Proof of AVX-512 BF16 besides.
+#[derive(Clone, Copy)]
+pub(crate) struct Dots(());
+
+/// Sixteen pairs of bf16. Only [`Dots`] makes the first one.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs(__m512bh);
+
+/// Something to be computed with products of pairs: see [`crate::cpu::isa::Isa::run_dots`].
+/// As for [`Kernel`], everything that it calls on vectors must be inlined.
+pub(crate) trait DotsKernel {
+    /// What it returns.
+    type Out;
+
+    /// The computation.
+    fn run(self, simd: Avx512, dots: Dots) -> Self::Out;
+}
+
+/// Runs `kernel` on AVX-512 BF16.
+///
+/// # Safety
+/// The processor must have AVX-512F, BW, VL, DQ and BF16, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
+pub(crate) unsafe fn enter_dots<K: DotsKernel>(kernel: K) -> K::Out {
+    kernel.run(Avx512(()), Dots(()))
+}
+
+impl Dots {
+    /// Sixteen pairs.
+    #[inline(always)]
+    pub(crate) fn load(self, from: &[Pair; LANES]) -> Pairs {
+        // SAFETY: `self` proves AVX-512; the array has 64 bytes; unaligned is allowed. A vector
+        // of bf16 is any 64 bytes.
+        unsafe {
+            Pairs(std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(
+                from.as_ptr().cast(),
+            )))
+        }
+    }
+
+    /// One pair sixteen times.
+    #[inline(always)]
+    pub(crate) fn splat(self, pair: Pair) -> Pairs {
+        let bits = u32::from(pair[1].to_bits()) << 16 | u32::from(pair[0].to_bits());
+        // SAFETY: `self` proves AVX-512; a vector of bf16 is any 64 bytes.
+        unsafe {
+            Pairs(std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(bits.cast_signed())))
+        }
+    }
+
+    /// The sum of both products of each lane, added to `sum`.
+    #[inline(always)]
+    pub(crate) fn add(self, sum: F32x16, a: Pairs, b: Pairs) -> F32x16 {
+        // SAFETY: `self` proves AVX-512 BF16.
+        F32x16(unsafe { _mm512_dpbf16_ps(sum.0, a.0, b.0) })
+    }
 }
 
 impl Simd for Avx512 {
@@ -47,6 +105,16 @@ impl Simd for Avx512 {
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
             F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_pairs(self, from: &[Pair; LANES]) -> [F32x16; 2] {
+        // SAFETY: `self` proves AVX-512; the array has 64 bytes; unaligned is allowed.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.as_ptr().cast());
+            let second = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm512_slli_epi32::<16>(pairs), second].map(|bits| F32x16(_mm512_castsi512_ps(bits)))
         }
     }
 }
@@ -128,5 +196,19 @@ impl Vector for F32x16 {
     fn store(self, to: &mut [f32; LANES]) {
         // SAFETY: a vector exists only where AVX-512 does; the array has sixteen elements.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, to: &mut [bf16; LANES]) {
+        // SAFETY: a vector exists only where AVX-512 does; the array has 32 bytes.
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let up = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            let bits = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x40_0000));
+            let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
+        }
     }
 }

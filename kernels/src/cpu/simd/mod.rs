@@ -18,6 +18,9 @@ pub(super) mod portable;
 /// Elements of a [`Vector`].
 pub(crate) const LANES: usize = 16;
 
+/// Two neighbouring elements of bf16.
+pub(crate) type Pair = [bf16; 2];
+
 /// An instruction set. A value of it proves that the processor has the set.
 pub(crate) trait Simd: Copy {
     /// Its sixteen f32.
@@ -35,6 +38,9 @@ pub(crate) trait Simd: Copy {
 
     /// Sixteen elements, widened exactly.
     fn load_bf16(self, from: &[bf16; LANES]) -> Self::V;
+
+    /// The first elements of sixteen pairs, and the second ones, widened exactly.
+    fn load_pairs(self, from: &[Pair; LANES]) -> [Self::V; 2];
 }
 
 /// Sixteen f32 of an instruction set; it exists only where the set does.
@@ -59,6 +65,9 @@ pub(crate) trait Vector:
 
     /// Writes the lanes.
     fn store(self, to: &mut [f32; LANES]);
+
+    /// Writes the lanes rounded to nearest even; NaN stays NaN.
+    fn store_bf16(self, to: &mut [bf16; LANES]);
 }
 
 /// Something to be computed on the best instruction set: see [`super::isa::Isa::run`].
@@ -75,9 +84,6 @@ pub(crate) trait Kernel {
 pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
     /// Sixteen of them.
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V;
-
-    /// One of them.
-    fn widen(self) -> f32;
 }
 
 impl Element for f32 {
@@ -85,22 +91,12 @@ impl Element for f32 {
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V {
         simd.load(from)
     }
-
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self
-    }
 }
 
 impl Element for bf16 {
     #[inline(always)]
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V {
         simd.load_bf16(from)
-    }
-
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32()
     }
 }
 
@@ -141,6 +137,108 @@ pub(crate) fn store_front<V: Vector>(vector: V, to: &mut [f32]) {
             let mut lanes = [0.0; LANES];
             vector.store(&mut lanes);
             to.copy_from_slice(&lanes[..to.len()]);
+        }
+    }
+}
+
+/// The first lanes rounded to nearest even, as many as fit `to`.
+#[inline(always)]
+pub(crate) fn store_front_bf16<V: Vector>(vector: V, to: &mut [bf16]) {
+    match to.first_chunk_mut() {
+        Some(full) => vector.store_bf16(full),
+        None => {
+            let mut lanes = [bf16::ZERO; LANES];
+            vector.store_bf16(&mut lanes);
+            to.copy_from_slice(&lanes[..to.len()]);
+        }
+    }
+}
+
+/// `x` rounded to bf16, to nearest even, and widened again.
+#[inline(always)]
+pub(crate) fn rounded<S: Simd>(simd: S, x: S::V) -> S::V {
+    let mut lanes = [bf16::ZERO; LANES];
+    x.store_bf16(&mut lanes);
+    simd.load_bf16(&lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::Isa;
+
+    /// Numbers where rounding is not plain: ties either way, the largest, the smallest, NaN
+    /// with every kind of payload.
+    const ODD: [u32; LANES] = [
+        0x3f80_8000,
+        0x3f81_8000,
+        0x3f80_7fff,
+        0x3f80_8001,
+        0x7f7f_ffff,
+        0x7f7f_7fff,
+        0xff7f_8000,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7f80_0001,
+        0x7fff_ffff,
+        0xffff_ffff,
+        0x0000_0001,
+        0x8000_8000,
+        0x0001_8000,
+        0x0000_0000,
+    ];
+
+    struct Round([f32; LANES]);
+
+    impl Kernel for Round {
+        type Out = [bf16; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [bf16; LANES] {
+            let mut to = [bf16::ZERO; LANES];
+            simd.load(&self.0).store_bf16(&mut to);
+            to
+        }
+    }
+
+    #[test]
+    fn bf16_is_rounded_to_nearest_even() {
+        let odd = ODD.map(f32::from_bits);
+        let spread: Vec<f32> =
+            (0..4096_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b1))).collect();
+        for isa in Isa::available() {
+            for from in spread.as_chunks().0.iter().chain([&odd]) {
+                for (seen, from) in isa.run(Round(*from)).into_iter().zip(from) {
+                    let want = bf16::from_f32(*from);
+                    let same = seen.to_bits() == want.to_bits() || seen.is_nan() && want.is_nan();
+                    assert!(same, "{from:e} became {seen:e}, want {want:e}, on {isa:?}");
+                }
+            }
+        }
+    }
+
+    struct Widen([Pair; LANES]);
+
+    impl Kernel for Widen {
+        type Out = [[f32; LANES]; 2];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [[f32; LANES]; 2] {
+            simd.load_pairs(&self.0).map(|half| {
+                let mut lanes = [0.0; LANES];
+                half.store(&mut lanes);
+                lanes
+            })
+        }
+    }
+
+    #[test]
+    fn pairs_are_taken_apart_exactly() {
+        let pair = |i: usize| [i as f32 + 0.5, -1.0 / (1 << i) as f32].map(bf16::from_f32);
+        let pairs: [Pair; LANES] = std::array::from_fn(pair);
+        let want = [0, 1].map(|of| pairs.map(|pair| pair[of].to_f32()));
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Widen(pairs)), want, "{isa:?}");
         }
     }
 }

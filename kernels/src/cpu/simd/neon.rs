@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Vector};
 
 /// Proof of NEON.
 #[derive(Clone, Copy)]
@@ -52,6 +52,36 @@ impl Simd for Neon {
                 .map(|i| unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(at.add(i)))) }),
         )
     }
+
+    #[inline(always)]
+    fn load_pairs(self, from: &[Pair; LANES]) -> [F32x16; 2] {
+        let at = from.as_ptr().cast::<u32>();
+        // SAFETY: `self` proves NEON; the array has sixteen pairs of two elements of two bytes,
+        // which may stand at any even address, as a load of elements by bytes allows.
+        let pairs = [0, 4, 8, 12]
+            .map(|i| unsafe { vreinterpretq_u32_u8(vld1q_u8(at.wrapping_add(i).cast())) });
+        // SAFETY: `self` proves NEON.
+        let first = pairs.map(|pairs| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs)) });
+        // SAFETY: `self` proves NEON.
+        let second = pairs.map(|pairs| unsafe {
+            vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff_0000)))
+        });
+        [F32x16(first), F32x16(second)]
+    }
+}
+
+/// bf16 bits of four lanes, to nearest even; NaN stays NaN.
+///
+/// # Safety
+/// The processor must have NEON.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn round(x: float32x4_t) -> uint16x4_t {
+    let bits = vreinterpretq_u32_f32(x);
+    let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+    let up = vaddq_u32(vaddq_u32(bits, odd), vdupq_n_u32(0x7fff));
+    let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+    vshrn_n_u32::<16>(vbslq_u32(vceqq_f32(x, x), up, quiet))
 }
 
 impl F32x16 {
@@ -145,6 +175,16 @@ impl Vector for F32x16 {
         for (i, lanes) in [0, 4, 8, 12].into_iter().zip(self.0) {
             // SAFETY: a vector exists only where NEON does; the array has sixteen elements.
             unsafe { vst1q_f32(at.add(i), lanes) }
+        }
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, to: &mut [bf16; LANES]) {
+        let at = to.as_mut_ptr().cast::<u16>();
+        for (i, lanes) in [0, 4, 8, 12].into_iter().zip(self.0) {
+            // SAFETY: a vector exists only where NEON does; the array has sixteen elements of
+            // two bytes.
+            unsafe { vst1_u16(at.add(i), round(lanes)) }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Vector};
 
 /// What every processor of the target has.
 #[derive(Clone, Copy)]
@@ -42,6 +42,17 @@ impl Simd for Portable {
             *lane = f32::from_bits(u32::from(from.to_bits()) << 16);
         }
         F32x16(lanes)
+    }
+
+    #[inline(always)]
+    fn load_pairs(self, from: &[Pair; LANES]) -> [F32x16; 2] {
+        let mut halves = [[0.0; LANES]; 2];
+        let [first, second] = &mut halves;
+        for ((first, second), pair) in first.iter_mut().zip(second).zip(from) {
+            *first = f32::from_bits(u32::from(pair[0].to_bits()) << 16);
+            *second = f32::from_bits(u32::from(pair[1].to_bits()) << 16);
+        }
+        halves.map(F32x16)
     }
 }
 
@@ -130,5 +141,15 @@ impl Vector for F32x16 {
     #[inline(always)]
     fn store(self, to: &mut [f32; LANES]) {
         *to = self.0;
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, to: &mut [bf16; LANES]) {
+        for (to, from) in to.iter_mut().zip(self.0) {
+            let bits = from.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+            let bits = if from.is_nan() { bits | 0x40_0000 } else { rounded };
+            *to = bf16::from_bits((bits >> 16) as u16);
+        }
     }
 }

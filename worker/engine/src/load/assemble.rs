@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_kernels::{LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
+use aqueduct_kernels::{KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
@@ -189,10 +189,14 @@ impl<'a, 'r> Assembler<'a, 'r> {
         mut matrix: Matrix,
         bias: Option<Vec<f32>>,
     ) -> Result<Linear, LoadError> {
-        matrix.data = match self.options.weights {
-            WeightDtype::Auto => matrix.data,
-            WeightDtype::F32 => MatrixData::F32(widened(matrix.data)),
-            WeightDtype::Bf16 => MatrixData::Bf16(rounded(matrix.data)),
+        matrix.data = match (self.options.weights, self.options.kv) {
+            (WeightDtype::Auto, KvDtype::Bf16) => matrix.data,
+            // Keys and values of f32 ask for full precision: what is multiplied by bf16 weights
+            // would be rounded to bf16.
+            (WeightDtype::F32, _) | (WeightDtype::Auto, KvDtype::F32) => {
+                MatrixData::F32(widened(matrix.data))
+            }
+            (WeightDtype::Bf16, _) => MatrixData::Bf16(rounded(matrix.data)),
         };
         let path = &self.sources.checkpoint.path;
         let packed = self.options.backend.pack(matrix, bias);

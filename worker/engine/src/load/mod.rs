@@ -25,7 +25,8 @@ use crate::model::Model;
 /// How weights are kept in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WeightDtype {
-    /// bf16 where the file has bf16, f32 otherwise: exact either way.
+    /// bf16 where the file has bf16 and keys and values are bf16 too, f32 otherwise: exact
+    /// either way.
     #[default]
     Auto,
     /// f32: exact.

@@ -1,0 +1,145 @@
+//! Values that are known up to how a rounding to bf16 inside a computation turned out.
+//!
+//! Where an argument is *given*, every backend rounds the same number and an oracle rounds it
+//! too: nothing is uncertain. Where it was *computed* (a norm, SwiGLU), a backend's f32 is off
+//! the truth by some noise, and where the truth is that near to a tie, either neighbour is
+//! right. How far that moves a result is carried along, first order, and is zero for nearly
+//! every row: so the tolerance of what is compared stays that of f32 sums.
+
+use half::bf16;
+
+use crate::compare::{Mismatch, Tolerance, close};
+
+/// A value and what it may be off.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Near {
+    pub(super) value: f64,
+    /// By roundings that may turn out either way.
+    pub(super) slack: f64,
+    /// By the f32 arithmetic that computed it; matters only where it is rounded to bf16.
+    noise: f64,
+}
+
+impl Near {
+    /// What every backend is given alike.
+    pub(super) fn given(value: f64) -> Self {
+        Self { value, slack: 0.0, noise: 0.0 }
+    }
+
+    /// A result of f32 sums of terms of size 1: a dozen units in the last place.
+    pub(super) fn computed(value: f64, slack: f64) -> Self {
+        Self { value, slack, noise: 1e-6 * (1.0 + value.abs()) }
+    }
+
+    /// Rounded to bf16, either way where that is uncertain.
+    pub(super) fn rounded(self) -> Self {
+        let round = |x: f64| bf16::from_f32(x as f32).to_f64();
+        let value = round(self.value);
+        let off = self.slack + self.noise;
+        let ends = [round(self.value - off), round(self.value + off)];
+        Self {
+            value,
+            slack: ends.map(|end| (end - value).abs()).into_iter().fold(0.0, f64::max),
+            noise: 0.0,
+        }
+    }
+
+    /// What `seen` is held to: the value that is nearest to it.
+    fn nearest(self, seen: f32) -> f64 {
+        f64::from(seen).max(self.value - self.slack).min(self.value + self.slack)
+    }
+}
+
+/// As given to every backend.
+pub(super) fn given(row: &[f32]) -> Vec<Near> {
+    row.iter().map(|&x| Near::given(x.into())).collect()
+}
+
+/// a + b.
+pub(super) fn sum(a: &[Near], b: &[Near]) -> Vec<Near> {
+    let add = |(a, b): (&Near, &Near)| Near::computed(a.value + b.value, a.slack + b.slack);
+    a.iter().zip(b).map(add).collect()
+}
+
+/// a · w + bias.
+pub(super) fn dot(a: &[Near], w: &[f64], bias: f64) -> Near {
+    let (mut value, mut slack) = (bias, 0.0);
+    for (a, w) in a.iter().zip(w) {
+        value += a.value * w;
+        slack += a.slack * w.abs();
+    }
+    Near::computed(value, slack)
+}
+
+/// x / sqrt(mean of x² + eps) * weight.
+pub(super) fn normed(x: &[Near], weight: &[f32], eps: f64) -> Vec<Near> {
+    let mean_of = |f: &dyn Fn(&Near) -> f64| x.iter().map(f).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean_of(&|x| x.value * x.value) + eps).sqrt();
+    // How far the scale may be off in proportion: d(1 / sqrt m) = -dm / 2m * (1 / sqrt m).
+    let stretch = scale * scale * mean_of(&|x| x.value.abs() * x.slack);
+    let one = |(x, &w): (&Near, &f32)| {
+        let factor = scale * f64::from(w);
+        let slack = factor.abs() * (x.slack + x.value.abs() * stretch);
+        Near::computed(x.value * factor, slack)
+    };
+    x.iter().zip(weight).map(one).collect()
+}
+
+/// Element i with element i + d / 2, as a complex number times (cos, sin).
+pub(super) fn rotated(x: &[Near], cos_sin: &[(f64, f64)]) -> Vec<Near> {
+    let half = x.len() / 2;
+    let turn = |i: usize| {
+        let (cos, sin) = cos_sin[i % half];
+        let (other, sin) = if i < half { (x[i + half], -sin) } else { (x[i - half], sin) };
+        let slack = x[i].slack * cos.abs() + other.slack * sin.abs();
+        Near::computed(x[i].value * cos + other.value * sin, slack)
+    };
+    (0..x.len()).map(turn).collect()
+}
+
+/// silu(gate) * up; the slope of silu is at most 1.1.
+pub(super) fn swiglu(gate: Near, up: Near) -> Near {
+    let silu = gate.value / (1.0 + (-gate.value).exp());
+    let slack = 1.1 * gate.slack * (up.value.abs() + up.slack) + silu.abs() * up.slack;
+    Near::computed(silu * up.value, slack)
+}
+
+/// [`close`], each element held to the nearest of what it may be.
+pub(super) fn close_to(
+    what: &str,
+    seen: &[f32],
+    want: &[Near],
+    tolerance: Tolerance,
+) -> Result<(), Mismatch> {
+    let nearest = seen.iter().zip(want).map(|(&seen, want)| want.nearest(seen));
+    // Elements that are missing are compared as they are: the lengths differ.
+    let rest = want[seen.len().min(want.len())..].iter().map(|want| want.value);
+    close(what, seen, &nearest.chain(rest).collect::<Vec<_>>(), tolerance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(x: Near, value: f64, slack: f64) {
+        let rounded = x.rounded();
+        assert_eq!((rounded.value, rounded.slack), (value, slack), "{x:?}");
+    }
+
+    #[test]
+    fn only_what_is_near_a_tie_is_uncertain() {
+        let ulp = 1.0 / 128.0;
+        check(Near::given(1.0 + 0.5 * ulp), 1.0, 0.0);
+        check(Near::computed(1.0 + 0.4 * ulp, 0.0), 1.0, 0.0);
+        check(Near::computed(1.0 + 0.5 * ulp, 0.0), 1.0, ulp);
+        check(Near::computed(1.0 + 0.4 * ulp, 0.2 * ulp), 1.0, ulp);
+    }
+
+    #[test]
+    fn nan_is_near_nothing() {
+        let tolerance = Tolerance::new(1.0, 1.0);
+        assert!(close_to("x", &[f32::NAN], &[Near::given(1.0)], tolerance).is_err());
+        assert!(close_to("x", &[], &[Near::given(1.0)], tolerance).is_err());
+        assert!(close_to("x", &[1.0, 1.0], &[Near::given(1.0)], tolerance).is_err());
+    }
+}

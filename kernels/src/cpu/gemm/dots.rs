@@ -1,0 +1,73 @@
+//! Products by dot products of pairs of bf16.
+
+use std::ops::Range;
+
+use super::pack::{Line, PairPanels, TILE_INPUTS};
+use super::product::{Factors, Product};
+use super::result::Outcome;
+use super::rounded::RoundedRows;
+use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
+use crate::cpu::simd::{Pair, Simd};
+
+/// A weight of bf16 in pairs and an argument rounded to bf16.
+#[derive(Clone, Copy)]
+pub(super) struct Dotted<'a> {
+    pub(super) x: &'a RoundedRows,
+    pub(super) panels: &'a PairPanels,
+}
+
+/// [`Dotted`] where the processor has the products.
+#[derive(Clone, Copy)]
+struct Proven<'a> {
+    factors: Dotted<'a>,
+    dots: Dots,
+}
+
+impl Factors<Avx512> for Proven<'_> {
+    const ROWS: usize = 6;
+    const PANELS: usize = 4;
+    const INPUTS: usize = 256;
+
+    #[inline(always)]
+    fn inputs(self) -> usize {
+        self.factors.x.stride * TILE_INPUTS
+    }
+
+    #[inline(always)]
+    fn multiply<const M: usize, const N: usize>(
+        self,
+        _simd: Avx512,
+        acc: &mut [[<Avx512 as Simd>::V; N]; M],
+        (row, panels): (usize, [usize; N]),
+        inputs: Range<usize>,
+    ) {
+        let Self { factors: Dotted { x, panels: weight }, dots } = self;
+        let pairs = inputs.start / 2..inputs.end / 2;
+        let right = panels.map(|panel| weight.panel(panel, pairs.clone()).as_ptr());
+        let stride = x.stride * (TILE_INPUTS / 2);
+        let left: &[Line] = &x.lines[row * x.stride..(row + M) * x.stride];
+        assert!(pairs.end <= stride);
+        let left: *const Pair = left.as_ptr().cast::<Pair>().wrapping_add(pairs.start);
+        for pair in 0..pairs.len() {
+            // SAFETY: every panel has as many lines as there are pairs.
+            let b = right.map(|lines| dots.load(unsafe { &(*lines.add(pair)).0 }));
+            for (i, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: there are M rows of `stride` pairs, and `pairs` are among them.
+                let a = dots.splat(unsafe { *left.add(i * stride + pair) });
+                for (acc, &b) in acc.iter_mut().zip(&b) {
+                    *acc = dots.add(*acc, a, b);
+                }
+            }
+        }
+    }
+}
+
+impl<O: Outcome> DotsKernel for Product<'_, Dotted<'_>, O> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run(self, simd: Avx512, dots: Dots) -> bool {
+        let Self { factors, outcome, partial } = self;
+        Product { factors: Proven { factors, dots }, outcome, partial }.compute(simd)
+    }
+}

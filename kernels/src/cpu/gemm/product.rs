@@ -1,0 +1,138 @@
+//! One task of a product: register tiles over blocks of inputs, whatever multiplies them.
+
+use std::ops::Range;
+
+use super::result::Outcome;
+use crate::cpu::simd::{LANES, Simd, load_front, store_front};
+
+/// Two packed factors, as register tiles on `S` multiply them.
+pub(super) trait Factors<S: Simd>: Copy {
+    /// Rows of the largest register tile: 8, 6 or 4.
+    const ROWS: usize;
+    /// Panels of the largest register tile: 4, 2 or 1.
+    const PANELS: usize;
+    /// Inputs that are multiplied before accumulators are put down.
+    const INPUTS: usize;
+
+    /// How many inputs there are.
+    fn inputs(self) -> usize;
+
+    /// Adds to `acc[i][j]` the products of row `row + i` and panel `panels[j]` over `inputs`,
+    /// as one chain of sums over ascending inputs.
+    fn multiply<const M: usize, const N: usize>(
+        self,
+        simd: S,
+        acc: &mut [[S::V; N]; M],
+        at: (usize, [usize; N]),
+        inputs: Range<usize>,
+    );
+}
+
+/// The part of a result that one task computes.
+pub(super) struct Product<'a, F, O> {
+    pub(super) factors: F,
+    pub(super) outcome: O,
+    /// `[rows, slots, 16]`: sums over some of the inputs. Its content is left over from others.
+    pub(super) partial: &'a mut Vec<f32>,
+}
+
+impl<F, O: Outcome> Product<'_, F, O> {
+    /// Computes it; whether all sums are finite.
+    #[inline(always)]
+    pub(super) fn compute<S: Simd>(mut self, simd: S) -> bool
+    where
+        F: Factors<S>,
+    {
+        let inputs = self.factors.inputs();
+        let sums = self.outcome.rows().len() * self.outcome.slots() * LANES;
+        if inputs > F::INPUTS && self.partial.len() < sums {
+            self.partial.resize(sums, 0.0);
+        }
+        let mut first = 0;
+        loop {
+            let last = inputs.min(first + F::INPUTS);
+            self.sweep(simd, first..last);
+            if last == inputs {
+                return self.outcome.is_finite(simd);
+            }
+            first = last;
+        }
+    }
+
+    /// Covers the task with the largest register tiles that fit.
+    #[inline(always)]
+    fn sweep<S: Simd>(&mut self, simd: S, inputs: Range<usize>)
+    where
+        F: Factors<S>,
+    {
+        let (slots, mut slot) = (self.outcome.slots(), 0);
+        while slot < slots {
+            let left = slots - slot;
+            slot += match () {
+                () if F::PANELS >= 4 && left >= 4 => self.column::<S, 4>(simd, slot, &inputs),
+                () if F::PANELS >= 2 && left >= 2 => self.column::<S, 2>(simd, slot, &inputs),
+                () => self.column::<S, 1>(simd, slot, &inputs),
+            };
+        }
+    }
+
+    /// All rows of `N` panels. Returns N.
+    #[inline(always)]
+    fn column<S: Simd, const N: usize>(
+        &mut self,
+        simd: S,
+        slot: usize,
+        inputs: &Range<usize>,
+    ) -> usize
+    where
+        F: Factors<S>,
+    {
+        let (rows, mut row) = (self.outcome.rows().len(), 0);
+        while row < rows {
+            let left = rows - row;
+            row += match () {
+                () if F::ROWS == 8 && left >= 8 => self.tile::<S, 8, N>(simd, (row, slot), inputs),
+                () if F::ROWS == 6 && left >= 6 => self.tile::<S, 6, N>(simd, (row, slot), inputs),
+                () if left >= 4 => self.tile::<S, 4, N>(simd, (row, slot), inputs),
+                () if left >= 2 => self.tile::<S, 2, N>(simd, (row, slot), inputs),
+                () => self.tile::<S, 1, N>(simd, (row, slot), inputs),
+            };
+        }
+        N
+    }
+
+    /// One register tile. Returns M.
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        (row, slot): (usize, usize),
+        inputs: &Range<usize>,
+    ) -> usize
+    where
+        F: Factors<S>,
+    {
+        let width = self.outcome.slots() * LANES;
+        let place = |i: usize, j: usize| (row + i) * width + (slot + j) * LANES;
+        let mut acc = [[simd.splat(0.0); N]; M];
+        if inputs.start > 0 {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = load_front(simd, &self.partial[place(i, j)..]);
+                }
+            }
+        }
+        let at = (self.outcome.rows().start + row, self.outcome.panels(slot));
+        self.factors.multiply(simd, &mut acc, at, inputs.clone());
+        if inputs.end == self.factors.inputs() {
+            self.outcome.put(simd, &acc, row, slot);
+        } else {
+            for (i, acc) in acc.iter().enumerate() {
+                for (j, &acc) in acc.iter().enumerate() {
+                    store_front(acc, &mut self.partial[place(i, j)..][..LANES]);
+                }
+            }
+        }
+        M
+    }
+}
