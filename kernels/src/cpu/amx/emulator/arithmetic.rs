@@ -65,6 +65,7 @@ pub(super) fn bf16_row(to: &mut [u8; ROW], left: &[u8; ROW], right: &[[u8; ROW]]
 }
 
 /// The same over fours of eight-bit integers, modulo 2^32.
+#[target_feature(enable = "avx512f")]
 pub(super) fn int8_row(
     to: &mut [u8; ROW],
     left: &[u8; ROW],
@@ -72,16 +73,25 @@ pub(super) fn int8_row(
     (left_signed, right_signed): (bool, bool),
 ) {
     let widen = |byte: u8, signed| if signed { i32::from(byte as i8) } else { i32::from(byte) };
-    let (to, _) = to.as_chunks_mut::<4>();
-    let (left, _) = left.as_chunks::<4>();
-    for (left, right) in left.iter().zip(right) {
-        let left = left.map(|byte| widen(byte, left_signed));
-        let (right, _) = right.as_chunks::<4>();
-        for (to, right) in to.iter_mut().zip(right) {
-            let products = left.iter().zip(right).map(|(l, &r)| l * widen(r, right_signed));
-            *to = i32::from_le_bytes(*to).wrapping_add(products.sum()).to_le_bytes();
+    let mut sums = dwords(to).map(|sum| sum as i32);
+    for (left, right) in left.as_chunks::<4>().0.iter().zip(right) {
+        let right = dwords(right);
+        for (i, &left) in left.iter().enumerate() {
+            let left = widen(left, left_signed);
+            for (sum, right) in sums.iter_mut().zip(right) {
+                let high = right << (24 - 8 * i);
+                let right = if right_signed { high as i32 >> 24 } else { (high >> 24) as i32 };
+                *sum = sum.wrapping_add(left * right);
+            }
         }
     }
+    to.as_chunks_mut().0.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum.to_le_bytes());
+}
+
+/// A row's dwords.
+#[inline(always)]
+fn dwords(row: &[u8; ROW]) -> [u32; ROW / 4] {
+    std::array::from_fn(|i| u32::from_le_bytes(row.as_chunks().0[i]))
 }
 
 #[cfg(test)]
@@ -176,7 +186,11 @@ mod tests {
             let whole = |half: &[u8; 32]| -> [u8; ROW] { [*half; 2].as_flattened().try_into().unwrap() };
             let (left, right): (_, Vec<_>) = (whole(&left), right.iter().map(whole).collect());
             let mut to: [u8; ROW] = old.map(i32::to_le_bytes).as_flattened().try_into().unwrap();
-            int8_row(&mut to, &left, &right, signed);
+            if !is_x86_feature_detected!("avx512f") {
+                return Ok(());
+            }
+            // SAFETY: AVX-512F was detected.
+            unsafe { int8_row(&mut to, &left, &right, signed) };
             let widen = |x: u8, signed| if signed { i64::from(x as i8) } else { i64::from(x) };
             for (n, (seen, old)) in to.as_chunks::<4>().0.iter().zip(old).enumerate() {
                 let sum: i64 = (0..4 * right.len())

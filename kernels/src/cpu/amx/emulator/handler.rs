@@ -38,7 +38,8 @@ pub(super) fn install() -> bool {
     }
 }
 
-/// Does what the interrupted instruction would, and goes on behind it.
+/// Does what the interrupted instruction would, and all of AMX that follow it at once: a signal
+/// costs far more than an instruction. Goes on behind them.
 ///
 /// Allocates nothing and takes no lock: it may have interrupted anything. It was not
 /// interrupted itself, since the only signal that it answers is caused by its own thread.
@@ -46,24 +47,28 @@ extern "C" fn on_illegal(_signal: i32, _info: *mut libc::siginfo_t, context: *mu
     // SAFETY: SA_SIGINFO handlers are given the interrupted thread's context, theirs to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = Registers(&mut context.uc_mcontext.gregs);
-    let here = registers.next_instruction();
-    // SAFETY: the processor refused the instruction there after it had read it; no byte is
-    // read that the instruction does not have.
-    let bytes = (0..LONGEST).map(|idx| unsafe { *with_exposed_provenance::<u8>(here + idx) });
-    match decode(bytes) {
-        Some(instruction) => {
-            let next = here + instruction.length;
-            registers.0[libc::REG_RIP as usize] = next as i64;
-            let outcome = MACHINE.with(|machine| {
-                // SAFETY: the interrupted code executed this instruction, and so vouches for
-                // the memory that it reads and writes.
-                unsafe { execute(&mut machine.borrow_mut(), &registers, instruction) }
-            });
-            if let Err(fault) = outcome {
-                die(fault);
-            }
+    let mut is_first = true;
+    loop {
+        let here = registers.next_instruction();
+        let byte = |idx: usize| with_exposed_provenance::<u8>(here.wrapping_add(idx));
+        // SAFETY: the interrupted code is at an instruction, of which it would read all bytes;
+        // no byte is read that the instruction does not have.
+        let Some(next) = decode((0..LONGEST).map(|idx| unsafe { *byte(idx) })) else {
+            break;
+        };
+        registers.0[libc::REG_RIP as usize] = (here + next.length) as i64;
+        let outcome = MACHINE.with(|machine| {
+            // SAFETY: the interrupted code executes this instruction, and so vouches for the
+            // memory that it reads and writes.
+            unsafe { execute(&mut machine.borrow_mut(), &registers, next) }
+        });
+        if let Err(fault) = outcome {
+            die(fault);
         }
-        None => restore(),
+        is_first = false;
+    }
+    if is_first {
+        restore();
     }
 }
 

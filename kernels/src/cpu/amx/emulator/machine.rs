@@ -135,12 +135,14 @@ impl Machine {
         let mut result = self.tiles[sums].clone();
         let (left, right) = (&self.tiles[left], &self.tiles[right]);
         for (to, from) in result.0.iter_mut().zip(&left.0).take(c.rows) {
-            match product {
-                // SAFETY: the emulator is only installed where AVX-512F is.
-                Product::Bf16 => unsafe { arithmetic::bf16_row(to, from, &right.0[..b.rows]) },
-                Product::Int8 { left_signed, right_signed } => {
-                    let signed = (left_signed, right_signed);
-                    arithmetic::int8_row(to, from, &right.0[..b.rows], signed);
+            let right = &right.0[..b.rows];
+            // SAFETY: the emulator is only installed where AVX-512F is.
+            unsafe {
+                match product {
+                    Product::Bf16 => arithmetic::bf16_row(to, from, right),
+                    Product::Int8 { left_signed, right_signed } => {
+                        arithmetic::int8_row(to, from, right, (left_signed, right_signed));
+                    }
                 }
             }
             to[c.row_bytes..].fill(0);
