@@ -8,6 +8,7 @@ use crate::memory::{MemorySet, Ranking, Selection};
 use crate::tensor::{KvDtype, Rows};
 
 use super::attention::{masses, merged};
+use super::near::close_to;
 use super::oracle::{self, Entries};
 use super::scene::{Block, Shape};
 
@@ -50,7 +51,7 @@ fn check_chain(backend: &dyn Backend, shape: Shape, selection: &Selection, sizes
         let (want, kept) = oracle::advance(&truth, &block, selection);
         let (output, next) = advance(backend, memory, &block, selection);
         let name = format!("output of {tokens} rows at {}, {selection:?}", block.start);
-        close(&name, output.data(), &want.output, want.tolerance()).unwrap();
+        close_to(&name, output.data(), &want.output, want.tolerance()).unwrap();
         check_memory(&next, &kept, selection);
         assert_eq!(next.end, block.start + tokens as u32);
         (memory, truth) = (next, kept);
@@ -162,7 +163,7 @@ pub fn no_leak_across_a_chunk_boundary(backend: &dyn Backend) {
     assert_ne!(a.row(5), b.row(5), "the change must be visible from its own row on");
 
     let own = oracle::attention(&plain.queries(), &oracle::entries(&plain.keys), &[1.0; 16]);
-    close("own attention", a.data(), &own.output, own.tolerance()).unwrap();
+    close_to("own attention", a.data(), &own.output, own.tolerance()).unwrap();
 
     let whole = shape.block(0, 48);
     let truth = oracle::attention(&whole.queries(), &oracle::entries(&whole.keys), &[1.0; 48]);
@@ -173,7 +174,7 @@ pub fn no_leak_across_a_chunk_boundary(backend: &dyn Backend) {
         outputs.extend_from_slice(output.data());
         memory = next;
     }
-    close("dense output, cut into chunks", &outputs, &truth.output, truth.tolerance()).unwrap();
+    close_to("dense output, cut into chunks", &outputs, &truth.output, truth.tolerance()).unwrap();
 }
 
 /// Every KV head keeps the sinks, the recent keys and its own heavy hitters.

@@ -1,20 +1,46 @@
 //! Attention, masses and memory by definition, in f64: softmax over concatenated keys, full
 //! sorts, one entry at a time.
 
+use half::bf16;
+
 use crate::backend::Queries;
 use crate::compare::Tolerance;
 use crate::memory::{Keys, Ranking, Selection};
+use crate::tensor::KvDtype;
 
+use super::near::Near;
 use super::scene::Block;
 
 /// One key of one KV head.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) position: u32,
+    /// How k and v are stored.
+    pub(super) kv: KvDtype,
     pub(super) k: Vec<f32>,
     pub(super) v: Vec<f32>,
     pub(super) score: f64,
     pub(super) votes: f64,
+}
+
+impl Entry {
+    /// A query's element as it is multiplied with the key's.
+    fn factor(&self, q: f32) -> f64 {
+        match self.kv {
+            KvDtype::F32 => q.into(),
+            KvDtype::Bf16 => bf16::from_f32(q).into(),
+        }
+    }
+
+    /// `sum` + p v. Beside bf16, p may be rounded to it: to 8 bits, so by a part in 2^8.
+    fn added(&self, sum: Near, p: f64, v: f32) -> Near {
+        let term = p * f64::from(v);
+        let slack = match self.kv {
+            KvDtype::F32 => 0.0,
+            KvDtype::Bf16 => term.abs() / 256.0,
+        };
+        Near::computed(sum.value + term, sum.slack + slack)
+    }
 }
 
 /// Per KV head, its entries.
@@ -28,6 +54,7 @@ pub(super) fn entries(keys: &Keys) -> Entries {
         let rows = k.chunks(d).zip(v.chunks(d));
         let entry = |(&position, (k, v)): (&u32, (&[f32], &[f32]))| Entry {
             position,
+            kv: keys.k.dtype(),
             k: k.to_vec(),
             v: v.to_vec(),
             score: 0.0,
@@ -48,7 +75,7 @@ pub(super) struct Truth {
     /// `[heads, tokens]`.
     pub(super) lse: Vec<f64>,
     /// `[tokens, heads * head_dim]`.
-    pub(super) output: Vec<f64>,
+    pub(super) output: Vec<Near>,
     /// Per KV head, per key.
     pub(super) mass: Vec<Vec<f64>>,
     /// The largest |logit| in sight.
@@ -69,7 +96,7 @@ pub(super) fn attention(queries: &Queries<'_>, keys: &Entries, row_weights: &[f6
     let (d, group) = (q.head_dim, q.heads / keys.len());
     let mut truth = Truth {
         lse: Vec::new(),
-        output: vec![0.0; q.tokens * q.heads * d],
+        output: vec![Near::given(0.0); q.tokens * q.heads * d],
         mass: keys.iter().map(|head| vec![0.0; head.len()]).collect(),
         largest: 0.0,
     };
@@ -87,7 +114,7 @@ pub(super) fn attention(queries: &Queries<'_>, keys: &Entries, row_weights: &[f6
                 truth.largest = truth.largest.max(z.abs());
                 let p = (z - lse).exp();
                 *mass += weight * p;
-                output.iter_mut().zip(&entry.v).for_each(|(o, &v)| *o += p * f64::from(v));
+                output.iter_mut().zip(&entry.v).for_each(|(o, &v)| *o = entry.added(*o, p, v));
             }
         }
     }
@@ -100,7 +127,7 @@ fn logits(queries: &Queries<'_>, (h, t): (usize, usize), entries: &[Entry]) -> V
     let sees = |s: u64| s <= p && queries.window.is_none_or(|window| s + u64::from(window) > p);
     let logit = |entry: &Entry| {
         let products = queries.q.row(h, t).iter().zip(&entry.k);
-        let dot: f64 = products.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+        let dot: f64 = products.map(|(&q, &k)| entry.factor(q) * f64::from(k)).sum();
         let seen = sees(u64::from(entry.position));
         if seen { dot * f64::from(queries.scale) } else { f64::NEG_INFINITY }
     };

@@ -1,5 +1,7 @@
 //! The exponential of sixteen f32.
 
+use std::f32::consts::LN_2;
+
 use super::simd::{Simd, Vector};
 
 /// ln 2 in two parts: n times the first is exact for every n in use.
@@ -29,6 +31,22 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     p.fma(r * r, r + one) * shifted.pow2()
 }
 
+/// Minimax polynomial of 2^r on |r| <= 1/2 by relative error, exactly 1 at 0, highest power
+/// first and without the 1.
+const POLYNOMIAL_2: [f32; 5] = [1.330_060_7e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1, LN_2];
+
+/// 2^x for x <= 127 with a relative error below 3e-7; exactly 1 at 0, exactly 0 at -inf; 0 or
+/// nearly so below -126 (the smallest normal numbers). NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp2<S: Simd>(simd: S, x: S::V) -> S::V {
+    let (whole, rest) = simd.parts(x);
+    let mut p = simd.splat(POLYNOMIAL_2[0]);
+    for &coefficient in &POLYNOMIAL_2[1..] {
+        p = p.fma(rest, simd.splat(coefficient));
+    }
+    simd.times_pow2(p.fma(rest, simd.splat(1.0)), whole)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::isa::Isa;
@@ -46,6 +64,47 @@ mod tests {
             exp(simd, simd.load(&self.0)).store(&mut out);
             out
         }
+    }
+
+    struct Exp2([f32; LANES]);
+
+    impl Kernel for Exp2 {
+        type Out = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Out {
+            let mut out = [0.0; LANES];
+            exp2(simd, simd.load(&self.0)).store(&mut out);
+            out
+        }
+    }
+
+    fn check2(x: f32, holds: impl Fn(f32) -> bool) {
+        for isa in Isa::available() {
+            let y = isa.run(Exp2([x; LANES]));
+            assert!(y.iter().all(|&y| holds(y)), "{isa:?}: exp2({x}) = {y:?}");
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_close_to_the_true_value() {
+        for step in 0..40_000 {
+            let x = -126.0 + 253.0 * (step as f32 / 40_000.0);
+            let want = f64::from(x).exp2();
+            check2(x, |y| ((f64::from(y) - want) / want).abs() < 3e-7);
+        }
+        for x in [-127.0, -130.5, -149.0, -1e4] {
+            check2(x, |y| (0.0..1.2e-38).contains(&y));
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_exact_where_softmax_relies_on_it() {
+        check2(0.0, |y| y == 1.0);
+        check2(-0.0, |y| y == 1.0);
+        check2(-3.0, |y| y == 0.125);
+        check2(f32::NEG_INFINITY, |y| y.to_bits() == 0);
+        check2(f32::NAN, f32::is_nan);
     }
 
     fn check(x: f32, holds: impl Fn(f32) -> bool) {

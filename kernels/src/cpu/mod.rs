@@ -5,20 +5,17 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod attend;
+mod attention;
 mod exp;
 mod gemm;
 mod heads;
 mod isa;
-mod keys;
 mod layer;
 pub mod peak;
-mod queries;
-mod sight;
+
 mod simd;
 mod threads;
 mod tile;
-mod weigh;
 
 use std::sync::Arc;
 
@@ -106,7 +103,7 @@ impl Cpu {
 
 impl AttentionOps for Cpu {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
-        self.enter(|place| attend::attend(place, &queries, keys))
+        self.enter(|place| attention::attend(place, &queries, keys))
     }
 
     fn weigh(
@@ -116,7 +113,7 @@ impl AttentionOps for Cpu {
         lse: &[f32],
         row_weights: &[f32],
     ) -> Result<Vec<f32>, BackendError> {
-        self.enter(|place| weigh::weigh(place, &queries, keys, lse, row_weights))
+        self.enter(|place| attention::weigh(place, &queries, keys, lse, row_weights))
     }
 
     fn select(

@@ -66,23 +66,67 @@ pub(super) struct Panels<'a, B> {
     pub(super) stride: usize,
 }
 
+/// The right factor with its panels side by side: row k of panel j is `k * panels + j`.
+#[derive(Clone, Copy)]
+pub(super) struct SideBySide<'a> {
+    pub(super) data: &'a [[f32; LANES]],
+    pub(super) panels: usize,
+}
+
+/// The right factor of a tile, read one vector at a time.
+pub(super) trait Right<S: Simd>: Copy {
+    /// Panics unless panels `0..panels` of `inner` rows are there.
+    fn check(self, panels: usize, inner: usize);
+
+    /// B[k][j].
+    ///
+    /// # Safety
+    /// `j` and `k` must be below what [`check`](Self::check) was asked for.
+    unsafe fn at(self, simd: S, j: usize, k: usize) -> S::V;
+}
+
+impl<S: Simd, B: Element> Right<S> for Panels<'_, B> {
+    #[inline(always)]
+    fn check(self, panels: usize, inner: usize) {
+        assert!((panels - 1) * self.stride + inner <= self.data.len());
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, simd: S, j: usize, k: usize) -> S::V {
+        // SAFETY: the caller keeps j and k inside what was checked.
+        B::load(simd, unsafe { &*self.data.as_ptr().add(j * self.stride + k) })
+    }
+}
+
+impl<S: Simd> Right<S> for SideBySide<'_> {
+    #[inline(always)]
+    fn check(self, panels: usize, inner: usize) {
+        assert!(inner == 0 || (inner - 1) * self.panels + panels <= self.data.len());
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, simd: S, j: usize, k: usize) -> S::V {
+        // SAFETY: the caller keeps j and k inside what was checked.
+        simd.load(unsafe { &*self.data.as_ptr().add(k * self.panels + j) })
+    }
+}
+
 /// `acc[i][j] += A[i][..inner] B[..inner][j]`.
 #[inline(always)]
-pub(super) fn multiply<S: Simd, A: Left, B: Element, const M: usize, const N: usize>(
+pub(super) fn multiply<S: Simd, A: Left, B: Right<S>, const M: usize, const N: usize>(
     simd: S,
     acc: &mut [[S::V; N]; M],
     left: A,
-    right: Panels<'_, B>,
+    right: B,
     inner: usize,
 ) {
     left.check(M, inner);
-    assert!((N - 1) * right.stride + inner <= right.data.len());
-    let base = right.data.as_ptr();
+    right.check(N, inner);
     for k in 0..inner {
         let mut b = [simd.splat(0.0); N];
         for (j, b) in b.iter_mut().enumerate() {
-            // SAFETY: j < N and k < inner: inside the slice by the assertion above.
-            *b = B::load(simd, unsafe { &*base.add(j * right.stride + k) });
+            // SAFETY: j < N and k < inner, as checked above.
+            *b = unsafe { right.at(simd, j, k) };
         }
         for (i, acc) in acc.iter_mut().enumerate() {
             // SAFETY: i < M and k < inner, as checked above.

@@ -1,6 +1,6 @@
 //! Partial softmax state of queries over keys.
 
-use super::logits::logits_in_sight;
+use super::logits::{beside, logits_in_sight};
 use crate::backend::{BackendError, Queries};
 use crate::memory::Keys;
 use crate::shapes;
@@ -9,7 +9,8 @@ use crate::state::AttentionState;
 /// See [`crate::AttentionOps::attend`].
 pub(super) fn attend(queries: &Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
     shapes::attention("attend", queries, keys)?;
-    let q = queries.q;
+    let q = &*beside(queries.q, keys.k.dtype());
+    let queries = &Queries { q, ..*queries };
     let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
     let group = q.heads / keys.kv_heads();
     for g in 0..keys.kv_heads() {

@@ -1,6 +1,22 @@
 //! Scaled dot products of the keys in sight.
 
+use std::borrow::Cow;
+
+use half::bf16;
+
 use crate::backend::Queries;
+use crate::tensor::{Heads, KvDtype};
+
+/// `q` as it is multiplied with keys of `dtype`.
+pub(super) fn beside(q: &Heads, dtype: KvDtype) -> Cow<'_, Heads> {
+    match dtype {
+        KvDtype::F32 => Cow::Borrowed(q),
+        KvDtype::Bf16 => {
+            let data = q.data.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
+            Cow::Owned(Heads { data, ..*q })
+        }
+    }
+}
 
 /// Index and logit of every key that row `t` of head `h` sees, ascending. `positions` and `k`,
 /// `[keys, head_dim]`, belong to the head's KV head.

@@ -1,6 +1,6 @@
 //! Column mass: what a block's queries spend on each key.
 
-use super::logits::logits_in_sight;
+use super::logits::{beside, logits_in_sight};
 use crate::backend::{BackendError, Queries};
 use crate::memory::Keys;
 use crate::shapes;
@@ -13,7 +13,8 @@ pub(super) fn weigh(
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
     shapes::weighing(queries, keys, lse, row_weights)?;
-    let q = queries.q;
+    let q = &*beside(queries.q, keys.k.dtype());
+    let queries = &Queries { q, ..*queries };
     let group = q.heads / keys.kv_heads();
     let mut masses = Vec::with_capacity(keys.positions.len());
     for g in 0..keys.kv_heads() {

@@ -47,10 +47,12 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) a_stride: usize,
     /// Bytes from a step of A to the next: 64 times the block's rows, or 64 if it is row-major.
     pub(in crate::cpu) a_step: usize,
-    /// Panels of B, sixteen columns each: a tile of 1 KiB for each step, one after the other. A
-    /// tile is `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
-    pub(in crate::cpu) b: [*const u8; 4],
-    /// How many panels there are: up to 4 for up to 16 rows, up to 2 above.
+    /// The first panel of B: a tile of 1 KiB for each step, one after the other. A tile is
+    /// `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
+    pub(in crate::cpu) b: *const u8,
+    /// Bytes from a panel of B to the next.
+    pub(in crate::cpu) b_stride: usize,
+    /// Panels of sixteen columns: up to 4 for up to 16 rows, up to 2 above.
     pub(in crate::cpu) panels: usize,
     /// Steps.
     pub(in crate::cpu) steps: usize,
@@ -151,7 +153,7 @@ macro_rules! products {
                     concat!($multiply, " tmm0, tmm4, tmm5"),
                     "add {a}, {a_step}",
                     "add {b}, 1024",
-                ], operands { b = inout(reg) block.b[0] => _, });
+                ], operands { b = inout(reg) block.b => _, });
             }
         }
 
@@ -170,8 +172,8 @@ macro_rules! products {
                     "add {b}, 1024",
                     "add {b1}, 1024",
                 ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
+                    b = inout(reg) block.b => _,
+                    b1 = inout(reg) block.panel(1) => _,
                 });
             }
         }
@@ -196,9 +198,9 @@ macro_rules! products {
                     "add {b1}, 1024",
                     "add {b2}, 1024",
                 ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                    b2 = inout(reg) block.b[2] => _,
+                    b = inout(reg) block.b => _,
+                    b1 = inout(reg) block.panel(1) => _,
+                    b2 = inout(reg) block.panel(2) => _,
                 });
             }
         }
@@ -227,10 +229,10 @@ macro_rules! products {
                     "add {b2}, 1024",
                     "add {b3}, 1024",
                 ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                    b2 = inout(reg) block.b[2] => _,
-                    b3 = inout(reg) block.b[3] => _,
+                    b = inout(reg) block.b => _,
+                    b1 = inout(reg) block.panel(1) => _,
+                    b2 = inout(reg) block.panel(2) => _,
+                    b3 = inout(reg) block.panel(3) => _,
                 });
             }
         }
@@ -251,7 +253,7 @@ macro_rules! products {
                     "add {b}, 1024",
                 ], operands {
                     a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b[0] => _,
+                    b = inout(reg) block.b => _,
                     c1 = in(reg) block.lower_c(),
                 });
             }
@@ -279,8 +281,8 @@ macro_rules! products {
                     "add {b1}, 1024",
                 ], operands {
                     a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
+                    b = inout(reg) block.b => _,
+                    b1 = inout(reg) block.panel(1) => _,
                     c1 = in(reg) block.lower_c(),
                 });
             }
@@ -289,6 +291,10 @@ macro_rules! products {
 }
 
 impl<T> Block<T> {
+    fn panel(&self, panel: usize) -> *const u8 {
+        self.b.wrapping_add(panel * self.b_stride)
+    }
+
     fn lower_a(&self) -> *const u8 {
         self.a.wrapping_add(TILE_ROWS * self.a_stride)
     }
@@ -386,7 +392,8 @@ mod tests {
                 a: a.as_ptr().cast(),
                 a_stride,
                 a_step,
-                b: std::array::from_fn(|j| b.as_ptr().wrapping_byte_add(j * b_stride).cast()),
+                b: b.as_ptr().cast(),
+                b_stride,
                 panels,
                 steps,
                 c: c.as_mut_ptr(),
@@ -457,7 +464,8 @@ mod tests {
                 a: std::ptr::null(),
                 a_stride: 0,
                 a_step: 0,
-                b: [std::ptr::null(); 4],
+                b: std::ptr::null(),
+                b_stride: 0,
                 panels,
                 steps: 0,
                 c: std::ptr::null_mut(),

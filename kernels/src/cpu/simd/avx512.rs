@@ -13,7 +13,7 @@ pub(crate) struct Avx512(());
 
 /// One zmm register. Only [`Avx512`] makes the first one.
 #[derive(Clone, Copy)]
-pub(crate) struct F32x16(pub(super) __m512);
+pub(crate) struct F32x16(__m512);
 
 /// Runs `kernel` on AVX-512.
 ///
@@ -74,19 +74,34 @@ impl Dots {
         }
     }
 
+    /// Writes the lanes of two vectors as pairs, rounded to nearest even; what is smaller than
+    /// the smallest normal number becomes zero.
+    #[inline(always)]
+    pub(crate) fn pair(self, first: F32x16, second: F32x16, to: &mut [Pair; LANES]) {
+        const ORDER: [i16; 2 * LANES] = {
+            let mut order = [0; 2 * LANES];
+            let mut lane = 0;
+            while lane < LANES {
+                order[2 * lane] = lane as i16;
+                order[2 * lane + 1] = (LANES + lane) as i16;
+                lane += 1;
+            }
+            order
+        };
+        // SAFETY: `self` proves AVX-512BW and BF16; both arrays have 64 bytes.
+        unsafe {
+            let order = _mm512_loadu_epi16(ORDER.as_ptr());
+            let halves = _mm512_cvtne2ps_pbh(second.0, first.0);
+            let halves = std::mem::transmute::<__m512bh, __m512i>(halves);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_permutexvar_epi16(order, halves));
+        }
+    }
+
     /// The sum of both products of each lane, added to `sum`.
     #[inline(always)]
     pub(crate) fn add(self, sum: F32x16, a: Pairs, b: Pairs) -> F32x16 {
         // SAFETY: `self` proves AVX-512 BF16.
         F32x16(unsafe { _mm512_dpbf16_ps(sum.0, a.0, b.0) })
-    }
-}
-
-impl Avx512 {
-    /// # Safety
-    /// The processor must have AVX-512F, BW, VL and DQ, AVX2 and FMA.
-    pub(super) unsafe fn assume() -> Self {
-        Self(())
     }
 }
 
@@ -99,6 +114,19 @@ impl Simd for Avx512 {
     fn splat(self, x: f32) -> F32x16 {
         // SAFETY: `self` proves AVX-512.
         F32x16(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    fn parts(self, x: F32x16) -> (F32x16, F32x16) {
+        // SAFETY: `self` proves AVX-512. The rest of an infinity is 0.
+        let rest = F32x16(unsafe { _mm512_reduce_ps::<0>(x.0) });
+        (x - rest, rest)
+    }
+
+    #[inline(always)]
+    fn times_pow2(self, x: F32x16, whole: F32x16) -> F32x16 {
+        // SAFETY: `self` proves AVX-512.
+        F32x16(unsafe { _mm512_scalef_ps(x.0, whole.0) })
     }
 
     #[inline(always)]

@@ -11,9 +11,6 @@ use half::bf16;
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
-pub(super) mod int8;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod int8_x86;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod portable;
@@ -23,6 +20,9 @@ pub(crate) const LANES: usize = 16;
 
 /// Two neighbouring elements of bf16.
 pub(crate) type Pair = [bf16; 2];
+
+/// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
+const MAGIC: f32 = 12_582_912.0;
 
 /// An instruction set. A value of it proves that the processor has the set.
 pub(crate) trait Simd: Copy {
@@ -35,6 +35,22 @@ pub(crate) trait Simd: Copy {
 
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
+
+    /// The nearest integer (ties to even) and what is left of `x`, which is at most 127; where
+    /// 2^x is no normal number, any integer with 2^n zero or nearly so, and a rest within ±1/2.
+    #[inline(always)]
+    fn parts(self, x: Self::V) -> (Self::V, Self::V) {
+        let x = self.splat(-127.0).max(x);
+        let magic = self.splat(MAGIC);
+        let whole = (x + magic) - magic;
+        (whole, x - whole)
+    }
+
+    /// `x` 2^n for an integer n of [`parts`](Self::parts).
+    #[inline(always)]
+    fn times_pow2(self, x: Self::V, whole: Self::V) -> Self::V {
+        x * (whole + self.splat(MAGIC)).pow2()
+    }
 
     /// Sixteen elements.
     fn load(self, from: &[f32; LANES]) -> Self::V;

@@ -1,6 +1,5 @@
 //! One file for each command.
 
-pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
 pub(crate) mod coordinator;
 pub(crate) mod demo;

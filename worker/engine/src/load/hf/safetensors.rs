@@ -9,8 +9,7 @@ use serde::Deserialize;
 
 use super::read_json;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Stored};
-use crate::load::encoding::Encoding;
+use crate::load::checkpoint::{Checkpoint, Encoding, Stored};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

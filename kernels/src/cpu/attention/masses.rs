@@ -1,0 +1,154 @@
+//! Column masses: what rows spend on keys.
+//!
+//! A task owns a segment of a KV head's rows and adds what they spend in their order, in lanes;
+//! segments are cut alike on any number of threads, and added in ascending order.
+
+use super::pass::Pass;
+use super::products::{Path, Products, Work};
+use super::rows::{Lanes, RowTile, tile_tokens};
+use super::stored::Stored;
+use crate::backend::{BackendError, Queries};
+use crate::cpu::exp::exp;
+use crate::cpu::gemm::Place;
+use crate::cpu::simd::{LANES, Simd, Vector, sum};
+use crate::memory::Keys;
+use crate::shapes;
+
+/// Tiles of rows in a segment.
+const TILES: usize = 8;
+
+/// See [`crate::AttentionOps::weigh`].
+pub(in crate::cpu) fn weigh(
+    place: Place,
+    queries: &Queries<'_>,
+    keys: &Keys,
+    lse: &[f32],
+    row_weights: &[f32],
+) -> Result<Vec<f32>, BackendError> {
+    shapes::weighing(queries, keys, lse, row_weights)?;
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let path = Path::of(place.isa, keys.k.dtype());
+    let stored = &Stored::new(path.form(), place.crew, keys, false);
+    let tasks = segments(queries, keys.kv_heads())
+        .map(|rows| Weigh { queries, rows, keys: stored, lse, row_weights })
+        .collect();
+    let partials = place.crew.map(tasks, |task: Weigh<'_>| path.run(place.isa, task));
+    total(keys, &partials)
+}
+
+/// Segments of every KV head's rows, ascending.
+pub(super) fn segments(
+    queries: &Queries<'_>,
+    kv_heads: usize,
+) -> impl Iterator<Item = RowTile> + use<> {
+    let (tokens, group) = (queries.q.tokens, queries.q.heads / kv_heads);
+    let step = TILES * tile_tokens(group);
+    let cut = move |g| {
+        let segment = move |start: usize| start..tokens.min(start + step);
+        (0..tokens).step_by(step).map(move |start| RowTile { g, tokens: segment(start), group })
+    };
+    (0..kv_heads).flat_map(cut)
+}
+
+/// What a segment spends on each key of its KV head.
+pub(super) struct Partial {
+    pub(super) g: usize,
+    /// `[keys]`.
+    pub(super) spent: Vec<f32>,
+}
+
+impl Partial {
+    /// Sums of lanes.
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(simd: S, g: usize, spent: &[Lanes]) -> Self {
+        Self { g, spent: spent.iter().map(|lanes| sum(simd.load(lanes))).collect() }
+    }
+}
+
+/// Column masses from all segments, `[kv_heads, keys]`.
+pub(super) fn total(keys: &Keys, partials: &[Partial]) -> Result<Vec<f32>, BackendError> {
+    let mut masses = vec![0.0; keys.positions.len()];
+    for Partial { g, spent } in partials {
+        let own = &mut masses[g * keys.len()..];
+        own.iter_mut().zip(spent).for_each(|(mass, spent)| *mass += spent);
+    }
+    shapes::finite("weigh", "a column mass", &masses)?;
+    Ok(masses)
+}
+
+/// One task: what a segment of rows spends.
+struct Weigh<'a> {
+    queries: &'a Queries<'a>,
+    rows: RowTile,
+    keys: &'a Stored<'a>,
+    /// `[heads, tokens]`.
+    lse: &'a [f32],
+    /// `[tokens]`.
+    row_weights: &'a [f32],
+}
+
+impl Work for Weigh<'_> {
+    type Out = Partial;
+
+    #[inline(always)]
+    fn run<P: Products>(self, mut products: P) -> Partial {
+        let Self { queries, rows, keys, lse, row_weights } = self;
+        let mut spent = vec![[0.0; LANES]; keys.len()];
+        let mut p = Vec::new();
+        for rows in rows.tiles() {
+            let lse = rows.lanes(f32::INFINITY, |head, t| lse[head * queries.q.tokens + t]);
+            let Some(voters) = Voters::new(&rows, row_weights, lse) else { continue };
+            products.take(queries, &rows, keys.dtype());
+            let mut pass = Pass::new(queries, &rows, keys);
+            p.resize(P::KEYS * rows.panels(), [0.0; LANES]);
+            for (first, last) in pass.spans(&products) {
+                let p = &mut p[..(last - first) * rows.panels()];
+                pass.soften(&mut products, (first, last), p, true);
+                voters.spend(products.simd(), &pass.m(), p, &mut spent[first..last]);
+            }
+        }
+        Partial::new(products.simd(), rows.g, &spent)
+    }
+}
+
+/// A tile of rows of which some vote.
+pub(super) struct Voters {
+    /// `[panels, 16]`: +inf where nothing is spent.
+    lse: Vec<Lanes>,
+    /// `[panels, 16]`.
+    weights: Vec<Lanes>,
+}
+
+impl Voters {
+    /// `None` where no row votes. A row whose `lse` (`[panels, 16]`) is -inf spends nothing.
+    pub(super) fn new(rows: &RowTile, row_weights: &[f32], mut lse: Vec<Lanes>) -> Option<Self> {
+        if row_weights[rows.tokens.clone()].iter().all(|&weight| weight == 0.0) {
+            return None;
+        }
+        for lse in lse.as_flattened_mut() {
+            *lse = if *lse == f32::NEG_INFINITY { f32::INFINITY } else { *lse };
+        }
+        Some(Self { lse, weights: rows.lanes(0.0, |_, t| row_weights[t]) })
+    }
+
+    /// Adds w exp(z - lse) of every row to its lane of `spent`, `[keys, 16]`, for `p`
+    /// (`[keys, panels, 16]`) = exp(z - m).
+    #[inline(always)]
+    pub(super) fn spend<S: Simd>(&self, simd: S, m: &[Lanes], p: &[Lanes], spent: &mut [Lanes]) {
+        let panels = m.len();
+        let mut factors = vec![[0.0; LANES]; panels];
+        for (panel, factor) in factors.iter_mut().enumerate() {
+            let scale = exp(simd, simd.load(&m[panel]) - simd.load(&self.lse[panel]));
+            (simd.load(&self.weights[panel]) * scale).store(factor);
+        }
+        for (p, spent) in p.chunks_exact(panels).zip(spent) {
+            let mut sum = simd.load(spent);
+            for (p, factor) in p.iter().zip(&factors) {
+                sum = simd.load(p).fma(simd.load(factor), sum);
+            }
+            sum.store(spent);
+        }
+    }
+}

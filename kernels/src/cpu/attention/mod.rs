@@ -1,0 +1,127 @@
+//! Attention and masses: tiles of rows against tiles of keys.
+
+mod masses;
+mod pass;
+mod products;
+mod rows;
+mod sight;
+mod stored;
+
+pub(super) use self::masses::weigh;
+use self::pass::Pass;
+use self::products::{Path, Products, Work};
+use self::rows::{Lanes, RowTile, tile_tokens};
+use self::stored::Stored;
+use super::gemm::{Place, is_finite};
+use super::simd::LANES;
+use crate::backend::{BackendError, Queries};
+use crate::memory::Keys;
+use crate::shapes;
+use crate::state::AttentionState;
+
+/// See [`crate::AttentionOps::attend`].
+pub(super) fn attend(
+    place: Place,
+    queries: &Queries<'_>,
+    keys: &Keys,
+) -> Result<AttentionState, BackendError> {
+    shapes::attention("attend", queries, keys)?;
+    let q = queries.q;
+    let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
+    if keys.is_empty() || q.tokens == 0 {
+        return Ok(state);
+    }
+    let path = Path::of(place.isa, keys.k.dtype());
+    let group = q.heads / keys.kv_heads();
+    let stored = Stored::new(path.form(), place.crew, keys, true);
+    let tasks = (0..keys.kv_heads())
+        .flat_map(|g| RowTile { g, tokens: 0..q.tokens, group }.tiles())
+        .zip(cut(&mut state, group))
+        .collect();
+    let finite = place.crew.map(tasks, |(rows, parts): (RowTile, Vec<Part<'_>>)| {
+        path.run(place.isa, Attend { queries, rows, keys: &stored, parts })
+    });
+    if finite.contains(&false) {
+        return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
+    }
+    Ok(state)
+}
+
+/// A tile's part of one head of a state.
+struct Part<'a> {
+    /// `[tokens]`.
+    m: &'a mut [f32],
+    /// `[tokens]`.
+    l: &'a mut [f32],
+    /// `[tokens, head_dim]`.
+    o: &'a mut [f32],
+}
+
+/// For every tile, in the order of KV heads and within one of [`RowTile::tiles`]: its parts of
+/// the group's heads.
+fn cut(state: &mut AttentionState, group: usize) -> Vec<Vec<Part<'_>>> {
+    let (tokens, head_dim) = (state.tokens, state.head_dim);
+    let size = tile_tokens(group);
+    let per_head = tokens.div_ceil(size);
+    let mut tiles: Vec<Vec<Part<'_>>> = Vec::new();
+    tiles.resize_with(state.heads / group * per_head, Vec::new);
+    let rows = state.m.chunks_mut(tokens).zip(state.l.chunks_mut(tokens));
+    let heads = rows.zip(state.o.chunks_mut(tokens * head_dim));
+    for (head, ((m, l), o)) in heads.enumerate() {
+        let rows = m.chunks_mut(size).zip(l.chunks_mut(size));
+        for (idx, ((m, l), o)) in rows.zip(o.chunks_mut(size * head_dim)).enumerate() {
+            tiles[head / group * per_head + idx].push(Part { m, l, o });
+        }
+    }
+    tiles
+}
+
+/// One task: a tile of rows over all keys. Returns whether the state is finite.
+struct Attend<'a> {
+    queries: &'a Queries<'a>,
+    rows: RowTile,
+    keys: &'a Stored<'a>,
+    /// One for each of the group's heads.
+    parts: Vec<Part<'a>>,
+}
+
+impl Work for Attend<'_> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run<P: Products>(self, mut products: P) -> bool {
+        let Self { queries, rows, keys, parts } = self;
+        let panels = rows.panels();
+        products.take(queries, &rows, keys.dtype());
+        let mut pass = Pass::new(queries, &rows, keys);
+        let mut o = vec![[0.0; LANES]; queries.q.head_dim * panels];
+        let mut p = vec![[0.0; LANES]; P::KEYS * panels];
+        for (first, last) in pass.spans(&products) {
+            let p = &mut p[..(last - first) * panels];
+            pass.soften(&mut products, (first, last), p, false);
+            pass.add(&mut products, (first, last), p, &mut o);
+        }
+        let m = pass.m();
+        for (head, part) in parts.into_iter().enumerate() {
+            part.fill(head * rows.tokens.len(), &m, pass.l(), &o);
+        }
+        let simd = products.simd();
+        is_finite(simd, pass.l().as_flattened()) && is_finite(simd, o.as_flattened())
+    }
+}
+
+impl Part<'_> {
+    /// Takes the tile's rows from `first` on; `o` is `[head_dim, panels, 16]`.
+    fn fill(self, first: usize, m: &[Lanes], l: &[Lanes], o: &[Lanes]) {
+        let panels = m.len();
+        let head_dim = o.len() / panels;
+        let rows = self.m.iter_mut().zip(self.l).zip(self.o.chunks_exact_mut(head_dim));
+        for (row, ((to_m, to_l), to)) in (first..).zip(rows) {
+            let (panel, lane) = (row / LANES, row % LANES);
+            (*to_m, *to_l) = (m[panel][lane], l[panel][lane]);
+            for (to, from) in to.iter_mut().zip(o[panel..].iter().step_by(panels)) {
+                *to = from[lane];
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One tile of rows over one set of keys: online softmax, tile of keys by tile of keys
+//! (Milakov and Gimelshein 2018; Dao et al. 2022).
+//!
+//! Whoever needs p of some keys gets it from here, so that attention and masses see the same
+//! bits.
+
+use std::f32::consts::LOG2_E;
+
+use super::products::Products;
+use super::rows::{Lanes, RowTile};
+use super::sight::{Bounds, Sight};
+use super::stored::Stored;
+use crate::backend::Queries;
+use crate::cpu::exp::exp2;
+use crate::cpu::simd::{LANES, Simd, Vector};
+
+/// Keys `first..last`, looked at together.
+pub(super) type Span = (usize, usize);
+
+/// A tile of rows on its way over a set of keys.
+pub(super) struct Pass<'a> {
+    rows: &'a RowTile,
+    keys: &'a Stored<'a>,
+    sight: Sight,
+    /// Logits from dot products.
+    scale: f32,
+    /// `[panels, 16]`: the largest dot product in sight so far.
+    tops: Vec<Lanes>,
+    /// `[panels, 16]`: sum of exp(z - m) so far.
+    l: Vec<Lanes>,
+    /// `[panels, 16]`: exp(old m - new m) of the last tile.
+    fade: Vec<Lanes>,
+}
+
+impl<'a> Pass<'a> {
+    /// `rows` of `queries` before the first of `keys`.
+    pub(super) fn new(queries: &Queries<'_>, rows: &'a RowTile, keys: &'a Stored<'a>) -> Self {
+        Self {
+            rows,
+            keys,
+            sight: Sight::new(queries, rows, keys.positions(rows.g)),
+            scale: queries.scale,
+            tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
+            l: vec![[0.0; LANES]; rows.panels()],
+            fade: vec![[0.0; LANES]; rows.panels()],
+        }
+    }
+
+    /// The tiles of keys that some row sees. They start at multiples of `KEYS` wherever sight
+    /// starts, so a row is summed alike beside any others.
+    pub(super) fn spans<P: Products>(&self, _products: &P) -> impl Iterator<Item = Span> + use<P> {
+        let reach = self.sight.reach();
+        (reach.start / P::KEYS..reach.end.div_ceil(P::KEYS))
+            .map(|idx| (idx * P::KEYS, (idx + 1) * P::KEYS))
+            .map(move |(first, last)| (first, last.min(reach.end)))
+    }
+
+    /// p = exp(z - m) of a tile of keys, and m and l with them in it. `p` is
+    /// `[keys, panels, 16]`; it is filled where `keep`, or where the products read it there.
+    #[inline(always)]
+    pub(super) fn soften<P: Products>(
+        &mut self,
+        products: &mut P,
+        (first, last): Span,
+        p: &mut [Lanes],
+        keep: bool,
+    ) {
+        products.dots(self.keys, (first, last), p);
+        let mask = self.sight.mask(self.rows, first, last);
+        for panel in 0..self.rows.panels() {
+            if let Some(mask) = &mask {
+                self.hide(products.simd(), panel, &mask[panel], p);
+            }
+            let base = self.rise(products.simd(), panel, p);
+            if keep || P::IN_PLACE {
+                self.exponentials::<P, true>(products, (panel, base), p);
+            } else {
+                self.exponentials::<P, false>(products, (panel, base), p);
+            }
+        }
+    }
+
+    /// o (`[head_dim, panels, 16]`) with the tile of keys in it that was softened last.
+    #[inline(always)]
+    pub(super) fn add<P: Products>(
+        &self,
+        products: &mut P,
+        span: Span,
+        p: &[Lanes],
+        o: &mut [Lanes],
+    ) {
+        products.values(self.keys, span, p, &self.fade, o);
+    }
+
+    /// m of all rows so far, `[panels, 16]`.
+    pub(super) fn m(&self) -> Vec<Lanes> {
+        self.tops.iter().map(|tops| tops.map(|top| top * self.scale)).collect()
+    }
+
+    /// l of all rows so far, `[panels, 16]`.
+    pub(super) fn l(&self) -> &[Lanes] {
+        &self.l
+    }
+
+    /// What is out of sight becomes -inf.
+    #[inline(always)]
+    fn hide<S: Simd>(&self, simd: S, panel: usize, mask: &Bounds, dots: &mut [Lanes]) {
+        let own = dots.iter_mut().skip(panel).step_by(self.rows.panels());
+        for (key, lanes) in own.enumerate() {
+            mask.apply(simd, key, simd.load(lanes)).store(lanes);
+        }
+    }
+
+    /// Raises the maximum and fades what was summed below the old one. Returns the exponent
+    /// that is subtracted, in powers of two.
+    #[inline(always)]
+    fn rise<S: Simd>(&mut self, simd: S, panel: usize, dots: &[Lanes]) -> S::V {
+        let before = simd.load(&self.tops[panel]);
+        // Four chains hide the latency; a maximum has no rounding.
+        let mut tops = [before; 4];
+        for (key, lanes) in dots.iter().skip(panel).step_by(self.rows.panels()).enumerate() {
+            tops[key % 4] = tops[key % 4].max(simd.load(lanes));
+        }
+        let top = tops[0].max(tops[1]).max(tops[2].max(tops[3]));
+        top.store(&mut self.tops[panel]);
+        let scale = simd.splat(self.scale * LOG2_E);
+        // A row that has seen nothing subtracts 0 instead of -inf, which would make NaN.
+        let base = simd.splat(f32::NEG_INFINITY).below(top, top * scale, simd.splat(0.0));
+        let fade = exp2(simd, before.fma(scale, simd.splat(0.0) - base));
+        fade.store(&mut self.fade[panel]);
+        (simd.load(&self.l[panel]) * fade).store(&mut self.l[panel]);
+        base
+    }
+
+    /// p of one panel, two keys at a time, added to its l.
+    #[inline(always)]
+    fn exponentials<P: Products, const KEEP: bool>(
+        &mut self,
+        products: &mut P,
+        (panel, base): (usize, <P::Simd as Simd>::V),
+        p: &mut [Lanes],
+    ) {
+        let (simd, panels) = (products.simd(), self.rows.panels());
+        let zero = simd.splat(0.0);
+        let (scale, base) = (simd.splat(self.scale * LOG2_E), zero - base);
+        let mut l = [simd.load(&self.l[panel]), zero];
+        for (pair, p) in p.chunks_mut(2 * panels).enumerate() {
+            let even = exp2(simd, simd.load(&p[panel]).fma(scale, base));
+            let mut both = [even, zero];
+            if let Some(odd) = p.get(panels + panel) {
+                both[1] = exp2(simd, simd.load(odd).fma(scale, base));
+            }
+            if KEEP {
+                both[0].store(&mut p[panel]);
+                if let Some(odd) = p.get_mut(panels + panel) {
+                    both[1].store(odd);
+                }
+            }
+            products.put(panel, pair, both);
+            l = [l[0] + both[0], l[1] + both[1]];
+        }
+        (l[0] + l[1]).store(&mut self.l[panel]);
+    }
+}

@@ -1,0 +1,251 @@
+//! Products by dot products of pairs of bf16 (`vdpbf16ps`).
+
+use half::bf16;
+
+use super::{Products, Work};
+use crate::backend::Queries;
+use crate::cpu::attention::rows::{Lanes, RowTile};
+use crate::cpu::attention::stored::Stored;
+use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
+use crate::cpu::simd::{LANES, Pair, Simd, Vector, store_front_bf16};
+use crate::tensor::KvDtype;
+
+pub(super) struct OnDots<W>(pub(super) W);
+
+impl<W: Work> DotsKernel for OnDots<W> {
+    type Out = W::Out;
+
+    #[inline(always)]
+    fn run(self, simd: Avx512, dots: Dots) -> W::Out {
+        self.0.run(Dotted::new(simd, dots))
+    }
+}
+
+/// Sixteen rows' pairs.
+type PairLanes = [Pair; LANES];
+
+/// No pair.
+const NOTHING: PairLanes = [[bf16::ZERO; 2]; LANES];
+
+/// Pairs beside pairs.
+pub(super) struct Dotted {
+    simd: Avx512,
+    dots: Dots,
+    /// D.
+    head_dim: usize,
+    /// KV head.
+    g: usize,
+    panels: usize,
+    /// `[panels, head_dim / 2, 16]`; lanes without a row are zero.
+    q: Vec<PairLanes>,
+    /// `[panels, KEYS / 2, 16]`.
+    p: Vec<PairLanes>,
+}
+
+impl Dotted {
+    fn new(simd: Avx512, dots: Dots) -> Self {
+        Self { simd, dots, head_dim: 0, g: 0, panels: 0, q: Vec::new(), p: Vec::new() }
+    }
+}
+
+impl Products for Dotted {
+    type Simd = Avx512;
+    const KEYS: usize = 128;
+    const IN_PLACE: bool = false;
+
+    #[inline(always)]
+    fn simd(&self) -> Avx512 {
+        self.simd
+    }
+
+    #[inline(always)]
+    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
+        (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
+        pair_queries(self.simd, queries, rows, self.head_dim.div_ceil(2), &mut self.q);
+        self.p.resize(self.panels * Self::KEYS / 2, NOTHING);
+    }
+
+    #[inline(always)]
+    fn dots(&mut self, keys: &Stored<'_>, (first, last): (usize, usize), out: &mut [Lanes]) {
+        let (k, width) = keys.padded_k(self.g);
+        let pairs = self.head_dim.div_ceil(2);
+        let product = Product {
+            left: Left { data: &k[first * width..last * width], row: width, step: 2 },
+            right: &self.q,
+            stride: pairs,
+            pairs,
+            panels: self.panels,
+            fade: None,
+        };
+        product.compute(self.simd, self.dots, last - first, out);
+    }
+
+    #[inline(always)]
+    fn put(&mut self, panel: usize, pair: usize, [even, odd]: [<Avx512 as Simd>::V; 2]) {
+        self.dots.pair(even, odd, &mut self.p[panel * (Self::KEYS / 2) + pair]);
+    }
+
+    #[inline(always)]
+    fn values(
+        &mut self,
+        keys: &Stored<'_>,
+        (first, last): (usize, usize),
+        _p: &[Lanes],
+        fade: &[Lanes],
+        o: &mut [Lanes],
+    ) {
+        let (pairs, width) = ((last - first).div_ceil(2), 2 * self.head_dim);
+        let v = &keys.paired_v(self.g)[first / 2 * width..][..pairs * width];
+        let product = Product {
+            left: Left { data: v, row: 2, step: width },
+            right: &self.p,
+            stride: Self::KEYS / 2,
+            pairs,
+            panels: self.panels,
+            fade: Some(fade),
+        };
+        product.compute(self.simd, self.dots, self.head_dim, o);
+    }
+}
+
+/// The rows' queries rounded to bf16, `[panels, pairs, 16]`, zero behind D and in lanes
+/// without a row.
+#[inline(always)]
+fn pair_queries(
+    simd: Avx512,
+    queries: &Queries<'_>,
+    rows: &RowTile,
+    pairs: usize,
+    to: &mut Vec<PairLanes>,
+) {
+    to.clear();
+    to.resize(rows.panels() * pairs, NOTHING);
+    let mut rounded = vec![bf16::ZERO; LANES * 2 * pairs];
+    for (panel, to) in to.chunks_exact_mut(pairs).enumerate() {
+        let count = (rows.len() - panel * LANES).min(LANES);
+        for lane in 0..count {
+            let (head, t) = rows.origin(panel * LANES + lane);
+            let to = &mut rounded[lane * 2 * pairs..];
+            for (from, to) in queries.q.row(head, t).chunks(LANES).zip(to.chunks_mut(LANES)) {
+                let from_lanes = crate::cpu::simd::load_front(simd, from);
+                store_front_bf16(from_lanes, &mut to[..from.len()]);
+            }
+        }
+        let (rows, _) = rounded.as_chunks::<2>();
+        for (pair, to) in to.iter_mut().enumerate() {
+            for (to, row) in to.iter_mut().zip(rows.chunks_exact(pairs)).take(count) {
+                *to = row[pair];
+            }
+        }
+    }
+}
+
+/// The left factor, in elements: pair k of row i starts at `i * row + k * step`.
+#[derive(Clone, Copy)]
+struct Left<'a> {
+    data: &'a [bf16],
+    row: usize,
+    step: usize,
+}
+
+/// C (`[rows, panels, 16]`) = C * fade + A B, or A B.
+struct Product<'a> {
+    left: Left<'a>,
+    /// `[panels, stride, 16]`, of which `pairs` are used.
+    right: &'a [PairLanes],
+    stride: usize,
+    pairs: usize,
+    panels: usize,
+    fade: Option<&'a [Lanes]>,
+}
+
+impl Product<'_> {
+    /// In register tiles of 6 x 4 or 8 x 2 vectors.
+    #[inline(always)]
+    fn compute(&self, simd: Avx512, dots: Dots, rows: usize, c: &mut [Lanes]) {
+        assert!(rows > 0 && self.pairs > 0);
+        let Left { data, row, step } = self.left;
+        assert!((rows - 1) * row + (self.pairs - 1) * step + 2 <= data.len());
+        assert!((self.panels - 1) * self.stride + self.pairs <= self.right.len());
+        let mut panel = 0;
+        while panel < self.panels {
+            match self.panels - panel {
+                4.. => {
+                    self.strip::<6, 4>(simd, dots, (rows, panel), c);
+                    panel += 4;
+                }
+                2.. => {
+                    self.strip::<8, 2>(simd, dots, (rows, panel), c);
+                    panel += 2;
+                }
+                _ => {
+                    self.strip::<8, 1>(simd, dots, (rows, panel), c);
+                    panel += 1;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn strip<const M: usize, const N: usize>(
+        &self,
+        simd: Avx512,
+        dots: Dots,
+        (rows, panel): (usize, usize),
+        c: &mut [Lanes],
+    ) {
+        let mut row = 0;
+        while row < rows {
+            row += match rows - row {
+                left if left >= M => self.block::<M, N>(simd, dots, (row, panel), c),
+                4.. => self.block::<4, N>(simd, dots, (row, panel), c),
+                2.. => self.block::<2, N>(simd, dots, (row, panel), c),
+                _ => self.block::<1, N>(simd, dots, (row, panel), c),
+            }
+        }
+    }
+
+    /// One register tile; returns its rows.
+    #[inline(always)]
+    fn block<const M: usize, const N: usize>(
+        &self,
+        simd: Avx512,
+        dots: Dots,
+        (row, panel): (usize, usize),
+        c: &mut [Lanes],
+    ) -> usize {
+        let mut acc = [[simd.splat(0.0); N]; M];
+        if let Some(fade) = self.fade {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    let fade = simd.load(&fade[panel + j]);
+                    *acc = simd.load(&c[(row + i) * self.panels + panel + j]) * fade;
+                }
+            }
+        }
+        let left = self.left.data.as_ptr().wrapping_add(row * self.left.row);
+        let right = self.right.as_ptr().wrapping_add(panel * self.stride);
+        for k in 0..self.pairs {
+            let mut b = [dots.load(&NOTHING); N];
+            for (j, b) in b.iter_mut().enumerate() {
+                // SAFETY: `compute` has checked that all panels have `pairs` rows.
+                *b = dots.load(unsafe { &*right.add(j * self.stride + k) });
+            }
+            for (i, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: `compute` has checked that all rows have `pairs` pairs; a pair has
+                // the alignment of an element.
+                let a = unsafe { *left.add(i * self.left.row + k * self.left.step).cast::<Pair>() };
+                let a = dots.splat(a);
+                for (acc, &b) in acc.iter_mut().zip(&b) {
+                    *acc = dots.add(*acc, a, b);
+                }
+            }
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            for (j, &acc) in acc.iter().enumerate() {
+                acc.store(&mut c[(row + i) * self.panels + panel + j]);
+            }
+        }
+        M
+    }
+}

@@ -1,0 +1,109 @@
+//! The two products of attention, dots = K q and o += p V, on what the processor has for them.
+
+#[cfg(target_arch = "x86_64")]
+mod dots;
+mod fma;
+
+use super::rows::{Lanes, RowTile};
+use super::stored::{Form, Stored};
+use crate::backend::Queries;
+use crate::cpu::isa::{Isa, IsaLevel};
+use crate::cpu::simd::{Kernel, Simd};
+use crate::tensor::KvDtype;
+
+/// How the products are computed, and with what in between.
+pub(super) trait Products {
+    /// Vectors for everything else.
+    type Simd: Simd;
+    /// Keys of a tile.
+    const KEYS: usize;
+    /// Whether [`values`](Self::values) reads p where the dot products were; if not, it needs
+    /// [`put`](Self::put).
+    const IN_PLACE: bool;
+
+    /// The vectors.
+    fn simd(&self) -> Self::Simd;
+
+    /// Takes the queries of a tile of rows.
+    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype);
+
+    /// `out` (`[keys, panels, 16]`) = dot products of the rows with keys `first..last`.
+    fn dots(&mut self, keys: &Stored<'_>, span: (usize, usize), out: &mut [Lanes]);
+
+    /// Takes p of keys `2 pair` and `2 pair + 1` of the tile.
+    fn put(&mut self, panel: usize, pair: usize, p: [<Self::Simd as Simd>::V; 2]);
+
+    /// `o` (`[head_dim, panels, 16]`) = o * fade (`[panels, 16]`) + V p over keys
+    /// `first..last`, for `p` as `[keys, panels, 16]`.
+    fn values(
+        &mut self,
+        keys: &Stored<'_>,
+        span: (usize, usize),
+        p: &[Lanes],
+        fade: &[Lanes],
+        o: &mut [Lanes],
+    );
+}
+
+/// Something to be computed with the best products: see [`Path::run`]. As for [`Kernel`],
+/// everything that it calls on vectors must be inlined.
+pub(super) trait Work {
+    /// What it returns.
+    type Out;
+
+    /// The computation.
+    fn run<P: Products>(self, products: P) -> Self::Out;
+}
+
+/// Which products serve keys of a dtype on this processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Multiply-adds of f32; bf16 is widened, queries beside it are rounded.
+    Fma,
+    /// Dot products of pairs of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Dots,
+}
+
+impl Path {
+    /// The fastest.
+    pub(super) fn of(isa: Isa, dtype: KvDtype) -> Self {
+        match dtype {
+            #[cfg(target_arch = "x86_64")]
+            KvDtype::Bf16 if isa.level() >= IsaLevel::Avx512Bf16 => Self::Dots,
+            _ => Self::Fma,
+        }
+    }
+
+    /// What keys and values must look like.
+    pub(super) fn form(self) -> Form {
+        match self {
+            Self::Fma => Form::Plain,
+            #[cfg(target_arch = "x86_64")]
+            Self::Dots => Form::Pairs,
+        }
+    }
+
+    /// Runs `work` on `isa`, which this is a path of.
+    pub(super) fn run<W: Work>(self, isa: Isa, work: W) -> W::Out {
+        match self {
+            Self::Fma => isa.run(OnFma(work)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Dots => match isa.run_dots(dots::OnDots(work)) {
+                Ok(out) => out,
+                Err(dots::OnDots(work)) => isa.run(OnFma(work)),
+            },
+        }
+    }
+}
+
+struct OnFma<W>(W);
+
+impl<W: Work> Kernel for OnFma<W> {
+    type Out = W::Out;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> W::Out {
+        self.0.run(fma::Fma::new(simd))
+    }
+}

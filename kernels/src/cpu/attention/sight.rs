@@ -1,0 +1,102 @@
+//! Which keys a row sees: because positions ascend, a range.
+
+use std::ops::Range;
+
+use super::rows::{Lanes, RowTile};
+use crate::backend::Queries;
+use crate::cpu::simd::{LANES, Simd, Vector};
+
+/// What a tile of rows sees of one KV head's keys.
+pub(super) struct Sight {
+    /// Per token: the keys it sees.
+    tokens: Vec<Range<usize>>,
+}
+
+impl Sight {
+    /// What `rows` see of keys at `positions`.
+    pub(super) fn new(queries: &Queries<'_>, rows: &RowTile, positions: &[u32]) -> Self {
+        let range = |t| range_in_sight(queries, t, positions);
+        Self { tokens: rows.tokens.clone().map(range).collect() }
+    }
+
+    /// The keys that any row sees, all between the two ends.
+    pub(super) fn reach(&self) -> Range<usize> {
+        let seen = || self.tokens.iter().filter(|range| !range.is_empty());
+        let first = seen().map(|range| range.start).min().unwrap_or(0);
+        first..seen().map(|range| range.end).max().unwrap_or(first)
+    }
+
+    /// What each lane sees of keys `first..last`; `None` where every row sees all of them.
+    pub(super) fn mask(&self, rows: &RowTile, first: usize, last: usize) -> Option<Vec<Bounds>> {
+        if self.tokens.iter().all(|range| range.start <= first && range.end >= last) {
+            return None;
+        }
+        let mut bounds = vec![Bounds { low: [0.0; LANES], high: [0.0; LANES] }; rows.panels()];
+        for row in 0..rows.len() {
+            let seen = within(&self.tokens[row % self.tokens.len()], first, last);
+            bounds[row / LANES].low[row % LANES] = seen.start as f32;
+            bounds[row / LANES].high[row % LANES] = seen.end as f32;
+        }
+        Some(bounds)
+    }
+}
+
+/// Per lane, the keys of a tile that it sees: those from `low` up to below `high`.
+#[derive(Clone)]
+pub(super) struct Bounds {
+    low: Lanes,
+    high: Lanes,
+}
+
+impl Bounds {
+    /// `dot` of key `key` where it is in sight, else -inf.
+    #[inline(always)]
+    pub(super) fn apply<S: Simd>(&self, simd: S, key: usize, dot: S::V) -> S::V {
+        let (key, unseen) = (simd.splat(key as f32), simd.splat(f32::NEG_INFINITY));
+        let dot = key.below(simd.load(&self.high), dot, unseen);
+        key.below(simd.load(&self.low), unseen, dot)
+    }
+}
+
+/// Indices into `positions`, ascending, that row `t` sees.
+pub(super) fn range_in_sight(queries: &Queries<'_>, t: usize, positions: &[u32]) -> Range<usize> {
+    let seen = queries.sight(t);
+    let below = |bound: u32| positions.partition_point(|&position| position < bound);
+    let end = positions.partition_point(|position| position <= seen.end());
+    below(*seen.start()).min(end)..end
+}
+
+/// The part of the tile `first..last` that lies in `range`, counted from `first`.
+fn within(range: &Range<usize>, first: usize, last: usize) -> Range<usize> {
+    range.start.clamp(first, last) - first..range.end.clamp(first, last) - first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Heads;
+
+    #[test]
+    fn agrees_with_the_rule_of_sight() {
+        let q = Heads::zeros(1, 4, 2);
+        let positions = [0, 3, 9, 10, 11, 12, 13, 20];
+        for window in [None, Some(1), Some(2), Some(5), Some(100)] {
+            let queries = Queries { q: &q, start: 10, scale: 1.0, window };
+            for t in 0..4 {
+                let sight = queries.sight(t);
+                let want: Vec<usize> =
+                    (0..positions.len()).filter(|&j| sight.contains(&positions[j])).collect();
+                let got: Vec<usize> = range_in_sight(&queries, t, &positions).collect();
+                assert_eq!(got, want, "window {window:?}, row {t}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tile_sees_its_part() {
+        assert_eq!(within(&(3..20), 8, 16), 0..8);
+        assert_eq!(within(&(3..10), 8, 16), 0..2);
+        assert_eq!(within(&(3..5), 8, 16), 0..0);
+        assert_eq!(within(&(20..25), 8, 16), 8..8);
+    }
+}
