@@ -7,6 +7,9 @@
 //! - f32: both factors are f32.
 //! - bf16: the other factor (an activation, a query, and the probability beside a bf16 value)
 //!   is rounded to bf16, to nearest even, before it is multiplied.
+//! - int8 (weights only): the activations of a row become integers in the same groups and by
+//!   the same rule as the weight's ([`crate::int8`]). Products of integers are summed exactly
+//!   inside a group, times the product of both scales (f32), over groups in ascending order.
 //!
 //! Products are summed in f32. Hidden states, norms, rotations, the softmax, l, masses and
 //! scores stay f32 always. A backend may keep more than bf16 of a probability, never less.

@@ -6,6 +6,7 @@
 pub mod attention;
 pub mod cells;
 pub mod chains;
+pub mod int8;
 pub mod layers;
 pub mod mass;
 pub mod merging;
@@ -60,6 +61,11 @@ macro_rules! conformance_tests {
             layers::project_matches_f64,
             layers::finish_matches_f64,
             layers::a_row_does_not_depend_on_its_neighbours,
+            int8::linear_sums_integers_in_groups,
+            int8::scales_of_every_size,
+            int8::embed_multiplies_out,
+            int8::an_int8_row_stands_alone,
+            int8::broken_int8_is_refused,
             refusals::wrong_shapes_are_named,
             refusals::foreign_weights_are_refused,
             refusals::broken_numbers_are_refused,
@@ -85,6 +91,7 @@ mod tests {
             ("attention", include_str!("conformance/attention.rs")),
             ("cells", include_str!("conformance/cells.rs")),
             ("chains", include_str!("conformance/chains.rs")),
+            ("int8", include_str!("conformance/int8.rs")),
             ("layers", include_str!("conformance/layers.rs")),
             ("mass", include_str!("conformance/mass.rs")),
             ("merging", include_str!("conformance/merging.rs")),

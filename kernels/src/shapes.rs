@@ -4,6 +4,7 @@
 //! computes.
 
 use crate::backend::{BackendError, Queries};
+use crate::int8::GROUP;
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::tensor::{KvData, KvHeads, Rows};
 use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
@@ -69,6 +70,11 @@ pub(crate) fn matrix(weight: &Matrix, bias: Option<&[f32]>) -> Checked {
     let elements = match &weight.data {
         MatrixData::F32(data) => data.len(),
         MatrixData::Bf16(data) => data.len(),
+        MatrixData::Int8(data) => {
+            let scales = weight.outputs * weight.inputs.div_ceil(GROUP);
+            same("pack", "weight scales", data.scales.len(), scales)?;
+            data.q.len()
+        }
     };
     same("pack", "weight elements", elements, weight.outputs * weight.inputs)?;
     bias.map_or(Ok(()), |bias| same("pack", "bias elements", bias.len(), weight.outputs))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use crate::int8::Int8Rows;
 use crate::tensor::KvDtype;
 
 /// Elements of a weight matrix.
@@ -13,6 +14,8 @@ pub enum MatrixData {
     F32(Vec<f32>),
     /// bf16, widened exactly where it is used.
     Bf16(Vec<bf16>),
+    /// Eight-bit integers with a scale for every group of inputs; see [`crate::int8`].
+    Int8(Int8Rows),
 }
 
 /// A weight as a model file has it: `[outputs, inputs]`, row-major; y = x Wᵀ.

@@ -42,6 +42,11 @@ impl Plain {
         match &self.matrix.data {
             MatrixData::F32(data) => data[span].iter().map(|&x| x.into()).collect(),
             MatrixData::Bf16(data) => data[span].iter().map(|x| x.to_f64()).collect(),
+            MatrixData::Int8(data) => {
+                let mut row = vec![0.0; self.matrix.inputs];
+                data.read(o, &mut row);
+                widened(&row)
+            }
         }
     }
 

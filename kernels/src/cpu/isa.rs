@@ -1,5 +1,8 @@
 //! Which instructions this processor has, found at run time.
 
+use super::simd::int8::{Int8Kernel, Plainly};
+#[cfg(target_arch = "x86_64")]
+use super::simd::int8_x86::{enter_avx2, enter_avx512, enter_vnni};
 #[cfg(target_arch = "aarch64")]
 use super::simd::neon;
 use super::simd::{Kernel, portable};
@@ -183,6 +186,22 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             IsaLevel::Neon => unsafe { neon::enter(kernel) },
             _ => portable::enter(kernel),
+        }
+    }
+
+    /// Runs `kernel` with the best products of bytes that this instruction set has.
+    pub(crate) fn run_int8<K: Int8Kernel>(self, kernel: K) -> K::Out {
+        match self.0 {
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            level if level >= IsaLevel::Avx512Vnni => unsafe { enter_vnni(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            IsaLevel::Avx512 => unsafe { enter_avx512(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            IsaLevel::Avx2 => unsafe { enter_avx2(kernel) },
+            _ => self.run(Plainly(kernel)),
         }
     }
 }

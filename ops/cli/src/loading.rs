@@ -40,6 +40,7 @@ fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
             WeightsArg::Auto => WeightDtype::Auto,
             WeightsArg::F32 => WeightDtype::F32,
             WeightsArg::Bf16 => WeightDtype::Bf16,
+            WeightsArg::Int8 => WeightDtype::Int8,
         },
         backend: Arc::new(backend),
     };

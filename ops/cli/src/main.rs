@@ -16,6 +16,7 @@ mod progress;
 mod prompts;
 mod report;
 mod svg;
+mod timings;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Generate(args) => commands::generate::run(args).await,
             Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,
             Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
+            Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
         }

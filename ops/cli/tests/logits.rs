@@ -4,6 +4,7 @@ mod binary;
 
 use std::path::Path;
 
+use aqueduct_kernels::IsaLevel;
 use binary::{model, rows, run};
 
 /// C, small so that many chunks are few tokens.
@@ -12,52 +13,48 @@ const CHUNK: usize = 16;
 /// Lengths around the edges of the grid.
 const LENGTHS: [usize; 6] = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 7 * CHUNK + 3];
 
-/// Writes a prompt of `tokens` ids and gives the logits file of a run over it.
-fn logits(folder: &Path, tokens: usize, policy: &str, workers: usize, link: &str) -> Vec<u8> {
-    let prompt = folder.join(format!("{tokens}.txt"));
-    let ids = (0..tokens).map(|idx| ((idx * 2654435761) % 4096).to_string());
-    std::fs::write(&prompt, ids.collect::<Vec<_>>().join("\n")).unwrap();
-    let out = folder.join(format!("{tokens}-{policy}-{workers}-{link}.safetensors"));
-    let model = model();
-    let [model, prompt] = [&model, &prompt].map(|path| path.to_str().unwrap());
-    let (workers, chunk) = (workers.to_string(), CHUNK.to_string());
-    let output = run([
-        "eval",
-        "logits",
-        "--model",
-        model,
-        "--tokens-file",
-        prompt,
-        "--policy",
-        policy,
-        "--sinks",
-        "2",
-        "--local",
-        "4",
-        "--heavy",
-        "6",
-        "--chunk",
-        &chunk,
-        "--workers",
-        &workers,
-        "--link",
-        link,
-        "--kv",
-        "f32",
-        "--out",
-        out.to_str().unwrap(),
-        "--json",
-    ]);
-    let rows = rows(&output);
-    assert_eq!(rows[0]["tokens"], tokens);
-    assert_eq!(rows[0]["vocab"], 4096);
-    std::fs::read(out).unwrap()
+/// How a prompt is read.
+#[derive(Debug, Clone, Copy)]
+struct Eval<'a> {
+    policy: &'a str,
+    workers: usize,
+    link: &'a str,
+    threads: usize,
+    kv: &'a str,
+    isa: Option<IsaLevel>,
+}
+
+impl<'a> Eval<'a> {
+    fn new(policy: &'a str, workers: usize, link: &'a str) -> Self {
+        Self { policy, workers, link, threads: 0, kv: "f32", isa: None }
+    }
+
+    /// Writes a prompt of `tokens` ids and gives the logits file of a run over it.
+    fn logits(self, folder: &Path, tokens: usize) -> Vec<u8> {
+        let prompt = folder.join(format!("{tokens}.txt"));
+        let ids = (0..tokens).map(|idx| ((idx * 2654435761) % 4096).to_string());
+        std::fs::write(&prompt, ids.collect::<Vec<_>>().join("\n")).unwrap();
+        let out = folder.join("logits.safetensors");
+        let model = model();
+        let [model, prompt] = [&model, &prompt].map(|path| path.to_str().unwrap());
+        let [workers, chunk, threads] = [self.workers, CHUNK, self.threads].map(|n| n.to_string());
+        let mut args = vec!["eval", "logits", "--model", model, "--tokens-file", prompt];
+        args.extend(["--policy", self.policy, "--sinks", "2", "--local", "4", "--heavy", "6"]);
+        args.extend(["--chunk", &chunk, "--workers", &workers, "--link", self.link]);
+        args.extend(["--threads", &threads, "--kv", self.kv]);
+        args.extend(self.isa.iter().flat_map(|isa| ["--isa", isa.as_str()]));
+        args.extend(["--out", out.to_str().unwrap(), "--json"]);
+        let rows = rows(&run(args));
+        assert_eq!(rows[0]["tokens"], tokens);
+        assert_eq!(rows[0]["vocab"], 4096);
+        std::fs::read(out).unwrap()
+    }
 }
 
 fn identical(policy: &str) {
     let folder = tempfile::tempdir().unwrap();
     for tokens in LENGTHS {
-        let want = logits(folder.path(), tokens, policy, 1, "loopback");
+        let want = Eval::new(policy, 1, "loopback").logits(folder.path(), tokens);
         assert!(want.len() >= tokens * 4096 * 4);
         for (workers, link) in [
             (2, "loopback"),
@@ -67,7 +64,7 @@ fn identical(policy: &str) {
             (2, "grpc"),
             (4, "grpc"),
         ] {
-            let got = logits(folder.path(), tokens, policy, workers, link);
+            let got = Eval::new(policy, workers, link).logits(folder.path(), tokens);
             assert!(got == want, "{policy}, {tokens} tokens, {workers} workers over {link}");
         }
     }
@@ -88,10 +85,27 @@ fn h2o_is_the_same_everywhere() {
     identical("h2o");
 }
 
+/// On every instruction set there is; AMX by its emulator where the processor lacks it.
+#[test]
+fn bf16_is_the_same_for_any_number_of_threads_and_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    for isa in IsaLevel::available() {
+        let eval = Eval { kv: "bf16", isa: Some(isa), ..Eval::new("h2o", 1, "loopback") };
+        let want = Eval { threads: 1, ..eval }.logits(folder.path(), 2 * CHUNK + 3);
+        for other in [
+            Eval { threads: 2, ..eval },
+            Eval { workers: 2, threads: 3, ..eval },
+            Eval { workers: 2, link: "grpc", ..eval },
+        ] {
+            assert!(other.logits(folder.path(), 2 * CHUNK + 3) == want, "{other:?}");
+        }
+    }
+}
+
 #[test]
 fn policies_differ_once_something_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let of = |tokens, policy| logits(folder.path(), tokens, policy, 1, "loopback");
+    let of = |tokens, policy| Eval::new(policy, 1, "loopback").logits(folder.path(), tokens);
     assert!(of(CHUNK, "dense") == of(CHUNK, "h2o"), "nothing has been forgotten yet");
     let long = 7 * CHUNK + 3;
     let [dense, window, h2o] = ["dense", "window", "h2o"].map(|policy| of(long, policy));

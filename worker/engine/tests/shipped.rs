@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
+use aqueduct_kernels::compare::{Tolerance, close};
 use aqueduct_kernels::{KvDtype, Reference};
 
 fn load(weights: WeightDtype) -> (Model, aqueduct_engine::LoadProgress) {
@@ -35,9 +36,20 @@ fn loads_and_predicts() {
 }
 
 #[test]
-fn bf16_widened_to_f32_is_the_same_model() {
+fn beside_f32_keys_auto_means_f32() {
     let (auto, f32) = (load(WeightDtype::Auto).0, load(WeightDtype::F32).0);
     assert_eq!(last_logits(&auto, &[7, 8]), last_logits(&f32, &[7, 8]));
-    assert_ne!(auto.fingerprint(), f32.fingerprint());
-    assert_eq!(auto.fingerprint(), load(WeightDtype::Auto).0.fingerprint());
+    assert_eq!(auto.fingerprint(), f32.fingerprint());
+}
+
+#[test]
+fn held_in_fewer_bits_it_is_nearly_the_same_model() {
+    let f32 = load(WeightDtype::F32).0;
+    for (weights, off) in [(WeightDtype::Bf16, 1e-4), (WeightDtype::Int8, 1e-2)] {
+        let model = load(weights).0;
+        assert_ne!(model.fingerprint(), f32.fingerprint());
+        let (seen, want) = (last_logits(&model, &[7, 8]), last_logits(&f32, &[7, 8]));
+        let tolerance = Tolerance { abs: f64::INFINITY, rel: 0.0, cosine: off };
+        close(&format!("{weights:?}"), &seen, &want, tolerance).unwrap();
+    }
 }

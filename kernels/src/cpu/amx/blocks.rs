@@ -47,12 +47,10 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) a_stride: usize,
     /// Bytes from a step of A to the next: 64 times the block's rows, or 64 if it is row-major.
     pub(in crate::cpu) a_step: usize,
-    /// The first panel of B: a tile of 1 KiB for each step, one after the other. A tile is
-    /// `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
-    pub(in crate::cpu) b: *const u8,
-    /// Bytes from a panel of B to the next.
-    pub(in crate::cpu) b_stride: usize,
-    /// Panels of sixteen columns: up to 4 for up to 16 rows, up to 2 above.
+    /// Panels of B, sixteen columns each: a tile of 1 KiB for each step, one after the other. A
+    /// tile is `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
+    pub(in crate::cpu) b: [*const u8; 4],
+    /// How many panels there are: up to 4 for up to 16 rows, up to 2 above.
     pub(in crate::cpu) panels: usize,
     /// Steps.
     pub(in crate::cpu) steps: usize,
@@ -153,7 +151,7 @@ macro_rules! products {
                     concat!($multiply, " tmm0, tmm4, tmm5"),
                     "add {a}, {a_step}",
                     "add {b}, 1024",
-                ], operands { b = inout(reg) block.b => _, });
+                ], operands { b = inout(reg) block.b[0] => _, });
             }
         }
 
@@ -172,8 +170,8 @@ macro_rules! products {
                     "add {b}, 1024",
                     "add {b1}, 1024",
                 ], operands {
-                    b = inout(reg) block.b => _,
-                    b1 = inout(reg) block.panel(1) => _,
+                    b = inout(reg) block.b[0] => _,
+                    b1 = inout(reg) block.b[1] => _,
                 });
             }
         }
@@ -198,9 +196,9 @@ macro_rules! products {
                     "add {b1}, 1024",
                     "add {b2}, 1024",
                 ], operands {
-                    b = inout(reg) block.b => _,
-                    b1 = inout(reg) block.panel(1) => _,
-                    b2 = inout(reg) block.panel(2) => _,
+                    b = inout(reg) block.b[0] => _,
+                    b1 = inout(reg) block.b[1] => _,
+                    b2 = inout(reg) block.b[2] => _,
                 });
             }
         }
@@ -229,10 +227,10 @@ macro_rules! products {
                     "add {b2}, 1024",
                     "add {b3}, 1024",
                 ], operands {
-                    b = inout(reg) block.b => _,
-                    b1 = inout(reg) block.panel(1) => _,
-                    b2 = inout(reg) block.panel(2) => _,
-                    b3 = inout(reg) block.panel(3) => _,
+                    b = inout(reg) block.b[0] => _,
+                    b1 = inout(reg) block.b[1] => _,
+                    b2 = inout(reg) block.b[2] => _,
+                    b3 = inout(reg) block.b[3] => _,
                 });
             }
         }
@@ -253,7 +251,7 @@ macro_rules! products {
                     "add {b}, 1024",
                 ], operands {
                     a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b => _,
+                    b = inout(reg) block.b[0] => _,
                     c1 = in(reg) block.lower_c(),
                 });
             }
@@ -281,8 +279,8 @@ macro_rules! products {
                     "add {b1}, 1024",
                 ], operands {
                     a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b => _,
-                    b1 = inout(reg) block.panel(1) => _,
+                    b = inout(reg) block.b[0] => _,
+                    b1 = inout(reg) block.b[1] => _,
                     c1 = in(reg) block.lower_c(),
                 });
             }
@@ -291,10 +289,6 @@ macro_rules! products {
 }
 
 impl<T> Block<T> {
-    fn panel(&self, panel: usize) -> *const u8 {
-        self.b.wrapping_add(panel * self.b_stride)
-    }
-
     fn lower_a(&self) -> *const u8 {
         self.a.wrapping_add(TILE_ROWS * self.a_stride)
     }
@@ -392,8 +386,7 @@ mod tests {
                 a: a.as_ptr().cast(),
                 a_stride,
                 a_step,
-                b: b.as_ptr().cast(),
-                b_stride,
+                b: std::array::from_fn(|j| b.as_ptr().wrapping_byte_add(j * b_stride).cast()),
                 panels,
                 steps,
                 c: c.as_mut_ptr(),
@@ -464,8 +457,7 @@ mod tests {
                 a: std::ptr::null(),
                 a_stride: 0,
                 a_step: 0,
-                b: std::ptr::null(),
-                b_stride: 0,
+                b: [std::ptr::null(); 4],
                 panels,
                 steps: 0,
                 c: std::ptr::null_mut(),

@@ -5,6 +5,7 @@ mod argument;
 mod dots;
 mod fma;
 mod groups;
+mod int8;
 mod pack;
 mod product;
 mod result;
@@ -21,6 +22,7 @@ pub(super) use self::argument::{Argument, Prepare, norm_row};
 use self::dots::Dotted;
 use self::fma::{Full, Paired};
 use self::groups::RowGroups;
+use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
@@ -94,6 +96,7 @@ enum PackedFactors<'a> {
     Paired(RowGroups, &'a PairPanels),
     #[cfg(target_arch = "x86_64")]
     Dotted(RoundedRows, &'a PairPanels),
+    Integers(Int8Inputs, &'a Int8Weight),
 }
 
 impl<'a> PackedFactors<'a> {
@@ -105,6 +108,7 @@ impl<'a> PackedFactors<'a> {
                 Self::Dotted(RoundedRows::new(place, x), panels)
             }
             PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
+            PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x), weight),
         }
     }
 
@@ -121,6 +125,9 @@ impl<'a> PackedFactors<'a> {
             Self::Dotted(x, panels) => {
                 let product = Product { factors: Dotted { x, panels }, outcome, partial };
                 isa.run_dots(product).ok().expect("such factors are made where they can be used")
+            }
+            Self::Integers(x, weight) => {
+                isa.run_int8(Product { factors: Integers { x, weight }, outcome, partial })
             }
         }
     }

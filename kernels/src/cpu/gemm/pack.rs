@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use super::int8::Int8Weight;
 use crate::backend::BackendError;
 use crate::cpu::simd::{LANES, Pair};
 use crate::cpu::threads::Crew;
@@ -26,6 +27,8 @@ pub(in crate::cpu) enum PackedWeight {
     /// of AMX tiles (sixteen lines each), of operands of bf16 dot products (a line each), and
     /// of even and odd inputs for those that have neither.
     Bf16(PairPanels),
+    /// `[outputs / 16, inputs / 4, 16, 4]`, inputs padded to whole tiles, and scales.
+    Int8(Int8Weight),
 }
 
 /// See [`PackedWeight::Bf16`].
@@ -40,6 +43,7 @@ pub(in crate::cpu) fn pack(crew: Crew, weight: &Matrix) -> PackedWeight {
     match &weight.data {
         MatrixData::F32(data) => PackedWeight::F32(panels(crew, data, weight.inputs)),
         MatrixData::Bf16(data) => PackedWeight::Bf16(PairPanels::new(crew, data, weight.inputs)),
+        MatrixData::Int8(data) => PackedWeight::Int8(Int8Weight::new(crew, data, weight.inputs)),
     }
 }
 
@@ -96,6 +100,7 @@ impl PackedWeight {
         match self {
             Self::F32(data) => size_of_val(data.as_slice()),
             Self::Bf16(panels) => size_of_val(panels.lines.as_slice()),
+            Self::Int8(weight) => weight.bytes(),
         }
     }
 
@@ -112,6 +117,7 @@ impl PackedWeight {
                 let row = panel.iter().flat_map(|line| line.0[lane]);
                 to.iter_mut().zip(row).for_each(|(to, from)| *to = from.to_f32());
             }
+            Self::Int8(weight) => weight.row(output, to),
         }
     }
 }

@@ -11,6 +11,9 @@ use half::bf16;
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod int8;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod int8_x86;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod portable;

@@ -5,13 +5,46 @@ use std::path::PathBuf;
 use aqueduct_core::PolicyKind;
 use clap::{Args, Subcommand};
 
-use super::{BudgetArgs, ModelArgs};
+use super::{BudgetArgs, IsaArg, ModelArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    /// Every kernel beside the peak and the read bandwidth of this machine
+    Kernels(BenchKernelsArgs),
     /// Time of the prefill, for every prompt length, policy and number of workers
     Prefill(BenchPrefillArgs),
+}
+
+/// Arguments of `aqueduct bench kernels`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The shapes are those of a model of 159 M parameters: width 1024, 16 query heads on 8 KV heads of
+128, feed-forward 3072, vocabulary 32000. A row has `kernel`, `path` (the instruction set whose
+instruction multiplies, and what it multiplies), `shape`, `flop` and `bytes` (what the kernel has
+to compute, and to read and write, at least), `us` (median over the repetitions), `us_spread`
+(longest less shortest), `peak_share` and `bandwidth_share`. The peak is a burst of the path's own
+instruction on registers, the bandwidth a read of 256 MiB; both are measured first, on the same
+threads. Weights and keys are copied until no cache holds them all, and used in turn; what else
+a kernel reads may lie in a cache, so a bandwidth share can be above 1.
+
+Example:
+  aqueduct bench kernels --filter 'linear bf16 512x' --isa avx512 --json")]
+pub(crate) struct BenchKernelsArgs {
+    #[command(flatten)]
+    pub(crate) isa: IsaArg,
+    /// Only rows with each of these words in their kernel, path or shape
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) filter: Option<String>,
+    /// Compute threads; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Repetitions; none begins when a kernel has taken three seconds
+    #[arg(long, value_name = "R", default_value_t = 15)]
+    pub(crate) reps: u32,
+    /// Print a JSON line for each kernel
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `aqueduct bench prefill`.

@@ -15,7 +15,8 @@ pub(crate) struct ModelArgs {
     /// How keys and values are stored: f32 or bf16
     #[arg(long, value_name = "DTYPE", default_value_t = KvDtype::Bf16)]
     pub(crate) kv: KvDtype,
-    /// How weights are held: auto (as the file has them), f32 or bf16
+    /// How weights are held: auto, f32, bf16 or int8. With --kv bf16, auto is bf16 for a bf16
+    /// file, int8 for a quantised GGUF and f32 for the rest; with --kv f32 it is f32, exact
     #[arg(long, value_name = "DTYPE", hide_possible_values = true,
           value_enum, default_value_t = WeightsArg::Auto)]
     pub(crate) weights: WeightsArg,
@@ -24,7 +25,7 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// The model at `path`, held as it is unless somebody says otherwise.
+    /// The model at `path`, held as --weights auto says unless somebody says otherwise.
     pub(crate) fn plain(path: PathBuf, isa: IsaArg) -> Self {
         Self { model: path, kv: KvDtype::Bf16, weights: WeightsArg::Auto, isa }
     }
@@ -45,6 +46,7 @@ pub(crate) enum WeightsArg {
     Auto,
     F32,
     Bf16,
+    Int8,
 }
 
 impl WeightsArg {
@@ -54,6 +56,7 @@ impl WeightsArg {
             Self::Auto => "auto",
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
 use crate::plot::{self, Curve};
 use crate::report::{self, Table};
+use crate::timings::Timings;
 use crate::{lines, prompts};
 
 /// No repetition begins later than this after the first.
@@ -141,7 +142,8 @@ impl Bench {
         prompt_tokens: u32,
         runs: &[PrefillReport],
     ) -> Row<'_> {
-        let seconds = Seconds::of(runs);
+        let times: Vec<Duration> = runs.iter().map(|run| run.elapsed).collect();
+        let seconds = Timings::of(&times);
         Row {
             prompt_tokens,
             policy: kind.as_str(),
@@ -215,44 +217,4 @@ fn curves(rows: &[Row<'_>]) -> Vec<Curve> {
         curve.points.sort_unstable_by_key(|point| point.0);
     }
     curves
-}
-
-struct Seconds {
-    median: f64,
-    spread: f64,
-}
-
-impl Seconds {
-    fn of(runs: &[PrefillReport]) -> Self {
-        let mut seconds: Vec<f64> =
-            runs.iter().map(|run| run.elapsed.max(Duration::from_nanos(1)).as_secs_f64()).collect();
-        seconds.sort_by(f64::total_cmp);
-        let middle = seconds.len() / 2;
-        let median = if seconds.len().is_multiple_of(2) {
-            (seconds[middle - 1] + seconds[middle]) / 2.0
-        } else {
-            seconds[middle]
-        };
-        Self { median, spread: seconds[seconds.len() - 1] - seconds[0] }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_of_odd_and_even_runs() {
-        let check = |seconds: &[u64], median, spread| {
-            let run = |&seconds| PrefillReport {
-                elapsed: Duration::from_secs(seconds),
-                ..PrefillReport::default()
-            };
-            let got = Seconds::of(&seconds.iter().map(run).collect::<Vec<_>>());
-            assert_eq!((got.median, got.spread), (median, spread));
-        };
-        check(&[3], 3.0, 0.0);
-        check(&[9, 1, 2], 2.0, 8.0);
-        check(&[4, 1, 2, 9], 3.0, 8.0);
-    }
 }

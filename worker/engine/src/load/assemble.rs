@@ -4,15 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_kernels::{KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
+use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 
 use super::checkpoint::{Checkpoint, Stored};
 use super::decoder::Decoder;
 use super::fingerprint::Fingerprint;
+use super::held::Held;
 use super::names::Names;
-use super::{LoadOptions, LoadProgress, WeightDtype};
+use super::{LoadOptions, LoadProgress};
 use crate::error::LoadError;
 use crate::model::{Model, ModelParts};
 
@@ -159,54 +158,72 @@ impl<'a, 'r> Assembler<'a, 'r> {
 
     /// A table with a row for every token of the vocabulary.
     fn table(&mut self, name: &str, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
-        let data = self.read(&format!("{name}.weight"), &[rows, inputs])?;
-        self.pack(name, Matrix { outputs: rows, inputs, data }, None)
+        let names = vec![(format!("{name}.weight"), rows)];
+        self.matrix(&names, inputs, None)
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Arc<[f32]>, LoadError> {
-        Ok(widened(self.read(name, &[len])?).into())
+        Ok(self.read(name, &[len], Stored::f32)?.into())
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {
         let Stacked { parts, inputs, bias } = stacked;
-        let mut weights = Vec::with_capacity(parts.len());
-        let mut biases = bias.then(Vec::new);
-        for (name, rows) in parts {
-            weights.push(self.read(&format!("{prefix}.{name}.weight"), &[*rows, inputs])?);
-            if let Some(biases) = &mut biases {
-                let part = self.read(&format!("{prefix}.{name}.bias"), &[*rows])?;
-                biases.extend(widened(part));
-            }
-        }
-        let outputs = parts.iter().map(|(_, rows)| rows).sum();
-        let matrix = Matrix { outputs, inputs, data: stack(weights) };
-        self.pack(&format!("{prefix}.{}", parts[0].0), matrix, biases)
+        let named = |suffix: &str| -> Vec<(String, usize)> {
+            parts.iter().map(|(part, rows)| (format!("{prefix}.{part}.{suffix}"), *rows)).collect()
+        };
+        let biases = match bias {
+            true => Some(self.stack(&named("bias"), &[], Stored::f32)?.concat()),
+            false => None,
+        };
+        self.matrix(&named("weight"), inputs, biases)
     }
 
-    fn pack(
-        &self,
-        name: &str,
-        mut matrix: Matrix,
+    /// Rows of all the tensors named in `parts`, one after the other.
+    fn matrix(
+        &mut self,
+        parts: &[(String, usize)],
+        inputs: usize,
         bias: Option<Vec<f32>>,
     ) -> Result<Linear, LoadError> {
-        matrix.data = match (self.options.weights, self.options.kv) {
-            (WeightDtype::Auto, KvDtype::Bf16) => matrix.data,
-            // Keys and values of f32 ask for full precision: what is multiplied by bf16 weights
-            // would be rounded to bf16.
-            (WeightDtype::F32, _) | (WeightDtype::Auto, KvDtype::F32) => {
-                MatrixData::F32(widened(matrix.data))
+        let tensors = &self.sources.checkpoint.tensors;
+        let encodings: Vec<_> = parts.iter().map(|(name, _)| tensors.get(name)?.encoding).collect();
+        let held = self.options.weights.held(self.options.kv, &encodings);
+        self.fingerprint.hold(held);
+        let data = match held {
+            Held::F32 => MatrixData::F32(joined(self.stack(parts, &[inputs], Stored::f32)?)),
+            Held::Bf16 => MatrixData::Bf16(joined(self.stack(parts, &[inputs], Stored::bf16)?)),
+            Held::Int8 => {
+                let stack = self.stack(parts, &[inputs], Stored::int8)?;
+                let (q, scales) = stack.into_iter().map(|part| (part.q, part.scales)).unzip();
+                MatrixData::Int8(Int8Rows { q: joined(q), scales: joined(scales) })
             }
-            (WeightDtype::Bf16, _) => MatrixData::Bf16(rounded(matrix.data)),
         };
+        let outputs = parts.iter().map(|(_, rows)| rows).sum();
+        let packed = self.options.backend.pack(Matrix { outputs, inputs, data }, bias);
         let path = &self.sources.checkpoint.path;
-        let packed = self.options.backend.pack(matrix, bias);
-        packed.map_err(|err| LoadError::tensor(path, name, err.to_string()))
+        packed.map_err(|err| LoadError::tensor(path, &parts[0].0, err.to_string()))
     }
 
-    fn read(&mut self, name: &str, shape: &[usize]) -> Result<MatrixData, LoadError> {
+    /// Every part as `decode` makes it; `row` is the shape of one row.
+    fn stack<T>(
+        &mut self,
+        parts: &[(String, usize)],
+        row: &[usize],
+        decode: impl Fn(&Stored<'a>, &str) -> Result<T, LoadError>,
+    ) -> Result<Vec<T>, LoadError> {
+        let shape = |rows: usize| [&[rows], row].concat();
+        parts.iter().map(|(name, rows)| self.read(name, &shape(*rows), &decode)).collect()
+    }
+
+    fn read<T>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        decode: impl Fn(&Stored<'a>, &str) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
         let sources = self.sources;
         let tensor = sources.checkpoint.find(name, shape)?;
-        let data = tensor.decode(name)?;
+        let data = decode(tensor, name)?;
         self.fingerprint.add(name, tensor);
         self.used.insert(name.to_owned());
         self.count(tensor);
@@ -230,29 +247,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
     }
 }
 
-/// Rows of all parts, one after the other; bf16 only where every part is.
-fn stack(mut parts: Vec<MatrixData>) -> MatrixData {
-    if parts.len() == 1 {
-        return parts.remove(0);
-    }
-    if parts.iter().all(|part| matches!(part, MatrixData::Bf16(_))) {
-        let parts: Vec<_> = parts.into_iter().map(rounded).collect();
-        return MatrixData::Bf16(parts.concat());
-    }
-    let parts: Vec<_> = parts.into_iter().map(widened).collect();
-    MatrixData::F32(parts.concat())
-}
-
-fn widened(data: MatrixData) -> Vec<f32> {
-    match data {
-        MatrixData::F32(data) => data,
-        MatrixData::Bf16(data) => data.to_f32_vec(),
-    }
-}
-
-fn rounded(data: MatrixData) -> Vec<bf16> {
-    match data {
-        MatrixData::F32(data) => data.into_iter().map(bf16::from_f32).collect(),
-        MatrixData::Bf16(data) => data,
-    }
+/// All parts, one after the other; a single one as it is.
+fn joined<T: Clone>(mut parts: Vec<Vec<T>>) -> Vec<T> {
+    if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }

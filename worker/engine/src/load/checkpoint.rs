@@ -1,27 +1,15 @@
-//! Where a model's tensors lie and how their elements are stored.
+//! Where a model's tensors lie, and their elements in the form that is asked for.
 
 use std::collections::BTreeMap;
+use std::thread;
 
-use aqueduct_kernels::MatrixData;
-use half::{bf16, f16};
+use aqueduct_kernels::Int8Rows;
+use aqueduct_kernels::int8::{GROUP, quantise};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
-use super::blocks::{self, widen};
+use super::encoding::{ENCODINGS, Encoding};
 use crate::error::LoadError;
-
-/// How elements are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Encoding {
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-    Q4_0,
-    Q4K,
-    Q6K,
-}
-
-/// What can be read.
-pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in GGUF Q8_0, Q4_0, Q4_K, Q6_K too";
 
 /// A tensor in a file.
 #[derive(Debug, Clone)]
@@ -64,85 +52,135 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
+/// An element that is no finite number.
+struct NotFinite {
+    /// Its index in the tensor as it is stored.
+    idx: usize,
+    value: f32,
+}
+
 impl Stored<'_> {
-    /// The elements, exactly: bf16 as bf16, everything else as f32.
-    pub(crate) fn decode(&self, name: &str) -> Result<MatrixData, LoadError> {
-        let Some(encoding) = self.encoding else {
-            return Err(LoadError::Unsupported {
-                path: self.path.to_owned(),
-                what: "tensor type",
-                name: self.dtype.clone(),
-                supported: ENCODINGS,
-            });
-        };
-        let data = encoding.decode(self.bytes);
-        if let Some((idx, value)) = first_not_finite(&data) {
+    /// The elements as f32, exactly.
+    pub(crate) fn f32(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        let (rows, inputs) = self.rows();
+        let mut data = vec![0.0; rows * inputs];
+        let to = data.chunks_exact_mut(inputs).collect();
+        self.each_row(name, to, |row, to: &mut [f32]| to.copy_from_slice(row))?;
+        Ok(data)
+    }
+
+    /// The elements as bf16: exactly where they are stored so, else rounded to nearest even.
+    pub(crate) fn bf16(&self, name: &str) -> Result<Vec<bf16>, LoadError> {
+        let (rows, inputs) = self.rows();
+        let mut data = vec![bf16::ZERO; rows * inputs];
+        let to = data.chunks_exact_mut(inputs).collect();
+        self.each_row(name, to, |row, to: &mut [bf16]| to.convert_from_f32_slice(row))?;
+        Ok(data)
+    }
+
+    /// The elements as integers with scales.
+    pub(crate) fn int8(&self, name: &str) -> Result<Int8Rows, LoadError> {
+        let (rows, inputs) = self.rows();
+        let mut data = Int8Rows::zeros(rows, inputs);
+        let scales = data.scales.chunks_exact_mut(inputs.div_ceil(GROUP));
+        let to = data.q.chunks_exact_mut(inputs).zip(scales).collect();
+        self.each_row(name, to, |row, (q, scales): (&mut [i8], &mut [f32])| {
+            quantise(row, inputs, q, scales);
+        })?;
+        Ok(data)
+    }
+
+    /// Reads every row, widened exactly, checked and in half-split order, and hands it to `put`
+    /// with that row's place in `to`. So a tensor is never all in memory as f32.
+    fn each_row<T: Send>(
+        &self,
+        name: &str,
+        to: Vec<T>,
+        put: impl Fn(&[f32], T) + Sync,
+    ) -> Result<(), LoadError> {
+        let encoding = self.known_encoding()?;
+        let done = side_by_side(to, self.rows_of_thread(), |first, to: Vec<T>| {
+            let mut row = vec![0.0; self.rows().1];
+            for (idx, to) in (first..).zip(to) {
+                self.read_row(encoding, idx, &mut row)?;
+                put(&row, to);
+            }
+            Ok(())
+        });
+        done.map_err(|NotFinite { idx, value }| {
             let what = format!("element {idx} is {value}: must be finite");
-            return Err(LoadError::tensor(self.path, name, what));
-        }
-        let row_elements = self.shape.get(1).copied().unwrap_or(1);
-        Ok(match (self.interleaved, data) {
-            (None, data) => data,
-            (Some(head_dim), MatrixData::F32(data)) => {
-                MatrixData::F32(half_split(&data, head_dim, row_elements))
-            }
-            (Some(head_dim), MatrixData::Bf16(data)) => {
-                MatrixData::Bf16(half_split(&data, head_dim, row_elements))
-            }
+            LoadError::tensor(self.path, name, what)
         })
     }
-}
 
-impl Encoding {
-    fn decode(self, bytes: &[u8]) -> MatrixData {
-        match self {
-            Self::F32 => MatrixData::F32(words(bytes).map(f32::from_le_bytes).collect()),
-            Self::F16 => MatrixData::F32(
-                words(bytes).map(|word| f16::from_le_bytes(word).to_f32()).collect(),
-            ),
-            Self::Bf16 => MatrixData::Bf16(words(bytes).map(bf16::from_le_bytes).collect()),
-            Self::Q8_0 => MatrixData::F32(widen(bytes, blocks::q8_0)),
-            Self::Q4_0 => MatrixData::F32(widen(bytes, blocks::q4_0)),
-            Self::Q4K => MatrixData::F32(widen(bytes, blocks::q4_k)),
-            Self::Q6K => MatrixData::F32(widen(bytes, blocks::q6_k)),
+    fn known_encoding(&self) -> Result<Encoding, LoadError> {
+        self.encoding.ok_or_else(|| LoadError::Unsupported {
+            path: self.path.to_owned(),
+            what: "tensor type",
+            name: self.dtype.clone(),
+            supported: ENCODINGS,
+        })
+    }
+
+    /// Rows, and elements of each; an array of one dimension is a column.
+    fn rows(&self) -> (usize, usize) {
+        (self.shape.first().copied().unwrap_or(1), self.shape.get(1).copied().unwrap_or(1))
+    }
+
+    /// Row `row` in half-split order, checked.
+    fn read_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) -> Result<(), NotFinite> {
+        let (rows, inputs) = self.rows();
+        let bytes = self.bytes.len() / rows;
+        let stored = self.interleaved.map_or(row, |head_dim| interleaved(row, head_dim));
+        encoding.widen(&self.bytes[stored * bytes..][..bytes], to);
+        // Without a way out of the loop it is done many elements at a time.
+        if to.iter().fold(true, |all, x| all & x.is_finite()) {
+            return Ok(());
         }
+        let idx = to.iter().position(|x| !x.is_finite()).expect("one is not finite");
+        Err(NotFinite { idx: stored * inputs + idx, value: to[idx] })
+    }
+
+    /// How many rows one of several threads reads; all of them where they are few.
+    fn rows_of_thread(&self) -> usize {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let (rows, inputs) = self.rows();
+        if rows * inputs < ELEMENTS_ALONE { rows } else { rows.div_ceil(threads) }
     }
 }
 
-fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
-    bytes.as_chunks().0.iter().copied()
-}
+/// Elements that are read sooner by one thread than a second one is started.
+const ELEMENTS_ALONE: usize = 1 << 16;
 
-/// Index and value of the first element that is not a finite number.
-fn first_not_finite(data: &MatrixData) -> Option<(usize, f32)> {
-    match data {
-        MatrixData::F32(data) => first_that(data, |x| !x.is_finite()),
-        MatrixData::Bf16(data) => {
-            first_that(data, |x| !x.is_finite()).map(|(idx, x)| (idx, x.to_f32()))
+/// Runs `read` on shares of `rows`, all at once, each with the index of its first row. The
+/// first share's error counts.
+fn side_by_side<T: Send>(
+    mut rows: Vec<T>,
+    share: usize,
+    read: impl Fn(usize, Vec<T>) -> Result<(), NotFinite> + Sync,
+) -> Result<(), NotFinite> {
+    if rows.len() <= share {
+        return read(0, rows);
+    }
+    thread::scope(|scope| {
+        let (read, mut running) = (&read, Vec::new());
+        while !rows.is_empty() {
+            let first = (rows.len() - 1) / share * share;
+            let part = rows.split_off(first);
+            running.push(scope.spawn(move || read(first, part)));
         }
-    }
+        running.into_iter().rev().try_for_each(|part| {
+            part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
 }
 
-fn first_that<T: Copy>(data: &[T], bad: impl Fn(T) -> bool) -> Option<(usize, T)> {
-    // Without a way out of the loop it is done many elements at a time.
-    if !data.iter().fold(false, |any, &x| any | bad(x)) {
-        return None;
-    }
-    data.iter().copied().enumerate().find(|&(_, x)| bad(x))
-}
-
-/// Rows 0, 2, 4, ... of each head, then rows 1, 3, 5, ...: undoes what llama.cpp's converter
-/// does so that element i is rotated with element i + head_dim / 2 again.
-fn half_split<T: Copy>(data: &[T], head_dim: usize, row_elements: usize) -> Vec<T> {
-    let mut split = Vec::with_capacity(data.len());
-    for head in data.chunks_exact(head_dim * row_elements) {
-        for parity in [0, 1] {
-            for row in head.chunks_exact(row_elements).skip(parity).step_by(2) {
-                split.extend_from_slice(row);
-            }
-        }
-    }
-    split
+/// Where llama.cpp's converter put row `row`: rows 0, 2, 4, ... of each head are its first
+/// half, so that element i is rotated with element i + head_dim / 2 again.
+fn interleaved(row: usize, head_dim: usize) -> usize {
+    let (head, row) = (row / head_dim, row % head_dim);
+    let firsts = head_dim.div_ceil(2);
+    head * head_dim + if row < firsts { 2 * row } else { 2 * (row - firsts) + 1 }
 }
 
 #[cfg(test)]
@@ -151,35 +189,43 @@ mod tests {
 
     #[test]
     fn interleaved_heads_become_half_split() {
-        // Two heads of four rows of two elements, named head.pair.half.
-        let interleaved = [
-            "000", "000", "001", "001", "010", "010", "011", "011", //
-            "100", "100", "101", "101", "110", "110", "111", "111",
-        ];
-        let want = [
-            "000", "000", "010", "010", "001", "001", "011", "011", //
-            "100", "100", "110", "110", "101", "101", "111", "111",
-        ];
-        assert_eq!(half_split(&interleaved, 4, 2), want);
+        // Two heads of four rows, named head.pair.half.
+        let stored = ["000", "001", "010", "011", "100", "101", "110", "111"];
+        let want = ["000", "010", "001", "011", "100", "110", "101", "111"];
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|row| stored[interleaved(row, 4)]), want);
+    }
+
+    fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
+        let (path, dtype) = ("file", "?".to_owned());
+        Stored { path, shape: vec![2], dtype, encoding, interleaved: None, bytes }
     }
 
     #[test]
     fn elements_are_widened_and_checked() {
-        let stored = |encoding, bytes| Stored {
-            path: "file",
-            shape: vec![2],
-            dtype: "?".to_owned(),
-            encoding,
-            interleaved: None,
-            bytes,
-        };
         let f16 = stored(Some(Encoding::F16), &[0x00, 0x3c, 0x00, 0xc0]);
-        let MatrixData::F32(data) = f16.decode("t").unwrap() else { panic!("f16 is widened") };
-        assert_eq!(data, [1.0, -2.0]);
+        assert_eq!(f16.f32("t").unwrap(), [1.0, -2.0]);
         let bf16 = stored(Some(Encoding::Bf16), &[0x80, 0x3f, 0x80, 0x7f]);
-        let error = bf16.decode("t").unwrap_err().to_string();
-        assert_eq!(error, "file: tensor t: element 1 is inf: must be finite");
-        let error = stored(None, &[0; 2]).decode("t").unwrap_err().to_string();
+        let want = "file: tensor t: element 1 is inf: must be finite";
+        assert_eq!(bf16.f32("t").unwrap_err().to_string(), want);
+        assert_eq!(bf16.bf16("t").unwrap_err().to_string(), want);
+        assert_eq!(bf16.int8("t").unwrap_err().to_string(), want);
+        let error = stored(None, &[0; 2]).int8("t").unwrap_err().to_string();
         assert!(error.contains("tensor type `?` is not supported; supported: F32"), "{error}");
+    }
+
+    /// Large enough for several threads.
+    #[test]
+    fn integers_are_those_of_the_whole_tensor() {
+        let (rows, inputs) = (512, 136);
+        let bytes: Vec<u8> = (0..rows * inputs)
+            .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
+            .collect();
+        let encoding = Some(Encoding::F32);
+        let tensor =
+            Stored { shape: vec![rows, inputs], interleaved: Some(8), ..stored(encoding, &bytes) };
+        let exact = tensor.f32("t").unwrap();
+        assert_eq!(exact[inputs], ((2 * inputs * 37) % 101) as f32 - 50.0);
+        assert_eq!(tensor.int8("t").unwrap(), Int8Rows::from_f32(&exact, inputs));
+        assert_eq!(tensor.bf16("t").unwrap().to_f32_vec(), exact);
     }
 }

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::LoadOptions;
 use super::checkpoint::Stored;
 use super::decoder::Decoder;
+use super::held::Held;
 
 /// A hash in the making.
 pub(crate) struct Fingerprint(Xxh3);
@@ -17,8 +18,13 @@ pub(crate) struct Fingerprint(Xxh3);
 impl Fingerprint {
     pub(crate) fn new(decoder: &Decoder, options: &LoadOptions) -> Self {
         let mut hash = Xxh3::new();
-        hash.update(format!("{decoder:?} {:?} {:?}", options.kv, options.weights).as_bytes());
+        hash.update(format!("{decoder:?} {:?}", options.kv).as_bytes());
         Self(hash)
+    }
+
+    /// What follows is held like this.
+    pub(crate) fn hold(&mut self, held: Held) {
+        self.0.update(format!("{held:?}").as_bytes());
     }
 
     pub(crate) fn add(&mut self, name: &str, tensor: &Stored<'_>) {

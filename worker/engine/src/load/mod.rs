@@ -9,8 +9,10 @@ mod assemble;
 mod blocks;
 mod checkpoint;
 mod decoder;
+mod encoding;
 mod fingerprint;
 mod gguf;
+mod held;
 mod hf;
 mod names;
 
@@ -19,21 +21,9 @@ use std::sync::Arc;
 
 use aqueduct_kernels::{Backend, KvDtype};
 
+pub use self::held::WeightDtype;
 use crate::error::LoadError;
 use crate::model::Model;
-
-/// How weights are kept in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum WeightDtype {
-    /// bf16 where the file has bf16 and keys and values are bf16 too, f32 otherwise: exact
-    /// either way.
-    #[default]
-    Auto,
-    /// f32: exact.
-    F32,
-    /// bf16: half the memory; weights are rounded to nearest even where the file has more.
-    Bf16,
-}
 
 /// What a loader needs to know besides the path.
 #[derive(Clone)]

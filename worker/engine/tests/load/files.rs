@@ -1,7 +1,11 @@
 //! Folders and files on disk: what loads, what is refused and in which words.
 
+use std::path::Path;
+
 use aqueduct_core::MemoryPolicy;
-use aqueduct_engine::{Block, LoadProgress, LocalPort, Model, Want, prefill};
+use aqueduct_engine::{
+    Block, LoadOptions, LoadProgress, LocalPort, Model, Want, WeightDtype, prefill,
+};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -46,6 +50,16 @@ fn every_container_makes_the_same_model() {
     let sharded = load(sharded.path()).unwrap();
     assert_eq!(logits(&sharded), logits(&whole));
     assert_eq!(sharded.fingerprint(), whole.fingerprint());
+}
+
+#[test]
+fn every_container_makes_the_same_integers() {
+    let int8 = LoadOptions { weights: WeightDtype::Int8, ..options() };
+    let load = |path: &Path| Model::load(path, &int8, &mut |_| {}).unwrap();
+    let folder = load(hf_folder(&config()).path());
+    let file = Folder::empty().with("tiny.gguf", gguf(&tensors()));
+    assert_eq!(logits(&load(file.path())), logits(&folder));
+    assert_ne!(logits(&folder), logits(&super::support::load(file.path()).unwrap()));
 }
 
 #[test]

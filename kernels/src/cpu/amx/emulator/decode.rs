@@ -222,3 +222,163 @@ fn address(
     };
     Some(here)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Every form with every register and every way to address, as the assembler writes them,
+    // in the order in which `forms` counts them up.
+    std::arch::global_asm!(
+        ".pushsection .rodata",
+        "aqueduct_amx_forms:",
+        "tilerelease",
+        ".irp t, 0, 1, 2, 3, 4, 5, 6, 7",
+        "tilezero tmm\\t",
+        ".irp a, 0, 1, 2, 3, 4, 5, 6, 7",
+        ".irp b, 0, 1, 2, 3, 4, 5, 6, 7",
+        ".if (\\t - \\a) * (\\t - \\b) * (\\a - \\b)", // the assembler wants three
+        "tdpbf16ps tmm\\t, tmm\\a, tmm\\b",
+        "tdpbuud tmm\\t, tmm\\a, tmm\\b",
+        "tdpbusd tmm\\t, tmm\\a, tmm\\b",
+        "tdpbsud tmm\\t, tmm\\a, tmm\\b",
+        "tdpbssd tmm\\t, tmm\\a, tmm\\b",
+        ".endif",
+        ".endr",
+        ".endr",
+        ".endr",
+        "ldtilecfg [rip + 0x12345678]",
+        "sttilecfg [rip - 8]",
+        "ldtilecfg [0x12345678]",
+        "tileloadd tmm3, [r12*4 + 0x12345678]",
+        ".irp b, rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15",
+        "ldtilecfg [\\b]",
+        "sttilecfg [\\b + 0x12345678]",
+        "tileloadd tmm1, [\\b]",
+        ".irp i, rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15",
+        "ldtilecfg [\\b + \\i*8 + 0x12]",
+        "tileloadd tmm7, [\\b + \\i*1]",
+        "tileloadd tmm0, [\\b + \\i*2 - 0x12]",
+        "tileloaddt1 tmm5, [\\b + \\i*4 - 0x12345678]",
+        "tilestored [\\b + \\i*1 + 0x12], tmm2",
+        "tilestored [\\b + \\i*8 + 0x12345678], tmm6",
+        ".endr",
+        ".endr",
+        "aqueduct_amx_forms_end:",
+        ".popsection",
+    );
+
+    /// The bytes above.
+    fn code() -> &'static [u8] {
+        unsafe extern "C" {
+            static aqueduct_amx_forms: u8;
+            static aqueduct_amx_forms_end: u8;
+        }
+        // SAFETY: both lie in one section, the second behind the first; only read.
+        unsafe {
+            let (start, end) = (&raw const aqueduct_amx_forms, &raw const aqueduct_amx_forms_end);
+            std::slice::from_raw_parts(start, end.addr() - start.addr())
+        }
+    }
+
+    fn at(base: Base, index: Option<Register>, shift: u8, displacement: i32) -> Address {
+        Address { base, index, shift, displacement }
+    }
+
+    /// What the bytes above mean.
+    fn forms() -> Vec<Operation> {
+        use Operation::*;
+        let int8 = |left_signed, right_signed| Product::Int8 { left_signed, right_signed };
+        let mut forms = vec![Release];
+        for sums in 0..8 {
+            forms.push(Zero(sums));
+            for (left, right) in (0..8).flat_map(|left| (0..8).map(move |right| (left, right))) {
+                let tiles = [sums, left, right];
+                if sums == left || sums == right || left == right {
+                    continue;
+                }
+                forms.push(Multiply(Product::Bf16, tiles));
+                for (left, right) in [(false, false), (false, true), (true, false), (true, true)] {
+                    forms.push(Multiply(int8(left, right), tiles));
+                }
+            }
+        }
+        let far = 0x1234_5678;
+        forms.push(LoadConfig(at(Base::NextInstruction, None, 0, far)));
+        forms.push(StoreConfig(at(Base::NextInstruction, None, 0, -8)));
+        forms.push(LoadConfig(at(Base::Nothing, None, 0, far)));
+        forms.push(Load(3, at(Base::Nothing, Some(12), 2, far)));
+        for base in (0..16).map(Base::Register) {
+            forms.push(LoadConfig(at(base, None, 0, 0)));
+            forms.push(StoreConfig(at(base, None, 0, far)));
+            forms.push(Load(1, at(base, None, 0, 0)));
+            for index in (0..16).filter(|&index| index != 4).map(Some) {
+                forms.push(LoadConfig(at(base, index, 3, 0x12)));
+                forms.push(Load(7, at(base, index, 0, 0)));
+                forms.push(Load(0, at(base, index, 1, -0x12)));
+                forms.push(Load(5, at(base, index, 2, -far)));
+                forms.push(Store(2, at(base, index, 0, 0x12)));
+                forms.push(Store(6, at(base, index, 3, far)));
+            }
+        }
+        forms
+    }
+
+    #[test]
+    fn every_form_is_read_as_the_assembler_wrote_it() {
+        let mut code = code();
+        for form in forms() {
+            let seen = decode(code.iter().copied());
+            let seen = seen.unwrap_or_else(|| panic!("{form:?}: {:02x?}", &code[..11]));
+            assert_eq!(seen.operation, form, "{:02x?}", &code[..seen.length]);
+            code = &code[seen.length..];
+        }
+        assert!(code.is_empty(), "{} bytes are left", code.len());
+    }
+
+    /// One wrong bit, and the processor would refuse it as well.
+    #[test]
+    fn nothing_else_is_read() {
+        let product = [0xc4, 0xe2, 0x6a, 0x5c, 0xc1]; // tdpbf16ps tmm0, tmm1, tmm2
+        let load = [0xc4, 0xe2, 0x7b, 0x4b, 0x04, 0x08]; // tileloadd tmm0, [rax + rcx]
+        let config = [0xc4, 0xe2, 0x78, 0x49, 0x00]; // ldtilecfg [rax]
+        let release = [0xc4, 0xe2, 0x78, 0x49, 0xc0];
+        let zero = [0xc4, 0xe2, 0x7b, 0x49, 0xc0];
+        let refused = |known: &[u8], byte: usize, bits: u8| {
+            assert!(decode(known.iter().copied()).is_some(), "{known:02x?}");
+            let mut bytes = known.to_vec();
+            bytes[byte] ^= bits;
+            assert_eq!(decode(bytes.iter().copied()), None, "{bytes:02x?}");
+            for length in 0..known.len() {
+                assert_eq!(decode(known[..length].iter().copied()), None, "{length} {known:02x?}");
+            }
+        };
+        for known in [&product[..], &load, &config, &release, &zero] {
+            refused(known, 0, 0x01); // no VEX prefix of three bytes
+            refused(known, 1, 0x01); // another map
+            refused(known, 2, 0x80); // W
+            refused(known, 2, 0x04); // L
+            refused(known, 3, 0x80); // another opcode
+        }
+        refused(&product, 1, 0x80); // sums in tile 8
+        refused(&product, 1, 0x20); // the left factor in tile 9
+        refused(&product, 2, 0x40); // the right factor in tile 10
+        refused(&product, 2, 0x01); // tdpfp16ps, which Sapphire Rapids lacks
+        refused(&product, 4, 0x80); // memory
+        refused(&load, 1, 0x80); // tile 8
+        refused(&load, 2, 0x08); // a third register
+        refused(&load, 2, 0x03); // no fold
+        refused(&load, 4, 0x04); // no SIB byte
+        refused(&load, 4, 0xc0); // a register
+        refused(&config, 2, 0x08); // a third register
+        refused(&config, 2, 0x03); // F2
+        refused(&config, 4, 0x08); // another operation
+        refused(&release, 4, 0x01);
+        refused(&release, 4, 0x08);
+        refused(&zero, 1, 0x80); // tile 8
+        refused(&zero, 4, 0x01);
+        for other in [&[0x0f, 0x0b][..], &[0xc5, 0xf8, 0x77], &[0x62, 0xf2, 0x7e, 0x08, 0x5c]] {
+            assert_eq!(decode(other.iter().copied()), None);
+        }
+    }
+}

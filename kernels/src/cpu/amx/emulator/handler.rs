@@ -38,7 +38,8 @@ pub(super) fn install() -> bool {
     }
 }
 
-/// Does what the interrupted instruction would, and goes on behind it.
+/// Does what the interrupted instruction would, and all of AMX that follow it at once: a signal
+/// costs far more than an instruction. Goes on behind them.
 ///
 /// Allocates nothing and takes no lock: it may have interrupted anything. It was not
 /// interrupted itself, since the only signal that it answers is caused by its own thread.
@@ -46,24 +47,28 @@ extern "C" fn on_illegal(_signal: i32, _info: *mut libc::siginfo_t, context: *mu
     // SAFETY: SA_SIGINFO handlers are given the interrupted thread's context, theirs to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = Registers(&mut context.uc_mcontext.gregs);
-    let here = registers.next_instruction();
-    // SAFETY: the processor refused the instruction there after it had read it; no byte is
-    // read that the instruction does not have.
-    let bytes = (0..LONGEST).map(|idx| unsafe { *with_exposed_provenance::<u8>(here + idx) });
-    match decode(bytes) {
-        Some(instruction) => {
-            let next = here + instruction.length;
-            registers.0[libc::REG_RIP as usize] = next as i64;
-            let outcome = MACHINE.with(|machine| {
-                // SAFETY: the interrupted code executed this instruction, and so vouches for
-                // the memory that it reads and writes.
-                unsafe { execute(&mut machine.borrow_mut(), &registers, instruction) }
-            });
-            if let Err(fault) = outcome {
-                die(fault);
-            }
+    let mut is_first = true;
+    loop {
+        let here = registers.next_instruction();
+        let byte = |idx: usize| with_exposed_provenance::<u8>(here.wrapping_add(idx));
+        // SAFETY: the interrupted code is at an instruction, of which it would read all bytes;
+        // no byte is read that the instruction does not have.
+        let Some(next) = decode((0..LONGEST).map(|idx| unsafe { *byte(idx) })) else {
+            break;
+        };
+        registers.0[libc::REG_RIP as usize] = (here + next.length) as i64;
+        let outcome = MACHINE.with(|machine| {
+            // SAFETY: the interrupted code executes this instruction, and so vouches for the
+            // memory that it reads and writes.
+            unsafe { execute(&mut machine.borrow_mut(), &registers, next) }
+        });
+        if let Err(fault) = outcome {
+            die(fault);
         }
-        None => restore(),
+        is_first = false;
+    }
+    if is_first {
+        restore();
     }
 }
 
@@ -178,5 +183,232 @@ fn restore() {
     if let Some(before) = BEFORE.get() {
         // SAFETY: the action is the one that the system told.
         unsafe { libc::sigaction(libc::SIGILL, before, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::arch::asm;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::super::super::{is_enabled, is_native};
+    use super::super::decode::Product;
+    use super::super::machine::{ROW, ROWS};
+    use super::*;
+
+    type Rows = [[u8; ROW]; ROWS];
+
+    #[repr(align(64))]
+    struct Config([u8; 64]);
+
+    /// C of m rows and n columns, A of m and k, B of k and n, in tiles 0 to 2.
+    fn config([m, n, k]: [usize; 3]) -> Config {
+        let mut config = [0; 64];
+        config[0] = 1;
+        for (tile, (rows, dwords)) in [(m, n), (m, k), (k, n)].into_iter().enumerate() {
+            config[16 + 2 * tile] = 4 * dwords as u8;
+            config[48 + tile] = rows as u8;
+        }
+        Config(config)
+    }
+
+    fn multiply(product: Product, config: &Config, tiles: &mut [Rows; 3]) {
+        macro_rules! run {
+            ($instruction:literal) => {
+                // SAFETY: the caller asked whether tiles may be used; all tiles are whole
+                // arrays, of which the configuration leaves rows and columns out.
+                unsafe {
+                    asm!(
+                        "ldtilecfg [{config}]",
+                        "tileloadd tmm0, [{sums} + {line}*8]",
+                        "tileloaddt1 tmm1, [r12 + {line}*8 + 1024]",
+                        "tileloadd tmm2, [{sums} + {line}*8 + 2048]",
+                        concat!($instruction, " tmm0, tmm1, tmm2"),
+                        "tilestored [{sums} + {line}*8], tmm0",
+                        "tilerelease",
+                        config = in(reg) config,
+                        sums = in(reg) tiles,
+                        in("r12") tiles,
+                        line = in(reg) ROW / 8,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _,
+                        options(nostack)
+                    )
+                }
+            };
+        }
+        match product {
+            Product::Bf16 => run!("tdpbf16ps"),
+            Product::Int8 { left_signed: false, right_signed: false } => run!("tdpbuud"),
+            Product::Int8 { left_signed: false, right_signed: true } => run!("tdpbusd"),
+            Product::Int8 { left_signed: true, right_signed: false } => run!("tdpbsud"),
+            Product::Int8 { left_signed: true, right_signed: true } => run!("tdpbssd"),
+        }
+    }
+
+    /// The same on a machine of its own, without an instruction.
+    fn model(product: Product, config: &Config, tiles: &[Rows; 3]) -> Rows {
+        let mut machine = Machine::new();
+        machine.configure(&config.0).unwrap();
+        for (tile, from) in tiles.iter().enumerate() {
+            let rows = machine.rows_to_load(tile).unwrap();
+            rows.zip(from).for_each(|(to, from)| to.copy_from_slice(&from[..to.len()]));
+        }
+        machine.multiply(product, [0, 1, 2]).unwrap();
+        let mut sums = tiles[0];
+        let rows = machine.rows_to_store(0).unwrap();
+        sums.iter_mut().zip(rows).for_each(|(to, from)| to[..from.len()].copy_from_slice(from));
+        sums
+    }
+
+    /// Where there is AMX, this holds the model against the processor; elsewhere against what
+    /// instructions do through the signal.
+    #[test]
+    fn instructions_do_what_the_model_does() {
+        if !is_enabled() {
+            return println!("skipped: no AMX and no emulator");
+        }
+        println!("against {}", if is_native() { "the processor" } else { "the emulator" });
+        let mut seed = 1u32;
+        let mut next = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        };
+        let int8 = |left_signed, right_signed| Product::Int8 { left_signed, right_signed };
+        let (mut sums, mut off) = (0, 0);
+        for round in 0..400 {
+            let mut shape = [0; 3].map(|_: usize| 1 + usize::from(next()) % 16);
+            if round % 2 == 0 {
+                shape = [ROWS; 3];
+            }
+            let mut tiles = [[[0; ROW]; ROWS]; 3];
+            tiles.as_flattened_mut().as_flattened_mut().iter_mut().for_each(|x| *x = next());
+            let product = match round % 5 {
+                0 => int8(false, false),
+                1 => int8(false, true),
+                2 => int8(true, false),
+                3 => int8(true, true),
+                _ => Product::Bf16,
+            };
+            if product == Product::Bf16 {
+                reals(&mut tiles, &mut next);
+            }
+            let config = config(shape);
+            let want = model(product, &config, &tiles);
+            multiply(product, &config, &mut tiles);
+            if product == Product::Bf16 {
+                sums += ROWS * ROW / 4;
+                off += differences(&tiles[0], &want);
+            } else {
+                assert_eq!(tiles[0], want, "{product:?} of {shape:?}");
+            }
+        }
+        println!("{off} of {sums} sums of bf16 differ in their bits");
+        assert!(is_native() || off == 0);
+    }
+
+    /// Fills tiles with numbers between 1/16 and 16.
+    fn reals(tiles: &mut [Rows; 3], next: &mut impl FnMut() -> u8) {
+        let [sums, factors @ ..] = tiles;
+        let mut high = || (next() & 0x83) | 0x3e;
+        sums.as_flattened_mut().as_chunks_mut::<4>().0.iter_mut().for_each(|x| x[3] = high());
+        let factors = factors.as_flattened_mut().as_flattened_mut();
+        factors.as_chunks_mut::<2>().0.iter_mut().for_each(|x| x[1] = high());
+    }
+
+    /// How many f32 differ; panics where rounding does not explain it: 34 roundings of sums
+    /// below 32 * 16 * 16 + 16.
+    fn differences(seen: &Rows, want: &Rows) -> usize {
+        let reals = |rows: &Rows| -> Vec<f32> {
+            rows.as_flattened().as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+        };
+        let (seen, want) = (reals(seen), reals(want));
+        for (seen, want) in seen.iter().zip(&want) {
+            assert!((seen - want).abs() <= 34.0 * 8208.0 * f32::EPSILON, "{seen} for {want}");
+        }
+        seen.iter().zip(&want).filter(|(seen, want)| seen.to_bits() != want.to_bits()).count()
+    }
+
+    #[test]
+    fn configurations_go_through_every_kind_of_address() {
+        if !is_enabled() {
+            return println!("skipped: no AMX and no emulator");
+        }
+        static SOME: Config = Config({
+            let mut config = [0; 64];
+            (config[0], config[16], config[48]) = (1, 12, 5);
+            config
+        });
+        let mut seen = [[1u8; 64]; 2];
+        // SAFETY: reads the static and writes `seen`, which are as long as a configuration.
+        unsafe {
+            asm!(
+                "ldtilecfg [rip + {some}]",
+                "sttilecfg [{seen} + {line}*8 - 64]",
+                "tilerelease",
+                "sttilecfg [{seen} + 64]",
+                some = sym SOME,
+                seen = in(reg) &raw mut seen,
+                line = in(reg) ROW / 8,
+                out("tmm0") _,
+                options(nostack)
+            );
+        }
+        assert_eq!(seen, [SOME.0, [0; 64]]);
+    }
+
+    const CHILD: &str = "AQUEDUCT_TEST_DEATH";
+
+    /// Does something that no process survives.
+    fn die_by(way: &str) {
+        assert!(is_enabled());
+        let whole = config([16, 16, 16]);
+        let no_such = Config([2; 64]);
+        let unmapped = 4096_usize;
+        // SAFETY: none of these comes back.
+        unsafe {
+            match way {
+                "ud2" => asm!("ud2"),
+                "palette" => asm!("ldtilecfg [{}]", in(reg) &no_such),
+                "unconfigured" => asm!("tilezero tmm0", out("tmm0") _),
+                "absent" => asm!("ldtilecfg [{}]", "tilezero tmm3", in(reg) &whole, out("tmm3") _),
+                "shapes" => {
+                    let odd = config([16, 16, 8]);
+                    asm!("ldtilecfg [{}]", "tdpbuud tmm0, tmm2, tmm1", in(reg) &odd);
+                }
+                "memory" => {
+                    asm!("ldtilecfg [{}]", "tileloadd tmm0, [{}]", in(reg) &whole, in(reg) unmapped)
+                }
+                _ => panic!("{way}"),
+            }
+        }
+        unreachable!("{way}");
+    }
+
+    #[test]
+    fn what_the_processor_refuses_ends_the_process() {
+        if let Ok(way) = std::env::var(CHILD) {
+            return die_by(&way);
+        }
+        if !is_enabled() || is_native() {
+            return println!("skipped: needs the emulator");
+        }
+        let this = concat!(module_path!(), "::what_the_processor_refuses_ends_the_process");
+        let (_, this) = this.split_once("::").unwrap();
+        for (way, signal, words) in [
+            ("ud2", libc::SIGILL, ""),
+            ("palette", libc::SIGABRT, "#GP: ldtilecfg: no such palette"),
+            ("unconfigured", libc::SIGABRT, "#UD: tiles are not configured"),
+            ("absent", libc::SIGABRT, "#UD: the tile has no rows"),
+            ("shapes", libc::SIGABRT, "#UD: tdp: the shapes"),
+            ("memory", libc::SIGSEGV, ""),
+        ] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, way).output();
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(signal), "{way}: {said}");
+            assert!(said.contains(words), "{way}: {said}");
+        }
     }
 }

@@ -135,12 +135,14 @@ impl Machine {
         let mut result = self.tiles[sums].clone();
         let (left, right) = (&self.tiles[left], &self.tiles[right]);
         for (to, from) in result.0.iter_mut().zip(&left.0).take(c.rows) {
-            match product {
-                // SAFETY: the emulator is only installed where AVX-512F is.
-                Product::Bf16 => unsafe { arithmetic::bf16_row(to, from, &right.0[..b.rows]) },
-                Product::Int8 { left_signed, right_signed } => {
-                    let signed = (left_signed, right_signed);
-                    arithmetic::int8_row(to, from, &right.0[..b.rows], signed);
+            let right = &right.0[..b.rows];
+            // SAFETY: the emulator is only installed where AVX-512F is.
+            unsafe {
+                match product {
+                    Product::Bf16 => arithmetic::bf16_row(to, from, right),
+                    Product::Int8 { left_signed, right_signed } => {
+                        arithmetic::int8_row(to, from, right, (left_signed, right_signed));
+                    }
                 }
             }
             to[c.row_bytes..].fill(0);
@@ -164,6 +166,132 @@ impl Machine {
                 Err(Fault("#UD: the tile's rows are not whole dwords"))
             }
             shape => Ok(shape),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INT8: Product = Product::Int8 { left_signed: true, right_signed: false };
+
+    /// A configuration of the first tiles.
+    fn config(shapes: &[(u8, u16)]) -> [u8; 64] {
+        let mut config = [0; 64];
+        config[0] = 1;
+        for (i, &(rows, row_bytes)) in shapes.iter().enumerate() {
+            config[16 + 2 * i..][..2].copy_from_slice(&row_bytes.to_le_bytes());
+            config[48 + i] = rows;
+        }
+        config
+    }
+
+    fn machine(shapes: &[(u8, u16)]) -> Machine {
+        let mut machine = Machine::new();
+        machine.configure(&config(shapes)).unwrap();
+        machine
+    }
+
+    #[test]
+    fn configurations_are_read_back() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.config(), [0; 64]);
+        let some = config(&[(16, 64), (1, 4), (0, 0), (7, 3)]);
+        machine.configure(&some).unwrap();
+        assert_eq!(machine.config(), some);
+        machine.configure(&[0; 64]).unwrap();
+        assert_eq!(machine.config(), [0; 64]);
+        machine.configure(&some).unwrap();
+        machine.release();
+        assert_eq!(machine.config(), [0; 64]);
+    }
+
+    #[test]
+    fn bad_configurations_are_refused_and_change_nothing() {
+        let good = config(&[(16, 64)]);
+        let mut machine = machine(&[(16, 64)]);
+        let mut check = |byte: usize, value: u8| {
+            let mut bad = good;
+            bad[byte] = value;
+            assert!(machine.configure(&bad).is_err(), "byte {byte} = {value}");
+            assert_eq!(machine.config(), good);
+        };
+        check(0, 2);
+        check(48, 17);
+        check(48, 0);
+        check(16, 65);
+        check(16, 0);
+        check(17, 1);
+        check(18, 4); // bytes without rows
+        check(55, 4); // rows without bytes
+        for byte in [1, 2, 15, 32, 47, 56, 63] {
+            check(byte, 1);
+        }
+    }
+
+    #[test]
+    fn loads_clear_what_they_do_not_fill() {
+        let mut machine = machine(&[(3, 8), (0, 0), (2, 6)]);
+        machine.tiles[0] = Tile([[9; ROW]; ROWS]);
+        machine.rows_to_load(0).unwrap().for_each(|row| row.fill(7));
+        let stored: Vec<_> = machine.rows_to_store(0).unwrap().map(<[u8]>::to_vec).collect();
+        assert_eq!(stored, vec![vec![7; 8]; 3]);
+        assert_eq!(
+            machine.tiles[0].0.as_flattened().iter().map(|&x| u32::from(x)).sum::<u32>(),
+            168
+        );
+        machine.zero(0).unwrap();
+        assert!(machine.tiles[0].0.as_flattened().iter().all(|&x| x == 0));
+        for absent in [1, 7] {
+            assert!(machine.zero(absent).is_err());
+            assert!(machine.rows_to_load(absent).is_err());
+            assert!(machine.rows_to_store(absent).is_err());
+        }
+        assert!(machine.zero(2).is_ok());
+        assert!(machine.rows_to_load(2).is_err(), "rows of one and a half dwords");
+        assert!(Machine::new().zero(0).is_err());
+    }
+
+    #[test]
+    fn factors_must_fit() {
+        // [5, 3] is [5, 4 bytes * 2] by [2, 3].
+        let fitting = [(5, 12), (5, 8), (2, 12)];
+        assert_eq!(machine(&fitting).multiply(INT8, [0, 1, 2]), Ok(()));
+        assert_eq!(machine(&fitting).multiply(Product::Bf16, [0, 1, 2]), Ok(()));
+        for (tile, shape) in [
+            (0, (4, 12)),
+            (0, (5, 16)),
+            (1, (6, 8)),
+            (1, (5, 12)),
+            (2, (3, 12)),
+            (2, (2, 8)),
+            (2, (0, 0)),
+        ] {
+            let mut shapes = fitting;
+            shapes[tile] = shape;
+            assert!(machine(&shapes).multiply(INT8, [0, 1, 2]).is_err(), "tile {tile}: {shape:?}");
+        }
+        let mut square = machine(&[(16, 64); 3]);
+        for tiles in [[0, 0, 1], [0, 1, 0], [0, 1, 1]] {
+            assert!(square.multiply(INT8, tiles).is_err(), "{tiles:?}");
+        }
+        assert!(Machine::new().multiply(INT8, [0, 1, 2]).is_err());
+    }
+
+    #[test]
+    fn nothing_is_written_outside_of_the_sums() {
+        let mut machine = machine(&[(2, 8), (2, 8), (2, 8)]);
+        for tile in 0..3 {
+            machine.rows_to_load(tile).unwrap().for_each(|row| row.fill(1));
+        }
+        machine.multiply(INT8, [0, 1, 2]).unwrap();
+        let sum = 0x0101_0101 + 8;
+        for (i, row) in machine.tiles[0].0.iter().enumerate() {
+            for (j, seen) in row.as_chunks::<4>().0.iter().enumerate() {
+                let want = if i < 2 && j < 2 { sum } else { 0 };
+                assert_eq!(u32::from_le_bytes(*seen), want, "[{i}, {j}]");
+            }
         }
     }
 }

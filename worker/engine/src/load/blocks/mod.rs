@@ -15,17 +15,16 @@ pub(crate) use q4_k::q4_k;
 pub(crate) use q6_k::q6_k;
 pub(crate) use q8_0::q8_0;
 
-/// All blocks of a tensor, one after the other; `bytes` is whole blocks.
+/// Blocks, one after the other: `bytes` is whole ones, `elements` has room for as many.
 pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
     bytes: &[u8],
+    elements: &mut [f32],
     block: impl Fn(&[u8; BYTES]) -> [f32; ELEMENTS],
-) -> Vec<f32> {
+) {
     let (blocks, _) = bytes.as_chunks();
-    let mut elements = vec![0.0; blocks.len() * ELEMENTS];
     for (elements, bytes) in elements.as_chunks_mut().0.iter_mut().zip(blocks) {
         *elements = block(bytes);
     }
-    elements
 }
 
 /// A scale: the f16 whose first byte is `bytes[at]`.
@@ -48,7 +47,9 @@ mod tests {
         let want: Vec<f32> =
             numbers("elements").iter().map(|x| x.as_f64().unwrap() as f32).collect();
         assert!(want.len() >= 2 * E && want.iter().any(|&x| x < 0.0), "{name}: a poor vector");
-        assert_eq!(widen(&bytes, block), want, "{name}");
+        let mut seen = vec![0.0; want.len()];
+        widen(&bytes, &mut seen, block);
+        assert_eq!(seen, want, "{name}");
     }
 
     #[test]

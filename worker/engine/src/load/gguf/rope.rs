@@ -2,7 +2,6 @@
 
 use aqueduct_core::ModelShape;
 use aqueduct_gguf::{Field, GgufError};
-use aqueduct_kernels::MatrixData;
 
 use super::config::{Config, Keys};
 use crate::error::LoadError;
@@ -76,8 +75,5 @@ fn per_frequency(
         return Ok(None);
     }
     let stored = checkpoint.find(FACTORS, &[shape.head_dim as usize / 2])?;
-    Ok(Some(match stored.decode(FACTORS)? {
-        MatrixData::F32(factors) => factors.into_iter().map(f64::from).collect(),
-        MatrixData::Bf16(factors) => factors.into_iter().map(|x| x.to_f64()).collect(),
-    }))
+    Ok(Some(stored.f32(FACTORS)?.into_iter().map(f64::from).collect()))
 }

@@ -2,8 +2,9 @@
 
 use aqueduct_gguf::{Gguf, Tensor};
 
-use crate::load::checkpoint::{Checkpoint, Encoding, Stored};
+use crate::load::checkpoint::{Checkpoint, Stored};
 use crate::load::decoder::Decoder;
+use crate::load::encoding::Encoding;
 
 /// All tensors of the file; `path` is for errors.
 pub(super) fn checkpoint<'a>(gguf: &Gguf<'a>, path: &'a str) -> Checkpoint<'a> {

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::read_json;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Encoding, Stored};
+use crate::load::checkpoint::{Checkpoint, Stored};
+use crate::load::encoding::Encoding;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

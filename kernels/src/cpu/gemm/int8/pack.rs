@@ -1,0 +1,194 @@
+//! Integers in the order in which the inner loop reads them.
+
+use std::ops::Range;
+
+use super::super::Place;
+use super::super::argument::{Argument, Prepare};
+use crate::cpu::simd::int8::{QUAD, Step};
+use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::threads::Crew;
+use crate::int8::{GROUP, Int8Rows, quantise_group};
+
+/// Steps of a run: rows are padded to whole runs of 64 inputs, half a group.
+pub(super) const STEPS: usize = 16;
+const RUN: usize = STEPS * QUAD;
+const RUNS_OF_GROUP: usize = GROUP / RUN;
+const _: () = assert!(GROUP.is_multiple_of(RUN));
+
+/// What is added to a weight so that it is a byte without sign.
+const OFFSET: u8 = 128;
+
+/// A weight as `[outputs / 16, inputs / 4, 16, 4]`, 128 added to every integer; what is
+/// padded stands for zero.
+pub(in crate::cpu) struct Int8Weight {
+    /// Runs of a panel.
+    runs: usize,
+    /// `[panels, runs, 16]`.
+    steps: Vec<[Step; STEPS]>,
+    /// `[panels, groups]`.
+    scales: Vec<[f32; LANES]>,
+}
+
+impl Int8Weight {
+    pub(in crate::cpu) fn new(crew: Crew, data: &Int8Rows, inputs: usize) -> Self {
+        let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
+        let panels = (data.q.len() / inputs.max(1)).div_ceil(LANES);
+        let mut steps = vec![[Step([[OFFSET; QUAD]; LANES]); STEPS]; panels * runs];
+        let mut scales = vec![[0.0; LANES]; panels * groups];
+        let q = data.q.chunks(LANES * inputs.max(1)).zip(data.scales.chunks(LANES * groups.max(1)));
+        let packed = steps.chunks_mut(runs.max(1)).zip(scales.chunks_mut(groups.max(1)));
+        crew.map(packed.zip(q).collect(), |((steps, scales), (q, q_scales))| {
+            for (i, (q, q_scales)) in q.chunks(inputs).zip(q_scales.chunks(groups)).enumerate() {
+                for (step, q) in steps.as_flattened_mut().iter_mut().zip(q.chunks(QUAD)) {
+                    let bytes = step.0[i].iter_mut().zip(q);
+                    bytes.for_each(|(to, &q)| *to = q.wrapping_add(i8::MIN) as u8);
+                }
+                scales.iter_mut().zip(q_scales).for_each(|(to, &scale)| to[i] = scale);
+            }
+        });
+        Self { runs, steps, scales }
+    }
+
+    /// Row `output` of the weight, multiplied out.
+    pub(in crate::cpu) fn row(&self, output: usize, to: &mut [f32]) {
+        let (panel, lane) = (output / LANES, output % LANES);
+        let steps = self.steps[panel * self.runs..][..self.runs].as_flattened();
+        for (i, to) in to.iter_mut().enumerate() {
+            let q = steps[i / QUAD].0[lane][i % QUAD].wrapping_sub(OFFSET) as i8;
+            *to = f32::from(q) * self.scales(panel, i / GROUP)[lane];
+        }
+    }
+
+    /// Bytes of integers and scales.
+    pub(in crate::cpu) fn bytes(&self) -> usize {
+        size_of_val(self.steps.as_slice()) + size_of_val(self.scales.as_slice())
+    }
+
+    /// Inputs with those that are padded.
+    #[inline(always)]
+    pub(super) fn inputs(&self) -> usize {
+        self.runs * RUN
+    }
+
+    #[inline(always)]
+    fn groups(&self) -> usize {
+        self.runs.div_ceil(RUNS_OF_GROUP)
+    }
+
+    /// The runs of a group; the last group may have fewer.
+    #[inline(always)]
+    pub(super) fn runs(&self, group: usize) -> Range<usize> {
+        RUNS_OF_GROUP * group..self.runs.min(RUNS_OF_GROUP * (group + 1))
+    }
+
+    #[inline(always)]
+    pub(super) fn run(&self, panel: usize, run: usize) -> &[Step; STEPS] {
+        &self.steps[panel * self.runs + run]
+    }
+
+    #[inline(always)]
+    pub(super) fn scales(&self, panel: usize, group: usize) -> &[f32; LANES] {
+        &self.scales[panel * self.groups() + group]
+    }
+}
+
+/// Rows as integers, padded with zeros.
+pub(in crate::cpu) struct Int8Inputs {
+    /// Of a row.
+    runs: usize,
+    /// Of a row.
+    groups: usize,
+    /// `[rows, runs, 16]`.
+    steps: Vec<Run>,
+    /// `[rows, groups]`.
+    scales: Vec<Scale>,
+}
+
+/// Sixteen times four inputs of one row.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Run([[i8; QUAD]; STEPS]);
+
+/// What belongs to a group of one row.
+#[derive(Clone, Copy, Default)]
+struct Scale {
+    scale: f32,
+    /// Takes away what the weights' offset adds: -128 times the sum of the group.
+    offset: i32,
+}
+
+/// Rows that a task packs.
+const PACK_ROWS: usize = 16;
+
+impl Int8Inputs {
+    pub(in crate::cpu) fn new(place: Place, x: Argument<'_>) -> Self {
+        let (rows, inputs) = (x.rows.rows(), x.inputs());
+        let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
+        let mut steps = vec![Run([[0; QUAD]; STEPS]); rows * runs];
+        let mut scales = vec![Scale::default(); rows * groups];
+        let from = x.rows.data().chunks(PACK_ROWS * x.rows.cols().max(1));
+        let to = steps
+            .chunks_mut(PACK_ROWS * runs.max(1))
+            .zip(scales.chunks_mut(PACK_ROWS * groups.max(1)));
+        let prepare = x.prepare;
+        place.crew.map(from.zip(to).collect(), |(from, (steps, scales))| {
+            let cols = x.rows.cols();
+            place.isa.run(PackBlock { steps, scales, from, cols, inputs, prepare });
+        });
+        Self { runs, groups, steps, scales }
+    }
+
+    #[inline(always)]
+    pub(super) fn run(&self, row: usize, run: usize) -> &[[i8; QUAD]; STEPS] {
+        &self.steps[row * self.runs + run].0
+    }
+
+    #[inline(always)]
+    pub(super) fn scale(&self, row: usize, group: usize) -> f32 {
+        self.scales[row * self.groups + group].scale
+    }
+
+    #[inline(always)]
+    pub(super) fn offset(&self, row: usize, group: usize) -> i32 {
+        self.scales[row * self.groups + group].offset
+    }
+}
+
+/// The rows of one task.
+struct PackBlock<'a> {
+    steps: &'a mut [Run],
+    scales: &'a mut [Scale],
+    /// `[rows, cols]`.
+    from: &'a [f32],
+    cols: usize,
+    inputs: usize,
+    prepare: Prepare<'a>,
+}
+
+impl Kernel for PackBlock<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { steps, scales, from, cols, inputs, prepare } = self;
+        let rows = from.len() / cols;
+        let (runs, groups) = (steps.len() / rows, scales.len() / rows);
+        let mut prepared = vec![0.0; inputs];
+        let mut q = vec![0; runs * RUN];
+        let to = steps.chunks_exact_mut(runs).zip(scales.chunks_exact_mut(groups));
+        for (from, (steps, scales)) in from.chunks_exact(cols).zip(to) {
+            prepare.row(simd, from, &mut prepared);
+            let parts = prepared.chunks(GROUP).zip(q.chunks_mut(GROUP));
+            for ((group, q), to) in parts.zip(scales) {
+                let q = &mut q[..group.len()];
+                let scale = quantise_group(group, q);
+                let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+                *to = Scale { scale, offset: -i32::from(OFFSET) * sum };
+            }
+            let quads = q.as_chunks().0;
+            for (run, quads) in steps.iter_mut().zip(quads.chunks_exact(STEPS)) {
+                run.0.copy_from_slice(quads);
+            }
+        }
+    }
+}

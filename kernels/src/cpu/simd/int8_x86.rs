@@ -1,0 +1,214 @@
+//! Products of bytes on x86-64: VNNI, or pairs of sixteen-bit products.
+//!
+//! Without VNNI the even and the odd bytes of a step are widened apart; `pmaddubsw` would
+//! saturate.
+
+use std::arch::x86_64::*;
+
+use super::int8::{Int8, Int8Kernel, QUAD, Step};
+use super::{avx2, avx512};
+
+/// Proof of AVX-512 VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni(avx512::Avx512);
+
+/// Runs `kernel` on AVX-512 VNNI.
+///
+/// # Safety
+/// The processor must have AVX-512F, BW, VL, DQ and VNNI, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
+pub(crate) unsafe fn enter_vnni<K: Int8Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the caller vouches for AVX-512.
+    kernel.run(Vnni(unsafe { avx512::Avx512::assume() }))
+}
+
+/// Runs `kernel` on AVX-512.
+///
+/// # Safety
+/// The processor must have AVX-512F, BW, VL and DQ, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+pub(crate) unsafe fn enter_avx512<K: Int8Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the caller vouches for AVX-512.
+    kernel.run(unsafe { avx512::Avx512::assume() })
+}
+
+/// Runs `kernel` on AVX2.
+///
+/// # Safety
+/// The processor must have AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
+pub(crate) unsafe fn enter_avx2<K: Int8Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the caller vouches for AVX2 and FMA.
+    kernel.run(unsafe { avx2::Avx2::assume() })
+}
+
+impl Int8 for Vnni {
+    type Simd = avx512::Avx512;
+    type Sums = __m512i;
+    type Weights = __m512i;
+    type Inputs = __m512i;
+    const ROWS: usize = 8;
+    const PANELS: usize = 2;
+
+    #[inline(always)]
+    fn simd(self) -> avx512::Avx512 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn splat(self, x: i32) -> __m512i {
+        self.0.splat(x)
+    }
+
+    #[inline(always)]
+    fn weights(self, from: &Step) -> __m512i {
+        // SAFETY: `self` proves AVX-512; a step has 64 bytes.
+        unsafe { _mm512_loadu_si512(from.0.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn inputs(self, from: [i8; QUAD]) -> __m512i {
+        self.0.splat(quad(from))
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: __m512i, weights: __m512i, inputs: __m512i) -> __m512i {
+        // SAFETY: `self` proves VNNI.
+        unsafe { _mm512_dpbusd_epi32(sums, weights, inputs) }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, sums: __m512i) -> avx512::F32x16 {
+        self.0.to_f32(sums)
+    }
+}
+
+impl Int8 for avx512::Avx512 {
+    type Simd = Self;
+    type Sums = __m512i;
+    /// Bytes 0 and 2 of every four, and bytes 1 and 3.
+    type Weights = [__m512i; 2];
+    type Inputs = [__m512i; 2];
+    const ROWS: usize = 8;
+    const PANELS: usize = 2;
+
+    #[inline(always)]
+    fn simd(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn splat(self, x: i32) -> __m512i {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_set1_epi32(x) }
+    }
+
+    #[inline(always)]
+    fn weights(self, from: &Step) -> [__m512i; 2] {
+        // SAFETY: `self` proves AVX-512; a step has 64 bytes.
+        unsafe {
+            let bytes = _mm512_loadu_si512(from.0.as_ptr().cast());
+            let even = _mm512_and_si512(bytes, _mm512_set1_epi16(0xff));
+            [even, _mm512_srli_epi16::<8>(bytes)]
+        }
+    }
+
+    #[inline(always)]
+    fn inputs(self, from: [i8; QUAD]) -> [__m512i; 2] {
+        let bytes = self.splat(quad(from));
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
+            [even, _mm512_srai_epi16::<8>(bytes)]
+        }
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: __m512i, weights: [__m512i; 2], inputs: [__m512i; 2]) -> __m512i {
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            let even = _mm512_madd_epi16(weights[0], inputs[0]);
+            let odd = _mm512_madd_epi16(weights[1], inputs[1]);
+            _mm512_add_epi32(sums, _mm512_add_epi32(even, odd))
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, sums: __m512i) -> avx512::F32x16 {
+        // SAFETY: `self` proves AVX-512.
+        avx512::F32x16(unsafe { _mm512_cvtepi32_ps(sums) })
+    }
+}
+
+impl Int8 for avx2::Avx2 {
+    type Simd = Self;
+    type Sums = [__m256i; 2];
+    /// Of each half: bytes 0 and 2 of every four, and bytes 1 and 3.
+    type Weights = [[__m256i; 2]; 2];
+    type Inputs = [__m256i; 2];
+    const ROWS: usize = 4;
+    const PANELS: usize = 1;
+
+    #[inline(always)]
+    fn simd(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn splat(self, x: i32) -> [__m256i; 2] {
+        // SAFETY: `self` proves AVX2.
+        [unsafe { _mm256_set1_epi32(x) }; 2]
+    }
+
+    #[inline(always)]
+    fn weights(self, from: &Step) -> [[__m256i; 2]; 2] {
+        let (halves, _) = from.0.as_chunks::<8>();
+        [&halves[0], &halves[1]].map(|half| {
+            // SAFETY: `self` proves AVX2; half a step has 32 bytes.
+            unsafe {
+                let bytes = _mm256_loadu_si256(half.as_ptr().cast());
+                let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
+                [even, _mm256_srli_epi16::<8>(bytes)]
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn inputs(self, from: [i8; QUAD]) -> [__m256i; 2] {
+        let [bytes, _] = self.splat(quad(from));
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
+            [even, _mm256_srai_epi16::<8>(bytes)]
+        }
+    }
+
+    #[inline(always)]
+    fn dot(
+        self,
+        sums: [__m256i; 2],
+        weights: [[__m256i; 2]; 2],
+        inputs: [__m256i; 2],
+    ) -> [__m256i; 2] {
+        [0, 1].map(|half| {
+            // SAFETY: `self` proves AVX2.
+            unsafe {
+                let even = _mm256_madd_epi16(weights[half][0], inputs[0]);
+                let odd = _mm256_madd_epi16(weights[half][1], inputs[1]);
+                _mm256_add_epi32(sums[half], _mm256_add_epi32(even, odd))
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn to_f32(self, sums: [__m256i; 2]) -> avx2::F32x16 {
+        // SAFETY: `self` proves AVX2.
+        unsafe { avx2::F32x16(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    }
+}
+
+/// Four bytes in one lane.
+#[inline(always)]
+fn quad(inputs: [i8; QUAD]) -> i32 {
+    i32::from_le_bytes(inputs.map(|x| x as u8))
+}

@@ -1,0 +1,233 @@
+//! Linear maps, and the rest of a layer that is not attention.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use aqueduct_kernels::cpu::peak::Factors;
+use aqueduct_kernels::{
+    Angles, BackendError, Cpu, KvDtype, LayerOps, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData, Rows,
+};
+
+use super::case::{Case, Work, copies_of, factors, noise, timed};
+
+/// E, H, G, D, F and V of the model.
+const WIDTH: usize = 1024;
+pub(super) const HEADS: usize = 16;
+pub(super) const KV_HEADS: usize = 8;
+pub(super) const HEAD_DIM: usize = 128;
+const FFN: usize = 3072;
+const VOCAB: usize = 32_000;
+
+const QKV: usize = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+/// Inputs and outputs of the model's linear maps.
+const MAPS: [(&str, usize, usize); 4] = [
+    ("qkv", WIDTH, QKV),
+    ("out", HEADS * HEAD_DIM, WIDTH),
+    ("gate_up", WIDTH, 2 * FFN),
+    ("down", FFN, WIDTH),
+];
+const NORM_EPS: f32 = 1e-6;
+
+/// Every map of the model for one token, a few, a chunk and two; its head; a larger model's.
+pub(super) fn linear_maps(cpu: &Cpu) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [KvDtype::F32, KvDtype::Bf16] {
+        for (name, inputs, outputs) in MAPS {
+            cases.extend(linear(cpu, name, (inputs, outputs, dtype), &[1, 16, 512, 2048]));
+        }
+        cases.extend(linear(cpu, "head", (WIDTH, VOCAB, dtype), &[1, 16]));
+        cases.extend(linear(cpu, "8B out", (4096, 4096, dtype), &[1, 512]));
+    }
+    cases
+}
+
+fn linear(
+    cpu: &Cpu,
+    name: &str,
+    (inputs, outputs, dtype): (usize, usize, KvDtype),
+    rows: &[usize],
+) -> Vec<Case> {
+    let weight = Rc::new(Weight { inputs, outputs, dtype, copies: OnceCell::new() });
+    let case = |&rows: &usize| {
+        let weight = weight.clone();
+        let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
+            weight.prepare(cpu)?;
+            let x = Rows::from_vec(rows, inputs, noise(rows * inputs));
+            let mut turn = 0;
+            Ok(Box::new(move |cpu| {
+                turn += 1;
+                timed(|| cpu.linear(&x, weight.copy(turn)))
+            }))
+        };
+        Case {
+            kernel: "linear",
+            path: cpu.path(factors(dtype)),
+            shape: format!("{name} {rows}x{inputs}x{outputs}"),
+            flop: (2 * rows * inputs * outputs) as u64,
+            bytes: (inputs * outputs * element_bytes(dtype) + 4 * rows * (inputs + outputs)) as u64,
+            prepare: Box::new(prepare),
+        }
+    };
+    rows.iter().map(case).collect()
+}
+
+fn element_bytes(dtype: KvDtype) -> usize {
+    match dtype {
+        KvDtype::F32 => 4,
+        KvDtype::Bf16 => 2,
+    }
+}
+
+/// A weight for several cases, packed when the first of them is measured.
+struct Weight {
+    inputs: usize,
+    outputs: usize,
+    dtype: KvDtype,
+    copies: OnceCell<Vec<Linear>>,
+}
+
+impl Weight {
+    fn prepare(&self, cpu: &Cpu) -> Result<(), BackendError> {
+        if self.copies.get().is_none() {
+            let matrix = matrix(self.outputs, self.inputs, self.dtype);
+            let count = copies_of(self.outputs * self.inputs * element_bytes(self.dtype));
+            let copies =
+                (0..count).map(|_| cpu.pack(matrix.clone(), None)).collect::<Result<_, _>>();
+            self.copies.set(copies?).ok(); // nobody else can have set it
+        }
+        Ok(())
+    }
+
+    fn copy(&self, turn: usize) -> &Linear {
+        let copies = self.copies.get().expect("prepared before it is used");
+        &copies[turn % copies.len()]
+    }
+}
+
+fn matrix(outputs: usize, inputs: usize, dtype: KvDtype) -> Matrix {
+    let data = noise(inputs * outputs);
+    let data = match dtype {
+        KvDtype::F32 => MatrixData::F32(data),
+        KvDtype::Bf16 => MatrixData::Bf16(data.into_iter().map(half::bf16::from_f32).collect()),
+    };
+    Matrix { outputs, inputs, data }
+}
+
+/// `project`, `finish`, `norm` and `embed` for one token and for a chunk.
+pub(super) fn rest(cpu: &Cpu) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for tokens in [1, 1024] {
+        cases.extend([project(cpu, tokens), finish(cpu, tokens), norm(cpu, tokens)]);
+    }
+    cases.push(embed(cpu, 1024));
+    cases
+}
+
+/// A layer of the model with bf16 weights, as often as it takes to be read from memory.
+fn layers(cpu: &Cpu) -> Result<Vec<LayerWeights>, BackendError> {
+    let [qkv, out, gate_up, down] =
+        MAPS.map(|(_, inputs, outputs)| matrix(outputs, inputs, KvDtype::Bf16));
+    let elements: usize = MAPS.iter().map(|(_, inputs, outputs)| inputs * outputs).sum();
+    let ones = |count| -> Arc<[f32]> { vec![1.0; count].into() };
+    let layer = || {
+        Ok(LayerWeights {
+            spec: LayerSpec {
+                heads: HEADS,
+                kv_heads: KV_HEADS,
+                head_dim: HEAD_DIM,
+                norm_eps: NORM_EPS,
+                kv: KvDtype::Bf16,
+            },
+            attn_norm: ones(WIDTH),
+            qkv: cpu.pack(qkv.clone(), None)?,
+            q_norm: Some(ones(HEAD_DIM)),
+            k_norm: Some(ones(HEAD_DIM)),
+            out: cpu.pack(out.clone(), None)?,
+            ffn_norm: ones(WIDTH),
+            gate_up: cpu.pack(gate_up.clone(), None)?,
+            down: cpu.pack(down.clone(), None)?,
+        })
+    };
+    (0..copies_of(2 * elements)).map(|_| layer()).collect()
+}
+
+fn project(cpu: &Cpu, tokens: usize) -> Case {
+    let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
+        let layers = layers(cpu)?;
+        let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
+        let half = HEAD_DIM / 2;
+        let [cos, sin] = [1.0, 0.0].map(|value| vec![value; tokens * half]);
+        let angles = Angles { tokens, half, cos, sin };
+        let mut turn = 0;
+        Ok(Box::new(move |cpu| {
+            turn += 1;
+            timed(|| cpu.project(&layers[turn % layers.len()], &x, 0, &angles))
+        }))
+    };
+    Case {
+        kernel: "project",
+        path: cpu.path(Factors::Bf16),
+        shape: format!("T={tokens}"),
+        flop: (2 * tokens * WIDTH * QKV) as u64,
+        bytes: (2 * WIDTH * QKV + 4 * tokens * (WIDTH + QKV)) as u64,
+        prepare: Box::new(prepare),
+    }
+}
+
+fn finish(cpu: &Cpu, tokens: usize) -> Case {
+    let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
+        let layers = layers(cpu)?;
+        let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
+        let columns = HEADS * HEAD_DIM;
+        let attention = Rows::from_vec(tokens, columns, noise(tokens * columns));
+        let mut turn = 0;
+        Ok(Box::new(move |cpu| {
+            turn += 1;
+            let x = x.clone();
+            timed(|| cpu.finish(&layers[turn % layers.len()], x, &attention))
+        }))
+    };
+    let weights = WIDTH * (HEADS * HEAD_DIM + 3 * FFN);
+    Case {
+        kernel: "finish",
+        path: cpu.path(Factors::Bf16),
+        shape: format!("T={tokens}"),
+        flop: (2 * tokens * weights) as u64,
+        bytes: (2 * weights + 4 * tokens * (2 * WIDTH + HEADS * HEAD_DIM)) as u64,
+        prepare: Box::new(prepare),
+    }
+}
+
+fn norm(cpu: &Cpu, tokens: usize) -> Case {
+    let prepare = move |_: &Cpu| -> Result<Work, BackendError> {
+        let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
+        let weight = vec![1.0; WIDTH];
+        Ok(Box::new(move |cpu| timed(|| Ok(cpu.norm(&x, &weight, NORM_EPS)))))
+    };
+    Case {
+        kernel: "norm",
+        path: cpu.path(Factors::F32),
+        shape: format!("{tokens}x{WIDTH}"),
+        flop: (4 * tokens * WIDTH) as u64,
+        bytes: (8 * tokens * WIDTH) as u64,
+        prepare: Box::new(prepare),
+    }
+}
+
+fn embed(cpu: &Cpu, tokens: usize) -> Case {
+    let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
+        let table = cpu.pack(matrix(VOCAB, WIDTH, KvDtype::Bf16), None)?;
+        let ids: Vec<u32> = (0..tokens).map(|idx| (idx * 7919 % VOCAB) as u32).collect();
+        Ok(Box::new(move |cpu| timed(|| cpu.embed(&table, &ids))))
+    };
+    Case {
+        kernel: "embed",
+        path: cpu.path(Factors::Bf16),
+        shape: format!("{tokens} of {VOCAB}x{WIDTH}"),
+        flop: 0,
+        bytes: (tokens * WIDTH * 6) as u64,
+        prepare: Box::new(prepare),
+    }
+}

@@ -1,0 +1,47 @@
+//! What is said of several runs of one thing.
+
+use std::time::Duration;
+
+/// Median and spread, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Timings {
+    /// Half of the runs took less.
+    pub(crate) median: f64,
+    /// Longest less shortest.
+    pub(crate) spread: f64,
+}
+
+impl Timings {
+    /// Of at least one run.
+    ///
+    /// # Panics
+    /// Without runs.
+    pub(crate) fn of(runs: &[Duration]) -> Self {
+        let seconds = |run: &Duration| (*run).max(Duration::from_nanos(1)).as_secs_f64();
+        let mut seconds: Vec<f64> = runs.iter().map(seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        let middle = seconds.len() / 2;
+        let median = if seconds.len().is_multiple_of(2) {
+            (seconds[middle - 1] + seconds[middle]) / 2.0
+        } else {
+            seconds[middle]
+        };
+        Self { median, spread: seconds[seconds.len() - 1] - seconds[0] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_odd_and_even_runs() {
+        let check = |seconds: &[u64], median, spread| {
+            let runs: Vec<_> = seconds.iter().map(|&s| Duration::from_secs(s)).collect();
+            assert_eq!(Timings::of(&runs), Timings { median, spread });
+        };
+        check(&[3], 3.0, 0.0);
+        check(&[9, 1, 2], 2.0, 8.0);
+        check(&[4, 1, 2, 9], 3.0, 8.0);
+    }
+}

@@ -1,0 +1,43 @@
+//! How elements are stored in a file.
+
+use half::{bf16, f16};
+
+use super::blocks::{self, widen};
+
+/// An element type that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+    Q4K,
+    Q6K,
+}
+
+/// What can be read, for errors.
+pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in GGUF Q8_0, Q4_0, Q4_K, Q6_K too";
+
+impl Encoding {
+    /// Blocks of integers with scales.
+    pub(crate) fn is_quantised(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => false,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4K | Self::Q6K => true,
+        }
+    }
+
+    /// The elements in `bytes`, exactly; `to` has as many as there are.
+    pub(crate) fn widen(self, bytes: &[u8], to: &mut [f32]) {
+        match self {
+            Self::F32 => widen(bytes, to, |word| [f32::from_le_bytes(*word)]),
+            Self::F16 => widen(bytes, to, |word| [f16::from_le_bytes(*word).to_f32()]),
+            Self::Bf16 => widen(bytes, to, |word| [bf16::from_le_bytes(*word).to_f32()]),
+            Self::Q8_0 => widen(bytes, to, blocks::q8_0),
+            Self::Q4_0 => widen(bytes, to, blocks::q4_0),
+            Self::Q4K => widen(bytes, to, blocks::q4_k),
+            Self::Q6K => widen(bytes, to, blocks::q6_k),
+        }
+    }
+}
