@@ -56,26 +56,43 @@ impl std::fmt::Display for Path {
 pub const READ_BYTES: usize = 256 << 20;
 
 /// Bursts of which the best counts: others use the machine too.
-const BURSTS: usize = 64;
+const BURSTS: usize = if cfg!(test) { 2 } else { 64 };
 /// What a burst should take: long beside the start of a thread, short beside a time slice.
 const BURST_SECONDS: f64 = 1e-3;
 /// Reads of which the best counts.
-const READS: usize = 24;
+const READS: usize = if cfg!(test) { 2 } else { 24 };
 /// Sixteens of f32 that a thread reads at a stretch: 1 MiB.
 const READ_PART: usize = 1 << 14;
 
 impl Cpu {
-    /// The path of products of such factors.
-    pub fn path(&self, factors: Factors) -> Path {
-        let isa = self.isa().min(IsaLevel::Avx512);
+    /// What multiplies in linear maps of such weights.
+    pub fn linear_path(&self, factors: Factors) -> Path {
+        let isa = match factors {
+            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => IsaLevel::Avx512Bf16,
+            _ => self.vectors(),
+        };
         Path { isa, factors }
+    }
+
+    /// What multiplies in attention over such keys and values.
+    pub fn attention_path(&self, factors: Factors) -> Path {
+        Path { isa: self.vectors(), factors }
+    }
+
+    /// Where sixteen f32 at a time are computed.
+    pub fn vector_path(&self) -> Path {
+        Path { isa: self.vectors(), factors: Factors::F32 }
+    }
+
+    fn vectors(&self) -> IsaLevel {
+        self.isa().min(IsaLevel::Avx512)
     }
 
     /// Operations per second of all threads together, a multiplication and an addition being
     /// two, on registers alone. Takes a tenth of a second.
     ///
     /// # Panics
-    /// When the processor lacks the path, which no [`Cpu::path`] does.
+    /// When the processor lacks the path, which no path of a `Cpu` does.
     pub fn peak(&self, path: Path) -> f64 {
         let isa = Isa::new(path.isa).expect("a path of this processor");
         let threads = self.threads();
@@ -177,10 +194,10 @@ mod tests {
     fn every_path_of_every_instruction_set_has_a_peak() {
         for isa in IsaLevel::available() {
             let cpu = Cpu::new(CpuOptions { threads: 1, isa: Some(isa) }).unwrap();
-            for factors in Factors::ALL {
-                let path = cpu.path(factors);
-                assert!(path.isa <= isa && path.factors == factors, "{path} on {isa}");
-                let peak = cpu.peak(path);
+            let paths = |factors| [cpu.linear_path(factors), cpu.attention_path(factors)];
+            for path in Factors::ALL.map(paths).as_flattened() {
+                assert!(path.isa <= isa, "{path} on {isa}");
+                let peak = cpu.peak(*path);
                 assert!(peak.is_finite() && peak > 0.0, "{path} on {isa}: {peak}");
             }
         }

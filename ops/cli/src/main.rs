@@ -63,6 +63,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,
             Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
             Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
+            Command::Bench(BenchCommand::Decode(args)) => commands::bench_decode::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
         }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// Median and spread, in seconds.
+/// In seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Timings {
     /// Half of the runs took less.
     pub(crate) median: f64,
+    /// The shortest.
+    pub(crate) least: f64,
     /// Longest less shortest.
     pub(crate) spread: f64,
 }
@@ -26,7 +28,7 @@ impl Timings {
         } else {
             seconds[middle]
         };
-        Self { median, spread: seconds[seconds.len() - 1] - seconds[0] }
+        Self { median, least: seconds[0], spread: seconds[seconds.len() - 1] - seconds[0] }
     }
 }
 
@@ -36,12 +38,12 @@ mod tests {
 
     #[test]
     fn the_median_of_odd_and_even_runs() {
-        let check = |seconds: &[u64], median, spread| {
+        let check = |seconds: &[u64], median, least, spread| {
             let runs: Vec<_> = seconds.iter().map(|&s| Duration::from_secs(s)).collect();
-            assert_eq!(Timings::of(&runs), Timings { median, spread });
+            assert_eq!(Timings::of(&runs), Timings { median, least, spread });
         };
-        check(&[3], 3.0, 0.0);
-        check(&[9, 1, 2], 2.0, 8.0);
-        check(&[4, 1, 2, 9], 3.0, 8.0);
+        check(&[3], 3.0, 3.0, 0.0);
+        check(&[9, 1, 2], 2.0, 1.0, 8.0);
+        check(&[4, 1, 2, 9], 3.0, 1.0, 8.0);
     }
 }

@@ -1,8 +1,8 @@
-//! What `bench kernels` reports and refuses.
+//! What `bench kernels` and `bench decode` report and refuse.
 
 mod binary;
 
-use binary::{rows, run, stderr};
+use binary::{model, rows, run, stderr};
 
 /// One kernel that takes no time, on one thread.
 const QUICK: [&str; 8] =
@@ -39,8 +39,50 @@ fn a_person_gets_a_table() {
     assert_eq!(lines.len(), 4);
 }
 
+/// Short prompts, small memories, few tokens.
+const SHORT: [&str; 12] = [
+    "--depth-tokens",
+    "64,128",
+    "--chunk",
+    "32",
+    "--local",
+    "8",
+    "--heavy",
+    "8",
+    "--tokens",
+    "3",
+    "--reps",
+    "2",
+];
+
+#[test]
+fn every_depth_is_decoded() {
+    let model = model();
+    let decode = ["bench", "decode", "--model", model.to_str().unwrap()];
+    let combined = ["--policy", "h2o,dense", "--workers", "1,2", "--json"];
+    let rows = rows(&run([&decode[..], &SHORT, &combined].concat()));
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        let [speed, ms] =
+            ["tokens_per_second", "ms_per_token"].map(|key| row[key].as_f64().unwrap());
+        assert!(speed > 0.0 && (speed * ms / 1e3 - 1.0).abs() < 1e-6, "{row}");
+        assert!(row["spread"].as_f64().unwrap() >= 0.0, "{row}");
+        assert!(row["bandwidth_share"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["weight_bytes"].as_u64().unwrap() > 1_000_000, "{row}");
+        assert!(row["cpu"].is_string() && row["commit"].is_string(), "{row}");
+    }
+    let bytes = |policy: &str, depth: u32| {
+        let row = rows.iter().find(|r| r["policy"] == policy && r["depth_tokens"] == depth);
+        row.unwrap()["kv_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(bytes("h2o", 64), bytes("h2o", 128), "flat");
+    assert!(bytes("dense", 128) > bytes("dense", 64), "grows");
+}
+
 #[test]
 fn wrong_input_is_refused() {
+    let model = model();
+    let decode = ["decode", "--model", model.to_str().unwrap()];
     let check = |args: &[&str], said: &str| {
         let output = run([&["bench"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -50,4 +92,9 @@ fn wrong_input_is_refused() {
     check(&["kernels", "--isa", "sse9"], "must be one of portable");
     check(&["kernels", "--reps", "0"], "reps = 0: must be between 1 and");
     check(&["kernels", "--threads", "99999"], "threads = 99999: must be between 0 and");
+    let check = |args: &[&str], said: &str| check(&[&decode[..], args].concat(), said);
+    check(&["--depth-tokens", "0"], "depth_tokens = 0: must be between 1 and");
+    check(&["--depth-tokens", "9", "--tokens", "0"], "tokens = 0: must be between 1 and");
+    check(&["--depth-tokens", "9", "--reps", "0"], "reps = 0: must be between 1 and");
+    check(&["--depth-tokens", "9", "--reps", "4096", "--tokens", "4096"], "reps * tokens = 1677");
 }

@@ -14,6 +14,8 @@ pub(crate) enum BenchCommand {
     Kernels(BenchKernelsArgs),
     /// Time of the prefill, for every prompt length, policy and number of workers
     Prefill(BenchPrefillArgs),
+    /// Speed of decoding after a prompt, for every depth, policy and number of workers
+    Decode(BenchDecodeArgs),
 }
 
 /// Arguments of `aqueduct bench kernels`.
@@ -80,6 +82,45 @@ pub(crate) struct BenchPrefillArgs {
     /// Draw seconds over prompt tokens into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Print a JSON line for each combination
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench decode`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each depth is prefilled once with the shipped book, repeated when it is too short; what follows
+the first token is timed, R times K tokens. tokens_per_second and ms_per_token are medians over
+the repetitions, spread is the quickest repetition's tokens per second less the slowest's.
+weight_bytes and kv_bytes are read for every token; bandwidth_share is what that comes to, of what
+this machine reads from memory (see `bench kernels`).
+
+Example:
+  aqueduct bench decode --model model --depth-tokens 1024,32768 --policy h2o,dense --json")]
+pub(crate) struct BenchDecodeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Prompt lengths, separated by commas
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', required = true)]
+    pub(crate) depth_tokens: Vec<u32>,
+    /// Policies, separated by commas: dense, window, h2o
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Numbers of workers, separated by commas
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1")]
+    pub(crate) workers: Vec<usize>,
+    /// Compute threads of all workers together; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Tokens of a repetition
+    #[arg(long, value_name = "K", default_value_t = 32)]
+    pub(crate) tokens: u32,
+    /// Repetitions, one after the other on the same completion
+    #[arg(long, value_name = "R", default_value_t = 5)]
+    pub(crate) reps: u32,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
     /// Print a JSON line for each combination
     #[arg(long)]
     pub(crate) json: bool,

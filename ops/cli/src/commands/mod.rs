@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod bench_decode;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
 pub(crate) mod coordinator;

@@ -79,7 +79,7 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
     };
     Case {
         kernel,
-        path: cpu.path(factors(kv)),
+        path: cpu.attention_path(factors(kv)),
         shape: match over {
             Over::Own => format!("T={tokens} own"),
             Over::Past(keys) => format!("T={tokens} past {keys}"),

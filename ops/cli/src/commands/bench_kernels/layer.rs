@@ -63,7 +63,7 @@ fn linear(
         };
         Case {
             kernel: "linear",
-            path: cpu.path(factors(dtype)),
+            path: cpu.linear_path(factors(dtype)),
             shape: format!("{name} {rows}x{inputs}x{outputs}"),
             flop: (2 * rows * inputs * outputs) as u64,
             bytes: (inputs * outputs * element_bytes(dtype) + 4 * rows * (inputs + outputs)) as u64,
@@ -168,7 +168,7 @@ fn project(cpu: &Cpu, tokens: usize) -> Case {
     };
     Case {
         kernel: "project",
-        path: cpu.path(Factors::Bf16),
+        path: cpu.linear_path(Factors::Bf16),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * WIDTH * QKV) as u64,
         bytes: (2 * WIDTH * QKV + 4 * tokens * (WIDTH + QKV)) as u64,
@@ -192,7 +192,7 @@ fn finish(cpu: &Cpu, tokens: usize) -> Case {
     let weights = WIDTH * (HEADS * HEAD_DIM + 3 * FFN);
     Case {
         kernel: "finish",
-        path: cpu.path(Factors::Bf16),
+        path: cpu.linear_path(Factors::Bf16),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * weights) as u64,
         bytes: (2 * weights + 4 * tokens * (2 * WIDTH + HEADS * HEAD_DIM)) as u64,
@@ -208,7 +208,7 @@ fn norm(cpu: &Cpu, tokens: usize) -> Case {
     };
     Case {
         kernel: "norm",
-        path: cpu.path(Factors::F32),
+        path: cpu.vector_path(),
         shape: format!("{tokens}x{WIDTH}"),
         flop: (4 * tokens * WIDTH) as u64,
         bytes: (8 * tokens * WIDTH) as u64,
@@ -224,7 +224,7 @@ fn embed(cpu: &Cpu, tokens: usize) -> Case {
     };
     Case {
         kernel: "embed",
-        path: cpu.path(Factors::Bf16),
+        path: cpu.vector_path(),
         shape: format!("{tokens} of {VOCAB}x{WIDTH}"),
         flop: 0,
         bytes: (tokens * WIDTH * 6) as u64,
