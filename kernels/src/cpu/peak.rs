@@ -69,6 +69,7 @@ impl Cpu {
     pub fn linear_path(&self, factors: Factors) -> Path {
         let isa = match factors {
             Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => IsaLevel::Avx512Bf16,
+            Factors::Int8 if self.isa() >= IsaLevel::Avx512Vnni => IsaLevel::Avx512Vnni,
             _ => self.vectors(),
         };
         Path { isa, factors }

@@ -9,9 +9,9 @@ use crate::cpu::simd::{Kernel, LANES, Simd, Vector, sum};
 const WHOLE_CHAINS: usize = 16;
 const PART_CHAINS: usize = 6;
 const PLAIN_CHAINS: usize = 3;
-/// The same for dot products, which take whole registers.
+/// The same for products of pairs and fours, of which AVX2 has sixteen registers too.
 #[cfg(target_arch = "x86_64")]
-const DOT_CHAINS: usize = 16;
+const DOT_CHAINS: usize = 12;
 /// Independent chains of tiles; what they multiply takes the other four registers.
 #[cfg(target_arch = "x86_64")]
 const TILE_CHAINS: usize = 4;
@@ -33,6 +33,8 @@ impl Burst {
             Native::Tile { bytes } => (TILE_CHAINS, 16 * 16 * 64 / bytes),
             #[cfg(target_arch = "x86_64")]
             Native::Dot { bytes } => (DOT_CHAINS, 64 / bytes),
+            #[cfg(target_arch = "x86_64")]
+            Native::Pairs { bits } => (DOT_CHAINS, bits / 16),
             Native::Fma => (self.fma_chains(), LANES),
         };
         self.steps as f64 * (chains * multiplications * 2) as f64
@@ -54,6 +56,12 @@ impl Burst {
             // SAFETY: as above, for AVX-512 VNNI.
             #[cfg(target_arch = "x86_64")]
             Native::Dot { .. } => unsafe { dot_int8(self.steps) },
+            // SAFETY: as above, for AVX-512BW.
+            #[cfg(target_arch = "x86_64")]
+            Native::Pairs { bits: 512 } => unsafe { pairs_512(self.steps) },
+            // SAFETY: as above, for AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Native::Pairs { .. } => unsafe { pairs_256(self.steps) },
             Native::Fma => self.fma(),
         }
     }
@@ -86,6 +94,10 @@ impl Burst {
             (IsaLevel::Avx512Bf16, Factors::Bf16) => Native::Dot { bytes: 2 },
             #[cfg(target_arch = "x86_64")]
             (level, Factors::Int8) if level >= IsaLevel::Avx512Vnni => Native::Dot { bytes: 1 },
+            #[cfg(target_arch = "x86_64")]
+            (IsaLevel::Avx512, Factors::Int8) => Native::Pairs { bits: 512 },
+            #[cfg(target_arch = "x86_64")]
+            (IsaLevel::Avx2, Factors::Int8) => Native::Pairs { bits: 256 },
             _ => Native::Fma,
         }
     }
@@ -99,6 +111,9 @@ enum Native {
     /// Vectors of elements of so many bytes, summed in pairs or fours.
     #[cfg(target_arch = "x86_64")]
     Dot { bytes: usize },
+    /// Vectors of so many bits of 16-bit integers, multiplied, summed in pairs and then added.
+    #[cfg(target_arch = "x86_64")]
+    Pairs { bits: usize },
     /// f32, to which everything else is widened.
     Fma,
 }
@@ -188,6 +203,38 @@ unsafe fn dot_int8(steps: usize) -> f32 {
         }
     }
     chains.into_iter().map(|chain| _mm512_reduce_add_epi32(chain) as f32).sum()
+}
+
+/// # Safety
+/// The processor must have AVX-512F and BW.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pairs_512(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let factor = _mm512_set1_epi16(std::hint::black_box(1));
+    let mut chains = [factor; DOT_CHAINS];
+    for _ in 0..steps {
+        for chain in &mut chains {
+            *chain = _mm512_add_epi32(_mm512_madd_epi16(*chain, factor), factor);
+        }
+    }
+    chains.into_iter().map(|chain| _mm512_reduce_add_epi32(chain) as f32).sum()
+}
+
+/// # Safety
+/// The processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn pairs_256(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let factor = _mm256_set1_epi16(std::hint::black_box(1));
+    let mut chains = [factor; DOT_CHAINS];
+    for _ in 0..steps {
+        for chain in &mut chains {
+            *chain = _mm256_add_epi32(_mm256_madd_epi16(*chain, factor), factor);
+        }
+    }
+    chains.into_iter().map(|chain| _mm256_extract_epi32::<0>(chain) as f32).sum()
 }
 
 /// Products of whole tiles: sixteen rows of 64 bytes.

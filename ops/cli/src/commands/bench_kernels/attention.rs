@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
     AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads, MemorySet,
     Queries, Ranking, Selection,
 };
 
-use super::case::{Case, PLAIN, Work, copies_of, factors, noise, timed};
+use super::case::{Case, PLAIN, Work, copies_of, noise, timed};
 use super::layer::{HEAD_DIM, HEADS, KV_HEADS};
 
 /// T of a chunk.
@@ -71,7 +72,10 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
         Over::Own => tokens * (tokens + 1) / 2,
         Over::Past(keys) => tokens * keys,
     };
-    let element = if kv == KvDtype::Bf16 { 2 } else { 4 };
+    let (factors, element) = match kv {
+        KvDtype::F32 => (Factors::F32, 4),
+        KvDtype::Bf16 => (Factors::Bf16, 2),
+    };
     let read = KV_HEADS * keys * HEAD_DIM * element;
     let (kernel, flop, bytes) = match ask {
         Ask::Attend => ("attend", 4 * pairs, 2 * read + 8 * HEADS * tokens * HEAD_DIM),
@@ -79,7 +83,7 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
     };
     Case {
         kernel,
-        path: cpu.attention_path(factors(kv)),
+        path: cpu.attention_path(factors),
         shape: match over {
             Over::Own => format!("T={tokens} own"),
             Over::Past(keys) => format!("T={tokens} past {keys}"),

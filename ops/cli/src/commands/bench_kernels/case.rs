@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use aqueduct_kernels::cpu::peak::{Factors, Path};
-use aqueduct_kernels::{BackendError, Cpu, IsaLevel, KvDtype};
+use aqueduct_kernels::{BackendError, Cpu, IsaLevel};
 
 use super::{attention, layer};
 
@@ -43,14 +43,6 @@ pub(super) fn all(cpu: &Cpu) -> Vec<Case> {
     cases.extend(attention::over_keys(cpu));
     cases.extend(attention::bookkeeping());
     cases
-}
-
-/// What is multiplied where a weight or a key is stored as `dtype`.
-pub(super) fn factors(dtype: KvDtype) -> Factors {
-    match dtype {
-        KvDtype::F32 => Factors::F32,
-        KvDtype::Bf16 => Factors::Bf16,
-    }
 }
 
 /// The path of what is written without vectors in mind.

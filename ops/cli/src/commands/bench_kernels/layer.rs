@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use aqueduct_kernels::cpu::peak::Factors;
+use aqueduct_kernels::int8::{self, Int8Rows};
 use aqueduct_kernels::{
     Angles, BackendError, Cpu, KvDtype, LayerOps, LayerSpec, LayerWeights, Linear, Matrix,
     MatrixData, Rows,
 };
+use half::bf16;
 
-use super::case::{Case, Work, copies_of, factors, noise, timed};
+use super::case::{Case, Work, copies_of, noise, timed};
 
 /// E, H, G, D, F and V of the model.
 const WIDTH: usize = 1024;
@@ -33,7 +35,7 @@ const NORM_EPS: f32 = 1e-6;
 /// Every map of the model for one token, a few, a chunk and two; its head; a larger model's.
 pub(super) fn linear_maps(cpu: &Cpu) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [KvDtype::F32, KvDtype::Bf16] {
+    for dtype in Factors::ALL {
         for (name, inputs, outputs) in MAPS {
             cases.extend(linear(cpu, name, (inputs, outputs, dtype), &[1, 16, 512, 2048]));
         }
@@ -46,7 +48,7 @@ pub(super) fn linear_maps(cpu: &Cpu) -> Vec<Case> {
 fn linear(
     cpu: &Cpu,
     name: &str,
-    (inputs, outputs, dtype): (usize, usize, KvDtype),
+    (inputs, outputs, dtype): (usize, usize, Factors),
     rows: &[usize],
 ) -> Vec<Case> {
     let weight = Rc::new(Weight { inputs, outputs, dtype, copies: OnceCell::new() });
@@ -63,20 +65,22 @@ fn linear(
         };
         Case {
             kernel: "linear",
-            path: cpu.linear_path(factors(dtype)),
+            path: cpu.linear_path(dtype),
             shape: format!("{name} {rows}x{inputs}x{outputs}"),
             flop: (2 * rows * inputs * outputs) as u64,
-            bytes: (inputs * outputs * element_bytes(dtype) + 4 * rows * (inputs + outputs)) as u64,
+            bytes: (stored(inputs * outputs, dtype) + 4 * rows * (inputs + outputs)) as u64,
             prepare: Box::new(prepare),
         }
     };
     rows.iter().map(case).collect()
 }
 
-fn element_bytes(dtype: KvDtype) -> usize {
+/// Bytes of so many elements of a weight.
+fn stored(elements: usize, dtype: Factors) -> usize {
     match dtype {
-        KvDtype::F32 => 4,
-        KvDtype::Bf16 => 2,
+        Factors::F32 => 4 * elements,
+        Factors::Bf16 => 2 * elements,
+        Factors::Int8 => elements + 4 * elements / int8::GROUP,
     }
 }
 
@@ -84,7 +88,7 @@ fn element_bytes(dtype: KvDtype) -> usize {
 struct Weight {
     inputs: usize,
     outputs: usize,
-    dtype: KvDtype,
+    dtype: Factors,
     copies: OnceCell<Vec<Linear>>,
 }
 
@@ -92,7 +96,7 @@ impl Weight {
     fn prepare(&self, cpu: &Cpu) -> Result<(), BackendError> {
         if self.copies.get().is_none() {
             let matrix = matrix(self.outputs, self.inputs, self.dtype);
-            let count = copies_of(self.outputs * self.inputs * element_bytes(self.dtype));
+            let count = copies_of(stored(self.outputs * self.inputs, self.dtype));
             let copies =
                 (0..count).map(|_| cpu.pack(matrix.clone(), None)).collect::<Result<_, _>>();
             self.copies.set(copies?).ok(); // nobody else can have set it
@@ -106,11 +110,12 @@ impl Weight {
     }
 }
 
-fn matrix(outputs: usize, inputs: usize, dtype: KvDtype) -> Matrix {
+fn matrix(outputs: usize, inputs: usize, dtype: Factors) -> Matrix {
     let data = noise(inputs * outputs);
     let data = match dtype {
-        KvDtype::F32 => MatrixData::F32(data),
-        KvDtype::Bf16 => MatrixData::Bf16(data.into_iter().map(half::bf16::from_f32).collect()),
+        Factors::F32 => MatrixData::F32(data),
+        Factors::Bf16 => MatrixData::Bf16(data.into_iter().map(bf16::from_f32).collect()),
+        Factors::Int8 => MatrixData::Int8(Int8Rows::from_f32(&data, inputs)),
     };
     Matrix { outputs, inputs, data }
 }
@@ -119,16 +124,18 @@ fn matrix(outputs: usize, inputs: usize, dtype: KvDtype) -> Matrix {
 pub(super) fn rest(cpu: &Cpu) -> Vec<Case> {
     let mut cases = Vec::new();
     for tokens in [1, 1024] {
-        cases.extend([project(cpu, tokens), finish(cpu, tokens), norm(cpu, tokens)]);
+        for dtype in [Factors::Bf16, Factors::Int8] {
+            cases.extend([project(cpu, tokens, dtype), finish(cpu, tokens, dtype)]);
+        }
+        cases.push(norm(cpu, tokens));
     }
     cases.push(embed(cpu, 1024));
     cases
 }
 
-/// A layer of the model with bf16 weights, as often as it takes to be read from memory.
-fn layers(cpu: &Cpu) -> Result<Vec<LayerWeights>, BackendError> {
-    let [qkv, out, gate_up, down] =
-        MAPS.map(|(_, inputs, outputs)| matrix(outputs, inputs, KvDtype::Bf16));
+/// A layer of the model, as often as it takes to be read from memory.
+fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> {
+    let [qkv, out, gate_up, down] = MAPS.map(|(_, inputs, outputs)| matrix(outputs, inputs, dtype));
     let elements: usize = MAPS.iter().map(|(_, inputs, outputs)| inputs * outputs).sum();
     let ones = |count| -> Arc<[f32]> { vec![1.0; count].into() };
     let layer = || {
@@ -150,12 +157,12 @@ fn layers(cpu: &Cpu) -> Result<Vec<LayerWeights>, BackendError> {
             down: cpu.pack(down.clone(), None)?,
         })
     };
-    (0..copies_of(2 * elements)).map(|_| layer()).collect()
+    (0..copies_of(stored(elements, dtype))).map(|_| layer()).collect()
 }
 
-fn project(cpu: &Cpu, tokens: usize) -> Case {
+fn project(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
     let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
-        let layers = layers(cpu)?;
+        let layers = layers(cpu, dtype)?;
         let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
         let half = HEAD_DIM / 2;
         let [cos, sin] = [1.0, 0.0].map(|value| vec![value; tokens * half]);
@@ -168,17 +175,17 @@ fn project(cpu: &Cpu, tokens: usize) -> Case {
     };
     Case {
         kernel: "project",
-        path: cpu.linear_path(Factors::Bf16),
+        path: cpu.linear_path(dtype),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * WIDTH * QKV) as u64,
-        bytes: (2 * WIDTH * QKV + 4 * tokens * (WIDTH + QKV)) as u64,
+        bytes: (stored(WIDTH * QKV, dtype) + 4 * tokens * (WIDTH + QKV)) as u64,
         prepare: Box::new(prepare),
     }
 }
 
-fn finish(cpu: &Cpu, tokens: usize) -> Case {
+fn finish(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
     let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
-        let layers = layers(cpu)?;
+        let layers = layers(cpu, dtype)?;
         let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
         let columns = HEADS * HEAD_DIM;
         let attention = Rows::from_vec(tokens, columns, noise(tokens * columns));
@@ -192,10 +199,10 @@ fn finish(cpu: &Cpu, tokens: usize) -> Case {
     let weights = WIDTH * (HEADS * HEAD_DIM + 3 * FFN);
     Case {
         kernel: "finish",
-        path: cpu.linear_path(Factors::Bf16),
+        path: cpu.linear_path(dtype),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * weights) as u64,
-        bytes: (2 * weights + 4 * tokens * (2 * WIDTH + HEADS * HEAD_DIM)) as u64,
+        bytes: (stored(weights, dtype) + 4 * tokens * (2 * WIDTH + HEADS * HEAD_DIM)) as u64,
         prepare: Box::new(prepare),
     }
 }
@@ -218,7 +225,7 @@ fn norm(cpu: &Cpu, tokens: usize) -> Case {
 
 fn embed(cpu: &Cpu, tokens: usize) -> Case {
     let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
-        let table = cpu.pack(matrix(VOCAB, WIDTH, KvDtype::Bf16), None)?;
+        let table = cpu.pack(matrix(VOCAB, WIDTH, Factors::Bf16), None)?;
         let ids: Vec<u32> = (0..tokens).map(|idx| (idx * 7919 % VOCAB) as u32).collect();
         Ok(Box::new(move |cpu| timed(|| cpu.embed(&table, &ids))))
     };
