@@ -14,7 +14,7 @@ const TOKENS: usize = 64;
 
 /// `qkv` (`[tokens, (H + 2G) D]`) as the block's queries, keys and values at `start..`.
 pub(super) fn split_heads(
-    place: Place,
+    place: Place<'_>,
     layer: &LayerWeights,
     qkv: &Rows,
     start: u32,

@@ -13,7 +13,7 @@ const ROWS: usize = 16;
 
 /// See [`crate::LayerOps::project`].
 pub(super) fn project(
-    place: Place,
+    place: Place<'_>,
     layer: &LayerWeights,
     x: &Rows,
     start: u32,
@@ -28,7 +28,7 @@ pub(super) fn project(
 
 /// See [`crate::LayerOps::finish`].
 pub(super) fn finish(
-    place: Place,
+    place: Place<'_>,
     layer: &LayerWeights,
     x: &Rows,
     attention: &Rows,
@@ -44,7 +44,11 @@ pub(super) fn finish(
 }
 
 /// See [`crate::LayerOps::embed`].
-pub(super) fn embed(place: Place, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+pub(super) fn embed(
+    place: Place<'_>,
+    table: &Linear,
+    tokens: &[u32],
+) -> Result<Rows, BackendError> {
     shapes::embedding(table, tokens)?;
     let packed: &PackedWeight = packed_weight("embed", table)?;
     let mut rows = Rows::zeros(tokens.len(), table.inputs);
@@ -54,7 +58,7 @@ pub(super) fn embed(place: Place, table: &Linear, tokens: &[u32]) -> Result<Rows
 }
 
 /// See [`crate::LayerOps::norm`].
-pub(super) fn norm(place: Place, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+pub(super) fn norm(place: Place<'_>, x: &Rows, weight: &[f32], eps: f32) -> Rows {
     let mut y = x.clone();
     let cols = x.cols().max(1);
     let tasks = y.data_mut().chunks_mut(ROWS * cols).collect();

@@ -50,7 +50,7 @@ pub enum CpuError {
         /// How many were wanted.
         threads: usize,
         /// What the system said.
-        source: rayon::ThreadPoolBuildError,
+        source: std::io::Error,
     },
 }
 
@@ -96,7 +96,7 @@ impl Cpu {
     }
 
     /// Runs one operation on this backend's threads.
-    fn enter<R: Send>(&self, operation: impl FnOnce(Place) -> R + Send) -> R {
+    fn enter<R>(&self, operation: impl FnOnce(Place<'_>) -> R) -> R {
         self.threads.enter(|crew| operation(Place { isa: self.isa, crew }))
     }
 }

@@ -1,69 +1,454 @@
 //! The threads that all operations of one [`super::Cpu`] share.
+//!
+//! A decode step is some hundred fork-joins of tens of microseconds, so a thread that sleeps
+//! and is woken for each would spend as long on that as on its tasks. Here the caller itself
+//! takes tasks, helpers look out for the next ones for a moment before they sleep, and nobody
+//! waits for a helper that has not begun. Which thread has a task never shows: tasks are taken
+//! by index, and every result has its own place.
 
-use std::sync::Mutex;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
+/// How long a helper looks out for tasks before it sleeps: longer than what lies between two
+/// fork-joins of a layer, shorter than anybody would notice on a machine with other work.
+const LOOKOUT: Duration = Duration::from_micros(50);
+/// Looks between two looks at the clock.
+const LOOKS: usize = 64;
 
-/// A fixed number of threads, however many callers there are.
-pub(super) enum Threads {
-    /// The caller's own thread, one caller at a time: no hand-over, no second thread.
-    One(Mutex<()>),
-    /// A pool.
-    Many(rayon::ThreadPool),
+/// A fixed number of threads, the caller's among them, for one caller at a time.
+pub(super) struct Threads {
+    floor: Arc<Floor>,
+    helpers: Vec<JoinHandle<()>>,
+    turns: Turns,
 }
 
 impl Threads {
-    /// `count` threads, at least one; names are `aq-cpu-N`.
-    pub(super) fn new(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
-        if count <= 1 {
-            return Ok(Self::One(Mutex::new(())));
+    /// `count` threads, at least one; helpers are named `aq-cpu-N`.
+    pub(super) fn new(count: usize) -> std::io::Result<Self> {
+        let mut threads = Self {
+            floor: Arc::new(Floor::new(count.saturating_sub(1))),
+            helpers: Vec::new(),
+            turns: Turns::default(),
+        };
+        for idx in 1..count {
+            let floor = threads.floor.clone();
+            let helper = std::thread::Builder::new().name(format!("aq-cpu-{idx}"));
+            threads.helpers.push(helper.spawn(move || floor.help(idx - 1))?);
         }
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|idx| format!("aq-cpu-{idx}"))
-            .build()
-            .map(Self::Many)
+        Ok(threads)
     }
 
     /// How many.
     pub(super) fn count(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Many(pool) => pool.current_num_threads(),
-        }
+        self.helpers.len() + 1
     }
 
-    /// Runs a whole operation. Operations must not be nested.
-    pub(super) fn enter<R: Send>(&self, operation: impl FnOnce(Crew) -> R + Send) -> R {
-        match self {
-            Self::One(busy) => {
-                // A poisoned lock guards nothing: it only makes callers wait for each other.
-                let _alone = busy.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                operation(Crew { threads: 1 })
-            }
-            Self::Many(pool) => pool.install(|| operation(Crew { threads: self.count() })),
+    /// Runs a whole operation on the caller's thread when its turn comes; callers have their
+    /// turns in the order in which they came. Operations must not be nested.
+    pub(super) fn enter<R>(&self, operation: impl FnOnce(Crew<'_>) -> R) -> R {
+        let _turn = self.turns.wait();
+        operation(Crew { floor: &self.floor, threads: self.count(), here: PhantomData })
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.floor.closed.store(true, Ordering::SeqCst);
+        for helper in self.helpers.drain(..) {
+            helper.thread().unpark();
+            let _ = helper.join(); // a helper catches its tasks' panics
         }
     }
 }
 
 /// The threads inside an operation. What a task computes never depends on which thread has it.
+///
+/// It is neither `Send` nor `Sync`, so that no task can have it: fork-joins are never nested.
 #[derive(Clone, Copy)]
-pub(super) struct Crew {
+pub(super) struct Crew<'a> {
+    floor: &'a Floor,
     /// How many.
     pub(super) threads: usize,
+    here: PhantomData<*const ()>,
 }
 
-impl Crew {
+impl Crew<'_> {
+    /// Runs `run` for every index below `count`, each once, and returns when all have ended.
+    ///
+    /// # Panics
+    /// When `run` does; other indices may then have been left out.
+    pub(super) fn for_each_index(self, count: usize, run: impl Fn(usize) + Sync) {
+        if self.threads == 1 || count <= 1 {
+            (0..count).for_each(run);
+        } else {
+            self.floor.fork(count, &run);
+        }
+    }
+
+    /// Runs `run` on pieces of `size` elements, the last one maybe shorter, with their indices.
+    pub(super) fn for_each_chunk<T: Send>(
+        self,
+        data: &mut [T],
+        size: usize,
+        run: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let (size, len) = (size.max(1), data.len());
+        let first = Base(data.as_mut_ptr());
+        self.for_each_index(len.div_ceil(size), |idx| {
+            let start = idx * size;
+            // SAFETY: pieces lie inside `data`, which is borrowed until all tasks have ended,
+            // and do not overlap; every index, so every piece, belongs to one task alone.
+            let piece =
+                unsafe { std::slice::from_raw_parts_mut(first.at(start), size.min(len - start)) };
+            run(idx, piece);
+        });
+    }
+
     /// Runs `run` on every task; results are in the tasks' order.
     pub(super) fn map<T: Send, R: Send>(
         self,
         tasks: Vec<T>,
-        run: impl Fn(T) -> R + Sync + Send,
+        run: impl Fn(T) -> R + Sync,
     ) -> Vec<R> {
-        if self.threads == 1 || tasks.len() == 1 {
-            tasks.into_iter().map(run).collect()
-        } else {
-            tasks.into_par_iter().with_max_len(1).map(run).collect()
+        if self.threads == 1 || tasks.len() <= 1 {
+            return tasks.into_iter().map(run).collect();
         }
+        let mut places: Vec<(Option<T>, Option<R>)> =
+            tasks.into_iter().map(|task| (Some(task), None)).collect();
+        self.for_each_chunk(&mut places, 1, |_, place| {
+            for (task, result) in place {
+                *result = task.take().map(&run);
+            }
+        });
+        places.into_iter().filter_map(|(_, result)| result).collect()
+    }
+}
+
+/// Where a slice begins; tasks reach their own pieces from here.
+struct Base<T>(*mut T);
+
+// SAFETY: the pointer leads to elements that may be sent, and only `for_each_chunk` follows it,
+// to a different part in every task.
+unsafe impl<T: Send> Sync for Base<T> {}
+
+impl<T> Base<T> {
+    /// # Safety
+    /// `offset` must be inside the slice.
+    unsafe fn at(&self, offset: usize) -> *mut T {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// Callers in the order in which they came.
+#[derive(Default)]
+struct Turns {
+    /// Tickets given out, and tickets done with.
+    tickets: Mutex<(u64, u64)>,
+    next: Condvar,
+}
+
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn wait(&self) -> Turn<'_> {
+        let mut tickets = relock(self.tickets.lock());
+        let ticket = tickets.0;
+        tickets.0 += 1;
+        while tickets.1 != ticket {
+            tickets = relock(self.next.wait(tickets));
+        }
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut tickets = relock(self.0.tickets.lock());
+        tickets.1 += 1;
+        if tickets.1 != tickets.0 {
+            self.0.next.notify_all();
+        }
+    }
+}
+
+/// A lock here is never held while anything can panic.
+fn relock<G>(lock: Result<G, PoisonError<G>>) -> G {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a fork-join's threads are given.
+#[derive(Clone, Copy)]
+struct Job {
+    run: *const (dyn Fn(usize) + Sync),
+    count: usize,
+}
+
+/// Set in [`Floor::door`] while there may be tasks that nobody has taken; the rest of it
+/// counts the helpers inside.
+const OPEN: u32 = 1 << 31;
+
+/// Where caller and helpers meet.
+///
+/// The caller, who has the turn, writes `job` while the door is 0, then opens it. A helper
+/// comes in only by adding itself to an open door, which shows it the job; whoever finds no
+/// task left shuts the door, and the caller returns when the door is 0 again: when nobody is
+/// inside, and nobody can come in. So whoever reads `job` is inside, nobody is when it is
+/// written, and what it points to outlives the fork.
+#[repr(align(128))] // the two words that everybody writes, away from other data
+struct Floor {
+    door: AtomicU32,
+    /// The first task that nobody has taken.
+    next: AtomicUsize,
+    job: UnsafeCell<Job>,
+    helpers: Box<[Helper]>,
+    closed: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+#[derive(Default)]
+struct Helper {
+    /// Whether it sleeps or is about to.
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+// SAFETY: `job` is the only part that is not `Sync` by itself; see `Floor` for who reads and
+// writes it when. What it points to is `Sync`.
+unsafe impl Sync for Floor {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl Send for Floor {}
+
+impl Floor {
+    fn new(helpers: usize) -> Self {
+        let nothing: &(dyn Fn(usize) + Sync) = &|_| {};
+        Self {
+            door: AtomicU32::new(0),
+            next: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { run: nothing, count: 0 }),
+            helpers: (0..helpers).map(|_| Helper::default()).collect(),
+            closed: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// One fork-join; the caller must have the turn.
+    fn fork(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes; nobody is inside any more when this returns.
+        let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
+        // SAFETY: the door is 0, so nobody reads; only the caller who has the turn writes.
+        unsafe { *self.job.get() = Job { run, count } };
+        self.next.store(0, Ordering::Relaxed);
+        // Sequentially consistent against `sleep`: either the helper sees the open door, or
+        // this thread sees that it sleeps.
+        self.door.store(OPEN, Ordering::SeqCst);
+        self.wake(count - 1);
+        let own = catch_unwind(AssertUnwindSafe(|| self.take_tasks()));
+        self.shut();
+        let mut looks = 0;
+        while self.door.load(Ordering::Acquire) != 0 {
+            looks += 1;
+            match looks < LOOKS * LOOKS {
+                true => std::hint::spin_loop(),
+                false => std::thread::yield_now(), // somebody has its processor
+            }
+        }
+        let panic = relock(self.panic.lock()).take();
+        if let Some(panic) = own.err().or(panic) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Wakes sleeping helpers, at most `wanted`.
+    fn wake(&self, wanted: usize) {
+        let sleeping = |helper: &&Helper| helper.asleep.load(Ordering::SeqCst);
+        for helper in self.helpers.iter().filter(sleeping).take(wanted) {
+            helper.asleep.store(false, Ordering::Relaxed);
+            if let Some(thread) = helper.thread.get() {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// Runs tasks until none is left. Only for those inside, the caller among them.
+    fn take_tasks(&self) {
+        // SAFETY: this thread is inside, so nobody writes.
+        let Job { run, count } = unsafe { *self.job.get() };
+        loop {
+            let idx = self.next.fetch_add(1, Ordering::Relaxed);
+            if idx >= count {
+                return;
+            }
+            // SAFETY: the caller keeps it alive while anybody is inside.
+            unsafe { (*run)(idx) };
+        }
+    }
+
+    /// No task is left that anybody could come in for.
+    fn shut(&self) {
+        self.door.fetch_and(!OPEN, Ordering::Relaxed);
+    }
+
+    /// What helper `idx` does all its life.
+    fn help(&self, idx: usize) {
+        let me = &self.helpers[idx];
+        let _ = me.thread.set(std::thread::current());
+        while !self.closed.load(Ordering::SeqCst) {
+            if self.come_in() {
+                let ended = catch_unwind(AssertUnwindSafe(|| self.take_tasks()));
+                if let Err(panic) = ended {
+                    relock(self.panic.lock()).get_or_insert(panic);
+                }
+                self.shut();
+                self.door.fetch_sub(1, Ordering::Release);
+            } else if !self.look_out() {
+                self.sleep(me);
+            }
+        }
+    }
+
+    /// Adds this helper to those inside, if the door is open.
+    fn come_in(&self) -> bool {
+        let added = |door: u32| (door & OPEN != 0).then_some(door + 1);
+        self.door.fetch_update(Ordering::Acquire, Ordering::Relaxed, added).is_ok()
+    }
+
+    /// Waits for the door to open; whether it did before the time was up.
+    fn look_out(&self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < LOOKOUT {
+            for _ in 0..LOOKS {
+                if self.door.load(Ordering::Relaxed) & OPEN != 0 {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now(); // to the caller, should it share this processor
+        }
+        false
+    }
+
+    fn sleep(&self, me: &Helper) {
+        me.asleep.store(true, Ordering::SeqCst);
+        let idle = || {
+            let open = self.door.load(Ordering::SeqCst) & OPEN != 0;
+            !open && !self.closed.load(Ordering::SeqCst)
+        };
+        while me.asleep.load(Ordering::Relaxed) && idle() {
+            std::thread::park();
+        }
+        me.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every index once, and its result in its place, whoever took it.
+    fn check(threads: &Threads, count: usize) {
+        let taken: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        threads.enter(|crew| {
+            crew.for_each_index(count, |idx| {
+                taken[idx].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(taken.iter().all(|taken| taken.load(Ordering::Relaxed) == 1));
+            let tasks: Vec<Box<usize>> = (0..count).map(Box::new).collect();
+            let doubled = crew.map(tasks, |task| format!("{}", 2 * *task));
+            assert!(doubled.iter().enumerate().all(|(idx, text)| *text == (2 * idx).to_string()));
+            let mut data = vec![0; count];
+            crew.for_each_chunk(&mut data, 3, |idx, piece| {
+                piece.iter_mut().enumerate().for_each(|(i, x)| *x = 3 * idx + i);
+            });
+            assert!(data.into_iter().eq(0..count));
+        });
+    }
+
+    /// Only for who has the turn: others would wake them.
+    fn until_helpers_sleep(threads: &Threads) {
+        let asleep = |helper: &Helper| helper.asleep.load(Ordering::SeqCst);
+        while !threads.floor.helpers.iter().all(asleep) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn every_task_runs_once() {
+        for count in [1, 2, 3, 8] {
+            let threads = Threads::new(count).unwrap();
+            assert_eq!(threads.count(), count);
+            for tasks in [0, 1, 2, 3, 7, 64, 1000] {
+                check(&threads, tasks);
+            }
+        }
+    }
+
+    #[test]
+    fn many_callers_and_many_forks_with_pauses_that_put_helpers_to_sleep() {
+        let threads = Threads::new(3).unwrap();
+        std::thread::scope(|scope| {
+            for caller in 0..4 {
+                let threads = &threads;
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        check(threads, (caller * 31 + round * 7) % 40);
+                        if round % 50 == 0 {
+                            threads.enter(|_| until_helpers_sleep(threads));
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn results_outlive_their_fork_and_tasks_are_dropped_once() {
+        let threads = Threads::new(2).unwrap();
+        let shared = Arc::new(());
+        let tasks = vec![shared.clone(); 100];
+        let back = threads.enter(|crew| crew.map(tasks, |task| task));
+        assert_eq!(Arc::strong_count(&shared), 101);
+        drop(back);
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_threads_live_on() {
+        let threads = Threads::new(3).unwrap();
+        for bad in [0, 1, 17, 99] {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                threads.enter(|crew| {
+                    crew.for_each_index(100, |idx| assert_ne!(idx, bad, "task {idx}"));
+                });
+            }));
+            let text = *caught.unwrap_err().downcast::<String>().unwrap();
+            assert!(text.contains(&format!("task {bad}")), "{text}");
+            check(&threads, 100);
+        }
+    }
+
+    #[test]
+    fn callers_have_their_turns_in_order() {
+        let threads = Threads::new(2).unwrap();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            threads.enter(|_| {
+                for caller in 0..4 {
+                    let (threads, order) = (&threads, &order);
+                    scope.spawn(move || threads.enter(|_| order.lock().unwrap().push(caller)));
+                    let queued = || threads.turns.tickets.lock().unwrap().0;
+                    while queued() < caller + 2 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        });
+        assert_eq!(order.into_inner().unwrap(), [0, 1, 2, 3]);
     }
 }

@@ -47,9 +47,9 @@ const COLUMNS_BLOCK: usize = 256;
 
 /// Where a product is computed.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Place<'a> {
     pub(super) isa: Isa,
-    pub(super) crew: Crew,
+    pub(super) crew: Crew<'a>,
 }
 
 thread_local! {
