@@ -3,9 +3,9 @@
 //! `ms` is the median by the clock. Rates are medians per second of processor time that each
 //! thread had (its idle turns included), so that they hold on a machine that others use; share
 //! is of the peak of the path that the row's dtype takes here. `naive` is the
-//! reference backend on a sixteenth of the rows, on one thread. Arguments that do not start
-//! with `-` choose rows by a part of their name; `AVX2` or `PORTABLE` among them forces that
-//! instruction set, `ONE` one thread.
+//! reference backend on a sixteenth of the rows, on one thread. GB/s counts the weight of a
+//! product, or keys and values. Arguments that do not start with `-` choose rows by a part of
+//! their name; the word for an instruction set forces it, `ONE` one thread.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,22 +17,15 @@ use aqueduct_kernels::{
 };
 use half::bf16;
 
-/// Arguments that are not parts of names.
-const SWITCHES: [&str; 3] = ["AVX2", "PORTABLE", "ONE"];
 /// Timings of each row.
 const ROUNDS: usize = 25;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let forced = |word: &str| words.iter().any(|seen| seen == word);
-    let isa = match () {
-        () if forced("AVX2") => Some(IsaLevel::Avx2),
-        () if forced("PORTABLE") => Some(IsaLevel::Portable),
-        () => None,
-    };
-    let filters: Vec<&String> =
-        words.iter().filter(|word| !SWITCHES.contains(&word.as_str())).collect();
-    let threads = if forced("ONE") { 1 } else { 2 };
+    let isa = words.iter().find_map(|word| word.parse::<IsaLevel>().ok());
+    let is_switch = |word: &str| word == "ONE" || word.parse::<IsaLevel>().is_ok();
+    let (switches, filters): (Vec<_>, Vec<_>) = words.iter().partition(|word| is_switch(word));
+    let threads = if switches.iter().any(|word| *word == "ONE") { 1 } else { 2 };
     let cpu = Cpu::new(CpuOptions { threads, isa }).expect("threads");
     println!("{cpu:?}");
     let mut peaks: Vec<(Path, f64)> = Vec::new();
@@ -43,7 +36,10 @@ fn main() {
             println!("peak of {path}: {:.0} GFLOP/s", peak / 1e9);
         }
     }
-    println!("{:32} {:>8} {:>9} {:>9} {:>6} {:>9}", "", "GFLOP", "ms", "GFLOP/s", "share", "naive");
+    println!(
+        "{:32} {:>8} {:>9} {:>9} {:>6} {:>6} {:>9}",
+        "", "GFLOP", "ms", "GFLOP/s", "share", "GB/s", "naive"
+    );
     for case in cases(&cpu) {
         if filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter.as_str())) {
             let peak = peaks.iter().find(|(path, _)| *path == case.path);
@@ -59,6 +55,10 @@ struct Case {
     path: Path,
     /// Of the whole shape, and of the smaller one that the naive run gets.
     flop: [f64; 2],
+    /// What is read of weights, or of keys and values.
+    bytes: usize,
+    /// How often the whole shape is computed in one run, each time from other memory.
+    turns: usize,
     /// Prepares the work for a backend, on the whole shape or on a sixteenth of its rows.
     prepare: Box<Prepare>,
 }
@@ -74,20 +74,22 @@ fn report(cpu: &Cpu, peak: f64, case: &Case) {
     let (mut by_clock, mut seconds) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        seconds.push(busy(|| work(cpu)) / cpu.threads() as f64);
-        by_clock.push(start.elapsed().as_secs_f64());
+        seconds.push(busy(|| work(cpu)) / (cpu.threads() * case.turns) as f64);
+        by_clock.push(start.elapsed().as_secs_f64() / case.turns as f64);
     }
     let seconds = median(seconds);
     let small = (case.prepare)(&Reference, false);
     let naive = case.flop[1] / busy(|| small(&Reference));
     let rate = case.flop[0] / seconds;
+    let clock = median(by_clock);
     println!(
-        "{:32} {:8.3} {:9.3} {:9.1} {:5.0}% {:9.2}",
+        "{:32} {:8.3} {:9.3} {:9.1} {:5.0}% {:6.1} {:9.2}",
         case.name,
         case.flop[0] / 1e9,
-        median(by_clock) * 1e3,
+        clock * 1e3,
         rate / 1e9,
         100.0 * rate / peak,
+        case.bytes as f64 / seconds / 1e9,
         naive / 1e9
     );
 }
@@ -112,9 +114,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn cases(cpu: &Cpu) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (inputs, outputs) in [(1024, 1024), (1024, 3072), (256, 640), (4096, 256)] {
+    // A model of 159 M parameters: QKV, output, gate and up, down; and a narrow one.
+    let shapes = [(1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024), (256, 640)];
+    for (inputs, outputs) in shapes {
         for dtype in [KvDtype::F32, KvDtype::Bf16] {
-            for rows in [512, 16, 1] {
+            for rows in [512, 16, 4, 1] {
                 cases.push(product(cpu, rows, inputs, outputs, dtype));
             }
         }
@@ -141,18 +145,30 @@ fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// Weights of a product of few rows are read from memory as a model's are: so many bytes of
+/// them stand in a row that no cache holds them.
+const COLD_BYTES: usize = 256 << 20;
+/// Up to how many rows.
+const COLD_ROWS: usize = 4;
+
 fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, dtype: KvDtype) -> Case {
+    let bytes = inputs * outputs * if dtype == KvDtype::F32 { 4 } else { 2 };
+    let turns = if rows > COLD_ROWS { 1 } else { COLD_BYTES.div_ceil(bytes) };
     let prepare = move |backend: &dyn Backend, whole: bool| -> Work {
-        let rows = if whole { rows } else { rows.div_ceil(16) };
+        let (rows, turns) = if whole { (rows, turns) } else { (rows.div_ceil(16), 1) };
         let data = noise(inputs * outputs);
         let data = match dtype {
             KvDtype::F32 => MatrixData::F32(data),
             KvDtype::Bf16 => MatrixData::Bf16(data.into_iter().map(bf16::from_f32).collect()),
         };
-        let weight = backend.pack(Matrix { outputs, inputs, data }, None).expect("shapes");
+        let matrix = Matrix { outputs, inputs, data };
+        let pack = |_| backend.pack(matrix.clone(), None).expect("shapes");
+        let weights: Vec<_> = (0..turns).map(pack).collect();
         let x = Rows::from_vec(rows, inputs, noise(rows * inputs));
         Box::new(move |backend| {
-            black_box(backend.linear(&x, &weight).expect("shapes"));
+            for weight in &weights {
+                black_box(backend.linear(&x, weight).expect("shapes"));
+            }
         })
     };
     let flop = |rows: usize| 2.0 * rows as f64 * inputs as f64 * outputs as f64;
@@ -163,6 +179,8 @@ fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, dtype: KvDtype
             KvDtype::Bf16 => Factors::Bf16,
         }),
         flop: [flop(rows), flop(rows.div_ceil(16))],
+        bytes,
+        turns,
         prepare: Box::new(prepare),
     }
 }
@@ -194,6 +212,8 @@ fn attention(cpu: &Cpu, head_dim: usize, tokens: usize, past: Option<usize>, mas
         name: format!("{op} T={tokens} {what} d={head_dim}"),
         path: cpu.attention_path(Factors::Bf16),
         flop: [flop(tokens), flop(tokens.div_ceil(16))],
+        bytes: HEADS * past.unwrap_or(tokens) * head_dim * if masses { 1 } else { 2 },
+        turns: 1,
         prepare: Box::new(prepare),
     }
 }

@@ -26,7 +26,7 @@ struct Proven<'a> {
 impl Factors<Avx512> for Proven<'_> {
     const ROWS: usize = 6;
     const PANELS: usize = 4;
-    const INPUTS: usize = 256;
+    const INPUTS: usize = 512;
 
     #[inline(always)]
     fn inputs(self) -> usize {
@@ -48,17 +48,20 @@ impl Factors<Avx512> for Proven<'_> {
         let left: &[Line] = &x.lines[row * x.stride..(row + M) * x.stride];
         assert!(pairs.end <= stride);
         let left: *const Pair = left.as_ptr().cast::<Pair>().wrapping_add(pairs.start);
+        // A copy of its own stays in registers, whatever becomes of `acc` later.
+        let mut sums = *acc;
         for pair in 0..pairs.len() {
             // SAFETY: every panel has as many lines as there are pairs.
             let b = right.map(|lines| dots.load(unsafe { &(*lines.add(pair)).0 }));
-            for (i, acc) in acc.iter_mut().enumerate() {
+            for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: there are M rows of `stride` pairs, and `pairs` are among them.
                 let a = dots.splat(unsafe { *left.add(i * stride + pair) });
-                for (acc, &b) in acc.iter_mut().zip(&b) {
-                    *acc = dots.add(*acc, a, b);
+                for (sum, &b) in sums.iter_mut().zip(&b) {
+                    *sum = dots.add(*sum, a, b);
                 }
             }
         }
+        *acc = sums;
     }
 }
 

@@ -82,21 +82,24 @@ impl<S: Simd> Factors<S> for Paired<'_> {
         left.check(M, inputs.len());
         let pairs = inputs.start / 2..inputs.end.div_ceil(2);
         let lines = panels.map(|panel| self.panels.panel(panel, pairs.clone()));
+        // A copy of its own stays in registers, whatever becomes of `acc` later.
+        let mut sums = *acc;
         for pair in 0..pairs.len() {
             let b = lines.map(|lines| {
                 // SAFETY: every slice has as many lines as there are pairs.
                 simd.load_pairs(unsafe { &lines.get_unchecked(pair).0 })
             });
             for half in 0..2 {
-                for (i, acc) in acc.iter_mut().enumerate() {
+                for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: i < M and 2 pair + half < inputs, an even number, as checked.
                     let a = simd.splat(unsafe { left.at(i, 2 * pair + half) });
-                    for (acc, b) in acc.iter_mut().zip(&b) {
-                        *acc = a.fma(b[half], *acc);
+                    for (sum, b) in sums.iter_mut().zip(&b) {
+                        *sum = a.fma(b[half], *sum);
                     }
                 }
             }
         }
+        *acc = sums;
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Place<'a> {
 
 thread_local! {
     /// Sums of one task over some of the inputs: kept, so that it stays in the cache.
-    static PARTIAL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static PARTIAL: RefCell<Vec<[f32; LANES]>> = const { RefCell::new(Vec::new()) };
 }
 
 /// `x` through `weight`, plus `residual` (`[rows, outputs]`) where there is one.
@@ -113,7 +113,7 @@ impl<'a> PackedFactors<'a> {
     }
 
     /// One task. Returns whether all sums are finite.
-    fn multiply<O: Outcome>(&self, isa: Isa, outcome: O, partial: &mut Vec<f32>) -> bool {
+    fn multiply<O: Outcome>(&self, isa: Isa, outcome: O, partial: &mut Vec<[f32; LANES]>) -> bool {
         match self {
             Self::Full(x, panels) => {
                 isa.run(Product { factors: Full { x, panels }, outcome, partial })

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::result::Outcome;
-use crate::cpu::simd::{LANES, Simd, load_front, store_front};
+use crate::cpu::simd::{LANES, Simd, Vector};
 
 /// Two packed factors, as register tiles on `S` multiply them.
 pub(super) trait Factors<S: Simd>: Copy {
@@ -33,7 +33,7 @@ pub(super) struct Product<'a, F, O> {
     pub(super) factors: F,
     pub(super) outcome: O,
     /// `[rows, slots, 16]`: sums over some of the inputs. Its content is left over from others.
-    pub(super) partial: &'a mut Vec<f32>,
+    pub(super) partial: &'a mut Vec<[f32; LANES]>,
 }
 
 impl<F, O: Outcome> Product<'_, F, O> {
@@ -44,16 +44,16 @@ impl<F, O: Outcome> Product<'_, F, O> {
         F: Factors<S>,
     {
         let inputs = self.factors.inputs();
-        let sums = self.outcome.rows().len() * self.outcome.slots() * LANES;
+        let sums = self.outcome.rows().len() * self.outcome.slots();
         if inputs > F::INPUTS && self.partial.len() < sums {
-            self.partial.resize(sums, 0.0);
+            self.partial.resize(sums, [0.0; LANES]);
         }
         let mut first = 0;
         loop {
             let last = inputs.min(first + F::INPUTS);
             self.sweep(simd, first..last);
             if last == inputs {
-                return self.outcome.is_finite(simd);
+                return self.outcome.is_finite();
             }
             first = last;
         }
@@ -112,14 +112,12 @@ impl<F, O: Outcome> Product<'_, F, O> {
     where
         F: Factors<S>,
     {
-        let width = self.outcome.slots() * LANES;
-        let place = |i: usize, j: usize| (row + i) * width + (slot + j) * LANES;
+        let width = self.outcome.slots();
         let mut acc = [[simd.splat(0.0); N]; M];
         if inputs.start > 0 {
             for (i, acc) in acc.iter_mut().enumerate() {
-                for (j, acc) in acc.iter_mut().enumerate() {
-                    *acc = load_front(simd, &self.partial[place(i, j)..]);
-                }
+                let partial = &self.partial[(row + i) * width + slot..][..N];
+                acc.iter_mut().zip(partial).for_each(|(acc, from)| *acc = simd.load(from));
             }
         }
         let at = (self.outcome.rows().start + row, self.outcome.panels(slot));
@@ -128,9 +126,8 @@ impl<F, O: Outcome> Product<'_, F, O> {
             self.outcome.put(simd, &acc, row, slot);
         } else {
             for (i, acc) in acc.iter().enumerate() {
-                for (j, &acc) in acc.iter().enumerate() {
-                    store_front(acc, &mut self.partial[place(i, j)..][..LANES]);
-                }
+                let partial = &mut self.partial[(row + i) * width + slot..][..N];
+                acc.iter().zip(partial).for_each(|(acc, to)| acc.store(to));
             }
         }
         M

@@ -27,7 +27,7 @@ pub(super) trait Outcome {
     );
 
     /// Whether all sums were finite.
-    fn is_finite<S: Simd>(&self, simd: S) -> bool;
+    fn is_finite(&self) -> bool;
 }
 
 /// What is added to a finished sum.
@@ -38,15 +38,29 @@ pub(super) struct Addends<'a> {
 }
 
 impl Addends<'_> {
+    /// Adds them to a register tile at `row` and `column` of the result.
     #[inline(always)]
-    fn add<S: Simd>(&self, simd: S, mut sum: S::V, row: usize, column: usize) -> S::V {
+    fn add<S: Simd, const M: usize, const N: usize>(
+        &self,
+        simd: S,
+        sums: &mut [[S::V; N]; M],
+        row: usize,
+        column: usize,
+    ) {
         if let Some(bias) = self.bias {
-            sum = sum + load_front(simd, &bias[column..]);
+            for j in 0..N {
+                let bias = load_front(simd, &bias[column + j * LANES..]);
+                sums.iter_mut().for_each(|sums| sums[j] = sums[j] + bias);
+            }
         }
         if let Some(residual) = self.residual {
-            sum = sum + load_front(simd, &residual.row(row)[column..]);
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let residual = &residual.row(row + i)[column..];
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    *sum = *sum + load_front(simd, &residual[j * LANES..]);
+                }
+            }
         }
-        sum
     }
 }
 
@@ -88,21 +102,16 @@ impl Outcome for Sums<'_, '_> {
         row: usize,
         slot: usize,
     ) {
-        for (i, sums) in sums.iter().enumerate() {
-            for (j, &sum) in sums.iter().enumerate() {
-                let column = self.tile.columns.start + (slot + j) * LANES;
-                let sum = self.addends.add(simd, sum, self.tile.row + row + i, column);
-                self.finite.see(simd, sum);
-                let mut lanes = [0.0; LANES];
-                sum.store(&mut lanes);
-                self.tile.write(row + i, column, &lanes);
-            }
-        }
+        let mut sums = *sums;
+        let column = self.tile.columns.start + slot * LANES;
+        self.addends.add(simd, &mut sums, self.tile.row + row, column);
+        self.finite.see(simd, &sums);
+        self.tile.write(row, column, &sums);
     }
 
     #[inline(always)]
-    fn is_finite<S: Simd>(&self, simd: S) -> bool {
-        self.finite.holds(simd)
+    fn is_finite(&self) -> bool {
+        self.finite.holds()
     }
 }
 
@@ -114,12 +123,20 @@ pub(super) struct Finite {
 
 impl Finite {
     #[inline(always)]
-    pub(super) fn see<S: Simd>(&mut self, simd: S, x: S::V) {
-        x.fma(simd.splat(0.0), simd.load(&self.zeros)).store(&mut self.zeros);
+    pub(super) fn see<S: Simd, const M: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        sums: &[[S::V; N]; M],
+    ) {
+        let (zero, mut zeros) = (simd.splat(0.0), simd.load(&self.zeros));
+        for sum in sums.as_flattened() {
+            zeros = sum.fma(zero, zeros);
+        }
+        zeros.store(&mut self.zeros);
     }
 
     #[inline(always)]
-    pub(super) fn holds<S: Simd>(&self, _simd: S) -> bool {
+    pub(super) fn holds(&self) -> bool {
         self.zeros.iter().all(|&zero| zero == 0.0)
     }
 }

@@ -3,6 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::cpu::simd::{LANES, Vector};
+
 /// A part of a `[rows, width]` array that is being written.
 pub(super) struct Tile<'y, T> {
     /// Its first row.
@@ -20,18 +22,35 @@ pub(super) struct Tile<'y, T> {
 // SAFETY: a tile is an exclusive borrow of its elements.
 unsafe impl<T: Send> Send for Tile<'_, T> {}
 
-impl<T: Copy> Tile<'_, T> {
-    /// Writes `values` to row `row` of the tile from `column` of the array on, as many as are
-    /// inside the tile.
+impl Tile<'_, f32> {
+    /// Writes a register tile to row `row` of the tile and from `column` of the array on; what
+    /// is beyond the tile's columns falls away.
     #[inline(always)]
-    pub(super) fn write<const N: usize>(&mut self, row: usize, column: usize, values: &[T; N]) {
-        assert!(row < self.rows && self.columns.start <= column && column <= self.columns.end);
-        let count = N.min(self.columns.end - column);
-        // SAFETY: `row` and `column..column + count` are inside the tile, which `split` cut
-        // from an array that is borrowed for as long as the tile lives.
+    pub(super) fn write<V: Vector, const M: usize, const N: usize>(
+        &mut self,
+        row: usize,
+        column: usize,
+        values: &[[V; N]; M],
+    ) {
+        assert!(row + M <= self.rows);
+        assert!(self.columns.start <= column && column <= self.columns.end);
+        let count = self.columns.end - column;
+        // SAFETY: rows `row..row + M` and columns `column..column + count` are inside the tile,
+        // which `split` cut from an array that is borrowed for as long as the tile lives.
         unsafe {
             let to = self.data.add(row * self.width + column);
-            std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
+            for (i, values) in values.iter().enumerate() {
+                for (j, value) in values.iter().enumerate() {
+                    let (at, to) = (j * LANES, to.add(i * self.width + j * LANES));
+                    if at + LANES <= count {
+                        value.store(&mut *to.cast());
+                    } else if at < count {
+                        let mut lanes = [0.0; LANES];
+                        value.store(&mut lanes);
+                        std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count - at);
+                    }
+                }
+            }
         }
     }
 }
