@@ -171,6 +171,18 @@ impl Isa {
         Ok(unsafe { avx512::enter_dots(kernel) })
     }
 
+    /// Runs `kernel` on AMX tiles and AVX-512.
+    ///
+    /// # Panics
+    /// There are no tiles.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn run_tiles<K: avx512::TilesKernel>(self, kernel: K) -> K::Out {
+        assert_eq!(self.0, IsaLevel::Amx, "a product on tiles where there are none");
+        // SAFETY: an `Isa` is only made of a level that the processor has, and a level has
+        // those before it.
+        unsafe { avx512::enter_tiles(kernel) }
+    }
+
     /// Runs `kernel` compiled for this instruction set, or for the best before it that has
     /// vectors of its own.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Out {

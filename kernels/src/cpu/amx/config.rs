@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// Rows of a whole tile.
-pub(super) const TILE_ROWS: usize = 16;
+pub(in crate::cpu) const TILE_ROWS: usize = 16;
 /// Bytes of a whole tile's row.
 pub(super) const TILE_BYTES: usize = 64;
 

@@ -5,9 +5,8 @@
 //! tiles when they start and release them when they end: a configured thread costs the system
 //! 8 KiB to save at every switch, and keeps some processors from sleeping deeply.
 
-#[allow(dead_code)] // until the products of matrices and attention use them
+#[allow(dead_code)] // until products of bf16 use them
 mod blocks;
-#[allow(dead_code)] // as above
 mod config;
 #[cfg(all(feature = "amx-emulator", target_os = "linux"))]
 mod emulator;
@@ -15,10 +14,11 @@ mod emulator;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::LazyLock;
 
-#[allow(unused_imports)] // until the products of matrices and attention use them
 pub(super) use self::blocks::Block;
-#[allow(unused_imports)] // as above
-pub(super) use self::config::Tiles;
+pub(super) use self::config::{TILE_ROWS, Tiles};
+
+/// Rows of the largest block.
+pub(super) const BLOCK_ROWS: usize = 2 * TILE_ROWS;
 
 /// `arch_prctl` request: permission to use a part of the processor's state.
 const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;

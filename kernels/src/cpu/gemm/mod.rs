@@ -23,6 +23,8 @@ use self::dots::Dotted;
 use self::fma::{Full, Paired};
 use self::groups::RowGroups;
 use self::int8::{Int8Inputs, Int8Weight, Integers};
+#[cfg(target_arch = "x86_64")]
+use self::int8::{LEAST_ROWS, Tiled};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
@@ -30,6 +32,8 @@ use self::result::{Addends, Outcome, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::RoundedRows;
 use self::split::{Block, split};
+#[cfg(target_arch = "x86_64")]
+use super::amx::BLOCK_ROWS;
 use super::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::isa::IsaLevel;
@@ -97,6 +101,8 @@ enum PackedFactors<'a> {
     #[cfg(target_arch = "x86_64")]
     Dotted(RoundedRows, &'a PairPanels),
     Integers(Int8Inputs, &'a Int8Weight),
+    #[cfg(target_arch = "x86_64")]
+    Tiled(Int8Inputs, &'a Int8Weight),
 }
 
 impl<'a> PackedFactors<'a> {
@@ -108,7 +114,13 @@ impl<'a> PackedFactors<'a> {
                 Self::Dotted(RoundedRows::new(place, x), panels)
             }
             PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
-            PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x), weight),
+            #[cfg(target_arch = "x86_64")]
+            PackedWeight::Int8(weight)
+                if place.isa.level() >= IsaLevel::Amx && x.rows.rows() >= LEAST_ROWS =>
+            {
+                Self::Tiled(Int8Inputs::new(place, x, BLOCK_ROWS), weight)
+            }
+            PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x, 1), weight),
         }
     }
 
@@ -128,6 +140,10 @@ impl<'a> PackedFactors<'a> {
             }
             Self::Integers(x, weight) => {
                 isa.run_int8(Product { factors: Integers { x, weight }, outcome, partial })
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiled(x, weight) => {
+                isa.run_tiles(Product { factors: Tiled { x, weight }, outcome, partial })
             }
         }
     }

@@ -51,6 +51,37 @@ pub(crate) unsafe fn enter_dots<K: DotsKernel>(kernel: K) -> K::Out {
     kernel.run(Avx512(()), Dots(()))
 }
 
+/// Something to be computed on AMX tiles and AVX-512: see [`crate::cpu::isa::Isa::run_tiles`].
+/// As for [`Kernel`], everything that it calls on vectors must be inlined.
+pub(crate) trait TilesKernel {
+    /// What it returns.
+    type Out;
+
+    /// The computation, where tiles may be used.
+    fn run(self, simd: Avx512) -> Self::Out;
+}
+
+/// Runs `kernel` on AVX-512; what it does with tiles is its own affair.
+///
+/// # Safety
+/// The processor must have AVX-512F, BW, VL and DQ, AVX2 and FMA.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+pub(crate) unsafe fn enter_tiles<K: TilesKernel>(kernel: K) -> K::Out {
+    kernel.run(Avx512(()))
+}
+
+impl Avx512 {
+    /// Sixteen integers, `offset` added to each, as f32: exact where they are below 2^24.
+    #[inline(always)]
+    pub(crate) fn widen(self, from: &[i32; LANES], offset: i32) -> F32x16 {
+        // SAFETY: `self` proves AVX-512; the array has 64 bytes; unaligned is allowed.
+        unsafe {
+            let integers = _mm512_loadu_si512(from.as_ptr().cast());
+            F32x16(_mm512_cvtepi32_ps(_mm512_add_epi32(integers, _mm512_set1_epi32(offset))))
+        }
+    }
+}
+
 impl Dots {
     /// Sixteen pairs.
     #[inline(always)]

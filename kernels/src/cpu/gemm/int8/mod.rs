@@ -4,11 +4,15 @@
 //! differ between sets only where one lacks the fused multiply-add.
 
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use std::ops::Range;
 
 use self::pack::STEPS;
 pub(super) use self::pack::{Int8Inputs, Int8Weight};
+#[cfg(target_arch = "x86_64")]
+pub(super) use self::tiled::{LEAST_ROWS, Tiled};
 use super::product::{Factors, Product};
 use super::result::Outcome;
 use crate::cpu::simd::int8::{Int8, Int8Kernel};

@@ -70,8 +70,9 @@ impl Int8Weight {
         self.runs * RUN
     }
 
+    /// Groups of a row.
     #[inline(always)]
-    fn groups(&self) -> usize {
+    pub(super) fn groups(&self) -> usize {
         self.runs.div_ceil(RUNS_OF_GROUP)
     }
 
@@ -86,6 +87,13 @@ impl Int8Weight {
         &self.steps[panel * self.runs + run]
     }
 
+    /// All runs of a panel, each an AMX tile.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn panel(&self, panel: usize) -> &[[Step; STEPS]] {
+        &self.steps[panel * self.runs..][..self.runs]
+    }
+
     #[inline(always)]
     pub(super) fn scales(&self, panel: usize, group: usize) -> &[f32; LANES] {
         &self.scales[panel * self.groups() + group]
@@ -98,7 +106,9 @@ pub(in crate::cpu) struct Int8Inputs {
     runs: usize,
     /// Of a row.
     groups: usize,
-    /// `[rows, runs, 16]`.
+    /// Rows of a block.
+    block_rows: usize,
+    /// Of each block of rows, `[runs, rows, 16]`.
     steps: Vec<Run>,
     /// `[rows, groups]`.
     scales: Vec<Scale>,
@@ -107,7 +117,7 @@ pub(in crate::cpu) struct Int8Inputs {
 /// Sixteen times four inputs of one row.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Run([[i8; QUAD]; STEPS]);
+pub(super) struct Run([[i8; QUAD]; STEPS]);
 
 /// What belongs to a group of one row.
 #[derive(Clone, Copy, Default)]
@@ -121,26 +131,39 @@ struct Scale {
 const PACK_ROWS: usize = 16;
 
 impl Int8Inputs {
-    pub(in crate::cpu) fn new(place: Place, x: Argument<'_>) -> Self {
+    /// `x` in blocks of so many rows.
+    pub(in crate::cpu) fn new(place: Place, x: Argument<'_>, block_rows: usize) -> Self {
         let (rows, inputs) = (x.rows.rows(), x.inputs());
         let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
         let mut steps = vec![Run([[0; QUAD]; STEPS]); rows * runs];
         let mut scales = vec![Scale::default(); rows * groups];
-        let from = x.rows.data().chunks(PACK_ROWS * x.rows.cols().max(1));
+        let task_rows = PACK_ROWS.next_multiple_of(block_rows);
+        let from = x.rows.data().chunks(task_rows * x.rows.cols().max(1));
         let to = steps
-            .chunks_mut(PACK_ROWS * runs.max(1))
-            .zip(scales.chunks_mut(PACK_ROWS * groups.max(1)));
+            .chunks_mut(task_rows * runs.max(1))
+            .zip(scales.chunks_mut(task_rows * groups.max(1)));
         let prepare = x.prepare;
         place.crew.map(from.zip(to).collect(), |(from, (steps, scales))| {
             let cols = x.rows.cols();
-            place.isa.run(PackBlock { steps, scales, from, cols, inputs, prepare });
+            place.isa.run(PackRows { steps, scales, from, cols, inputs, prepare, block_rows });
         });
-        Self { runs, groups, steps, scales }
+        Self { runs, groups, block_rows, steps, scales }
     }
 
+    /// A run of a row; blocks must be rows.
     #[inline(always)]
     pub(super) fn run(&self, row: usize, run: usize) -> &[[i8; QUAD]; STEPS] {
+        debug_assert_eq!(self.block_rows, 1);
         &self.steps[row * self.runs + run].0
+    }
+
+    /// `[runs, rows]` of the block that begins at `row`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn block(&self, row: usize) -> &[Run] {
+        debug_assert!(row.is_multiple_of(self.block_rows));
+        let rest = &self.steps[row * self.runs..];
+        &rest[..rest.len().min(self.block_rows * self.runs)]
     }
 
     #[inline(always)]
@@ -155,7 +178,7 @@ impl Int8Inputs {
 }
 
 /// The rows of one task.
-struct PackBlock<'a> {
+struct PackRows<'a> {
     steps: &'a mut [Run],
     scales: &'a mut [Scale],
     /// `[rows, cols]`.
@@ -163,32 +186,43 @@ struct PackBlock<'a> {
     cols: usize,
     inputs: usize,
     prepare: Prepare<'a>,
+    block_rows: usize,
 }
 
-impl Kernel for PackBlock<'_> {
+impl Kernel for PackRows<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { steps, scales, from, cols, inputs, prepare } = self;
+        let Self { steps, scales, from, cols, inputs, prepare, block_rows } = self;
         let rows = from.len() / cols;
         let (runs, groups) = (steps.len() / rows, scales.len() / rows);
         let mut prepared = vec![0.0; inputs];
         let mut q = vec![0; runs * RUN];
-        let to = steps.chunks_exact_mut(runs).zip(scales.chunks_exact_mut(groups));
-        for (from, (steps, scales)) in from.chunks_exact(cols).zip(to) {
-            prepare.row(simd, from, &mut prepared);
-            let parts = prepared.chunks(GROUP).zip(q.chunks_mut(GROUP));
-            for ((group, q), to) in parts.zip(scales) {
-                let q = &mut q[..group.len()];
-                let scale = quantise_group(group, q);
-                let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
-                *to = Scale { scale, offset: -i32::from(OFFSET) * sum };
-            }
-            let quads = q.as_chunks().0;
-            for (run, quads) in steps.iter_mut().zip(quads.chunks_exact(STEPS)) {
-                run.0.copy_from_slice(quads);
+        let blocks =
+            steps.chunks_mut(block_rows * runs).zip(scales.chunks_mut(block_rows * groups));
+        for (from, (steps, scales)) in from.chunks(block_rows * cols).zip(blocks) {
+            let rows = from.len() / cols;
+            let scales = scales.chunks_exact_mut(groups);
+            for (i, (from, scales)) in from.chunks_exact(cols).zip(scales).enumerate() {
+                prepare.row(simd, from, &mut prepared);
+                quantise(&prepared, &mut q, scales);
+                let runs = q.as_chunks().0.chunks_exact(STEPS);
+                for (run, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
+                    run.0.copy_from_slice(quads);
+                }
             }
         }
+    }
+}
+
+/// One row; what is behind its end in `q` is left alone.
+#[inline(always)]
+fn quantise(row: &[f32], q: &mut [i8], scales: &mut [Scale]) {
+    for ((group, q), to) in row.chunks(GROUP).zip(q.chunks_mut(GROUP)).zip(scales) {
+        let q = &mut q[..group.len()];
+        let scale = quantise_group(group, q);
+        let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+        *to = Scale { scale, offset: -i32::from(OFFSET) * sum };
     }
 }
