@@ -13,7 +13,7 @@ use std::time::Instant;
 use aqueduct_kernels::cpu::peak::{Factors, Path};
 use aqueduct_kernels::{
     Backend, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvDtype, KvHeads, Matrix, MatrixData, Queries,
-    Reference, Rows,
+    Reference, Rows, Scope,
 };
 use half::bf16;
 
@@ -130,8 +130,13 @@ fn cases(cpu: &Cpu) -> Vec<Case> {
                 cases.push(attention(cpu, head_dim, 1024, past, masses));
             }
         }
-        cases.push(attention(cpu, head_dim, 1, Some(4096), false));
-        cases.push(attention(cpu, head_dim, 1, Some(4096), true));
+        for masses in [false, true] {
+            cases.push(all_keys(cpu, head_dim, 1024, 516, masses));
+            for past in [516, 4096, 32768] {
+                cases.push(attention(cpu, head_dim, 1, Some(past), masses));
+                cases.push(all_keys(cpu, head_dim, 1, past, masses));
+            }
+        }
     }
     cases
 }
@@ -214,6 +219,35 @@ fn attention(cpu: &Cpu, head_dim: usize, tokens: usize, past: Option<usize>, mas
         flop: [flop(tokens), flop(tokens.div_ceil(16))],
         bytes: HEADS * past.unwrap_or(tokens) * head_dim * if masses { 1 } else { 2 },
         turns: 1,
+        prepare: Box::new(prepare),
+    }
+}
+
+/// The same over past and own keys at once, with or without masses.
+fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool) -> Case {
+    const HEADS: usize = 8;
+    let prepare = move |_: &dyn Backend, whole: bool| -> Work {
+        let tokens = if whole { tokens } else { tokens.div_ceil(16) };
+        let (q, remembered, start) = scene(HEADS, head_dim, tokens, Some(past));
+        let (_, mut own, _) = scene(HEADS, head_dim, tokens, None);
+        own.positions.iter_mut().for_each(|position| *position += start);
+        let weights = vec![1.0; tokens];
+        Box::new(move |backend| {
+            let queries = Queries { q: &q, start, scale: 0.1, window: None };
+            let row_weights = masses.then_some(weights.as_slice());
+            let scope = Scope { past: &remembered, own: &own, row_weights };
+            black_box(backend.attend_all(queries, scope).expect("shapes"));
+        })
+    };
+    let flop = |tokens: usize| {
+        let pairs = (tokens * past + tokens * (tokens + 1) / 2) * HEADS;
+        pairs as f64 * head_dim as f64 * 4.0
+    };
+    let what = if masses { " with masses" } else { "" };
+    Case {
+        name: format!("all T={tokens} {past}+own d={head_dim}{what}"),
+        path: cpu.attention_path(Factors::Bf16),
+        flop: [flop(tokens), flop(tokens.div_ceil(16))],
         prepare: Box::new(prepare),
     }
 }

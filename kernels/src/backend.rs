@@ -54,6 +54,28 @@ pub struct Qkv {
     pub keys: Keys,
 }
 
+/// All keys that a block's rows look at, and how much they count where masses are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// Remembered keys.
+    pub past: &'a Keys,
+    /// The block's own.
+    pub own: &'a Keys,
+    /// `[tokens]`; `None` where nobody asks for masses.
+    pub row_weights: Option<&'a [f32]>,
+}
+
+/// What a block's rows make of all keys in their [`Scope`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attended {
+    /// `[tokens, heads * head_dim]`, see [`AttentionState::output`].
+    pub output: Rows,
+    /// `[kv_heads, past keys]` column masses, or empty.
+    pub past_mass: Vec<f32>,
+    /// `[kv_heads, own keys]` column masses, or empty.
+    pub own_mass: Vec<f32>,
+}
+
 /// What a caller asks of [`Backend::supports`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
@@ -120,6 +142,31 @@ pub trait AttentionOps: Send + Sync {
         lse: &[f32],
         row_weights: &[f32],
     ) -> Result<Vec<f32>, BackendError>;
+
+    /// Output and masses over past and own keys at once: bit for bit what [`attend`](Self::attend)
+    /// and [`attend_rest`](Self::attend_rest) give, in one pass where the backend has one.
+    fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
+        let own = self.attend(queries, scope.own)?;
+        self.attend_rest(queries, scope, &own)
+    }
+
+    /// The same where `own`, the state over the own keys, was computed before the past was at
+    /// hand.
+    fn attend_rest(
+        &self,
+        queries: Queries<'_>,
+        scope: Scope<'_>,
+        own: &AttentionState,
+    ) -> Result<Attended, BackendError> {
+        let state = self.attend(queries, scope.past)?.merge(own);
+        let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
+        if let Some(row_weights) = scope.row_weights {
+            let lse = state.lse();
+            past_mass = self.weigh(queries, scope.past, &lse, row_weights)?;
+            own_mass = self.weigh(queries, scope.own, &lse, row_weights)?;
+        }
+        Ok(Attended { output: state.output(), past_mass, own_mass })
+    }
 
     /// The next memory set: of past and own keys, those that `selection` keeps.
     ///

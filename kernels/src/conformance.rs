@@ -43,6 +43,7 @@ macro_rules! conformance_tests {
             mass::a_row_spends_exactly_one_per_query_head,
             mass::a_row_that_saw_nothing_spends_nothing,
             mass::row_weight_modes,
+            mass::one_pass_gives_the_same_bits,
             selection::total_order_with_ties,
             selection::nan_ranks_last,
             selection::keep_all_keeps_everything,

@@ -30,7 +30,9 @@ pub mod state;
 pub mod tensor;
 pub mod weights;
 
-pub use backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+pub use backend::{
+    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope,
+};
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
 pub use int8::Int8Rows;

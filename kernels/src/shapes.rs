@@ -33,6 +33,11 @@ pub(crate) fn weighing(
 ) -> Checked {
     attention("weigh", queries, keys)?;
     same("weigh", "lse elements", lse.len(), queries.q.heads * queries.q.tokens)?;
+    voting(queries, row_weights)
+}
+
+/// What the rows of `queries` weigh.
+pub(crate) fn voting(queries: &Queries<'_>, row_weights: &[f32]) -> Checked {
     same("weigh", "row weights", row_weights.len(), queries.q.tokens)
 }
 

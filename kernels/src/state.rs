@@ -23,6 +23,17 @@ pub struct AttentionState {
     pub o: Vec<f32>,
 }
 
+/// The maximum of two rows that saw something, and what brings l and o of either to it.
+pub(crate) fn common(ma: f32, mb: f32) -> (f32, f32, f32) {
+    let m = ma.max(mb);
+    (m, (ma - m).exp(), (mb - m).exp())
+}
+
+/// Log-sum-exp of a row.
+pub(crate) fn lse(m: f32, l: f32) -> f32 {
+    m + l.ln()
+}
+
 impl AttentionState {
     /// The state of queries that saw nothing.
     pub fn empty(heads: usize, tokens: usize, head_dim: usize) -> Self {
@@ -63,8 +74,7 @@ impl AttentionState {
                 self.o[span.clone()].copy_from_slice(&other.o[span]);
                 continue;
             }
-            let m = ma.max(mb);
-            let (sa, sb) = ((ma - m).exp(), (mb - m).exp());
+            let (m, sa, sb) = common(ma, mb);
             self.m[i] = m;
             self.l[i] = self.l[i] * sa + other.l[i] * sb;
             for (a, b) in self.o[span.clone()].iter_mut().zip(&other.o[span]) {
@@ -76,7 +86,7 @@ impl AttentionState {
 
     /// Log-sum-exp of every row, `[heads, tokens]`: m + ln l; -inf where nothing was seen.
     pub fn lse(&self) -> Vec<f32> {
-        self.m.iter().zip(&self.l).map(|(m, l)| m + l.ln()).collect()
+        self.m.iter().zip(&self.l).map(|(&m, &l)| lse(m, l)).collect()
     }
 
     /// Attention output as activations, `[tokens, heads * head_dim]`: o / l, and zero where

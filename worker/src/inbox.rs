@@ -184,6 +184,13 @@ impl Inbox {
         self.lock().running = Some(key);
     }
 
+    /// Whether the set of `layer` has come and was not taken.
+    pub fn holds(&self, key: ChunkKey, layer: u32) -> bool {
+        let state = self.lock();
+        let slot = state.slots.get(&place(&key)).filter(|slot| slot.epoch == key.epoch);
+        slot.is_some_and(|slot| slot.layers.contains_key(&layer))
+    }
+
     /// The set of `layer`, if it has come.
     pub fn take(&self, key: ChunkKey, layer: u32) -> Option<Arc<MemorySet>> {
         let mut state = self.lock();
@@ -311,10 +318,12 @@ mod tests {
         let inbox = inbox(8);
         let memory = Arc::new(set(4, 1));
         assert_eq!(inbox.deliver(key(1, 0), 2, memory.clone(), None), Verdict::Taken);
+        assert!(!inbox.holds(key(1, 0), 1) && inbox.holds(key(1, 0), 2));
         assert_eq!(inbox.take(key(1, 0), 1), None);
         assert_eq!(inbox.take(key(1, 0), 2), Some(memory.clone()));
         assert_eq!(inbox.deliver(key(1, 0), 2, memory, None), Verdict::Taken);
         assert_eq!(inbox.take(key(1, 0), 2), None, "a duplicate is not taken twice");
+        assert!(!inbox.holds(key(1, 0), 2));
         assert_eq!(inbox.bytes(), 0);
     }
 

@@ -1,7 +1,7 @@
 //! Column mass: what the queries of a block spend on each key.
 
-use crate::backend::Backend;
-use crate::compare::{Tolerance, close};
+use crate::backend::{Attended, Backend, Scope};
+use crate::compare::{Tolerance, close, identical};
 use crate::memory::Ranking;
 use crate::tensor::KvDtype;
 
@@ -81,4 +81,42 @@ pub fn row_weight_modes(backend: &dyn Backend) {
         close("row weights", &ranking.row_weights(35), &want, Tolerance::new(1e-7, 1e-6)).unwrap();
         check_masses(backend, Shape::default(), 35, &want);
     }
+}
+
+/// Past and own keys at once give the bits that either gives alone: whether the past was at hand
+/// in time changes nothing.
+pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
+    let ranking = Ranking { decay: 0.95, window: 40, age_normalised: false };
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for (past, tokens) in [(0, 1), (0, 70), (1, 1), (300, 1), (130, 3), (41, 33), (150, 300)] {
+            for (head_dim, window) in [(16, None), (36, Some(90)), (128, None)] {
+                let shape = Shape { heads: 6, head_dim, kv, window, ..Shape::default() };
+                let weights = ranking.row_weights(tokens);
+                for weights in [None, Some(vec![1.0; tokens]), Some(weights)] {
+                    check_one_pass(backend, shape, (past, tokens), weights.as_deref());
+                }
+            }
+        }
+    }
+    let lifted = Shape { spread: 3e3, ..Shape::default() };
+    check_one_pass(backend, lifted, (40, 33), Some(&[1.0; 33]));
+}
+
+fn check_one_pass(
+    backend: &dyn Backend,
+    shape: Shape,
+    (past, tokens): (usize, usize),
+    row_weights: Option<&[f32]>,
+) {
+    let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
+    let scope = Scope { past: &past, own: &block.keys, row_weights };
+    let own = backend.attend(block.queries(), &block.keys).expect("fits");
+    let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
+    let Attended { output, past_mass, own_mass } =
+        backend.attend_all(block.queries(), scope).expect("fits");
+    let name = |what| format!("{what}, {tokens} rows over {} keys, {shape:?}", past.len());
+    identical(&name("output"), output.data(), want.output.data()).unwrap();
+    identical(&name("past mass"), &past_mass, &want.past_mass).unwrap();
+    identical(&name("own mass"), &own_mass, &want.own_mass).unwrap();
+    assert_eq!(own_mass.len(), row_weights.map_or(0, |_| shape.kv_heads * tokens));
 }

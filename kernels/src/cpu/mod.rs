@@ -23,7 +23,9 @@ use self::gemm::{Argument, Place, Prepare};
 use self::isa::Isa;
 pub use self::isa::IsaLevel;
 use self::threads::Threads;
-use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+use crate::backend::{
+    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope,
+};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::Rows;
@@ -114,6 +116,14 @@ impl AttentionOps for Cpu {
         row_weights: &[f32],
     ) -> Result<Vec<f32>, BackendError> {
         self.enter(|place| attention::weigh(place, &queries, keys, lse, row_weights))
+    }
+
+    fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
+        if attention::fits_one_pass(&queries, &scope) {
+            return self.enter(|place| attention::attend_all(place, &queries, &scope));
+        }
+        let own = self.attend(queries, scope.own)?;
+        self.attend_rest(queries, scope, &own)
     }
 
     fn select(

@@ -77,7 +77,11 @@ impl Cpu {
 
     /// What multiplies in attention over such keys and values.
     pub fn attention_path(&self, factors: Factors) -> Path {
-        Path { isa: self.vectors(), factors }
+        let isa = match factors {
+            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => IsaLevel::Avx512Bf16,
+            _ => self.vectors(),
+        };
+        Path { isa, factors }
     }
 
     /// Where sixteen f32 at a time are computed.

@@ -12,6 +12,10 @@ use crate::model::Model;
 /// Per block, `take` and `give` are called once for each layer, layers ascending, `take(j)`
 /// before `give(j)`. Both may block and must have a deadline.
 pub trait MemoryPort {
+    /// Whether `take(layer)` would not wait. Asked before it, so that nothing is computed apart
+    /// that could be computed in one pass; the answer changes no result.
+    fn is_ready(&self, layer: usize) -> bool;
+
     /// What layer `layer` remembers of everything before the block.
     fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError>;
 
@@ -55,6 +59,10 @@ impl LocalPort {
 }
 
 impl MemoryPort for LocalPort {
+    fn is_ready(&self, _layer: usize) -> bool {
+        true
+    }
+
     fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
         // Leaves no second owner behind, so that selection may work in place.
         Ok(std::mem::replace(&mut self.layers[layer], self.nothing.clone()))

@@ -10,7 +10,7 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Selection,
+    Attended, AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope, Selection,
 };
 
 use crate::error::EngineError;
@@ -62,15 +62,17 @@ pub fn prefill(
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let qkv = step.project(layer, &x)?;
-        let own = step.attend(idx, &qkv, None)?; // runs while the past is still on its way
+        let own = match port.is_ready(idx) {
+            true => None,
+            false => Some(step.attend_own(idx, &qkv)?), // while the past is still on its way
+        };
         let past = port.take(idx)?; // the previous chunk's memory set
-        let state = step.attend(idx, &qkv, Some(&past))?.merge(&own);
-        let mass = step.weigh(idx, &qkv, &past, &state)?;
-        let (memory, kept) = step.select(past, &qkv, &mass)?;
+        let attended = step.attend(idx, &qkv, &past, own)?;
+        let (memory, kept) = step.select(past, &qkv, &attended)?;
         port.give(idx, memory)?;
         retained.push(kept);
         let last = idx + 1 == model.layers();
-        x = step.finish(layer, x, &state, if last { want } else { Want::All })?;
+        x = step.finish(layer, x, &attended, if last { want } else { Want::All })?;
     }
     Ok(Prefilled { hidden: x, retained })
 }
@@ -82,12 +84,6 @@ struct Step<'a> {
     angles: aqueduct_kernels::Angles,
     selection: Selection,
     row_weights: Vec<f32>,
-}
-
-/// Column masses of past and own keys; empty where every key is kept.
-struct Mass {
-    past: Vec<f32>,
-    own: Vec<f32>,
 }
 
 impl<'a> Step<'a> {
@@ -115,42 +111,38 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Over the block's own keys (phase 1), or over `past` (phase 2).
+    fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {
+        Ok(self.model.backend().attend(self.queries(idx, qkv), &qkv.keys)?)
+    }
+
+    /// Over past and own keys, with masses unless every key is kept anyway; in one pass unless
+    /// `own` was attended before.
     fn attend(
         &self,
         idx: usize,
         qkv: &Qkv,
-        past: Option<&MemorySet>,
-    ) -> Result<AttentionState, EngineError> {
-        let keys = past.map_or(&qkv.keys, |past| &past.keys);
-        Ok(self.model.backend().attend(self.queries(idx, qkv), keys)?)
-    }
-
-    fn weigh(
-        &self,
-        idx: usize,
-        qkv: &Qkv,
         past: &MemorySet,
-        state: &AttentionState,
-    ) -> Result<Mass, EngineError> {
-        if self.selection.keep_all {
-            return Ok(Mass { past: Vec::new(), own: Vec::new() });
-        }
-        let (backend, lse) = (self.model.backend(), state.lse());
-        let weigh = |keys| backend.weigh(self.queries(idx, qkv), keys, &lse, &self.row_weights);
-        Ok(Mass { past: weigh(&past.keys)?, own: weigh(&qkv.keys)? })
+        own: Option<AttentionState>,
+    ) -> Result<Attended, EngineError> {
+        let (backend, queries) = (self.model.backend(), self.queries(idx, qkv));
+        let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
+        let scope = Scope { past: &past.keys, own: &qkv.keys, row_weights };
+        Ok(match own {
+            None => backend.attend_all(queries, scope)?,
+            Some(own) => backend.attend_rest(queries, scope, &own)?,
+        })
     }
 
     fn select(
         &self,
         past: Arc<MemorySet>,
         qkv: &Qkv,
-        mass: &Mass,
+        attended: &Attended,
     ) -> Result<(Arc<MemorySet>, RetainedMass), EngineError> {
         let fade = f64::from(self.selection.ranking.fade(self.block.tokens.len()));
         let old: f64 = past.score.iter().map(|&score| f64::from(score)).sum();
-        let new: f64 = mass.past.iter().chain(&mass.own).map(|&mass| f64::from(mass)).sum();
-        let masses = (mass.past.as_slice(), mass.own.as_slice());
+        let masses = (attended.past_mass.as_slice(), attended.own_mass.as_slice());
+        let new: f64 = masses.0.iter().chain(masses.1).map(|&mass| f64::from(mass)).sum();
         let memory = self.model.backend().select(past, &qkv.keys, masses, &self.selection)?;
         let kept = memory.score.iter().map(|&score| f64::from(score)).sum();
         let total = old * fade + new;
@@ -166,14 +158,14 @@ impl<'a> Step<'a> {
         &self,
         layer: &LayerWeights,
         x: Rows,
-        state: &AttentionState,
+        attended: &Attended,
         want: Want,
     ) -> Result<Rows, EngineError> {
         let backend = self.model.backend();
         Ok(match want {
             Want::Memory => Rows::zeros(0, x.cols()),
-            Want::Last => backend.finish(layer, x.last_row(), &state.output().last_row())?,
-            Want::All => backend.finish(layer, x, &state.output())?,
+            Want::Last => backend.finish(layer, x.last_row(), &attended.output.last_row())?,
+            Want::All => backend.finish(layer, x, &attended.output)?,
         })
     }
 }

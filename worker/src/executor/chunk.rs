@@ -200,6 +200,11 @@ impl<'a> ChunkPort<'a> {
 }
 
 impl MemoryPort for ChunkPort<'_> {
+    fn is_ready(&self, layer: usize) -> bool {
+        let Assignment { key, span, .. } = self.work;
+        span.idx == 0 || self.executor.shared.inbox.holds(*key, layer as u32)
+    }
+
     fn take(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
         let since = Instant::now();
         let past = self.past(layer);

@@ -98,8 +98,8 @@ impl Work for Weigh<'_> {
         let mut spent = vec![[0.0; LANES]; keys.len()];
         let mut p = Vec::new();
         for rows in rows.tiles() {
-            let lse = rows.lanes(f32::INFINITY, |head, t| lse[head * queries.q.tokens + t]);
-            let Some(voters) = Voters::new(&rows, row_weights, lse) else { continue };
+            let Some(mut voters) = Voters::new(&rows, row_weights) else { continue };
+            voters.settle(rows.lanes(f32::INFINITY, |head, t| lse[head * queries.q.tokens + t]));
             products.take(queries, &rows, keys.dtype());
             let mut pass = Pass::new(queries, &rows, keys);
             p.resize(P::KEYS * rows.panels(), [0.0; LANES]);
@@ -122,15 +122,21 @@ pub(super) struct Voters {
 }
 
 impl Voters {
-    /// `None` where no row votes. A row whose `lse` (`[panels, 16]`) is -inf spends nothing.
-    pub(super) fn new(rows: &RowTile, row_weights: &[f32], mut lse: Vec<Lanes>) -> Option<Self> {
+    /// `None` where no row votes. Before [`settle`](Self::settle) they spend nothing.
+    pub(super) fn new(rows: &RowTile, row_weights: &[f32]) -> Option<Self> {
         if row_weights[rows.tokens.clone()].iter().all(|&weight| weight == 0.0) {
             return None;
         }
+        let weights = rows.lanes(0.0, |_, t| row_weights[t]);
+        Some(Self { lse: vec![[f32::INFINITY; LANES]; weights.len()], weights })
+    }
+
+    /// Tells what each row's log-sum-exp is, `[panels, 16]`; at -inf it spends nothing.
+    pub(super) fn settle(&mut self, mut lse: Vec<Lanes>) {
         for lse in lse.as_flattened_mut() {
             *lse = if *lse == f32::NEG_INFINITY { f32::INFINITY } else { *lse };
         }
-        Some(Self { lse, weights: rows.lanes(0.0, |_, t| row_weights[t]) })
+        self.lse = lse;
     }
 
     /// Adds w exp(z - lse) of every row to its lane of `spent`, `[keys, 16]`, for `p`

@@ -1,5 +1,6 @@
 //! Attention and masses: tiles of rows against tiles of keys.
 
+mod all;
 mod masses;
 mod pass;
 mod products;
@@ -7,6 +8,7 @@ mod rows;
 mod sight;
 mod stored;
 
+pub(super) use self::all::{attend_all, fits_one_pass};
 pub(super) use self::masses::weigh;
 use self::pass::Pass;
 use self::products::{Path, Products, Work};

@@ -46,6 +46,11 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Vectors that the rows fill.
+    pub(super) fn panels(&self) -> usize {
+        self.rows.panels()
+    }
+
     /// The tiles of keys that some row sees. They start at multiples of `KEYS` wherever sight
     /// starts, so a row is summed alike beside any others.
     pub(super) fn spans<P: Products>(&self, _products: &P) -> impl Iterator<Item = Span> + use<P> {

@@ -103,8 +103,8 @@ fn paired(crew: Crew, heads: &KvHeads, values: &[bf16]) -> Vec<bf16> {
     let size = tokens.next_multiple_of(2) * head_dim;
     let mut pairs = vec![bf16::ZERO; heads.kv_heads * size];
     let tasks = pairs
-        .chunks_mut(size)
-        .zip(values.chunks(tokens * head_dim))
+        .chunks_mut(size.max(1))
+        .zip(values.chunks((tokens * head_dim).max(1)))
         .flat_map(|(to, from)| to.chunks_mut(CUT * head_dim).zip(from.chunks(CUT * head_dim)))
         .collect();
     crew.map(tasks, |(to, from): (&mut [bf16], &[bf16])| {

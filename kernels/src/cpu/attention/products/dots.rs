@@ -59,6 +59,11 @@ impl Products for Dotted {
     }
 
     #[inline(always)]
+    fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    #[inline(always)]
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
         (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
         pair_queries(self.simd, queries, rows, self.head_dim.div_ceil(2), &mut self.q);

@@ -40,6 +40,11 @@ impl<S: Simd> Products for Fma<S> {
     }
 
     #[inline(always)]
+    fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    #[inline(always)]
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype) {
         let head_dim = queries.q.head_dim;
         (self.head_dim, self.g, self.panels) = (head_dim, rows.g, rows.panels());

@@ -24,6 +24,9 @@ pub(super) trait Products {
     /// The vectors.
     fn simd(&self) -> Self::Simd;
 
+    /// D of the queries that were taken.
+    fn head_dim(&self) -> usize;
+
     /// Takes the queries of a tile of rows.
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype);
 

@@ -1,0 +1,229 @@
+//! Past and own keys in one pass: what rows spend is known as soon as they have seen both, and
+//! their p of all keys is still at hand.
+
+use super::masses::{Partial, Voters, segments, total};
+use super::pass::{Pass, Span};
+use super::products::{Path, Products, Work};
+use super::rows::{Lanes, RowTile};
+use super::stored::Stored;
+use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::cpu::gemm::{Place, is_finite};
+use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::shapes;
+use crate::state::{common, lse};
+use crate::tensor::Rows;
+
+/// Keys of whose p a tile of rows keeps all: 16 MiB at 64 rows.
+const KEYS_MAX: usize = 1 << 16;
+
+/// Whether [`attend_all`] is for these; what is not is attended and weighed apart.
+pub(in crate::cpu) fn fits_one_pass(queries: &Queries<'_>, scope: &Scope<'_>) -> bool {
+    let Scope { past, own, row_weights } = scope;
+    let kept = if row_weights.is_some() { past.len() + own.len() } else { 0 };
+    queries.q.tokens > 0
+        && kept <= KEYS_MAX
+        && past.k.dtype() == own.k.dtype()
+        && past.kv_heads() == own.kv_heads()
+}
+
+/// See [`crate::AttentionOps::attend_all`].
+pub(in crate::cpu) fn attend_all(
+    place: Place,
+    queries: &Queries<'_>,
+    scope: &Scope<'_>,
+) -> Result<Attended, BackendError> {
+    let Scope { past, own, row_weights } = *scope;
+    shapes::attention("attend", queries, own)?;
+    shapes::attention("attend", queries, past)?;
+    row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))?;
+    let path = Path::of(place.isa, own.k.dtype());
+    let stored = [past, own].map(|keys| Stored::new(path.form(), place.crew, keys, true));
+    let q = queries.q;
+    let mut output = Rows::zeros(q.tokens, q.heads * q.head_dim);
+    let segments: Vec<RowTile> = match row_weights {
+        Some(_) => segments(queries, own.kv_heads()).collect(),
+        None => segments(queries, own.kv_heads()).flat_map(|rows| rows.tiles()).collect(),
+    };
+    let parts = cut(&mut output, &segments, own.kv_heads());
+    let tasks = segments
+        .into_iter()
+        .zip(parts)
+        .map(|(rows, output)| All { queries, rows, keys: &stored, row_weights, output })
+        .collect();
+    let spent = place.crew.map(tasks, |task: All<'_>| path.run(place.isa, task));
+    let Some(spent) = spent.into_iter().collect::<Option<Vec<_>>>() else {
+        return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
+    };
+    if row_weights.is_none() {
+        return Ok(Attended { output, past_mass: Vec::new(), own_mass: Vec::new() });
+    }
+    let (of_past, of_own): (Vec<_>, Vec<_>) =
+        spent.into_iter().map(|[past, own]| (past, own)).unzip();
+    Ok(Attended { past_mass: total(past, &of_past)?, own_mass: total(own, &of_own)?, output })
+}
+
+/// For every segment: of each of its tokens' rows, the columns of its KV head.
+fn cut<'a>(output: &'a mut Rows, segments: &[RowTile], kv_heads: usize) -> Vec<Vec<&'a mut [f32]>> {
+    let (rows, cols) = (output.rows(), output.cols());
+    let mut heads: Vec<Vec<&mut [f32]>> = Vec::new();
+    heads.resize_with(kv_heads, || Vec::with_capacity(rows));
+    for row in output.data_mut().chunks_exact_mut(cols) {
+        let columns = row.chunks_exact_mut(cols / kv_heads);
+        heads.iter_mut().zip(columns).for_each(|(head, columns)| head.push(columns));
+    }
+    let mut heads: Vec<_> = heads.into_iter().map(Vec::into_iter).collect();
+    segments.iter().map(|rows| heads[rows.g].by_ref().take(rows.tokens.len()).collect()).collect()
+}
+
+/// One task: a segment of rows over past and own keys. Returns what they spend on either, or
+/// `None` where a state is not finite.
+struct All<'a> {
+    queries: &'a Queries<'a>,
+    rows: RowTile,
+    /// Past and own.
+    keys: &'a [Stored<'a>; 2],
+    row_weights: Option<&'a [f32]>,
+    /// `[tokens]` of `[group * head_dim]`.
+    output: Vec<&'a mut [f32]>,
+}
+
+impl Work for All<'_> {
+    type Out = Option<[Partial; 2]>;
+
+    #[inline(always)]
+    fn run<P: Products>(self, mut products: P) -> Self::Out {
+        let Self { queries, rows, keys, row_weights, mut output } = self;
+        let simd = products.simd();
+        let mut sides = [Side::default(), Side::default()];
+        let mut spent = keys.each_ref().map(|keys| match row_weights {
+            Some(_) => vec![[0.0; LANES]; keys.len()],
+            None => Vec::new(),
+        });
+        for tile in rows.tiles() {
+            let voters = row_weights.and_then(|weights| Voters::new(&tile, weights));
+            products.take(queries, &tile, keys[0].dtype());
+            for (side, keys) in sides.iter_mut().zip(keys) {
+                side.fill(&mut products, Pass::new(queries, &tile, keys), voters.is_some());
+            }
+            let [past, own] = &mut sides;
+            if !past.is_finite(simd) || !own.is_finite(simd) {
+                return None;
+            }
+            let merged = past.merge(simd, own);
+            let first = tile.tokens.start - rows.tokens.start;
+            past.write(&tile, &mut output[first..]);
+            if let Some(mut voters) = voters {
+                voters.settle(merged);
+                for (side, spent) in sides.iter().zip(&mut spent) {
+                    side.spend(simd, &voters, spent);
+                }
+            }
+        }
+        Some(spent.map(|spent| Partial::new(simd, rows.g, &spent)))
+    }
+}
+
+/// A tile of rows after the past's keys, or after the own.
+#[derive(Default)]
+struct Side {
+    /// `[panels, 16]`.
+    m: Vec<Lanes>,
+    /// `[panels, 16]`.
+    l: Vec<Lanes>,
+    /// `[head_dim, panels, 16]`.
+    o: Vec<Lanes>,
+    /// Per tile of keys: `[keys, panels, 16]`, one behind the other, or only the last one's.
+    p: Vec<Lanes>,
+    /// The tiles of keys whose p was kept, with m as it was then.
+    kept: Vec<(Span, Vec<Lanes>)>,
+}
+
+impl Side {
+    #[inline(always)]
+    fn fill<P: Products>(&mut self, products: &mut P, mut pass: Pass<'_>, keep: bool) {
+        let panels = pass.panels();
+        self.kept.clear();
+        self.o.clear();
+        self.o.resize(products.head_dim() * panels, [0.0; LANES]);
+        let mut used = 0;
+        for (first, last) in pass.spans(products) {
+            let size = (last - first) * panels;
+            if self.p.len() < used + size {
+                self.p.resize(used + size, [0.0; LANES]);
+            }
+            let p = &mut self.p[used..used + size];
+            pass.soften(products, (first, last), p, keep);
+            pass.add(products, (first, last), p, &mut self.o);
+            if keep {
+                self.kept.push(((first, last), pass.m()));
+                used += size;
+            }
+        }
+        (self.m, self.l) = (pass.m(), pass.l().to_vec());
+    }
+
+    #[inline(always)]
+    fn is_finite<S: Simd>(&self, simd: S) -> bool {
+        is_finite(simd, self.l.as_flattened()) && is_finite(simd, self.o.as_flattened())
+    }
+
+    /// Past merged with own, as [`crate::AttentionState::merge`] does it: o becomes the output.
+    /// Returns lse, `[panels, 16]`.
+    #[inline(always)]
+    fn merge<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
+        let panels = self.m.len();
+        let none = simd.splat(f32::NEG_INFINITY);
+        let mut merged = vec![[0.0; LANES]; panels];
+        for (panel, merged) in merged.iter_mut().enumerate() {
+            let (ma, mb) = (&self.m[panel], &own.m[panel]);
+            let (mut l, mut scales) = ([0.0; LANES], [[0.0; LANES]; 2]);
+            for lane in 0..LANES {
+                let (la, lb) = (self.l[panel][lane], own.l[panel][lane]);
+                let (m, joint) = match (ma[lane], mb[lane]) {
+                    (ma, f32::NEG_INFINITY) => (ma, la),
+                    (f32::NEG_INFINITY, mb) => (mb, lb),
+                    (ma, mb) => {
+                        let (m, sa, sb) = common(ma, mb);
+                        (scales[0][lane], scales[1][lane]) = (sa, sb);
+                        (m, la * sa + lb * sb)
+                    }
+                };
+                l[lane] = joint;
+                merged[lane] = lse(m, joint);
+            }
+            let (ma, mb, l) = (simd.load(ma), simd.load(mb), simd.load(&l));
+            let (sa, sb) = (simd.load(&scales[0]), simd.load(&scales[1]));
+            let columns = self.o.iter_mut().zip(&own.o).skip(panel).step_by(panels);
+            for (oa, ob) in columns {
+                let (a, b) = (simd.load(oa), simd.load(ob));
+                let o = none.below(mb, none.below(ma, a * sa + b * sb, b), a);
+                simd.splat(0.0).below(l, o / l, simd.splat(0.0)).store(oa);
+            }
+        }
+        merged
+    }
+
+    /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
+    fn write(&self, rows: &RowTile, output: &mut [&mut [f32]]) {
+        let panels = rows.panels();
+        let head_dim = self.o.len() / panels;
+        for row in 0..rows.len() {
+            let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
+            let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
+            for (to, from) in to.iter_mut().zip(self.o[row / LANES..].iter().step_by(panels)) {
+                *to = from[row % LANES];
+            }
+        }
+    }
+
+    /// Adds what the rows spend to `spent`, `[keys, 16]`.
+    #[inline(always)]
+    fn spend<S: Simd>(&self, simd: S, voters: &Voters, spent: &mut [Lanes]) {
+        let mut rest = self.p.as_slice();
+        for ((first, last), m) in &self.kept {
+            let (p, behind) = rest.split_at((last - first) * m.len());
+            voters.spend(simd, m, p, &mut spent[*first..*last]);
+            rest = behind;
+        }
+    }
+}
