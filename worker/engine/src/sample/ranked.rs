@@ -1,0 +1,118 @@
+//! Tokens in order of rank without sorting them all: they are counted in buckets of nearly
+//! equal logits, and only the buckets in which somebody stops are sorted.
+
+use aqueduct_core::TokenId;
+
+use super::weight::{BLOCK, exp};
+
+/// Buckets to a factor of e in weight.
+const PER_UNIT: f32 = 8.0;
+/// Beyond the last one, weights are 0.
+const BUCKETS: usize = 1024;
+
+/// All tokens by descending logit, ties to the smaller id, weighed by exp((z - max) / T).
+pub(super) struct Ranked<'a> {
+    logits: &'a [f32],
+    max: f32,
+    temperature: f32,
+    buckets: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    tokens: usize,
+    weight: f64,
+}
+
+/// The first tokens by rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Prefix {
+    /// How many.
+    pub(super) tokens: usize,
+    /// Sum of their weights.
+    pub(super) weight: f64,
+    /// The last of them.
+    pub(super) last: TokenId,
+}
+
+impl<'a> Ranked<'a> {
+    /// `max` is the largest of `logits`, `temperature` is above 0.
+    pub(super) fn new(logits: &'a [f32], max: f32, temperature: f32) -> Self {
+        let mut buckets = vec![Bucket::default(); BUCKETS];
+        for block in logits.chunks(BLOCK) {
+            let mut found = [(0, 0.0); BLOCK];
+            for (found, &z) in found.iter_mut().zip(block) {
+                let below = (max - z) / temperature;
+                *found = (bucket_of(below), exp(-below));
+            }
+            for &(idx, weight) in &found[..block.len()] {
+                let bucket = &mut buckets[idx as usize];
+                bucket.tokens += 1;
+                bucket.weight += f64::from(weight);
+            }
+        }
+        Self { logits, max, temperature, buckets }
+    }
+
+    /// The fewest first tokens that are `enough`, told by number and weight; all if none are.
+    pub(super) fn prefix(&self, enough: impl Fn(usize, f64) -> bool) -> Prefix {
+        let mut prefix = Prefix { tokens: 0, weight: 0.0, last: 0 };
+        for (idx, bucket) in self.buckets.iter().enumerate().filter(|(_, some)| some.tokens > 0) {
+            let (tokens, weight) = (prefix.tokens + bucket.tokens, prefix.weight + bucket.weight);
+            if tokens == self.logits.len() || enough(tokens, weight) {
+                return self.prefix_within(idx, prefix, enough);
+            }
+            (prefix.tokens, prefix.weight) = (tokens, weight);
+        }
+        prefix
+    }
+
+    /// Goes on from `prefix`, which ends where bucket `idx` begins.
+    fn prefix_within(
+        &self,
+        idx: usize,
+        mut prefix: Prefix,
+        enough: impl Fn(usize, f64) -> bool,
+    ) -> Prefix {
+        let mut members = self.members(idx as i32);
+        members.sort_unstable_by(super::by_rank(self.logits));
+        for token in members {
+            let below = (self.max - self.logits[token as usize]) / self.temperature;
+            prefix.tokens += 1;
+            prefix.weight += f64::from(exp(-below));
+            prefix.last = token;
+            if enough(prefix.tokens, prefix.weight) {
+                break;
+            }
+        }
+        prefix
+    }
+
+    /// Tokens of bucket `idx`.
+    fn members(&self, idx: i32) -> Vec<TokenId> {
+        let mut members = Vec::with_capacity(self.buckets[idx as usize].tokens);
+        for (block_idx, block) in self.logits.chunks(BLOCK).enumerate() {
+            let mut is_member = [false; BLOCK];
+            for (is_member, &z) in is_member.iter_mut().zip(block) {
+                *is_member = bucket_of((self.max - z) / self.temperature) == idx;
+            }
+            if is_member.contains(&true) {
+                let first = block_idx * BLOCK;
+                let found = (0..block.len()).filter(|&i| is_member[i]);
+                members.extend(found.map(|i| (first + i) as TokenId));
+            }
+        }
+        members
+    }
+}
+
+/// The bucket of a logit that lies `below` the largest, in units of temperature: larger logits
+/// are never in a later one.
+fn bucket_of(below: f32) -> i32 {
+    let last = (BUCKETS - 1) as f32;
+    let place = below * PER_UNIT;
+    // Written so that NaN (an infinite logit's distance from an infinite maximum) is last.
+    let place = if place < last { place } else { last };
+    // Rounded to a whole number, which the sum's low bits then hold.
+    (place + 8_388_608.0).to_bits() as i32 & (BUCKETS as i32 - 1)
+}
