@@ -23,6 +23,8 @@ pub struct Dependency {
     pub is_dev: bool,
     /// Whether it says `workspace = true` and so takes its version from the root.
     pub is_workspace: bool,
+    /// Features that it turns on.
+    pub features: Vec<String>,
     /// The line, counted from one.
     pub line: usize,
 }
@@ -62,10 +64,12 @@ fn collect(table: &Table, text: &str, dependencies: &mut Vec<Dependency>) {
     for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
         for (name, value) in table.get(kind).and_then(Value::as_table).into_iter().flatten() {
             let is_workspace = value.get("workspace").and_then(Value::as_bool) == Some(true);
+            let features = value.get("features").and_then(Value::as_array).into_iter().flatten();
             dependencies.push(Dependency {
                 name: name.clone(),
                 is_dev: kind == "dev-dependencies",
                 is_workspace,
+                features: features.filter_map(Value::as_str).map(str::to_owned).collect(),
                 line: line_of(text, name),
             });
         }
@@ -88,8 +92,10 @@ mod tests {
     fn every_kind_of_dependency_is_read() {
         let text = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\nc = \"1\"\n\
                     [dev-dependencies.d]\nworkspace = true\n\
-                    [target.'cfg(unix)'.dependencies]\ne = { version = \"1\" }\n";
+                    [target.'cfg(unix)'.dependencies]\ne = { version = \"1\", features = [\"f\"] }\n";
         let found = Manifest::parse("a/Cargo.toml", text).unwrap().dependencies;
+        assert_eq!(found[3].features, ["f"]);
+        assert!(found[..3].iter().all(|dependency| dependency.features.is_empty()));
         let row = |d: &Dependency| (d.name.clone(), d.is_dev, d.is_workspace, d.line);
         assert_eq!(
             found.iter().map(row).collect::<Vec<_>>(),

@@ -54,6 +54,13 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     ),
 ];
 
+/// Features that tests alone may turn on: crate, feature, why.
+const DEV_FEATURES: &[(&str, &str, &str)] = &[(
+    KERNELS,
+    "amx-emulator",
+    "an emulated instruction is for tests; what is shipped must not catch signals",
+)];
+
 /// Breaches in one manifest.
 pub fn check(manifest: &Manifest) -> Vec<Finding> {
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == manifest.name) else {
@@ -74,8 +81,13 @@ pub fn check(manifest: &Manifest) -> Vec<Finding> {
             });
             ban.map(|(_, _, why)| format!("{importer} may not import {name}: {why}"))
         };
+        let features = DEV_FEATURES.iter().filter(|(to, feature, _)| {
+            !dependency.is_dev && *to == name && dependency.features.iter().any(|f| f == feature)
+        });
+        let features =
+            features.map(|(_, f, why)| format!("{importer} may not turn on {f} of {name}: {why}"));
         let at = |reason| Finding::new(&manifest.path, dependency.line, RULE, reason);
-        findings.extend(reason.map(at));
+        findings.extend(reason.into_iter().chain(features).map(at));
     }
     findings
 }
@@ -85,8 +97,11 @@ mod tests {
     use super::*;
 
     fn check_one(importer: &str, table: &str, imported: &str, is_allowed: bool) {
-        let text =
-            format!("[package]\nname = \"{importer}\"\n[{table}]\n{imported}.workspace = true\n");
+        check_line(importer, table, &format!("{imported}.workspace = true"), is_allowed);
+    }
+
+    fn check_line(importer: &str, table: &str, imported: &str, is_allowed: bool) {
+        let text = format!("[package]\nname = \"{importer}\"\n[{table}]\n{imported}\n");
         let findings = check(&Manifest::parse("x/Cargo.toml", &text).unwrap());
         assert_eq!(findings.is_empty(), is_allowed, "{importer} -> {imported}: {findings:?}");
     }
@@ -106,6 +121,14 @@ mod tests {
         check_one(ENGINE, "dev-dependencies", PROTO, false);
         check_one("aqueduct", "dependencies", "aqueduct-sim", false);
         check_one("aqueduct-new", "dependencies", CORE, false);
+    }
+
+    #[test]
+    fn emulators_are_for_tests() {
+        let line = "aqueduct-kernels = { workspace = true, features = [\"amx-emulator\"] }";
+        check_line(ENGINE, "dependencies", line, false);
+        check_line(ENGINE, "dev-dependencies", line, true);
+        check_line(ENGINE, "dependencies", &line.replace("amx-", "other-"), true);
     }
 
     #[test]

@@ -159,7 +159,9 @@ mod tests {
                 return Ok(());
             }
             let mut to = [0; ROW];
-            to.as_chunks_mut::<4>().0.iter_mut().zip(&old).for_each(|(to, x)| *to = x.to_le_bytes());
+            for (to, old) in to.as_chunks_mut().0.iter_mut().zip(&old) {
+                *to = old.to_le_bytes();
+            }
             let right_bytes: Vec<_> = right.iter().map(|row| bytes(row)).collect();
             // SAFETY: AVX-512F was detected.
             unsafe { bf16_row(&mut to, &bytes(&left), &right_bytes) };
@@ -183,7 +185,7 @@ mod tests {
             old in any::<[i32; 16]>(),
             signed in any::<(bool, bool)>(),
         ) {
-            let whole = |half: &[u8; 32]| -> [u8; ROW] { [*half; 2].as_flattened().try_into().unwrap() };
+            let whole = |half: &[u8; 32]| -> [u8; ROW] { std::array::from_fn(|i| half[i % 32]) };
             let (left, right): (_, Vec<_>) = (whole(&left), right.iter().map(whole).collect());
             let mut to: [u8; ROW] = old.map(i32::to_le_bytes).as_flattened().try_into().unwrap();
             if !is_x86_feature_detected!("avx512f") {
@@ -193,9 +195,10 @@ mod tests {
             unsafe { int8_row(&mut to, &left, &right, signed) };
             let widen = |x: u8, signed| if signed { i64::from(x as i8) } else { i64::from(x) };
             for (n, (seen, old)) in to.as_chunks::<4>().0.iter().zip(old).enumerate() {
-                let sum: i64 = (0..4 * right.len())
-                    .map(|i| widen(left[i], signed.0) * widen(right[i / 4][4 * n + i % 4], signed.1))
-                    .sum();
+                let column = (0..4 * right.len()).map(|i| right[i / 4][4 * n + i % 4]);
+                let products = left.iter().zip(column);
+                let sum: i64 =
+                    products.map(|(&l, r)| widen(l, signed.0) * widen(r, signed.1)).sum();
                 prop_assert_eq!(i32::from_le_bytes(*seen), (i64::from(old) + sum) as i32);
             }
         }
