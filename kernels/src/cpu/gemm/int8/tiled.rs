@@ -14,7 +14,7 @@ use super::super::result::Outcome;
 use super::{Int8Inputs, Int8Weight};
 use crate::cpu::amx::{BLOCK_ROWS, Block, TILE_ROWS, Tiles};
 use crate::cpu::simd::avx512::{Avx512, F32x16, TilesKernel};
-use crate::cpu::simd::{LANES, Simd, Vector, load_front, store_front};
+use crate::cpu::simd::{LANES, Simd, Vector};
 
 /// Rows from which on tiles are used: fewer are streamed through vectors as fast.
 pub(in super::super) const LEAST_ROWS: usize = 8;
@@ -49,8 +49,8 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
     fn run(mut self, simd: Avx512) -> bool {
         let (rows, slots) = (self.outcome.rows().len(), self.outcome.slots());
         let groups = self.factors.weight.groups();
-        if groups > GROUPS && self.partial.len() < rows * slots * LANES {
-            self.partial.resize(rows * slots * LANES, 0.0);
+        if groups > GROUPS && self.partial.len() < rows * slots {
+            self.partial.resize(rows * slots, [0.0; LANES]);
         }
         let mut tiles = Tiles::new(rows.clamp(1, BLOCK_ROWS));
         let most = if rows <= TILE_ROWS { 4 } else { 2 };
@@ -70,7 +70,7 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
                 }
             }
             if part.end == groups {
-                return self.outcome.is_finite(simd);
+                return self.outcome.is_finite();
             }
             first = part.end;
         }
@@ -87,13 +87,14 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
         area: Area,
         groups: &Range<usize>,
     ) {
-        let width = self.outcome.slots() * LANES;
-        let place = |i: usize, j: usize| (area.row + i) * width + (area.slot + j) * LANES;
+        let slots = self.outcome.slots();
+        let place = |i: usize| (area.row + i) * slots + area.slot;
         let mut acc = [[simd.splat(0.0); N]; BLOCK_ROWS];
         let acc = &mut acc[..area.rows];
         if groups.start > 0 {
             for (i, acc) in acc.iter_mut().enumerate() {
-                *acc = std::array::from_fn(|j| load_front(simd, &self.partial[place(i, j)..]));
+                let partial = &self.partial[place(i)..][..N];
+                acc.iter_mut().zip(partial).for_each(|(acc, from)| *acc = simd.load(from));
             }
         }
         let row = self.outcome.rows().start + area.row;
@@ -115,9 +116,8 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
                 self.outcome.put(simd, &[*acc], area.row + i, area.slot);
                 continue;
             }
-            for (j, &acc) in acc.iter().enumerate() {
-                store_front(acc, &mut self.partial[place(i, j)..][..LANES]);
-            }
+            let partial = &mut self.partial[place(i)..][..N];
+            acc.iter().zip(partial).for_each(|(acc, to)| acc.store(to));
         }
     }
 }
