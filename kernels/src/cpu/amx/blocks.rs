@@ -18,9 +18,10 @@
 //!   cycles of loads under 64 of products. One by four loads five for four: 40 under 64. Two
 //!   sums alone (`two_by_one`) reach 32 of 52 cycles; they are for remainders.
 //! - From the second cache, four tiles take 85 cycles: three quarters of the peak. So the two
-//!   panels of B (2 KiB a step) should stay in the first cache while blocks of A pass: 16 steps
-//!   are 32 KiB of its 48. Then A alone comes from the second cache, 43 cycles of 64, and C,
-//!   loaded and stored once in 16 steps, costs 4 * (8 + 16) cycles in 1024 where nothing hides
+//!   panels of B (2 KiB a step) should stay in the first cache while blocks of A pass: with 8
+//!   steps, a block of A and the panels between two uses of a line are 32 KiB of its 48, and
+//!   sums fit beside them. Then A alone comes from the second cache, 43 cycles of 64, and C,
+//!   loaded and stored once in 8 steps, costs 4 * (8 + 16) cycles in 512 where nothing hides
 //!   them.
 //! - Rows that lie apart are loaded slower from the second cache than a tile in one piece (two
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a

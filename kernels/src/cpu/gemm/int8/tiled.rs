@@ -19,9 +19,10 @@ use crate::cpu::simd::{LANES, Simd, Vector};
 /// Rows from which on tiles are used: fewer are streamed through vectors as fast.
 pub(in super::super) const LEAST_ROWS: usize = 8;
 
-/// Groups that are multiplied before sums are put down: two panels of them fill 32 KiB, two
-/// thirds of a first-level cache.
-const GROUPS: usize = 8;
+/// Groups that are multiplied before sums are put down. Between two uses of a line of the
+/// panels, a block of as many groups of the argument passes: 16 KiB each and 12 KiB of sums fit
+/// a first-level cache of 48 KiB that replaces the oldest.
+const GROUPS: usize = 4;
 
 /// A weight of integers and an argument made integers, cut into steps.
 #[derive(Clone, Copy)]
