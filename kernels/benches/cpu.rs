@@ -248,6 +248,8 @@ fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool
         name: format!("all T={tokens} {past}+own d={head_dim}{what}"),
         path: cpu.attention_path(Factors::Bf16),
         flop: [flop(tokens), flop(tokens.div_ceil(16))],
+        bytes: HEADS * (past + tokens) * head_dim * 2,
+        turns: 1,
         prepare: Box::new(prepare),
     }
 }

@@ -68,7 +68,7 @@ impl Cpu {
     /// What multiplies in linear maps of such weights.
     pub fn linear_path(&self, factors: Factors) -> Path {
         let isa = match factors {
-            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => IsaLevel::Avx512Bf16,
+            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => self.isa(),
             Factors::Int8 if self.isa() >= IsaLevel::Avx512Vnni => IsaLevel::Avx512Vnni,
             _ => self.vectors(),
         };

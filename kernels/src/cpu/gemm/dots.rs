@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pack::{Line, PairPanels, TILE_INPUTS};
+use super::pack::{PairPanels, TILE_INPUTS};
 use super::product::{Factors, Product};
 use super::result::Outcome;
 use super::rounded::RoundedRows;
@@ -30,7 +30,7 @@ impl Factors<Avx512> for Proven<'_> {
 
     #[inline(always)]
     fn inputs(self) -> usize {
-        self.factors.x.stride * TILE_INPUTS
+        2 * self.factors.panels.pairs()
     }
 
     #[inline(always)]
@@ -44,8 +44,8 @@ impl Factors<Avx512> for Proven<'_> {
         let Self { factors: Dotted { x, panels: weight }, dots } = self;
         let pairs = inputs.start / 2..inputs.end / 2;
         let right = panels.map(|panel| weight.panel(panel, pairs.clone()).as_ptr());
-        let stride = x.stride * (TILE_INPUTS / 2);
-        let left: &[Line] = &x.lines[row * x.stride..(row + M) * x.stride];
+        let (left, lines) = x.row_major(row, M);
+        let stride = lines * (TILE_INPUTS / 2);
         assert!(pairs.end <= stride);
         let left: *const Pair = left.as_ptr().cast::<Pair>().wrapping_add(pairs.start);
         // A copy of its own stays in registers, whatever becomes of `acc` later.

@@ -1,13 +1,13 @@
 //! The argument of an f32 inner loop: groups of rows, one element of each side by side.
 
 use super::argument::{Argument, Prepare};
-use super::{Place, ROWS_BLOCK};
+use super::{Place, ROWS_STEP};
 use crate::cpu::simd::{Kernel, LANES, Simd, load_front, rounded, store_front};
 use crate::cpu::tile::{ByColumn, largest};
 
 /// Rows that a task packs: whole register tiles of every height.
 const PACK_ROWS: usize = 24;
-const _: () = assert!(ROWS_BLOCK.is_multiple_of(PACK_ROWS));
+const _: () = assert!(ROWS_STEP.is_multiple_of(PACK_ROWS));
 
 /// An argument as register tiles read it: groups of M rows, each `[inputs, M]`, where M is
 /// what [`sweep`](super::product) takes of the rows that are left in a task.

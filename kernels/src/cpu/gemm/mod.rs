@@ -12,6 +12,8 @@ mod result;
 #[cfg(target_arch = "x86_64")]
 mod rounded;
 mod split;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -22,9 +24,9 @@ pub(super) use self::argument::{Argument, Prepare, norm_row};
 use self::dots::Dotted;
 use self::fma::{Full, Paired};
 use self::groups::RowGroups;
-use self::int8::{Int8Inputs, Int8Weight, Integers};
 #[cfg(target_arch = "x86_64")]
-use self::int8::{LEAST_ROWS, Tiled};
+use self::int8::LEAST_ROWS;
+use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
@@ -32,6 +34,8 @@ use self::result::{Addends, Outcome, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::RoundedRows;
 use self::split::{Block, split};
+#[cfg(target_arch = "x86_64")]
+use self::tiles::Tiled;
 #[cfg(target_arch = "x86_64")]
 use super::amx::BLOCK_ROWS;
 use super::isa::Isa;
@@ -43,9 +47,14 @@ use crate::backend::BackendError;
 use crate::tensor::Rows;
 use crate::weights::Linear;
 
-/// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level in
-/// f32. A multiple of every register tile's rows.
+/// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
+/// Rows of a task on AMX, which would otherwise read its weights faster than the third level
+/// gives them: a row of a task is 2 FLOP for a byte of the weight.
+#[cfg(target_arch = "x86_64")]
+const TILED_ROWS_BLOCK: usize = 576;
+/// What rows of a task are a multiple of: whole groups and blocks of every layout.
+const ROWS_STEP: usize = 96;
 /// Columns of a task.
 const COLUMNS_BLOCK: usize = 256;
 
@@ -79,7 +88,7 @@ pub(super) fn linear(
     let mut y: Vec<MaybeUninit<f32>> = Vec::with_capacity(rows * outputs);
     // SAFETY: there is room, and what need not be initialised may be anything.
     unsafe { y.set_len(rows * outputs) };
-    let tiles = split(&mut y, outputs, outputs, block(rows, place.crew, outputs));
+    let tiles = split(&mut y, outputs, outputs, factors.block(rows, place.crew, outputs));
     let finite = AtomicBool::new(true);
     place.crew.map(tiles, |tile| {
         let is_finite = PARTIAL.with_borrow_mut(|partial| {
@@ -100,9 +109,11 @@ enum PackedFactors<'a> {
     Paired(RowGroups, &'a PairPanels),
     #[cfg(target_arch = "x86_64")]
     Dotted(RoundedRows, &'a PairPanels),
+    #[cfg(target_arch = "x86_64")]
+    Tiled(RoundedRows, &'a PairPanels),
     Integers(Int8Inputs, &'a Int8Weight),
     #[cfg(target_arch = "x86_64")]
-    Tiled(Int8Inputs, &'a Int8Weight),
+    TiledIntegers(Int8Inputs, &'a Int8Weight),
 }
 
 impl<'a> PackedFactors<'a> {
@@ -110,18 +121,39 @@ impl<'a> PackedFactors<'a> {
         match weight {
             PackedWeight::F32(panels) => Self::Full(RowGroups::full(place, x), panels),
             #[cfg(target_arch = "x86_64")]
+            PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Amx => {
+                Self::Tiled(RoundedRows::in_blocks(place, x, BLOCK_ROWS), panels)
+            }
+            #[cfg(target_arch = "x86_64")]
             PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Avx512Bf16 => {
-                Self::Dotted(RoundedRows::new(place, x), panels)
+                Self::Dotted(RoundedRows::by_row(place, x), panels)
             }
             PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
             #[cfg(target_arch = "x86_64")]
             PackedWeight::Int8(weight)
                 if place.isa.level() >= IsaLevel::Amx && x.rows.rows() >= LEAST_ROWS =>
             {
-                Self::Tiled(Int8Inputs::new(place, x, BLOCK_ROWS), weight)
+                Self::TiledIntegers(Int8Inputs::new(place, x, BLOCK_ROWS), weight)
             }
             PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x, 1), weight),
         }
+    }
+
+    /// Rows and columns of a task: fewer columns where there would be too few tasks, and rows
+    /// that leave no small rest.
+    fn block(&self, rows: usize, crew: Crew, outputs: usize) -> Block {
+        let most = match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiled(..) | Self::TiledIntegers(..) => TILED_ROWS_BLOCK,
+            _ => ROWS_BLOCK,
+        };
+        let blocks = rows.div_ceil(most).max(1);
+        let rows_block = rows.div_ceil(blocks).next_multiple_of(ROWS_STEP).max(ROWS_STEP);
+        let mut columns = COLUMNS_BLOCK;
+        while columns > 4 * LANES && blocks * outputs.div_ceil(columns) < 4 * crew.threads {
+            columns /= 2;
+        }
+        Block { rows: rows_block, columns }
     }
 
     /// One task. Returns whether all sums are finite.
@@ -138,25 +170,18 @@ impl<'a> PackedFactors<'a> {
                 let product = Product { factors: Dotted { x, panels }, outcome, partial };
                 isa.run_dots(product).ok().expect("such factors are made where they can be used")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiled(x, weight) => Tiled { x, weight }.multiply(isa, outcome, partial),
             Self::Integers(x, weight) => {
                 isa.run_int8(Product { factors: Integers { x, weight }, outcome, partial })
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Tiled(x, weight) => {
-                isa.run_tiles(Product { factors: Tiled { x, weight }, outcome, partial })
+            Self::TiledIntegers(x, weight) => {
+                let factors = int8::Tiled { x, weight };
+                isa.run_tiles(Product { factors, outcome, partial })
             }
         }
     }
-}
-
-/// Rows and columns of a task: fewer columns where there would be too few tasks.
-fn block(rows: usize, crew: Crew, outputs: usize) -> Block {
-    let mut columns = COLUMNS_BLOCK;
-    let tasks = |columns| rows.div_ceil(ROWS_BLOCK) * outputs.div_ceil(columns);
-    while columns > 4 * LANES && tasks(columns) < 4 * crew.threads {
-        columns /= 2;
-    }
-    Block { rows: ROWS_BLOCK, columns }
 }
 
 /// An array of which every element was written.

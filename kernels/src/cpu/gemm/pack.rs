@@ -79,6 +79,12 @@ impl PairPanels {
         Self { lines, pairs }
     }
 
+    /// Pairs of inputs: whole tiles of them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn pairs(&self) -> usize {
+        self.pairs
+    }
+
     /// `pairs` of inputs of a panel.
     #[inline(always)]
     pub(super) fn panel(&self, panel: usize, pairs: Range<usize>) -> &[Line] {

@@ -1,43 +1,72 @@
 //! The argument of bf16 dot products and of AMX tiles: rows rounded to bf16.
 
 use bytemuck::Zeroable;
-use half::bf16;
 
 use super::Place;
 use super::argument::{Argument, Prepare};
 use super::pack::{Line, TILE_INPUTS};
 use crate::cpu::simd::{Kernel, LANES, Simd, load_front, store_front_bf16};
 
-/// Rows that a task packs.
-const PACK_ROWS: usize = 16;
+/// Rows that a task packs: whole blocks of every layout.
+const PACK_ROWS: usize = 32;
 
-/// An argument rounded to bf16: row-major, rows padded with zeros to whole lines.
+/// An argument rounded to bf16 in lines of 32 inputs, the last one padded with zeros.
+///
+/// `[rows / block, lines of a row, block, 32]`: row-major where a block is one row. The last
+/// block has the rows that are left.
 pub(in crate::cpu) struct RoundedRows {
-    /// Lines of a row: 32 inputs each.
-    pub(super) stride: usize,
-    pub(super) lines: Vec<Line>,
+    rows: usize,
+    block: usize,
+    /// Lines of a row.
+    stride: usize,
+    lines: Vec<Line>,
 }
 
 impl RoundedRows {
-    /// `x`, prepared and rounded.
-    pub(super) fn new(place: Place, x: Argument<'_>) -> Self {
-        let (rows, inputs) = (x.rows.rows(), x.inputs());
-        let stride = inputs.div_ceil(TILE_INPUTS);
+    /// Row by row, as broadcasts read it: an odd number of lines, so that neighbouring rows do
+    /// not fall into the same sets of a cache.
+    pub(super) fn by_row(place: Place, x: Argument<'_>) -> Self {
+        Self::new(place, x, 1, x.inputs().div_ceil(TILE_INPUTS) | 1)
+    }
+
+    /// Cut into blocks of `block` rows (a divisor of 32), as tiles read it: one stream.
+    pub(super) fn in_blocks(place: Place, x: Argument<'_>, block: usize) -> Self {
+        Self::new(place, x, block, x.inputs().div_ceil(TILE_INPUTS))
+    }
+
+    fn new(place: Place, x: Argument<'_>, block: usize, stride: usize) -> Self {
+        assert!(PACK_ROWS.is_multiple_of(block));
+        let rows = x.rows.rows();
         let mut lines = vec![Line::zeroed(); rows * stride];
         let from = x.rows.data().chunks(PACK_ROWS * x.rows.cols().max(1));
         let tasks = lines.chunks_mut(PACK_ROWS * stride.max(1)).zip(from).collect();
-        place.crew.map(tasks, |(to, from)| place.isa.run(Round { to, from, x, stride }));
-        Self { stride, lines }
+        place.crew.map(tasks, |(to, from)| place.isa.run(Round { to, from, x, block, stride }));
+        Self { rows, block, stride, lines }
+    }
+
+    /// Lines of rows `row..row + rows`, row-major, and how many a row has.
+    #[inline(always)]
+    pub(super) fn row_major(&self, row: usize, rows: usize) -> (&[Line], usize) {
+        assert!(self.block == 1);
+        (&self.lines[row * self.stride..(row + rows) * self.stride], self.stride)
+    }
+
+    /// The block that begins at `row` from line `first` of its rows on, and its rows.
+    pub(super) fn block(&self, row: usize, first: usize) -> (&[Line], usize) {
+        assert!(row.is_multiple_of(self.block) && first <= self.stride);
+        let rows = self.block.min(self.rows - row);
+        (&self.lines[row * self.stride..][first * rows..self.stride * rows], rows)
     }
 }
 
 /// The rows of one task.
 struct Round<'a> {
-    /// `[rows, stride]`.
+    /// Whole blocks.
     to: &'a mut [Line],
     /// `[rows, cols]`.
     from: &'a [f32],
     x: Argument<'a>,
+    block: usize,
     stride: usize,
 }
 
@@ -46,22 +75,34 @@ impl Kernel for Round<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { to, from, x, stride } = self;
+        let Self { to, from, x, block, stride } = self;
         let (cols, inputs) = (x.rows.cols(), x.inputs());
         let mut prepared = Vec::new();
-        for (to, from) in to.chunks_exact_mut(stride).zip(from.chunks_exact(cols)) {
-            let row = match x.prepare {
-                Prepare::Nothing => from,
-                _ => {
-                    prepared.resize(inputs, 0.0);
-                    x.prepare.row(simd, from, &mut prepared);
-                    &prepared
+        let blocks = to.chunks_mut(block * stride).zip(from.chunks(block * cols));
+        for (to, from) in blocks {
+            let rows = from.len() / cols;
+            for (i, from) in from.chunks_exact(cols).enumerate() {
+                let row = match x.prepare {
+                    Prepare::Nothing => from,
+                    _ => {
+                        prepared.resize(inputs, 0.0);
+                        x.prepare.row(simd, from, &mut prepared);
+                        &prepared
+                    }
+                };
+                for (line, from) in row.chunks(TILE_INPUTS).enumerate() {
+                    round_line(simd, &mut to[line * rows + i], from);
                 }
-            };
-            let to: &mut [bf16] = &mut bytemuck::cast_slice_mut(to)[..inputs];
-            for (to, from) in to.chunks_mut(LANES).zip(row.chunks(LANES)) {
-                store_front_bf16(load_front(simd, from), to);
             }
         }
+    }
+}
+
+/// Up to a line of inputs.
+#[inline(always)]
+fn round_line<S: Simd>(simd: S, to: &mut Line, from: &[f32]) {
+    let to = &mut to.0.as_flattened_mut()[..from.len()];
+    for (to, from) in to.chunks_mut(LANES).zip(from.chunks(LANES)) {
+        store_front_bf16(load_front(simd, from), to);
     }
 }

@@ -1,0 +1,152 @@
+//! Products by AMX tiles.
+
+use std::ops::Range;
+
+use super::pack::{Line, PairPanels, TILE_INPUTS};
+use super::result::Outcome;
+use super::rounded::RoundedRows;
+use crate::cpu::amx::{BLOCK_ROWS, Block, TILE_ROWS, Tiles};
+use crate::cpu::isa::Isa;
+use crate::cpu::simd::{Kernel, LANES, Simd};
+
+/// Pairs of inputs in a tile: its rows of a weight.
+const TILE_PAIRS: usize = TILE_INPUTS / 2;
+/// Panels of a block of so many rows, and of one that a single tile of rows serves.
+const BLOCK_PANELS: usize = 2;
+const FLAT_PANELS: usize = 4;
+/// Tiles of inputs in a chain. Between two uses of a line of the panels, a block of as many
+/// lines of the argument passes: 16 KiB each and the sums' 4 KiB, twice, fit a first-level
+/// cache of 48 KiB that replaces the oldest.
+const STEPS: usize = 8;
+
+/// A weight of bf16 in pairs and an argument rounded to bf16, in blocks of [`BLOCK_ROWS`].
+#[derive(Clone, Copy)]
+pub(super) struct Tiled<'a> {
+    pub(super) x: &'a RoundedRows,
+    pub(super) weight: &'a PairPanels,
+}
+
+impl Tiled<'_> {
+    /// One task, which must begin at a block of the argument. Returns whether all sums are
+    /// finite. `partial` holds blocks of sums: its content is left over from others.
+    pub(super) fn multiply<O: Outcome>(
+        self,
+        isa: Isa,
+        mut outcome: O,
+        partial: &mut Vec<[f32; LANES]>,
+    ) -> bool {
+        let (rows, slots, steps) =
+            (outcome.rows(), outcome.slots(), self.weight.pairs() / TILE_PAIRS);
+        if rows.is_empty() || slots == 0 {
+            return true;
+        }
+        let blocks = rows.len().div_ceil(BLOCK_ROWS);
+        let room = slots.div_ceil(BLOCK_PANELS) * blocks * BLOCK_ROWS * BLOCK_PANELS;
+        if partial.len() < room {
+            partial.resize(room, [0.0; LANES]);
+        }
+        let most = if rows.len() <= TILE_ROWS { FLAT_PANELS } else { BLOCK_PANELS };
+        // Nothing of a panel is used twice by a single block: it streams through at once.
+        let chain = if blocks == 1 { steps.max(1) } else { STEPS };
+        let mut tiles = Tiles::new(rows.len().min(BLOCK_ROWS));
+        let mut first = 0;
+        loop {
+            let last = steps.min(first + chain);
+            let mut sums = partial.chunks_mut(BLOCK_ROWS * BLOCK_PANELS);
+            let mut slot = 0;
+            while slot < slots {
+                let panels = match slots - slot {
+                    left if left >= most => most,
+                    left if left >= 2 => 2,
+                    _ => 1,
+                };
+                for row in rows.clone().step_by(BLOCK_ROWS) {
+                    let sums = sums.next().expect("room for every block");
+                    let at = At { row, slot, panels, steps: first..last };
+                    self.block(&mut tiles, &outcome, &at, sums);
+                    if last == steps {
+                        isa.run(Finish { outcome: &mut outcome, sums, at });
+                    }
+                }
+                slot += panels;
+            }
+            if last == steps {
+                return outcome.is_finite();
+            }
+            first = last;
+        }
+    }
+}
+
+/// A block of sums over some of the inputs.
+struct At {
+    /// Of the argument.
+    row: usize,
+    slot: usize,
+    panels: usize,
+    /// Tiles of inputs.
+    steps: Range<usize>,
+}
+
+impl Tiled<'_> {
+    /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
+    /// take their place.
+    fn block(self, tiles: &mut Tiles, outcome: &impl Outcome, at: &At, sums: &mut [[f32; LANES]]) {
+        let At { row, slot, panels, ref steps } = *at;
+        let pairs = steps.start * TILE_PAIRS..steps.end * TILE_PAIRS;
+        let panel = |panel| self.weight.panel(panel, pairs.clone()).as_ptr().cast::<u8>();
+        let last = panels - 1;
+        let b = [0, 1, 2, 3].map(|j| panel(outcome.panels::<1>(slot + j.min(last))[0]));
+        let (a, rows) = self.x.block(row, steps.start);
+        assert!(a.len() >= rows * steps.len() && sums.len() >= rows * panels);
+        tiles.set_rows(rows);
+        let block = Block {
+            a: a.as_ptr().cast(),
+            a_stride: size_of::<Line>(),
+            a_step: rows * size_of::<Line>(),
+            b,
+            panels,
+            steps: steps.len(),
+            c: sums.as_mut_ptr().cast(),
+            c_stride: panels * size_of::<[f32; LANES]>(),
+            accumulate: steps.start > 0,
+        };
+        // SAFETY: every panel has the lines of these steps, sixteen to a tile, as `panel`
+        // checked; A and C have the rows that tiles are shaped for, as asserted; C is borrowed.
+        unsafe { tiles.bf16(&block) }
+    }
+}
+
+/// Hands a block of finished sums on.
+struct Finish<'s, O> {
+    outcome: &'s mut O,
+    /// `[rows, panels]`.
+    sums: &'s [[f32; LANES]],
+    at: At,
+}
+
+impl<O: Outcome> Kernel for Finish<'_, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.at.panels {
+            4 => self.hand_on::<S, 4>(simd),
+            2 => self.hand_on::<S, 2>(simd),
+            _ => self.hand_on::<S, 1>(simd),
+        }
+    }
+}
+
+impl<O: Outcome> Finish<'_, O> {
+    #[inline(always)]
+    fn hand_on<S: Simd, const N: usize>(self, simd: S) {
+        let rows = self.outcome.rows();
+        let count = BLOCK_ROWS.min(rows.end - self.at.row);
+        let (sums, _) = self.sums.as_chunks::<N>();
+        for (row, sums) in (self.at.row - rows.start..).zip(&sums[..count]) {
+            let sums = sums.map(|sums| simd.load(&sums));
+            self.outcome.put(simd, &[sums], row, self.at.slot);
+        }
+    }
+}
