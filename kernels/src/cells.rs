@@ -38,16 +38,26 @@ impl<'a> HeadRows<'a> {
         self.cells.is_none().then(|| (head + first) * width..(head + last) * width)
     }
 
-    /// All rows of `data`, the elements of [`data`](Self::data).
-    pub(crate) fn gather<T: Copy>(self, data: &'a [T]) -> impl Iterator<Item = T> {
-        (0..self.keys).flat_map(move |j| data[self.row(j)].iter().copied())
-    }
-
     /// `[keys, head_dim]`, widened to f32.
     pub fn to_f32(self) -> Vec<f32> {
         match self.data() {
-            KvData::F32(data) => self.gather(data).collect(),
-            KvData::Bf16(data) => self.gather(data).map(|x| x.to_f32()).collect(),
+            KvData::F32(data) => gather([self], data),
+            KvData::Bf16(data) => gather([self], data).into_iter().map(|x| x.to_f32()).collect(),
         }
     }
+}
+
+/// All rows of all `heads`, which lie in `data`, one behind the other.
+pub(crate) fn gather<'a, T: Copy>(
+    heads: impl IntoIterator<Item = HeadRows<'a>>,
+    data: &[T],
+) -> Vec<T> {
+    let mut rows = Vec::with_capacity(data.len());
+    for head in heads {
+        match head.span((0, head.keys)) {
+            Some(span) => rows.extend_from_slice(&data[span]),
+            None => (0..head.keys).for_each(|j| rows.extend_from_slice(&data[head.row(j)])),
+        }
+    }
+    rows
 }

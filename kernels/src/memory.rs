@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::cells::HeadRows;
+use crate::cells::{HeadRows, gather};
 use crate::tensor::{KvData, KvDtype, KvHeads};
 
 /// Keys with their values, per KV head, ascending by position: a block's own keys or a
@@ -100,17 +100,15 @@ impl Keys {
         if self.table.is_none() && self.k.tokens == self.keys {
             return Cow::Borrowed(self);
         }
-        let gather = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
+        let lay = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
             let all = (0..self.kv_heads()).map(|g| rows(self, g));
             let data = match &heads.data {
-                KvData::F32(data) => KvData::F32(all.flat_map(|rows| rows.gather(data)).collect()),
-                KvData::Bf16(data) => {
-                    KvData::Bf16(all.flat_map(|rows| rows.gather(data)).collect())
-                }
+                KvData::F32(data) => KvData::F32(gather(all, data)),
+                KvData::Bf16(data) => KvData::Bf16(gather(all, data)),
             };
             KvHeads { tokens: self.keys, data, ..*heads }
         };
-        let (k, v) = (gather(&self.k, Self::k_rows), gather(&self.v, Self::v_rows));
+        let (k, v) = (lay(&self.k, Self::k_rows), lay(&self.v, Self::v_rows));
         Cow::Owned(Self::new(self.positions.clone(), k, v))
     }
 
