@@ -29,6 +29,28 @@ pub(crate) fn common(ma: f32, mb: f32) -> (f32, f32, f32) {
     (m, (ma - m).exp(), (mb - m).exp())
 }
 
+/// One row of [`AttentionState::merge`]: m, l and o of either.
+pub(crate) fn merge_row(
+    (ma, la, oa): (&mut f32, &mut f32, &mut [f32]),
+    (mb, lb, ob): (f32, f32, &[f32]),
+) {
+    if mb == f32::NEG_INFINITY {
+        return; // also avoids -inf - -inf
+    }
+    if *ma == f32::NEG_INFINITY {
+        // A copy, because 0 * 0 + x * 1 would lose the sign of a zero.
+        (*ma, *la) = (mb, lb);
+        oa.copy_from_slice(ob);
+        return;
+    }
+    let (m, sa, sb) = common(*ma, mb);
+    *ma = m;
+    *la = *la * sa + lb * sb;
+    for (a, b) in oa.iter_mut().zip(ob) {
+        *a = *a * sa + b * sb;
+    }
+}
+
 /// Log-sum-exp of a row.
 pub(crate) fn lse(m: f32, l: f32) -> f32 {
     m + l.ln()
@@ -63,23 +85,11 @@ impl AttentionState {
             "states of different shapes do not merge"
         );
         for i in 0..self.m.len() {
-            let (ma, mb) = (self.m[i], other.m[i]);
-            if mb == f32::NEG_INFINITY {
-                continue; // also avoids -inf - -inf
-            }
             let span = i * self.head_dim..(i + 1) * self.head_dim;
-            if ma == f32::NEG_INFINITY {
-                // A copy, because 0 * 0 + x * 1 would lose the sign of a zero.
-                (self.m[i], self.l[i]) = (mb, other.l[i]);
-                self.o[span.clone()].copy_from_slice(&other.o[span]);
-                continue;
-            }
-            let (m, sa, sb) = common(ma, mb);
-            self.m[i] = m;
-            self.l[i] = self.l[i] * sa + other.l[i] * sb;
-            for (a, b) in self.o[span.clone()].iter_mut().zip(&other.o[span]) {
-                *a = *a * sa + *b * sb;
-            }
+            merge_row(
+                (&mut self.m[i], &mut self.l[i], &mut self.o[span.clone()]),
+                (other.m[i], other.l[i], &other.o[span]),
+            );
         }
         self
     }

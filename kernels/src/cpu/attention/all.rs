@@ -1,6 +1,7 @@
 //! Past and own keys in one pass: what rows spend is known as soon as they have seen both, and
 //! their p of all keys is still at hand.
 
+use super::few;
 use super::masses::{Partial, Voters, segments, total};
 use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
@@ -36,6 +37,9 @@ pub(in crate::cpu) fn attend_all(
     shapes::attention("attend", queries, own)?;
     shapes::attention("attend", queries, past)?;
     row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))?;
+    if few::serves(queries, own.kv_heads()) {
+        return few::attend_all(place, queries, scope);
+    }
     let path = Path::of(place.isa, own.k.dtype());
     let stored = [past, own].map(|keys| Stored::new(path.form(), place.crew, keys, true));
     let q = queries.q;

@@ -3,6 +3,7 @@
 //! A task owns a segment of a KV head's rows and adds what they spend in their order, in lanes;
 //! segments are cut alike on any number of threads, and added in ascending order.
 
+use super::few;
 use super::pass::Pass;
 use super::products::{Path, Products, Work};
 use super::rows::{Lanes, RowTile, tile_tokens};
@@ -28,6 +29,9 @@ pub(in crate::cpu) fn weigh(
     shapes::weighing(queries, keys, lse, row_weights)?;
     if keys.is_empty() {
         return Ok(Vec::new());
+    }
+    if few::serves(queries, keys.kv_heads()) {
+        return few::weigh(place, queries, keys, lse, row_weights);
     }
     let path = Path::of(place.isa, keys.k.dtype());
     let stored = &Stored::new(path.form(), place.crew, keys, false);

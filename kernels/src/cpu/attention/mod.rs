@@ -1,6 +1,7 @@
 //! Attention and masses: tiles of rows against tiles of keys.
 
 mod all;
+mod few;
 mod masses;
 mod pass;
 mod products;
@@ -32,6 +33,9 @@ pub(super) fn attend(
     let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
     if keys.is_empty() || q.tokens == 0 {
         return Ok(state);
+    }
+    if few::serves(queries, keys.kv_heads()) {
+        return few::attend(place, queries, keys);
     }
     let path = Path::of(place.isa, keys.k.dtype());
     let group = q.heads / keys.kv_heads();

@@ -1,0 +1,165 @@
+//! Few rows, as in decode steps: bound by memory, so every key and value is read once, where it
+//! lies, and nothing is laid out anew.
+//!
+//! Keys are cut at fixed places into parts, which are computed apart and merged in ascending
+//! order, so that few KV heads still occupy all threads.
+
+mod part;
+
+use std::ops::Range;
+
+use self::part::{Part, Seen, Spend};
+use super::sight::range_in_sight;
+use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::cpu::gemm::Place;
+use crate::cpu::simd::LANES;
+use crate::memory::Keys;
+use crate::shapes;
+use crate::state::{AttentionState, merge_row};
+
+/// More rows of a KV head than this fill vectors well enough.
+const ROWS_MAX: usize = 16;
+/// Keys of a part: 256 KiB of bf16 at D = 128, and as much of values.
+const PART: usize = 1024;
+
+/// Whether so few rows share each KV head.
+pub(super) fn serves(queries: &Queries<'_>, kv_heads: usize) -> bool {
+    queries.q.tokens * queries.q.heads <= ROWS_MAX * kv_heads
+}
+
+/// See [`super::attend`].
+pub(super) fn attend(
+    place: Place,
+    queries: &Queries<'_>,
+    keys: &Keys,
+) -> Result<AttentionState, BackendError> {
+    let [seen] = look(place, queries, [keys], true)?;
+    Ok(merged(queries, &seen))
+}
+
+/// See [`super::weigh`].
+pub(super) fn weigh(
+    place: Place,
+    queries: &Queries<'_>,
+    keys: &Keys,
+    lse: &[f32],
+    row_weights: &[f32],
+) -> Result<Vec<f32>, BackendError> {
+    let [seen] = look(place, queries, [keys], false)?;
+    spent(place, queries, keys, &seen, (lse, row_weights))
+}
+
+/// See [`super::attend_all`].
+pub(super) fn attend_all(
+    place: Place,
+    queries: &Queries<'_>,
+    scope: &Scope<'_>,
+) -> Result<Attended, BackendError> {
+    let [past, own] = look(place, queries, [scope.past, scope.own], true)?;
+    let state = merged(queries, &past).merge(&merged(queries, &own));
+    let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
+    if let Some(row_weights) = scope.row_weights {
+        let lse = state.lse();
+        past_mass = spent(place, queries, scope.past, &past, (&lse, row_weights))?;
+        own_mass = spent(place, queries, scope.own, &own, (&lse, row_weights))?;
+    }
+    Ok(Attended { output: state.output(), past_mass, own_mass })
+}
+
+/// For each of `sets`: all rows over each part of it, KV heads and parts ascending.
+fn look<const N: usize>(
+    place: Place,
+    queries: &Queries<'_>,
+    sets: [&Keys; N],
+    with_values: bool,
+) -> Result<[Vec<Seen>; N], BackendError> {
+    let mut tasks: Vec<Vec<(usize, Part<'_>)>> = Vec::new();
+    for g in 0..sets[0].kv_heads() {
+        let first = tasks.len();
+        for (set, keys) in sets.into_iter().enumerate() {
+            let sight: Vec<_> = (0..queries.q.tokens)
+                .map(|t| range_in_sight(queries, t, keys.head_positions(g)))
+                .collect();
+            for span in spans(&sight) {
+                let part = Part {
+                    queries,
+                    keys,
+                    g,
+                    span: span.clone(),
+                    sight: sight.clone(),
+                    with_values,
+                };
+                // A short part, as a decode step's own key is, is no task of its own.
+                match tasks[first..].last_mut() {
+                    Some(task) if span.len() < PART / 8 => task.push((set, part)),
+                    _ => tasks.push(vec![(set, part)]),
+                }
+            }
+        }
+    }
+    let seen = place.crew.map(tasks, |task: Vec<(usize, Part<'_>)>| {
+        let look = |(set, part)| (set, place.isa.run(part));
+        task.into_iter().map(look).collect::<Vec<_>>()
+    });
+    let mut sorted = [const { Vec::new() }; N];
+    for (set, seen) in seen.into_iter().flatten() {
+        if !seen.finite {
+            let what = "a weighted sum of values";
+            return Err(BackendError::NotFinite { op: "attend", what });
+        }
+        sorted[set].push(seen);
+    }
+    Ok(sorted)
+}
+
+/// The parts of the keys that some row sees. They start at fixed places, so they are summed
+/// alike beside any others.
+fn spans(sight: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
+    let seen = || sight.iter().filter(|range| !range.is_empty());
+    let first = seen().map(|range| range.start / LANES * LANES).min().unwrap_or(0);
+    let last = seen().map(|range| range.end).max().unwrap_or(first);
+    (first / PART..last.div_ceil(PART))
+        .map(move |idx| first.max(idx * PART)..last.min((idx + 1) * PART))
+}
+
+/// The state over all parts.
+fn merged(queries: &Queries<'_>, seen: &[Seen]) -> AttentionState {
+    let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
+    let mut state = AttentionState::empty(queries.q.heads, tokens, head_dim);
+    for seen in seen {
+        // Rows of a KV head's query heads are neighbours, tokens within.
+        let first = seen.g * seen.m.len();
+        for row in 0..seen.m.len() {
+            let i = first + row;
+            let o = &mut state.o[i * head_dim..(i + 1) * head_dim];
+            let from = &seen.o[row * head_dim..(row + 1) * head_dim];
+            let into = (&mut state.m[i], &mut state.l[i], o);
+            merge_row(into, (seen.m[row], seen.l[row], from));
+        }
+    }
+    state
+}
+
+/// Column masses, `[kv_heads, keys]`, for lse `[heads, tokens]` and row weights `[tokens]`.
+fn spent(
+    place: Place,
+    queries: &Queries<'_>,
+    keys: &Keys,
+    seen: &[Seen],
+    (lse, row_weights): (&[f32], &[f32]),
+) -> Result<Vec<f32>, BackendError> {
+    let mut masses = vec![0.0; keys.positions.len()];
+    for seen in seen {
+        let rows = seen.m.len();
+        let lse = &lse[seen.g * rows..(seen.g + 1) * rows];
+        let weight = |row: usize| match lse[row] {
+            f32::NEG_INFINITY => 0.0,
+            lse => row_weights[row % queries.q.tokens] * (seen.m[row] - lse).exp(),
+        };
+        let weights: Vec<f32> = (0..rows).map(weight).collect();
+        let to = &mut masses[seen.g * keys.len()..][seen.span.clone()];
+        place.isa.run(Spend { p: &seen.p, weights: &weights, to });
+    }
+    shapes::finite("weigh", "a column mass", &masses)?;
+    Ok(masses)
+}

@@ -1,0 +1,325 @@
+//! Few rows over a part of the keys. Lanes are elements of D, and keys in the softmax.
+
+use std::f32::consts::LOG2_E;
+use std::ops::Range;
+
+use half::bf16;
+
+use crate::backend::Queries;
+use crate::cells::HeadRows;
+use crate::cpu::exp::exp2;
+use crate::cpu::gemm::is_finite;
+use crate::cpu::simd::{Element, Kernel, LANES, Simd, Vector, load_front, store_front, sum};
+use crate::memory::Keys;
+use crate::tensor::KvData;
+
+type Lanes = [f32; LANES];
+
+/// Keys whose values are added to a piece of o at a stretch: 8 KiB of bf16 at D = 128.
+const STRETCH: usize = 32;
+
+/// All rows of a KV head over some keys.
+pub(super) struct Part<'a> {
+    pub(super) queries: &'a Queries<'a>,
+    pub(super) keys: &'a Keys,
+    /// KV head.
+    pub(super) g: usize,
+    pub(super) span: Range<usize>,
+    /// Per token: the keys it sees.
+    pub(super) sight: Vec<Range<usize>>,
+    /// Whether o is asked for.
+    pub(super) with_values: bool,
+}
+
+/// What the rows saw there; row r * tokens + i is token i of the group's head r.
+pub(super) struct Seen {
+    pub(super) g: usize,
+    pub(super) span: Range<usize>,
+    /// `[rows]`.
+    pub(super) m: Vec<f32>,
+    /// `[rows]`.
+    pub(super) l: Vec<f32>,
+    /// `[rows, head_dim]`; empty unless asked for.
+    pub(super) o: Vec<f32>,
+    /// `[rows, keys / 16, 16]`: exp(z - m), zero behind the last key.
+    pub(super) p: Vec<Lanes>,
+    /// Whether l and o are.
+    pub(super) finite: bool,
+}
+
+impl Kernel for Part<'_> {
+    type Out = Seen;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Seen {
+        match (&self.keys.k.data, &self.keys.v.data) {
+            (KvData::F32(k), KvData::F32(v)) => self.look(simd, k, v, |q| q),
+            (KvData::Bf16(k), KvData::Bf16(v)) => {
+                self.look(simd, k, v, |q| bf16::from_f32(q).to_f32())
+            }
+            // Refused with other shapes that do not belong together.
+            _ => self.nothing(),
+        }
+    }
+}
+
+impl Part<'_> {
+    fn nothing(self) -> Seen {
+        let rows = self.sight.len() * self.queries.q.heads / self.keys.kv_heads();
+        Seen {
+            g: self.g,
+            m: vec![f32::NEG_INFINITY; rows],
+            l: vec![0.0; rows],
+            o: Vec::new(),
+            p: vec![[f32::NEG_INFINITY; LANES]; rows * self.span.len().div_ceil(LANES)],
+            span: self.span,
+            finite: true,
+        }
+    }
+
+    #[inline(always)]
+    fn look<S: Simd, E: Element>(
+        self,
+        simd: S,
+        k: &[E],
+        v: &[E],
+        round: impl Fn(f32) -> f32,
+    ) -> Seen {
+        let (k_rows, v_rows) = (self.keys.k_rows(self.g), self.keys.v_rows(self.g));
+        let (with_values, scale) = (self.with_values, self.queries.scale);
+        let (sight, head_dim) = (self.sight.clone(), self.queries.q.head_dim);
+        let q = self.queries(round);
+        let mut seen = self.nothing();
+        let rows = seen.m.len();
+        let steps = seen.p.len() / rows;
+        let keys = Stretch { rows: k_rows, data: k, keys: seen.span.clone(), head_dim };
+        keys.dots(simd, &q, seen.p.as_flattened_mut(), steps * LANES);
+        for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
+            hide(&sight[row % sight.len()], seen.span.clone(), p.as_flattened_mut());
+            (seen.m[row], seen.l[row]) = soften(simd, p, scale);
+        }
+        seen.finite = is_finite(simd, &seen.l);
+        if with_values {
+            let mut o = vec![[0.0; LANES]; rows * head_dim.div_ceil(LANES)];
+            for start in seen.span.clone().step_by(STRETCH) {
+                let keys = start..seen.span.end.min(start + STRETCH);
+                let first = start - seen.span.start;
+                let p = &seen.p.as_flattened()[first..];
+                let values = Stretch { rows: v_rows, data: v, keys, head_dim };
+                values.add(simd, (p, steps * LANES), &mut o);
+            }
+            let per_row = o.chunks_exact(head_dim.div_ceil(LANES));
+            seen.o = per_row.flat_map(|o| o.as_flattened()[..head_dim].to_vec()).collect();
+            seen.finite &= is_finite(simd, &seen.o);
+        }
+        seen
+    }
+
+    /// `[rows, D / 16, 16]` of the KV head's query heads, zero behind D.
+    fn queries(&self, round: impl Fn(f32) -> f32) -> Vec<Lanes> {
+        let (q, tokens) = (self.queries.q, self.sight.len());
+        let group = q.heads / self.keys.kv_heads();
+        let steps = q.head_dim.div_ceil(LANES);
+        let mut lanes = vec![[0.0; LANES]; group * tokens * steps];
+        for (row, lanes) in lanes.chunks_exact_mut(steps).enumerate() {
+            let from = q.row(self.g * group + row / tokens, row % tokens);
+            let lanes = lanes.as_flattened_mut().iter_mut();
+            lanes.zip(from).for_each(|(lane, &q)| *lane = round(q));
+        }
+        lanes
+    }
+}
+
+/// What is out of sight, and what is behind the last key, becomes -inf.
+fn hide(sight: &Range<usize>, span: Range<usize>, dots: &mut [f32]) {
+    let seen = sight.start.clamp(span.start, span.end)..sight.end.clamp(span.start, span.end);
+    dots[..seen.start - span.start].fill(f32::NEG_INFINITY);
+    dots[seen.end.max(seen.start) - span.start..].fill(f32::NEG_INFINITY);
+}
+
+/// One row's dot products become exp(z - m). Returns m and l.
+#[inline(always)]
+fn soften<S: Simd>(simd: S, p: &mut [Lanes], scale: f32) -> (f32, f32) {
+    let mut tops = simd.splat(f32::NEG_INFINITY);
+    for lanes in p.iter() {
+        tops = tops.max(simd.load(lanes));
+    }
+    let mut lanes = [0.0; LANES];
+    tops.store(&mut lanes);
+    let top = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    if top == f32::NEG_INFINITY && lanes.iter().all(|lane| !lane.is_nan()) {
+        p.fill([0.0; LANES]);
+        return (top, 0.0);
+    }
+    let scale2 = scale * LOG2_E;
+    let (base, factor) = (simd.splat(-top * scale2), simd.splat(scale2));
+    let mut l = simd.splat(0.0);
+    for lanes in p.iter_mut() {
+        let p = exp2(simd, simd.load(lanes).fma(factor, base));
+        l = l + p;
+        p.store(lanes);
+    }
+    (top * scale, sum(l))
+}
+
+/// Some rows of keys or values.
+struct Stretch<'a, E> {
+    rows: HeadRows<'a>,
+    data: &'a [E],
+    keys: Range<usize>,
+    head_dim: usize,
+}
+
+impl<E: Element> Stretch<'_, E> {
+    /// `out` (`[rows, stride]`) = dot products of `q` (`[rows, D / 16, 16]`) with the keys.
+    #[inline(always)]
+    fn dots<S: Simd>(&self, simd: S, q: &[Lanes], out: &mut [f32], stride: usize) {
+        let steps = self.head_dim.div_ceil(LANES);
+        let rows = q.len() / steps;
+        for (j, key) in self.keys.clone().enumerate() {
+            let key = &self.data[self.rows.row(key)];
+            let mut row = 0;
+            while row < rows {
+                let (q, out) = (&q[row * steps..], &mut out[row * stride + j..]);
+                row += match rows - row {
+                    4.. => dot::<S, E, 4>(simd, q, key, out, stride),
+                    2.. => dot::<S, E, 2>(simd, q, key, out, stride),
+                    _ => dot::<S, E, 1>(simd, q, key, out, stride),
+                };
+            }
+        }
+    }
+
+    /// `o` (`[rows, D / 16, 16]`) += values * p (`[rows, stride]`).
+    #[inline(always)]
+    fn add<S: Simd>(&self, simd: S, (p, stride): (&[f32], usize), o: &mut [Lanes]) {
+        let steps = self.head_dim.div_ceil(LANES);
+        let rows = o.len() / steps;
+        let mut row = 0;
+        while row < rows {
+            let (p, o) = (&p[row * stride..], &mut o[row * steps..]);
+            row += match rows - row {
+                4.. => self.add_rows::<S, 4>(simd, (p, stride), o),
+                2.. => self.add_rows::<S, 2>(simd, (p, stride), o),
+                _ => self.add_rows::<S, 1>(simd, (p, stride), o),
+            };
+        }
+    }
+
+    #[inline(always)]
+    fn add_rows<S: Simd, const R: usize>(
+        &self,
+        simd: S,
+        p: (&[f32], usize),
+        o: &mut [Lanes],
+    ) -> usize {
+        let steps = self.head_dim.div_ceil(LANES);
+        let mut step = 0;
+        while step < steps {
+            step += match steps - step {
+                4.. => self.add_piece::<S, R, 4>(simd, p, step, o),
+                2.. => self.add_piece::<S, R, 2>(simd, p, step, o),
+                _ => self.add_piece::<S, R, 1>(simd, p, step, o),
+            };
+        }
+        R
+    }
+
+    /// Vectors `step..step + C` of R rows of o.
+    #[inline(always)]
+    fn add_piece<S: Simd, const R: usize, const C: usize>(
+        &self,
+        simd: S,
+        (p, stride): (&[f32], usize),
+        step: usize,
+        o: &mut [Lanes],
+    ) -> usize {
+        let steps = self.head_dim.div_ceil(LANES);
+        let mut acc = [[simd.splat(0.0); C]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (c, acc) in acc.iter_mut().enumerate() {
+                *acc = simd.load(&o[r * steps + step + c]);
+            }
+        }
+        for (j, key) in self.keys.clone().enumerate() {
+            let value = &self.data[self.rows.row(key)][step * LANES..];
+            let mut v = [simd.splat(0.0); C];
+            for (c, v) in v.iter_mut().enumerate() {
+                *v = front(simd, &value[c * LANES..]);
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let p = simd.splat(p[r * stride + j]);
+                for (acc, &v) in acc.iter_mut().zip(&v) {
+                    *acc = p.fma(v, *acc);
+                }
+            }
+        }
+        for (r, acc) in acc.iter().enumerate() {
+            for (c, acc) in acc.iter().enumerate() {
+                acc.store(&mut o[r * steps + step + c]);
+            }
+        }
+        C
+    }
+}
+
+/// One key with R rows, `stride` apart in `out`; returns R.
+#[inline(always)]
+fn dot<S: Simd, E: Element, const R: usize>(
+    simd: S,
+    q: &[Lanes],
+    key: &[E],
+    out: &mut [f32],
+    stride: usize,
+) -> usize {
+    let steps = key.len().div_ceil(LANES);
+    let mut acc = [simd.splat(0.0); R];
+    for step in 0..steps {
+        let k = front(simd, &key[step * LANES..]);
+        for (r, acc) in acc.iter_mut().enumerate() {
+            *acc = simd.load(&q[r * steps + step]).fma(k, *acc);
+        }
+    }
+    for (r, acc) in acc.into_iter().enumerate() {
+        out[r * stride] = sum(acc);
+    }
+    R
+}
+
+/// Up to sixteen elements from the front, zero behind their end.
+#[inline(always)]
+fn front<S: Simd, E: Element>(simd: S, from: &[E]) -> S::V {
+    match from.first_chunk() {
+        Some(full) => E::load(simd, full),
+        None => {
+            let mut lanes = [E::default(); LANES];
+            lanes[..from.len()].copy_from_slice(from);
+            E::load(simd, &lanes)
+        }
+    }
+}
+
+/// What few rows spend on the keys of a part: `to` (`[keys]`) = sum of p times the weights.
+pub(super) struct Spend<'a> {
+    /// `[rows, keys / 16, 16]`.
+    pub(super) p: &'a [Lanes],
+    /// `[rows]`: w exp(m - lse).
+    pub(super) weights: &'a [f32],
+    pub(super) to: &'a mut [f32],
+}
+
+impl Kernel for Spend<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let steps = self.to.len().div_ceil(LANES);
+        for (step, to) in self.to.chunks_mut(LANES).enumerate() {
+            let mut spent = load_front(simd, to);
+            for (p, &weight) in self.p.chunks_exact(steps).zip(self.weights) {
+                spent = simd.load(&p[step]).fma(simd.splat(weight), spent);
+            }
+            store_front(spent, to);
+        }
+    }
+}
