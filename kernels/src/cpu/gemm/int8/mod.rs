@@ -9,13 +9,13 @@ mod tiled;
 
 use std::ops::Range;
 
-use self::pack::STEPS;
 pub(super) use self::pack::{Int8Inputs, Int8Weight};
+use self::pack::{Panel, Row};
 #[cfg(target_arch = "x86_64")]
 pub(super) use self::tiled::{LEAST_ROWS, Tiled};
 use super::product::{Factors, Product};
 use super::result::Outcome;
-use crate::cpu::simd::int8::{Int8, Int8Kernel};
+use crate::cpu::simd::int8::{Int8, Int8Kernel, QUAD};
 use crate::cpu::simd::{Simd, Vector};
 use crate::int8::GROUP;
 
@@ -37,7 +37,7 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
     const ROWS: usize = I::ROWS;
     const PANELS: usize = I::PANELS;
     /// Two panels fill 32 KiB, two thirds of a first-level cache.
-    const INPUTS: usize = 8 * GROUP;
+    const INPUTS: usize = 32 * GROUP;
 
     #[inline(always)]
     fn inputs(self) -> usize {
@@ -52,41 +52,56 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         (row, panels): (usize, [usize; N]),
         inputs: Range<usize>,
     ) {
-        let Integers { x, weight } = self.factors;
-        for group in inputs.start / GROUP..inputs.end.div_ceil(GROUP) {
-            let sums = self.sums::<M, N>(row, panels, group);
-            let scales = panels.map(|panel| simd.load(weight.scales(panel, group)));
-            for (i, (acc, sums)) in acc.iter_mut().zip(sums).enumerate() {
-                let x_scale = simd.splat(x.scale(row + i, group));
-                for ((acc, sum), scale) in acc.iter_mut().zip(sums).zip(scales) {
-                    *acc = self.int8.to_f32(sum).fma(x_scale * scale, *acc);
+        let Self { factors: Integers { x, weight }, int8 } = self;
+        let rows: [Row<'_>; M] = std::array::from_fn(|i| x.row(row + i));
+        let panels = panels.map(|panel| weight.panel(panel));
+        let (steps, groups) = (inputs.end / QUAD, inputs.end.div_ceil(GROUP));
+        assert!(rows.iter().all(|it| steps <= it.quads.len() && groups <= it.scales.len()));
+        assert!(
+            panels
+                .iter()
+                .all(|it| steps <= it.runs.as_flattened().len() && groups <= it.scales.len())
+        );
+        for group in inputs.start / GROUP..groups {
+            let steps = group * GROUP / QUAD..steps.min((group + 1) * GROUP / QUAD);
+            // Sums of integers take the registers; these would only be moved about.
+            let acc = std::hint::black_box(&mut *acc);
+            // SAFETY: `groups` and `steps` were checked.
+            unsafe {
+                let sums = sums(int8, rows, panels, (group, steps));
+                for i in 0..M {
+                    let x_scale = simd.splat(rows[i].scales.get_unchecked(group).scale);
+                    for j in 0..N {
+                        let scale = x_scale * simd.load(panels[j].scales.get_unchecked(group));
+                        acc[i][j] = int8.to_f32(sums[i][j]).fma(scale, acc[i][j]);
+                    }
                 }
             }
         }
     }
 }
 
-impl<I: Int8> Proven<'_, I> {
-    /// Sums of integers over one group of inputs.
-    #[inline(always)]
-    fn sums<const M: usize, const N: usize>(
-        self,
-        row: usize,
-        panels: [usize; N],
-        group: usize,
-    ) -> [[I::Sums; N]; M] {
-        let Self { factors: Integers { x, weight }, int8 } = self;
-        let mut sums = std::array::from_fn(|i| [int8.splat(x.offset(row + i, group)); N]);
-        for run in weight.runs(group) {
-            let weights = panels.map(|panel| weight.run(panel, run));
-            let inputs: [_; M] = std::array::from_fn(|i| x.run(row + i, run));
-            for k in 0..STEPS {
-                let weights = weights.map(|weights| int8.weights(&weights[k]));
-                for (sums, inputs) in sums.iter_mut().zip(inputs) {
-                    let inputs = int8.inputs(inputs[k]);
-                    for (sum, weights) in sums.iter_mut().zip(weights) {
-                        *sum = int8.dot(*sum, weights, inputs);
-                    }
+/// Sums of integers over the steps of one group.
+///
+/// # Safety
+/// All rows and panels have the steps and the group.
+#[inline(always)]
+unsafe fn sums<I: Int8, const M: usize, const N: usize>(
+    int8: I,
+    rows: [Row<'_>; M],
+    panels: [Panel<'_>; N],
+    (group, steps): (usize, Range<usize>),
+) -> [[I::Sums; N]; M] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = rows.map(|row| [int8.splat(row.scales.get_unchecked(group).offset); N]);
+        for k in steps {
+            let weights =
+                panels.map(|panel| int8.weights(panel.runs.as_flattened().get_unchecked(k)));
+            for i in 0..M {
+                let inputs = int8.inputs(*rows[i].quads.get_unchecked(k));
+                for j in 0..N {
+                    sums[i][j] = int8.dot(sums[i][j], weights[j], inputs);
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use bytemuck::{Pod, Zeroable};
+
 use super::super::Place;
 use super::super::argument::{Argument, Prepare};
 use crate::cpu::simd::int8::{QUAD, Step};
@@ -51,11 +53,11 @@ impl Int8Weight {
 
     /// Row `output` of the weight, multiplied out.
     pub(in crate::cpu) fn row(&self, output: usize, to: &mut [f32]) {
-        let (panel, lane) = (output / LANES, output % LANES);
-        let steps = self.steps[panel * self.runs..][..self.runs].as_flattened();
+        let (panel, lane) = (self.panel(output / LANES), output % LANES);
+        let steps = panel.runs.as_flattened();
         for (i, to) in to.iter_mut().enumerate() {
             let q = steps[i / QUAD].0[lane][i % QUAD].wrapping_sub(OFFSET) as i8;
-            *to = f32::from(q) * self.scales(panel, i / GROUP)[lane];
+            *to = f32::from(q) * panel.scales[i / GROUP][lane];
         }
     }
 
@@ -82,22 +84,24 @@ impl Int8Weight {
         RUNS_OF_GROUP * group..self.runs.min(RUNS_OF_GROUP * (group + 1))
     }
 
+    /// All runs of a panel, each an AMX tile, and the scales of its groups.
     #[inline(always)]
-    pub(super) fn run(&self, panel: usize, run: usize) -> &[Step; STEPS] {
-        &self.steps[panel * self.runs + run]
+    pub(super) fn panel(&self, panel: usize) -> Panel<'_> {
+        let groups = self.groups();
+        Panel {
+            runs: &self.steps[panel * self.runs..][..self.runs],
+            scales: &self.scales[panel * groups..][..groups],
+        }
     }
+}
 
-    /// All runs of a panel, each an AMX tile.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(super) fn panel(&self, panel: usize) -> &[[Step; STEPS]] {
-        &self.steps[panel * self.runs..][..self.runs]
-    }
-
-    #[inline(always)]
-    pub(super) fn scales(&self, panel: usize, group: usize) -> &[f32; LANES] {
-        &self.scales[panel * self.groups() + group]
-    }
+/// Sixteen outputs of a weight.
+#[derive(Clone, Copy)]
+pub(super) struct Panel<'a> {
+    /// `[runs]`.
+    pub(super) runs: &'a [[Step; STEPS]],
+    /// `[groups]`.
+    pub(super) scales: &'a [[f32; LANES]],
 }
 
 /// Rows as integers, padded with zeros.
@@ -115,16 +119,25 @@ pub(in crate::cpu) struct Int8Inputs {
 }
 
 /// Sixteen times four inputs of one row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 pub(super) struct Run([[i8; QUAD]; STEPS]);
 
 /// What belongs to a group of one row.
 #[derive(Clone, Copy, Default)]
-struct Scale {
-    scale: f32,
+pub(super) struct Scale {
+    pub(super) scale: f32,
     /// Takes away what the weights' offset adds: -128 times the sum of the group.
-    offset: i32,
+    pub(super) offset: i32,
+}
+
+/// One row of an argument.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    /// `[runs, 16]`.
+    pub(super) quads: &'a [[i8; QUAD]],
+    /// `[groups]`.
+    pub(super) scales: &'a [Scale],
 }
 
 /// Rows that a task packs.
@@ -150,11 +163,12 @@ impl Int8Inputs {
         Self { runs, groups, block_rows, steps, scales }
     }
 
-    /// A run of a row; blocks must be rows.
+    /// One row; blocks must be rows.
     #[inline(always)]
-    pub(super) fn run(&self, row: usize, run: usize) -> &[[i8; QUAD]; STEPS] {
+    pub(super) fn row(&self, row: usize) -> Row<'_> {
         debug_assert_eq!(self.block_rows, 1);
-        &self.steps[row * self.runs + run].0
+        let quads = bytemuck::cast_slice(&self.steps[row * self.runs..][..self.runs]);
+        Row { quads, scales: self.scales(row) }
     }
 
     /// `[runs, rows]` of the block that begins at `row`.
@@ -166,14 +180,10 @@ impl Int8Inputs {
         &rest[..rest.len().min(self.block_rows * self.runs)]
     }
 
+    /// What belongs to the groups of a row.
     #[inline(always)]
-    pub(super) fn scale(&self, row: usize, group: usize) -> f32 {
-        self.scales[row * self.groups + group].scale
-    }
-
-    #[inline(always)]
-    pub(super) fn offset(&self, row: usize, group: usize) -> i32 {
-        self.scales[row * self.groups + group].offset
+    pub(super) fn scales(&self, row: usize) -> &[Scale] {
+        &self.scales[row * self.groups..][..self.groups]
     }
 }
 
@@ -197,7 +207,7 @@ impl Kernel for PackRows<'_> {
         let Self { steps, scales, from, cols, inputs, prepare, block_rows } = self;
         let rows = from.len() / cols;
         let (runs, groups) = (steps.len() / rows, scales.len() / rows);
-        let mut prepared = vec![0.0; inputs];
+        let mut prepared = Vec::new();
         let mut q = vec![0; runs * RUN];
         let blocks =
             steps.chunks_mut(block_rows * runs).zip(scales.chunks_mut(block_rows * groups));
@@ -205,8 +215,15 @@ impl Kernel for PackRows<'_> {
             let rows = from.len() / cols;
             let scales = scales.chunks_exact_mut(groups);
             for (i, (from, scales)) in from.chunks_exact(cols).zip(scales).enumerate() {
-                prepare.row(simd, from, &mut prepared);
-                quantise(&prepared, &mut q, scales);
+                let row = match prepare {
+                    Prepare::Nothing => from,
+                    _ => {
+                        prepared.resize(inputs, 0.0);
+                        prepare.row(simd, from, &mut prepared);
+                        &prepared
+                    }
+                };
+                quantise(row, &mut q, scales);
                 let runs = q.as_chunks().0.chunks_exact(STEPS);
                 for (run, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
                     run.0.copy_from_slice(quads);

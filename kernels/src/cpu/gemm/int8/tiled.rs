@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::super::product::Product;
 use super::super::result::Outcome;
+use super::pack::Scale;
 use super::{Int8Inputs, Int8Weight};
 use crate::cpu::amx::{BLOCK_ROWS, Block, TILE_ROWS, Tiles};
 use crate::cpu::simd::avx512::{Avx512, F32x16, TilesKernel};
@@ -136,10 +137,10 @@ impl Tiled<'_> {
         let Self { x, weight } = self;
         let runs = weight.runs(group);
         let a = x.block(row);
-        assert_eq!(a.len(), tiles.rows() * weight.panel(panels[0]).len());
+        assert_eq!(a.len(), tiles.rows() * weight.panel(panels[0]).runs.len());
         let mut b = [std::ptr::null(); 4];
         for (b, panel) in b.iter_mut().zip(panels) {
-            *b = weight.panel(panel)[runs.clone()].as_ptr().cast();
+            *b = weight.panel(panel).runs[runs.clone()].as_ptr().cast();
         }
         let block = Block {
             a: a[runs.start * tiles.rows()..].as_ptr().cast(),
@@ -169,10 +170,10 @@ impl Tiled<'_> {
         sums: &GroupSums,
     ) {
         let Self { x, weight } = self;
-        let scales = panels.map(|panel| simd.load(weight.scales(panel, group)));
+        let scales = panels.map(|panel| simd.load(&weight.panel(panel).scales[group]));
         for ((i, acc), sums) in acc.iter_mut().enumerate().zip(sums.0.as_chunks::<N>().0) {
-            let x_scale = simd.splat(x.scale(row + i, group));
-            let offset = x.offset(row + i, group);
+            let Scale { scale: x_scale, offset } = x.scales(row + i)[group];
+            let x_scale = simd.splat(x_scale);
             for ((acc, sums), scale) in acc.iter_mut().zip(sums).zip(scales) {
                 *acc = simd.widen(sums, offset).fma(x_scale * scale, *acc);
             }
