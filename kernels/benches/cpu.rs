@@ -29,21 +29,18 @@ fn main() {
     let cpu = Cpu::new(CpuOptions { threads, isa }).expect("threads");
     println!("{cpu:?}");
     let mut peaks: Vec<(Path, f64)> = Vec::new();
-    for path in Factors::ALL.map(|f| [cpu.linear_path(f), cpu.attention_path(f)]).as_flattened() {
-        if peaks.iter().all(|(known, _)| known != path) {
-            let peak = cpu.peak(*path);
-            peaks.push((*path, peak));
-            println!("peak of {path}: {:.0} GFLOP/s", peak / 1e9);
-        }
-    }
     println!(
         "{:32} {:>8} {:>9} {:>9} {:>6} {:>6} {:>9}",
         "", "GFLOP", "ms", "GFLOP/s", "share", "GB/s", "naive"
     );
     for case in cases(&cpu) {
         if filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter.as_str())) {
-            let peak = peaks.iter().find(|(path, _)| *path == case.path);
-            report(&cpu, peak.map_or(f64::NAN, |peak| peak.1), &case);
+            let known = peaks.iter().find(|(path, _)| *path == case.path).copied();
+            let (_, peak) = known.unwrap_or_else(|| {
+                peaks.push((case.path, cpu.peak(case.path)));
+                peaks[peaks.len() - 1]
+            });
+            report(&cpu, peak, &case);
         }
     }
 }
@@ -176,13 +173,14 @@ fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, dtype: KvDtype
             }
         })
     };
+    let factors = match dtype {
+        KvDtype::F32 => Factors::F32,
+        KvDtype::Bf16 => Factors::Bf16,
+    };
     let flop = |rows: usize| 2.0 * rows as f64 * inputs as f64 * outputs as f64;
     Case {
         name: format!("linear {rows}x{inputs}x{outputs} {dtype:?}"),
-        path: cpu.linear_path(match dtype {
-            KvDtype::F32 => Factors::F32,
-            KvDtype::Bf16 => Factors::Bf16,
-        }),
+        path: cpu.linear_path(factors, rows),
         flop: [flop(rows), flop(rows.div_ceil(16))],
         bytes,
         turns,

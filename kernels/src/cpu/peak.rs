@@ -8,9 +8,9 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Instant;
 
 use self::burst::Burst;
-use super::Cpu;
 use super::isa::{Isa, IsaLevel};
 use super::simd::{Kernel, LANES, Simd, sum};
+use super::{Cpu, gemm};
 
 /// What is multiplied by what; sums are f32, or i32 of eight-bit integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,13 +65,9 @@ const READS: usize = if cfg!(test) { 2 } else { 24 };
 const READ_PART: usize = 1 << 14;
 
 impl Cpu {
-    /// What multiplies in linear maps of such weights.
-    pub fn linear_path(&self, factors: Factors) -> Path {
-        let isa = match factors {
-            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => self.isa(),
-            Factors::Int8 if self.isa() >= IsaLevel::Avx512Vnni => IsaLevel::Avx512Vnni,
-            _ => self.vectors(),
-        };
+    /// What multiplies where `rows` go through a linear map of such weights.
+    pub fn linear_path(&self, factors: Factors, rows: usize) -> Path {
+        let isa = gemm::multiplying(self.isa(), factors, rows);
         Path { isa, factors }
     }
 
@@ -199,7 +195,7 @@ mod tests {
     fn every_path_of_every_instruction_set_has_a_peak() {
         for isa in IsaLevel::available() {
             let cpu = Cpu::new(CpuOptions { threads: 1, isa: Some(isa) }).unwrap();
-            let paths = |factors| [cpu.linear_path(factors), cpu.attention_path(factors)];
+            let paths = |factors| [cpu.linear_path(factors, 512), cpu.attention_path(factors)];
             for path in Factors::ALL.map(paths).as_flattened() {
                 assert!(path.isa <= isa, "{path} on {isa}");
                 let peak = cpu.peak(*path);

@@ -145,6 +145,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Prefills a chunk, so that what is measured next does not pay for what is done once.
+    ///
+    /// # Errors
+    /// Why the request was refused or failed.
+    pub(crate) async fn warm_up(
+        &self,
+        tokens: &[TokenId],
+        chunk_tokens: u32,
+    ) -> Result<(), RequestError> {
+        let prompt = tokens.iter().copied().take(chunk_tokens as usize).collect();
+        self.run(prefill_only(prompt, chunk_tokens), |_| {}).await
+    }
+
     fn tell(&self, clamps: &[Clamp]) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for clamp in clamps.iter().map(Clamp::to_string) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aqueduct_core::{KvDtype, Refusal, limits};
 use aqueduct_engine::{LoadOptions, LoadProgress, Model, WeightDtype};
-use aqueduct_kernels::{Cpu, CpuOptions};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions};
 
 use crate::args::{ModelArgs, WeightsArg};
 use crate::progress;
@@ -24,13 +24,21 @@ pub(crate) struct Loaded {
 /// What is wrong with the model, by file and field; threads that the system refuses.
 pub(crate) async fn load(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
     let args = args.clone();
-    tokio::task::spawn_blocking(move || load_blocking(&args, threads)).await?
+    tokio::task::spawn_blocking(move || load_on(&args, threads, |cpu| Arc::new(cpu))).await?
 }
 
-fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
+/// Loads the model for the backend that `backend` makes of the processor. Blocks.
+///
+/// # Errors
+/// As [`load`] has it.
+pub(crate) fn load_on(
+    args: &ModelArgs,
+    threads: usize,
+    backend: impl FnOnce(Cpu) -> Arc<dyn Backend>,
+) -> anyhow::Result<Loaded> {
     Refusal::unless_within("threads", threads, 0, limits::THREADS_MAX)?;
-    let backend = Cpu::new(CpuOptions { threads, isa: args.isa.isa })?;
-    let threads = backend.threads();
+    let cpu = Cpu::new(CpuOptions { threads, isa: args.isa.isa })?;
+    let threads = cpu.threads();
     let options = LoadOptions {
         kv: match args.kv {
             KvDtype::F32 => aqueduct_kernels::KvDtype::F32,
@@ -42,7 +50,7 @@ fn load_blocking(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
             WeightsArg::Bf16 => WeightDtype::Bf16,
             WeightsArg::Int8 => WeightDtype::Int8,
         },
-        backend: Arc::new(backend),
+        backend: backend(cpu),
     };
     let bar = progress::model_bar();
     let model = Model::load(&args.model, &options, &mut |at: LoadProgress| {

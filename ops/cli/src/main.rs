@@ -65,6 +65,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
             Command::Bench(BenchCommand::Decode(args)) => commands::bench_decode::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
+            Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
         }
     });

@@ -20,15 +20,24 @@ impl Timings {
     /// Without runs.
     pub(crate) fn of(runs: &[Duration]) -> Self {
         let seconds = |run: &Duration| (*run).max(Duration::from_nanos(1)).as_secs_f64();
-        let mut seconds: Vec<f64> = runs.iter().map(seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        let middle = seconds.len() / 2;
-        let median = if seconds.len().is_multiple_of(2) {
-            (seconds[middle - 1] + seconds[middle]) / 2.0
-        } else {
-            seconds[middle]
-        };
-        Self { median, least: seconds[0], spread: seconds[seconds.len() - 1] - seconds[0] }
+        let ends = |ends: (f64, f64), run| (ends.0.min(run), ends.1.max(run));
+        let (least, most) = runs.iter().map(seconds).fold((f64::INFINITY, 0.0), ends);
+        Self { median: median(runs.iter().map(seconds)), least, spread: most - least }
+    }
+}
+
+/// The middle one, or the mean of the middle two.
+///
+/// # Panics
+/// Without values.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        (values[middle - 1] + values[middle]) / 2.0
+    } else {
+        values[middle]
     }
 }
 

@@ -34,7 +34,7 @@ fn a_person_gets_a_table() {
     let table = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].contains("1 thread, reads "), "{table}");
-    assert!(lines[1].starts_with("kernel    path ") && lines[1].ends_with("of memory"), "{table}");
+    assert!(lines[1].starts_with("kernel     path ") && lines[1].ends_with("of memory"), "{table}");
     assert!(lines[2].starts_with("norm ") && lines[2].ends_with(" %"), "{table}");
     assert_eq!(lines.len(), 4);
 }
@@ -80,6 +80,31 @@ fn every_depth_is_decoded() {
 }
 
 #[test]
+fn a_profile_has_every_part() {
+    let model = model();
+    let profile = ["bench", "profile", "--model", model.to_str().unwrap()];
+    let rest = ["--prompt-tokens", "64", "--chunk", "32", "--tokens", "2", "--policy", "h2o,dense"];
+    let rows = rows(&run([&profile[..], &rest, &["--reps", "1", "--json"]].concat()));
+    let part = |phase: &str, policy: &str, part: &str| {
+        let row = rows.iter().find(|row| {
+            (&row["phase"], &row["policy"], &row["part"])
+                == (&phase.into(), &policy.into(), &part.into())
+        });
+        row.unwrap_or_else(|| panic!("{phase}, {policy}, {part}"))["share"].as_f64().unwrap()
+    };
+    for (phase, policy) in
+        [("prefill", "h2o"), ("prefill", "dense"), ("decode", "h2o"), ("decode", "dense")]
+    {
+        let parts = ["embed", "project", "select", "finish", "head", "rest"];
+        let known: f64 = parts.map(|name| part(phase, policy, name)).iter().sum();
+        assert!(known > 0.0 && known < 1.0, "{phase}, {policy}: {known}");
+        assert_eq!(part(phase, policy, "all"), 1.0);
+    }
+    assert_eq!(part("prefill", "dense", "sample"), 0.0);
+    assert_eq!(rows.len(), 40);
+}
+
+#[test]
 fn wrong_input_is_refused() {
     let model = model();
     let decode = ["decode", "--model", model.to_str().unwrap()];
@@ -92,6 +117,9 @@ fn wrong_input_is_refused() {
     check(&["kernels", "--isa", "sse9"], "must be one of portable");
     check(&["kernels", "--reps", "0"], "reps = 0: must be between 1 and");
     check(&["kernels", "--threads", "99999"], "threads = 99999: must be between 0 and");
+    let profile = ["profile", "--model", model.to_str().unwrap(), "--prompt-tokens"];
+    check(&[&profile[..], &["0"]].concat(), "prompt_tokens = 0: must be between 1 and");
+    check(&[&profile[..], &["9", "--reps", "0"]].concat(), "reps = 0: must be between 1 and");
     let check = |args: &[&str], said: &str| check(&[&decode[..], args].concat(), said);
     check(&["--depth-tokens", "0"], "depth_tokens = 0: must be between 1 and");
     check(&["--depth-tokens", "9", "--tokens", "0"], "tokens = 0: must be between 1 and");

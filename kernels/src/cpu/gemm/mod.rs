@@ -38,9 +38,8 @@ use self::split::{Block, split};
 use self::tiles::Tiled;
 #[cfg(target_arch = "x86_64")]
 use super::amx::BLOCK_ROWS;
-use super::isa::Isa;
-#[cfg(target_arch = "x86_64")]
-use super::isa::IsaLevel;
+use super::isa::{Isa, IsaLevel};
+use super::peak::Factors;
 use super::simd::{LANES, Simd, Vector, load_front};
 use super::threads::Crew;
 use crate::backend::BackendError;
@@ -181,6 +180,17 @@ impl<'a> PackedFactors<'a> {
                 isa.run_tiles(Product { factors, outcome, partial })
             }
         }
+    }
+}
+
+/// The set whose instructions multiply, as [`PackedFactors`] chooses them.
+pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLevel {
+    match (factors, isa) {
+        #[cfg(target_arch = "x86_64")]
+        (Factors::Int8, IsaLevel::Amx) if rows >= LEAST_ROWS => IsaLevel::Amx,
+        (Factors::Int8, isa) if isa >= IsaLevel::Avx512Vnni => IsaLevel::Avx512Vnni,
+        (Factors::Bf16, isa) if isa >= IsaLevel::Avx512Bf16 => isa,
+        _ => isa.min(IsaLevel::Avx512),
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) enum BenchCommand {
     Prefill(BenchPrefillArgs),
     /// Speed of decoding after a prompt, for every depth, policy and number of workers
     Decode(BenchDecodeArgs),
+    /// Which part of a prefill, and of a decode step, takes how long
+    Profile(BenchProfileArgs),
 }
 
 /// Arguments of `aqueduct bench kernels`.
@@ -53,8 +55,9 @@ pub(crate) struct BenchKernelsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The prompt is the shipped book, repeated when it is too short; a prompt may be longer than the
-model's positions here. A row has the median over the repetitions and their spread (longest less
-shortest time). kv_bytes is what is remembered at the end of the prompt.
+model's positions here. The first chunk that is prefilled does not count. A row has the median
+over the repetitions and their spread (longest less shortest time). kv_bytes is what is remembered at the end of the
+prompt.
 
 Example:
   aqueduct bench prefill --model model --prompt-tokens 4096,16384,65536 --policy h2o,dense \\
@@ -91,10 +94,11 @@ pub(crate) struct BenchPrefillArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each depth is prefilled once with the shipped book, repeated when it is too short; what follows
-the first token is timed, R times K tokens. tokens_per_second and ms_per_token are medians over
-the repetitions, spread is the quickest repetition's tokens per second less the slowest's.
-weight_bytes and kv_bytes are read for every token; bandwidth_share is what that comes to, of what
-this machine reads from memory (see `bench kernels`).
+the first token is timed, R times K tokens. The first chunk that is prefilled does not count.
+tokens_per_second and ms_per_token are medians over the repetitions, spread is the quickest
+repetition's tokens per second less the slowest's. weight_bytes and kv_bytes are read for every
+token; bandwidth_share is what that comes to, of what this machine reads from memory (see `bench
+kernels`). prefill_tokens_per_second is that of the one prefill.
 
 Example:
   aqueduct bench decode --model model --depth-tokens 1024,32768 --policy h2o,dense --json")]
@@ -122,6 +126,42 @@ pub(crate) struct BenchDecodeArgs {
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
     /// Print a JSON line for each combination
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench profile`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One worker's part of the work, without the cluster around it. A row has `phase` (prefill or
+decode), `policy`, `prompt_tokens`, `part`, `us` (median, of the whole prefill or of a token) and
+`share`. Parts: embed, project, attend, scores (what attention takes longer because it also yields
+the attention mass of every key, measured as the difference to a pass without), select, finish,
+head (logits), sample, rest (everything between them), and all.
+
+Example:
+  aqueduct bench profile --model model --prompt-tokens 8192 --policy h2o,dense")]
+pub(crate) struct BenchProfileArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Prompt lengths, separated by commas
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', required = true)]
+    pub(crate) prompt_tokens: Vec<u32>,
+    /// Policies, separated by commas: dense, window, h2o
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Compute threads; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Tokens that are decoded in a repetition
+    #[arg(long, value_name = "K", default_value_t = 64)]
+    pub(crate) tokens: u32,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    pub(crate) reps: u32,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    /// Print a JSON line for each part
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use bench::{BenchCommand, BenchDecodeArgs, BenchKernelsArgs, BenchPrefillArgs};
+pub(crate) use bench::{
+    BenchCommand, BenchDecodeArgs, BenchKernelsArgs, BenchPrefillArgs, BenchProfileArgs,
+};
 pub(crate) use cluster::{ClusterArgs, Link};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;

@@ -28,6 +28,8 @@ struct Row<'a> {
     ms_per_token: f64,
     /// Tokens per second of the quickest repetition less those of the slowest.
     spread: f64,
+    /// Of the one prefill before.
+    prefill_tokens_per_second: f64,
     /// Read for every token.
     weight_bytes: u64,
     /// Remembered after the prompt, and read for every token.
@@ -88,6 +90,7 @@ struct Run {
     /// Of as many tokens each as were asked for.
     reps: Vec<Duration>,
     kv_bytes: u64,
+    prefill: Duration,
 }
 
 impl Bench {
@@ -96,6 +99,7 @@ impl Bench {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
         let cluster = Cluster::embedded(&self.loaded, workers, config).await?;
+        cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &depth_tokens in &self.args.depth_tokens {
                 let run = self.decode(&cluster, kind, depth_tokens).await?;
@@ -122,14 +126,19 @@ impl Bench {
             max_tokens: self.args.reps * self.args.tokens + 1,
             ..prefill_only(prompt, self.args.memory.chunk_tokens)
         };
-        let (mut arrivals, mut kv_bytes) = (Vec::new(), 0);
+        let (mut arrivals, mut prefilled) = (Vec::new(), None);
         let run = cluster.run(submission, |update| match update {
             Update::Token(_) => arrivals.push(Instant::now()),
-            Update::Prefilled(report) => kv_bytes = report.last.memory_bytes,
+            Update::Prefilled(report) => prefilled = Some(*report),
             _ => {}
         });
         run.await?;
-        Ok(Run { reps: between(&arrivals, self.args.tokens as usize), kv_bytes })
+        let report = prefilled.context("a prefill without a report")?;
+        Ok(Run {
+            reps: between(&arrivals, self.args.tokens as usize),
+            kv_bytes: report.last.memory_bytes,
+            prefill: report.elapsed,
+        })
     }
 
     fn row(&self, workers: usize, kind: PolicyKind, depth_tokens: u32, run: &Run) -> Row<'_> {
@@ -145,6 +154,7 @@ impl Bench {
             tokens_per_second,
             ms_per_token: seconds.median / tokens * 1e3,
             spread: tokens / seconds.least - tokens / (seconds.least + seconds.spread),
+            prefill_tokens_per_second: f64::from(depth_tokens) / run.prefill.as_secs_f64(),
             weight_bytes,
             kv_bytes: run.kv_bytes,
             bandwidth_share: read * tokens_per_second / self.bandwidth,

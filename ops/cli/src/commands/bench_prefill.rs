@@ -94,6 +94,7 @@ impl Bench {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
         let cluster = Cluster::embedded(&self.loaded, workers, config).await?;
+        cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &prompt_tokens in &self.args.prompt_tokens {
                 let runs = self.repeat(&cluster, kind, prompt_tokens).await?;

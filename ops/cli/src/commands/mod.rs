@@ -3,6 +3,7 @@
 pub(crate) mod bench_decode;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
+pub(crate) mod bench_profile;
 pub(crate) mod coordinator;
 pub(crate) mod demo;
 pub(crate) mod doctor;

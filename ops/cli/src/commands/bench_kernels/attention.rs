@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aqueduct_kernels::backend::Scope;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
     AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads, MemorySet,
@@ -31,9 +32,11 @@ enum Over {
 enum Ask {
     Attend,
     Weigh,
+    /// Output and masses in one pass, over own keys too.
+    All,
 }
 
-/// `attend` and `weigh` of a chunk and of a decode step.
+/// `attend`, `weigh` and `attend_all` of a chunk and of a decode step.
 pub(super) fn over_keys(cpu: &Cpu) -> Vec<Case> {
     let chunk = [Over::Own, Over::Past(KEPT), Over::Past(8192)].map(|over| (CHUNK, over));
     let decode = [KEPT, 8192, 32_768].map(|keys| (1, Over::Past(keys)));
@@ -44,6 +47,9 @@ pub(super) fn over_keys(cpu: &Cpu) -> Vec<Case> {
         }
     }
     cases.push(attention(cpu, Ask::Attend, CHUNK, (Over::Past(KEPT), KvDtype::F32)));
+    for (tokens, keys) in [(CHUNK, KEPT), (1, KEPT), (1, 8192), (1, 32_768)] {
+        cases.push(attention(cpu, Ask::All, tokens, (Over::Past(keys), KvDtype::Bf16)));
+    }
     cases
 }
 
@@ -54,6 +60,7 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
     };
     let prepare = move |_: &Cpu| -> Result<Work, BackendError> {
         let q = queries(tokens);
+        let own = own_keys(tokens, start as u32);
         let keys = make_keys(keys, kv);
         let copies = vec![keys.clone(); copies_of(keys.k.bytes() + keys.v.bytes())];
         let (lse, weights) = (vec![6.0; HEADS * tokens], vec![1.0; tokens]);
@@ -65,21 +72,28 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
             match ask {
                 Ask::Attend => timed(|| cpu.attend(queries, keys)),
                 Ask::Weigh => timed(|| cpu.weigh(queries, keys, &lse, &weights)),
+                Ask::All => {
+                    let scope = Scope { past: keys, own: &own, row_weights: Some(&weights) };
+                    timed(|| cpu.attend_all(queries, scope))
+                }
             }
         }))
     };
+    let causal = tokens * (tokens + 1) / 2;
     let pairs = match over {
-        Over::Own => tokens * (tokens + 1) / 2,
+        Over::Own => causal,
         Over::Past(keys) => tokens * keys,
     };
     let (factors, element) = match kv {
         KvDtype::F32 => (Factors::F32, 4),
         KvDtype::Bf16 => (Factors::Bf16, 2),
     };
-    let read = KV_HEADS * keys * HEAD_DIM * element;
+    let read = |keys| KV_HEADS * keys * HEAD_DIM * element;
+    let rows = 4 * HEADS * tokens * HEAD_DIM;
     let (kernel, flop, bytes) = match ask {
-        Ask::Attend => ("attend", 4 * pairs, 2 * read + 8 * HEADS * tokens * HEAD_DIM),
-        Ask::Weigh => ("weigh", 2 * pairs, read + 4 * HEADS * tokens * HEAD_DIM),
+        Ask::Attend => ("attend", 4 * pairs, 2 * read(keys) + 2 * rows),
+        Ask::Weigh => ("weigh", 2 * pairs, read(keys) + rows),
+        Ask::All => ("attend_all", 4 * (pairs + causal), 2 * read(keys + tokens) + 2 * rows),
     };
     Case {
         kernel,

@@ -65,7 +65,7 @@ fn linear(
         };
         Case {
             kernel: "linear",
-            path: cpu.linear_path(dtype),
+            path: cpu.linear_path(dtype, rows),
             shape: format!("{name} {rows}x{inputs}x{outputs}"),
             flop: (2 * rows * inputs * outputs) as u64,
             bytes: (stored(inputs * outputs, dtype) + 4 * rows * (inputs + outputs)) as u64,
@@ -175,7 +175,7 @@ fn project(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
     };
     Case {
         kernel: "project",
-        path: cpu.linear_path(dtype),
+        path: cpu.linear_path(dtype, tokens),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * WIDTH * QKV) as u64,
         bytes: (stored(WIDTH * QKV, dtype) + 4 * tokens * (WIDTH + QKV)) as u64,
@@ -199,7 +199,7 @@ fn finish(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
     let weights = WIDTH * (HEADS * HEAD_DIM + 3 * FFN);
     Case {
         kernel: "finish",
-        path: cpu.linear_path(dtype),
+        path: cpu.linear_path(dtype, tokens),
         shape: format!("T={tokens}"),
         flop: (2 * tokens * weights) as u64,
         bytes: (stored(weights, dtype) + 4 * tokens * (2 * WIDTH + HEADS * HEAD_DIM)) as u64,

@@ -160,6 +160,6 @@ impl Bench {
 fn line(cells: [&str; 8]) -> String {
     let [kernel, path, shape, us, flop, peak, bytes, bandwidth] = cells;
     format!(
-        "{kernel:9} {path:17} {shape:27} {us:>10} {flop:>9} {peak:>9} {bytes:>7} {bandwidth:>10}"
+        "{kernel:10} {path:17} {shape:27} {us:>10} {flop:>9} {peak:>9} {bytes:>7} {bandwidth:>10}"
     )
 }

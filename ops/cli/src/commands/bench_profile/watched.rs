@@ -1,0 +1,164 @@
+//! A processor whose every operation is timed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aqueduct_kernels::backend::{Attended, Qkv, Scope};
+use aqueduct_kernels::{
+    Angles, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps, LayerWeights,
+    Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
+};
+
+/// What time goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Embed,
+    Project,
+    /// Attention, with masses where they are not withheld.
+    Attend,
+    Select,
+    Finish,
+    /// Logits.
+    Head,
+}
+
+/// Seconds by [`Part`].
+pub(super) type Ledger = [f64; 6];
+
+/// The processor, and what its operations took.
+pub(super) struct Watched {
+    cpu: Cpu,
+    ledger: Mutex<Ledger>,
+    masses_withheld: AtomicBool,
+}
+
+impl Watched {
+    pub(super) fn new(cpu: Cpu) -> Self {
+        Self { cpu, ledger: Mutex::default(), masses_withheld: AtomicBool::new(false) }
+    }
+
+    /// What was spent since the last time.
+    pub(super) fn take(&self) -> Ledger {
+        std::mem::take(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether attention computes no masses, and whoever asks for them gets zeros: the
+    /// difference is what they cost.
+    pub(super) fn withhold_masses(&self, withheld: bool) {
+        self.masses_withheld.store(withheld, Ordering::Relaxed);
+    }
+
+    fn timed<R>(&self, part: Part, work: impl FnOnce(&Cpu) -> R) -> R {
+        let start = Instant::now();
+        let result = work(&self.cpu);
+        self.add(part, start.elapsed());
+        result
+    }
+
+    fn add(&self, part: Part, took: Duration) {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger[part as usize] += took.as_secs_f64();
+    }
+
+    fn attended(
+        &self,
+        scope: Scope<'_>,
+        attend: impl FnOnce(&Cpu, Scope<'_>) -> Result<Attended, BackendError>,
+    ) -> Result<Attended, BackendError> {
+        if scope.row_weights.is_none() || !self.masses_withheld.load(Ordering::Relaxed) {
+            return self.timed(Part::Attend, |cpu| attend(cpu, scope));
+        }
+        let without = Scope { row_weights: None, ..scope };
+        let attended = self.timed(Part::Attend, |cpu| attend(cpu, without))?;
+        let zeros = |keys: &Keys| vec![0.0; keys.positions.len()];
+        let (past_mass, own_mass) = (zeros(scope.past), zeros(scope.own));
+        Ok(Attended { past_mass, own_mass, ..attended })
+    }
+}
+
+impl AttentionOps for Watched {
+    fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
+        self.timed(Part::Attend, |cpu| cpu.attend(queries, keys))
+    }
+
+    fn weigh(
+        &self,
+        queries: Queries<'_>,
+        keys: &Keys,
+        lse: &[f32],
+        row_weights: &[f32],
+    ) -> Result<Vec<f32>, BackendError> {
+        self.timed(Part::Attend, |cpu| cpu.weigh(queries, keys, lse, row_weights))
+    }
+
+    fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
+        self.attended(scope, |cpu, scope| cpu.attend_all(queries, scope))
+    }
+
+    fn attend_rest(
+        &self,
+        queries: Queries<'_>,
+        scope: Scope<'_>,
+        own: &AttentionState,
+    ) -> Result<Attended, BackendError> {
+        self.attended(scope, |cpu, scope| cpu.attend_rest(queries, scope, own))
+    }
+
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        own: &Keys,
+        masses: (&[f32], &[f32]),
+        selection: &Selection,
+    ) -> Result<MemorySet, BackendError> {
+        self.timed(Part::Select, |cpu| cpu.select(past, own, masses, selection))
+    }
+}
+
+impl LayerOps for Watched {
+    fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError> {
+        self.cpu.pack(weight, bias)
+    }
+
+    fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+        self.timed(Part::Head, |cpu| cpu.linear(x, weight))
+    }
+
+    fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        start: u32,
+        angles: &Angles,
+    ) -> Result<Qkv, BackendError> {
+        self.timed(Part::Project, |cpu| cpu.project(layer, x, start, angles))
+    }
+
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: Rows,
+        attention: &Rows,
+    ) -> Result<Rows, BackendError> {
+        self.timed(Part::Finish, |cpu| cpu.finish(layer, x, attention))
+    }
+
+    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+        self.timed(Part::Embed, |cpu| cpu.embed(table, tokens))
+    }
+
+    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+        self.timed(Part::Head, |cpu| cpu.norm(x, weight, eps))
+    }
+}
+
+impl Backend for Watched {
+    fn name(&self) -> &'static str {
+        self.cpu.name()
+    }
+
+    fn supports(&self, op: Op) -> bool {
+        self.cpu.supports(op)
+    }
+}
