@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use aqueduct_core::work::TokenLogprob;
 use aqueduct_core::{Refusal, Sampling, TokenId};
 
-use self::ranked::Ranked;
+use self::ranked::{Prefix, Ranked};
 use self::weight::{largest, log_sum_exp};
 
 /// A drawn token with what was asked for about it.
@@ -96,12 +96,18 @@ fn best(logits: &[f32], count: usize) -> Vec<TokenId> {
 
 /// Walks the candidates in rank order until `u` of their probability is spent.
 fn draw(ranked: &Ranked<'_>, sampling: &Sampling, u: f64) -> TokenId {
-    let most = if sampling.top_k == 0 { usize::MAX } else { sampling.top_k as usize };
-    let candidates = ranked.prefix(|tokens, _| tokens >= most);
-    let mass = candidates.weight * f64::from(sampling.top_p);
-    let nucleus = ranked.prefix(|tokens, weight| weight >= mass || tokens >= candidates.tokens);
-    let spent = u * nucleus.weight;
-    ranked.prefix(|tokens, weight| weight > spent || tokens >= nucleus.tokens).last
+    let (mut count, mut mass) = ranked.all();
+    if sampling.top_k > 0 {
+        let most = count.min(sampling.top_k as usize);
+        Prefix { tokens: count, weight: mass, .. } = ranked.prefix(|tokens, _| tokens >= most);
+    }
+    if sampling.top_p < 1.0 {
+        let wanted = mass * f64::from(sampling.top_p);
+        let enough = |tokens, weight| weight >= wanted || tokens >= count;
+        Prefix { tokens: count, weight: mass, .. } = ranked.prefix(enough);
+    }
+    let spent = u * mass;
+    ranked.prefix(|tokens, weight| weight > spent || tokens >= count).last
 }
 
 /// A number in [0, 1) made from the seed and the index of the token alone: two rounds of the

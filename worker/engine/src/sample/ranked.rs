@@ -9,12 +9,15 @@ use super::weight::{BLOCK, exp};
 const PER_UNIT: f32 = 8.0;
 /// Beyond the last one, weights are 0.
 const BUCKETS: usize = 1024;
+/// Sums of a bucket that are kept apart while tokens are counted.
+const TURNS: usize = 4;
 
 /// All tokens by descending logit, ties to the smaller id, weighed by exp((z - max) / T).
 pub(super) struct Ranked<'a> {
     logits: &'a [f32],
     max: f32,
-    temperature: f32,
+    /// 1 / T.
+    sharpness: f32,
     buckets: Vec<Bucket>,
 }
 
@@ -38,20 +41,32 @@ pub(super) struct Prefix {
 impl<'a> Ranked<'a> {
     /// `max` is the largest of `logits`, `temperature` is above 0.
     pub(super) fn new(logits: &'a [f32], max: f32, temperature: f32) -> Self {
-        let mut buckets = vec![Bucket::default(); BUCKETS];
+        let sharpness = (1.0 / temperature).min(f32::MAX);
+        // Neighbours often share a bucket: in turns, so that no sum waits for the one before.
+        let mut turns = vec![[Bucket::default(); TURNS]; BUCKETS];
         for block in logits.chunks(BLOCK) {
-            let mut found = [(0, 0.0); BLOCK];
-            for (found, &z) in found.iter_mut().zip(block) {
-                let below = (max - z) / temperature;
-                *found = (bucket_of(below), exp(-below));
+            let (mut places, mut weights) = ([0; BLOCK], [0.0; BLOCK]);
+            for ((place, weight), &z) in places.iter_mut().zip(&mut weights).zip(block) {
+                let below = (max - z) * sharpness;
+                (*place, *weight) = (bucket_of(below), exp(-below));
             }
-            for &(idx, weight) in &found[..block.len()] {
-                let bucket = &mut buckets[idx as usize];
+            let found = places.iter().zip(&weights).take(block.len());
+            for (i, (&idx, &weight)) in found.enumerate() {
+                let bucket = &mut turns[idx as usize][i % TURNS];
                 bucket.tokens += 1;
                 bucket.weight += f64::from(weight);
             }
         }
-        Self { logits, max, temperature, buckets }
+        let buckets = turns.iter().map(|turns| Bucket {
+            tokens: turns.iter().map(|bucket| bucket.tokens).sum(),
+            weight: turns.iter().map(|bucket| bucket.weight).sum(),
+        });
+        Self { logits, max, sharpness, buckets: buckets.collect() }
+    }
+
+    /// How many tokens there are, and the sum of their weights.
+    pub(super) fn all(&self) -> (usize, f64) {
+        (self.logits.len(), self.buckets.iter().map(|bucket| bucket.weight).sum())
     }
 
     /// The fewest first tokens that are `enough`, told by number and weight; all if none are.
@@ -77,7 +92,7 @@ impl<'a> Ranked<'a> {
         let mut members = self.members(idx as i32);
         members.sort_unstable_by(super::by_rank(self.logits));
         for token in members {
-            let below = (self.max - self.logits[token as usize]) / self.temperature;
+            let below = (self.max - self.logits[token as usize]) * self.sharpness;
             prefix.tokens += 1;
             prefix.weight += f64::from(exp(-below));
             prefix.last = token;
@@ -94,7 +109,7 @@ impl<'a> Ranked<'a> {
         for (block_idx, block) in self.logits.chunks(BLOCK).enumerate() {
             let mut is_member = [false; BLOCK];
             for (is_member, &z) in is_member.iter_mut().zip(block) {
-                *is_member = bucket_of((self.max - z) / self.temperature) == idx;
+                *is_member = bucket_of((self.max - z) * self.sharpness) == idx;
             }
             if is_member.contains(&true) {
                 let first = block_idx * BLOCK;

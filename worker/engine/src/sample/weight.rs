@@ -46,26 +46,23 @@ pub(super) fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
 /// or +inf.
 pub(super) fn largest(logits: &[f32]) -> Option<f32> {
     const LANES: usize = 16;
-    let mut highest = [i32::MIN; LANES];
-    let mut broken = [false; LANES];
-    for block in logits.chunks(LANES) {
-        for ((highest, broken), &z) in highest.iter_mut().zip(&mut broken).zip(block) {
-            *highest = (*highest).max(flip(z.to_bits() as i32));
-            *broken |= z.is_nan() || z == f32::INFINITY;
+    let mut highest = [f32::NEG_INFINITY; LANES];
+    let mut usable = [true; LANES];
+    let mut see = |block: &[f32]| {
+        for ((highest, usable), &z) in highest.iter_mut().zip(&mut usable).zip(block) {
+            *highest = if z > *highest { z } else { *highest };
+            *usable &= z < f32::INFINITY;
         }
-    }
-    if broken.contains(&true) {
-        return None;
-    }
-    match highest.into_iter().max() {
-        Some(i32::MIN) | None => Some(f32::NEG_INFINITY),
-        Some(highest) => Some(f32::from_bits(flip(highest) as u32)),
-    }
-}
-
-/// Between the bits of floats and integers in the order of [`f32::total_cmp`].
-fn flip(bits: i32) -> i32 {
-    bits ^ ((bits >> 31) as u32 >> 1) as i32
+    };
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    blocks.iter().for_each(|block| see(block));
+    see(rest);
+    let highest = highest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    // Both zeros are equal to a comparison, and the positive one is the larger.
+    let positive = |z: &f32| z.to_bits() == 0;
+    let zero = || if logits.iter().any(positive) { 0.0 } else { -0.0 };
+    let highest = if highest == 0.0 { zero() } else { highest };
+    usable.iter().all(|&usable| usable).then_some(highest)
 }
 
 #[cfg(test)]
