@@ -5,6 +5,7 @@ mod argument;
 mod dots;
 mod fma;
 mod groups;
+mod huge;
 mod int8;
 mod pack;
 mod product;

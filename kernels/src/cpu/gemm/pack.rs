@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use super::huge::HugeArray;
 use super::int8::Int8Weight;
 use crate::backend::BackendError;
 use crate::cpu::simd::{LANES, Pair};
@@ -22,7 +23,7 @@ pub(super) struct Line(pub(super) [Pair; LANES]);
 /// A weight in panels of sixteen outputs, padded with zeros, in the dtype that it came in.
 pub(in crate::cpu) enum PackedWeight {
     /// `[outputs / 16, inputs, 16]`.
-    F32(Vec<[f32; LANES]>),
+    F32(HugeArray<[f32; LANES]>),
     /// `[outputs / 16, inputs / 2, 16, 2]`, inputs padded to whole tiles. One panel is a stack
     /// of AMX tiles (sixteen lines each), of operands of bf16 dot products (a line each), and
     /// of even and odd inputs for those that have neither.
@@ -33,7 +34,7 @@ pub(in crate::cpu) enum PackedWeight {
 
 /// See [`PackedWeight::Bf16`].
 pub(in crate::cpu) struct PairPanels {
-    lines: Vec<Line>,
+    lines: HugeArray<Line>,
     /// Lines of one panel.
     pairs: usize,
 }
@@ -47,9 +48,9 @@ pub(in crate::cpu) fn pack(crew: Crew, weight: &Matrix) -> PackedWeight {
     }
 }
 
-fn panels(crew: Crew, data: &[f32], inputs: usize) -> Vec<[f32; LANES]> {
+fn panels(crew: Crew, data: &[f32], inputs: usize) -> HugeArray<[f32; LANES]> {
     let panels = (data.len() / inputs.max(1)).div_ceil(LANES);
-    let mut packed = vec![[0.0; LANES]; panels * inputs];
+    let mut packed = HugeArray::<[f32; LANES]>::zeroed(panels * inputs);
     let from = data.chunks(LANES * inputs.max(1));
     let tasks = packed.chunks_mut(inputs.max(1)).zip(from).collect();
     crew.map(tasks, |(panel, rows): (&mut [[f32; LANES]], &[f32])| {
@@ -66,7 +67,7 @@ impl PairPanels {
     fn new(crew: Crew, data: &[bf16], inputs: usize) -> Self {
         let panels = (data.len() / inputs.max(1)).div_ceil(LANES);
         let pairs = inputs.next_multiple_of(TILE_INPUTS) / 2;
-        let mut lines = vec![Line::zeroed(); panels * pairs];
+        let mut lines = HugeArray::<Line>::zeroed(panels * pairs);
         let from = data.chunks(LANES * inputs.max(1));
         let tasks = lines.chunks_mut(pairs.max(1)).zip(from).collect();
         crew.map(tasks, |(panel, rows): (&mut [Line], &[bf16])| {
@@ -104,8 +105,8 @@ impl PackedWeight {
     /// Bytes of all panels.
     pub(in crate::cpu) fn bytes(&self) -> usize {
         match self {
-            Self::F32(data) => size_of_val(data.as_slice()),
-            Self::Bf16(panels) => size_of_val(panels.lines.as_slice()),
+            Self::F32(data) => size_of_val(&**data),
+            Self::Bf16(panels) => size_of_val(&*panels.lines),
             Self::Int8(weight) => weight.bytes(),
         }
     }

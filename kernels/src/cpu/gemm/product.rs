@@ -44,13 +44,16 @@ impl<F, O: Outcome> Product<'_, F, O> {
         F: Factors<S>,
     {
         let inputs = self.factors.inputs();
-        let sums = self.outcome.rows().len() * self.outcome.slots();
-        if inputs > F::INPUTS && self.partial.len() < sums {
+        let (rows, slots) = (self.outcome.rows().len(), self.outcome.slots());
+        // Few rows read a panel once: it streams through without a stop.
+        let block = if rows <= F::ROWS { inputs } else { F::INPUTS };
+        let sums = rows * slots;
+        if inputs > block && self.partial.len() < sums {
             self.partial.resize(sums, [0.0; LANES]);
         }
         let mut first = 0;
         loop {
-            let last = inputs.min(first + F::INPUTS);
+            let last = inputs.min(first + block);
             self.sweep(simd, first..last);
             if last == inputs {
                 return self.outcome.is_finite();
