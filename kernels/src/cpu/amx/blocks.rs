@@ -33,9 +33,6 @@ use std::arch::asm;
 
 use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 
-/// Bytes of a whole tile.
-const TILE: usize = TILE_ROWS * TILE_BYTES;
-
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
 ///
 /// K is counted in steps of 64 bytes of A's rows: 32 bf16 or 64 integers of eight bits.
@@ -307,6 +304,9 @@ mod tests {
     use half::bf16;
 
     use super::*;
+
+    /// Bytes of a whole tile.
+    const TILE: usize = TILE_ROWS * TILE_BYTES;
 
     /// Numbers that look random.
     struct Noise(u64);

@@ -5,7 +5,6 @@
 //! tiles when they start and release them when they end: a configured thread costs the system
 //! 8 KiB to save at every switch, and keeps some processors from sleeping deeply.
 
-#[allow(dead_code)] // until products of bf16 use them
 mod blocks;
 mod config;
 #[cfg(all(feature = "amx-emulator", target_os = "linux"))]
