@@ -74,7 +74,7 @@ impl Cpu {
     /// What multiplies in attention over such keys and values.
     pub fn attention_path(&self, factors: Factors) -> Path {
         let isa = match factors {
-            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => IsaLevel::Avx512Bf16,
+            Factors::Bf16 if self.isa() >= IsaLevel::Avx512Bf16 => self.isa(),
             _ => self.vectors(),
         };
         Path { isa, factors }

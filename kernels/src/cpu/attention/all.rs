@@ -2,6 +2,7 @@
 //! their p of all keys is still at hand.
 
 use super::few;
+use super::lines::Lines;
 use super::masses::{Partial, Voters, segments, total};
 use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
@@ -100,8 +101,8 @@ impl Work for All<'_> {
         let simd = products.simd();
         let mut sides = [Side::default(), Side::default()];
         let mut spent = keys.each_ref().map(|keys| match row_weights {
-            Some(_) => vec![[0.0; LANES]; keys.len()],
-            None => Vec::new(),
+            Some(_) => Lines::zeros(keys.len()),
+            None => Lines::default(),
         });
         for tile in rows.tiles() {
             let voters = row_weights.and_then(|weights| Voters::new(&tile, weights));
@@ -135,9 +136,9 @@ struct Side {
     /// `[panels, 16]`.
     l: Vec<Lanes>,
     /// `[head_dim, panels, 16]`.
-    o: Vec<Lanes>,
+    o: Lines<f32>,
     /// Per tile of keys: `[keys, panels, 16]`, one behind the other, or only the last one's.
-    p: Vec<Lanes>,
+    p: Lines<f32>,
     /// The tiles of keys whose p was kept, with m as it was then.
     kept: Vec<(Span, Vec<Lanes>)>,
 }
@@ -147,13 +148,12 @@ impl Side {
     fn fill<P: Products>(&mut self, products: &mut P, mut pass: Pass<'_>, keep: bool) {
         let panels = pass.panels();
         self.kept.clear();
-        self.o.clear();
-        self.o.resize(products.head_dim() * panels, [0.0; LANES]);
+        self.o.reset(products.head_dim() * panels);
         let mut used = 0;
         for (first, last) in pass.spans(products) {
             let size = (last - first) * panels;
             if self.p.len() < used + size {
-                self.p.resize(used + size, [0.0; LANES]);
+                self.p.resize(used + size);
             }
             let p = &mut self.p[used..used + size];
             pass.soften(products, (first, last), p, keep);
@@ -197,7 +197,7 @@ impl Side {
             }
             let (ma, mb, l) = (simd.load(ma), simd.load(mb), simd.load(&l));
             let (sa, sb) = (simd.load(&scales[0]), simd.load(&scales[1]));
-            let columns = self.o.iter_mut().zip(&own.o).skip(panel).step_by(panels);
+            let columns = self.o.iter_mut().zip(own.o.iter()).skip(panel).step_by(panels);
             for (oa, ob) in columns {
                 let (a, b) = (simd.load(oa), simd.load(ob));
                 let o = none.below(mb, none.below(ma, a * sa + b * sb, b), a);
@@ -223,7 +223,7 @@ impl Side {
     /// Adds what the rows spend to `spent`, `[keys, 16]`.
     #[inline(always)]
     fn spend<S: Simd>(&self, simd: S, voters: &Voters, spent: &mut [Lanes]) {
-        let mut rest = self.p.as_slice();
+        let mut rest = &self.p[..];
         for ((first, last), m) in &self.kept {
             let (p, behind) = rest.split_at((last - first) * m.len());
             voters.spend(simd, m, p, &mut spent[*first..*last]);

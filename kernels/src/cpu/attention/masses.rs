@@ -4,6 +4,7 @@
 //! segments are cut alike on any number of threads, and added in ascending order.
 
 use super::few;
+use super::lines::Lines;
 use super::pass::Pass;
 use super::products::{Path, Products, Work};
 use super::rows::{Lanes, RowTile, tile_tokens};
@@ -99,14 +100,14 @@ impl Work for Weigh<'_> {
     #[inline(always)]
     fn run<P: Products>(self, mut products: P) -> Partial {
         let Self { queries, rows, keys, lse, row_weights } = self;
-        let mut spent = vec![[0.0; LANES]; keys.len()];
-        let mut p = Vec::new();
+        let mut spent = Lines::zeros(keys.len());
+        let mut p = Lines::default();
         for rows in rows.tiles() {
             let Some(mut voters) = Voters::new(&rows, row_weights) else { continue };
             voters.settle(rows.lanes(f32::INFINITY, |head, t| lse[head * queries.q.tokens + t]));
             products.take(queries, &rows, keys.dtype());
             let mut pass = Pass::new(queries, &rows, keys);
-            p.resize(P::KEYS * rows.panels(), [0.0; LANES]);
+            p.resize(P::KEYS * rows.panels());
             for (first, last) in pass.spans(&products) {
                 let p = &mut p[..(last - first) * rows.panels()];
                 pass.soften(&mut products, (first, last), p, true);

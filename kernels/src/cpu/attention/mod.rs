@@ -2,6 +2,8 @@
 
 mod all;
 mod few;
+mod layouts;
+mod lines;
 mod masses;
 mod pass;
 mod products;
@@ -10,6 +12,7 @@ mod sight;
 mod stored;
 
 pub(super) use self::all::{attend_all, fits_one_pass};
+use self::lines::Lines;
 pub(super) use self::masses::weigh;
 use self::pass::Pass;
 use self::products::{Path, Products, Work};
@@ -100,8 +103,8 @@ impl Work for Attend<'_> {
         let panels = rows.panels();
         products.take(queries, &rows, keys.dtype());
         let mut pass = Pass::new(queries, &rows, keys);
-        let mut o = vec![[0.0; LANES]; queries.q.head_dim * panels];
-        let mut p = vec![[0.0; LANES]; P::KEYS * panels];
+        let mut o = Lines::zeros(queries.q.head_dim * panels);
+        let mut p = Lines::zeros(P::KEYS * panels);
         for (first, last) in pass.spans(&products) {
             let p = &mut p[..(last - first) * panels];
             pass.soften(&mut products, (first, last), p, false);

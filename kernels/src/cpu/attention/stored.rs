@@ -4,14 +4,13 @@ use std::borrow::Cow;
 
 use half::bf16;
 
+use super::layouts::{self, PairLanes};
+use super::lines::Lines;
 use crate::cells::HeadRows;
-use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::cpu::simd::{LANES, Pair, Simd, Vector};
 use crate::cpu::threads::Crew;
 use crate::memory::Keys;
-use crate::tensor::{KvData, KvDtype, KvHeads};
-
-/// Keys of a task that lays values out anew; even.
-const CUT: usize = 256;
+use crate::tensor::{KvData, KvDtype};
 
 /// What products ask of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,33 +19,55 @@ pub(super) enum Form {
     Plain,
     /// bf16: rows of keys in pairs, values of two keys side by side.
     Pairs,
+    /// bf16: blocks of 32 keys and transposed values, both cut into steps of 32 elements.
+    Tiles,
 }
 
 /// Keys in order of position; in a form that was asked for.
 pub(super) struct Stored<'a> {
     keys: Cow<'a, Keys>,
-    /// `[G, N, D rounded up to pairs]`; `None` where the keys themselves are that.
-    k: Option<Vec<bf16>>,
-    /// `[G, N / 2, D, 2]`, the last one zero where N is odd; empty unless asked for.
-    v: Vec<bf16>,
+    laid: Laid,
+}
+
+/// What is laid out besides the keys themselves; values only where they are asked for.
+enum Laid {
+    Plain,
+    Pairs {
+        /// `[G, N, D + 1]` where D is odd; else the keys themselves will do.
+        k: Option<Vec<bf16>>,
+        /// `[G, N / 2, D, 2]`, the last one zero where N is odd.
+        v: Vec<bf16>,
+    },
+    Tiles {
+        /// `[G, N / 32, D / 32, 32, 16]` pairs: a line is 32 elements of D of one key.
+        k: Lines<Pair>,
+        /// `[G, N / 32, D, 16]` pairs: a line is one element of 32 keys' values.
+        v: Lines<Pair>,
+    },
 }
 
 impl<'a> Stored<'a> {
     /// `keys` in `form`; values too where `with_values`.
     pub(super) fn new(form: Form, crew: Crew, keys: &'a Keys, with_values: bool) -> Self {
         let keys = keys.in_order();
-        let (mut k, mut v) = (None, Vec::new());
-        if let (Form::Pairs, KvData::Bf16(keys_data), KvData::Bf16(values)) =
-            (form, &keys.k.data, &keys.v.data)
-        {
-            if !keys.k.head_dim.is_multiple_of(2) {
-                k = Some(padded(keys_data, keys.k.head_dim));
+        let laid = match (form, &keys.k.data, &keys.v.data) {
+            (Form::Pairs, KvData::Bf16(k), KvData::Bf16(v)) => {
+                let width = keys.k.head_dim;
+                Laid::Pairs {
+                    k: (!width.is_multiple_of(2)).then(|| layouts::padded(k, width)),
+                    v: if with_values { layouts::paired(crew, &keys.v, v) } else { Vec::new() },
+                }
             }
-            if with_values {
-                v = paired(crew, &keys.v, values);
+            (Form::Tiles, KvData::Bf16(k), KvData::Bf16(v)) => {
+                let cut = |v| layouts::transposed(crew, &keys.v, v);
+                Laid::Tiles {
+                    k: layouts::cut(crew, &keys.k, k),
+                    v: if with_values { cut(v) } else { Lines::default() },
+                }
             }
-        }
-        Self { keys, k, v }
+            _ => Laid::Plain,
+        };
+        Self { keys, laid }
     }
 
     /// Number of keys of each KV head.
@@ -77,49 +98,40 @@ impl<'a> Stored<'a> {
     /// Keys of KV head `g` in whole pairs, and elements from one to the next.
     pub(super) fn padded_k(&self, g: usize) -> (&[bf16], usize) {
         let width = self.keys.k.head_dim.next_multiple_of(2);
-        let data = match (&self.k, &self.keys.k.data) {
-            (Some(k), _) => k,
-            (None, KvData::Bf16(k)) => k,
-            (None, KvData::F32(_)) => return (&[], width),
+        let data = match (&self.laid, &self.keys.k.data) {
+            (Laid::Pairs { k: Some(k), .. }, _) => k,
+            (Laid::Pairs { .. }, KvData::Bf16(k)) => k,
+            _ => unreachable!("keys were not laid out in pairs"),
         };
         (&data[g * self.len() * width..][..self.len() * width], width)
     }
 
     /// Values of KV head `g`, `[N / 2, D, 2]`.
     pub(super) fn paired_v(&self, g: usize) -> &[bf16] {
-        let size = self.len().div_ceil(2) * 2 * self.keys.v.head_dim;
-        &self.v[g * size..(g + 1) * size]
+        let Laid::Pairs { v, .. } = &self.laid else {
+            unreachable!("values were not laid out in pairs");
+        };
+        let size = v.len() / self.keys.kv_heads();
+        &v[g * size..(g + 1) * size]
     }
-}
 
-/// Rows of an odd `width` with a zero behind each.
-fn padded(rows: &[bf16], width: usize) -> Vec<bf16> {
-    rows.chunks_exact(width).flat_map(|row| row.iter().copied().chain([bf16::ZERO])).collect()
-}
+    /// Keys of KV head `g`, `[N / 32, D / 32, 32, 16]` pairs.
+    pub(super) fn tiled_k(&self, g: usize) -> &[PairLanes] {
+        let Laid::Tiles { k, .. } = &self.laid else {
+            unreachable!("keys were not laid out in tiles");
+        };
+        let size = k.len() / self.keys.kv_heads();
+        &k[g * size..(g + 1) * size]
+    }
 
-/// The values of every two keys side by side, by all threads.
-fn paired(crew: Crew, heads: &KvHeads, values: &[bf16]) -> Vec<bf16> {
-    let KvHeads { tokens, head_dim, .. } = *heads;
-    let size = tokens.next_multiple_of(2) * head_dim;
-    let mut pairs = vec![bf16::ZERO; heads.kv_heads * size];
-    let tasks = pairs
-        .chunks_mut(size.max(1))
-        .zip(values.chunks((tokens * head_dim).max(1)))
-        .flat_map(|(to, from)| to.chunks_mut(CUT * head_dim).zip(from.chunks(CUT * head_dim)))
-        .collect();
-    crew.map(tasks, |(to, from): (&mut [bf16], &[bf16])| {
-        for (to, from) in to.chunks_mut(2 * head_dim).zip(from.chunks(2 * head_dim)) {
-            let (to, _) = to.as_chunks_mut::<2>();
-            let (even, odd) = from.split_at(head_dim);
-            if odd.is_empty() {
-                to.iter_mut().zip(even).for_each(|(to, &even)| *to = [even, bf16::ZERO]);
-            } else {
-                let both = even.iter().zip(odd);
-                to.iter_mut().zip(both).for_each(|(to, (&even, &odd))| *to = [even, odd]);
-            }
-        }
-    });
-    pairs
+    /// Values of KV head `g`, `[N / 32, D, 16]` pairs.
+    pub(super) fn tiled_v(&self, g: usize) -> &[PairLanes] {
+        let Laid::Tiles { v, .. } = &self.laid else {
+            unreachable!("values were not laid out in tiles");
+        };
+        let size = v.len() / self.keys.kv_heads();
+        &v[g * size..(g + 1) * size]
+    }
 }
 
 /// Widens tiles of stored keys or values into order; f32 that is in order is passed through.

@@ -4,6 +4,8 @@ use half::bf16;
 
 use super::{Products, Work};
 use crate::backend::Queries;
+use crate::cpu::attention::layouts::PairLanes;
+use crate::cpu::attention::lines::Lines;
 use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::Stored;
 use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
@@ -21,9 +23,6 @@ impl<W: Work> DotsKernel for OnDots<W> {
     }
 }
 
-/// Sixteen rows' pairs.
-type PairLanes = [Pair; LANES];
-
 /// No pair.
 const NOTHING: PairLanes = [[bf16::ZERO; 2]; LANES];
 
@@ -37,14 +36,14 @@ pub(super) struct Dotted {
     g: usize,
     panels: usize,
     /// `[panels, head_dim / 2, 16]`; lanes without a row are zero.
-    q: Vec<PairLanes>,
+    q: Lines<Pair>,
     /// `[panels, KEYS / 2, 16]`.
-    p: Vec<PairLanes>,
+    p: Lines<Pair>,
 }
 
 impl Dotted {
     fn new(simd: Avx512, dots: Dots) -> Self {
-        Self { simd, dots, head_dim: 0, g: 0, panels: 0, q: Vec::new(), p: Vec::new() }
+        Self { simd, dots, head_dim: 0, g: 0, panels: 0, q: Lines::default(), p: Lines::default() }
     }
 }
 
@@ -67,7 +66,7 @@ impl Products for Dotted {
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
         (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
         pair_queries(self.simd, queries, rows, self.head_dim.div_ceil(2), &mut self.q);
-        self.p.resize(self.panels * Self::KEYS / 2, NOTHING);
+        self.p.resize(self.panels * Self::KEYS / 2);
     }
 
     #[inline(always)]
@@ -116,15 +115,14 @@ impl Products for Dotted {
 /// The rows' queries rounded to bf16, `[panels, pairs, 16]`, zero behind D and in lanes
 /// without a row.
 #[inline(always)]
-fn pair_queries(
+pub(super) fn pair_queries(
     simd: Avx512,
     queries: &Queries<'_>,
     rows: &RowTile,
     pairs: usize,
-    to: &mut Vec<PairLanes>,
+    to: &mut Lines<Pair>,
 ) {
-    to.clear();
-    to.resize(rows.panels() * pairs, NOTHING);
+    to.reset(rows.panels() * pairs);
     let mut rounded = vec![bf16::ZERO; LANES * 2 * pairs];
     for (panel, to) in to.chunks_exact_mut(pairs).enumerate() {
         let count = (rows.len() - panel * LANES).min(LANES);

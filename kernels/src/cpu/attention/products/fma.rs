@@ -4,6 +4,7 @@ use half::bf16;
 
 use super::Products;
 use crate::backend::Queries;
+use crate::cpu::attention::lines::Lines;
 use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::{Stored, Widener};
 use crate::cpu::simd::{LANES, Simd, Vector};
@@ -19,13 +20,13 @@ pub(super) struct Fma<S> {
     g: usize,
     panels: usize,
     /// `[panels, head_dim, 16]`; lanes without a row are zero.
-    q: Vec<Lanes>,
+    q: Lines<f32>,
     wide: Widener,
 }
 
 impl<S> Fma<S> {
     pub(super) fn new(simd: S) -> Self {
-        Self { simd, head_dim: 0, g: 0, panels: 0, q: Vec::new(), wide: Widener::default() }
+        Self { simd, head_dim: 0, g: 0, panels: 0, q: Lines::default(), wide: Widener::default() }
     }
 }
 
@@ -48,8 +49,7 @@ impl<S: Simd> Products for Fma<S> {
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype) {
         let head_dim = queries.q.head_dim;
         (self.head_dim, self.g, self.panels) = (head_dim, rows.g, rows.panels());
-        self.q.clear();
-        self.q.resize(self.panels * head_dim, [0.0; LANES]);
+        self.q.reset(self.panels * head_dim);
         for row in 0..rows.len() {
             let (head, t) = rows.origin(row);
             let panel = &mut self.q[row / LANES * head_dim..][..head_dim];

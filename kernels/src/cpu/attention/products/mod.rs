@@ -3,6 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 mod dots;
 mod fma;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use super::rows::{Lanes, RowTile};
 use super::stored::{Form, Stored};
@@ -66,12 +68,17 @@ pub(super) enum Path {
     /// Dot products of pairs of bf16.
     #[cfg(target_arch = "x86_64")]
     Dots,
+    /// Tiles of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
 }
 
 impl Path {
     /// The fastest.
     pub(super) fn of(isa: Isa, dtype: KvDtype) -> Self {
         match dtype {
+            #[cfg(target_arch = "x86_64")]
+            KvDtype::Bf16 if isa.level() >= IsaLevel::Amx => Self::Tiles,
             #[cfg(target_arch = "x86_64")]
             KvDtype::Bf16 if isa.level() >= IsaLevel::Avx512Bf16 => Self::Dots,
             _ => Self::Fma,
@@ -84,6 +91,8 @@ impl Path {
             Self::Fma => Form::Plain,
             #[cfg(target_arch = "x86_64")]
             Self::Dots => Form::Pairs,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => Form::Tiles,
         }
     }
 
@@ -95,6 +104,11 @@ impl Path {
             Self::Dots => match isa.run_dots(dots::OnDots(work)) {
                 Ok(out) => out,
                 Err(dots::OnDots(work)) => isa.run(OnFma(work)),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => match isa.run_dots(tiles::OnTiles(work)) {
+                Ok(out) => out,
+                Err(tiles::OnTiles(work)) => isa.run(OnFma(work)),
             },
         }
     }

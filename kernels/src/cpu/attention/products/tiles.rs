@@ -1,0 +1,184 @@
+//! Products by tiles of bf16 (AMX).
+//!
+//! Keys and transposed values come in blocks of 32 rows cut into steps of 64 bytes, as `amx`
+//! wants its left factors; queries and p in panels of pairs, of which a step is 1 KiB. Dots go
+//! straight to where the softmax reads them, o is added to where it lies.
+
+use half::bf16;
+
+use super::dots::pair_queries;
+use super::{Products, Work};
+use crate::backend::Queries;
+use crate::cpu::amx::{BLOCK_ROWS, Block, Tiles};
+use crate::cpu::attention::layouts::{PairLanes, STEP};
+use crate::cpu::attention::lines::Lines;
+use crate::cpu::attention::rows::{Lanes, RowTile};
+use crate::cpu::attention::stored::Stored;
+use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
+use crate::cpu::simd::{LANES, Pair, Simd, Vector};
+use crate::tensor::KvDtype;
+
+/// Bytes of a step of a row.
+const LINE_BYTES: usize = 64;
+
+pub(super) struct OnTiles<W>(pub(super) W);
+
+impl<W: Work> DotsKernel for OnTiles<W> {
+    type Out = W::Out;
+
+    #[inline(always)]
+    fn run(self, simd: Avx512, dots: Dots) -> W::Out {
+        self.0.run(Tiled {
+            simd,
+            dots,
+            tiles: Tiles::new(BLOCK_ROWS),
+            head_dim: 0,
+            g: 0,
+            panels: 0,
+            q: Lines::default(),
+            p: Lines::default(),
+        })
+    }
+}
+
+/// Tiles beside tiles.
+struct Tiled {
+    simd: Avx512,
+    dots: Dots,
+    tiles: Tiles,
+    /// D.
+    head_dim: usize,
+    /// KV head.
+    g: usize,
+    panels: usize,
+    /// `[panels, D / 32, 16, 16]` pairs; lanes without a row are zero.
+    q: Lines<Pair>,
+    /// `[panels, KEYS / 32, 16, 16]` pairs.
+    p: Lines<Pair>,
+}
+
+impl Products for Tiled {
+    type Simd = Avx512;
+    /// o is loaded and stored once for so many.
+    const KEYS: usize = 256;
+    const IN_PLACE: bool = false;
+
+    #[inline(always)]
+    fn simd(&self) -> Avx512 {
+        self.simd
+    }
+
+    #[inline(always)]
+    fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    #[inline(always)]
+    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
+        (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
+        let pairs = self.head_dim.next_multiple_of(STEP) / 2;
+        pair_queries(self.simd, queries, rows, pairs, &mut self.q);
+        self.p.resize(self.panels * Self::KEYS / 2);
+    }
+
+    #[inline(always)]
+    fn dots(&mut self, keys: &Stored<'_>, (first, last): (usize, usize), out: &mut [Lanes]) {
+        let steps = self.head_dim.div_ceil(STEP);
+        let left = &keys.tiled_k(self.g)[first * steps..];
+        let product = Product {
+            left,
+            block: BLOCK_ROWS * steps,
+            step: BLOCK_ROWS,
+            right: &self.q,
+            stride: steps * LANES,
+            steps,
+            panels: self.panels,
+            accumulate: false,
+        };
+        product.compute(&mut self.tiles, last - first, out);
+    }
+
+    #[inline(always)]
+    fn put(&mut self, panel: usize, pair: usize, [even, odd]: [<Avx512 as Simd>::V; 2]) {
+        self.dots.pair(even, odd, &mut self.p[panel * (Self::KEYS / 2) + pair]);
+    }
+
+    #[inline(always)]
+    fn values(
+        &mut self,
+        keys: &Stored<'_>,
+        (first, last): (usize, usize),
+        _p: &[Lanes],
+        fade: &[Lanes],
+        o: &mut [Lanes],
+    ) {
+        let (pairs, steps) = ((last - first).div_ceil(2), (last - first).div_ceil(STEP));
+        for panel in self.p.chunks_exact_mut(Self::KEYS / 2) {
+            panel[pairs..steps * LANES].fill([[bf16::ZERO; 2]; LANES]);
+        }
+        for o in o.chunks_exact_mut(self.panels) {
+            for (o, fade) in o.iter_mut().zip(fade) {
+                (self.simd.load(o) * self.simd.load(fade)).store(o);
+            }
+        }
+        let product = Product {
+            left: &keys.tiled_v(self.g)[first / STEP * self.head_dim..],
+            block: BLOCK_ROWS,
+            step: self.head_dim,
+            right: &self.p,
+            stride: Self::KEYS / 2,
+            steps,
+            panels: self.panels,
+            accumulate: true,
+        };
+        product.compute(&mut self.tiles, self.head_dim, o);
+    }
+}
+
+/// C (`[rows, panels, 16]`) = A B, or C + A B.
+struct Product<'a> {
+    /// Lines of A: those of a block of rows and a step are neighbours.
+    left: &'a [PairLanes],
+    /// Lines from a block of rows to the next.
+    block: usize,
+    /// Lines from a step to the next.
+    step: usize,
+    /// `[panels, stride, 16]`, of which `16 * steps` are used.
+    right: &'a [PairLanes],
+    stride: usize,
+    steps: usize,
+    panels: usize,
+    accumulate: bool,
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn compute(&self, tiles: &mut Tiles, rows: usize, c: &mut [Lanes]) {
+        let Self { left, block, step, right, stride, steps, panels, accumulate } = *self;
+        assert!(rows > 0 && steps > 0 && panels > 0 && c.len() >= rows * panels);
+        assert!((panels - 1) * stride + steps * LANES <= right.len());
+        let (blocks, rest) = ((rows - 1) / BLOCK_ROWS, (rows - 1) % BLOCK_ROWS + 1);
+        assert!(blocks * block + rest + (steps - 1) * step <= left.len());
+        for panel in (0..panels).step_by(2) {
+            let b = right.as_ptr().wrapping_add(panel * stride);
+            let next = b.wrapping_add(if panel + 1 < panels { stride } else { 0 });
+            for row in (0..rows).step_by(BLOCK_ROWS) {
+                tiles.set_rows(BLOCK_ROWS.min(rows - row));
+                let block = Block {
+                    a: left.as_ptr().wrapping_add(row / BLOCK_ROWS * block).cast(),
+                    a_stride: LINE_BYTES,
+                    a_step: step * LINE_BYTES,
+                    b: [b, next, b, b].map(<*const PairLanes>::cast),
+                    panels: 2.min(panels - panel),
+                    steps,
+                    c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
+                    c_stride: panels * LINE_BYTES,
+                    accumulate,
+                };
+                // SAFETY: A has the lines of every row and step, B those of every panel, as
+                // asserted; C's rows and panels are within `c`, which is borrowed alone.
+                unsafe { tiles.bf16(&block) };
+            }
+        }
+    }
+}
