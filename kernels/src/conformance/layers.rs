@@ -6,10 +6,11 @@ use half::bf16;
 
 use crate::backend::{Backend, Qkv};
 use crate::compare::{Tolerance, identical};
+use crate::int8::Int8Rows;
 use crate::tensor::{KvDtype, Rows};
 use crate::weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
 
-use super::near::{Near, close_to, dot, given, normed, rotated, sum, swiglu};
+use super::near::{Near, close_to, dot, given, normed, quantised, rotated, sum, swiglu};
 use super::scene::Random;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
@@ -24,10 +25,10 @@ impl Plain {
     fn new(random: &mut Random, (outputs, inputs): (usize, usize), look: Look) -> Self {
         let size = 1.0 / (inputs as f32).sqrt();
         let values: Vec<f32> = (0..outputs * inputs).map(|_| size * random.normal()).collect();
-        let data = if look.bf16 {
-            MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect())
-        } else {
-            MatrixData::F32(values)
+        let data = match look.held {
+            Held::F32 => MatrixData::F32(values),
+            Held::Bf16 => MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+            Held::Int8 => MatrixData::Int8(Int8Rows::from_f32(&values, inputs)),
         };
         let bias = look.bias.then(|| random.normals(outputs));
         Self { matrix: Matrix { outputs, inputs, data }, bias }
@@ -51,23 +52,38 @@ impl Plain {
     }
 
     fn apply(&self, x: &[Near]) -> Vec<Near> {
-        let is_bf16 = matches!(self.matrix.data, MatrixData::Bf16(_));
-        let x: Vec<Near> = x.iter().map(|x| if is_bf16 { x.rounded() } else { *x }).collect();
+        let x: Vec<Near> = match &self.matrix.data {
+            MatrixData::F32(_) => x.to_vec(),
+            MatrixData::Bf16(_) => x.iter().map(|x| x.rounded()).collect(),
+            MatrixData::Int8(_) => quantised(x),
+        };
         let bias = |o: usize| self.bias.as_ref().map_or(0.0, |bias| bias[o].into());
         (0..self.matrix.outputs).map(|o| dot(&x, &self.row(o), bias(o))).collect()
     }
 }
 
+/// What a weight is held as.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Held {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl Held {
+    const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+}
+
 /// What varies between weights.
 #[derive(Debug, Clone, Copy)]
 struct Look {
-    bf16: bool,
+    held: Held,
     bias: bool,
     qk_norm: bool,
     kv: KvDtype,
 }
 
-const PLAIN: Look = Look { bf16: false, bias: false, qk_norm: false, kv: KvDtype::F32 };
+const PLAIN: Look = Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32 };
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
@@ -83,7 +99,7 @@ pub(super) struct PlainLayer {
 impl PlainLayer {
     /// The layer that checks across backends share.
     pub(super) fn shared() -> Self {
-        Self::new(Look { bf16: true, bias: true, qk_norm: true, kv: KvDtype::Bf16 })
+        Self::new(Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16 })
     }
 
     pub(super) fn width(&self) -> usize {
@@ -171,14 +187,14 @@ fn widened(row: &[f32]) -> Vec<f64> {
     row.iter().map(|&x| x.into()).collect()
 }
 
-/// x Wᵀ + bias for every size around a tile, f32 and bf16 weights.
+/// x Wᵀ + bias for every size around a tile, whatever the weights are held as.
 pub fn linear_matches_f64(backend: &dyn Backend) {
     let mut random = Random::new(5);
     let outputs_and_inputs =
         [(1, 1), (5, 8), (16, 40), (48, 65), (130, 256), (33, 1000), (300, 17)];
     for shape in outputs_and_inputs {
-        for (bf16, bias) in [(false, false), (false, true), (true, false), (true, true)] {
-            let plain = Plain::new(&mut random, shape, Look { bf16, bias, ..PLAIN });
+        for (held, bias) in Held::ALL.into_iter().flat_map(|held| [(held, false), (held, true)]) {
+            let plain = Plain::new(&mut random, shape, Look { held, bias, ..PLAIN });
             let packed = plain.pack(backend);
             for count in [0, 1, 2, 3, 7, 16, 33] {
                 let x = rows(9, count, shape.1);
@@ -186,7 +202,7 @@ pub fn linear_matches_f64(backend: &dyn Backend) {
                 assert_eq!((y.rows(), y.cols()), (count, shape.0));
                 let want: Vec<Near> =
                     (0..count).flat_map(|i| plain.apply(&given(x.row(i)))).collect();
-                let name = format!("{count} rows through {packed:?}, bf16 {bf16}");
+                let name = format!("{count} rows through {packed:?}, {held:?}");
                 assert!(want.iter().all(|want| want.slack == 0.0), "{name}: nothing is uncertain");
                 close_to(&name, y.data(), &want, SUMS).unwrap();
             }
@@ -213,8 +229,8 @@ pub fn norm_matches_f64(backend: &dyn Backend) {
 
 /// Rows of the table, first and last and repeated, with no arithmetic.
 pub fn embed_widens_exactly(backend: &dyn Backend) {
-    for bf16 in [false, true] {
-        let table = Plain::new(&mut Random::new(6), (37, 20), Look { bf16, ..PLAIN });
+    for held in Held::ALL {
+        let table = Plain::new(&mut Random::new(6), (37, 20), Look { held, ..PLAIN });
         let tokens = [0, 36, 5, 5, 17];
         let x = backend.embed(&table.pack(backend), &tokens).expect("fits");
         let want: Vec<f32> =
@@ -229,8 +245,10 @@ pub fn project_matches_f64(backend: &dyn Backend) {
     for (bias, qk_norm) in [(false, false), (true, false), (false, true), (true, true)] {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
             for start in [0, 65_536] {
-                let layer = PlainLayer::new(Look { bf16: true, bias, qk_norm, kv });
-                check_project(backend, &layer, start);
+                for held in [Held::Bf16, Held::Int8] {
+                    let layer = PlainLayer::new(Look { held, bias, qk_norm, kv });
+                    check_project(backend, &layer, start);
+                }
             }
         }
     }
@@ -268,8 +286,8 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
 
 /// Output projection, residual, norm, SwiGLU, residual.
 pub fn finish_matches_f64(backend: &dyn Backend) {
-    for bf16 in [false, true] {
-        let layer = PlainLayer::new(Look { bf16, ..PLAIN });
+    for held in Held::ALL {
+        let layer = PlainLayer::new(Look { held, ..PLAIN });
         let packed = layer.pack(backend);
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
@@ -284,8 +302,8 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
 
 /// The bits of a row are the same alone, in any company and at any place.
 pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
-    for bf16 in [false, true] {
-        check_rows_alone(backend, Look { bf16, bias: true, qk_norm: true, ..PLAIN });
+    for held in Held::ALL {
+        check_rows_alone(backend, Look { held, bias: true, qk_norm: true, ..PLAIN });
     }
 }
 

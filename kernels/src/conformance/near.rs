@@ -1,4 +1,5 @@
-//! Values that are known up to how a rounding to bf16 inside a computation turned out.
+//! Values that are known up to how a rounding inside a computation turned out: to bf16, or to
+//! integers of a group.
 //!
 //! Where an argument is *given*, every backend rounds the same number and an oracle rounds it
 //! too: nothing is uncertain. Where it was *computed* (a norm, SwiGLU), a backend's f32 is off
@@ -9,6 +10,7 @@
 use half::bf16;
 
 use crate::compare::{Mismatch, Tolerance, close};
+use crate::int8::{GROUP, Int8Rows};
 
 /// A value and what it may be off.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +18,7 @@ pub(super) struct Near {
     pub(super) value: f64,
     /// By roundings that may turn out either way.
     pub(super) slack: f64,
-    /// By the f32 arithmetic that computed it; matters only where it is rounded to bf16.
+    /// By the f32 arithmetic that computed it; matters only where it is rounded.
     noise: f64,
 }
 
@@ -48,6 +50,27 @@ impl Near {
     fn nearest(self, seen: f32) -> f64 {
         f64::from(seen).max(self.value - self.slack).min(self.value + self.slack)
     }
+}
+
+/// A row as integers in groups, multiplied out; either way where that is uncertain.
+pub(super) fn quantised(row: &[Near]) -> Vec<Near> {
+    let values: Vec<f32> = row.iter().map(|x| x.value as f32).collect();
+    let integers = Int8Rows::from_f32(&values, row.len());
+    let scales = integers.scales.iter().flat_map(|&scale| [f64::from(scale); GROUP]);
+    let groups = row.chunks(GROUP).flat_map(|group| {
+        // How far the scale may be off, and how much of that lies in earlier roundings.
+        let most = |f: fn(&Near) -> f64| group.iter().map(f).fold(0.0, f64::max) / 127.0;
+        group.iter().map(move |x| (x, most(|x| x.slack + x.noise), most(|x| x.slack)))
+    });
+    let one = |(((x, scale_off, scale_slack), scale), &q): (((&Near, f64, f64), f64), &i8)| {
+        let (q, value) = (f64::from(q), f64::from(q) * scale);
+        let off = (x.slack + x.noise + q.abs() * scale_off) / scale.max(f64::MIN_POSITIVE);
+        let ratio = x.value / scale.max(f64::MIN_POSITIVE);
+        let ends = [ratio - off, ratio + off].map(|end| (end.round_ties_even() - q).abs());
+        let steps = if off == 0.0 { 0.0 } else { ends[0].max(ends[1]) };
+        Near { value, slack: steps * scale + q.abs() * scale_slack, noise: 0.0 }
+    };
+    groups.zip(scales).zip(&integers.q).map(one).collect()
 }
 
 /// As given to every backend.
@@ -133,6 +156,19 @@ mod tests {
         check(Near::computed(1.0 + 0.4 * ulp, 0.0), 1.0, 0.0);
         check(Near::computed(1.0 + 0.5 * ulp, 0.0), 1.0, ulp);
         check(Near::computed(1.0 + 0.4 * ulp, 0.2 * ulp), 1.0, ulp);
+    }
+
+    #[test]
+    fn only_integers_near_a_tie_are_uncertain() {
+        let given = [127.0, 3.5, -20.3].map(Near::given);
+        let slack = |row: &[Near]| quantised(row).iter().map(|x| x.slack).collect::<Vec<_>>();
+        assert_eq!(slack(&given), [0.0, 0.0, 0.0]);
+        let values = quantised(&given).iter().map(|x| x.value).collect::<Vec<_>>();
+        assert_eq!(values, [127.0, 4.0, -20.0]);
+        let computed = [127.0, 3.5, -20.3].map(|x| Near::computed(x, 0.0));
+        assert_eq!(slack(&computed), [0.0, 1.0, 0.0]);
+        let wide = [127.0, 3.5, -20.3].map(|x| Near::computed(x, 0.25));
+        assert!(slack(&wide)[2] > 1.0, "the scale is uncertain too");
     }
 
     #[test]
