@@ -92,7 +92,8 @@ mod tests {
     fn every_kind_of_dependency_is_read() {
         let text = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\nc = \"1\"\n\
                     [dev-dependencies.d]\nworkspace = true\n\
-                    [target.'cfg(unix)'.dependencies]\ne = { version = \"1\", features = [\"f\"] }\n";
+                    [target.'cfg(unix)'.dependencies]\n\
+                    e = { version = \"1\", features = [\"f\"] }\n";
         let found = Manifest::parse("a/Cargo.toml", text).unwrap().dependencies;
         assert_eq!(found[3].features, ["f"]);
         assert!(found[..3].iter().all(|dependency| dependency.features.is_empty()));
