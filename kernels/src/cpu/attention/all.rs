@@ -6,7 +6,7 @@ use super::lines::Lines;
 use super::masses::{Partial, Voters, segments, total};
 use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
-use super::rows::{Lanes, RowTile};
+use super::rows::{Lanes, RowTile, turn};
 use super::stored::Stored;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
@@ -116,7 +116,7 @@ impl Work for All<'_> {
             }
             let merged = past.merge(simd, own);
             let first = tile.tokens.start - rows.tokens.start;
-            past.write(&tile, &mut output[first..]);
+            past.write(simd, &tile, &mut output[first..]);
             if let Some(mut voters) = voters {
                 voters.settle(merged);
                 for (side, spent) in sides.iter().zip(&mut spent) {
@@ -208,14 +208,17 @@ impl Side {
     }
 
     /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
-    fn write(&self, rows: &RowTile, output: &mut [&mut [f32]]) {
+    #[inline(always)]
+    fn write<S: Simd>(&self, simd: S, rows: &RowTile, output: &mut [&mut [f32]]) {
         let panels = rows.panels();
         let head_dim = self.o.len() / panels;
-        for row in 0..rows.len() {
-            let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
-            let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
-            for (to, from) in to.iter_mut().zip(self.o[row / LANES..].iter().step_by(panels)) {
-                *to = from[row % LANES];
+        let mut turned = Lines::default();
+        for panel in 0..panels {
+            let width = turn(simd, &self.o, (panel, panels), &mut turned);
+            let o_rows = turned.as_flattened().chunks_exact(width);
+            for (row, o) in (panel * LANES..rows.len()).zip(o_rows) {
+                let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
+                output[t][head * head_dim..(head + 1) * head_dim].copy_from_slice(&o[..head_dim]);
             }
         }
     }

@@ -2,6 +2,8 @@
 
 mod all;
 mod few;
+// The forms that it is for are those of x86-64.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod layouts;
 mod lines;
 mod masses;
@@ -9,6 +11,7 @@ mod pass;
 mod products;
 mod rows;
 mod sight;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // as above
 mod stored;
 
 pub(super) use self::all::{attend_all, fits_one_pass};
@@ -16,7 +19,7 @@ use self::lines::Lines;
 pub(super) use self::masses::weigh;
 use self::pass::Pass;
 use self::products::{Path, Products, Work};
-use self::rows::{Lanes, RowTile, tile_tokens};
+use self::rows::{RowTile, tile_tokens, turn};
 use self::stored::Stored;
 use super::gemm::{Place, is_finite};
 use super::simd::LANES;
@@ -99,7 +102,7 @@ impl Work for Attend<'_> {
 
     #[inline(always)]
     fn run<P: Products>(self, mut products: P) -> bool {
-        let Self { queries, rows, keys, parts } = self;
+        let Self { queries, rows, keys, mut parts } = self;
         let panels = rows.panels();
         products.take(queries, &rows, keys.dtype());
         let mut pass = Pass::new(queries, &rows, keys);
@@ -110,27 +113,26 @@ impl Work for Attend<'_> {
             pass.soften(&mut products, (first, last), p, false);
             pass.add(&mut products, (first, last), p, &mut o);
         }
-        let m = pass.m();
-        for (head, part) in parts.into_iter().enumerate() {
-            part.fill(head * rows.tokens.len(), &m, pass.l(), &o);
-        }
         let simd = products.simd();
+        let (m, l) = (pass.m(), pass.l());
+        let mut turned = Lines::default();
+        for panel in 0..panels {
+            let width = turn(simd, &o, (panel, panels), &mut turned);
+            let o_rows = turned.as_flattened().chunks_exact(width);
+            for ((row, o), lane) in (panel * LANES..rows.len()).zip(o_rows).zip(0..) {
+                let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
+                parts[head].put(t, (m[panel][lane], l[panel][lane], o));
+            }
+        }
         is_finite(simd, pass.l().as_flattened()) && is_finite(simd, o.as_flattened())
     }
 }
 
 impl Part<'_> {
-    /// Takes the tile's rows from `first` on; `o` is `[head_dim, panels, 16]`.
-    fn fill(self, first: usize, m: &[Lanes], l: &[Lanes], o: &[Lanes]) {
-        let panels = m.len();
-        let head_dim = o.len() / panels;
-        let rows = self.m.iter_mut().zip(self.l).zip(self.o.chunks_exact_mut(head_dim));
-        for (row, ((to_m, to_l), to)) in (first..).zip(rows) {
-            let (panel, lane) = (row / LANES, row % LANES);
-            (*to_m, *to_l) = (m[panel][lane], l[panel][lane]);
-            for (to, from) in to.iter_mut().zip(o[panel..].iter().step_by(panels)) {
-                *to = from[lane];
-            }
-        }
+    /// Takes m, l and o, padded, of row `t`.
+    fn put(&mut self, t: usize, (m, l, o): (f32, f32, &[f32])) {
+        let head_dim = self.o.len() / self.m.len();
+        (self.m[t], self.l[t]) = (m, l);
+        self.o[t * head_dim..(t + 1) * head_dim].copy_from_slice(&o[..head_dim]);
     }
 }

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use crate::cpu::simd::LANES;
+use super::lines::Lines;
+use crate::cpu::simd::{LANES, Simd};
 
 /// Sixteen rows' numbers.
 pub(super) type Lanes = [f32; LANES];
@@ -64,4 +65,28 @@ impl RowTile {
         }
         lanes
     }
+}
+
+/// The rows of panel `panel` of `o` (`[head_dim, panels, 16]`), turned to `[16, width]` in
+/// `rows`; returns the width, D rounded up to lanes.
+#[inline(always)]
+pub(super) fn turn<S: Simd>(
+    simd: S,
+    o: &[Lanes],
+    (panel, panels): (usize, usize),
+    rows: &mut Lines<f32>,
+) -> usize {
+    let steps = (o.len() / panels).div_ceil(LANES);
+    rows.resize(LANES * steps);
+    for (step, columns) in o.chunks(LANES * panels).enumerate() {
+        let mut block = [[0.0; LANES]; LANES];
+        for (to, from) in block.iter_mut().zip(columns[panel..].iter().step_by(panels)) {
+            *to = *from;
+        }
+        simd.transpose(&mut block);
+        for (lane, row) in block.iter().enumerate() {
+            rows[lane * steps + step] = *row;
+        }
+    }
+    steps * LANES
 }

@@ -1,6 +1,7 @@
 //! AVX-512: sixteen f32 are one register.
 
 use std::arch::x86_64::*;
+use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
@@ -169,6 +170,17 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
+        // SAFETY: `self` proves AVX-512; a row is a vector.
+        unsafe {
+            let rows = from_fn(|i| _mm512_loadu_ps(block[i].as_ptr()));
+            for (to, column) in block.iter_mut().zip(columns(rows)) {
+                _mm512_storeu_ps(to.as_mut_ptr(), column);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> F32x16 {
         // SAFETY: `self` proves AVX-512; the array has sixteen elements; unaligned is allowed.
         F32x16(unsafe { _mm512_loadu_ps(from.as_ptr()) })
@@ -192,6 +204,40 @@ impl Simd for Avx512 {
             [_mm512_slli_epi32::<16>(pairs), second].map(|bits| F32x16(_mm512_castsi512_ps(bits)))
         }
     }
+}
+
+/// Columns of sixteen rows: within fours of rows first, then by quarters of a vector.
+///
+/// # Safety
+/// The processor must have AVX-512F and DQ.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn columns(rows: [__m512; LANES]) -> [__m512; LANES] {
+    let wide = |x| _mm512_castps_pd(x);
+    let fours: [[__m512; 4]; 4] = from_fn(|four| {
+        let [a, b, c, d] = from_fn(|i| rows[4 * four + i]);
+        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+        [
+            _mm512_unpacklo_pd(wide(ab), wide(cd)),
+            _mm512_unpackhi_pd(wide(ab), wide(cd)),
+            _mm512_unpacklo_pd(wide(ab_high), wide(cd_high)),
+            _mm512_unpackhi_pd(wide(ab_high), wide(cd_high)),
+        ]
+        .map(|x| _mm512_castpd_ps(x))
+    });
+    let mut columns = rows;
+    for j in 0..4 {
+        let [a, b, c, d] = from_fn(|four| fours[four][j]);
+        let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+        let (even_low, odd_low) =
+            (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+        columns[j] = _mm512_shuffle_f32x4::<0x88>(even, even_low);
+        columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_low);
+        columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_low);
+        columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_low);
+    }
+    columns
 }
 
 impl Add for F32x16 {

@@ -55,6 +55,17 @@ pub(crate) trait Simd: Copy {
         x * (whole + self.splat(MAGIC)).pow2()
     }
 
+    /// Rows become columns.
+    #[inline(always)]
+    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
+        for i in 1..LANES {
+            let (above, below) = block.split_at_mut(i);
+            for (j, above) in above.iter_mut().enumerate() {
+                std::mem::swap(&mut above[i], &mut below[0][j]);
+            }
+        }
+    }
+
     /// Sixteen elements.
     fn load(self, from: &[f32; LANES]) -> Self::V;
 
@@ -236,6 +247,27 @@ mod tests {
                     assert!(same, "{from:e} became {seen:e}, want {want:e}, on {isa:?}");
                 }
             }
+        }
+    }
+
+    struct Transpose([[f32; LANES]; LANES]);
+
+    impl Kernel for Transpose {
+        type Out = [[f32; LANES]; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(mut self, simd: S) -> Self::Out {
+            simd.transpose(&mut self.0);
+            self.0
+        }
+    }
+
+    #[test]
+    fn rows_become_columns() {
+        let block = std::array::from_fn(|i| std::array::from_fn(|j| (LANES * i + j) as f32));
+        let want = std::array::from_fn(|i| std::array::from_fn(|j| (LANES * j + i) as f32));
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Transpose(block)), want, "{isa:?}");
         }
     }
 

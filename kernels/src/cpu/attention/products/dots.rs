@@ -1,5 +1,7 @@
 //! Products by dot products of pairs of bf16 (`vdpbf16ps`).
 
+use std::array::from_fn;
+
 use half::bf16;
 
 use super::{Products, Work};
@@ -22,9 +24,6 @@ impl<W: Work> DotsKernel for OnDots<W> {
         self.0.run(Dotted::new(simd, dots))
     }
 }
-
-/// No pair.
-const NOTHING: PairLanes = [[bf16::ZERO; 2]; LANES];
 
 /// Pairs beside pairs.
 pub(super) struct Dotted {
@@ -135,9 +134,20 @@ pub(super) fn pair_queries(
             }
         }
         let (rows, _) = rounded.as_chunks::<2>();
-        for (pair, to) in to.iter_mut().enumerate() {
-            for (to, row) in to.iter_mut().zip(rows.chunks_exact(pairs)).take(count) {
-                *to = row[pair];
+        for (step, to) in to.chunks_mut(LANES).enumerate() {
+            let mut block = [[0.0; LANES]; LANES];
+            for (to, row) in block.iter_mut().zip(rows.chunks_exact(pairs)).take(count) {
+                for (to, &[even, odd]) in to.iter_mut().zip(&row[step * LANES..]) {
+                    *to =
+                        f32::from_bits(u32::from(odd.to_bits()) << 16 | u32::from(even.to_bits()));
+                }
+            }
+            simd.transpose(&mut block);
+            for (to, from) in to.iter_mut().zip(&block) {
+                *to = from.map(|pair| {
+                    let bits = pair.to_bits();
+                    [bf16::from_bits(bits as u16), bf16::from_bits((bits >> 16) as u16)]
+                });
             }
         }
     }
@@ -226,23 +236,26 @@ impl Product<'_> {
                 }
             }
         }
-        let left = self.left.data.as_ptr().wrapping_add(row * self.left.row);
-        let right = self.right.as_ptr().wrapping_add(panel * self.stride);
+        // Addresses of rows and panels stay in registers; one offset moves for each.
+        let left = self.left.data.as_ptr();
+        let left: [_; M] = from_fn(|i| left.wrapping_add((row + i) * self.left.row));
+        let right = self.right.as_ptr();
+        let right: [_; N] = from_fn(|j| right.wrapping_add((panel + j) * self.stride));
+        let mut offset = 0;
         for k in 0..self.pairs {
-            let mut b = [dots.load(&NOTHING); N];
-            for (j, b) in b.iter_mut().enumerate() {
+            let b = right.map(|right| {
                 // SAFETY: `compute` has checked that all panels have `pairs` rows.
-                *b = dots.load(unsafe { &*right.add(j * self.stride + k) });
-            }
-            for (i, acc) in acc.iter_mut().enumerate() {
+                dots.load(unsafe { &*right.wrapping_add(k) })
+            });
+            for (acc, &left) in acc.iter_mut().zip(&left) {
                 // SAFETY: `compute` has checked that all rows have `pairs` pairs; a pair has
                 // the alignment of an element.
-                let a = unsafe { *left.add(i * self.left.row + k * self.left.step).cast::<Pair>() };
-                let a = dots.splat(a);
+                let a = dots.splat(unsafe { *left.wrapping_add(offset).cast::<Pair>() });
                 for (acc, &b) in acc.iter_mut().zip(&b) {
                     *acc = dots.add(*acc, a, b);
                 }
             }
+            offset += self.left.step;
         }
         for (i, acc) in acc.iter().enumerate() {
             for (j, &acc) in acc.iter().enumerate() {

@@ -9,7 +9,9 @@ mod tiles;
 use super::rows::{Lanes, RowTile};
 use super::stored::{Form, Stored};
 use crate::backend::Queries;
-use crate::cpu::isa::{Isa, IsaLevel};
+use crate::cpu::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::isa::IsaLevel;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::tensor::KvDtype;
 
@@ -76,11 +78,11 @@ pub(super) enum Path {
 impl Path {
     /// The fastest.
     pub(super) fn of(isa: Isa, dtype: KvDtype) -> Self {
-        match dtype {
+        match (dtype, isa.level()) {
             #[cfg(target_arch = "x86_64")]
-            KvDtype::Bf16 if isa.level() >= IsaLevel::Amx => Self::Tiles,
+            (KvDtype::Bf16, IsaLevel::Amx) => Self::Tiles,
             #[cfg(target_arch = "x86_64")]
-            KvDtype::Bf16 if isa.level() >= IsaLevel::Avx512Bf16 => Self::Dots,
+            (KvDtype::Bf16, IsaLevel::Avx512Bf16) => Self::Dots,
             _ => Self::Fma,
         }
     }
