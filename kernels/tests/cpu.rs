@@ -174,7 +174,7 @@ fn products_agree_with_the_reference_and_rows_stand_alone() {
 }
 
 fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtype) -> LayerWeights {
-    let (width, ffn) = (72, 90);
+    let (width, ffn) = (72, if qk_norm { 112 } else { 90 });
     let norm =
         |count, seed| -> Arc<[f32]> { noise(count, seed).iter().map(|x| 1.0 + 0.3 * x).collect() };
     let pack = |outputs, inputs, seed, bias: bool| -> Linear {

@@ -81,9 +81,12 @@ struct Look {
     bias: bool,
     qk_norm: bool,
     kv: KvDtype,
+    /// F: whole panels of gate and up may be multiplied side by side.
+    ffn: usize,
 }
 
-const PLAIN: Look = Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32 };
+const PLAIN: Look =
+    Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32, ffn: 100 };
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
@@ -99,7 +102,7 @@ pub(super) struct PlainLayer {
 impl PlainLayer {
     /// The layer that checks across backends share.
     pub(super) fn shared() -> Self {
-        Self::new(Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16 })
+        Self::new(Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16, ffn: 112 })
     }
 
     pub(super) fn width(&self) -> usize {
@@ -108,7 +111,7 @@ impl PlainLayer {
 
     fn new(look: Look) -> Self {
         let random = &mut Random::new(17);
-        let (heads, kv_heads, head_dim, width, ffn) = (6, 2, 16, 72, 100);
+        let (heads, kv_heads, head_dim, width, ffn) = (6, 2, 16, 72, look.ffn);
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
@@ -246,7 +249,7 @@ pub fn project_matches_f64(backend: &dyn Backend) {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
             for start in [0, 65_536] {
                 for held in [Held::Bf16, Held::Int8] {
-                    let layer = PlainLayer::new(Look { held, bias, qk_norm, kv });
+                    let layer = PlainLayer::new(Look { held, bias, qk_norm, kv, ..PLAIN });
                     check_project(backend, &layer, start);
                 }
             }
@@ -286,8 +289,8 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
 
 /// Output projection, residual, norm, SwiGLU, residual.
 pub fn finish_matches_f64(backend: &dyn Backend) {
-    for held in Held::ALL {
-        let layer = PlainLayer::new(Look { held, ..PLAIN });
+    for (held, ffn) in Held::ALL.into_iter().flat_map(|held| [(held, 100), (held, 112)]) {
+        let layer = PlainLayer::new(Look { held, ffn, ..PLAIN });
         let packed = layer.pack(backend);
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
@@ -303,7 +306,7 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
 /// The bits of a row are the same alone, in any company and at any place.
 pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
     for held in Held::ALL {
-        check_rows_alone(backend, Look { held, bias: true, qk_norm: true, ..PLAIN });
+        check_rows_alone(backend, Look { held, bias: true, qk_norm: true, ffn: 112, ..PLAIN });
     }
 }
 

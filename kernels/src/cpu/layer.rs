@@ -1,6 +1,8 @@
 //! Everything of a layer that is not attention.
 
-use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
+use super::gemm::{
+    Argument, PackedWeight, Place, Prepare, gate_up, linear, norm_row, packed_weight,
+};
 use super::heads::split_heads;
 use super::simd::{Kernel, Simd};
 use crate::backend::{BackendError, Qkv};
@@ -34,13 +36,13 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
-    let through = |rows, prepare, weight, residual| {
-        linear("finish", place, Argument { rows, prepare }, weight, residual)
-    };
-    let x = through(attention, Prepare::Nothing, &layer.out, Some(x))?;
+    let attention = Argument { rows: attention, prepare: Prepare::Nothing };
+    let x = linear("finish", place, attention, &layer.out, Some(x))?;
     let norm = Prepare::Norm { weight: &layer.ffn_norm, eps: layer.spec.norm_eps };
-    let gate_up = through(&x, norm, &layer.gate_up, None)?;
-    through(&gate_up, Prepare::SwiGlu, &layer.down, Some(&x))
+    let normed = Argument { rows: &x, prepare: norm };
+    let (hidden, prepare) = gate_up("finish", place, normed, &layer.gate_up)?;
+    let hidden = Argument { rows: &hidden, prepare };
+    linear("finish", place, hidden, &layer.down, Some(&x))
 }
 
 /// See [`crate::LayerOps::embed`].

@@ -64,10 +64,14 @@ pub(in crate::cpu) fn norm_row<S: Simd>(simd: S, x: &mut [f32], weight: &[f32], 
 #[inline(always)]
 fn swiglu<S: Simd>(simd: S, gate_up: &[f32], to: &mut [f32]) {
     let (gate, up) = gate_up.split_at(to.len());
-    let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
     for (to, (gate, up)) in to.chunks_mut(LANES).zip(gate.chunks(LANES).zip(up.chunks(LANES))) {
-        let gate = load_front(simd, gate);
-        let silu = gate / (one + exp(simd, zero - gate));
-        store_front(silu * load_front(simd, up), to);
+        store_front(gated(simd, load_front(simd, gate), load_front(simd, up)), to);
     }
+}
+
+/// silu(gate) * up of sixteen.
+#[inline(always)]
+pub(super) fn gated<S: Simd>(simd: S, gate: S::V, up: S::V) -> S::V {
+    let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+    gate / (one + exp(simd, zero - gate)) * up
 }

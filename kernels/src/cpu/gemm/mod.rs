@@ -31,10 +31,10 @@ use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
-use self::result::{Addends, Outcome, Sums};
+use self::result::{Addends, Gated, Outcome, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::RoundedRows;
-use self::split::{Block, split};
+use self::split::{Block, Tile, split};
 #[cfg(target_arch = "x86_64")]
 use self::tiles::Tiled;
 #[cfg(target_arch = "x86_64")]
@@ -81,26 +81,34 @@ pub(super) fn linear(
     weight: &Linear,
     residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
-    let packed = packed_weight(op, weight)?;
-    let factors = PackedFactors::new(place, x, packed);
-    let (rows, outputs) = (x.rows.rows(), weight.outputs);
-    let addends = Addends { bias: weight.bias.as_deref(), residual };
-    let mut y: Vec<MaybeUninit<f32>> = Vec::with_capacity(rows * outputs);
-    // SAFETY: there is room, and what need not be initialised may be anything.
-    unsafe { y.set_len(rows * outputs) };
-    let tiles = split(&mut y, outputs, outputs, factors.block(rows, place.crew, outputs));
-    let finite = AtomicBool::new(true);
-    place.crew.map(tiles, |tile| {
-        let is_finite = PARTIAL.with_borrow_mut(|partial| {
-            factors.multiply(place.isa, Sums::new(tile, addends), partial)
-        });
-        finite.fetch_and(is_finite, Ordering::Relaxed);
-    });
-    if finite.into_inner() {
-        Ok(Rows::from_vec(rows, outputs, initialised(y)))
-    } else {
-        Err(BackendError::NotFinite { op, what: "the result of a linear map" })
+    let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
+    factors.sums(op, place, x.rows.rows(), weight, residual)
+}
+
+/// `x` through a stacked gate and up projection, and what is to be done to the result before it
+/// is multiplied on: nothing where SwiGLU could be computed from the sums at once.
+///
+/// # Errors
+/// As [`linear`].
+pub(super) fn gate_up(
+    op: &'static str,
+    place: Place,
+    x: Argument<'_>,
+    weight: &Linear,
+) -> Result<(Rows, Prepare<'static>), BackendError> {
+    let columns = weight.outputs / 2;
+    let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
+    let rows = x.rows.rows();
+    if !columns.is_multiple_of(LANES) || !factors.come_in_twos(place.isa) {
+        return Ok((factors.sums(op, place, rows, weight, None)?, Prepare::SwiGlu));
     }
+    let mut block = factors.block(rows, place.crew, weight.outputs);
+    block.columns /= 2;
+    let (panels, bias) = (columns / LANES, weight.bias.as_deref());
+    let mut hidden = unwritten(rows * columns);
+    let tiles = split(&mut hidden, columns, block);
+    factors.compute(op, place, tiles, |tile| Gated::new(tile, panels, bias))?;
+    Ok((Rows::from_vec(rows, columns, written(hidden)), Prepare::Nothing))
 }
 
 /// Both factors of a product, in the forms that belong together.
@@ -136,6 +144,54 @@ impl<'a> PackedFactors<'a> {
                 Self::TiledIntegers(Int8Inputs::new(place, x, BLOCK_ROWS), weight)
             }
             PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x, 1), weight),
+        }
+    }
+
+    /// Whether a register tile takes an even number of panels, wherever they lie.
+    fn come_in_twos(&self, isa: Isa) -> bool {
+        match self {
+            Self::Paired(..) => isa.level() >= IsaLevel::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Self::Dotted(..) | Self::Tiled(..) => true,
+            _ => false,
+        }
+    }
+
+    /// The product with what is added to it.
+    fn sums(
+        &self,
+        op: &'static str,
+        place: Place,
+        rows: usize,
+        weight: &Linear,
+        residual: Option<&Rows>,
+    ) -> Result<Rows, BackendError> {
+        let outputs = weight.outputs;
+        let addends = Addends { bias: weight.bias.as_deref(), residual };
+        let mut y = unwritten(rows * outputs);
+        let tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
+        self.compute(op, place, tiles, |tile| Sums::new(tile, addends))?;
+        Ok(Rows::from_vec(rows, outputs, written(y)))
+    }
+
+    /// Writes all tiles, each with what `outcome` makes of it.
+    fn compute<'y, O: Outcome>(
+        &self,
+        op: &'static str,
+        place: Place,
+        tiles: Vec<Tile<'y, f32>>,
+        outcome: impl Fn(Tile<'y, f32>) -> O + Sync,
+    ) -> Result<(), BackendError> {
+        let finite = AtomicBool::new(true);
+        place.crew.map(tiles, |tile| {
+            let is_finite =
+                PARTIAL.with_borrow_mut(|partial| self.multiply(place.isa, outcome(tile), partial));
+            finite.fetch_and(is_finite, Ordering::Relaxed);
+        });
+        if finite.into_inner() {
+            Ok(())
+        } else {
+            Err(BackendError::NotFinite { op, what: "the result of a linear map" })
         }
     }
 
@@ -195,8 +251,16 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
     }
 }
 
-/// An array of which every element was written.
-fn initialised(values: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+/// An array to be written.
+fn unwritten(len: usize) -> Vec<MaybeUninit<f32>> {
+    let mut values = Vec::with_capacity(len);
+    // SAFETY: there is room, and what need not be initialised may be anything.
+    unsafe { values.set_len(len) };
+    values
+}
+
+/// An array of which tasks wrote every element.
+fn written(values: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let mut values = std::mem::ManuallyDrop::new(values);
     // SAFETY: the vector's own parts; f32 and an f32 that may be anything are laid out alike,
     // and tiles, which cover the array, were written by their tasks.

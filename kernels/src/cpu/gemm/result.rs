@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::argument::gated;
 use super::split::Tile;
 use crate::cpu::simd::{LANES, Simd, Vector, load_front};
 use crate::tensor::Rows;
@@ -107,6 +108,70 @@ impl Outcome for Sums<'_, '_> {
         self.addends.add(simd, &mut sums, self.tile.row + row, column);
         self.finite.see(simd, &sums);
         self.tile.write(row, column, &sums);
+    }
+
+    #[inline(always)]
+    fn is_finite(&self) -> bool {
+        self.finite.holds()
+    }
+}
+
+/// SwiGLU of the sums of a stacked gate and up projection, `[rows, outputs / 2]` f32. Every
+/// second slot is a panel of up, so that a register tile holds both sides of what it makes.
+pub(super) struct Gated<'a, 'y> {
+    tile: Tile<'y, f32>,
+    /// Panels of gate, before those of up.
+    panels: usize,
+    bias: Option<&'a [f32]>,
+    finite: Finite,
+}
+
+impl<'a, 'y> Gated<'a, 'y> {
+    /// The tile must begin at a panel's first column; there are `panels` whole panels of gate.
+    pub(super) fn new(tile: Tile<'y, f32>, panels: usize, bias: Option<&'a [f32]>) -> Self {
+        Self { tile, panels, bias, finite: Finite::default() }
+    }
+}
+
+impl Outcome for Gated<'_, '_> {
+    #[inline(always)]
+    fn rows(&self) -> Range<usize> {
+        self.tile.row..self.tile.row + self.tile.rows
+    }
+
+    #[inline(always)]
+    fn slots(&self) -> usize {
+        2 * self.tile.columns.len().div_ceil(LANES)
+    }
+
+    /// The first half gate, the second half up.
+    #[inline(always)]
+    fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
+        let first = (self.tile.columns.start / LANES) + slot / 2;
+        std::array::from_fn(|j| if j < N / 2 { first + j } else { self.panels + first + j - N / 2 })
+    }
+
+    #[inline(always)]
+    fn put<S: Simd, const M: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        sums: &[[S::V; N]; M],
+        row: usize,
+        slot: usize,
+    ) {
+        assert!(N.is_multiple_of(2), "a register tile needs both sides");
+        let mut sums = *sums;
+        if let Some(bias) = self.bias {
+            for (j, panel) in self.panels::<N>(slot).into_iter().enumerate() {
+                let bias = load_front(simd, &bias[panel * LANES..]);
+                sums.iter_mut().for_each(|sums| sums[j] = sums[j] + bias);
+            }
+        }
+        self.finite.see(simd, &sums);
+        for j in 0..N / 2 {
+            let hidden = sums.map(|sums| [gated(simd, sums[j], sums[N / 2 + j])]);
+            self.tile.write(row, self.tile.columns.start + (slot / 2 + j) * LANES, &hidden);
+        }
     }
 
     #[inline(always)]

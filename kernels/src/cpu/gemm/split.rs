@@ -62,24 +62,22 @@ pub(super) struct Block {
     pub(super) columns: usize,
 }
 
-/// Cuts `data`, rows of `width` elements of which `columns` are written, into tiles of at most
-/// a block. Tiles of the same columns stand together.
+/// Cuts `data`, rows of `width` elements, into tiles of at most a block. Tiles of the same
+/// columns stand together.
 pub(super) fn split<T>(
     data: &mut [std::mem::MaybeUninit<T>],
     width: usize,
-    columns: usize,
     block: Block,
 ) -> Vec<Tile<'_, T>> {
-    assert!(columns <= width);
     let rows = data.len() / width.max(1);
     let base: *mut T = data.as_mut_ptr().cast();
-    let mut tiles = Vec::with_capacity(rows.div_ceil(block.rows) * columns.div_ceil(block.columns));
-    for column in (0..columns).step_by(block.columns) {
+    let mut tiles = Vec::with_capacity(rows.div_ceil(block.rows) * width.div_ceil(block.columns));
+    for column in (0..width).step_by(block.columns) {
         for row in (0..rows).step_by(block.rows) {
             tiles.push(Tile {
                 row,
                 rows: block.rows.min(rows - row),
-                columns: column..columns.min(column + block.columns),
+                columns: column..width.min(column + block.columns),
                 data: base.wrapping_add(row * width),
                 width,
                 owner: PhantomData,

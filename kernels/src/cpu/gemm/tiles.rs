@@ -95,8 +95,15 @@ impl Tiled<'_> {
         let At { row, slot, panels, ref steps } = *at;
         let pairs = steps.start * TILE_PAIRS..steps.end * TILE_PAIRS;
         let panel = |panel| self.weight.panel(panel, pairs.clone()).as_ptr().cast::<u8>();
-        let last = panels - 1;
-        let b = [0, 1, 2, 3].map(|j| panel(outcome.panels::<1>(slot + j.min(last))[0]));
+        let b = match panels {
+            4 => outcome.panels::<4>(slot),
+            2 => {
+                let [first, second] = outcome.panels::<2>(slot);
+                [first, second, second, second]
+            }
+            _ => [outcome.panels::<1>(slot)[0]; 4],
+        };
+        let b = b.map(panel);
         let (a, rows) = self.x.block(row, steps.start);
         assert!(a.len() >= rows * steps.len() && sums.len() >= rows * panels);
         tiles.set_rows(rows);

@@ -1,5 +1,7 @@
 //! Sums of products of eight-bit integers, sixteen at a time, exact on every processor.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::{Kernel, LANES, Simd};
 
 /// Neighbouring inputs that are multiplied in one step.
@@ -7,7 +9,7 @@ pub(crate) const QUAD: usize = 4;
 
 /// Four neighbouring inputs of sixteen outputs, each 128 more than it stands for: processors
 /// multiply unsigned by signed bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 pub(crate) struct Step(pub(crate) [[u8; QUAD]; LANES]);
 

@@ -6,6 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::Place;
 use super::super::argument::{Argument, Prepare};
+use super::super::huge::HugeArray;
 use crate::cpu::simd::int8::{QUAD, Step};
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::threads::Crew;
@@ -26,7 +27,7 @@ pub(in crate::cpu) struct Int8Weight {
     /// Runs of a panel.
     runs: usize,
     /// `[panels, runs, 16]`.
-    steps: Vec<[Step; STEPS]>,
+    steps: HugeArray<[Step; STEPS]>,
     /// `[panels, groups]`.
     scales: Vec<[f32; LANES]>,
 }
@@ -35,7 +36,8 @@ impl Int8Weight {
     pub(in crate::cpu) fn new(crew: Crew, data: &Int8Rows, inputs: usize) -> Self {
         let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
         let panels = (data.q.len() / inputs.max(1)).div_ceil(LANES);
-        let mut steps = vec![[Step([[OFFSET; QUAD]; LANES]); STEPS]; panels * runs];
+        let mut steps = HugeArray::<[Step; STEPS]>::zeroed(panels * runs);
+        steps.fill([Step([[OFFSET; QUAD]; LANES]); STEPS]);
         let mut scales = vec![[0.0; LANES]; panels * groups];
         let q = data.q.chunks(LANES * inputs.max(1)).zip(data.scales.chunks(LANES * groups.max(1)));
         let packed = steps.chunks_mut(runs.max(1)).zip(scales.chunks_mut(groups.max(1)));
@@ -63,7 +65,7 @@ impl Int8Weight {
 
     /// Bytes of integers and scales.
     pub(in crate::cpu) fn bytes(&self) -> usize {
-        size_of_val(self.steps.as_slice()) + size_of_val(self.scales.as_slice())
+        size_of_val(&*self.steps) + size_of_val(self.scales.as_slice())
     }
 
     /// Inputs with those that are padded.
