@@ -112,6 +112,10 @@ impl<S: Simd> Int8 for Plain<S> {
 
     #[inline(always)]
     fn to_f32(self, sums: [i32; LANES]) -> S::V {
-        self.0.load(&sums.map(|sum| sum as f32))
+        let mut lanes = [0.0; LANES];
+        for (lane, sum) in lanes.iter_mut().zip(sums) {
+            *lane = sum as f32;
+        }
+        self.0.load(&lanes)
     }
 }

@@ -163,14 +163,8 @@ impl Int8 for avx2::Avx2 {
     #[inline(always)]
     fn weights(self, from: &Step) -> [[__m256i; 2]; 2] {
         let (halves, _) = from.0.as_chunks::<8>();
-        [&halves[0], &halves[1]].map(|half| {
-            // SAFETY: `self` proves AVX2; half a step has 32 bytes.
-            unsafe {
-                let bytes = _mm256_loadu_si256(half.as_ptr().cast());
-                let even = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
-                [even, _mm256_srli_epi16::<8>(bytes)]
-            }
-        })
+        // SAFETY: `self` proves AVX2.
+        unsafe { [even_and_odd(&halves[0]), even_and_odd(&halves[1])] }
     }
 
     #[inline(always)]
@@ -190,14 +184,8 @@ impl Int8 for avx2::Avx2 {
         weights: [[__m256i; 2]; 2],
         inputs: [__m256i; 2],
     ) -> [__m256i; 2] {
-        [0, 1].map(|half| {
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let even = _mm256_madd_epi16(weights[half][0], inputs[0]);
-                let odd = _mm256_madd_epi16(weights[half][1], inputs[1]);
-                _mm256_add_epi32(sums[half], _mm256_add_epi32(even, odd))
-            }
-        })
+        // SAFETY: `self` proves AVX2.
+        unsafe { [add_pairs(sums[0], weights[0], inputs), add_pairs(sums[1], weights[1], inputs)] }
     }
 
     #[inline(always)]
@@ -210,5 +198,29 @@ impl Int8 for avx2::Avx2 {
 /// Four bytes in one lane.
 #[inline(always)]
 fn quad(inputs: [i8; QUAD]) -> i32 {
-    i32::from_le_bytes(inputs.map(|x| x as u8))
+    i32::from_le_bytes(bytemuck::cast(inputs))
+}
+
+/// Bytes 0 and 2 of every four, and bytes 1 and 3, widened to sixteen bits.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn even_and_odd(half: &[[u8; QUAD]; 8]) -> [__m256i; 2] {
+    // SAFETY: half a step has 32 bytes; unaligned is allowed.
+    let bytes = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+    [_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(bytes)]
+}
+
+/// Four products each, added to `sums`.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn add_pairs(sums: __m256i, weights: [__m256i; 2], inputs: [__m256i; 2]) -> __m256i {
+    let even = _mm256_madd_epi16(weights[0], inputs[0]);
+    let odd = _mm256_madd_epi16(weights[1], inputs[1]);
+    _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
 }

@@ -94,10 +94,16 @@ unsafe fn sums<I: Int8, const M: usize, const N: usize>(
 ) -> [[I::Sums; N]; M] {
     // SAFETY: the caller's.
     unsafe {
-        let mut sums = rows.map(|row| [int8.splat(row.scales.get_unchecked(group).offset); N]);
+        let mut sums = [[int8.splat(0); N]; M];
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            *sums = [int8.splat(row.scales.get_unchecked(group).offset); N];
+        }
         for k in steps {
-            let weights =
-                panels.map(|panel| int8.weights(panel.runs.as_flattened().get_unchecked(k)));
+            // Not by a closure: one that is not inlined lacks the instructions.
+            let mut weights = [int8.weights(panels[0].runs.as_flattened().get_unchecked(k)); N];
+            for j in 1..N {
+                weights[j] = int8.weights(panels[j].runs.as_flattened().get_unchecked(k));
+            }
             for i in 0..M {
                 let inputs = int8.inputs(*rows[i].quads.get_unchecked(k));
                 for j in 0..N {
