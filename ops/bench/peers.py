@@ -65,9 +65,13 @@ class Peer:
                 raise Gone(self.gone)
             try:
                 self.start()
-                return self.exchange(what)['seconds']
+                said = self.exchange(what)
             except Gone as reason:
                 self.fall_back(str(reason))
+                continue
+            if 'error' in said:
+                raise Gone(said['error'][:160])
+            return said['seconds']
 
     def start(self):
         if self.process is None:
@@ -232,31 +236,32 @@ class Bench:
         torch = self.contestants[0]
         shapes = {'qkv': (1024, 4096), 'out': (2048, 1024), 'gate_up': (1024, 6144),
                   'down': (3072, 1024)}
-        for rows in (512, 2048):
-            speeds = {}
-            for idx in range(rounds):
-                say(f'products of {rows} rows, round {idx + 1}')
-                for row in aqueduct(self.options, 'bench', 'kernels', '--filter',
-                                    f'linear {rows}x', '--reps', 9):
-                    name = row['shape'].split()[0]
-                    if name in shapes:
-                        key = (f'aqueduct {row["path"]}', row['shape'], row['flop'])
-                        speeds.setdefault(key, []).append(rows / row['us'] * 1e6)
-                for dtype in ('bf16', 'f32'):
+        sizes = (512, 2048)
+        speeds = {}
+        for idx in range(rounds):
+            say(f'products, round {idx + 1}')
+            for row in aqueduct(self.options, 'bench', 'kernels', '--filter', 'linear'):
+                name, _, size = row['shape'].rpartition(' ')
+                rows = int(size.split('x')[0])
+                if name in shapes and rows in sizes:
+                    key = (f'aqueduct {row["path"]}', row['shape'], rows, row['flop'])
+                    speeds.setdefault(key, []).append(rows / row['us'] * 1e6)
+            for dtype in ('bf16', 'f32'):
+                for rows in sizes:
                     for name, (inputs, outputs) in shapes.items():
                         shape = f'{name} {rows}x{inputs}x{outputs}'
-                        key = (f'torch {dtype}', shape, 2 * rows * inputs * outputs)
+                        key = (f'torch {dtype}', shape, rows, 2 * rows * inputs * outputs)
                         try:
                             seconds = torch.ask(phase='gemm', dtype=dtype, name=name, rows=rows)
                         except Gone:
                             continue
                         speeds.setdefault(key, []).append(rows / seconds)
-            for (engine, shape, flop), values in speeds.items():
-                measured = summary(values)
-                gflop = measured['tokens_per_second'] * flop / rows / 1e9
-                self.tell({'engine': engine, 'policy': shape, 'phase': 'gemm',
-                           'prompt_tokens': rows, 'depth_tokens': 0, **measured,
-                           'gflop_per_second': round(gflop, 1), 'note': None})
+        for (engine, shape, rows, flop), values in speeds.items():
+            measured = summary(values)
+            gflop = measured['tokens_per_second'] * flop / rows / 1e9
+            self.tell({'engine': engine, 'policy': shape, 'phase': 'gemm',
+                       'prompt_tokens': rows, 'depth_tokens': 0, **measured,
+                       'gflop_per_second': round(gflop, 1), 'note': None})
 
     def tell(self, row):
         self.rows.append(row)
@@ -295,8 +300,11 @@ def main():
     if not options.json:
         versions = [f'{c.engine}: {c.version}' for c in bench.contestants
                     if isinstance(c, Peer) and c.version]
+        say('kernels and profile')
         kernels = aqueduct(options, 'bench', 'kernels')
-        performance.write(rows, kernels, aqueduct(options, 'doctor'), versions)
+        profile = aqueduct(options, 'bench', 'profile', '--model', folder / 'hf', '--policy',
+                           'h2o,dense', '--prompt-tokens', 2048 if options.quick else 8192)
+        performance.write(rows, kernels, profile, versions)
     say(f'{time.monotonic() - started:.0f} s')
 
 

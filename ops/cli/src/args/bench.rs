@@ -56,8 +56,8 @@ pub(crate) struct BenchKernelsArgs {
 #[command(after_help = "\
 The prompt is the shipped book, repeated when it is too short; a prompt may be longer than the
 model's positions here. The first chunk that is prefilled does not count. A row has the median
-over the repetitions and their spread (longest less shortest time). kv_bytes is what is remembered at the end of the
-prompt.
+over the repetitions and their spread (longest less shortest time). kv_bytes is what is
+remembered at the end of the prompt.
 
 Example:
   aqueduct bench prefill --model model --prompt-tokens 4096,16384,65536 --policy h2o,dense \\
