@@ -139,18 +139,15 @@ impl<'a> Step<'a> {
         qkv: &Qkv,
         attended: &Attended,
     ) -> Result<(Arc<MemorySet>, RetainedMass), EngineError> {
-        let fade = f64::from(self.selection.ranking.fade(self.block.tokens.len()));
-        let old: f64 = past.score.iter().map(|&score| f64::from(score)).sum();
         let masses = (attended.past_mass.as_slice(), attended.own_mass.as_slice());
-        let new: f64 = masses.0.iter().chain(masses.1).map(|&mass| f64::from(mass)).sum();
-        let memory = self.model.backend().select(past, &qkv.keys, masses, &self.selection)?;
-        let kept = memory.score.iter().map(|&score| f64::from(score)).sum();
-        let total = old * fade + new;
-        let retained = if self.selection.keep_all {
-            RetainedMass::default()
-        } else {
-            RetainedMass { kept, total }
-        };
+        let select = |past| self.model.backend().select(past, &qkv.keys, masses, &self.selection);
+        if self.selection.keep_all {
+            return Ok((Arc::new(select(past)?), RetainedMass::default()));
+        }
+        let fade = f64::from(self.selection.ranking.fade(self.block.tokens.len()));
+        let total = sum(&past.score) * fade + sum(masses.0) + sum(masses.1);
+        let memory = select(past)?;
+        let retained = RetainedMass { kept: sum(&memory.score), total };
         Ok((Arc::new(memory), retained))
     }
 
@@ -168,6 +165,16 @@ impl<'a> Step<'a> {
             Want::All => backend.finish(layer, x, &attended.output)?,
         })
     }
+}
+
+/// In f64; several sums at once, since each would wait for the addition before.
+fn sum(values: &[f32]) -> f64 {
+    let (blocks, rest) = values.as_chunks::<8>();
+    let mut sums = [0.0_f64; 8];
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
 }
 
 /// A policy in the kernels' words.
