@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use aqueduct_kernels::cpu::peak::{Factors, Path};
 use aqueduct_kernels::{
-    Backend, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvDtype, KvHeads, Matrix, MatrixData, Queries,
-    Reference, Rows, Scope,
+    Backend, Cpu, CpuOptions, Heads, Int8Rows, IsaLevel, Keys, KvDtype, KvHeads, Matrix,
+    MatrixData, Queries, Reference, Rows, Scope,
 };
 use half::bf16;
 
@@ -114,13 +114,15 @@ fn cases(cpu: &Cpu) -> Vec<Case> {
     // A model of 159 M parameters: QKV, output, gate and up, down; and a narrow one.
     let shapes = [(1024, 4096), (2048, 1024), (1024, 6144), (3072, 1024), (256, 640)];
     for (inputs, outputs) in shapes {
-        for dtype in [KvDtype::F32, KvDtype::Bf16] {
+        for factors in Factors::ALL {
             for rows in [512, 16, 4, 1] {
-                cases.push(product(cpu, rows, inputs, outputs, dtype));
+                cases.push(product(cpu, rows, inputs, outputs, factors));
             }
         }
     }
-    cases.push(product(cpu, 1, 4096, 16384, KvDtype::Bf16));
+    for factors in [Factors::Bf16, Factors::Int8] {
+        cases.push(product(cpu, 1, 4096, 16384, factors));
+    }
     for head_dim in [64, 128] {
         for masses in [false, true] {
             for past in [None, Some(516)] {
@@ -153,15 +155,16 @@ const COLD_BYTES: usize = 256 << 20;
 /// Up to how many rows.
 const COLD_ROWS: usize = 4;
 
-fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, dtype: KvDtype) -> Case {
-    let bytes = inputs * outputs * if dtype == KvDtype::F32 { 4 } else { 2 };
+fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, factors: Factors) -> Case {
+    let bytes = inputs * outputs * element_bytes(factors);
     let turns = if rows > COLD_ROWS { 1 } else { COLD_BYTES.div_ceil(bytes) };
     let prepare = move |backend: &dyn Backend, whole: bool| -> Work {
         let (rows, turns) = if whole { (rows, turns) } else { (rows.div_ceil(16), 1) };
         let data = noise(inputs * outputs);
-        let data = match dtype {
-            KvDtype::F32 => MatrixData::F32(data),
-            KvDtype::Bf16 => MatrixData::Bf16(data.into_iter().map(bf16::from_f32).collect()),
+        let data = match factors {
+            Factors::F32 => MatrixData::F32(data),
+            Factors::Bf16 => MatrixData::Bf16(data.into_iter().map(bf16::from_f32).collect()),
+            Factors::Int8 => MatrixData::Int8(Int8Rows::from_f32(&data, inputs)),
         };
         let matrix = Matrix { outputs, inputs, data };
         let pack = |_| backend.pack(matrix.clone(), None).expect("shapes");
@@ -173,18 +176,22 @@ fn product(cpu: &Cpu, rows: usize, inputs: usize, outputs: usize, dtype: KvDtype
             }
         })
     };
-    let factors = match dtype {
-        KvDtype::F32 => Factors::F32,
-        KvDtype::Bf16 => Factors::Bf16,
-    };
     let flop = |rows: usize| 2.0 * rows as f64 * inputs as f64 * outputs as f64;
     Case {
-        name: format!("linear {rows}x{inputs}x{outputs} {dtype:?}"),
+        name: format!("linear {rows}x{inputs}x{outputs} {factors:?}"),
         path: cpu.linear_path(factors, rows),
         flop: [flop(rows), flop(rows.div_ceil(16))],
         bytes,
         turns,
         prepare: Box::new(prepare),
+    }
+}
+
+fn element_bytes(factors: Factors) -> usize {
+    match factors {
+        Factors::F32 => 4,
+        Factors::Bf16 => 2,
+        Factors::Int8 => 1,
     }
 }
 
