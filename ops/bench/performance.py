@@ -28,7 +28,7 @@ def write(rows, kernels, profile, versions):
     """`rows` of `peers.py`, rows of `bench kernels` and of `bench profile`."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     sections = {
-        'machine': machine(kernels, versions),
+        'machine': machine(rows, kernels, versions),
         'ratios': ratios(rows, profile),
         'prefill': speeds(rows, 'prefill'),
         'decode': speeds(rows, 'decode'),
@@ -48,10 +48,12 @@ def write(rows, kernels, profile, versions):
         (FIGURES / f'peers-{phase}.svg').write_text(plot(rows, phase, title))
 
 
-def machine(kernels, versions):
+def machine(rows, kernels, versions):
     first = kernels[0]
+    quick = '' if any(length_of(row) > 2048 for row in rows) else ' A `--quick` run.'
     return [f'Measured on {datetime.date.today()} at commit `{first["commit"]}`: {first["cpu"]}, '
-            f'{first["cores"]} cores, {first["threads"]} threads. ' + '; '.join(versions) + '.']
+            f'{first["cores"]} cores, {first["threads"]} threads. ' + '; '.join(versions) + '.'
+            + quick]
 
 
 def length_of(row):
