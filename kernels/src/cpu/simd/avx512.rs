@@ -201,7 +201,8 @@ impl Simd for Avx512 {
         unsafe {
             let pairs = _mm512_loadu_si512(from.as_ptr().cast());
             let second = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            [_mm512_slli_epi32::<16>(pairs), second].map(|bits| F32x16(_mm512_castsi512_ps(bits)))
+            let first = _mm512_slli_epi32::<16>(pairs);
+            [F32x16(_mm512_castsi512_ps(first)), F32x16(_mm512_castsi512_ps(second))]
         }
     }
 }
