@@ -51,8 +51,11 @@ impl Factors<Avx512> for Proven<'_> {
         // A copy of its own stays in registers, whatever becomes of `acc` later.
         let mut sums = *acc;
         for pair in 0..pairs.len() {
-            // SAFETY: every panel has as many lines as there are pairs.
-            let b = right.map(|lines| dots.load(unsafe { &(*lines.add(pair)).0 }));
+            let mut b = [dots.splat(Pair::default()); N];
+            for (b, lines) in b.iter_mut().zip(&right) {
+                // SAFETY: every panel has as many lines as there are pairs.
+                *b = dots.load(unsafe { &(*lines.add(pair)).0 });
+            }
             for (i, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: there are M rows of `stride` pairs, and `pairs` are among them.
                 let a = dots.splat(unsafe { *left.add(i * stride + pair) });

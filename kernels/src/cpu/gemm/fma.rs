@@ -85,10 +85,11 @@ impl<S: Simd> Factors<S> for Paired<'_> {
         // A copy of its own stays in registers, whatever becomes of `acc` later.
         let mut sums = *acc;
         for pair in 0..pairs.len() {
-            let b = lines.map(|lines| {
+            let mut b = [[simd.splat(0.0); 2]; N];
+            for (b, lines) in b.iter_mut().zip(&lines) {
                 // SAFETY: every slice has as many lines as there are pairs.
-                simd.load_pairs(unsafe { &lines.get_unchecked(pair).0 })
-            });
+                *b = simd.load_pairs(unsafe { &lines.get_unchecked(pair).0 });
+            }
             for half in 0..2 {
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: i < M and 2 pair + half < inputs, an even number, as checked.

@@ -51,7 +51,9 @@ impl Addends<'_> {
         if let Some(bias) = self.bias {
             for j in 0..N {
                 let bias = load_front(simd, &bias[column + j * LANES..]);
-                sums.iter_mut().for_each(|sums| sums[j] = sums[j] + bias);
+                for sums in sums.iter_mut() {
+                    sums[j] = sums[j] + bias;
+                }
             }
         }
         if let Some(residual) = self.residual {
@@ -169,7 +171,10 @@ impl Outcome for Gated<'_, '_> {
         }
         self.finite.see(simd, &sums);
         for j in 0..N / 2 {
-            let hidden = sums.map(|sums| [gated(simd, sums[j], sums[N / 2 + j])]);
+            let mut hidden = [[simd.splat(0.0)]; M];
+            for (hidden, sums) in hidden.iter_mut().zip(&sums) {
+                *hidden = [gated(simd, sums[j], sums[N / 2 + j])];
+            }
             self.tile.write(row, self.tile.columns.start + (slot / 2 + j) * LANES, &hidden);
         }
     }

@@ -152,8 +152,11 @@ impl<O: Outcome> Finish<'_, O> {
         let count = BLOCK_ROWS.min(rows.end - self.at.row);
         let (sums, _) = self.sums.as_chunks::<N>();
         for (row, sums) in (self.at.row - rows.start..).zip(&sums[..count]) {
-            let sums = sums.map(|sums| simd.load(&sums));
-            self.outcome.put(simd, &[sums], row, self.at.slot);
+            let mut loaded = [simd.splat(0.0); N];
+            for (to, sums) in loaded.iter_mut().zip(sums) {
+                *to = simd.load(sums);
+            }
+            self.outcome.put(simd, &[loaded], row, self.at.slot);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! AVX-512: sixteen f32 are one register.
 
 use std::arch::x86_64::*;
-use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
@@ -173,7 +172,10 @@ impl Simd for Avx512 {
     fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
         // SAFETY: `self` proves AVX-512; a row is a vector.
         unsafe {
-            let rows = from_fn(|i| _mm512_loadu_ps(block[i].as_ptr()));
+            let mut rows = [_mm512_setzero_ps(); LANES];
+            for (row, from) in rows.iter_mut().zip(block.iter()) {
+                *row = _mm512_loadu_ps(from.as_ptr());
+            }
             for (to, column) in block.iter_mut().zip(columns(rows)) {
                 _mm512_storeu_ps(to.as_mut_ptr(), column);
             }
@@ -214,22 +216,21 @@ impl Simd for Avx512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 unsafe fn columns(rows: [__m512; LANES]) -> [__m512; LANES] {
-    let wide = |x| _mm512_castps_pd(x);
-    let fours: [[__m512; 4]; 4] = from_fn(|four| {
-        let [a, b, c, d] = from_fn(|i| rows[4 * four + i]);
-        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
-        [
-            _mm512_unpacklo_pd(wide(ab), wide(cd)),
-            _mm512_unpackhi_pd(wide(ab), wide(cd)),
-            _mm512_unpacklo_pd(wide(ab_high), wide(cd_high)),
-            _mm512_unpackhi_pd(wide(ab_high), wide(cd_high)),
-        ]
-        .map(|x| _mm512_castpd_ps(x))
-    });
+    let mut fours = [_mm512_setzero_pd(); LANES];
+    for (four, rows) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
+        let (ab, cd) = (_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpacklo_ps(rows[2], rows[3]));
+        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+        four[0] = _mm512_unpacklo_pd(ab, cd);
+        four[1] = _mm512_unpackhi_pd(ab, cd);
+        let (ab, cd) = (_mm512_unpackhi_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[2], rows[3]));
+        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+        four[2] = _mm512_unpacklo_pd(ab, cd);
+        four[3] = _mm512_unpackhi_pd(ab, cd);
+    }
     let mut columns = rows;
     for j in 0..4 {
-        let [a, b, c, d] = from_fn(|four| fours[four][j]);
+        let (a, b) = (_mm512_castpd_ps(fours[j]), _mm512_castpd_ps(fours[4 + j]));
+        let (c, d) = (_mm512_castpd_ps(fours[8 + j]), _mm512_castpd_ps(fours[12 + j]));
         let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
         let (even_low, odd_low) =
             (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));

@@ -109,7 +109,9 @@ pub(crate) trait Kernel {
     type Out;
 
     /// The computation. Must be `#[inline(always)]`, like everything that it calls on
-    /// vectors: only what is inlined is compiled for the instruction set.
+    /// vectors: only what is inlined is compiled for the instruction set. Closures around
+    /// vectors (`array::map`, `from_fn`) are inlined or not as the compiler likes, and were once
+    /// fifty times slower where it did not: loops, please.
     fn run<S: Simd>(self, simd: S) -> Self::Out;
 }
 

@@ -170,7 +170,10 @@ impl Tiled<'_> {
         sums: &GroupSums,
     ) {
         let Self { x, weight } = self;
-        let scales = panels.map(|panel| simd.load(&weight.panel(panel).scales[group]));
+        let mut scales = [simd.splat(0.0); N];
+        for (scales, panel) in scales.iter_mut().zip(panels) {
+            *scales = simd.load(&weight.panel(panel).scales[group]);
+        }
         for ((i, acc), sums) in acc.iter_mut().enumerate().zip(sums.0.as_chunks::<N>().0) {
             let Scale { scale: x_scale, offset } = x.scales(row + i)[group];
             let x_scale = simd.splat(x_scale);
