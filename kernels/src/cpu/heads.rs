@@ -139,23 +139,21 @@ impl Kernel for Task<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> bool {
-        let head_dim = self.head_dim;
-        let mut row = vec![0.0; head_dim];
+        let Self { qkv, column, head_dim, first, treatment, to } = self;
+        let columns = column..column + head_dim;
         let mut finite = true;
-        let mut fill = |t: usize, row: &mut [f32]| {
-            row.copy_from_slice(&self.qkv.row(t)[self.column..self.column + head_dim]);
-            self.treatment.apply(simd, t, row);
-            finite &= is_finite(simd, row);
-        };
-        match self.to {
+        match to {
             Stored::F32(to) => {
-                for (t, to) in (self.first..).zip(to.chunks_exact_mut(head_dim)) {
-                    fill(t, to);
+                for (t, to) in (first..).zip(to.chunks_exact_mut(head_dim)) {
+                    to.copy_from_slice(&qkv.row(t)[columns.clone()]);
+                    finite &= treatment.apply(simd, t, to);
                 }
             }
             Stored::Bf16(to) => {
-                for (t, to) in (self.first..).zip(to.chunks_exact_mut(head_dim)) {
-                    fill(t, &mut row);
+                let mut row = vec![0.0; head_dim];
+                for (t, to) in (first..).zip(to.chunks_exact_mut(head_dim)) {
+                    row.copy_from_slice(&qkv.row(t)[columns.clone()]);
+                    finite &= treatment.apply(simd, t, &mut row);
                     for (to, from) in to.chunks_mut(LANES).zip(row.chunks(LANES)) {
                         store_front_bf16(load_front(simd, from), to);
                     }
@@ -167,14 +165,16 @@ impl Kernel for Task<'_> {
 }
 
 impl Treatment<'_> {
+    /// Treats the row of token `t`; returns whether it is finite then.
     #[inline(always)]
-    fn apply<S: Simd>(&self, simd: S, t: usize, row: &mut [f32]) {
+    fn apply<S: Simd>(&self, simd: S, t: usize, row: &mut [f32]) -> bool {
         if let Some(weight) = self.norm {
             norm_row(simd, row, weight, self.eps);
         }
         if let Some(angles) = self.angles {
             rotate(simd, row, angles, t);
         }
+        is_finite(simd, row)
     }
 }
 
