@@ -20,6 +20,7 @@ pub mod cells;
 pub mod compare;
 pub mod conformance;
 pub mod cpu;
+pub mod heap;
 pub mod int8;
 pub mod mapped;
 pub mod memory;

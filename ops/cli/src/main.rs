@@ -28,6 +28,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{BenchCommand, Cli, Command, EvalCommand};
 
 fn main() -> ExitCode {
+    aqueduct_kernels::heap::keep_freed_memory();
     let cli = Cli::parse();
     let outcome = start_logging(cli.log()).and_then(|()| run(cli.command));
     match outcome {

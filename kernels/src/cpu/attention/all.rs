@@ -124,7 +124,8 @@ impl Work for All<'_> {
                 }
             }
         }
-        Some(spent.map(|spent| Partial::new(simd, rows.g, &spent)))
+        let [past, own] = spent;
+        Some([Partial::new(simd, rows.g, &past), Partial::new(simd, rows.g, &own)])
     }
 }
 

@@ -68,7 +68,11 @@ impl Partial {
     /// Sums of lanes.
     #[inline(always)]
     pub(super) fn new<S: Simd>(simd: S, g: usize, spent: &[Lanes]) -> Self {
-        Self { g, spent: spent.iter().map(|lanes| sum(simd.load(lanes))).collect() }
+        let mut sums = vec![0.0; spent.len()];
+        for (to, lanes) in sums.iter_mut().zip(spent) {
+            *to = sum(simd.load(lanes));
+        }
+        Self { g, spent: sums }
     }
 }
 

@@ -241,6 +241,7 @@ impl<'a> PackedFactors<'a> {
 }
 
 /// The set whose instructions multiply, as [`PackedFactors`] chooses them.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "tiles ask for rows"))]
 pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLevel {
     match (factors, isa) {
         #[cfg(target_arch = "x86_64")]

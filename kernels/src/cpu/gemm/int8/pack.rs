@@ -1,7 +1,5 @@
 //! Integers in the order in which the inner loop reads them.
 
-use std::ops::Range;
-
 use bytemuck::{Pod, Zeroable};
 
 use super::super::Place;
@@ -81,8 +79,9 @@ impl Int8Weight {
     }
 
     /// The runs of a group; the last group may have fewer.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn runs(&self, group: usize) -> Range<usize> {
+    pub(super) fn runs(&self, group: usize) -> std::ops::Range<usize> {
         RUNS_OF_GROUP * group..self.runs.min(RUNS_OF_GROUP * (group + 1))
     }
 

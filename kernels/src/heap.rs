@@ -1,0 +1,21 @@
+//! What the allocator does with memory that is given back.
+
+/// Lets the process keep what it frees, up to 512 MiB, instead of returning it to the system.
+///
+/// A layer's activations are tens of megabytes that live for milliseconds. By default they are
+/// mapped anew each time, and the system clears every page again: a twentieth of a prefill.
+/// For binaries, before anything else: it holds for the whole process. Does nothing where the
+/// allocator is not glibc's.
+pub fn keep_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // The greatest that glibc takes: above it, arrays are mapped one by one.
+        const MAPPED_BYTES: i32 = 32 << 20;
+        const KEPT_BYTES: i32 = 512 << 20;
+        // SAFETY: the two calls set numbers of the allocator; refused numbers change nothing.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+        }
+    }
+}
