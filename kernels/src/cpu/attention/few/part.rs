@@ -9,7 +9,7 @@ use crate::backend::Queries;
 use crate::cells::HeadRows;
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
-use crate::cpu::simd::{Element, Kernel, LANES, Simd, Vector, load_front, store_front, sum};
+use crate::cpu::simd::{Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum};
 use crate::memory::Keys;
 use crate::tensor::KvData;
 
@@ -17,6 +17,10 @@ type Lanes = [f32; LANES];
 
 /// Keys whose values are added to a piece of o at a stretch: 8 KiB of bf16 at D = 128.
 const STRETCH: usize = 32;
+
+/// Rows between the one in use and the one that is asked for: 6 KiB of bf16 at D = 128. The
+/// processor's own reading ahead ends at every 4 KiB page, and here at every row of a table.
+const AHEAD: usize = 24;
 
 /// All rows of a KV head over some keys.
 pub(super) struct Part<'a> {
@@ -92,7 +96,7 @@ impl Part<'_> {
         let mut seen = self.nothing();
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        let keys = Stretch { rows: k_rows, data: k, keys: seen.span.clone(), head_dim };
+        let keys = Stretch { rows: k_rows, data: k, keys: seen.span.clone(), end: seen.span.end, head_dim };
         keys.dots(simd, &q, seen.p.as_flattened_mut(), steps * LANES);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
             hide(&sight[row % sight.len()], seen.span.clone(), p.as_flattened_mut());
@@ -105,7 +109,7 @@ impl Part<'_> {
                 let keys = start..seen.span.end.min(start + STRETCH);
                 let first = start - seen.span.start;
                 let p = &seen.p.as_flattened()[first..];
-                let values = Stretch { rows: v_rows, data: v, keys, head_dim };
+                let values = Stretch { rows: v_rows, data: v, keys, end: seen.span.end, head_dim };
                 values.add(simd, (p, steps * LANES), &mut o);
             }
             let per_row = o.chunks_exact(head_dim.div_ceil(LANES));
@@ -167,27 +171,95 @@ struct Stretch<'a, E> {
     rows: HeadRows<'a>,
     data: &'a [E],
     keys: Range<usize>,
+    /// Behind the last row that will be read after these.
+    end: usize,
     head_dim: usize,
 }
 
 impl<E: Element> Stretch<'_, E> {
+    #[inline(always)]
+    fn row(&self, idx: usize) -> &[E] {
+        &self.data[self.rows.row(idx)][..self.head_dim]
+    }
+
+    /// Has row `idx` brought near, if there is one.
+    #[inline(always)]
+    fn ask_for(&self, idx: usize) {
+        if idx < self.end {
+            prefetch(self.row(idx));
+        }
+    }
+
     /// `out` (`[rows, stride]`) = dot products of `q` (`[rows, D / 16, 16]`) with the keys.
     #[inline(always)]
     fn dots<S: Simd>(&self, simd: S, q: &[Lanes], out: &mut [f32], stride: usize) {
+        let rows = q.len() / self.head_dim.div_ceil(LANES);
+        let mut row = 0;
+        while row < rows {
+            row += match rows - row {
+                4.. => self.dot_rows::<S, 4, 2>(simd, q, (row, stride), out),
+                2.. => self.dot_rows::<S, 2, 4>(simd, q, (row, stride), out),
+                _ => self.dot_rows::<S, 1, 4>(simd, q, (row, stride), out),
+            };
+        }
+    }
+
+    /// R rows, J keys at a time; returns R.
+    #[inline(always)]
+    fn dot_rows<S: Simd, const R: usize, const J: usize>(
+        &self,
+        simd: S,
+        q: &[Lanes],
+        (row, stride): (usize, usize),
+        out: &mut [f32],
+    ) -> usize {
+        let (q, out) = (&q[row * self.head_dim.div_ceil(LANES)..], &mut out[row * stride..]);
+        let (mut j, count) = (0, self.keys.len());
+        while j < count {
+            j += match count - j {
+                left if left >= J => self.dot::<S, R, J>(simd, q, j, (&mut out[j..], stride)),
+                _ => self.dot::<S, R, 1>(simd, q, j, (&mut out[j..], stride)),
+            };
+        }
+        R
+    }
+
+    /// R rows with J keys from `j` on: several chains of sums at once, and the rows are read
+    /// once for all of them; returns J.
+    #[inline(always)]
+    fn dot<S: Simd, const R: usize, const J: usize>(
+        &self,
+        simd: S,
+        q: &[Lanes],
+        j: usize,
+        (out, stride): (&mut [f32], usize),
+    ) -> usize {
         let steps = self.head_dim.div_ceil(LANES);
-        let rows = q.len() / steps;
-        for (j, key) in self.keys.clone().enumerate() {
-            let key = &self.data[self.rows.row(key)];
-            let mut row = 0;
-            while row < rows {
-                let (q, out) = (&q[row * steps..], &mut out[row * stride + j..]);
-                row += match rows - row {
-                    4.. => dot::<S, E, 4>(simd, q, key, out, stride),
-                    2.. => dot::<S, E, 2>(simd, q, key, out, stride),
-                    _ => dot::<S, E, 1>(simd, q, key, out, stride),
-                };
+        let mut keys = [&self.data[..0]; J];
+        for (i, key) in keys.iter_mut().enumerate() {
+            let idx = self.keys.start + j + i;
+            self.ask_for(idx + AHEAD);
+            *key = self.row(idx);
+        }
+        let mut acc = [[simd.splat(0.0); J]; R];
+        for step in 0..steps {
+            let mut k = [simd.splat(0.0); J];
+            for (k, key) in k.iter_mut().zip(&keys) {
+                *k = front(simd, &key[step * LANES..]);
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let q = simd.load(&q[r * steps + step]);
+                for (acc, &k) in acc.iter_mut().zip(&k) {
+                    *acc = q.fma(k, *acc);
+                }
             }
         }
+        for (r, acc) in acc.iter().enumerate() {
+            for (i, &acc) in acc.iter().enumerate() {
+                out[r * stride + i] = sum(acc);
+            }
+        }
+        J
     }
 
     /// `o` (`[rows, D / 16, 16]`) += values * p (`[rows, stride]`).
@@ -217,6 +289,7 @@ impl<E: Element> Stretch<'_, E> {
         let mut step = 0;
         while step < steps {
             step += match steps - step {
+                8.. if R <= 2 => self.add_piece::<S, R, 8>(simd, p, step, o),
                 4.. => self.add_piece::<S, R, 4>(simd, p, step, o),
                 2.. => self.add_piece::<S, R, 2>(simd, p, step, o),
                 _ => self.add_piece::<S, R, 1>(simd, p, step, o),
@@ -242,7 +315,10 @@ impl<E: Element> Stretch<'_, E> {
             }
         }
         for (j, key) in self.keys.clone().enumerate() {
-            let value = &self.data[self.rows.row(key)][step * LANES..];
+            if step == 0 {
+                self.ask_for(key + AHEAD);
+            }
+            let value = &self.row(key)[step * LANES..];
             let mut v = [simd.splat(0.0); C];
             for (c, v) in v.iter_mut().enumerate() {
                 *v = front(simd, &value[c * LANES..]);
@@ -261,29 +337,6 @@ impl<E: Element> Stretch<'_, E> {
         }
         C
     }
-}
-
-/// One key with R rows, `stride` apart in `out`; returns R.
-#[inline(always)]
-fn dot<S: Simd, E: Element, const R: usize>(
-    simd: S,
-    q: &[Lanes],
-    key: &[E],
-    out: &mut [f32],
-    stride: usize,
-) -> usize {
-    let steps = key.len().div_ceil(LANES);
-    let mut acc = [simd.splat(0.0); R];
-    for step in 0..steps {
-        let k = front(simd, &key[step * LANES..]);
-        for (r, acc) in acc.iter_mut().enumerate() {
-            *acc = simd.load(&q[r * steps + step]).fma(k, *acc);
-        }
-    }
-    for (r, acc) in acc.into_iter().enumerate() {
-        out[r * stride] = sum(acc);
-    }
-    R
 }
 
 /// Up to sixteen elements from the front, zero behind their end.
