@@ -9,7 +9,9 @@ use crate::backend::Queries;
 use crate::cells::HeadRows;
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
-use crate::cpu::simd::{Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum};
+use crate::cpu::simd::{
+    Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum,
+};
 use crate::memory::Keys;
 use crate::tensor::KvData;
 
@@ -96,7 +98,13 @@ impl Part<'_> {
         let mut seen = self.nothing();
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        let keys = Stretch { rows: k_rows, data: k, keys: seen.span.clone(), end: seen.span.end, head_dim };
+        let keys = Stretch {
+            rows: k_rows,
+            data: k,
+            keys: seen.span.clone(),
+            end: seen.span.end,
+            head_dim,
+        };
         keys.dots(simd, &q, seen.p.as_flattened_mut(), steps * LANES);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
             hide(&sight[row % sight.len()], seen.span.clone(), p.as_flattened_mut());
