@@ -261,7 +261,7 @@ fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool
 
 fn scene(heads: usize, head_dim: usize, tokens: usize, past: Option<usize>) -> (Heads, Keys, u32) {
     let kv_heads = heads / 2;
-    let q = Heads { heads, tokens, head_dim, data: noise(heads * tokens * head_dim) };
+    let q = Heads { heads, tokens, head_dim, data: noise(heads * tokens * head_dim).into() };
     let count = past.unwrap_or(tokens);
     let array = || {
         let data = noise(kv_heads * count * head_dim);

@@ -17,6 +17,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
@@ -71,9 +72,19 @@ pub struct Attended {
     /// `[tokens, heads * head_dim]`, see [`AttentionState::output`].
     pub output: Rows,
     /// `[kv_heads, past keys]` column masses, or empty.
-    pub past_mass: Vec<f32>,
+    pub past_mass: Array<f32>,
     /// `[kv_heads, own keys]` column masses, or empty.
-    pub own_mass: Vec<f32>,
+    pub own_mass: Array<f32>,
+}
+
+/// What [`AttentionOps::select`] leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Selected {
+    /// The next memory set.
+    pub memory: MemorySet,
+    /// `[2]`: the sum of its scores, and what they would sum to had every key been kept; zeros
+    /// where `keep_all`.
+    pub retained: Array<f64>,
 }
 
 /// What a caller asks of [`Backend::supports`].
@@ -109,6 +120,14 @@ pub enum BackendError {
         /// The operation.
         op: &'static str,
     },
+    /// What a device that is not the host could not do; nothing else can be asked of it.
+    #[error("{device}: {what}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// The driver's words, and the operation.
+        what: String,
+    },
     /// A value that is not a number where the arithmetic needs one.
     #[error("{op}: {what} is not finite")]
     NotFinite {
@@ -141,7 +160,7 @@ pub trait AttentionOps: Send + Sync {
         keys: &Keys,
         lse: &[f32],
         row_weights: &[f32],
-    ) -> Result<Vec<f32>, BackendError>;
+    ) -> Result<Array<f32>, BackendError>;
 
     /// Output and masses over past and own keys at once: bit for bit what [`attend`](Self::attend)
     /// and [`attend_rest`](Self::attend_rest) give, in one pass where the backend has one.
@@ -159,7 +178,7 @@ pub trait AttentionOps: Send + Sync {
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
         let state = self.attend(queries, scope.past)?.merge(own);
-        let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
+        let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();
             past_mass = self.weigh(queries, scope.past, &lse, row_weights)?;
@@ -184,9 +203,9 @@ pub trait AttentionOps: Send + Sync {
         &self,
         past: Arc<MemorySet>,
         own: &Keys,
-        masses: (&[f32], &[f32]),
+        masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
-    ) -> Result<MemorySet, BackendError>;
+    ) -> Result<Selected, BackendError>;
 }
 
 /// Everything of a layer that is not attention.

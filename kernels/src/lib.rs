@@ -15,6 +15,7 @@
 //! - Positions are absolute; keys are rotated once, at their own position.
 //! - Results do not depend on how many threads computed them.
 
+pub mod array;
 pub mod backend;
 pub mod cells;
 pub mod compare;
@@ -31,8 +32,9 @@ pub mod state;
 pub mod tensor;
 pub mod weights;
 
+pub use array::{Array, Resident};
 pub use backend::{
-    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope,
+    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
 };
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::array::Array;
 use crate::cells::{HeadRows, gather};
 use crate::tensor::{KvData, KvDtype, KvHeads};
 
@@ -15,7 +16,7 @@ use crate::tensor::{KvData, KvDtype, KvHeads};
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// `[kv_heads, keys]`: absolute positions, ascending within each KV head.
-    pub positions: Vec<u32>,
+    pub positions: Array<u32>,
     /// `[kv_heads, cells, head_dim]`, rotated at those positions; at least as many cells as
     /// keys, of which the first `keys` are in use.
     pub k: KvHeads,
@@ -25,20 +26,26 @@ pub struct Keys {
     pub(crate) keys: usize,
     /// `[kv_heads, keys]`: the cell of each key, for each KV head all of `0..keys` in some
     /// order; `None` where key j has cell j.
-    pub(crate) table: Option<Vec<u32>>,
+    pub(crate) table: Option<Array<u32>>,
 }
 
 impl Keys {
     /// Keys that lie in order: `k` and `v` are `[kv_heads, keys, head_dim]`.
-    pub fn new(positions: Vec<u32>, k: KvHeads, v: KvHeads) -> Self {
-        Self { positions, keys: k.tokens, k, v, table: None }
+    pub fn new(positions: impl Into<Array<u32>>, k: KvHeads, v: KvHeads) -> Self {
+        Self { positions: positions.into(), keys: k.tokens, k, v, table: None }
     }
 
     /// Keys that lie in the cells that `table`, `[kv_heads, keys]`, names.
     ///
     /// # Panics
     /// When a KV head's cells are not the first ones of `k`, each once: a bug of the caller.
-    pub fn scattered(positions: Vec<u32>, k: KvHeads, v: KvHeads, table: Vec<u32>) -> Self {
+    pub fn scattered(
+        positions: impl Into<Array<u32>>,
+        k: KvHeads,
+        v: KvHeads,
+        table: Vec<u32>,
+    ) -> Self {
+        let positions = positions.into();
         let keys = positions.len() / k.kv_heads.max(1);
         assert_eq!(table.len(), positions.len(), "a cell for every key");
         for head in table.chunks(keys.max(1)) {
@@ -46,7 +53,7 @@ impl Keys {
             cells.sort_unstable();
             assert!(cells.into_iter().eq(0..keys as u32), "cells 0..{keys}, each once");
         }
-        Self { positions, k, v, keys, table: Some(table) }
+        Self { positions, k, v, keys, table: Some(table.into()) }
     }
 
     /// No keys.
@@ -103,8 +110,8 @@ impl Keys {
         let lay = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
             let all = (0..self.kv_heads()).map(|g| rows(self, g));
             let data = match &heads.data {
-                KvData::F32(data) => KvData::F32(gather(all, data)),
-                KvData::Bf16(data) => KvData::Bf16(gather(all, data)),
+                KvData::F32(data) => KvData::F32(gather(all, data).into()),
+                KvData::Bf16(data) => KvData::Bf16(gather(all, data).into()),
             };
             KvHeads { tokens: self.keys, data, ..*heads }
         };
@@ -123,8 +130,8 @@ impl Keys {
     pub fn bytes(&self) -> usize {
         self.k.bytes()
             + self.v.bytes()
-            + size_of_val(self.positions.as_slice())
-            + self.table.as_deref().map_or(0, size_of_val)
+            + self.positions.bytes()
+            + self.table.as_ref().map_or(0, Array::bytes)
     }
 }
 
@@ -141,9 +148,9 @@ pub struct MemorySet {
     /// The remembered keys and values.
     pub keys: Keys,
     /// `[kv_heads, keys]` f32: accumulated attention mass (see [`crate::AttentionOps::weigh`]).
-    pub score: Vec<f32>,
+    pub score: Array<f32>,
     /// `[kv_heads, keys]` f32: row weight that could have voted for each key.
-    pub votes: Vec<f32>,
+    pub votes: Array<f32>,
     /// Tokens processed so far: the position of the next token. Never derived from the number
     /// of keys, which selection lowers.
     pub end: u32,
@@ -154,8 +161,8 @@ impl MemorySet {
     pub fn empty(kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
         Self {
             keys: Keys::empty(kv_heads, head_dim, dtype),
-            score: Vec::new(),
-            votes: Vec::new(),
+            score: Array::default(),
+            votes: Array::default(),
             end: 0,
         }
     }
@@ -172,7 +179,7 @@ impl MemorySet {
 
     /// Bytes of keys, values, positions, scores and votes.
     pub fn bytes(&self) -> usize {
-        self.keys.bytes() + size_of_val(self.score.as_slice()) + size_of_val(self.votes.as_slice())
+        self.keys.bytes() + self.score.bytes() + self.votes.bytes()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The partial softmax state `(m, l, o)` and its max-rescaled merge.
 
+use crate::array::Array;
 use crate::tensor::Rows;
 
 /// What T queries know after seeing some of the keys: for every head and row,
@@ -16,11 +17,11 @@ pub struct AttentionState {
     /// D.
     pub head_dim: usize,
     /// `[heads, tokens]`.
-    pub m: Vec<f32>,
+    pub m: Array<f32>,
     /// `[heads, tokens]`.
-    pub l: Vec<f32>,
+    pub l: Array<f32>,
     /// `[heads, tokens, head_dim]`.
-    pub o: Vec<f32>,
+    pub o: Array<f32>,
 }
 
 /// The maximum of two rows that saw something, and what brings l and o of either to it.
@@ -63,9 +64,9 @@ impl AttentionState {
             heads,
             tokens,
             head_dim,
-            m: vec![f32::NEG_INFINITY; heads * tokens],
-            l: vec![0.0; heads * tokens],
-            o: vec![0.0; heads * tokens * head_dim],
+            m: vec![f32::NEG_INFINITY; heads * tokens].into(),
+            l: vec![0.0; heads * tokens].into(),
+            o: vec![0.0; heads * tokens * head_dim].into(),
         }
     }
 
@@ -84,10 +85,11 @@ impl AttentionState {
             (other.heads, other.tokens, other.head_dim),
             "states of different shapes do not merge"
         );
-        for i in 0..self.m.len() {
+        let (m, l, o) = (self.m.make_mut(), self.l.make_mut(), self.o.make_mut());
+        for i in 0..m.len() {
             let span = i * self.head_dim..(i + 1) * self.head_dim;
             merge_row(
-                (&mut self.m[i], &mut self.l[i], &mut self.o[span.clone()]),
+                (&mut m[i], &mut l[i], &mut o[span.clone()]),
                 (other.m[i], other.l[i], &other.o[span]),
             );
         }
@@ -96,7 +98,7 @@ impl AttentionState {
 
     /// Log-sum-exp of every row, `[heads, tokens]`: m + ln l; -inf where nothing was seen.
     pub fn lse(&self) -> Vec<f32> {
-        self.m.iter().zip(&self.l).map(|(&m, &l)| lse(m, l)).collect()
+        self.m.iter().zip(self.l.iter()).map(|(&m, &l)| lse(m, l)).collect()
     }
 
     /// Attention output as activations, `[tokens, heads * head_dim]`: o / l, and zero where

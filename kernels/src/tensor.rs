@@ -2,18 +2,20 @@
 
 use half::bf16;
 
+use crate::array::Array;
+
 /// Activations: `[rows, cols]` f32, one row per token.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rows {
     rows: usize,
     cols: usize,
-    data: Vec<f32>,
+    data: Array<f32>,
 }
 
 impl Rows {
     /// All zero.
     pub fn zeros(rows: usize, cols: usize) -> Self {
-        Self { rows, cols, data: vec![0.0; rows * cols] }
+        Self::from_vec(rows, cols, vec![0.0; rows * cols])
     }
 
     /// Takes `data` as `[rows, cols]`.
@@ -21,6 +23,14 @@ impl Rows {
     /// # Panics
     /// When `data` has not exactly `rows * cols` elements: a bug of the caller.
     pub fn from_vec(rows: usize, cols: usize, data: Vec<f32>) -> Self {
+        Self::new(rows, cols, data.into())
+    }
+
+    /// Takes `data` as `[rows, cols]`, wherever it lies.
+    ///
+    /// # Panics
+    /// When `data` has not exactly `rows * cols` elements: a bug of the caller.
+    pub fn new(rows: usize, cols: usize, data: Array<f32>) -> Self {
         assert_eq!(data.len(), rows * cols, "[{rows}, {cols}] needs that many elements");
         Self { rows, cols, data }
     }
@@ -37,6 +47,11 @@ impl Rows {
 
     /// All elements, row-major.
     pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All elements, row-major, wherever they lie.
+    pub fn array(&self) -> &Array<f32> {
         &self.data
     }
 
@@ -62,7 +77,7 @@ impl Rows {
 
     /// The elements, without a copy.
     pub fn into_vec(self) -> Vec<f32> {
-        self.data
+        self.data.into_vec()
     }
 }
 
@@ -76,13 +91,13 @@ pub struct Heads {
     /// D.
     pub head_dim: usize,
     /// `[heads, tokens, head_dim]`.
-    pub data: Vec<f32>,
+    pub data: Array<f32>,
 }
 
 impl Heads {
     /// All zero.
     pub fn zeros(heads: usize, tokens: usize, head_dim: usize) -> Self {
-        Self { heads, tokens, head_dim, data: vec![0.0; heads * tokens * head_dim] }
+        Self { heads, tokens, head_dim, data: vec![0.0; heads * tokens * head_dim].into() }
     }
 
     /// `[tokens, head_dim]` of head `h`.
@@ -110,9 +125,9 @@ pub enum KvDtype {
 #[derive(Debug, Clone, PartialEq)]
 pub enum KvData {
     /// f32.
-    F32(Vec<f32>),
+    F32(Array<f32>),
     /// bf16.
-    Bf16(Vec<bf16>),
+    Bf16(Array<bf16>),
 }
 
 /// Keys or values: `[kv_heads, tokens, head_dim]`. Keys are rotated at absolute positions.
@@ -148,7 +163,7 @@ impl KvHeads {
     ) -> Self {
         assert_eq!(data.len(), kv_heads * tokens * head_dim);
         let data = match dtype {
-            KvDtype::F32 => KvData::F32(data.to_vec()),
+            KvDtype::F32 => KvData::F32(data.to_vec().into()),
             KvDtype::Bf16 => KvData::Bf16(data.iter().map(|&x| bf16::from_f32(x)).collect()),
         };
         Self { kv_heads, tokens, head_dim, data }
@@ -166,8 +181,8 @@ impl KvHeads {
     pub(crate) fn make_room(&mut self, cells: usize) {
         let (from, to) = (self.tokens * self.head_dim, cells * self.head_dim);
         match &mut self.data {
-            KvData::F32(data) => *data = spread(data, self.kv_heads, from, to),
-            KvData::Bf16(data) => *data = spread(data, self.kv_heads, from, to),
+            KvData::F32(data) => *data = spread(data, self.kv_heads, from, to).into(),
+            KvData::Bf16(data) => *data = spread(data, self.kv_heads, from, to).into(),
         }
         self.tokens = cells;
     }
@@ -189,8 +204,8 @@ impl KvHeads {
     /// Bytes of the elements.
     pub fn bytes(&self) -> usize {
         match &self.data {
-            KvData::F32(data) => size_of_val(data.as_slice()),
-            KvData::Bf16(data) => size_of_val(data.as_slice()),
+            KvData::F32(data) => data.bytes(),
+            KvData::Bf16(data) => data.bytes(),
         }
     }
 

@@ -41,7 +41,7 @@ struct Scene {
 impl Scene {
     fn make(self) -> (Heads, Keys, u32) {
         let Self { heads, kv_heads, head_dim, tokens, past, kv, .. } = self;
-        let q = Heads { heads, tokens, head_dim, data: noise(heads * tokens * head_dim, 1) };
+        let q = Heads { heads, tokens, head_dim, data: noise(heads * tokens * head_dim, 1).into() };
         let count = past.unwrap_or(tokens);
         let start = 3 * past.unwrap_or(0) as u32 + 5;
         let array = |seed| {
@@ -49,7 +49,7 @@ impl Scene {
             KvHeads::from_f32(kv_heads, count, head_dim, &data, kv)
         };
         let position = |g, j| if past.is_some() { 3 * j + g % 3 } else { start + j };
-        let positions = (0..kv_heads as u32)
+        let positions: Vec<u32> = (0..kv_heads as u32)
             .flat_map(|g| (0..count as u32).map(move |j| position(g, j)))
             .collect();
         (q, Keys::new(positions, array(2), array(3)), start)

@@ -117,7 +117,7 @@ fn choices() -> impl Strategy<Value = Choice> {
             let past = keys(kv_heads, heads.concat(), kv);
             let next: Vec<u32> = (60..).take(own).collect();
             Choice {
-                past: MemorySet { keys: past, score, votes, end: 60 },
+                past: MemorySet { keys: past, score: score.into(), votes: votes.into(), end: 60 },
                 own: keys(kv_heads, next.repeat(kv_heads), kv),
                 masses,
                 selection,
@@ -196,7 +196,7 @@ impl Choice {
     }
 
     fn select(&self, past: Arc<MemorySet>) -> MemorySet {
-        select(past, &self.own, (&self.masses.0, &self.masses.1), &self.selection).unwrap()
+        select(past, &self.own, (&self.masses.0, &self.masses.1), &self.selection).unwrap().memory
     }
 }
 
@@ -209,7 +209,7 @@ fn check(seen: &MemorySet, choice: &Choice) {
     close("score", &seen.score, &of(|key| key.score), Tolerance::new(0.0, 1e-6)).unwrap();
     close("votes", &seen.votes, &of(|key| key.votes), Tolerance::new(0.0, 1e-6)).unwrap();
     let kv = choice.own.k.dtype();
-    assert_eq!(seen.keys, keys(model.len(), seen.keys.positions.clone(), kv));
+    assert_eq!(seen.keys, keys(model.len(), seen.keys.positions.to_vec(), kv));
     assert_eq!(seen.end as usize, 60 + choice.own.len());
 }
 

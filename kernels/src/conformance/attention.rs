@@ -1,5 +1,6 @@
 //! Attention over past and own keys is softmax by definition over both.
 
+use crate::array::Array;
 use crate::backend::{Backend, Op, Queries};
 use crate::compare::{close, identical};
 use crate::memory::Keys;
@@ -150,7 +151,7 @@ pub(super) fn masses(
     past: &Keys,
     block: &Block,
     row_weights: &[f32],
-) -> (Vec<f32>, Vec<f32>) {
+) -> (Array<f32>, Array<f32>) {
     let lse = merged(backend, past, block).lse();
     let queries: Queries<'_> = block.queries();
     let weigh = |keys| backend.weigh(queries, keys, &lse, row_weights).expect("fits");

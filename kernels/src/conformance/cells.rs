@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::backend::Backend;
 use crate::compare::identical;
 use crate::memory::{Keys, MemorySet};
@@ -64,10 +65,10 @@ fn check(backend: &dyn Backend, shape: Shape, past: usize, tokens: usize) {
         let (seen, _) = masses(backend, &moved, &block, &weights);
         identical("masses", &seen, &want).unwrap();
         let select = |keys: &Keys| {
-            let none = vec![0.0; want.len()];
+            let none = Array::from(vec![0.0; want.len()]);
             let end = 2 * past as u32;
             let set = MemorySet { keys: keys.clone(), score: none.clone(), votes: none, end };
-            backend.select(Arc::new(set), &block.keys, (&want, &own), &H2O).expect("fits")
+            backend.select(Arc::new(set), &block.keys, (&want, &own), &H2O).expect("fits").memory
         };
         assert_eq!(select(&moved), select(&lain));
     }

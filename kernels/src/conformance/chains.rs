@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::backend::Backend;
 use crate::compare::{Tolerance, close, identical};
 use crate::memory::{MemorySet, Ranking, Selection};
@@ -29,13 +30,13 @@ fn advance(
 ) -> (Rows, Arc<MemorySet>) {
     let output = merged(backend, &past.keys, block).output();
     let (past_mass, own_mass) = if selection.keep_all {
-        (Vec::new(), Vec::new())
+        (Array::default(), Array::default())
     } else {
         let weights = selection.ranking.row_weights(block.tokens());
         masses(backend, &past.keys, block, &weights)
     };
     let memory = backend.select(past, &block.keys, (&past_mass, &own_mass), selection);
-    (output, Arc::new(memory.expect("fits")))
+    (output, Arc::new(memory.expect("fits").memory))
 }
 
 fn nothing(shape: Shape) -> Arc<MemorySet> {

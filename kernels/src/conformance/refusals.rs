@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::backend::{Backend, BackendError};
 use crate::memory::{Keys, MemorySet};
 use crate::tensor::{KvDtype, Rows};
@@ -47,7 +48,7 @@ fn attention_shapes(backend: &dyn Backend) {
     refused(backend.attend(queries, &other_dim), "attend");
     refused(backend.attend(queries, &other_heads), "attend");
     let mut torn = past.clone();
-    torn.positions.pop();
+    torn.positions.make_mut().pop();
     refused(backend.attend(queries, &torn), "attend");
     let far = crate::Queries { start: u32::MAX, ..queries };
     refused(backend.attend(far, &past), "attend");
@@ -59,16 +60,18 @@ fn attention_shapes(backend: &dyn Backend) {
 
 fn selection_shapes(backend: &dyn Backend) {
     let shape = Shape::default();
-    let none = vec![0.0; 20];
+    let none = Array::from(vec![0.0; 20]);
     let past = MemorySet { keys: shape.past(10), score: none.clone(), votes: none, end: 20 };
     let past = Arc::new(past);
-    let masses: (&[f32], &[f32]) = (&[0.0; 20], &[0.0; 6]);
+    let (past_mass, own_mass) = (Array::from(vec![0.0; 20]), Array::from(vec![0.0; 6]));
+    let (masses, nothing) = ((&past_mass, &own_mass), &Array::default());
     let own = shape.block(20, 3).keys;
-    let select =
-        |own: &Keys, masses: (&[f32], &[f32])| backend.select(past.clone(), own, masses, &H2O);
+    let select = |own: &Keys, masses: (&Array<f32>, &Array<f32>)| {
+        backend.select(past.clone(), own, masses, &H2O)
+    };
     assert!(select(&own, masses).is_ok());
-    refused(select(&own, (&[], &[])), "select");
-    refused(select(&own, (masses.0, &[])), "select");
+    refused(select(&own, (nothing, nothing)), "select");
+    refused(select(&own, (masses.0, nothing)), "select");
     refused(select(&Shape { kv: KvDtype::Bf16, ..shape }.block(20, 3).keys, masses), "select");
     refused(select(&Shape { head_dim: 8, ..shape }.block(20, 3).keys, masses), "select");
     refused(select(&shape.block(19, 3).keys, masses), "select");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::backend::Backend;
 use crate::compare::identical;
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
@@ -19,15 +20,15 @@ const OWN: usize = 6;
 struct Tied {
     past: MemorySet,
     own: Keys,
-    past_mass: Vec<f32>,
-    own_mass: Vec<f32>,
+    past_mass: Array<f32>,
+    own_mass: Array<f32>,
 }
 
 impl Tied {
     fn new(kv: KvDtype) -> Self {
         let shape = Shape { kv, ..Shape::default() };
         let mut random = Random::new(11);
-        let mut small = |count: usize| -> Vec<f32> {
+        let mut small = |count: usize| -> Array<f32> {
             (0..count * shape.kv_heads).map(|_| (random.next() % 3) as f32).collect()
         };
         let end = 2 * PAST as u32;
@@ -39,8 +40,8 @@ impl Tied {
 
     fn select(&self, backend: &dyn Backend, selection: &Selection) -> MemorySet {
         let past = Arc::new(self.past.clone());
-        let masses = (self.past_mass.as_slice(), self.own_mass.as_slice());
-        backend.select(past, &self.own, masses, selection).expect("fits")
+        let masses = (&self.past_mass, &self.own_mass);
+        backend.select(past, &self.own, masses, selection).expect("fits").memory
     }
 
     /// By full sorts; heads need not keep equally many.
@@ -113,11 +114,13 @@ pub fn nan_ranks_last(backend: &dyn Backend) {
 
 /// Dense: past then own, nothing lost, masses neither needed nor read.
 pub fn keep_all_keeps_everything(backend: &dyn Backend) {
+    let nothing = &Array::default();
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         let tied = Tied::new(kv);
         let dense = Selection { keep_all: true, ..H2O };
         let past = Arc::new(tied.past.clone());
-        let kept = backend.select(past, &tied.own, (&[], &[]), &dense).expect("fits");
+        let kept = backend.select(past, &tied.own, (nothing, nothing), &dense);
+        let kept = kept.expect("fits").memory;
         assert_eq!(kept.keys.len(), PAST + OWN);
         assert_eq!(kept.score.len(), kept.keys.positions.len());
         assert_eq!(kept.votes.len(), kept.keys.positions.len());
@@ -138,9 +141,9 @@ pub fn a_shared_past_is_not_changed(backend: &dyn Backend) {
     let tied = Tied::new(KvDtype::Bf16);
     let alone = tied.select(backend, &H2O);
     let shared = Arc::new(tied.past.clone());
-    let masses = (tied.past_mass.as_slice(), tied.own_mass.as_slice());
+    let masses = (&tied.past_mass, &tied.own_mass);
     let beside = backend.select(shared.clone(), &tied.own, masses, &H2O).expect("fits");
-    assert_eq!(beside, alone);
+    assert_eq!(beside.memory, alone);
     assert_eq!(*shared, tied.past);
 }
 

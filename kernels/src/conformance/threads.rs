@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::backend::Backend;
 use crate::compare::identical;
 use crate::memory::MemorySet;
@@ -19,7 +20,7 @@ pub fn results_do_not_depend_on_thread_count(few: &dyn Backend, many: &dyn Backe
 }
 
 /// Results by name.
-fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Vec<f32>)> {
+fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     let mut arrays = layer(backend);
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for tokens in [1, 130] {
@@ -29,7 +30,7 @@ fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Vec<f32>)> {
     arrays
 }
 
-fn layer(backend: &dyn Backend) -> Vec<(&'static str, Vec<f32>)> {
+fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     let plain = PlainLayer::shared();
     let packed = plain.pack(backend);
     let spec = packed.spec;
@@ -42,21 +43,26 @@ fn layer(backend: &dyn Backend) -> Vec<(&'static str, Vec<f32>)> {
             (0..spec.kv_heads).flat_map(|g| of.head_f32(g)).collect()
         };
         arrays.push(("q", qkv.q.data));
-        arrays.push(("k", heads(&qkv.keys.k)));
-        arrays.push(("v", heads(&qkv.keys.v)));
-        arrays.push(("linear", backend.linear(&x, &packed.gate_up).expect("fits").into_vec()));
-        arrays.push(("norm", backend.norm(&x, &packed.attn_norm, spec.norm_eps).into_vec()));
+        arrays.push(("k", heads(&qkv.keys.k).into()));
+        arrays.push(("v", heads(&qkv.keys.v).into()));
+        arrays
+            .push(("linear", backend.linear(&x, &packed.gate_up).expect("fits").into_vec().into()));
+        arrays.push(("norm", backend.norm(&x, &packed.attn_norm, spec.norm_eps).into_vec().into()));
         let attention: Rows = rows(22, tokens, spec.heads * spec.head_dim);
         let finished = backend.finish(&packed, x, &attention).expect("fits");
-        arrays.push(("finish", finished.into_vec()));
+        arrays.push(("finish", finished.into_vec().into()));
     }
     arrays
 }
 
-fn attention(backend: &dyn Backend, shape: Shape, tokens: usize) -> Vec<(&'static str, Vec<f32>)> {
+fn attention(
+    backend: &dyn Backend,
+    shape: Shape,
+    tokens: usize,
+) -> Vec<(&'static str, Array<f32>)> {
     const PAST: usize = 300;
     let block = shape.block(2 * PAST as u32, tokens);
-    let none = vec![0.0; shape.kv_heads * PAST];
+    let none = Array::from(vec![0.0; shape.kv_heads * PAST]);
     let past = MemorySet {
         keys: shape.past(PAST),
         score: none.clone(),
@@ -69,8 +75,8 @@ fn attention(backend: &dyn Backend, shape: Shape, tokens: usize) -> Vec<(&'stati
     let (lse, weights) = (state.lse(), vec![1.0; tokens]);
     let past_mass = backend.weigh(queries, &past.keys, &lse, &weights).expect("fits");
     let own_mass = backend.weigh(queries, &block.keys, &lse, &weights).expect("fits");
-    let masses = (past_mass.as_slice(), own_mass.as_slice());
-    let kept = backend.select(Arc::new(past), &block.keys, masses, &H2O).expect("fits");
+    let masses = (&past_mass, &own_mass);
+    let kept = backend.select(Arc::new(past), &block.keys, masses, &H2O).expect("fits").memory;
     let positions = kept.keys.positions.iter().map(|&position| position as f32).collect();
     vec![
         ("m", state.m),

@@ -47,8 +47,8 @@ pub(super) fn split_heads(
 fn zeros(kv_heads: usize, tokens: usize, head_dim: usize, dtype: KvDtype) -> KvHeads {
     let elements = kv_heads * tokens * head_dim;
     let data = match dtype {
-        KvDtype::F32 => KvData::F32(vec![0.0; elements]),
-        KvDtype::Bf16 => KvData::Bf16(vec![bf16::ZERO; elements]),
+        KvDtype::F32 => KvData::F32(vec![0.0; elements].into()),
+        KvDtype::Bf16 => KvData::Bf16(vec![bf16::ZERO; elements].into()),
     };
     KvHeads { kv_heads, tokens, head_dim, data }
 }

@@ -23,8 +23,9 @@ use self::gemm::{Argument, Place, Prepare};
 use self::isa::Isa;
 pub use self::isa::IsaLevel;
 use self::threads::Threads;
+use crate::array::Array;
 use crate::backend::{
-    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope,
+    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
 };
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
@@ -114,8 +115,9 @@ impl AttentionOps for Cpu {
         keys: &Keys,
         lse: &[f32],
         row_weights: &[f32],
-    ) -> Result<Vec<f32>, BackendError> {
+    ) -> Result<Array<f32>, BackendError> {
         self.enter(|place| attention::weigh(place, &queries, keys, lse, row_weights))
+            .map(Array::from)
     }
 
     fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
@@ -130,10 +132,10 @@ impl AttentionOps for Cpu {
         &self,
         past: Arc<MemorySet>,
         own: &Keys,
-        masses: (&[f32], &[f32]),
+        masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
-    ) -> Result<MemorySet, BackendError> {
-        crate::select::select(past, own, masses, selection)
+    ) -> Result<Selected, BackendError> {
+        crate::select::select(past, own, (masses.0, masses.1), selection)
     }
 }
 

@@ -13,7 +13,8 @@ mod weigh;
 
 use std::sync::Arc;
 
-use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries};
+use crate::array::Array;
+use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::Rows;
@@ -34,18 +35,18 @@ impl AttentionOps for Reference {
         keys: &Keys,
         lse: &[f32],
         row_weights: &[f32],
-    ) -> Result<Vec<f32>, BackendError> {
-        weigh::weigh(&queries, keys, lse, row_weights)
+    ) -> Result<Array<f32>, BackendError> {
+        weigh::weigh(&queries, keys, lse, row_weights).map(Array::from)
     }
 
     fn select(
         &self,
         past: Arc<MemorySet>,
         own: &Keys,
-        masses: (&[f32], &[f32]),
+        masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
-    ) -> Result<MemorySet, BackendError> {
-        crate::select::select(past, own, masses, selection)
+    ) -> Result<Selected, BackendError> {
+        crate::select::select(past, own, (masses.0, masses.1), selection)
     }
 }
 

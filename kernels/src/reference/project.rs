@@ -38,7 +38,7 @@ pub(super) fn project(
     let stored = |data: &[f32]| KvHeads::from_f32(g, tokens, spec.head_dim, data, spec.kv);
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv {
-        q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q },
+        q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q.into() },
         keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
     })
 }

@@ -7,7 +7,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Selected};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::shapes;
 use crate::tensor::{KvData, KvHeads};
@@ -24,15 +24,33 @@ pub fn select(
     own: &Keys,
     masses: (&[f32], &[f32]),
     selection: &Selection,
-) -> Result<MemorySet, BackendError> {
+) -> Result<Selected, BackendError> {
     shapes::selection(&past, own, masses, selection)?;
+    let all = match selection.keep_all {
+        true => 0.0,
+        false => {
+            let fade = f64::from(selection.ranking.fade(own.len()));
+            sum(&past.score) * fade + sum(masses.0) + sum(masses.1)
+        }
+    };
     let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.in_order());
     if own.len() == 1 && step::given_up(&set, selection) <= 1 {
         step::append(&mut set, own, masses, selection);
     } else {
         append(&mut set, own, masses, selection);
     }
-    Ok(set)
+    let kept = if selection.keep_all { 0.0 } else { sum(&set.score) };
+    Ok(Selected { memory: set, retained: vec![kept, all].into() })
+}
+
+/// In f64; several sums at once, since each would wait for the addition before.
+fn sum(values: &[f32]) -> f64 {
+    let (blocks, rest) = values.as_chunks::<8>();
+    let mut sums = [0.0_f64; 8];
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
 }
 
 /// Any number of own keys, any number given up.
@@ -46,9 +64,9 @@ fn append(set: &mut MemorySet, own: &Keys, masses: (&[f32], &[f32]), selection: 
     };
     set.end += own.len() as u32; // fits: checked with the shapes
     let plan = Plan::new(set, own, &own_tally, selection);
-    plan.apply(&mut set.keys.positions, &own.positions, 1);
-    plan.apply(&mut set.score, &own_tally.score, 1);
-    plan.apply(&mut set.votes, &own_tally.votes, 1);
+    plan.apply(set.keys.positions.make_mut(), &own.positions, 1);
+    plan.apply(set.score.make_mut(), &own_tally.score, 1);
+    plan.apply(set.votes.make_mut(), &own_tally.votes, 1);
     plan.apply_heads(&mut set.keys.k, &own.k);
     plan.apply_heads(&mut set.keys.v, &own.v);
     set.keys.keys = plan.kept_keys;
@@ -76,10 +94,10 @@ fn count(
 
 /// Adds a block's masses and `total`, the sum of its row weights, to the remembered keys.
 fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) {
-    for (score, mass) in set.score.iter_mut().zip(past_mass) {
+    for (score, mass) in set.score.make_mut().iter_mut().zip(past_mass) {
         *score = *score * fade + mass;
     }
-    for votes in &mut set.votes {
+    for votes in set.votes.make_mut() {
         *votes = *votes * fade + total;
     }
 }
@@ -187,8 +205,8 @@ impl Plan {
     fn apply_heads(&self, heads: &mut KvHeads, own: &KvHeads) {
         let width = heads.head_dim;
         match (&mut heads.data, &own.data) {
-            (KvData::F32(rows), KvData::F32(own)) => self.apply(rows, own, width),
-            (KvData::Bf16(rows), KvData::Bf16(own)) => self.apply(rows, own, width),
+            (KvData::F32(rows), KvData::F32(own)) => self.apply(rows.make_mut(), own, width),
+            (KvData::Bf16(rows), KvData::Bf16(own)) => self.apply(rows.make_mut(), own, width),
             _ => unreachable!("dtypes were compared with the shapes"),
         }
         heads.tokens = self.kept_keys;
@@ -270,7 +288,7 @@ impl Head<'_> {
         let scores = self.set.score[past.clone()].iter();
         let votes = self.set.votes[past].iter();
         positions
-            .chain(&self.own.positions[own.clone()])
+            .chain(self.own.positions[own.clone()].iter())
             .zip(scores.chain(&self.own_tally.score[own.clone()]))
             .zip(votes.chain(&self.own_tally.votes[own]))
             .map(|((&position, &score), &votes)| (position, score, votes))

@@ -88,11 +88,11 @@ fn add<'a>(set: &mut MemorySet, new: impl Fn(usize) -> NewKey<'a>, selection: &S
         keys.v.make_room(cells);
     }
     let kv_heads = keys.kv_heads();
-    push_each(&mut keys.positions, count, kv_heads, |g| new(g).position());
-    push_each(&mut set.score, count, kv_heads, |g| new(g).score);
-    push_each(&mut set.votes, count, kv_heads, |g| new(g).votes);
+    push_each(keys.positions.make_mut(), count, kv_heads, |g| new(g).position());
+    push_each(set.score.make_mut(), count, kv_heads, |g| new(g).score);
+    push_each(set.votes.make_mut(), count, kv_heads, |g| new(g).votes);
     if let Some(table) = &mut keys.table {
-        push_each(table, count, kv_heads, |_| count as u32);
+        push_each(table.make_mut(), count, kv_heads, |_| count as u32);
     }
     keys.keys += 1;
     (0..kv_heads).for_each(|g| new(g).store(keys, count));

@@ -53,7 +53,7 @@ proptest! {
             let mass: Vec<f32> = given.iter().copied().cycle().take(voting * stepped.keys.len())
                 .collect();
             let masses = (mass.as_slice(), &given.repeat(KV_HEADS)[..voting]);
-            stepped = select(Arc::new(stepped), &own, masses, &selection).unwrap();
+            stepped = select(Arc::new(stepped), &own, masses, &selection).unwrap().memory;
             append(&mut general, &own, masses, &selection);
             prop_assert_eq!(&stepped.keys, &general.keys);
             identical("score", &stepped.score, &general.score).unwrap();
@@ -77,7 +77,7 @@ fn a_full_set_moves_one_row_and_keeps_its_bytes() {
         let before = set.keys.clone();
         let mass = vec![1.0; set.score.len()];
         let (own, arc) = (own(position, KvDtype::Bf16), Arc::new(set));
-        set = select(arc, &own, (&mass, &[1.0; KV_HEADS]), &selection).unwrap();
+        set = select(arc, &own, (&mass, &[1.0; KV_HEADS]), &selection).unwrap().memory;
         sizes.push(set.bytes());
         if position > 8 {
             for g in 0..KV_HEADS {

@@ -10,7 +10,8 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    Attended, AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope, Selection,
+    Array, Attended, AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope,
+    Selected, Selection,
 };
 
 use crate::error::EngineError;
@@ -68,12 +69,14 @@ pub fn prefill(
         };
         let past = port.take(idx)?; // the previous chunk's memory set
         let attended = step.attend(idx, &qkv, &past, own)?;
-        let (memory, kept) = step.select(past, &qkv, &attended)?;
-        port.give(idx, memory)?;
-        retained.push(kept);
+        let selected = step.select(past, &qkv, &attended)?;
+        port.give(idx, Arc::new(selected.memory))?;
+        retained.push(selected.retained);
         let last = idx + 1 == model.layers();
         x = step.finish(layer, x, &attended, if last { want } else { Want::All })?;
     }
+    // Read last: a device may still be at work on all of it.
+    let retained = retained.iter().map(retained_mass).collect::<Result<_, _>>()?;
     Ok(Prefilled { hidden: x, retained })
 }
 
@@ -138,17 +141,9 @@ impl<'a> Step<'a> {
         past: Arc<MemorySet>,
         qkv: &Qkv,
         attended: &Attended,
-    ) -> Result<(Arc<MemorySet>, RetainedMass), EngineError> {
-        let masses = (attended.past_mass.as_slice(), attended.own_mass.as_slice());
-        let select = |past| self.model.backend().select(past, &qkv.keys, masses, &self.selection);
-        if self.selection.keep_all {
-            return Ok((Arc::new(select(past)?), RetainedMass::default()));
-        }
-        let fade = f64::from(self.selection.ranking.fade(self.block.tokens.len()));
-        let total = sum(&past.score) * fade + sum(masses.0) + sum(masses.1);
-        let memory = select(past)?;
-        let retained = RetainedMass { kept: sum(&memory.score), total };
-        Ok((Arc::new(memory), retained))
+    ) -> Result<Selected, EngineError> {
+        let masses = (&attended.past_mass, &attended.own_mass);
+        Ok(self.model.backend().select(past, &qkv.keys, masses, &self.selection)?)
     }
 
     fn finish(
@@ -167,14 +162,10 @@ impl<'a> Step<'a> {
     }
 }
 
-/// In f64; several sums at once, since each would wait for the addition before.
-fn sum(values: &[f32]) -> f64 {
-    let (blocks, rest) = values.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for block in blocks {
-        sums.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
+/// `[kept, total]` of a layer.
+fn retained_mass(sums: &Array<f64>) -> Result<RetainedMass, EngineError> {
+    let sums = sums.host()?;
+    Ok(RetainedMass { kept: sums[0], total: sums[1] })
 }
 
 /// A policy in the kernels' words.

@@ -59,14 +59,21 @@ pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
         tokens: header.keys as usize,
         head_dim: header.head_dim as usize,
         data: match header.kv {
-            aqueduct_core::KvDtype::F32 => KvData::F32(reader.take(elements, f32::from_le_bytes)),
+            aqueduct_core::KvDtype::F32 => {
+                KvData::F32(reader.take(elements, f32::from_le_bytes).into())
+            }
             aqueduct_core::KvDtype::Bf16 => {
-                KvData::Bf16(reader.take(elements, bf16::from_le_bytes))
+                KvData::Bf16(reader.take(elements, bf16::from_le_bytes).into())
             }
         },
     };
     let (k, v) = (heads(), heads());
-    let memory = MemorySet { keys: Keys::new(positions, k, v), score, votes, end: header.end };
+    let memory = MemorySet {
+        keys: Keys::new(positions, k, v),
+        score: score.into(),
+        votes: votes.into(),
+        end: header.end,
+    };
     validate(&memory)?;
     Ok(memory)
 }
@@ -149,8 +156,8 @@ mod tests {
                 KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
                 KvHeads::from_f32(3, 1, 2, &odd, KvDtype::F32),
             ),
-            score: vec![0.0, 1e-20, 5.0],
-            votes: vec![1.0, 2.0, 3.0],
+            score: vec![0.0, 1e-20, 5.0].into(),
+            votes: vec![1.0, 2.0, 3.0].into(),
             end: 10,
         });
     }
@@ -158,7 +165,12 @@ mod tests {
     #[test]
     fn cells_travel_in_order_of_position() {
         let rows = |data: &[f32]| KvHeads::from_f32(1, data.len(), 1, data, KvDtype::F32);
-        let set = |keys| MemorySet { keys, score: vec![0.0; 3], votes: vec![1.0; 3], end: 9 };
+        let set = |keys| MemorySet {
+            keys,
+            score: vec![0.0; 3].into(),
+            votes: vec![1.0; 3].into(),
+            end: 9,
+        };
         let lain = set(Keys::new(vec![2, 5, 7], rows(&[1.0, 2.0, 3.0]), rows(&[4.0, 5.0, 6.0])));
         let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0]), rows(&[6.0, 4.0, 5.0, 8.0]));
         let moved = set(Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]));

@@ -32,7 +32,7 @@ pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
     };
     MemorySet {
         keys: aqueduct_kernels::Keys::new(
-            (0..count as u32).map(|i| 2 * (i % keys.max(1)) + seed % 2).collect(),
+            (0..count as u32).map(|i| 2 * (i % keys.max(1)) + seed % 2).collect::<Vec<_>>(),
             heads(0),
             heads(1000),
         ),

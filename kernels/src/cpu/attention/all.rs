@@ -8,6 +8,7 @@ use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
 use super::rows::{Lanes, RowTile, turn};
 use super::stored::Stored;
+use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
 use crate::cpu::simd::{LANES, Simd, Vector};
@@ -60,11 +61,12 @@ pub(in crate::cpu) fn attend_all(
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     };
     if row_weights.is_none() {
-        return Ok(Attended { output, past_mass: Vec::new(), own_mass: Vec::new() });
+        return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
     let (of_past, of_own): (Vec<_>, Vec<_>) =
         spent.into_iter().map(|[past, own]| (past, own)).unzip();
-    Ok(Attended { past_mass: total(past, &of_past)?, own_mass: total(own, &of_own)?, output })
+    let (past_mass, own_mass) = (total(past, &of_past)?, total(own, &of_own)?);
+    Ok(Attended { past_mass: past_mass.into(), own_mass: own_mass.into(), output })
 }
 
 /// For every segment: of each of its tokens' rows, the columns of its KV head.

@@ -98,7 +98,7 @@ impl<'a> Stored<'a> {
     /// Keys of KV head `g` in whole pairs, and elements from one to the next.
     pub(super) fn padded_k(&self, g: usize) -> (&[bf16], usize) {
         let width = self.keys.k.head_dim.next_multiple_of(2);
-        let data = match (&self.laid, &self.keys.k.data) {
+        let data: &[bf16] = match (&self.laid, &self.keys.k.data) {
             (Laid::Pairs { k: Some(k), .. }, _) => k,
             (Laid::Pairs { .. }, KvData::Bf16(k)) => k,
             _ => unreachable!("keys were not laid out in pairs"),

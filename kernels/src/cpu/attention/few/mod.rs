@@ -63,7 +63,7 @@ pub(super) fn attend_all(
         past_mass = spent(place, queries, scope.past, &past, (&lse, row_weights))?;
         own_mass = spent(place, queries, scope.own, &own, (&lse, row_weights))?;
     }
-    Ok(Attended { output: state.output(), past_mass, own_mass })
+    Ok(Attended { output: state.output(), past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
 /// For each of `sets`: all rows over each part of it, KV heads and parts ascending.
@@ -126,14 +126,15 @@ fn spans(sight: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
 fn merged(queries: &Queries<'_>, seen: &[Seen]) -> AttentionState {
     let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
     let mut state = AttentionState::empty(queries.q.heads, tokens, head_dim);
+    let (m, l, all) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
     for seen in seen {
         // Rows of a KV head's query heads are neighbours, tokens within.
         let first = seen.g * seen.m.len();
         for row in 0..seen.m.len() {
             let i = first + row;
-            let o = &mut state.o[i * head_dim..(i + 1) * head_dim];
+            let o = &mut all[i * head_dim..(i + 1) * head_dim];
             let from = &seen.o[row * head_dim..(row + 1) * head_dim];
-            let into = (&mut state.m[i], &mut state.l[i], o);
+            let into = (&mut m[i], &mut l[i], o);
             merge_row(into, (seen.m[row], seen.l[row], from));
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use aqueduct_kernels::backend::Scope;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
-    AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads, MemorySet,
-    Queries, Ranking, Selection,
+    Array, AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads,
+    MemorySet, Queries, Ranking, Selection,
 };
 
 use super::case::{Case, PLAIN, Work, copies_of, noise, timed};
@@ -110,7 +110,7 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
 
 fn queries(tokens: usize) -> Heads {
     let data = noise(HEADS * tokens * HEAD_DIM);
-    Heads { heads: HEADS, tokens, head_dim: HEAD_DIM, data }
+    Heads { heads: HEADS, tokens, head_dim: HEAD_DIM, data: data.into() }
 }
 
 fn make_keys(count: usize, kv: KvDtype) -> Keys {
@@ -131,11 +131,11 @@ fn merge() -> Case {
             heads: HEADS,
             tokens: CHUNK,
             head_dim: HEAD_DIM,
-            m: noise(HEADS * CHUNK),
-            l: vec![1.0; HEADS * CHUNK],
-            o: noise(HEADS * CHUNK * HEAD_DIM),
+            m: noise(HEADS * CHUNK).into(),
+            l: vec![1.0; HEADS * CHUNK].into(),
+            o: noise(HEADS * CHUNK * HEAD_DIM).into(),
         };
-        let other = AttentionState { m: vec![0.0; HEADS * CHUNK], ..state.clone() };
+        let other = AttentionState { m: vec![0.0; HEADS * CHUNK].into(), ..state.clone() };
         Ok(Box::new(move |_| {
             let state = state.clone();
             timed(|| Ok(state.merge(&other)))
@@ -165,7 +165,7 @@ const SELECTION: Selection = Selection {
 fn memory() -> MemorySet {
     let keys = make_keys(KEPT, KvDtype::Bf16);
     let score = noise(KV_HEADS * KEPT).iter().map(|x| x.abs()).collect();
-    MemorySet { keys, score, votes: vec![1.0; KV_HEADS * KEPT], end: KEPT as u32 }
+    MemorySet { keys, score, votes: vec![1.0; KV_HEADS * KEPT].into(), end: KEPT as u32 }
 }
 
 /// `count` keys that follow `end`.
@@ -175,7 +175,7 @@ fn own_keys(count: usize, end: u32) -> Keys {
     keys
 }
 
-fn masses(keys: usize) -> Vec<f32> {
+fn masses(keys: usize) -> Array<f32> {
     noise(KV_HEADS * keys).iter().map(|x| x.abs()).collect()
 }
 
@@ -206,7 +206,7 @@ fn select_after_token() -> Case {
                 next = Some(cpu.select(taken, &own, (&past_mass, &own_mass), &SELECTION)?);
                 Ok(())
             });
-            past = Arc::new(next.expect("a step that went well has a result"));
+            past = Arc::new(next.expect("a step that went well has a result").memory);
             took
         }))
     };

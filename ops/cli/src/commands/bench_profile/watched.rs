@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aqueduct_kernels::backend::{Attended, Qkv, Scope};
+use aqueduct_kernels::backend::{Attended, Qkv, Scope, Selected};
 use aqueduct_kernels::{
-    Angles, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps, LayerWeights,
-    Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
+    Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps,
+    LayerWeights, Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
 };
 
 /// What time goes to.
@@ -71,7 +71,7 @@ impl Watched {
         }
         let without = Scope { row_weights: None, ..scope };
         let attended = self.timed(Part::Attend, |cpu| attend(cpu, without))?;
-        let zeros = |keys: &Keys| vec![0.0; keys.positions.len()];
+        let zeros = |keys: &Keys| Array::from(vec![0.0; keys.positions.len()]);
         let (past_mass, own_mass) = (zeros(scope.past), zeros(scope.own));
         Ok(Attended { past_mass, own_mass, ..attended })
     }
@@ -88,7 +88,7 @@ impl AttentionOps for Watched {
         keys: &Keys,
         lse: &[f32],
         row_weights: &[f32],
-    ) -> Result<Vec<f32>, BackendError> {
+    ) -> Result<Array<f32>, BackendError> {
         self.timed(Part::Attend, |cpu| cpu.weigh(queries, keys, lse, row_weights))
     }
 
@@ -109,9 +109,9 @@ impl AttentionOps for Watched {
         &self,
         past: Arc<MemorySet>,
         own: &Keys,
-        masses: (&[f32], &[f32]),
+        masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
-    ) -> Result<MemorySet, BackendError> {
+    ) -> Result<Selected, BackendError> {
         self.timed(Part::Select, |cpu| cpu.select(past, own, masses, selection))
     }
 }
