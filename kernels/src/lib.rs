@@ -21,6 +21,8 @@ pub mod cells;
 pub mod compare;
 pub mod conformance;
 pub mod cpu;
+#[allow(dead_code, reason = "its operations land one by one")]
+pub mod cuda;
 pub mod heap;
 pub mod int8;
 pub mod mapped;

@@ -1,0 +1,95 @@
+//! The backend for NVIDIA's devices.
+//!
+//! Operations are enqueued on one stream and return at once; what they make stays on the device
+//! until somebody reads it ([`crate::Array`]). Kernels are in `kernels/cu`; [`device::Device`]
+//! is the seam below which there is a driver, or, in tests, an emulator.
+//!
+//! A kernel is chosen by what it can do with the shapes at hand and by what the device can do.
+//! The `plain` kernels can do everything.
+
+pub(crate) mod device;
+pub(crate) mod resident;
+
+use std::sync::Arc;
+
+use self::device::{Address, Device, Fault};
+use crate::backend::BackendError;
+
+/// How results are checked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CudaOptions {
+    /// Every operation waits for its result and reports what is wrong with it itself, instead of
+    /// leaving that to whoever reads the result. Slow; for tests and for hunting.
+    pub checked: bool,
+}
+
+/// What all operations of one device share.
+pub(crate) struct Shared {
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) options: CudaOptions,
+    /// One [`Broken`] as u32: kernels write it where they meet a number that is not finite.
+    broken: Address,
+}
+
+/// Where a number that is not finite was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Broken {
+    Linear = 1,
+    Project,
+    Finish,
+    Attend,
+    Weigh,
+}
+
+impl Broken {
+    const ALL: [Self; 5] = [Self::Linear, Self::Project, Self::Finish, Self::Attend, Self::Weigh];
+
+    fn error(self) -> BackendError {
+        let (op, what) = match self {
+            Self::Linear => ("linear", "a sum of products"),
+            Self::Project => ("project", "a rotated query or key"),
+            Self::Finish => ("finish", "a hidden state"),
+            Self::Attend => ("attend", "a weighted sum of values"),
+            Self::Weigh => ("weigh", "a column mass"),
+        };
+        BackendError::NotFinite { op, what }
+    }
+}
+
+impl Shared {
+    fn new(device: Box<dyn Device>, options: CudaOptions) -> Result<Self, Fault> {
+        let broken = device.allocate(size_of::<u32>())?;
+        device.write(broken, &0_u32.to_ne_bytes())?;
+        Ok(Self { device, options, broken })
+    }
+
+    /// Where kernels report a number that is not finite.
+    pub(crate) fn broken_at(&self) -> u64 {
+        self.broken.0
+    }
+
+    /// Waits for everything, and reports a number that was not finite if an operation met one
+    /// since the last time.
+    pub(crate) fn broken(&self) -> Result<(), BackendError> {
+        let mut code = [0; 4];
+        self.device.read(self.broken, &mut code).map_err(|it| self.fault(it))?;
+        let code = u32::from_ne_bytes(code);
+        let Some(&met) = Broken::ALL.iter().find(|&&it| it as u32 == code) else { return Ok(()) };
+        self.device.write(self.broken, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
+        Err(met.error())
+    }
+
+    /// What an operation made, after it is checked if the options say so.
+    pub(crate) fn done<R>(&self, result: R) -> Result<R, BackendError> {
+        if self.options.checked {
+            self.broken()?;
+        }
+        Ok(result)
+    }
+}
+
+/// A CUDA device.
+pub struct Cuda {
+    pub(crate) shared: Arc<Shared>,
+}

@@ -1,0 +1,122 @@
+//! Arrays in a device's memory.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use half::bf16;
+
+use super::Shared;
+use super::device::{Address, Fault};
+use crate::array::{Array, Resident};
+use crate::backend::BackendError;
+
+/// Memory of a device, given back when the last who has it lets go of it.
+pub(crate) struct Buffer {
+    shared: Arc<Shared>,
+    at: Address,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.shared.device.release(self.at);
+    }
+}
+
+/// `len` elements of T in a device's memory.
+pub(crate) struct OnDevice<T> {
+    buffer: Arc<Buffer>,
+    len: usize,
+    elements: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for OnDevice<T> {
+    fn clone(&self) -> Self {
+        Self { buffer: self.buffer.clone(), len: self.len, elements: self.elements }
+    }
+}
+
+impl<T: Pod> OnDevice<T> {
+    /// Room for `len` elements, whatever was there before.
+    pub(crate) fn room(shared: &Arc<Shared>, len: usize) -> Result<Self, BackendError> {
+        let at = shared.device.allocate(len * size_of::<T>()).map_err(|it| shared.fault(it))?;
+        let buffer = Arc::new(Buffer { shared: shared.clone(), at });
+        Ok(Self { buffer, len, elements: std::marker::PhantomData })
+    }
+
+    /// A copy of `elements`.
+    pub(crate) fn of(shared: &Arc<Shared>, elements: &[T]) -> Result<Self, BackendError> {
+        let room = Self::room(shared, elements.len())?;
+        let bytes = bytemuck::cast_slice(elements);
+        shared.device.write(room.buffer.at, bytes).map_err(|it| shared.fault(it))?;
+        Ok(room)
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Of the first element, as kernels take it.
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.at.0
+    }
+
+    /// The elements, copied to the host.
+    pub(crate) fn read(&self) -> Result<Vec<T>, BackendError> {
+        let shared = &self.buffer.shared;
+        let mut elements = vec![T::zeroed(); self.len];
+        let bytes = bytemuck::cast_slice_mut(&mut elements);
+        shared.device.read(self.buffer.at, bytes).map_err(|it| shared.fault(it))?;
+        shared.broken()?;
+        Ok(elements)
+    }
+
+    /// As what passes between operations.
+    pub(crate) fn into_array(self) -> Array<T> {
+        Array::on_device(Arc::new(self))
+    }
+}
+
+impl<T: Pod> Resident<T> for OnDevice<T> {
+    fn count(&self) -> usize {
+        self.len
+    }
+
+    fn fetch(&self) -> Result<Vec<T>, BackendError> {
+        self.read()
+    }
+}
+
+/// f32 that the device keeps as bf16, because nothing there asks for more of them.
+pub(crate) struct Rounded(pub(crate) OnDevice<bf16>);
+
+impl Resident<f32> for Rounded {
+    fn count(&self) -> usize {
+        self.0.len
+    }
+
+    fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+        Ok(self.0.read()?.into_iter().map(bf16::to_f32).collect())
+    }
+}
+
+impl Shared {
+    /// `array` on this device: where it lies, or a copy.
+    pub(crate) fn place<T: Pod>(
+        self: &Arc<Self>,
+        array: &Array<T>,
+    ) -> Result<OnDevice<T>, BackendError> {
+        if let Some(resident) = array.resident::<OnDevice<T>>()
+            && Arc::ptr_eq(&resident.buffer.shared, self)
+        {
+            return Ok((*resident).clone());
+        }
+        OnDevice::of(self, array.host()?)
+    }
+
+    /// A fault as callers of operations see it.
+    pub(crate) fn fault(&self, fault: Fault) -> BackendError {
+        let device = self.device.properties().name.clone();
+        BackendError::Device { device, what: fault.to_string() }
+    }
+}
