@@ -3,9 +3,10 @@
 mod binary;
 
 use std::path::Path;
+use std::process::Command;
 
 use aqueduct_kernels::IsaLevel;
-use binary::{model, rows, run};
+use binary::{aqueduct, model, rows};
 
 /// C, small so that many chunks are few tokens.
 const CHUNK: usize = 16;
@@ -42,13 +43,19 @@ impl<'a> Eval<'a> {
         args.extend(["--policy", self.policy, "--sinks", "2", "--local", "4", "--heavy", "6"]);
         args.extend(["--chunk", &chunk, "--workers", &workers, "--link", self.link]);
         args.extend(["--threads", &threads, "--kv", self.kv]);
-        args.extend(self.isa.iter().flat_map(|isa| ["--isa", isa.as_str()]));
         args.extend(["--out", out.to_str().unwrap(), "--json"]);
-        let rows = rows(&run(args));
+        let rows = rows(&with_isa(self.isa).args(args).output().unwrap());
         assert_eq!(rows[0]["tokens"], tokens);
         assert_eq!(rows[0]["vocab"], 4096);
         std::fs::read(out).unwrap()
     }
+}
+
+/// The binary, its instruction set forced by the environment.
+fn with_isa(isa: Option<IsaLevel>) -> Command {
+    let mut command = aqueduct();
+    command.envs(isa.map(|isa| ("AQUEDUCT_ISA", isa.as_str())));
+    command
 }
 
 fn identical(policy: &str) {
@@ -90,6 +97,8 @@ fn h2o_is_the_same_everywhere() {
 fn bf16_is_the_same_for_any_number_of_threads_and_workers() {
     let folder = tempfile::tempdir().unwrap();
     for isa in IsaLevel::available() {
+        let doctor = with_isa(Some(isa)).args(["doctor", "--json"]).output().unwrap();
+        assert_eq!(rows(&doctor)[0]["instruction_set"], isa.as_str(), "it is forced");
         let eval = Eval { kv: "bf16", isa: Some(isa), ..Eval::new("h2o", 1, "loopback") };
         let want = Eval { threads: 1, ..eval }.logits(folder.path(), 2 * CHUNK + 3);
         for other in [
