@@ -85,6 +85,6 @@ DEVICE u64 wgmma_descriptor(const void* tile, u32 leading_bytes) {
 }
 // wgmma_ss<N>: c[64, N] (+)= a b with a from shared memory; wgmma_rs<N>: with a from registers
 // (the layout of mma_bf16's a, 16 rows a warp). b is [N, 16] (K-major), or [16, N] where TRANSPOSED.
-// `keep` 0 forgets what c held. Written by ops in hopper_wgmma.cuh, which `build` generates.
+// Without `keep`, what c held is forgotten.
 #include "hopper_wgmma.cuh"
 #endif
