@@ -8,6 +8,7 @@
 //! The `plain` kernels can do everything.
 
 pub(crate) mod device;
+mod fast;
 pub(crate) mod resident;
 
 use std::sync::Arc;

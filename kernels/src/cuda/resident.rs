@@ -1,5 +1,6 @@
 //! Arrays in a device's memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -23,24 +24,33 @@ impl Drop for Buffer {
 }
 
 /// `len` elements of T in a device's memory.
+#[derive(Clone)]
 pub(crate) struct OnDevice<T> {
     buffer: Arc<Buffer>,
     len: usize,
-    elements: std::marker::PhantomData<fn() -> T>,
+    within: Option<Range<T>>,
 }
 
-impl<T> Clone for OnDevice<T> {
-    fn clone(&self) -> Self {
-        Self { buffer: self.buffer.clone(), len: self.len, elements: self.elements }
-    }
-}
-
-impl<T: Pod> OnDevice<T> {
+impl<T: Pod + Send + Sync> OnDevice<T> {
     /// Room for `len` elements, whatever was there before.
     pub(crate) fn room(shared: &Arc<Shared>, len: usize) -> Result<Self, BackendError> {
         let at = shared.device.allocate(len * size_of::<T>()).map_err(|it| shared.fault(it))?;
         let buffer = Arc::new(Buffer { shared: shared.clone(), at });
-        Ok(Self { buffer, len, elements: std::marker::PhantomData })
+        Ok(Self { buffer, len, within: None })
+    }
+
+    /// Says what the host knows of the elements without reading them: all lie in this range.
+    ///
+    /// Positions of own keys lie in `start..start + tokens`, those of a memory set in `0..end`:
+    /// by that, attention knows the keys that need no mask.
+    pub(crate) fn known_within(mut self, within: Range<T>) -> Self {
+        self.within = Some(within);
+        self
+    }
+
+    /// What [`known_within`](Self::known_within) was told.
+    pub(crate) fn within(&self) -> Option<&Range<T>> {
+        self.within.as_ref()
     }
 
     /// A copy of `elements`.
@@ -77,7 +87,7 @@ impl<T: Pod> OnDevice<T> {
     }
 }
 
-impl<T: Pod> Resident<T> for OnDevice<T> {
+impl<T: Pod + Send + Sync> Resident<T> for OnDevice<T> {
     fn count(&self) -> usize {
         self.len
     }
@@ -102,7 +112,7 @@ impl Resident<f32> for Rounded {
 
 impl Shared {
     /// `array` on this device: where it lies, or a copy.
-    pub(crate) fn place<T: Pod>(
+    pub(crate) fn place<T: Pod + Send + Sync>(
         self: &Arc<Self>,
         array: &Array<T>,
     ) -> Result<OnDevice<T>, BackendError> {

@@ -1,0 +1,139 @@
+//! Attention of many rows on tensor cores: what is asked of the kernels that a chip has of its
+//! own (`attention90.rs`, `attention80.rs`).
+//!
+//! Everything here is bf16 beside f32 sums, and no model window. Addresses are those of arrays in
+//! device memory, row-major, aligned to 256 bytes. Rows see own keys causally and past keys
+//! without a mask; who stands behind this seam reads no position and no table.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::device::{Address, Properties};
+use crate::backend::BackendError;
+
+/// Sizes that decide which kernel can do the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// H.
+    pub(super) heads: usize,
+    /// G; divides H, and query head h belongs to KV head h / (H / G).
+    pub(super) kv_heads: usize,
+    /// T, at least 1.
+    pub(super) tokens: usize,
+    /// D.
+    pub(super) head_dim: usize,
+}
+
+/// Queries and what multiplies their products with keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) shape: Shape,
+    /// `[heads, tokens, head_dim]` bf16.
+    pub(super) q: Address,
+    /// A logit is `scale` (q . k), in natural units.
+    pub(super) scale: f32,
+}
+
+/// Keys with their values: at least one, key j of KV head g in row `g * cells + j`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stretch {
+    /// `[kv_heads, cells, head_dim]` bf16.
+    pub(super) k: Address,
+    /// `[kv_heads, cells, head_dim]` bf16.
+    pub(super) v: Address,
+    /// Keys of each KV head.
+    pub(super) keys: usize,
+    /// Rows of each KV head, at least `keys`; what is behind the keys may be NaN.
+    pub(super) cells: usize,
+}
+
+/// A partial state ([`crate::AttentionState`]), f32.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StateAt {
+    /// `[heads, tokens]`.
+    pub(super) m: Address,
+    /// `[heads, tokens]`.
+    pub(super) l: Address,
+    /// `[heads, tokens, head_dim]`.
+    pub(super) o: Address,
+}
+
+/// What a [`Pass`] leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Goal {
+    /// m, l and o.
+    State(StateAt),
+    /// o / l, and m + ln l; zero and -inf for a row that saw nothing.
+    Output {
+        /// `[tokens, heads * head_dim]` bf16.
+        output: Address,
+        /// `[heads, tokens]` f32.
+        lse: Address,
+    },
+}
+
+/// Rows over own keys, then over past keys.
+///
+/// What is asked for is one of: `own` to a state; `past` to a state; own and past to an output
+/// ([`crate::AttentionOps::attend_all`]); `past` to an output, going on `from` the state over own
+/// keys ([`crate::AttentionOps::attend_rest`]); `own` to an output.
+///
+/// **The last two halves give the bits of the whole**: own to a state, then past from that state
+/// to an output, is bit for bit own and past in one go. So own keys come first; between them and
+/// the past, a row's registers must hold what its state in memory would. For that
+/// - m is in natural units, `mul(largest q . k, scale)`, and what is subtracted in exponents is
+///   computed from that m (`-m log2(e)`), not from the largest product;
+/// - where a thread keeps its own part of l, the parts are summed there, and one thread goes on
+///   from the sum;
+/// - o is f32 and not divided by l.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pass {
+    pub(super) rows: Rows,
+    /// Where to go on; `None`: nothing has been seen.
+    pub(super) from: Option<StateAt>,
+    /// As many keys as rows, row t sees keys `0..=t`.
+    pub(super) own: Option<Stretch>,
+    /// Every row sees every key.
+    pub(super) past: Option<Stretch>,
+    pub(super) goal: Goal,
+}
+
+/// Column masses over one stretch ([`crate::AttentionOps::weigh`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weighing<'a> {
+    pub(super) rows: Rows,
+    /// `v` is not read.
+    pub(super) keys: Stretch,
+    /// Row t sees keys `0..=t` alone.
+    pub(super) causal: bool,
+    /// `[heads, tokens]` f32, of the merged state; a row of -inf spends nothing.
+    pub(super) lse: Address,
+    /// `[tokens]` f32 on the device.
+    pub(super) row_weights: Address,
+    /// The same on the host: rows of weight 0 at the front need not be looked at.
+    pub(super) weights: &'a [f32],
+    /// `[kv_heads, keys]` f32, every element written.
+    pub(super) mass: Address,
+}
+
+/// A chip's own kernels. Both calls enqueue and return; sums that are not finite are reported
+/// to `shared.broken_at()`, as [`super::Broken::Attend`] and [`super::Broken::Weigh`].
+pub(super) trait Fast: Sync {
+    /// Whether passes and weighings of this shape can be done, whatever number of keys. The
+    /// answer must not depend on anything else: halves and wholes have to meet.
+    fn fits(&self, device: &Properties, shape: &Shape) -> bool;
+
+    /// Rows over keys.
+    fn attend(&self, shared: &Arc<Shared>, pass: &Pass) -> Result<(), BackendError>;
+
+    /// What rows spend on keys.
+    fn weigh(&self, shared: &Arc<Shared>, weighing: &Weighing<'_>) -> Result<(), BackendError>;
+}
+
+/// Best first. A chip's module adds itself here.
+const ALL: [&dyn Fast; 0] = [];
+
+/// The fastest that can do it; `None` leaves it to the plain kernels.
+pub(super) fn kernel_for(shared: &Shared, shape: &Shape) -> Option<&'static dyn Fast> {
+    ALL.into_iter().find(|it| it.fits(shared.device.properties(), shape))
+}
