@@ -9,6 +9,7 @@
 
 pub(crate) mod device;
 mod fast;
+mod params;
 pub(crate) mod resident;
 
 use std::sync::Arc;

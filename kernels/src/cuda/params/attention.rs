@@ -1,0 +1,77 @@
+//! Arguments of the kernels of attention, masses and merging.
+
+use bytemuck::{Pod, Zeroable};
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct QueryArray {
+    pub(crate) q: u64,
+    pub(crate) heads: u32,
+    pub(crate) tokens: u32,
+    pub(crate) start: u32,
+    pub(crate) window: u32,
+    pub(crate) scale: f32,
+    pub(crate) head_dim: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct KeyArrays {
+    pub(crate) k: u64,
+    pub(crate) v: u64,
+    pub(crate) table: u64,
+    pub(crate) positions: u64,
+    pub(crate) kv_heads: u32,
+    pub(crate) keys: u32,
+    pub(crate) cells: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct StateArrays {
+    pub(crate) m: u64,
+    pub(crate) l: u64,
+    pub(crate) o: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PlainAttention {
+    pub(crate) queries: QueryArray,
+    pub(crate) keys: KeyArrays,
+    pub(crate) to: StateArrays,
+    pub(crate) broken: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PlainMasses {
+    pub(crate) queries: QueryArray,
+    pub(crate) keys: KeyArrays,
+    pub(crate) lse: u64,
+    pub(crate) row_weights: u64,
+    pub(crate) mass: u64,
+    pub(crate) broken: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct MergeStates {
+    pub(crate) a: StateArrays,
+    pub(crate) b: StateArrays,
+    pub(crate) output: u64,
+    pub(crate) lse: u64,
+    pub(crate) heads: u32,
+    pub(crate) tokens: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Convert {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) count: u64,
+}

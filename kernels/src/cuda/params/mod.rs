@@ -1,0 +1,3 @@
+//! The argument of every kernel, field by field what `kernels/cu/params.cuh` says.
+
+pub(super) mod attention;
