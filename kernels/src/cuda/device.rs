@@ -1,5 +1,7 @@
 //! Where kernels run: a driver's stream, or the emulator of the tests.
 
+use std::sync::Arc;
+
 /// An address in a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address(pub(crate) u64);
@@ -92,4 +94,34 @@ pub(crate) trait Device: Send + Sync {
 
     /// Describes an array for the copy engine (capability 90 and up).
     fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault>;
+}
+
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn properties(&self) -> &Properties {
+        (**self).properties()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
+        (**self).allocate(bytes)
+    }
+
+    fn release(&self, at: Address) {
+        (**self).release(at);
+    }
+
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        (**self).write(to, from)
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        (**self).read(from, to)
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {
+        (**self).launch(launch)
+    }
+
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {
+        (**self).tensor_map(spec)
+    }
 }

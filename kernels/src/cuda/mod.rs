@@ -6,27 +6,52 @@
 //!
 //! A kernel is chosen by what it can do with the shapes at hand and by what the device can do.
 //! The `plain` kernels can do everything.
+//!
+//! One [`Cuda`] serves several threads. Each enqueues its operations in its own order on the one
+//! stream; the memory of what was dropped goes to whoever asks next, which is safe because all
+//! work on it is on that stream. The driver locks the stream while it enqueues one kernel or
+//! copy, the pool its books while it looks a block up, copies to the device the buffer that they
+//! go through. Nobody holds a lock while the device works, but for an upload that waits for room
+//! in that buffer.
 
 pub(crate) mod device;
 mod fast;
+pub(crate) mod gemm;
+mod open;
 mod params;
+mod pool;
 pub(crate) mod resident;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::device::{Address, Device, Fault};
+use self::gemm::GemmLibrary;
+pub use self::open::CudaError;
+pub use self::pool::MemoryUse;
 use crate::backend::BackendError;
 
-/// How results are checked.
-#[derive(Debug, Clone, Copy, Default)]
+/// How a device is used.
+#[derive(Debug, Clone, Copy)]
 pub struct CudaOptions {
     /// Every operation waits for its result and reports what is wrong with it itself, instead of
     /// leaving that to whoever reads the result. Slow; for tests and for hunting.
     pub checked: bool,
+    /// The most device memory to hold; `None` is nine tenths of what is free when it is opened.
+    pub memory_bytes: Option<usize>,
+    /// How long the device may take to finish what was asked of it before it counts as lost.
+    pub patience: Duration,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self { checked: false, memory_bytes: None, patience: Duration::from_secs(120) }
+    }
 }
 
 /// What all operations of one device share.
 pub(crate) struct Shared {
+    library: Option<Box<dyn GemmLibrary>>,
     pub(crate) device: Box<dyn Device>,
     pub(crate) options: CudaOptions,
     /// One [`Broken`] as u32: kernels write it where they meet a number that is not finite.
@@ -63,7 +88,12 @@ impl Shared {
     fn new(device: Box<dyn Device>, options: CudaOptions) -> Result<Self, Fault> {
         let broken = device.allocate(size_of::<u32>())?;
         device.write(broken, &0_u32.to_ne_bytes())?;
-        Ok(Self { device, options, broken })
+        Ok(Self { library: None, device, options, broken })
+    }
+
+    /// A library for products that [fit](gemm::Product::fits); the kernels multiply the rest.
+    pub(crate) fn gemm_library(&self) -> Option<&dyn GemmLibrary> {
+        self.library.as_deref()
     }
 
     /// Where kernels report a number that is not finite.
