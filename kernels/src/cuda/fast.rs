@@ -98,22 +98,30 @@ pub(super) struct Pass {
     pub(super) goal: Goal,
 }
 
-/// Column masses over one stretch ([`crate::AttentionOps::weigh`]).
+/// Where the column masses of a stretch go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns {
+    /// `v` is not read.
+    pub(super) keys: Stretch,
+    /// `[kv_heads, keys]` f32, every element written.
+    pub(super) mass: Address,
+}
+
+/// Column masses ([`crate::AttentionOps::weigh`]) over own keys, past keys, or both: a grid over
+/// both fills a chip that either alone does not. A column's bits do not depend on which it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weighing<'a> {
     pub(super) rows: Rows,
-    /// `v` is not read.
-    pub(super) keys: Stretch,
-    /// Row t sees keys `0..=t` alone.
-    pub(super) causal: bool,
+    /// As many keys as rows, row t sees keys `0..=t`.
+    pub(super) own: Option<Columns>,
+    /// Every row sees every key.
+    pub(super) past: Option<Columns>,
     /// `[heads, tokens]` f32, of the merged state; a row of -inf spends nothing.
     pub(super) lse: Address,
     /// `[tokens]` f32 on the device.
     pub(super) row_weights: Address,
     /// The same on the host: rows of weight 0 at the front need not be looked at.
     pub(super) weights: &'a [f32],
-    /// `[kv_heads, keys]` f32, every element written.
-    pub(super) mass: Address,
 }
 
 /// A chip's own kernels. Both calls enqueue and return; sums that are not finite are reported
