@@ -1,0 +1,244 @@
+// Everything of a layer that is neither a product nor attention: norms, SwiGLU, rounding,
+// rotation, embedding. All of it is bound by memory.
+//
+// Rows are worked on in groups of 128 columns, a warp each and four columns a lane: the groups of
+// eight-bit integers. Sums go up trees of warps in a fixed order.
+#include "gated.cuh"
+
+constexpr u32 GROUP = 128;
+
+struct Four {
+    f32 x[4];
+};
+
+// Columns `column..column + 4` of a row that begins at `row`; zeros where there are none.
+DEVICE Four read_four(const f32* row, u32 columns, u32 column) {
+    Four four = {};
+    if (columns % 4 == 0 && column < columns && (u64)row % 16 == 0) {
+        Quad quad = load16(row + column);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) four.x[i] = from_bits(quad.x[i]);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) four.x[i] = column + i < columns ? row[column + i] : 0.0f;
+    }
+    return four;
+}
+DEVICE Four read_four(const u16* row, u32 columns, u32 column) {
+    Four four = {};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) four.x[i] = column + i < columns ? widen(row[column + i]) : 0.0f;
+    return four;
+}
+
+DEVICE f32 sum_of_warp(f32 x) {
+#pragma unroll
+    for (u32 mask = 16; mask > 0; mask /= 2) x = add(x, shuffle_xor(x, mask));
+    return x;
+}
+
+// The forms in which rows are multiplied. `put` writes four columns of a lane; all lanes of a
+// warp have the same row and group.
+struct AsF32 {
+    DEVICE void put(const PrepareParams& p, u32 row, u32 group, Four four) {
+        u32 column = group * GROUP + lane_index() * 4;
+        f32* to = (f32*)p.y + (u64)row * p.y_stride + column;
+        if (p.y_stride % 4 == 0) {
+            if (column >= p.y_stride) return;
+            Quad quad;
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) quad.x[i] = bits_of(four.x[i]);
+            store16(to, quad);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                if (column + i < p.y_stride) to[i] = four.x[i];
+            }
+        }
+    }
+};
+
+struct AsBf16 {
+    DEVICE void put(const PrepareParams& p, u32 row, u32 group, Four four) {
+        struct alignas(8) Words {
+            u32 x[2];
+        };
+        u32 column = group * GROUP + lane_index() * 4;
+        if (column >= p.y_stride) return; // a multiple of 8
+        Words words = {{narrow2(four.x[0], four.x[1]), narrow2(four.x[2], four.x[3])}};
+        *(Words*)((u16*)p.y + (u64)row * p.y_stride + column) = words;
+    }
+};
+
+// kernels/src/int8.rs, bit for bit.
+struct AsInt8 {
+    DEVICE void put(const PrepareParams& p, u32 row, u32 group, Four four) {
+        const f32 ROUND = 12582912.0f; // 1.5 * 2^23: leaves the nearest integer in the low bits
+        u32 largest = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 magnitude = bits_of(four.x[i]) & 0x7fffffff;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+#pragma unroll
+        for (u32 mask = 16; mask > 0; mask /= 2) {
+            u32 other = shuffle_xor(largest, mask);
+            largest = other > largest ? other : largest;
+        }
+        f32 scale = div(from_bits(largest), 127.0f);
+        u32 exponent = bits_of(scale) >> 23 & 0xff;
+        bool normal = exponent != 0 && exponent != 0xff;
+        f32 inverse = div(127.0f, from_bits(largest));
+        u32 bytes = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 q = bits_of(add(mul(four.x[i], inverse), ROUND)) & 0xff;
+            bytes |= normal ? q << 8 * i : 0;
+        }
+        if (lane_index() == 0) {
+            f32 unusual = exponent == 0xff ? from_bits(0x7fc00000) : 0.0f;
+            p.scales[(u64)group * p.scale_stride + row] = normal ? scale : unusual;
+        }
+        u32 column = group * GROUP + lane_index() * 4;
+        if (column < p.y_stride) { // a multiple of 16
+            *(u32*)((u8*)p.y + (u64)row * p.y_stride + column) = bytes;
+        }
+    }
+};
+
+// Rows as they are, a warp for each group.
+template <typename T, typename Form>
+DEVICE void prepare_rows(const PrepareParams& p) {
+    u32 groups = (p.columns + GROUP - 1) / GROUP;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 row = (u32)(item / groups), group = (u32)(item % groups);
+    if (row >= p.rows) return;
+    const T* from = (const T*)p.x + (u64)row * p.columns;
+    Form::put(p, row, group, read_four(from, p.columns, group * GROUP + lane_index() * 4));
+}
+KERNEL(round_f32, PrepareParams, 256, 4) { prepare_rows<f32, AsBf16>(p); }
+KERNEL(quantise_f32, PrepareParams, 256, 4) { prepare_rows<f32, AsInt8>(p); }
+KERNEL(widen_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsF32>(p); }
+KERNEL(round_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsBf16>(p); }
+KERNEL(quantise_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsInt8>(p); }
+
+// [rows, 2 columns], gate first, to silu(gate) * up; a warp for each group.
+template <typename Form>
+DEVICE void prepare_swiglu(const PrepareParams& p) {
+    u32 groups = (p.columns + GROUP - 1) / GROUP;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 row = (u32)(item / groups), group = (u32)(item % groups);
+    if (row >= p.rows) return;
+    const f32* from = (const f32*)p.x + (u64)row * 2 * p.columns;
+    u32 column = group * GROUP + lane_index() * 4;
+    Four gate = read_four(from, p.columns, column);
+    Four up = read_four(from + p.columns, p.columns, column);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) gate.x[i] = gated(gate.x[i], up.x[i]);
+    Form::put(p, row, group, gate);
+}
+KERNEL(swiglu_f32, PrepareParams, 256, 4) { prepare_swiglu<AsF32>(p); }
+KERNEL(swiglu_bf16, PrepareParams, 256, 4) { prepare_swiglu<AsBf16>(p); }
+KERNEL(swiglu_int8, PrepareParams, 256, 4) { prepare_swiglu<AsInt8>(p); }
+
+// x / sqrt(mean of x^2 + eps) * norm, a block for each row  (Zhang and Sennrich 2019).
+template <typename Form>
+DEVICE void prepare_norm(const PrepareParams& p) {
+    const u32 WARPS = 8;
+    f32* sums = (f32*)shared_memory();
+    u32 groups = (p.columns + GROUP - 1) / GROUP, row = block_x();
+    const f32* from = (const f32*)p.x + (u64)row * p.columns;
+    f32 squares = 0;
+    for (u32 group = warp_index(); group < groups; group += WARPS) {
+        Four four = read_four(from, p.columns, group * GROUP + lane_index() * 4);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) squares = fma(four.x[i], four.x[i], squares);
+    }
+    squares = sum_of_warp(squares);
+    if (lane_index() == 0) sums[warp_index()] = squares;
+    sync_block();
+    squares = 0;
+    for (u32 warp = 0; warp < WARPS; warp++) squares = add(squares, sums[warp]);
+    f32 scale = div(1.0f, root(add(div(squares, (f32)p.columns), p.eps)));
+    for (u32 group = warp_index(); group < groups; group += WARPS) {
+        u32 column = group * GROUP + lane_index() * 4;
+        Four four = read_four(from, p.columns, column);
+        Four norm = read_four(p.norm, p.columns, column);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) four.x[i] = mul(mul(four.x[i], scale), norm.x[i]);
+        Form::put(p, row, group, four);
+    }
+}
+KERNEL(norm_f32, PrepareParams, 256, 4) { prepare_norm<AsF32>(p); }
+KERNEL(norm_bf16, PrepareParams, 256, 4) { prepare_norm<AsBf16>(p); }
+KERNEL(norm_int8, PrepareParams, 256, 4) { prepare_norm<AsInt8>(p); }
+
+DEVICE void store_as(f32* to, f32 x) { *to = x; }
+DEVICE void store_as(u16* to, f32 x) { *to = narrow(x); }
+
+// One head of one token: norm, rotation of element i against i + head_dim / 2, rounding.
+template <typename T>
+DEVICE void turn_head(const HeadsParams& p, const f32* from, T* to, const f32* norm, u32 token) {
+    u32 half = p.head_dim / 2, lane = lane_index();
+    f32 scale = 1.0f;
+    if (norm) {
+        f32 squares = 0;
+        for (u32 i = lane; i < p.head_dim; i += 32) squares = fma(from[i], from[i], squares);
+        squares = sum_of_warp(squares);
+        scale = div(1.0f, root(add(div(squares, (f32)p.head_dim), p.eps)));
+    }
+    bool good = true;
+    for (u32 i = lane; i < half; i += 32) {
+        f32 x = from[i], y = from[i + half];
+        if (norm) x = mul(mul(x, scale), norm[i]), y = mul(mul(y, scale), norm[i + half]);
+        u64 angle = (u64)token * half + i;
+        f32 cosine = p.cosines[angle], sine = p.sines[angle];
+        f32 first = fma(x, cosine, -mul(y, sine)), second = fma(y, cosine, mul(x, sine));
+        good &= finite(first) && finite(second);
+        store_as(to + i, first);
+        store_as(to + half + i, second);
+    }
+    if (!good) *p.broken = p.code;
+}
+
+// A stacked projection into rotated queries and keys, and values: a warp for each head of a token.
+template <typename T>
+DEVICE void split_heads(const HeadsParams& p) {
+    u32 stacked = p.heads + 2 * p.kv_heads, d = p.head_dim;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 token = (u32)(item / stacked), head = (u32)(item % stacked);
+    if (token >= p.tokens) return;
+    const f32* from = p.qkv + item * d;
+    if (head < p.heads) {
+        turn_head(p, from, (T*)p.q + ((u64)head * p.tokens + token) * d, p.q_norm, token);
+    } else if (head < p.heads + p.kv_heads) {
+        u64 row = (u64)(head - p.heads) * p.tokens + token;
+        turn_head(p, from, (T*)p.k + row * d, p.k_norm, token);
+        if (lane_index() == 0) p.positions[row] = p.start + token;
+    } else {
+        u64 row = (u64)(head - p.heads - p.kv_heads) * p.tokens + token;
+        for (u32 i = lane_index(); i < d; i += 32) store_as((T*)p.v + row * d + i, from[i]);
+    }
+}
+KERNEL(heads_f32, HeadsParams, 256, 4) { split_heads<f32>(p); }
+KERNEL(heads_bf16, HeadsParams, 256, 4) { split_heads<u16>(p); }
+
+// Rows of a table, widened.
+DEVICE f32 entry(const EmbedParams& p, const f32* row, u32, u32 column) { return row[column]; }
+DEVICE f32 entry(const EmbedParams& p, const u16* row, u32, u32 column) {
+    return widen(row[column]);
+}
+DEVICE f32 entry(const EmbedParams& p, const i8* row, u32 token, u32 column) {
+    return mul((f32)row[column], p.scales[(u64)(column / GROUP) * p.scale_stride + token]);
+}
+template <typename T>
+DEVICE void embed(const EmbedParams& p) {
+    u32 token = p.tokens[block_x()];
+    const T* row = (const T*)p.table + (u64)token * p.stride;
+    for (u32 i = thread_index(); i < p.columns; i += threads_of_block()) {
+        p.y[(u64)block_x() * p.columns + i] = entry(p, row, token, i);
+    }
+}
+KERNEL(embed_f32, EmbedParams, 256, 4) { embed<f32>(p); }
+KERNEL(embed_bf16, EmbedParams, 256, 4) { embed<u16>(p); }
+KERNEL(embed_int8, EmbedParams, 256, 4) { embed<i8>(p); }
