@@ -61,10 +61,10 @@ pub struct Angles {
     pub tokens: usize,
     /// D / 2.
     pub half: usize,
+    /// `[tokens, half]`. Shared, because all layers of a block ask for the same.
+    pub cos: Arc<[f32]>,
     /// `[tokens, half]`.
-    pub cos: Vec<f32>,
-    /// `[tokens, half]`.
-    pub sin: Vec<f32>,
+    pub sin: Arc<[f32]>,
 }
 
 /// What all layers of a model have in common.

@@ -199,7 +199,9 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [Kv
     let x = Rows::from_vec(tokens, 72, noise(tokens * 72, 20));
     let attention = Rows::from_vec(tokens, 6 * head_dim, noise(tokens * 6 * head_dim, 21));
     let half = head_dim / 2;
-    let (sin, cos) = noise(tokens * half, 22).iter().map(|x| x.sin_cos()).unzip();
+    let turns = noise(tokens * half, 22);
+    let cos = turns.iter().map(|x| x.cos()).collect();
+    let sin = turns.iter().map(|x| x.sin()).collect();
     let angles = Angles { tokens, half, cos, sin };
     let reference = layer(&Reference, spec, qk_norm, weights);
     let want = Reference.project(&reference, &x, 9, &angles).unwrap();

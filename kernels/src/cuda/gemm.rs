@@ -4,8 +4,8 @@ use super::device::Fault;
 
 /// Fewest rows that a library is asked to multiply. Fewer rows are a decode step's, and a
 /// decode row's bits may not depend on how many sequences are decoded beside it; a library
-/// chooses by shape.
-pub(crate) const LIBRARY_ROWS_MIN: usize = 16;
+/// chooses by shape. Up to 64 rows our own kernels stream the weight at the memory's pace.
+pub(crate) const LIBRARY_ROWS_MIN: usize = 65;
 
 /// out = x Wᵀ + bias + residual, accumulated in f32; addresses on the device, all row-major and
 /// aligned to 16 bytes.

@@ -17,6 +17,7 @@
 pub(crate) mod device;
 mod fast;
 pub(crate) mod gemm;
+mod kept;
 mod open;
 mod params;
 mod pool;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use self::device::{Address, Device, Fault};
 use self::gemm::GemmLibrary;
+use self::kept::Kept;
 pub use self::open::CudaError;
 pub use self::pool::MemoryUse;
 use crate::backend::BackendError;
@@ -124,4 +126,18 @@ impl Shared {
 /// A CUDA device.
 pub struct Cuda {
     pub(crate) shared: Arc<Shared>,
+    /// Weights of norms: up to four a layer.
+    norms: Kept,
+    /// Cosines and sines of the blocks under way.
+    angles: Kept,
+}
+
+impl Cuda {
+    const NORMS_MAX: usize = 2048;
+    const ANGLES_MAX: usize = 16;
+
+    fn new(shared: Shared) -> Self {
+        let (norms, angles) = (Kept::new(Self::NORMS_MAX), Kept::new(Self::ANGLES_MAX));
+        Self { shared: Arc::new(shared), norms, angles }
+    }
 }

@@ -135,20 +135,15 @@ impl Rope {
     /// angle would already be off by 0.004 radians.
     pub fn angles(&self, start: u32, tokens: usize) -> Angles {
         let half = self.inv_freq.len();
-        let mut angles = Angles {
-            tokens,
-            half,
-            cos: Vec::with_capacity(tokens * half),
-            sin: Vec::with_capacity(tokens * half),
-        };
+        let [mut cosines, mut sines] = [(); 2].map(|()| Vec::with_capacity(tokens * half));
         for position in (u64::from(start)..).take(tokens) {
             for freq in &self.inv_freq {
                 let (sin, cos) = (position as f64 * freq).sin_cos();
-                angles.cos.push((cos * self.attention_factor) as f32);
-                angles.sin.push((sin * self.attention_factor) as f32);
+                cosines.push((cos * self.attention_factor) as f32);
+                sines.push((sin * self.attention_factor) as f32);
             }
         }
-        angles
+        Angles { tokens, half, cos: cosines.into(), sin: sines.into() }
     }
 }
 

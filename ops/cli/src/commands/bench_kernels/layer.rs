@@ -165,7 +165,7 @@ fn project(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
         let layers = layers(cpu, dtype)?;
         let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
         let half = HEAD_DIM / 2;
-        let [cos, sin] = [1.0, 0.0].map(|value| vec![value; tokens * half]);
+        let [cos, sin] = [1.0, 0.0].map(|value| vec![value; tokens * half].into());
         let angles = Angles { tokens, half, cos, sin };
         let mut turn = 0;
         Ok(Box::new(move |cpu| {
