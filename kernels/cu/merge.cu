@@ -1,4 +1,4 @@
-// What two partial states over different keys say together: output and log-sum-exp.
+// What one or two partial states over different keys say together: output and log-sum-exp.
 //
 // Bound by memory: 8 bytes an element read, 4 or 2 written. A warp has one (head, token).
 #include "device.cuh"
@@ -14,10 +14,10 @@ struct Shares {
 
 // An empty state takes no part: its m may not be subtracted from another's.
 DEVICE Shares shares_of(const MergeStates& p, u64 row) {
-    f32 ma = p.a.m[row], mb = p.b.m[row], m = fmax(ma, mb);
+    f32 ma = p.a.m[row], mb = p.b.m ? p.b.m[row] : -infinity(), m = fmax(ma, mb);
     f32 a = ma == -infinity() ? 0.0f : exp_beside(ma, m);
     f32 b = mb == -infinity() ? 0.0f : exp_beside(mb, m);
-    f32 l = fma(p.a.l[row], a, mul(p.b.l[row], b));
+    f32 l = fma(p.a.l[row], a, p.b.l ? mul(p.b.l[row], b) : 0.0f);
     if (!(l > 0.0f)) {
         return Shares{0.0f, 0.0f, -infinity()};
     }
@@ -59,14 +59,14 @@ DEVICE void merge_row(const MergeStates& p) {
     T* to = static_cast<T*>(p.output) + ((u64)t * p.heads + h) * width;
     u32 fours = width % 4 == 0 ? width / 4 : 0;
     for (u32 i = lane; i < fours; i += 32) {
-        Four x = load4(a + i * 4), y = load4(b + i * 4);
+        Four x = load4(a + i * 4), y = p.b.o ? load4(b + i * 4) : Four{};
         for (u32 e = 0; e < 4; ++e) {
             x.x[e] = fma(x.x[e], shares.a, mul(y.x[e], shares.b));
         }
         put4(to + i * 4, x);
     }
     for (u32 i = fours * 4 + lane; i < width; i += 32) {
-        put(to + i, fma(a[i], shares.a, mul(b[i], shares.b)));
+        put(to + i, fma(a[i], shares.a, mul(p.b.o ? b[i] : 0.0f, shares.b)));
     }
     if (lane == 0) {
         p.lse[row] = shares.lse;

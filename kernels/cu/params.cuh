@@ -50,9 +50,9 @@ struct PlainMasses {
     u32* broken;
 };
 
-// What two states over different keys say together.
+// What states over different keys say together.
 struct MergeStates {
-    StateArrays a, b;
+    StateArrays a, b; // b null where there is but one
     void* output; // [tokens, heads * head_dim] f32 or bf16
     f32* lse;     // [heads, tokens]
     u32 heads, tokens, head_dim;

@@ -74,6 +74,15 @@ impl<T: Clone + 'static> Array<T> {
         Ok(self.host.get_or_init(|| fetched))
     }
 
+    /// The elements where they are on the host already; copies nothing.
+    pub fn on_host(&self) -> Option<&[T]> {
+        match (self.host.get(), &self.device) {
+            (Some(host), _) => Some(host),
+            (None, Some(_)) => None,
+            (None, None) => Some(&[]),
+        }
+    }
+
     /// The elements on a device whose form of them is `R`.
     pub fn resident<R: Resident<T>>(&self) -> Option<Arc<R>> {
         let device: Arc<dyn Any + Send + Sync> = self.device.clone()?;
@@ -203,8 +212,10 @@ mod tests {
     fn elements_come_to_the_host_once_and_only_when_they_are_read() {
         let (far, array) = far(&[3, 1, 4], false);
         assert_eq!((array.len(), array.bytes(), array.is_empty()), (3, 12, false));
+        assert!(array.on_host().is_none());
         assert_eq!(far.copies.load(Ordering::Relaxed), 0);
         assert_eq!(array[1..], [1, 4]);
+        assert_eq!(array.on_host(), Some(&[3, 1, 4][..]));
         assert_eq!(array.iter().sum::<u32>(), 8);
         assert_eq!(far.copies.load(Ordering::Relaxed), 1);
         assert!(Arc::ptr_eq(&array.resident::<Far>().unwrap(), &far), "still there");

@@ -6,6 +6,7 @@
 use crate::backend::{BackendError, Queries};
 use crate::int8::GROUP;
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::state::AttentionState;
 use crate::tensor::{KvData, KvHeads, Rows};
 use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
 
@@ -22,6 +23,29 @@ pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) ->
         format!("{heads} query heads cannot share {kv_heads} KV heads")
     })?;
     positions_fit(op, queries.start, q.tokens)
+}
+
+/// A state of `queries`.
+pub(crate) fn state(op: &'static str, queries: &Queries<'_>, state: &AttentionState) -> Checked {
+    let q = queries.q;
+    same(op, "state.heads", state.heads, q.heads)?;
+    same(op, "state.tokens", state.tokens, q.tokens)?;
+    same(op, "state.head_dim", state.head_dim, q.head_dim)?;
+    same(op, "m elements", state.m.len(), q.heads * q.tokens)?;
+    same(op, "l elements", state.l.len(), q.heads * q.tokens)?;
+    same(op, "o elements", state.o.len(), q.data.len())
+}
+
+/// Own and past keys of one layer.
+pub(crate) fn alike(op: &'static str, own: &Keys, past: &Keys) -> Checked {
+    same(op, "past.kv_heads", past.kv_heads(), own.kv_heads())?;
+    let (own, past) = (own.k.dtype(), past.k.dtype());
+    ensure(op, own == past, || format!("own keys are {own:?}, remembered ones {past:?}"))
+}
+
+/// What a backend has no kernel for.
+pub(crate) fn at_most(op: &'static str, field: &str, seen: usize, most: usize) -> Checked {
+    ensure(op, seen <= most, || format!("{field} is {seen}, at most {most}"))
 }
 
 /// `queries` over `keys` with what [`crate::AttentionOps::weigh`] needs besides.

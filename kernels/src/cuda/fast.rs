@@ -35,7 +35,7 @@ pub(super) struct Rows {
 }
 
 /// Keys with their values: at least one, key j of KV head g in row `g * cells + j`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
     /// `[kv_heads, cells, head_dim]` bf16.
     pub(super) k: Address,
@@ -76,7 +76,8 @@ pub(super) enum Goal {
 ///
 /// What is asked for is one of: `own` to a state; `past` to a state; own and past to an output
 /// ([`crate::AttentionOps::attend_all`]); `past` to an output, going on `from` the state over own
-/// keys ([`crate::AttentionOps::attend_rest`]); `own` to an output.
+/// keys ([`crate::AttentionOps::attend_rest`]). Where nothing is remembered yet, the last two come
+/// without `past`: `own` to an output, and `from` with no keys at all.
 ///
 /// **The last two halves give the bits of the whole**: own to a state, then past from that state
 /// to an output, is bit for bit own and past in one go. So own keys come first; between them and

@@ -14,11 +14,13 @@
 //! go through. Nobody holds a lock while the device works, but for an upload that waits for room
 //! in that buffer.
 
+mod attention;
 pub(crate) mod device;
 mod fast;
 pub(crate) mod gemm;
 mod kept;
 mod open;
+mod operands;
 mod params;
 mod pool;
 pub(crate) mod resident;
@@ -26,12 +28,15 @@ pub(crate) mod resident;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::device::{Address, Device, Fault};
+use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
 pub use self::open::CudaError;
 pub use self::pool::MemoryUse;
-use crate::backend::BackendError;
+use crate::array::Array;
+use crate::backend::{Attended, AttentionOps, BackendError, Queries, Scope, Selected};
+use crate::memory::{Keys, MemorySet, Selection};
+use crate::state::AttentionState;
 
 /// How a device is used.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +119,11 @@ impl Shared {
         Err(met.error())
     }
 
+    /// Enqueues a kernel.
+    pub(crate) fn run(&self, launch: &Launch<'_>) -> Result<(), BackendError> {
+        self.device.launch(launch).map_err(|it| self.fault(it))
+    }
+
     /// What an operation made, after it is checked if the options say so.
     pub(crate) fn done<R>(&self, result: R) -> Result<R, BackendError> {
         if self.options.checked {
@@ -139,5 +149,45 @@ impl Cuda {
     fn new(shared: Shared) -> Self {
         let (norms, angles) = (Kept::new(Self::NORMS_MAX), Kept::new(Self::ANGLES_MAX));
         Self { shared: Arc::new(shared), norms, angles }
+    }
+}
+
+impl AttentionOps for Cuda {
+    fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
+        attention::attend(&self.shared, queries, keys)
+    }
+
+    fn weigh(
+        &self,
+        queries: Queries<'_>,
+        keys: &Keys,
+        lse: &[f32],
+        row_weights: &[f32],
+    ) -> Result<Array<f32>, BackendError> {
+        attention::weigh(&self.shared, queries, keys, lse, row_weights)
+    }
+
+    fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
+        attention::attend_all(&self.shared, queries, scope)
+    }
+
+    fn attend_rest(
+        &self,
+        queries: Queries<'_>,
+        scope: Scope<'_>,
+        own: &AttentionState,
+    ) -> Result<Attended, BackendError> {
+        attention::attend_rest(&self.shared, queries, scope, own)
+    }
+
+    fn select(
+        &self,
+        past: Arc<MemorySet>,
+        own: &Keys,
+        masses: (&Array<f32>, &Array<f32>),
+        selection: &Selection,
+    ) -> Result<Selected, BackendError> {
+        let masses = (masses.0.host()?, masses.1.host()?);
+        crate::select::select(past, own, masses, selection)
     }
 }

@@ -61,6 +61,11 @@ impl<T: Pod + Send + Sync> OnDevice<T> {
         Ok(room)
     }
 
+    /// Whether it lies on this device.
+    pub(crate) fn is_on(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.buffer.shared, shared)
+    }
+
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -117,7 +122,7 @@ impl Shared {
         array: &Array<T>,
     ) -> Result<OnDevice<T>, BackendError> {
         if let Some(resident) = array.resident::<OnDevice<T>>()
-            && Arc::ptr_eq(&resident.buffer.shared, self)
+            && resident.is_on(self)
         {
             return Ok((*resident).clone());
         }

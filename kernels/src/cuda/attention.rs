@@ -1,0 +1,367 @@
+//! Attention and masses: which kernel does what.
+//!
+//! Many rows of a shape that the chip has kernels for, over keys that need no mask but the causal
+//! one, go to those; everything else goes to the plain kernels. What decides never depends on how
+//! many keys there are, so that own keys first and the past later take the way of both at once.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::device::{Address, Launch};
+use super::fast::{self, Columns, Fast, Goal, Pass, Weighing};
+use super::operands::{Output, PlacedKeys, PlacedQueries, PlacedState, Votes};
+use super::params::attention::{MergeStates, PlainAttention, PlainMasses, StateArrays};
+use super::resident::OnDevice;
+use crate::array::Array;
+use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::memory::Keys;
+use crate::shapes;
+use crate::state::AttentionState;
+use crate::tensor::{KvDtype, Rows};
+
+/// The widest heads that there is a kernel for.
+pub(super) const HEAD_DIM_MAX: usize = 512;
+
+/// See [`crate::AttentionOps::attend`].
+pub(super) fn attend(
+    shared: &Arc<Shared>,
+    queries: Queries<'_>,
+    keys: &Keys,
+) -> Result<AttentionState, BackendError> {
+    check(&queries, keys)?;
+    let q = queries.q;
+    if keys.is_empty() || q.data.is_empty() {
+        return Ok(AttentionState::empty(q.heads, q.tokens, q.head_dim));
+    }
+    let rows = PlacedQueries::new(shared, queries, keys.k.dtype())?;
+    let state = state_over(shared, &rows, &PlacedKeys::new(shared, keys)?)?;
+    shared.done(state.into_state(&queries))
+}
+
+/// See [`crate::AttentionOps::weigh`].
+pub(super) fn weigh(
+    shared: &Arc<Shared>,
+    queries: Queries<'_>,
+    keys: &Keys,
+    lse: &[f32],
+    row_weights: &[f32],
+) -> Result<Array<f32>, BackendError> {
+    shapes::weighing(&queries, keys, lse, row_weights)?;
+    check(&queries, keys)?;
+    if keys.is_empty() || queries.q.data.is_empty() {
+        return Ok(vec![0.0; keys.positions.len()].into());
+    }
+    let rows = PlacedQueries::new(shared, queries, keys.k.dtype())?;
+    let keys = PlacedKeys::new(shared, keys)?;
+    let votes = Votes::new(shared, OnDevice::of(shared, lse)?, row_weights)?;
+    let causal = rows.see_causally(&keys);
+    let sides = if causal { (None, Some(keys)) } else { (Some(keys), None) };
+    let block = Block { shared, rows, past: sides.0, own: sides.1 };
+    let (past, own) = block.masses(&votes)?;
+    shared.done(if causal { own } else { past })
+}
+
+/// See [`crate::AttentionOps::attend_all`].
+pub(super) fn attend_all(
+    shared: &Arc<Shared>,
+    queries: Queries<'_>,
+    scope: Scope<'_>,
+) -> Result<Attended, BackendError> {
+    let Some(block) = Block::new(shared, queries, &scope)? else {
+        return Ok(nothing(&queries, &scope));
+    };
+    let output = match block.fast() {
+        Some(fast) => block.in_one_pass(&fast, None)?,
+        None => {
+            let own = block.own.as_ref().map(|own| state_over(shared, &block.rows, own));
+            block.merged(own.transpose()?)?
+        }
+    };
+    block.attended(output, &scope)
+}
+
+/// See [`crate::AttentionOps::attend_rest`].
+pub(super) fn attend_rest(
+    shared: &Arc<Shared>,
+    queries: Queries<'_>,
+    scope: Scope<'_>,
+    own: &AttentionState,
+) -> Result<Attended, BackendError> {
+    let Some(block) = Block::new(shared, queries, &scope)? else {
+        return Ok(nothing(&queries, &scope));
+    };
+    shapes::state("attend", &queries, own)?;
+    let own = PlacedState::of(shared, own)?;
+    let output = match block.fast() {
+        Some(fast) => block.in_one_pass(&fast, Some(&own))?,
+        None => block.merged(Some(own))?,
+    };
+    block.attended(output, &scope)
+}
+
+fn check(queries: &Queries<'_>, keys: &Keys) -> Result<(), BackendError> {
+    shapes::attention("attend", queries, keys)?;
+    shapes::at_most("attend", "head_dim", queries.q.head_dim, HEAD_DIM_MAX)
+}
+
+/// What rows make of no key, or no row of any.
+fn nothing(queries: &Queries<'_>, scope: &Scope<'_>) -> Attended {
+    let mass = |keys: &Keys| match scope.row_weights {
+        Some(_) => vec![0.0; keys.positions.len()].into(),
+        None => Array::default(),
+    };
+    let output = Rows::zeros(queries.q.tokens, queries.q.heads * queries.q.head_dim);
+    Attended { output, past_mass: mass(scope.past), own_mass: mass(scope.own) }
+}
+
+/// The partial state of `rows` over `keys`.
+fn state_over(
+    shared: &Arc<Shared>,
+    rows: &PlacedQueries<'_>,
+    keys: &PlacedKeys,
+) -> Result<PlacedState, BackendError> {
+    let state = PlacedState::room(shared, &rows.queries)?;
+    let causal = rows.see_causally(keys);
+    let (own, past) = if causal { (Some(keys), None) } else { (None, Some(keys)) };
+    match Chosen::new(shared, rows, own, past) {
+        Some(fast) => fast.attend(shared, None, Goal::State(state.at()))?,
+        None => plain_state(shared, rows, keys, &state)?,
+    }
+    Ok(state)
+}
+
+fn plain_state(
+    shared: &Shared,
+    rows: &PlacedQueries<'_>,
+    keys: &PlacedKeys,
+    state: &PlacedState,
+) -> Result<(), BackendError> {
+    const WARPS: usize = 4;
+    let q = rows.queries.q;
+    let kernels: [_; 4] = match keys.dtype() {
+        KvDtype::F32 => [
+            "plain_attention_f32_64",
+            "plain_attention_f32_128",
+            "plain_attention_f32_256",
+            "plain_attention_f32_512",
+        ],
+        KvDtype::Bf16 => [
+            "plain_attention_bf16_64",
+            "plain_attention_bf16_128",
+            "plain_attention_bf16_256",
+            "plain_attention_bf16_512",
+        ],
+    };
+    let width = q.head_dim.next_power_of_two().max(64);
+    let params = PlainAttention {
+        queries: rows.array(),
+        keys: keys.arrays(),
+        to: state.arrays(),
+        broken: shared.broken_at(),
+    };
+    shared.run(&Launch {
+        kernel: kernels[(width / 64).ilog2() as usize],
+        grid: [q.tokens.div_ceil(WARPS) as u32, q.heads as u32, 1],
+        threads: 32 * WARPS as u32,
+        shared_bytes: WARPS * (q.head_dim + 32) * size_of::<f32>(),
+        params: bytemuck::bytes_of(&params),
+    })
+}
+
+/// A chip's own kernels with the keys as they see them.
+struct Chosen {
+    kernels: &'static dyn Fast,
+    rows: fast::Rows,
+    own: Option<fast::Stretch>,
+    past: Option<fast::Stretch>,
+}
+
+impl Chosen {
+    /// Where there are such kernels for these rows, and they see these keys as the rows do.
+    fn new(
+        shared: &Shared,
+        rows: &PlacedQueries<'_>,
+        own: Option<&PlacedKeys>,
+        past: Option<&PlacedKeys>,
+    ) -> Option<Self> {
+        let kv_heads = own.or(past)?.kv_heads();
+        let causal = own.is_none_or(|own| rows.see_causally(own));
+        if !causal || !past.is_none_or(|past| rows.see_all(past)) {
+            return None;
+        }
+        let stretch = |keys: Option<&PlacedKeys>| keys.map(PlacedKeys::stretch);
+        let (own, past) = (stretch(own), stretch(past));
+        if own == Some(None) || past == Some(None) {
+            return None;
+        }
+        let rows = rows.rows(kv_heads)?;
+        let kernels = fast::kernel_for(shared, &rows.shape)?;
+        Some(Self { kernels, rows, own: own.flatten(), past: past.flatten() })
+    }
+
+    fn attend(
+        &self,
+        shared: &Arc<Shared>,
+        from: Option<&PlacedState>,
+        goal: Goal,
+    ) -> Result<(), BackendError> {
+        let own = if from.is_some() { None } else { self.own };
+        let from = from.map(PlacedState::at);
+        let pass = Pass { rows: self.rows, from, own, past: self.past, goal };
+        self.kernels.attend(shared, &pass)
+    }
+}
+
+/// A block's rows with the keys that they look at; `None` for no keys.
+struct Block<'a> {
+    shared: &'a Arc<Shared>,
+    rows: PlacedQueries<'a>,
+    past: Option<PlacedKeys>,
+    own: Option<PlacedKeys>,
+}
+
+impl<'a> Block<'a> {
+    /// `None` where there is no row or no key.
+    fn new(
+        shared: &'a Arc<Shared>,
+        queries: Queries<'a>,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Self>, BackendError> {
+        let Scope { past, own, row_weights } = *scope;
+        check(&queries, own)?;
+        check(&queries, past)?;
+        shapes::alike("attend", own, past)?;
+        row_weights.map_or(Ok(()), |row_weights| shapes::voting(&queries, row_weights))?;
+        if queries.q.data.is_empty() || (past.is_empty() && own.is_empty()) {
+            return Ok(None);
+        }
+        let place = |keys: &Keys| {
+            let some = (!keys.is_empty()).then(|| PlacedKeys::new(shared, keys));
+            some.transpose()
+        };
+        let (past, own) = (place(past)?, place(own)?);
+        let rows = PlacedQueries::new(shared, queries, scope.own.k.dtype())?;
+        Ok(Some(Self { shared, rows, past, own }))
+    }
+
+    fn fast(&self) -> Option<Chosen> {
+        Chosen::new(self.shared, &self.rows, self.own.as_ref(), self.past.as_ref())
+    }
+
+    /// Own keys, if `own` is not their state already, and past keys.
+    fn in_one_pass(
+        &self,
+        fast: &Chosen,
+        own: Option<&PlacedState>,
+    ) -> Result<Output, BackendError> {
+        let output = Output::room(self.shared, &self.rows)?;
+        let goal =
+            Goal::Output { output: Address(output.address()), lse: Address(output.lse.address()) };
+        fast.attend(self.shared, own, goal)?;
+        Ok(output)
+    }
+
+    /// Past keys merged with the state over own keys.
+    fn merged(&self, own: Option<PlacedState>) -> Result<Output, BackendError> {
+        const WARPS: usize = 8;
+        let past = self.past.as_ref().map(|past| state_over(self.shared, &self.rows, past));
+        let output = Output::room(self.shared, &self.rows)?;
+        let states: Vec<_> = past.transpose()?.into_iter().chain(own).collect();
+        let mut arrays = states.iter().map(PlacedState::arrays);
+        let none = StateArrays { m: 0, l: 0, o: 0 };
+        let q = self.rows.queries.q;
+        let params = MergeStates {
+            a: arrays.next().unwrap_or(none),
+            b: arrays.next().unwrap_or(none),
+            output: output.address(),
+            lse: output.lse.address(),
+            heads: q.heads as u32,
+            tokens: q.tokens as u32,
+            head_dim: q.head_dim as u32,
+            unused: 0,
+        };
+        self.shared.run(&Launch {
+            kernel: output.of_dtype("merge_output_f32", "merge_output_bf16"),
+            grid: [(q.heads * q.tokens).div_ceil(WARPS) as u32, 1, 1],
+            threads: 32 * WARPS as u32,
+            shared_bytes: 0,
+            params: bytemuck::bytes_of(&params),
+        })?;
+        Ok(output)
+    }
+
+    /// With masses, where they are asked for.
+    fn attended(&self, output: Output, scope: &Scope<'_>) -> Result<Attended, BackendError> {
+        let Output { data, lse } = output;
+        let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
+        if let Some(row_weights) = scope.row_weights {
+            let votes = Votes::new(self.shared, lse, row_weights)?;
+            (past_mass, own_mass) = self.masses(&votes)?;
+        }
+        let q = self.rows.queries.q;
+        let output = Rows::new(q.tokens, q.heads * q.head_dim, data.into_array());
+        self.shared.done(Attended { output, past_mass, own_mass })
+    }
+
+    /// What the rows spend on past and on own keys.
+    fn masses(&self, votes: &Votes<'_>) -> Result<(Array<f32>, Array<f32>), BackendError> {
+        let room = |keys: &Option<PlacedKeys>| match keys {
+            Some(keys) => {
+                OnDevice::<f32>::room(self.shared, keys.kv_heads() * keys.len()).map(Some)
+            }
+            None => Ok(None),
+        };
+        let (past_mass, own_mass) = (room(&self.past)?, room(&self.own)?);
+        if let Some(fast) = self.fast() {
+            let columns = |keys: Option<fast::Stretch>, mass: &Option<OnDevice<f32>>| {
+                let mass = Address(mass.as_ref()?.address());
+                Some(Columns { keys: keys?, mass })
+            };
+            let weighing = Weighing {
+                rows: fast.rows,
+                own: columns(fast.own, &own_mass),
+                past: columns(fast.past, &past_mass),
+                lse: Address(votes.lse.address()),
+                row_weights: Address(votes.row_weights.address()),
+                weights: votes.weights,
+            };
+            fast.kernels.weigh(self.shared, &weighing)?;
+        } else {
+            for (keys, mass) in [(&self.past, &past_mass), (&self.own, &own_mass)] {
+                if let (Some(keys), Some(mass)) = (keys, mass) {
+                    self.plain_masses(keys, votes, mass)?;
+                }
+            }
+        }
+        let array =
+            |mass: Option<OnDevice<f32>>| mass.map_or_else(Array::default, OnDevice::into_array);
+        Ok((array(past_mass), array(own_mass)))
+    }
+
+    fn plain_masses(
+        &self,
+        keys: &PlacedKeys,
+        votes: &Votes<'_>,
+        mass: &OnDevice<f32>,
+    ) -> Result<(), BackendError> {
+        const COLUMNS: usize = 128;
+        let params = PlainMasses {
+            queries: self.rows.array(),
+            keys: keys.arrays(),
+            lse: votes.lse.address(),
+            row_weights: votes.row_weights.address(),
+            mass: mass.address(),
+            broken: self.shared.broken_at(),
+        };
+        self.shared.run(&Launch {
+            kernel: match keys.dtype() {
+                KvDtype::F32 => "plain_masses_f32",
+                KvDtype::Bf16 => "plain_masses_bf16",
+            },
+            grid: [keys.len().div_ceil(COLUMNS) as u32, keys.kv_heads() as u32, 1],
+            threads: COLUMNS as u32,
+            shared_bytes: 0,
+            params: bytemuck::bytes_of(&params),
+        })
+    }
+}

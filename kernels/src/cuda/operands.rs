@@ -1,0 +1,331 @@
+//! Queries, keys and states as the kernels of attention take them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::Shared;
+use super::device::{Address, Launch};
+use super::fast::{self, StateAt, Stretch};
+use super::params::attention::{Convert, KeyArrays, QueryArray, StateArrays};
+use super::resident::{OnDevice, Rounded};
+use crate::array::Array;
+use crate::backend::{BackendError, Queries};
+use crate::memory::Keys;
+use crate::state::AttentionState;
+use crate::tensor::{KvData, KvDtype};
+
+/// Elements of either dtype.
+pub(super) enum Elements {
+    F32(OnDevice<f32>),
+    Bf16(OnDevice<bf16>),
+}
+
+impl Elements {
+    fn address(&self) -> u64 {
+        match self {
+            Self::F32(elements) => elements.address(),
+            Self::Bf16(elements) => elements.address(),
+        }
+    }
+
+    fn of(shared: &Arc<Shared>, data: &KvData) -> Result<Self, BackendError> {
+        match data {
+            KvData::F32(data) => shared.place(data).map(Self::F32),
+            KvData::Bf16(data) => shared.place(data).map(Self::Bf16),
+        }
+    }
+
+    /// As f32 that pass between operations.
+    pub(super) fn into_array(self) -> Array<f32> {
+        match self {
+            Self::F32(elements) => elements.into_array(),
+            Self::Bf16(elements) => Array::on_device(Arc::new(Rounded(elements))),
+        }
+    }
+}
+
+/// Queries on the device.
+pub(super) struct PlacedQueries<'a> {
+    pub(super) queries: Queries<'a>,
+    q: Elements,
+}
+
+impl<'a> PlacedQueries<'a> {
+    /// `queries` as they are multiplied with keys of `dtype`.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        queries: Queries<'a>,
+        dtype: KvDtype,
+    ) -> Result<Self, BackendError> {
+        let data = &queries.q.data;
+        let rounded = shared.placed_rounded(data);
+        let q = match (dtype, rounded) {
+            (KvDtype::F32, None) => Elements::F32(shared.place(data)?),
+            (KvDtype::F32, Some(q)) => Elements::F32(shared.widened(&q)?),
+            (KvDtype::Bf16, Some(q)) => Elements::Bf16(q),
+            (KvDtype::Bf16, None) => Elements::Bf16(shared.narrowed(&shared.place(data)?)?),
+        };
+        Ok(Self { queries, q })
+    }
+
+    /// As plain kernels take them.
+    pub(super) fn array(&self) -> QueryArray {
+        let Queries { q, start, scale, window } = self.queries;
+        QueryArray {
+            q: self.q.address(),
+            heads: q.heads as u32,
+            tokens: q.tokens as u32,
+            start,
+            window: window.unwrap_or(u32::MAX),
+            scale,
+            head_dim: q.head_dim as u32,
+        }
+    }
+
+    /// As a chip's own kernels take them, which want bf16.
+    pub(super) fn rows(&self, kv_heads: usize) -> Option<fast::Rows> {
+        let Elements::Bf16(q) = &self.q else { return None };
+        let Queries { q: heads, scale, .. } = self.queries;
+        let (tokens, head_dim) = (heads.tokens, heads.head_dim);
+        let shape = fast::Shape { heads: heads.heads, kv_heads, tokens, head_dim };
+        Some(fast::Rows { shape, q: Address(q.address()), scale })
+    }
+
+    /// Whether row t sees keys `0..=t` of as many as rows.
+    pub(super) fn see_causally(&self, keys: &PlacedKeys) -> bool {
+        let Queries { q, start, .. } = self.queries;
+        keys.len() == q.tokens
+            && keys.within.as_ref().is_some_and(|within| {
+                *within == (start..start + q.tokens as u32) && self.reach_back_to(within.start)
+            })
+    }
+
+    /// Whether every row sees every key.
+    pub(super) fn see_all(&self, keys: &PlacedKeys) -> bool {
+        keys.within.as_ref().is_some_and(|within| {
+            within.end <= self.queries.start.saturating_add(1) && self.reach_back_to(within.start)
+        })
+    }
+
+    /// Whether no window hides what stands from `position` on from the last row.
+    fn reach_back_to(&self, position: u32) -> bool {
+        *self.queries.sight(self.queries.q.tokens - 1).start() <= position
+    }
+}
+
+/// Keys with their values on the device.
+pub(super) struct PlacedKeys {
+    k: Elements,
+    v: Elements,
+    positions: OnDevice<u32>,
+    table: Option<OnDevice<u32>>,
+    kv_heads: usize,
+    keys: usize,
+    cells: usize,
+    /// What is known without reading a position: all lie in it.
+    within: Option<Range<u32>>,
+}
+
+impl PlacedKeys {
+    pub(super) fn new(shared: &Arc<Shared>, keys: &Keys) -> Result<Self, BackendError> {
+        Ok(Self {
+            k: Elements::of(shared, &keys.k.data)?,
+            v: Elements::of(shared, &keys.v.data)?,
+            positions: shared.place(&keys.positions)?,
+            table: keys.table.as_ref().map(|table| shared.place(table)).transpose()?,
+            kv_heads: keys.kv_heads(),
+            keys: keys.len(),
+            cells: keys.k.tokens,
+            within: within(keys),
+        })
+    }
+
+    /// Keys of each KV head.
+    pub(super) fn len(&self) -> usize {
+        self.keys
+    }
+
+    pub(super) fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    pub(super) fn dtype(&self) -> KvDtype {
+        match self.k {
+            Elements::F32(_) => KvDtype::F32,
+            Elements::Bf16(_) => KvDtype::Bf16,
+        }
+    }
+
+    /// As kernels take them that read positions and tables.
+    pub(super) fn arrays(&self) -> KeyArrays {
+        KeyArrays {
+            k: self.k.address(),
+            v: self.v.address(),
+            table: self.table.as_ref().map_or(0, OnDevice::address),
+            positions: self.positions.address(),
+            kv_heads: self.kv_heads as u32,
+            keys: self.keys as u32,
+            cells: self.cells as u32,
+            unused: 0,
+        }
+    }
+
+    /// As kernels take them that read neither, where key j has cell j.
+    pub(super) fn stretch(&self) -> Option<Stretch> {
+        let in_order = self.table.is_none();
+        let (k, v) = (Address(self.k.address()), Address(self.v.address()));
+        in_order.then_some(Stretch { k, v, keys: self.keys, cells: self.cells })
+    }
+}
+
+/// A range that all positions lie in, if nothing needs to be copied to say so.
+fn within(keys: &Keys) -> Option<Range<u32>> {
+    if let Some(known) =
+        keys.positions.resident::<OnDevice<u32>>().and_then(|it| it.within().cloned())
+    {
+        return Some(known);
+    }
+    // Ascending within each head.
+    let heads = keys.positions.on_host()?.chunks(keys.len().max(1));
+    let ends = heads.filter_map(|head| Some((*head.first()?, *head.last()? + 1)));
+    ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(start, end)| start..end)
+}
+
+/// A partial state on the device.
+pub(super) struct PlacedState {
+    pub(super) m: OnDevice<f32>,
+    pub(super) l: OnDevice<f32>,
+    pub(super) o: OnDevice<f32>,
+}
+
+impl PlacedState {
+    /// Room for the state of `queries`.
+    pub(super) fn room(shared: &Arc<Shared>, queries: &Queries<'_>) -> Result<Self, BackendError> {
+        let rows = queries.q.heads * queries.q.tokens;
+        let room = |elements| OnDevice::room(shared, elements);
+        Ok(Self { m: room(rows)?, l: room(rows)?, o: room(rows * queries.q.head_dim)? })
+    }
+
+    pub(super) fn of(shared: &Arc<Shared>, state: &AttentionState) -> Result<Self, BackendError> {
+        let place = |array: &Array<f32>| shared.place(array);
+        Ok(Self { m: place(&state.m)?, l: place(&state.l)?, o: place(&state.o)? })
+    }
+
+    /// As plain kernels take it.
+    pub(super) fn arrays(&self) -> StateArrays {
+        StateArrays { m: self.m.address(), l: self.l.address(), o: self.o.address() }
+    }
+
+    /// As a chip's own kernels take it.
+    pub(super) fn at(&self) -> StateAt {
+        let StateArrays { m, l, o } = self.arrays();
+        StateAt { m: Address(m), l: Address(l), o: Address(o) }
+    }
+
+    /// As what passes between operations.
+    pub(super) fn into_state(self, queries: &Queries<'_>) -> AttentionState {
+        let q = queries.q;
+        AttentionState {
+            heads: q.heads,
+            tokens: q.tokens,
+            head_dim: q.head_dim,
+            m: self.m.into_array(),
+            l: self.l.into_array(),
+            o: self.o.into_array(),
+        }
+    }
+}
+
+/// What rows make of all their keys.
+pub(super) struct Output {
+    /// `[tokens, heads * head_dim]`: bf16 beside bf16 keys, as which it is multiplied next.
+    pub(super) data: Elements,
+    /// `[heads, tokens]`.
+    pub(super) lse: OnDevice<f32>,
+}
+
+impl Output {
+    pub(super) fn room(
+        shared: &Arc<Shared>,
+        rows: &PlacedQueries<'_>,
+    ) -> Result<Self, BackendError> {
+        let q = rows.queries.q;
+        let data = match rows.q {
+            Elements::F32(_) => Elements::F32(OnDevice::room(shared, q.data.len())?),
+            Elements::Bf16(_) => Elements::Bf16(OnDevice::room(shared, q.data.len())?),
+        };
+        Ok(Self { data, lse: OnDevice::room(shared, q.heads * q.tokens)? })
+    }
+
+    /// Of the first element.
+    pub(super) fn address(&self) -> u64 {
+        self.data.address()
+    }
+
+    /// The one that belongs to how the elements are stored.
+    pub(super) fn of_dtype<T>(&self, f32: T, bf16: T) -> T {
+        match self.data {
+            Elements::F32(_) => f32,
+            Elements::Bf16(_) => bf16,
+        }
+    }
+}
+
+/// What the rows of a block weigh, and what their masses are measured by.
+pub(super) struct Votes<'a> {
+    /// `[heads, tokens]`, of the merged state.
+    pub(super) lse: OnDevice<f32>,
+    /// `[tokens]`.
+    pub(super) row_weights: OnDevice<f32>,
+    /// The same on the host.
+    pub(super) weights: &'a [f32],
+}
+
+impl<'a> Votes<'a> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        lse: OnDevice<f32>,
+        weights: &'a [f32],
+    ) -> Result<Self, BackendError> {
+        Ok(Self { lse, row_weights: OnDevice::of(shared, weights)?, weights })
+    }
+}
+
+impl Shared {
+    /// The form of `array` that lies on this device as bf16, if one does.
+    fn placed_rounded(self: &Arc<Self>, array: &Array<f32>) -> Option<OnDevice<bf16>> {
+        let Rounded(elements) = &*array.resident::<Rounded>()?;
+        elements.is_on(self).then(|| elements.clone())
+    }
+
+    fn narrowed(self: &Arc<Self>, from: &OnDevice<f32>) -> Result<OnDevice<bf16>, BackendError> {
+        let to = OnDevice::room(self, from.len())?;
+        self.convert("convert_to_bf16", from.len(), (from.address(), to.address()))?;
+        Ok(to)
+    }
+
+    fn widened(self: &Arc<Self>, from: &OnDevice<bf16>) -> Result<OnDevice<f32>, BackendError> {
+        let to = OnDevice::room(self, from.len())?;
+        self.convert("convert_to_f32", from.len(), (from.address(), to.address()))?;
+        Ok(to)
+    }
+
+    fn convert(
+        &self,
+        kernel: &'static str,
+        count: usize,
+        (from, to): (u64, u64),
+    ) -> Result<(), BackendError> {
+        const THREADS: u32 = 256;
+        let params = Convert { from, to, count: count as u64 };
+        self.run(&Launch {
+            kernel,
+            grid: [count.div_ceil(THREADS as usize) as u32, 1, 1],
+            threads: THREADS,
+            shared_bytes: 0,
+            params: bytemuck::bytes_of(&params),
+        })
+    }
+}
