@@ -16,6 +16,8 @@
 
 mod attention;
 pub(crate) mod device;
+#[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
+pub(crate) mod emulated;
 mod fast;
 pub(crate) mod gemm;
 mod kept;

@@ -55,11 +55,18 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
 ];
 
 /// Features that tests alone may turn on: crate, feature, why.
-const DEV_FEATURES: &[(&str, &str, &str)] = &[(
-    KERNELS,
-    "amx-emulator",
-    "an emulated instruction is for tests; what is shipped must not catch signals",
-)];
+const DEV_FEATURES: &[(&str, &str, &str)] = &[
+    (
+        KERNELS,
+        "amx-emulator",
+        "an emulated instruction is for tests; what is shipped must not catch signals",
+    ),
+    (
+        KERNELS,
+        "cuda-emulator",
+        "an emulated device is for tests; what is shipped must not compile, or catch signals",
+    ),
+];
 
 /// Breaches in one manifest.
 pub fn check(manifest: &Manifest) -> Vec<Finding> {

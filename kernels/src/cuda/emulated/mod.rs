@@ -1,0 +1,123 @@
+//! A device for tests: kernels run on this machine's processor, one thread of theirs after the
+//! other, under the rules of the chip that they are written for (`kernels/cu/emulator`).
+
+mod compile;
+mod library;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use self::library::{LaunchCall, Library};
+use self::memory::Memory;
+use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+use super::{Cuda, CudaError, CudaOptions, Shared};
+
+const NAME: &str = "emulated";
+const MULTIPROCESSORS: u32 = 4;
+const ERROR_BYTES: usize = 4096;
+
+impl Cuda {
+    /// A device that executes kernels on this machine's processor, with the abilities of a chip
+    /// of `capability`: 90 or 80.
+    ///
+    /// # Errors
+    ///
+    /// A kernel does not compile, or there is no C++ compiler.
+    pub fn emulated(capability: u32, options: CudaOptions) -> Result<Self, CudaError> {
+        let broken = |fault: Fault| CudaError::Unusable { index: 0, what: fault.to_string() };
+        let device = Emulated::new(capability).map_err(broken)?;
+        let shared = Shared::new(Box::new(device), options).map_err(broken)?;
+        Ok(Self { shared: shared.into() })
+    }
+}
+
+/// This machine's processor as a device.
+pub(crate) struct Emulated {
+    properties: Properties,
+    library: &'static Library,
+    memory: Mutex<Memory>,
+    launches: AtomicU64,
+}
+
+impl Emulated {
+    /// With the abilities of a chip of `capability`.
+    pub(crate) fn new(capability: u32) -> Result<Self, Fault> {
+        let shared_bytes = if capability >= 90 { 227 << 10 } else { 99 << 10 };
+        let properties = Properties {
+            name: NAME.to_owned(),
+            capability,
+            multiprocessors: MULTIPROCESSORS,
+            shared_bytes,
+        };
+        Ok(Self {
+            properties,
+            library: Library::get()?,
+            memory: Mutex::default(),
+            launches: AtomicU64::new(0),
+        })
+    }
+
+    /// The bytes that C++ counts in a kernel's parameters; `None` where there is no such kernel.
+    pub(crate) fn params_bytes(&self, kernel: &str) -> Option<usize> {
+        self.library.params_bytes(&CString::new(kernel).ok()?)
+    }
+
+    /// Whoever holds this has the stream for himself.
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, launch: &Launch<'_>) -> Result<(), String> {
+        let most = self.properties.shared_bytes;
+        if launch.shared_bytes > most {
+            let asked = launch.shared_bytes;
+            return Err(format!("{asked} bytes of shared memory are asked for, {most} there are"));
+        }
+        let name = CString::new(launch.kernel).map_err(|it| it.to_string())?;
+        let mut error = [0_u8; ERROR_BYTES];
+        let seed = self.launches.fetch_add(1, Ordering::Relaxed);
+        self.library.launch(LaunchCall {
+            name: &name,
+            launch,
+            seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            error: &mut error,
+        })
+    }
+}
+
+impl Device for Emulated {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
+        self.memory().allocate(bytes)
+    }
+
+    fn release(&self, at: Address) {
+        self.memory().release(at);
+    }
+
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        self.memory().write(to, from)
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.memory().read(from, to)
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {
+        let memory = self.memory();
+        let call = || format!("launch of {}", launch.kernel);
+        self.run(launch).map_err(|what| Fault::new(call(), memory.explain(&what)))?;
+        memory.check().map_err(|what| Fault::new(call(), what))
+    }
+
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {
+        Err(Fault::new("tensor_map", format!("{spec:?} is not emulated yet")))
+    }
+}
