@@ -16,11 +16,15 @@
 
 mod attention;
 pub(crate) mod device;
+#[cfg(feature = "cuda")]
+mod driver;
 #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
 pub(crate) mod emulated;
 mod fast;
 pub(crate) mod gemm;
 mod kept;
+#[cfg(feature = "cuda")]
+mod module;
 mod open;
 mod operands;
 mod params;
@@ -58,9 +62,16 @@ impl Default for CudaOptions {
     }
 }
 
+/// A driver, and the pool over it.
+#[cfg(feature = "cuda")]
+type Driven = (Arc<driver::Driver>, Arc<pool::Pool<Arc<driver::Driver>>>);
+
 /// What all operations of one device share.
 pub(crate) struct Shared {
     library: Option<Box<dyn GemmLibrary>>,
+    /// What `device` is, where it is no emulator.
+    #[cfg(feature = "cuda")]
+    driver: Option<Driven>,
     pub(crate) device: Box<dyn Device>,
     pub(crate) options: CudaOptions,
     /// One [`Broken`] as u32: kernels write it where they meet a number that is not finite.
@@ -97,7 +108,14 @@ impl Shared {
     fn new(device: Box<dyn Device>, options: CudaOptions) -> Result<Self, Fault> {
         let broken = device.allocate(size_of::<u32>())?;
         device.write(broken, &0_u32.to_ne_bytes())?;
-        Ok(Self { library: None, device, options, broken })
+        Ok(Self {
+            library: None,
+            #[cfg(feature = "cuda")]
+            driver: None,
+            device,
+            options,
+            broken,
+        })
     }
 
     /// A library for products that [fit](gemm::Product::fits); the kernels multiply the rest.

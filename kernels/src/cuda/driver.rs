@@ -1,0 +1,311 @@
+//! A device through NVIDIA's driver, which is looked for when a device is opened.
+
+mod compile;
+mod handles;
+mod kernels;
+pub(crate) mod library;
+mod staging;
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::mem::{self, ManuallyDrop};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{ptr, slice, thread};
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{result, sys};
+
+pub(crate) use self::handles::Event;
+use self::handles::{Context, Stream};
+use self::kernels::Kernels;
+use self::library::fault;
+use self::staging::{Outbox, SLOT_BYTES, Slot};
+use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+
+/// The oldest chips served: the first whose matrix instructions take bf16.
+const CAPABILITY_MIN: u32 = 80;
+
+/// How long a wait asks again and again before it sleeps in between.
+const SPIN: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_micros(50);
+
+/// A device with one stream of its own.
+pub(crate) struct Driver {
+    properties: Properties,
+    patience: Duration,
+    /// It did not answer in time. Nothing is asked of it any more, not even to free memory,
+    /// because that would wait too.
+    lost: AtomicBool,
+    parts: ManuallyDrop<Parts>,
+}
+
+/// What goes when the device is given back, in this order.
+struct Parts {
+    kernels: Kernels,
+    outbox: Mutex<Outbox>,
+    /// For copies to the host, as many as threads ever made at once, two for each.
+    inbox: Mutex<Vec<Slot>>,
+    stream: Stream,
+    context: Context,
+}
+
+impl Driver {
+    /// Devices that the driver, which is open, has.
+    pub(crate) fn count() -> Result<usize, Fault> {
+        let count = result::device::get_count().map_err(fault("cuDeviceGetCount"))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// What device `index` of [`count`](Self::count) is.
+    pub(crate) fn describe(index: usize) -> Result<Properties, Fault> {
+        let device = handle(index)?;
+        let attribute = |attribute| {
+            // SAFETY: the driver gave us the device.
+            let value = unsafe { result::device::get_attribute(device, attribute) };
+            value.map(|value| value as u32).map_err(fault("cuDeviceGetAttribute"))
+        };
+        let name = result::device::get_name(device).map_err(fault("cuDeviceGetName"))?;
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        Ok(Properties {
+            name,
+            capability: 10 * major + minor,
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared_bytes: shared as usize,
+        })
+    }
+
+    /// Device `index`, which counts as lost when it does not answer within `patience`.
+    pub(crate) fn open(index: usize, patience: Duration) -> Result<Self, Fault> {
+        let properties = Self::describe(index)?;
+        let capability = properties.capability;
+        if capability < CAPABILITY_MIN {
+            let (major, minor) = (capability / 10, capability % 10);
+            let what = format!("its compute capability is {major}.{minor}, and 8.0 is needed");
+            return Err(Fault::new(properties.name, what));
+        }
+        let context = Context::of(handle(index)?)?;
+        context.bind()?;
+        let parts = Parts {
+            kernels: Kernels::load(&properties)?,
+            outbox: Mutex::default(),
+            inbox: Mutex::default(),
+            stream: Stream::new()?,
+            context,
+        };
+        let (lost, parts) = (AtomicBool::new(false), ManuallyDrop::new(parts));
+        Ok(Self { properties, patience, lost, parts })
+    }
+
+    /// Bytes of its memory that nobody has.
+    pub(crate) fn free_bytes(&self) -> Result<usize, Fault> {
+        self.bind("cuMemGetInfo")?;
+        result::mem_get_info().map(|(free, _)| free).map_err(fault("cuMemGetInfo"))
+    }
+
+    /// Calls of this thread to NVIDIA's libraries mean this device from now on.
+    pub(crate) fn bind(&self, call: &str) -> Result<(), Fault> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Fault::new(call, "the device was given up because it did not answer"));
+        }
+        self.parts.context.bind()
+    }
+
+    /// Where all work goes; lives as long as `self`.
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        self.parts.stream.0
+    }
+
+    /// A point behind everything that was enqueued so far; the time there can be asked for.
+    pub(crate) fn mark(&self) -> Result<Event, Fault> {
+        self.bind("cuEventRecord")?;
+        let event = Event::new(true)?;
+        event.record(&self.parts.stream)?;
+        Ok(event)
+    }
+
+    /// Waits until the device has come to `event`, or is lost.
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), Fault> {
+        let start = Instant::now();
+        while !event.reached()? {
+            let waited = start.elapsed();
+            if waited > self.patience {
+                self.lost.store(true, Ordering::Release);
+                let what = format!("the device did not answer within {:?}", self.patience);
+                return Err(Fault::new("wait", what));
+            }
+            if waited < SPIN { std::hint::spin_loop() } else { nap() }
+        }
+        Ok(())
+    }
+
+    /// How long the device took from one mark to a later one; waits for both.
+    pub(crate) fn between(&self, start: &Event, end: &Event) -> Result<Duration, Fault> {
+        self.bind("cuEventElapsedTime")?;
+        self.wait(end)?;
+        let milliseconds = end.since(start)?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds).max(0.0) / 1e3))
+    }
+
+    fn copy_out(&self, from: Address, len: usize) -> Result<Slot, Fault> {
+        let kept = locked(&self.parts.inbox).pop();
+        let slot = kept.map_or_else(Slot::new, Ok)?;
+        // SAFETY: a slot holds as much as is asked of it, and nobody else has it until the copy
+        // is waited for; `from` is the caller's, who vouches for `len` bytes.
+        let copied =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(slot.at(0).cast(), from.0, len, self.stream()) };
+        copied.result().map_err(fault("cuMemcpyDtoHAsync"))?;
+        slot.used_by(&self.parts.stream)?;
+        Ok(slot)
+    }
+}
+
+/// The driver's handle of device `index`.
+fn handle(index: usize) -> Result<sys::CUdevice, Fault> {
+    let ordinal = c_int::try_from(index).map_err(|error| Fault::new("cuDeviceGet", error))?;
+    result::device::get(ordinal).map_err(fault("cuDeviceGet"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the driver has no wait with a deadline")]
+fn nap() {
+    thread::sleep(NAP);
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device for Driver {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
+        self.bind("cuMemAlloc")?;
+        // SAFETY: memory nobody reads before it is written; the driver aligns to 256 bytes.
+        let memory = unsafe { result::malloc_sync(bytes.max(1)) };
+        memory.map(Address).map_err(fault("cuMemAlloc"))
+    }
+
+    /// Waits for what is under way, as the driver would, but not for ever.
+    fn release(&self, at: Address) {
+        let idle = self.mark().and_then(|event| self.wait(&event));
+        if idle.is_ok() {
+            // SAFETY: `at` came from `allocate`, and whoever had it has let go of it.
+            let _ = unsafe { result::free_sync(at.0) };
+        }
+    }
+
+    fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        self.bind("cuMemcpyHtoDAsync")?;
+        let mut outbox = locked(&self.parts.outbox);
+        for (part_idx, part) in from.chunks(SLOT_BYTES).enumerate() {
+            let to = to.0 + (part_idx * SLOT_BYTES) as u64;
+            let (slot, offset) = outbox.room(part.len(), |event| self.wait(event))?;
+            // SAFETY: `room` found so many bytes that neither the device nor anybody else uses;
+            // they stay as they are until the device was there. `to` is the caller's.
+            let copied = unsafe {
+                let staged = slot.at(offset);
+                ptr::copy_nonoverlapping(part.as_ptr(), staged, part.len());
+                sys::cuMemcpyHtoDAsync_v2(to, staged.cast(), part.len(), self.stream())
+            };
+            copied.result().map_err(fault("cuMemcpyHtoDAsync"))?;
+            slot.used_by(&self.parts.stream)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.bind("cuMemcpyDtoHAsync")?;
+        let mut parts = to.chunks_mut(SLOT_BYTES).enumerate();
+        let mut flying = VecDeque::new();
+        loop {
+            while flying.len() < 2
+                && let Some((part_idx, part)) = parts.next()
+            {
+                let at = Address(from.0 + (part_idx * SLOT_BYTES) as u64);
+                flying.push_back((self.copy_out(at, part.len())?, part));
+            }
+            let Some((slot, part)) = flying.pop_front() else { return Ok(()) };
+            if let Err(fault) = self.wait(slot.done()) {
+                mem::forget((slot, flying)); // the device may still write there
+                return Err(fault);
+            }
+            // SAFETY: the device has written as many bytes there, and is done with them.
+            part.copy_from_slice(unsafe { slice::from_raw_parts(slot.at(0), part.len()) });
+            locked(&self.parts.inbox).push(slot);
+        }
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        self.bind(launch.kernel)?;
+        let kernel = self.parts.kernels.find(launch.kernel)?;
+        if let Some(bytes) = kernel.params_bytes
+            && bytes != launch.params.len()
+        {
+            let what = format!("it takes {bytes} bytes and was given {}", launch.params.len());
+            return Err(Fault::new(launch.kernel, what));
+        }
+        let [x, y, z] = launch.grid;
+        let mut arguments = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the driver copies the argument, whose size was checked, before it returns. What
+        // the kernel does with the addresses in it is on whoever filled it in.
+        let launched = unsafe {
+            result::launch_kernel(
+                kernel.function,
+                (x, y, z),
+                (launch.threads, 1, 1),
+                launch.shared_bytes as u32,
+                self.stream(),
+                &mut arguments,
+            )
+        };
+        launched.map_err(fault(launch.kernel))
+    }
+
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {
+        use sys::{
+            CUtensorMapDataType as Element, CUtensorMapFloatOOBfill as Outside,
+            CUtensorMapInterleave as Interleave, CUtensorMapL2promotion as Promotion,
+            CUtensorMapSwizzle as Swizzle,
+        };
+        self.bind("cuTensorMapEncodeTiled")?;
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        // SAFETY: the arrays have as many elements as a map of three dimensions takes; the
+        // address is not followed here.
+        let encoded = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                Element::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                3,
+                ptr::without_provenance_mut(spec.address.0 as usize),
+                spec.size.as_ptr(),
+                spec.stride_bytes.as_ptr(),
+                spec.box_size.as_ptr(),
+                [1; 3].as_ptr(),
+                Interleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                Promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                Outside::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        let failed = |error| Fault::new(format!("{spec:?}"), library::describe(error));
+        encoded.result().map(|()| TensorMap(map.opaque)).map_err(failed)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let idle = self.mark().and_then(|event| self.wait(&event));
+        if idle.is_ok() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}

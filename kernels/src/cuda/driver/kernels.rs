@@ -1,0 +1,90 @@
+//! Kernels by name.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{PoisonError, RwLock};
+
+use cudarc::driver::result::function;
+use cudarc::driver::sys;
+
+use super::compile;
+use super::handles::Module;
+use super::library::{self, fault};
+use crate::cuda::device::{Fault, Properties};
+use crate::cuda::module;
+
+/// A kernel that can be launched.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    pub(super) function: sys::CUfunction,
+    /// Of its one argument; `None` where the driver (before 12.4) does not tell.
+    pub(super) params_bytes: Option<usize>,
+}
+
+// SAFETY: a function belongs to its module and may be launched from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// All kernels that the device has machine code for.
+pub(super) struct Kernels {
+    found: RwLock<HashMap<&'static str, Kernel>>,
+    shared_bytes: usize,
+    modules: Vec<Module>,
+}
+
+impl Kernels {
+    /// The cubins for a device like this, or what NVRTC makes of the sources.
+    pub(super) fn load(properties: &Properties) -> Result<Self, Fault> {
+        let modules: Result<Vec<_>, _> = match module::cubins(properties.capability) {
+            Some(cubins) => cubins.map(|(_, image)| Module::load(&image)).collect(),
+            None => {
+                compile::all(properties.capability)?.iter().map(|it| Module::load(it)).collect()
+            }
+        };
+        Ok(Self {
+            found: RwLock::default(),
+            shared_bytes: properties.shared_bytes,
+            modules: modules?,
+        })
+    }
+
+    /// The kernel called `name`, with its limit of shared memory raised to the device's.
+    pub(super) fn find(&self, name: &'static str) -> Result<Kernel, Fault> {
+        let found = self.found.read().unwrap_or_else(PoisonError::into_inner).get(name).copied();
+        if let Some(kernel) = found {
+            return Ok(kernel);
+        }
+        let kernel = self.look_up(name)?;
+        self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, kernel);
+        Ok(kernel)
+    }
+
+    fn look_up(&self, name: &str) -> Result<Kernel, Fault> {
+        let symbol = CString::new(name).map_err(|error| Fault::new(name, error))?;
+        for module in &self.modules {
+            if let Some(function) = module.function(&symbol)? {
+                allow_shared(function, self.shared_bytes)?;
+                return Ok(Kernel { function, params_bytes: params_bytes(function) });
+            }
+        }
+        Err(Fault::new(name, "there is no kernel of this name for the device"))
+    }
+}
+
+fn allow_shared(function: sys::CUfunction, bytes: usize) -> Result<(), Fault> {
+    let limit = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function is of a loaded module.
+    let raised = unsafe { function::set_function_attribute(function, limit, bytes as i32) };
+    raised.map_err(fault("cuFuncSetAttribute"))
+}
+
+fn params_bytes(function: sys::CUfunction) -> Option<usize> {
+    if !library::has("cuFuncGetParamInfo") {
+        return None;
+    }
+    let (mut offset, mut bytes) = (0, 0);
+    // SAFETY: the function is there, `function` is of a loaded module, and both results are words.
+    let told = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) };
+    told.result().ok().map(|()| bytes)
+}
