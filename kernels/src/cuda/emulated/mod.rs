@@ -31,7 +31,7 @@ impl Cuda {
         let broken = |fault: Fault| CudaError::Unusable { index: 0, what: fault.to_string() };
         let device = Emulated::new(capability).map_err(broken)?;
         let shared = Shared::new(Box::new(device), options).map_err(broken)?;
-        Ok(Self { shared: shared.into() })
+        Ok(Self::new(shared))
     }
 }
 
