@@ -31,6 +31,13 @@ DEVICE Four read_four(const u16* row, u32 columns, u32 column) {
     return four;
 }
 
+DEVICE bool all_finite(Four four) {
+    return finite(four.x[0]) && finite(four.x[1]) && finite(four.x[2]) && finite(four.x[3]);
+}
+DEVICE void report(const PrepareParams& p, bool good) {
+    if (!good && p.broken) *p.broken = p.code;
+}
+
 DEVICE f32 sum_of_warp(f32 x) {
 #pragma unroll
     for (u32 mask = 16; mask > 0; mask /= 2) x = add(x, shuffle_xor(x, mask));
@@ -122,6 +129,15 @@ KERNEL(widen_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsF32>(p); }
 KERNEL(round_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsBf16>(p); }
 KERNEL(quantise_bf16, PrepareParams, 256, 4) { prepare_rows<u16, AsInt8>(p); }
 
+// Looks at what a library made, a warp for each group of a row.
+KERNEL(check_f32, PrepareParams, 256, 4) {
+    u32 groups = (p.columns + GROUP - 1) / GROUP;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 row = (u32)(item / groups), column = (u32)(item % groups) * GROUP + lane_index() * 4;
+    if (row >= p.rows) return;
+    report(p, all_finite(read_four((const f32*)p.x + (u64)row * p.columns, p.columns, column)));
+}
+
 // [rows, 2 columns], gate first, to silu(gate) * up; a warp for each group.
 template <typename Form>
 DEVICE void prepare_swiglu(const PrepareParams& p) {
@@ -133,6 +149,7 @@ DEVICE void prepare_swiglu(const PrepareParams& p) {
     u32 column = group * GROUP + lane_index() * 4;
     Four gate = read_four(from, p.columns, column);
     Four up = read_four(from + p.columns, p.columns, column);
+    report(p, all_finite(gate) && all_finite(up));
 #pragma unroll
     for (u32 i = 0; i < 4; i++) gate.x[i] = gated(gate.x[i], up.x[i]);
     Form::put(p, row, group, gate);
@@ -164,6 +181,7 @@ DEVICE void prepare_norm(const PrepareParams& p) {
         u32 column = group * GROUP + lane_index() * 4;
         Four four = read_four(from, p.columns, column);
         Four norm = read_four(p.norm, p.columns, column);
+        report(p, all_finite(four));
 #pragma unroll
         for (u32 i = 0; i < 4; i++) four.x[i] = mul(mul(four.x[i], scale), norm.x[i]);
         Form::put(p, row, group, four);
@@ -217,7 +235,12 @@ DEVICE void split_heads(const HeadsParams& p) {
         if (lane_index() == 0) p.positions[row] = p.start + token;
     } else {
         u64 row = (u64)(head - p.heads - p.kv_heads) * p.tokens + token;
-        for (u32 i = lane_index(); i < d; i += 32) store_as((T*)p.v + row * d + i, from[i]);
+        bool good = true;
+        for (u32 i = lane_index(); i < d; i += 32) {
+            good &= finite(from[i]);
+            store_as((T*)p.v + row * d + i, from[i]);
+        }
+        if (!good) *p.broken = p.code;
     }
 }
 KERNEL(heads_f32, HeadsParams, 256, 4) { split_heads<f32>(p); }

@@ -149,7 +149,9 @@ template <u32 TALL>
 DEVICE void linear_f32_tile(const LinearParams& p) {
     const u32 ROWS = 16 * TALL, OUTPUTS = 64, INPUTS = 16, X_LINE = ROWS + 4, W_LINE = OUTPUTS + 4;
     f32 *x_tile = (f32*)shared_memory(), *w_tile = x_tile + INPUTS * X_LINE;
-    u32 row = block_x() * ROWS, output = block_y() * OUTPUTS;
+    u32 row_tiles = (p.rows + ROWS - 1) / ROWS, columns = (p.outputs + OUTPUTS - 1) / OUTPUTS;
+    TilePlace tile = tile_place(block_x(), row_tiles, columns);
+    u32 row = tile.row * ROWS, output = tile.column * OUTPUTS;
     u32 line = thread_index() / 4, input = thread_index() % 4 * 4;
     u32 tall = thread_index() / 16 * TALL, wide = thread_index() % 16 * 4;
     const f32 *x = (const f32*)p.x, *w = (const f32*)p.w;

@@ -73,12 +73,13 @@ struct PrepareParams {
     const f32* norm;   // [columns], or null
     void* y;
     f32* scales;       // [columns / 128, scale_stride], or null
+    u32* broken;       // null where nobody asks
     u32 rows;
     u32 columns;       // of the result; what is beside them up to y_stride becomes zero
     u32 y_stride;
     u32 scale_stride;
     f32 eps;
-    u32 unused;
+    u32 code;          // what `broken` becomes where x is not finite
 };
 
 struct HeadsParams {

@@ -1,0 +1,252 @@
+//! Rows in the form in which a weight multiplies them.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::device::Launch;
+use super::params::layers::PrepareParams;
+use super::resident::{OnDevice, Rounded};
+use super::{Broken, Shared};
+use crate::array::Array;
+use crate::backend::BackendError;
+use crate::int8::GROUP;
+
+/// Rows that a block of a kernel prepares in groups: a warp each.
+const WARPS: usize = 8;
+
+/// What both factors of a product are held as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl Form {
+    /// Elements from one row of `columns` to the next: 16 bytes at a time, but for f32, which
+    /// other operations read too.
+    pub(super) fn stride(self, columns: usize) -> usize {
+        match self {
+            Self::F32 => columns,
+            Self::Bf16 => columns.next_multiple_of(8),
+            Self::Int8 => columns.next_multiple_of(16),
+        }
+    }
+}
+
+/// Scales of each group for so many rows; 16 bytes at a time.
+pub(super) fn scale_stride(rows: usize) -> usize {
+    rows.next_multiple_of(4)
+}
+
+/// One factor of a product: `[rows, stride]`, zeros beside the columns.
+pub(super) enum Factor {
+    F32(OnDevice<f32>),
+    Bf16(OnDevice<bf16>),
+    /// Scales are `[groups, scale_stride]`.
+    Int8 {
+        q: OnDevice<i8>,
+        scales: OnDevice<f32>,
+    },
+}
+
+impl Factor {
+    /// Room for `rows` of `columns`.
+    pub(super) fn room(
+        shared: &Arc<Shared>,
+        form: Form,
+        (rows, columns): (usize, usize),
+    ) -> Result<Self, BackendError> {
+        let elements = rows * form.stride(columns);
+        Ok(match form {
+            Form::F32 => Self::F32(OnDevice::room(shared, elements)?),
+            Form::Bf16 => Self::Bf16(OnDevice::room(shared, elements)?),
+            Form::Int8 => Self::Int8 {
+                q: OnDevice::room(shared, elements)?,
+                scales: OnDevice::room(shared, columns.div_ceil(GROUP) * scale_stride(rows))?,
+            },
+        })
+    }
+
+    pub(super) fn form(&self) -> Form {
+        match self {
+            Self::F32(_) => Form::F32,
+            Self::Bf16(_) => Form::Bf16,
+            Self::Int8 { .. } => Form::Int8,
+        }
+    }
+
+    /// Of the elements, and of the scales or null.
+    pub(super) fn addresses(&self) -> (u64, u64) {
+        match self {
+            Self::F32(data) => (data.address(), 0),
+            Self::Bf16(data) => (data.address(), 0),
+            Self::Int8 { q, scales } => (q.address(), scales.address()),
+        }
+    }
+
+    /// Bytes on the device.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::F32(data) => data.len() * size_of::<f32>(),
+            Self::Bf16(data) => data.len() * size_of::<bf16>(),
+            Self::Int8 { q, scales } => q.len() + scales.len() * size_of::<f32>(),
+        }
+    }
+}
+
+/// Rows as operations pass them on.
+pub(super) enum Source {
+    F32(OnDevice<f32>),
+    /// What attention leaves beside keys of bf16.
+    Bf16(OnDevice<bf16>),
+}
+
+impl Source {
+    /// `rows` on the device.
+    pub(super) fn of(shared: &Arc<Shared>, rows: &Array<f32>) -> Result<Self, BackendError> {
+        match rows.resident::<Rounded>() {
+            Some(rounded) if rounded.0.is_on(shared) => Ok(Self::Bf16(rounded.0.clone())),
+            _ => Ok(Self::F32(shared.place(rows)?)),
+        }
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Self::F32(data) => data.address(),
+            Self::Bf16(data) => data.address(),
+        }
+    }
+}
+
+/// What is done to every row first.
+#[derive(Clone, Copy)]
+pub(super) enum Prepare<'a> {
+    /// Nothing.
+    Nothing,
+    /// RMS norm with `weight`, `[columns]`; the rows are f32.
+    Norm { weight: &'a OnDevice<f32>, eps: f32 },
+    /// SwiGLU: `[2 columns]` f32, gate first, to silu(gate) * up.
+    SwiGlu,
+}
+
+/// Rows to be prepared.
+pub(super) struct Unprepared<'a> {
+    pub(super) source: Source,
+    pub(super) rows: usize,
+    /// Of the result.
+    pub(super) columns: usize,
+    pub(super) prepare: Prepare<'a>,
+    /// Who is told of rows that are not finite.
+    pub(super) broken: Option<Broken>,
+}
+
+impl Unprepared<'_> {
+    /// The rows in `form`; as they are where they have it.
+    pub(super) fn into_form(
+        self,
+        shared: &Arc<Shared>,
+        form: Form,
+    ) -> Result<Factor, BackendError> {
+        let Some(kernel) = self.kernel(form) else {
+            return Ok(match self.source {
+                Source::F32(data) => Factor::F32(data),
+                Source::Bf16(data) => Factor::Bf16(data),
+            });
+        };
+        let made = Factor::room(shared, form, (self.rows, self.columns))?;
+        self.launch(shared, kernel, &made)?;
+        Ok(made)
+    }
+
+    /// `None` where nothing is to be done.
+    fn kernel(&self, form: Form) -> Option<&'static str> {
+        Some(match (self.prepare, &self.source, form) {
+            (Prepare::Nothing, Source::F32(_), Form::F32) => return None,
+            (Prepare::Nothing, Source::F32(_), Form::Bf16) => "round_f32",
+            (Prepare::Nothing, Source::F32(_), Form::Int8) => "quantise_f32",
+            (Prepare::Nothing, Source::Bf16(_), Form::F32) => "widen_bf16",
+            (Prepare::Nothing, Source::Bf16(_), Form::Bf16) => {
+                if form.stride(self.columns) == self.columns {
+                    return None;
+                }
+                "round_bf16"
+            }
+            (Prepare::Nothing, Source::Bf16(_), Form::Int8) => "quantise_bf16",
+            (Prepare::Norm { .. }, _, Form::F32) => "norm_f32",
+            (Prepare::Norm { .. }, _, Form::Bf16) => "norm_bf16",
+            (Prepare::Norm { .. }, _, Form::Int8) => "norm_int8",
+            (Prepare::SwiGlu, _, Form::F32) => "swiglu_f32",
+            (Prepare::SwiGlu, _, Form::Bf16) => "swiglu_bf16",
+            (Prepare::SwiGlu, _, Form::Int8) => "swiglu_int8",
+        })
+    }
+
+    fn launch(
+        &self,
+        shared: &Shared,
+        kernel: &'static str,
+        made: &Factor,
+    ) -> Result<(), BackendError> {
+        let (y, scales) = made.addresses();
+        let (norm, eps) = match self.prepare {
+            Prepare::Norm { weight, eps } => (weight.address(), eps),
+            _ => (0, 0.0),
+        };
+        let blocks = match self.prepare {
+            Prepare::Norm { .. } => self.rows,
+            _ => (self.rows * self.columns.div_ceil(GROUP)).div_ceil(WARPS),
+        };
+        let params = PrepareParams {
+            x: self.source.address(),
+            norm,
+            y,
+            scales,
+            broken: self.broken.map_or(0, |_| shared.broken_at()),
+            rows: self.rows as u32,
+            columns: self.columns as u32,
+            y_stride: made.form().stride(self.columns) as u32,
+            scale_stride: scale_stride(self.rows) as u32,
+            eps,
+            code: self.broken.map_or(0, |broken| broken as u32),
+        };
+        shared.run(&Launch {
+            kernel,
+            grid: [blocks as u32, 1, 1],
+            threads: 32 * WARPS as u32,
+            shared_bytes: WARPS * size_of::<f32>(),
+            params: bytemuck::bytes_of(&params),
+        })
+    }
+}
+
+/// Reports to `broken` if an element of `rows`, `[rows, columns]`, is not finite.
+pub(super) fn check_finite(
+    shared: &Shared,
+    rows: &OnDevice<f32>,
+    columns: usize,
+    broken: Broken,
+) -> Result<(), BackendError> {
+    let count = rows.len() / columns.max(1);
+    let params = PrepareParams {
+        x: rows.address(),
+        norm: 0,
+        y: 0,
+        scales: 0,
+        broken: shared.broken_at(),
+        rows: count as u32,
+        columns: columns as u32,
+        y_stride: 0,
+        scale_stride: 0,
+        eps: 0.0,
+        code: broken as u32,
+    };
+    shared.run(&Launch {
+        kernel: "check_f32",
+        grid: [(count * columns.div_ceil(GROUP)).div_ceil(WARPS) as u32, 1, 1],
+        threads: 32 * WARPS as u32,
+        shared_bytes: 0,
+        params: bytemuck::bytes_of(&params),
+    })
+}
