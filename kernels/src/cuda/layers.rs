@@ -3,39 +3,271 @@
 
 use std::sync::Arc;
 
-use half::bf16;
-
 use super::device::Launch;
 use super::linear::{Packed, Product, packed};
+use super::operands::Elements;
 use super::params::layers::{EmbedParams, HeadsParams};
-use super::prepare::{Factor, Form, Prepare, Source, Unprepared, scale_stride};
-use super::resident::{OnDevice, Rounded};
+use super::prepare::{Factor, Form, Prepare, Unprepared, scale_stride};
+use super::resident::OnDevice;
 use super::{Broken, Cuda, Shared};
 use crate::array::{Array, Resident};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::shapes;
-use crate::tensor::{Heads, KvData, KvDtype, KvHeads, Rows};
+use crate::tensor::{Heads, KvHeads, Rows};
 use crate::weights::{Angles, LayerSpec, LayerWeights, Linear};
 
 /// Heads that a block of a kernel turns: a warp each.
 const WARPS: usize = 8;
 
+/// Rows of a block of one operation.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    shared: &'a Arc<Shared>,
+    rows: usize,
+    broken: Broken,
+}
+
+impl Block<'_> {
+    /// `source` as `weight` multiplies it.
+    fn prepared(
+        self,
+        source: Elements,
+        prepare: Prepare<'_>,
+        weight: &Packed,
+    ) -> Result<Factor, BackendError> {
+        let Self { shared, rows, broken } = self;
+        Unprepared { source, rows, columns: weight.inputs, prepare, broken: Some(broken) }
+            .into_form(shared, weight.weight.form())
+    }
+
+    /// `x` through `weight`.
+    fn product<'a>(self, x: &'a Factor, weight: &'a Packed) -> Product<'a> {
+        Product { broken: self.broken, rows: self.rows, x, weight, residual: None }
+    }
+}
+
 /// See [`crate::LayerOps::linear`].
 pub(super) fn linear(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
     shapes::linear("linear", x, weight)?;
-    let weight = packed("linear", &cuda.shared, weight)?;
-    if x.rows() == 0 {
+    let (shared, rows) = (&cuda.shared, x.rows());
+    let weight = packed("linear", shared, weight)?;
+    if rows == 0 {
         return Ok(Rows::zeros(0, weight.outputs));
     }
-    let x = Argument { rows: x.rows(), source: x.array(), prepare: Prepare::Nothing };
-    let y = x.through(weight, Broken::Linear, None)?;
-    cuda.shared.done(y)
+    let block = Block { shared, rows, broken: Broken::Linear };
+    let source = Elements::of_rows(shared, x.array())?;
+    let x = block.prepared(source, Prepare::Nothing, weight)?;
+    let y = block.product(&x, weight).sums()?;
+    shared.done(Rows::new(rows, weight.outputs, y.into_array()))
 }
 
-/// What is multiplied: rows, and what is done to them first.
-struct Argument<'a> {
-    rows: usize,
-    source: &'a Array<f32>,
-    prepare: Prepare<'a>,
+/// See [`crate::LayerOps::project`].
+pub(super) fn project(
+    cuda: &Cuda,
+    layer: &LayerWeights,
+    x: &Rows,
+    start: u32,
+    angles: &Angles,
+) -> Result<Qkv, BackendError> {
+    shapes::projection(layer, x, start, angles)?;
+    let (shared, spec) = (&cuda.shared, &layer.spec);
+    let weight = packed("project", shared, &layer.qkv)?;
+    let made = SplitHeads::room(shared, spec, x.rows())?;
+    if x.rows() > 0 {
+        let block = Block { shared, rows: x.rows(), broken: Broken::Project };
+        let norm = cuda.norms.on_device(shared, &layer.attn_norm)?;
+        let norm = Prepare::Norm { weight: &norm, eps: spec.norm_eps };
+        let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
+        let qkv = block.product(&normed, weight).sums()?;
+        made.split(cuda, layer, &qkv, (start, angles))?;
+    }
+    shared.done(made.into_qkv(spec, start))
+}
+
+/// A block's queries, keys and values, to be written.
+struct SplitHeads {
+    tokens: usize,
+    q: Elements,
+    k: Elements,
+    v: Elements,
+    /// `[kv_heads, tokens]`.
+    positions: OnDevice<u32>,
+}
+
+impl SplitHeads {
+    fn room(shared: &Arc<Shared>, spec: &LayerSpec, tokens: usize) -> Result<Self, BackendError> {
+        let elements = |heads| Elements::room(shared, spec.kv, heads * tokens * spec.head_dim);
+        Ok(Self {
+            tokens,
+            q: elements(spec.heads)?,
+            k: elements(spec.kv_heads)?,
+            v: elements(spec.kv_heads)?,
+            positions: OnDevice::room(shared, spec.kv_heads * tokens)?,
+        })
+    }
+
+    /// Writes them: QK norm, rotation, rounding.
+    fn split(
+        &self,
+        cuda: &Cuda,
+        layer: &LayerWeights,
+        qkv: &OnDevice<f32>,
+        (start, angles): (u32, &Angles),
+    ) -> Result<(), BackendError> {
+        let (shared, spec) = (&cuda.shared, &layer.spec);
+        let norm = |norm: &Option<Arc<[f32]>>| {
+            norm.as_ref().map(|norm| cuda.norms.on_device(shared, norm)).transpose()
+        };
+        let address = |norm: &Option<OnDevice<f32>>| norm.as_ref().map_or(0, OnDevice::address);
+        let (q_norm, k_norm) = (norm(&layer.q_norm)?, norm(&layer.k_norm)?);
+        let cosines = cuda.angles.on_device(shared, &angles.cos)?;
+        let sines = cuda.angles.on_device(shared, &angles.sin)?;
+        let params = HeadsParams {
+            qkv: qkv.address(),
+            q_norm: address(&q_norm),
+            k_norm: address(&k_norm),
+            cosines: cosines.address(),
+            sines: sines.address(),
+            q: self.q.address(),
+            k: self.k.address(),
+            v: self.v.address(),
+            positions: self.positions.address(),
+            broken: shared.broken_at(),
+            tokens: self.tokens as u32,
+            heads: spec.heads as u32,
+            kv_heads: spec.kv_heads as u32,
+            head_dim: spec.head_dim as u32,
+            start,
+            code: Broken::Project as u32,
+            eps: spec.norm_eps,
+            unused: 0,
+        };
+        let heads = self.tokens * (spec.heads + 2 * spec.kv_heads);
+        shared.run(&Launch {
+            kernel: self.q.of_dtype("heads_f32", "heads_bf16"),
+            grid: [heads.div_ceil(WARPS) as u32, 1, 1],
+            threads: 32 * WARPS as u32,
+            shared_bytes: 0,
+            params: bytemuck::bytes_of(&params),
+        })
+    }
+
+    fn into_qkv(self, spec: &LayerSpec, start: u32) -> Qkv {
+        let &LayerSpec { heads, kv_heads, head_dim, .. } = spec;
+        let tokens = self.tokens;
+        let stored = |data: Elements| KvHeads { kv_heads, tokens, head_dim, data: data.into_kv() };
+        let positions = self.positions.known_within(start..start + tokens as u32);
+        Qkv {
+            q: Heads { heads, tokens, head_dim, data: self.q.into_array() },
+            keys: Keys::new(positions.into_array(), stored(self.k), stored(self.v)),
+        }
+    }
+}
+
+/// See [`crate::LayerOps::finish`].
+pub(super) fn finish(
+    cuda: &Cuda,
+    layer: &LayerWeights,
+    x: &Rows,
+    attention: &Rows,
+) -> Result<Rows, BackendError> {
+    shapes::finishing(layer, x, attention)?;
+    let (shared, rows) = (&cuda.shared, x.rows());
+    let weight = |linear| packed("finish", shared, linear);
+    let (out, gate_up, down) = (weight(&layer.out)?, weight(&layer.gate_up)?, weight(&layer.down)?);
+    if rows == 0 {
+        return Ok(Rows::zeros(0, x.cols()));
+    }
+    let block = Block { shared, rows, broken: Broken::Finish };
+    let residual = shared.place(x.array())?;
+    let source = Elements::of_rows(shared, attention.array())?;
+    let attention = block.prepared(source, Prepare::Nothing, out)?;
+    let x = Product { residual: Some(&residual), ..block.product(&attention, out) }.sums()?;
+
+    let norm = cuda.norms.on_device(shared, &layer.ffn_norm)?;
+    let norm = Prepare::Norm { weight: &norm, eps: layer.spec.norm_eps };
+    let normed = block.prepared(Elements::F32(x.clone()), norm, gate_up)?;
+    let gates = block.product(&normed, gate_up);
+    let hidden = match gates.gates() {
+        true => gates.gated(down.weight.form())?,
+        false => block.prepared(Elements::F32(gates.sums()?), Prepare::SwiGlu, down)?,
+    };
+    let y = Product { residual: Some(&x), ..block.product(&hidden, down) }.sums()?;
+    shared.done(Rows::new(rows, down.outputs, y.into_array()))
+}
+
+/// See [`crate::LayerOps::embed`].
+pub(super) fn embed(cuda: &Cuda, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+    shapes::embedding(table, tokens)?;
+    let shared = &cuda.shared;
+    let packed = packed("embed", shared, table)?;
+    let (count, columns) = (tokens.len(), packed.inputs);
+    if count == 0 {
+        return Ok(Rows::zeros(0, columns));
+    }
+    let tokens = OnDevice::of(shared, tokens)?;
+    let y = OnDevice::room(shared, count * columns)?;
+    let (form, (table, scales)) = (packed.weight.form(), packed.weight.addresses());
+    let params = EmbedParams {
+        table,
+        scales,
+        tokens: tokens.address(),
+        y: y.address(),
+        count: count as u32,
+        columns: columns as u32,
+        stride: form.stride(columns) as u32,
+        scale_stride: scale_stride(packed.outputs) as u32,
+    };
+    let kernel = match form {
+        Form::F32 => "embed_f32",
+        Form::Bf16 => "embed_bf16",
+        Form::Int8 => "embed_int8",
+    };
+    let grid = [count as u32, 1, 1];
+    let params = bytemuck::bytes_of(&params);
+    shared.run(&Launch { kernel, grid, threads: 256, shared_bytes: 0, params })?;
+    shared.done(Rows::new(count, columns, y.into_array()))
+}
+
+/// See [`crate::LayerOps::norm`]. It cannot fail, so what went wrong is told to who reads.
+pub(super) fn norm(cuda: &Cuda, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    let (rows, columns) = (x.rows(), x.cols());
+    let data = normed(&cuda.shared, x, weight, eps)
+        .unwrap_or_else(|why| Array::on_device(Arc::new(Lost { count: rows * columns, why })));
+    Rows::new(rows, columns, data)
+}
+
+fn normed(
+    shared: &Arc<Shared>,
+    x: &Rows,
+    weight: &[f32],
+    eps: f32,
+) -> Result<Array<f32>, BackendError> {
+    let (rows, columns) = (x.rows(), x.cols());
+    if rows * columns == 0 {
+        return Ok(Array::default());
+    }
+    let (source, weight) = (Elements::F32(shared.place(x.array())?), OnDevice::of(shared, weight)?);
+    let prepare = Prepare::Norm { weight: &weight, eps };
+    let y = OnDevice::room(shared, rows * columns)?;
+    Unprepared { source, rows, columns, prepare, broken: None }
+        .write(shared, &Factor::F32(y.clone()))?;
+    Ok(y.into_array())
+}
+
+/// Elements that a device failed to make.
+struct Lost {
+    count: usize,
+    why: BackendError,
+}
+
+impl Resident<f32> for Lost {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+        Err(self.why.clone())
+    }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::device::Launch;
 use super::gemm;
+use super::operands::Elements;
 use super::params::layers::LinearParams;
-use super::prepare::{Factor, Form, Prepare, Source, Unprepared, check_finite, scale_stride};
+use super::prepare::{Factor, Form, Prepare, Unprepared, check_finite, scale_stride};
 use super::resident::OnDevice;
 use super::{Broken, Shared};
 use crate::backend::BackendError;
@@ -134,7 +135,7 @@ impl Product<'_> {
         }
         let y = OnDevice::room(shared, rows * columns)?;
         self.launch(&self.params(y.address(), (columns, columns), false), true)?;
-        let (source, prepare) = (Source::F32(y), Prepare::Nothing);
+        let (source, prepare) = (Elements::F32(y), Prepare::Nothing);
         Unprepared { source, rows, columns, prepare, broken: None }.into_form(shared, form)
     }
 
@@ -220,8 +221,12 @@ impl Kernel {
     fn of(form: Form, rows: usize, gated: bool) -> Self {
         let name = |plain, with_gate| if gated { with_gate } else { plain };
         let parts = if gated { 2 } else { 1 };
-        let wide = |name, threads, shared_bytes| {
-            Self { name, rows: 128, outputs: 128 / parts, threads, shared_bytes }
+        let wide = |name, threads, shared_bytes| Self {
+            name,
+            rows: 128,
+            outputs: 128 / parts,
+            threads,
+            shared_bytes,
         };
         let few = |name, rows: u32, stages: usize, scales: usize| {
             let lines = rows as usize + 32 * parts as usize;
@@ -255,4 +260,3 @@ impl Kernel {
         Self { name, rows, outputs: 64, threads: 256, shared_bytes }
     }
 }
-

@@ -23,12 +23,15 @@ pub(crate) mod emulated;
 mod fast;
 pub(crate) mod gemm;
 mod kept;
+mod layers;
+mod linear;
 #[cfg(feature = "cuda")]
 mod module;
 mod open;
 mod operands;
 mod params;
 mod pool;
+mod prepare;
 pub(crate) mod resident;
 
 use std::sync::Arc;
@@ -40,9 +43,13 @@ use self::kept::Kept;
 pub use self::open::CudaError;
 pub use self::pool::MemoryUse;
 use crate::array::Array;
-use crate::backend::{Attended, AttentionOps, BackendError, Queries, Scope, Selected};
+use crate::backend::{
+    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
+};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
+use crate::tensor::Rows;
+use crate::weights::{Angles, LayerWeights, Linear, Matrix};
 
 /// How a device is used.
 #[derive(Debug, Clone, Copy)]
@@ -209,5 +216,57 @@ impl AttentionOps for Cuda {
     ) -> Result<Selected, BackendError> {
         let masses = (masses.0.host()?, masses.1.host()?);
         crate::select::select(past, own, masses, selection)
+    }
+}
+
+impl LayerOps for Cuda {
+    fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError> {
+        linear::pack(&self.shared, &weight, bias)
+    }
+
+    fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+        layers::linear(self, x, weight)
+    }
+
+    fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        start: u32,
+        angles: &Angles,
+    ) -> Result<Qkv, BackendError> {
+        layers::project(self, layer, x, start, angles)
+    }
+
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: Rows,
+        attention: &Rows,
+    ) -> Result<Rows, BackendError> {
+        layers::finish(self, layer, &x, attention)
+    }
+
+    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+        layers::embed(self, table, tokens)
+    }
+
+    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+        layers::norm(self, x, weight, eps)
+    }
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn supports(&self, op: Op) -> bool {
+        match op {
+            Op::Attention { head_dim, group, kv: _ } => {
+                (1..=attention::HEAD_DIM_MAX).contains(&head_dim) && group > 0
+            }
+            Op::Layers => true,
+        }
     }
 }

@@ -23,7 +23,27 @@ pub(super) enum Elements {
 }
 
 impl Elements {
-    fn address(&self) -> u64 {
+    /// Room for `len`.
+    pub(super) fn room(
+        shared: &Arc<Shared>,
+        dtype: KvDtype,
+        len: usize,
+    ) -> Result<Self, BackendError> {
+        match dtype {
+            KvDtype::F32 => OnDevice::room(shared, len).map(Self::F32),
+            KvDtype::Bf16 => OnDevice::room(shared, len).map(Self::Bf16),
+        }
+    }
+
+    /// f32 that pass between operations, in the form that they have on the device.
+    pub(super) fn of_rows(shared: &Arc<Shared>, rows: &Array<f32>) -> Result<Self, BackendError> {
+        match shared.placed_rounded(rows) {
+            Some(rounded) => Ok(Self::Bf16(rounded)),
+            None => shared.place(rows).map(Self::F32),
+        }
+    }
+
+    pub(super) fn address(&self) -> u64 {
         match self {
             Self::F32(elements) => elements.address(),
             Self::Bf16(elements) => elements.address(),
@@ -34,6 +54,22 @@ impl Elements {
         match data {
             KvData::F32(data) => shared.place(data).map(Self::F32),
             KvData::Bf16(data) => shared.place(data).map(Self::Bf16),
+        }
+    }
+
+    /// The one that belongs to how the elements are stored.
+    pub(super) fn of_dtype<T>(&self, f32: T, bf16: T) -> T {
+        match self {
+            Self::F32(_) => f32,
+            Self::Bf16(_) => bf16,
+        }
+    }
+
+    /// As keys or values that pass between operations.
+    pub(super) fn into_kv(self) -> KvData {
+        match self {
+            Self::F32(elements) => KvData::F32(elements.into_array()),
+            Self::Bf16(elements) => KvData::Bf16(elements.into_array()),
         }
     }
 
@@ -266,10 +302,7 @@ impl Output {
 
     /// The one that belongs to how the elements are stored.
     pub(super) fn of_dtype<T>(&self, f32: T, bf16: T) -> T {
-        match self.data {
-            Elements::F32(_) => f32,
-            Elements::Bf16(_) => bf16,
-        }
+        self.data.of_dtype(f32, bf16)
     }
 }
 

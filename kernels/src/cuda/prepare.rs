@@ -5,10 +5,10 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::device::Launch;
+use super::operands::Elements;
 use super::params::layers::PrepareParams;
-use super::resident::{OnDevice, Rounded};
+use super::resident::OnDevice;
 use super::{Broken, Shared};
-use crate::array::Array;
 use crate::backend::BackendError;
 use crate::int8::GROUP;
 
@@ -96,30 +96,6 @@ impl Factor {
     }
 }
 
-/// Rows as operations pass them on.
-pub(super) enum Source {
-    F32(OnDevice<f32>),
-    /// What attention leaves beside keys of bf16.
-    Bf16(OnDevice<bf16>),
-}
-
-impl Source {
-    /// `rows` on the device.
-    pub(super) fn of(shared: &Arc<Shared>, rows: &Array<f32>) -> Result<Self, BackendError> {
-        match rows.resident::<Rounded>() {
-            Some(rounded) if rounded.0.is_on(shared) => Ok(Self::Bf16(rounded.0.clone())),
-            _ => Ok(Self::F32(shared.place(rows)?)),
-        }
-    }
-
-    fn address(&self) -> u64 {
-        match self {
-            Self::F32(data) => data.address(),
-            Self::Bf16(data) => data.address(),
-        }
-    }
-}
-
 /// What is done to every row first.
 #[derive(Clone, Copy)]
 pub(super) enum Prepare<'a> {
@@ -133,7 +109,7 @@ pub(super) enum Prepare<'a> {
 
 /// Rows to be prepared.
 pub(super) struct Unprepared<'a> {
-    pub(super) source: Source,
+    pub(super) source: Elements,
     pub(super) rows: usize,
     /// Of the result.
     pub(super) columns: usize,
@@ -149,31 +125,31 @@ impl Unprepared<'_> {
         shared: &Arc<Shared>,
         form: Form,
     ) -> Result<Factor, BackendError> {
-        let Some(kernel) = self.kernel(form) else {
+        if self.kernel(form).is_none() {
             return Ok(match self.source {
-                Source::F32(data) => Factor::F32(data),
-                Source::Bf16(data) => Factor::Bf16(data),
+                Elements::F32(data) => Factor::F32(data),
+                Elements::Bf16(data) => Factor::Bf16(data),
             });
-        };
+        }
         let made = Factor::room(shared, form, (self.rows, self.columns))?;
-        self.launch(shared, kernel, &made)?;
+        self.write(shared, &made)?;
         Ok(made)
     }
 
     /// `None` where nothing is to be done.
     fn kernel(&self, form: Form) -> Option<&'static str> {
         Some(match (self.prepare, &self.source, form) {
-            (Prepare::Nothing, Source::F32(_), Form::F32) => return None,
-            (Prepare::Nothing, Source::F32(_), Form::Bf16) => "round_f32",
-            (Prepare::Nothing, Source::F32(_), Form::Int8) => "quantise_f32",
-            (Prepare::Nothing, Source::Bf16(_), Form::F32) => "widen_bf16",
-            (Prepare::Nothing, Source::Bf16(_), Form::Bf16) => {
+            (Prepare::Nothing, Elements::F32(_), Form::F32) => return None,
+            (Prepare::Nothing, Elements::F32(_), Form::Bf16) => "round_f32",
+            (Prepare::Nothing, Elements::F32(_), Form::Int8) => "quantise_f32",
+            (Prepare::Nothing, Elements::Bf16(_), Form::F32) => "widen_bf16",
+            (Prepare::Nothing, Elements::Bf16(_), Form::Bf16) => {
                 if form.stride(self.columns) == self.columns {
                     return None;
                 }
                 "round_bf16"
             }
-            (Prepare::Nothing, Source::Bf16(_), Form::Int8) => "quantise_bf16",
+            (Prepare::Nothing, Elements::Bf16(_), Form::Int8) => "quantise_bf16",
             (Prepare::Norm { .. }, _, Form::F32) => "norm_f32",
             (Prepare::Norm { .. }, _, Form::Bf16) => "norm_bf16",
             (Prepare::Norm { .. }, _, Form::Int8) => "norm_int8",
@@ -183,12 +159,9 @@ impl Unprepared<'_> {
         })
     }
 
-    fn launch(
-        &self,
-        shared: &Shared,
-        kernel: &'static str,
-        made: &Factor,
-    ) -> Result<(), BackendError> {
+    /// Writes them to `made`, unless they lie there as they are.
+    pub(super) fn write(&self, shared: &Shared, made: &Factor) -> Result<(), BackendError> {
+        let Some(kernel) = self.kernel(made.form()) else { return Ok(()) };
         let (y, scales) = made.addresses();
         let (norm, eps) = match self.prepare {
             Prepare::Norm { weight, eps } => (weight.address(), eps),
