@@ -15,6 +15,8 @@
 //! in that buffer.
 
 mod attention;
+#[cfg(feature = "cuda")]
+mod cublaslt;
 pub(crate) mod device;
 #[cfg(feature = "cuda")]
 mod driver;
@@ -157,6 +159,12 @@ impl Shared {
             self.broken()?;
         }
         Ok(result)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.device.release(self.broken);
     }
 }
 

@@ -66,6 +66,7 @@ mod by_driver {
 
     use super::{Cuda, CudaError, CudaOptions};
     use crate::cuda::Shared;
+    use crate::cuda::cublaslt::CublasLt;
     use crate::cuda::driver::{Driver, library};
     use crate::cuda::pool::Pool;
 
@@ -106,6 +107,9 @@ mod by_driver {
             };
             let pool = Arc::new(Pool::new(driver.clone(), limit_bytes));
             let mut shared = Shared::new(Box::new(pool.clone()), options).map_err(unusable)?;
+            if let Some(library) = CublasLt::open(&driver, &pool) {
+                shared.library = Some(Box::new(library));
+            }
             shared.driver = Some((driver, pool));
             Ok(Self::new(shared))
         }

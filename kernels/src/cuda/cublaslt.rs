@@ -1,0 +1,255 @@
+//! cuBLASLt, where it is installed: bf16 products of many rows.
+//!
+//! It has several algorithms for a shape, and its own guess at the fastest is often not the
+//! fastest. So a shape that keeps coming is measured once. But two workers that measure may
+//! choose differently, and their bits must not differ by that: only algorithms whose results are
+//! bit for bit those of the first guess are candidates. Then it does not matter who chose what,
+//! nor when; sums are never split over the inputs, so most algorithms qualify.
+
+mod operation;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cudarc::cublaslt::sys;
+
+use self::operation::{Algorithm, Handle, Operation, WORKSPACE_BYTES};
+use super::device::{Address, Device, Fault};
+use super::driver::Driver;
+use super::gemm::{GemmLibrary, Product};
+use super::pool::Pool;
+
+/// Algorithms that are measured.
+const CANDIDATES: usize = 8;
+/// The use of a shape at which it is measured: a prompt's last chunk has a shape that may never
+/// come again.
+const MEASURED_USE: u32 = 3;
+/// Shapes that are remembered; then all are forgotten, which changes no bit.
+const SHAPES_MAX: usize = 4096;
+/// How often a candidate runs under the clock.
+const TIMED_RUNS: usize = 3;
+/// Rows at either end of the result that candidates are compared on.
+const COMPARED_ROWS: usize = 128;
+
+const CALLED: [&str; 13] = [
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtGetVersion",
+    "cublasLtMatmul",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+];
+
+/// The library on one device. Choosing an algorithm locks the shapes, for some milliseconds when
+/// one is measured; enqueueing locks nothing.
+pub(crate) struct CublasLt {
+    handle: Handle,
+    workspace: Address,
+    shapes: Mutex<HashMap<Shape, Plan>>,
+    pool: Arc<Pool<Arc<Driver>>>,
+    driver: Arc<Driver>,
+}
+
+/// What algorithms are chosen by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+    bias: bool,
+    residual: bool,
+}
+
+impl From<&Product> for Shape {
+    fn from(product: &Product) -> Self {
+        let Product { rows, inputs, outputs, bias, residual, .. } = *product;
+        Self { rows, inputs, outputs, bias: bias.is_some(), residual: residual.is_some() }
+    }
+}
+
+struct Plan {
+    algorithm: Algorithm,
+    uses: u32,
+}
+
+impl CublasLt {
+    /// The library on `driver`'s device; `None` where it is not installed, or does not work here.
+    pub(crate) fn open(driver: &Arc<Driver>, pool: &Arc<Pool<Arc<Driver>>>) -> Option<Self> {
+        // SAFETY: this looks whether the system can open the library, which any process may do.
+        if !unsafe { sys::is_culib_present() } || !CALLED.iter().all(|name| has(name)) {
+            return None;
+        }
+        driver.bind("cublasLtCreate").ok()?;
+        Some(Self {
+            handle: Handle::new().ok()?,
+            workspace: pool.allocate(WORKSPACE_BYTES).ok()?,
+            shapes: Mutex::default(),
+            pool: pool.clone(),
+            driver: driver.clone(),
+        })
+    }
+
+    fn shapes(&self) -> MutexGuard<'_, HashMap<Shape, Plan>> {
+        self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn choose(&self, operation: &Operation<'_>, product: &Product) -> Result<Algorithm, Fault> {
+        let mut shapes = self.shapes();
+        if shapes.len() >= SHAPES_MAX {
+            shapes.clear();
+        }
+        let shape = Shape::from(product);
+        let Some(plan) = shapes.get_mut(&shape) else {
+            let guess = operation.algorithms(&self.handle, 1)?.first().copied();
+            let what = || Fault::new("cublasLtMatmulAlgoGetHeuristic", format!("none: {shape:?}"));
+            let algorithm = guess.ok_or_else(what)?;
+            shapes.insert(shape, Plan { algorithm, uses: 1 });
+            return Ok(algorithm);
+        };
+        plan.uses = plan.uses.saturating_add(1);
+        if plan.uses == MEASURED_USE {
+            match self.fastest(operation, product, plan.algorithm)? {
+                Some(fastest) => plan.algorithm = fastest,
+                None => plan.uses = 0,
+            }
+        }
+        Ok(plan.algorithm)
+    }
+
+    /// The fastest algorithm whose bits are those of `first` on the operands at hand; `None`
+    /// where these operands cannot tell.
+    fn fastest(
+        &self,
+        operation: &Operation<'_>,
+        product: &Product,
+        first: Algorithm,
+    ) -> Result<Option<Algorithm>, Fault> {
+        let Ok(scratch) = Scratch::new(&self.pool, product.rows * product.outputs * 4) else {
+            return Ok(None); // no room to try others
+        };
+        let probe = Probe { library: self, operation, product, out: scratch.at };
+        let want = probe.bits(&first)?;
+        if want.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let mut best = (probe.time(&first)?, first);
+        for other in operation.algorithms(&self.handle, CANDIDATES)?.iter().skip(1) {
+            if probe.bits(other).is_ok_and(|bits| bits == want) {
+                let time = probe.time(other)?;
+                if time < best.0 {
+                    best = (time, *other);
+                }
+            }
+        }
+        Ok(Some(best.1))
+    }
+
+    fn enqueue(
+        &self,
+        operation: &Operation<'_>,
+        algorithm: &Algorithm,
+        out: u64,
+    ) -> Result<(), Fault> {
+        let memory = (out, self.workspace.0);
+        // SAFETY: whoever filled the product in vouches for its addresses; the workspace is ours,
+        // and the stream lives as long as the driver, whose context `multiply` has bound.
+        unsafe { operation.enqueue(&self.handle, algorithm, memory, self.driver.stream().cast()) }
+    }
+}
+
+fn has(name: &str) -> bool {
+    // SAFETY: the symbol is looked up and not called.
+    unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
+}
+
+impl GemmLibrary for CublasLt {
+    fn multiply(&self, product: &Product) -> Result<(), Fault> {
+        self.driver.bind("cublasLtMatmul")?;
+        let operation = Operation::new(product)?;
+        let algorithm = self.choose(&operation, product)?;
+        self.enqueue(&operation, &algorithm, product.out)
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        self.pool.release(self.workspace);
+        let _ = self.driver.bind("cublasLtDestroy"); // where the handle's drop needs it
+    }
+}
+
+/// Memory for a while.
+struct Scratch<'a> {
+    pool: &'a Pool<Arc<Driver>>,
+    at: Address,
+}
+
+impl<'a> Scratch<'a> {
+    fn new(pool: &'a Pool<Arc<Driver>>, bytes: usize) -> Result<Self, Fault> {
+        Ok(Self { pool, at: pool.allocate(bytes)? })
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        self.pool.release(self.at);
+    }
+}
+
+/// Algorithms tried on one product, with the result elsewhere.
+struct Probe<'a> {
+    library: &'a CublasLt,
+    operation: &'a Operation<'a>,
+    product: &'a Product,
+    out: Address,
+}
+
+impl Probe<'_> {
+    fn run(&self, algorithm: &Algorithm) -> Result<(), Fault> {
+        self.library.enqueue(self.operation, algorithm, self.out.0)
+    }
+
+    /// What the algorithm makes of the first and of the last rows.
+    fn bits(&self, algorithm: &Algorithm) -> Result<Vec<u8>, Fault> {
+        self.run(algorithm)?;
+        let row_bytes = self.product.outputs * 4;
+        let rows = self.product.rows.min(COMPARED_ROWS);
+        let mut bits = vec![0; 2 * rows * row_bytes];
+        let (head, tail) = bits.split_at_mut(rows * row_bytes);
+        self.library.driver.read(self.out, head)?;
+        let last = (self.product.rows - rows) * row_bytes;
+        self.library.driver.read(Address(self.out.0 + last as u64), tail)?;
+        Ok(bits)
+    }
+
+    fn time(&self, algorithm: &Algorithm) -> Result<Duration, Fault> {
+        let start = self.library.driver.mark()?;
+        for _ in 0..TIMED_RUNS {
+            self.run(algorithm)?;
+        }
+        let end = self.library.driver.mark()?;
+        self.library.driver.between(&start, &end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function that is named wrongly here would be noticed on a machine with a device alone.
+    #[test]
+    fn the_functions_exist_where_the_library_does() {
+        // SAFETY: this looks whether the system can open the library.
+        if unsafe { sys::is_culib_present() } {
+            assert_eq!(CALLED.iter().find(|name| !has(name)), None);
+        }
+    }
+}
