@@ -135,3 +135,78 @@ struct LinearParams {
     u32 rounds;          // 1 where y is bf16 (gate and up alone), else f32
     u32 code;            // what `broken` becomes where a sum is not finite
 };
+
+// select.cu. G heads, N past keys, T own keys, K kept keys a head.
+
+// select_keys: what each head keeps, in order of position.
+struct SelectKeys {
+    const u32* positions; // [G, N]
+    const f32* score;     // [G, N]
+    const f32* votes;     // [G, N]
+    const u32* table;     // [G, N] cells that go on as they are, or null
+    const f32* past_mass; // [G, N]
+    const f32* own_mass;  // [G, T]
+    const f32* own_votes; // [T]
+    u32* ranks;           // [G, N + T] scratch; null where shared memory has room for a head's
+    u32* kept_positions;  // [G, K]
+    f32* kept_score;      // [G, K]
+    f32* kept_votes;      // [G, K]
+    u32* kept_table;      // [G, K], own key j in cell N + j; null with `table`
+    u32* source;          // [G, K] indices into past followed by own
+    f64* sums;            // [G, 2]: of the kept scores, and of all
+    u32 past, own, kept;
+    u32 end;           // position of the first own key
+    u32 sinks, recent; // positions below the one and from the other on always stay
+    f32 fade, past_votes;
+    u32 age_normalised;
+    u32 unused;
+};
+
+// select_join: all of past and own.
+struct SelectJoin {
+    const u32* positions; // [G, N]
+    const f32* score;     // [G, N]
+    const f32* votes;     // [G, N]
+    const u32* table;     // [G, N], or null
+    u32* kept_positions;  // [G, N + T]
+    f32* kept_score;      // [G, N + T]
+    f32* kept_votes;      // [G, N + T]
+    u32* kept_table;      // [G, N + T], or null
+    u32 past, own;
+    u32 end;
+    u32 unused;
+};
+
+// select_gather*: rows `first..kept` of each head; a row is `row_units` of the kernel's units.
+// Block z copies array z, keys or values.
+struct SelectGather {
+    const void* past[2];   // [G, past_cells] rows
+    const void* own[2];    // [G, own_cells] rows
+    void* to[2];           // [G, to_cells] rows
+    const u32* past_table; // [G, past_keys], or null
+    const u32* own_table;  // [G, own_keys], or null
+    const u32* source;     // [G, kept], or null where all of both is kept
+    u32 past_keys, own_keys, past_cells, own_cells, to_cells;
+    u32 first, kept, row_units;
+};
+
+// select_replace: one own key a head, which takes the cell of the worst; everything in place.
+struct SelectReplace {
+    u32* positions;       // [G, N]
+    f32* score;           // [G, N]
+    f32* votes;           // [G, N]
+    u32* table;           // [G, N]
+    const f32* past_mass; // [G, N]
+    const f32* own_mass;  // [G]
+    f64* sums;            // [G, 2]
+    u16* to[2];           // [G, cells] rows of keys, of values
+    const u16* own[2];    // [G, own_cells] rows
+    const u32* own_table; // [G], or null
+    u32 keys, cells, own_cells;
+    u32 row_units; // of two bytes
+    u32 end, sinks, recent;
+    f32 fade, new_votes;
+    u32 age_normalised;
+    u32 fresh_table; // nonzero: the table is still to be written, key j in cell j
+    u32 unused;
+};

@@ -89,6 +89,12 @@ impl<T: Clone + 'static> Array<T> {
         device.downcast().ok()
     }
 
+    /// The same where no other array shares them.
+    pub fn sole_resident<R: Resident<T>>(&mut self) -> Option<&mut R> {
+        let device: &mut dyn Any = Arc::get_mut(self.device.as_mut()?)?;
+        device.downcast_mut()
+    }
+
     /// The elements on the host, to be changed; what lies on a device is given up.
     pub fn make_mut(&mut self) -> &mut Vec<T> {
         self.fetched();
@@ -231,6 +237,20 @@ mod tests {
         assert!(array.resident::<Far>().is_none());
         assert_eq!(before, far.elements);
         assert_eq!(array.into_vec(), [2, 1, 4, 1]);
+    }
+
+    #[test]
+    fn who_shares_elements_has_them_not_alone() {
+        let (far, mut array) = far(&[3, 1, 4], false);
+        assert!(array.on_host().is_none());
+        assert!(array.sole_resident::<Far>().is_none(), "the test holds them too");
+        drop(far);
+        assert!(array.sole_resident::<Far>().is_some());
+        let mut other = array.clone();
+        assert!(other.sole_resident::<Far>().is_none() && array.sole_resident::<Far>().is_none());
+        assert_eq!(array[..], [3, 1, 4]);
+        assert_eq!(array.on_host(), Some(&[3, 1, 4][..]));
+        assert_eq!(Array::<u32>::default().on_host(), Some(&[][..]));
     }
 
     #[test]

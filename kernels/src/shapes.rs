@@ -72,6 +72,24 @@ pub(crate) fn selection(
     masses: (&[f32], &[f32]),
     selection: &Selection,
 ) -> Checked {
+    selection_sizes(past, own, (masses.0.len(), masses.1.len()), selection)?;
+    following(past.end, own)
+}
+
+/// Own keys at positions `end..`.
+pub(crate) fn following(end: u32, own: &Keys) -> Checked {
+    let follows = (0..own.kv_heads())
+        .all(|g| own.head_positions(g).iter().zip(end..).all(|(&own, next)| own == next));
+    ensure("select", follows, || format!("own keys must stand at positions {end}.. in a row"))
+}
+
+/// What of a selection can be checked without reading an array; `masses` are their elements.
+pub(crate) fn selection_sizes(
+    past: &MemorySet,
+    own: &Keys,
+    masses: (usize, usize),
+    selection: &Selection,
+) -> Checked {
     const OP: &str = "select";
     key_arrays(OP, &past.keys)?;
     key_arrays(OP, own)?;
@@ -86,12 +104,9 @@ pub(crate) fn selection(
     same(OP, "past.votes elements", past.votes.len(), kv_heads * keys)?;
     let (past_mass, own_mass) =
         if selection.keep_all { (0, 0) } else { (kv_heads * keys, kv_heads * own.len()) };
-    same(OP, "past mass elements", masses.0.len(), past_mass)?;
-    same(OP, "own mass elements", masses.1.len(), own_mass)?;
-    positions_fit(OP, past.end, own.len())?;
-    let follows = (0..kv_heads)
-        .all(|g| own.head_positions(g).iter().zip(past.end..).all(|(&own, next)| own == next));
-    ensure(OP, follows, || format!("own keys must stand at positions {}.. in a row", past.end))
+    same(OP, "past mass elements", masses.0, past_mass)?;
+    same(OP, "own mass elements", masses.1, own_mass)?;
+    positions_fit(OP, past.end, own.len())
 }
 
 /// A weight as a model file has it.

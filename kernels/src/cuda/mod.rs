@@ -35,6 +35,7 @@ mod params;
 mod pool;
 mod prepare;
 pub(crate) mod resident;
+mod selection;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,6 +176,7 @@ pub struct Cuda {
     norms: Kept,
     /// Cosines and sines of the blocks under way.
     angles: Kept,
+    voting: selection::Voting,
 }
 
 impl Cuda {
@@ -183,7 +185,8 @@ impl Cuda {
 
     fn new(shared: Shared) -> Self {
         let (norms, angles) = (Kept::new(Self::NORMS_MAX), Kept::new(Self::ANGLES_MAX));
-        Self { shared: Arc::new(shared), norms, angles }
+        let voting = selection::Voting::default();
+        Self { shared: Arc::new(shared), norms, angles, voting }
     }
 }
 
@@ -222,8 +225,7 @@ impl AttentionOps for Cuda {
         masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
-        let masses = (masses.0.host()?, masses.1.host()?);
-        crate::select::select(past, own, masses, selection)
+        self.select_keys(past, own, masses, selection)
     }
 }
 

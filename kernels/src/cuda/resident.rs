@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::Shared;
 use super::device::{Address, Fault};
+use super::selection::held::Held;
 use crate::array::{Array, Resident};
 use crate::backend::BackendError;
 
@@ -29,6 +30,7 @@ pub(crate) struct OnDevice<T> {
     buffer: Arc<Buffer>,
     len: usize,
     within: Option<Range<T>>,
+    held: Option<Held>,
 }
 
 impl<T: Pod + Send + Sync> OnDevice<T> {
@@ -36,7 +38,7 @@ impl<T: Pod + Send + Sync> OnDevice<T> {
     pub(crate) fn room(shared: &Arc<Shared>, len: usize) -> Result<Self, BackendError> {
         let at = shared.device.allocate(len * size_of::<T>()).map_err(|it| shared.fault(it))?;
         let buffer = Arc::new(Buffer { shared: shared.clone(), at });
-        Ok(Self { buffer, len, within: None })
+        Ok(Self { buffer, len, within: None, held: None })
     }
 
     /// Says what the host knows of the elements without reading them: all lie in this range.
@@ -64,6 +66,22 @@ impl<T: Pod + Send + Sync> OnDevice<T> {
     /// Whether it lies on this device.
     pub(crate) fn is_on(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.buffer.shared, shared)
+    }
+
+    /// Says what else is known of elements that are the positions of a memory set. It lives and
+    /// dies with them, so nobody can change them and keep it.
+    pub(crate) fn known_held(self, held: Held) -> Self {
+        Self { held: Some(held), ..self }
+    }
+
+    /// What [`known_held`](Self::known_held) was told.
+    pub(crate) fn held(&self) -> Option<Held> {
+        self.held
+    }
+
+    /// Whether they are on `shared`'s device and nobody else has them.
+    pub(crate) fn is_sole(&mut self, shared: &Arc<Shared>) -> bool {
+        self.is_on(shared) && Arc::get_mut(&mut self.buffer).is_some()
     }
 
     /// Number of elements.

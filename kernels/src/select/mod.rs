@@ -7,6 +7,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use self::step::cells_after;
 use crate::backend::{BackendError, Selected};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::shapes;
@@ -103,7 +104,7 @@ fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) {
 }
 
 /// The sum of all row weights, and for every own key the sum from its own row on.
-fn votes(row_weights: &[f32]) -> (f32, Vec<f32>) {
+pub(crate) fn votes(row_weights: &[f32]) -> (f32, Vec<f32>) {
     let mut sum = 0.0_f64;
     let mut from: Vec<f32> = row_weights
         .iter()

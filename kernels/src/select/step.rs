@@ -100,7 +100,7 @@ fn add<'a>(set: &mut MemorySet, new: impl Fn(usize) -> NewKey<'a>, selection: &S
 
 /// Cells for a set that has outgrown `count`: a part of it more, so that growing costs a step
 /// little on average, and no more than the policy can fill.
-fn cells_after(count: usize, selection: &Selection) -> usize {
+pub(crate) fn cells_after(count: usize, selection: &Selection) -> usize {
     let roomy = count + (count / 4).max(CELLS_GROWN);
     if selection.keep_all {
         return roomy;

@@ -2,3 +2,4 @@
 
 pub(super) mod attention;
 pub(super) mod layers;
+pub(super) mod select;
