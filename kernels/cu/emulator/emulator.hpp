@@ -215,3 +215,5 @@ template <int N>
 DEVICE void copy_wait() {
     emulator::copy_finish(N);
 }
+
+#include "hopper.hpp"

@@ -87,6 +87,7 @@ void finish_fiber() {
     Fiber& done = fiber();
     if (done.open_group.size()) copy_close();
     finish_copies(done, 0);
+    if (done.stores.size() + done.open_stores.size() > 0) fail("ends before its stores have");
     done.state = State::Done;
     block.live--;
     NamedBarrier& all = block.barriers[0];
@@ -97,7 +98,10 @@ void finish_fiber() {
     }
 }
 
+bool is_engine() { return self->index == self->threads; }
+
 void run_fiber() {
+    if (is_engine()) run_engine();
     block.kernel->body(block.params);
     finish_fiber();
     aq_switch(&fiber().stack_pointer, scheduler);
@@ -118,16 +122,11 @@ void prepare(Fiber& fiber, const Guarded& stack) {
     for (int i = 0; i < 6; i++) *--top = nullptr;
     fiber.stack_pointer = top;
     fiber.state = State::Ready;
+    fiber.waits_at = nullptr;
     fiber.groups.clear();
     fiber.open_group.clear();
-}
-
-// splitmix64
-u64 scrambled(u64 x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
+    fiber.stores.clear();
+    fiber.open_stores.clear();
 }
 
 // Warps in an order that the seed decides; lanes of one come ascending or descending.
@@ -152,9 +151,10 @@ std::vector<u32> order_of(u32 threads, u64 seed) {
 // Who waits for what, threads that wait for the same together.
 std::string waiting_list() {
     std::string list;
-    for (u32 first = 0, last; first < block.fibers.size(); first = last) {
+    u32 threads = (u32)block.fibers.size() - 1;
+    for (u32 first = 0, last; first < threads; first = last) {
         const Fiber& one = block.fibers[first];
-        for (last = first + 1; last < block.fibers.size(); last++) {
+        for (last = first + 1; last < threads; last++) {
             const Fiber& other = block.fibers[last];
             if (other.state != one.state || other.waits_for != one.waits_for) break;
         }
@@ -167,12 +167,15 @@ std::string waiting_list() {
 
 void blame(const std::string& what) {
     block.failed = true;
-    char where[64] = "";
+    block.error = "kernel " + std::string(block.kernel->name);
     if (self) {
-        snprintf(where, sizeof(where), ", block (%u, %u, %u), thread %u", self->block[0],
-                 self->block[1], self->block[2], self->index);
+        char where[64];
+        snprintf(where, sizeof(where), ", block (%u, %u, %u), ", self->block[0], self->block[1],
+                 self->block[2]);
+        block.error += where;
+        block.error += is_engine() ? "copy engine" : "thread " + std::to_string(self->index);
     }
-    block.error = "kernel " + std::string(block.kernel->name) + where + ": " + what;
+    block.error += ": " + what;
 }
 
 // Where a fault goes on, on a stack of its own.
@@ -238,6 +241,13 @@ void check_beyond_shared(const char* shared) {
 }
 
 } // namespace
+
+u64 scrambled(u64 x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
 
 Fiber& fiber() { return block.fibers[self->index]; }
 
@@ -387,30 +397,62 @@ void finish_copies(Fiber& mine, u32 groups_under_way) {
 
 namespace {
 
-// Runs one block to its end, or to an error.
-void run_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
+void begin_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
     char* shared = fresh_shared(block.shared_bytes);
     block.live = threads;
+    block.seed = seed;
     block.eager = scrambled(seed) % 4 == 0;
-    for (Warp& warp : block.warps) warp.arrived = 0;
+    block.loads.clear();
+    block.loads_done = block.fences = 0;
+    block.seen_by_engine.assign(block.shared_bytes, POISON);
+    block.seen_after.assign(block.shared_bytes / 16 + 1, 0);
+    for (Warp& warp : block.warps) warp = {};
     for (NamedBarrier& barrier : block.barriers) barrier = {};
-    for (u32 i = 0; i < threads; i++) {
+    for (u32 i = 0; i <= threads; i++) {
         Fiber& fiber = block.fibers[i];
         fiber.thread = {i, threads, {at[0], at[1], at[2]}, {grid[0], grid[1], grid[2]}, shared};
         prepare(fiber, *stage.stacks[i]);
     }
-    std::vector<u32> order = order_of(threads, seed);
-    while (block.live > 0) {
-        bool anybody = false;
-        for (u32 i : order) {
-            if (block.fibers[i].state != State::Ready) continue;
-            anybody = true;
-            resume(block.fibers[i]);
-            if (block.failed) return;
+    block.fibers[threads].state = State::Waiting;
+}
+
+// Lets everybody who is ready go on; whether there was anybody.
+bool sweep(const std::vector<u32>& order) {
+    bool anybody = false;
+    for (u32 i : order) {
+        if (block.fibers[i].state != State::Ready) continue;
+        anybody = true;
+        resume(block.fibers[i]);
+        if (block.failed) break;
+    }
+    return anybody;
+}
+
+void end_block(const char* shared) {
+    if (!block.loads.empty()) return blame("the block ends before its loads have");
+    for (size_t i = 0; i < block.warps.size(); i++) {
+        if (block.warps[i].products_begun != block.warps[i / 4 * 4].products_begun) {
+            return blame("warps of one warpgroup begin different numbers of wgmma");
         }
-        if (!anybody) return blame("nobody can go on" + waiting_list());
     }
     check_beyond_shared(shared);
+}
+
+// Runs one block to its end, or to an error.
+void run_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
+    begin_block(at, grid, threads, seed);
+    std::vector<u32> order = order_of(threads, seed);
+    Fiber& engine = block.fibers[threads];
+    while (block.live > 0) {
+        bool anybody = sweep(order);
+        if (!anybody && !block.loads.empty()) {
+            resume(engine);
+        } else if (!anybody) {
+            blame("nobody can go on" + waiting_list());
+        }
+        if (block.failed) return;
+    }
+    end_block(engine.thread.shared);
 }
 
 const Kernel* kernel_named(const char* name) {
@@ -438,11 +480,11 @@ void make_room(u32 threads) {
     catch_faults();
     if (!stage.shared.begin) stage.shared.map(SHARED_MOST);
     if (!stage.fault_stack.begin) stage.fault_stack.map(64 << 10);
-    while (stage.stacks.size() < threads) {
+    while (stage.stacks.size() <= threads) {
         stage.stacks.push_back(std::make_unique<Guarded>());
         stage.stacks.back()->map(STACK_BYTES);
     }
-    block.fibers.resize(threads);
+    block.fibers.resize(threads + 1);
     block.warps.resize((threads + LANES - 1) / LANES);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,19 +26,52 @@ struct Copy {
     bool valid;
 };
 
+// A box between an array and shared memory.
+struct BoxCopy {
+    const TensorMap* map;
+    u32 shared;
+    Barrier* barrier;
+    i32 at[3];
+};
+
 struct Fiber {
     void* stack_pointer;
     State state;
     Thread thread;
     std::string waits_for;
+    const Barrier* waits_at;
     std::deque<std::vector<Copy>> groups;
     std::vector<Copy> open_group;
+    std::deque<std::vector<BoxCopy>> stores;
+    std::vector<BoxCopy> open_stores;
+};
+
+// A warp's sums of products that are under way, and the registers that they came from.
+struct Sums {
+    u32 width;
+    u32 under_way;
+    f32* at[LANES];
+    std::vector<f32> values;
+};
+
+struct PendingProduct {
+    std::shared_ptr<Sums> sums;
+    bool from_registers;
+    u32 a[LANES][4];
+    u64 a_tile;
+    u64 b_tile;
+    bool transposed;
+    bool keep;
 };
 
 struct Warp {
     const Together* what;
     u32 arrived;
     void* mine[LANES];
+    // Groups of a warpgroup's products; the last is open.
+    std::deque<std::vector<PendingProduct>> products;
+    u64 products_begun;
+    bool fenced;
 };
 
 struct NamedBarrier {
@@ -54,9 +88,17 @@ struct Block {
     u32 shared_bytes;
     // Asynchronous work is done as soon as it is asked for, instead of as late as is allowed.
     bool eager;
+    u64 seed;
+    // One for each thread, and one more: the copy engine.
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     NamedBarrier barriers[BARRIERS];
+    std::vector<BoxCopy> loads;
+    u64 loads_done;
+    // Shared memory as the copy engine and wgmma last saw it, and after how many fences they did.
+    u32 fences;
+    std::vector<u8> seen_by_engine;
+    std::vector<u32> seen_after;
     bool failed;
     std::string error;
 };
@@ -72,5 +114,14 @@ void wait(std::string waits_for);
 // Refuses what is not all in the block's shared memory, or not aligned.
 void check_shared(const char* what, const void* at, u64 bytes, u64 alignment);
 void finish_copies(Fiber& fiber, u32 groups_under_way);
+// Makes one load of `block.loads` come, each time that it is resumed.
+void run_engine();
+void engine_wrote(u32 place, u32 bytes);
+// Refuses what ordinary stores wrote where no fence came since.
+void engine_reads(u32 place, u32 bytes);
+// A place in shared memory with the swizzle of 128 bytes.
+u32 swizzled(u32 place);
+// splitmix64
+u64 scrambled(u64 x);
 
 } // namespace emulator

@@ -1,6 +1,6 @@
 // Kernels that test the emulator itself; no GPU runs them.
 #include "../device.cuh"
-#include "../mma.cuh"
+#include "../hopper.cuh"
 
 struct Pair {
     const u32* from;
@@ -130,5 +130,134 @@ KERNEL(selftest_touch, Pair, 1, 1) {
     case 1: p.to[word] = 1; break;
     case 2: *(u32*)(u64)(u32)word = 1; break;
     case 3: p.to[0] = 7 / p.from[0]; break;
+    }
+}
+
+struct Boxes {
+    TensorMap from;
+    TensorMap stored;
+    u32* to;
+    i32 x, y, z;
+};
+
+// A box of 64 x 4 x 2 into shared memory, which `to` gets as it lies, and from there elsewhere.
+KERNEL(selftest_box, Boxes, 64, 1) {
+    Barrier* barrier = (Barrier*)(shared_memory() + 1024);
+    if (thread_index() == 0) {
+        barrier_init(barrier, 1);
+        barriers_ready();
+    }
+    sync_block();
+    if (thread_index() == 0) {
+        barrier_expect(barrier, 1024);
+        tma_load3(shared_memory(), &p.from, barrier, p.x, p.y, p.z);
+    }
+    barrier_wait(barrier, 0);
+    for (u32 i = thread_index(); i < 256; i += 64) p.to[i] = ((u32*)shared_memory())[i];
+    if (thread_index() == 0) {
+        tma_store3(&p.stored, shared_memory(), p.x, p.y, p.z);
+        tma_store_commit();
+        tma_store_wait<0>();
+    }
+}
+
+struct Products {
+    TensorMap a; // [64, 64]
+    TensorMap b; // [128, 64], or [64, 128]
+    f32* c;      // [64, 128]
+    u32* early;  // an element of c before the wait
+    u32 forget;  // what is left out: 1 the block's fence_async, 2 wgmma_fence, 3 the wait
+};
+
+DEVICE u16 a_element(const char* tile, u32 row, u32 k) {
+    u32 at = row * 128 + k * 2;
+    return *(const u16*)(tile + (at ^ (row & 7) << 4));
+}
+
+template <bool TRANSPOSED, bool REGISTERS>
+DEVICE void multiply(const Products& p) {
+    char *a = shared_memory(), *b = a + 8192;
+    Barrier* barrier = (Barrier*)(b + 16384);
+    if (thread_index() == 0) {
+        barrier_init(barrier, 1);
+        barriers_ready();
+    }
+    sync_block();
+    if (thread_index() == 0) {
+        barrier_expect(barrier, 24576);
+        tma_load3(a, &p.a, barrier, 0, 0, 0);
+        tma_load3(b, &p.b, barrier, 0, 0, 0);
+        tma_load3(b + 8192, &p.b, barrier, TRANSPOSED ? 64 : 0, TRANSPOSED ? 0 : 64, 0);
+    }
+    if (p.forget != 3) barrier_wait(barrier, 0);
+    sync_block();
+    // Ordinary stores: a is what it was, times minus one.
+    for (u32 i = thread_index(); i < 2048; i += 128) ((u32*)a)[i] ^= 0x80008000;
+    if (p.forget != 1) fence_async();
+    sync_block();
+    f32 c[64];
+    for (int i = 0; i < 64; i++) c[i] = 1.0f;
+    if (p.forget != 2) wgmma_fence();
+    u64 at = wgmma_descriptor(a, 0), bt = wgmma_descriptor(b, 8192);
+    for (u32 step = 0; step < 4; step++) {
+        u64 b_step = wgmma_advance(bt, step * (TRANSPOSED ? 2048 : 32));
+        if (REGISTERS) {
+            u32 x[4];
+            for (u32 r = 0; r < 4; r++) {
+                u32 row = warp_index() * 16 + lane_index() / 4 + r % 2 * 8;
+                u32 k = step * 16 + r / 2 * 8 + lane_index() % 4 * 2;
+                x[r] = a_element(a, row, k) | (u32)a_element(a, row, k + 1) << 16;
+            }
+            wgmma_rs<TRANSPOSED>(c, x, b_step, true);
+        } else {
+            wgmma_ss<TRANSPOSED>(c, wgmma_advance(at, step * 32), b_step, step > 0);
+        }
+    }
+    wgmma_commit();
+    if (thread_index() == 0) p.early[0] = bits_of(c[0]);
+    wgmma_wait<0>();
+    for (u32 i = 0; i < 64; i++) {
+        u32 row = warp_index() * 16 + lane_index() / 4 + i / 2 % 2 * 8;
+        p.c[row * 128 + i / 4 * 8 + lane_index() % 4 * 2 + i % 2] = c[i];
+    }
+}
+KERNEL(selftest_products, Products, 128, 1) { multiply<false, false>(p); }
+KERNEL(selftest_products_across, Products, 128, 1) { multiply<true, false>(p); }
+KERNEL(selftest_products_registers, Products, 128, 1) { multiply<false, true>(p); }
+KERNEL(selftest_products_registers_across, Products, 128, 1) { multiply<true, true>(p); }
+
+// Waits for a phase that nobody makes end.
+KERNEL(selftest_barrier_alone, Pair, 32, 1) {
+    Barrier* barrier = (Barrier*)shared_memory();
+    if (lane_index() == 0) barrier_init(barrier, 2);
+    sync_block();
+    if (lane_index() == 0) barrier_expect(barrier, 16);
+    barrier_wait(barrier, 0);
+}
+
+// Four rounds of words from thread 0 to all, through two stages.
+KERNEL(selftest_stages, Pair, 96, 1) {
+    u32* words = (u32*)shared_memory();
+    Barrier* full = (Barrier*)(shared_memory() + 1024);
+    Barrier* free = full + 2;
+    if (thread_index() == 0) {
+        for (int i = 0; i < 2; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(free + i, 64);
+        }
+        barriers_ready();
+    }
+    sync_block();
+    for (u32 round = 0; round < 8; round++) {
+        u32 stage = round % 2, phase = round / 2 % 2;
+        if (thread_index() == 0) {
+            barrier_wait(free + stage, phase ^ 1);
+            words[stage] = p.from[round];
+            barrier_arrive(full + stage);
+        } else if (warp_index() > 0) {
+            barrier_wait(full + stage, phase);
+            p.to[round * 64 + thread_index() - 32] = words[stage];
+            barrier_arrive(free + stage);
+        }
     }
 }

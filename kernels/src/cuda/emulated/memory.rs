@@ -42,6 +42,11 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether `bytes` from `at` are all of one array.
+    pub(super) fn holds(&self, at: Address, bytes: usize) -> Result<(), Fault> {
+        self.find("an address", at, bytes).map(|_| ())
+    }
+
     /// What is wrong around the arrays after a kernel ran.
     pub(super) fn check(&self) -> Result<(), String> {
         let written = self.arrays.values().find(|pages| pages.is_overrun());

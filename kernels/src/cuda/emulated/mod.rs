@@ -18,6 +18,8 @@ use super::{Cuda, CudaError, CudaOptions, Shared};
 
 const NAME: &str = "emulated";
 const MULTIPROCESSORS: u32 = 4;
+const MAP_MAGIC: u64 = 0x7061_6d2d_7273_6e74;
+const BOX_COLUMNS: u32 = 64;
 const ERROR_BYTES: usize = 4096;
 
 impl Cuda {
@@ -118,6 +120,30 @@ impl Device for Emulated {
     }
 
     fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {
-        Err(Fault::new("tensor_map", format!("{spec:?} is not emulated yet")))
+        encode(&self.memory(), spec).map_err(|what| Fault::new("tensor_map", what))
     }
+}
+
+/// `Map` of engine.cpp, with what the driver would refuse.
+fn encode(memory: &Memory, spec: &TensorMapSpec) -> Result<TensorMap, String> {
+    let TensorMapSpec { address, size, stride_bytes, box_size } = *spec;
+    let refuse = |what: &str| Err(format!("{what}: {spec:?}"));
+    if !address.0.is_multiple_of(16) || stride_bytes.iter().any(|it| !it.is_multiple_of(16)) {
+        return refuse("address and strides are multiples of 16 bytes");
+    }
+    if size.contains(&0) || box_size.iter().any(|it| !(1..=256).contains(it)) {
+        return refuse("an array has elements, and a box at most 256 along each dimension");
+    }
+    if box_size[0] != BOX_COLUMNS {
+        return refuse("only boxes of 64 columns are emulated");
+    }
+    let last = (size[1] - 1) * stride_bytes[0] + (size[2] - 1) * stride_bytes[1];
+    let bytes = (last + size[0] * size_of::<u16>() as u64) as usize;
+    memory.holds(address, bytes).map_err(|fault| fault.to_string())?;
+    let [x, y, z] = size;
+    let [row, plane] = stride_bytes;
+    let [columns, rows, planes] = box_size.map(u64::from);
+    let words =
+        [MAP_MAGIC, address.0, x, y, z, row, plane, columns, rows, planes, 0, 0, 0, 0, 0, 0];
+    Ok(TensorMap(words))
 }

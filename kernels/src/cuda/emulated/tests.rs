@@ -1,5 +1,7 @@
 //! The emulator against plain loops, and what it must notice.
 
+mod hopper;
+
 use bytemuck::{Pod, cast_slice};
 
 use super::Emulated;
