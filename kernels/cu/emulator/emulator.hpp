@@ -29,6 +29,7 @@ extern __thread Thread* self __attribute__((tls_model("initial-exec")));
 // A kernel's body and what a launch must agree with.
 struct Kernel {
     const char* name;
+    const char* file;
     u64 params_bytes;
     u32 threads;
     void (*body)(const void* params);
@@ -102,7 +103,7 @@ inline const void* aligned16(const void* at) {
 #define KERNEL(NAME, PARAMS, THREADS, MIN_BLOCKS)                                                  \
     static void NAME##_body(const PARAMS& p);                                                      \
     static emulator::Kernel NAME##_kernel = {                                                      \
-        #NAME, sizeof(PARAMS), THREADS,                                                            \
+        #NAME, __FILE__, sizeof(PARAMS), THREADS,                                                  \
         [](const void* params) { NAME##_body(*static_cast<const PARAMS*>(params)); }, nullptr};    \
     static emulator::Registered NAME##_registered(&NAME##_kernel);                                 \
     static void NAME##_body([[maybe_unused]] const PARAMS& p)

@@ -7,6 +7,20 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+// One launch, as kernels/src/cuda/emulated.rs spells it.
+struct AqLaunch {
+    const char* name;
+    u32 grid[3];
+    u32 threads;
+    u32 capability;
+    u64 shared_bytes;
+    const void* params;
+    u64 params_bytes;
+    u64 seed;
+    char* error;
+    u64 error_bytes;
+};
+
 namespace emulator {
 
 __thread Thread* self;
@@ -17,6 +31,7 @@ namespace {
 constexpr u64 STACK_BYTES = 256 << 10;
 constexpr u64 GUARD_BYTES = 64 << 10;
 constexpr u64 SHARED_MOST = 256 << 10;
+constexpr u64 PARAMS_MOST = 4096;
 constexpr u64 SHARED_STEP = 1024;
 constexpr int POISON = 0xff;
 
@@ -455,27 +470,6 @@ void run_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) 
     end_block(engine.thread.shared);
 }
 
-const Kernel* kernel_named(const char* name) {
-    const Kernel* kernel = kernels;
-    while (kernel && strcmp(kernel->name, name) != 0) kernel = kernel->next;
-    return kernel;
-}
-
-// What is wrong with the launch of `kernel`, or an empty string.
-std::string wrong_launch(const Kernel* kernel, u64 params_bytes, u32 threads, u64 shared_bytes) {
-    if (!kernel) return "there is no such kernel";
-    if (params_bytes != kernel->params_bytes) {
-        return "its parameters have " + std::to_string(kernel->params_bytes) + " bytes, not " +
-               std::to_string(params_bytes);
-    }
-    if (threads == 0 || threads > kernel->threads) {
-        return "it has at most " + std::to_string(kernel->threads) + " threads a block, not " +
-               std::to_string(threads);
-    }
-    if (shared_bytes > SHARED_MOST) return "so much shared memory is nowhere";
-    return "";
-}
-
 void make_room(u32 threads) {
     catch_faults();
     if (!stage.shared.begin) stage.shared.map(SHARED_MOST);
@@ -488,49 +482,58 @@ void make_room(u32 threads) {
     block.warps.resize((threads + LANES - 1) / LANES);
 }
 
+const Kernel* kernel_named(const char* name) {
+    const Kernel* kernel = kernels;
+    while (kernel && strcmp(kernel->name, name) != 0) kernel = kernel->next;
+    return kernel;
+}
+
+// What is wrong with the launch of `kernel`, or an empty string.
+std::string wrong_launch(const Kernel* kernel, const AqLaunch& launch) {
+    if (!kernel) return "there is no such kernel";
+    bool is_of_90 = std::string(kernel->file).ends_with("90.cu");
+    if (is_of_90 && launch.capability != 90) return "it is for chips of capability 9.0 alone";
+    if (launch.params_bytes != kernel->params_bytes) {
+        return "its parameters have " + std::to_string(kernel->params_bytes) + " bytes, not " +
+               std::to_string(launch.params_bytes);
+    }
+    if (launch.params_bytes > PARAMS_MOST) return "its parameters are too large";
+    if (launch.threads == 0 || launch.threads > kernel->threads) {
+        return "it has at most " + std::to_string(kernel->threads) + " threads a block, not " +
+               std::to_string(launch.threads);
+    }
+    if (launch.shared_bytes > SHARED_MOST) return "so much shared memory is nowhere";
+    return "";
+}
+
+// Runs all blocks, one after the other; what went wrong, or an empty string.
+std::string run(const Kernel* kernel, const AqLaunch& launch) {
+    make_room(launch.threads);
+    alignas(64) char params[PARAMS_MOST];
+    memcpy(params, launch.params, launch.params_bytes);
+    block.kernel = kernel;
+    block.params = params;
+    block.shared_bytes = (u32)launch.shared_bytes;
+    block.failed = false;
+    const u32(&grid)[3] = launch.grid;
+    u64 blocks = (u64)grid[0] * grid[1] * grid[2];
+    for (u64 i = 0; i < blocks && !block.failed; i++) {
+        u32 at[3] = {(u32)(i % grid[0]), (u32)(i / grid[0] % grid[1]),
+                     (u32)(i / grid[0] / grid[1])};
+        run_block(at, grid, launch.threads, launch.seed + i);
+    }
+    return block.failed ? block.error : "";
+}
+
 } // namespace
 } // namespace emulator
 
 using namespace emulator;
 
-// One launch, as kernels/src/cuda/emulated.rs spells it.
-struct AqLaunch {
-    const char* name;
-    u32 grid[3];
-    u32 threads;
-    u64 shared_bytes;
-    const void* params;
-    u64 params_bytes;
-    u64 seed;
-    char* error;
-    u64 error_bytes;
-};
-
 extern "C" int aq_launch(const AqLaunch* launch) {
     const Kernel* kernel = kernel_named(launch->name);
-    std::string wrong =
-        wrong_launch(kernel, launch->params_bytes, launch->threads, launch->shared_bytes);
-    if (wrong.empty()) {
-        make_room(launch->threads);
-        alignas(64) char params[4096];
-        if (launch->params_bytes > sizeof(params)) {
-            wrong = "more than 4096 bytes of parameters";
-        } else {
-            memcpy(params, launch->params, launch->params_bytes);
-        }
-        block.kernel = kernel;
-        block.params = params;
-        block.shared_bytes = (u32)launch->shared_bytes;
-        block.failed = !wrong.empty();
-        const u32(&grid)[3] = launch->grid;
-        u64 blocks = (u64)grid[0] * grid[1] * grid[2];
-        for (u64 i = 0; i < blocks && !block.failed; i++) {
-            u32 at[3] = {(u32)(i % grid[0]), (u32)(i / grid[0] % grid[1]),
-                         (u32)(i / grid[0] / grid[1])};
-            run_block(at, grid, launch->threads, launch->seed + i);
-        }
-        if (block.failed && wrong.empty()) wrong = block.error;
-    }
+    std::string wrong = wrong_launch(kernel, *launch);
+    if (wrong.empty()) wrong = run(kernel, *launch);
     if (wrong.empty()) return 0;
     snprintf(launch->error, launch->error_bytes, "%s", wrong.c_str());
     return 1;

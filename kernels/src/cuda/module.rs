@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use miniz_oxide::inflate::decompress_to_vec_with_limit;
+
 /// One file of `kernels/cu`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
@@ -18,19 +20,74 @@ impl Source {
     }
 }
 
-/// The cubins for a chip, by the name of their source; `None` for one that has none.
+/// Machine code of one source for one chip.
+#[derive(Debug)]
+struct Cubin {
+    source: &'static str,
+    /// Compute capability, 90 for 9.0.
+    chip: u32,
+    /// Of the machine code.
+    bytes: usize,
+    /// Deflated.
+    packed: &'static [u8],
+}
+
+impl Cubin {
+    /// Empty where the packed bytes are broken; drivers refuse that, and a test sees it before.
+    fn image(&self) -> Vec<u8> {
+        decompress_to_vec_with_limit(self.packed, self.bytes).unwrap_or_default()
+    }
+}
+
+/// What `kernels/cu/build` made.
+struct Manifest {
+    sources: &'static [Source],
+    cubins: &'static [Cubin],
+}
+
+const MANIFEST: Manifest = include!("../../cu/cubins/manifest.in");
+
+/// The cubins for a chip, by the name of their source; `None` for one that has none. Those of 8.0
+/// serve every 8.x; those of 9.0 use what no other chip has.
 pub(crate) fn cubins(
-    _capability: u32,
+    capability: u32,
 ) -> Option<impl Iterator<Item = (&'static str, Cow<'static, [u8]>)>> {
-    None::<std::iter::Empty<_>>
+    let chip = match capability {
+        80..=89 => 80,
+        90 => 90,
+        _ => return None,
+    };
+    let cubins = MANIFEST.cubins.iter().filter(move |cubin| cubin.chip == chip);
+    Some(cubins.map(|cubin| (cubin.source, cubin.image().into())))
 }
 
 /// Every file that kernels are compiled from.
 pub(crate) fn sources() -> &'static [Source] {
-    macro_rules! sources {
-        ($($name:literal),+) => {
-            &[$(Source { name: $name, text: include_str!(concat!("../../cu/", $name)) }),+]
-        };
+    MANIFEST.sources
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_has_cubins() {
+        for capability in [80, 86, 90] {
+            let modules = sources().iter().filter(|source| source.is_module(capability));
+            let modules: Vec<_> = modules.map(|source| source.name).collect();
+            let (names, images): (Vec<_>, Vec<_>) = cubins(capability).unwrap().unzip();
+            assert_eq!(names, modules, "{capability}");
+            for image in images {
+                assert!(image.starts_with(b"\x7fELF"), "{capability}");
+            }
+        }
+        assert!(cubins(75).is_none() && cubins(100).is_none());
     }
-    sources!["device.cuh", "hopper.cuh", "hopper_wgmma.cuh", "mma.cuh", "params.cuh"]
+
+    #[test]
+    fn cubins_are_whole() {
+        for cubin in MANIFEST.cubins {
+            assert_eq!(cubin.image().len(), cubin.bytes, "{} {}", cubin.source, cubin.chip);
+        }
+    }
 }

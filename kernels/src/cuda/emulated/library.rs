@@ -15,6 +15,7 @@ struct AqLaunch {
     name: *const c_char,
     grid: [u32; 3],
     threads: u32,
+    capability: u32,
     shared_bytes: u64,
     params: *const c_void,
     params_bytes: u64,
@@ -30,6 +31,8 @@ type ParamsBytesFunction = unsafe extern "C" fn(*const c_char) -> u64;
 pub(super) struct LaunchCall<'a> {
     pub(super) name: &'a CStr,
     pub(super) launch: &'a Launch<'a>,
+    /// Of the chip that is emulated.
+    pub(super) capability: u32,
     /// Decides the order in which threads come.
     pub(super) seed: u64,
     pub(super) error: &'a mut [u8],
@@ -70,11 +73,12 @@ impl Library {
     }
 
     pub(super) fn launch(&self, call: LaunchCall<'_>) -> Result<(), String> {
-        let LaunchCall { name, launch, seed, error } = call;
+        let LaunchCall { name, launch, capability, seed, error } = call;
         let aq_launch = AqLaunch {
             name: name.as_ptr(),
             grid: launch.grid,
             threads: launch.threads,
+            capability,
             shared_bytes: launch.shared_bytes as u64,
             params: launch.params.as_ptr().cast(),
             params_bytes: launch.params.len() as u64,

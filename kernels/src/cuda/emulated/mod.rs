@@ -85,6 +85,7 @@ impl Emulated {
         self.library.launch(LaunchCall {
             name: &name,
             launch,
+            capability: self.properties.capability,
             seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             error: &mut error,
         })
