@@ -153,10 +153,15 @@ fn compile(source: &Source, headers: &Headers, target: Target) -> Result<Vec<u8>
     if unsafe { result::compile_program(program.0, &options) }.is_err() {
         // SAFETY: as above.
         let log = unsafe { result::get_program_log(program.0) }.map_err(fault)?;
-        let log: Vec<u8> = log.into_iter().map(|it| it as u8).filter(|&it| it != 0).collect();
+        let log: Vec<u8> = log.into_iter().map(byte).filter(|&it| it != 0).collect();
         return Err(Fault::new(source.name, String::from_utf8_lossy(&log).trim()));
     }
     image(&program, target).map_err(fault)
+}
+
+/// A `c_char` has a sign on some processors and none on others.
+fn byte(char: c_char) -> u8 {
+    char.to_ne_bytes()[0]
 }
 
 /// What the compiled program became; PTX ends in a zero.
@@ -164,7 +169,7 @@ fn image(program: &Program, target: Target) -> Result<Vec<u8>, NvrtcError> {
     if let Target::Before(_) = target {
         // SAFETY: the program is compiled, for a virtual chip.
         let ptx = unsafe { result::get_ptx(program.0) }?;
-        return Ok(ptx.into_iter().map(|it| it as u8).collect());
+        return Ok(ptx.into_iter().map(byte).collect());
     }
     let mut bytes = 0;
     // SAFETY: the program is compiled, for a chip; `bytes` is a place for one word.
