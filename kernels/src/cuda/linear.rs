@@ -260,3 +260,54 @@ impl Kernel {
         Self { name, rows, outputs: 64, threads: 256, shared_bytes }
     }
 }
+
+#[cfg(all(test, feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
+mod tests {
+    use std::sync::Mutex;
+
+    use half::bf16;
+
+    use super::*;
+    use crate::backend::LayerOps;
+    use crate::cuda::device::Fault;
+    use crate::cuda::emulated::Emulated;
+    use crate::cuda::{Cuda, CudaOptions};
+    use crate::tensor::Rows;
+
+    /// Notes what it is asked, and multiplies nothing.
+    struct Notes(Arc<Mutex<Vec<gemm::Product>>>);
+
+    impl gemm::GemmLibrary for Notes {
+        fn multiply(&self, product: &gemm::Product) -> Result<(), Fault> {
+            self.0.lock().unwrap().push(*product);
+            Ok(())
+        }
+    }
+
+    fn with_library() -> (Cuda, Arc<Mutex<Vec<gemm::Product>>>) {
+        let (device, asked) = (Box::new(Emulated::new(90).unwrap()), Arc::default());
+        let mut shared = Shared::new(device, CudaOptions::default()).unwrap();
+        shared.library = Some(Box::new(Notes(Arc::clone(&asked))));
+        (Cuda::new(shared), asked)
+    }
+
+    #[test]
+    fn a_library_gets_what_it_takes_and_is_looked_after() {
+        let (cuda, asked) = with_library();
+        let data = MatrixData::Bf16(vec![bf16::ONE; 16 * 8]);
+        let matrix = Matrix { outputs: 16, inputs: 8, data };
+        let packed = cuda.pack(matrix, Some(vec![1.0; 16])).unwrap();
+        let linear = |rows: usize| {
+            let x = Rows::from_vec(rows, 8, vec![1.0; rows * 8]);
+            cuda.linear(&x, &packed).unwrap()
+        };
+        assert_eq!(linear(gemm::LIBRARY_ROWS_MIN - 1).row(0), [9.0; 16]);
+        let unwritten = linear(gemm::LIBRARY_ROWS_MIN);
+        let read = unwritten.array().host();
+        assert!(matches!(read, Err(BackendError::NotFinite { op: "linear", .. })), "{read:?}");
+        let asked = asked.lock().unwrap();
+        let shapes: Vec<_> = asked.iter().map(|it| (it.rows, it.inputs, it.outputs)).collect();
+        assert_eq!(shapes, [(gemm::LIBRARY_ROWS_MIN, 8, 16)]);
+        assert!(asked[0].bias.is_some() && asked[0].residual.is_none());
+    }
+}

@@ -208,3 +208,10 @@ fn the_cpu_backend_reproduces_the_oracle_on_every_path() {
         }
     }
 }
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn the_cuda_backend_reproduces_the_oracle() {
+    use aqueduct_kernels::cuda::{Cuda, CudaOptions};
+    check(Arc::new(Cuda::emulated(90, CudaOptions::default()).unwrap()));
+}

@@ -1,0 +1,67 @@
+//! The shipped model on an emulated CUDA device: greedily, the processor's tokens.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_core::{MemoryPolicy, PolicyKind};
+use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
+use aqueduct_kernels::cuda::{Cuda, CudaOptions};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype};
+
+const PROMPT: [u32; 24] = [
+    1, 17, 301, 9, 44, 560, 12, 7, 88, 1024, 3, 5, 71, 230, 19, 6, 402, 33, 2048, 10, 15, 99, 120,
+    8,
+];
+const CHUNK: usize = 10;
+const COMPLETION: usize = 5;
+
+/// Memory that is full after two chunks.
+fn policy() -> MemoryPolicy {
+    MemoryPolicy { kind: PolicyKind::H2o, sinks: 2, local: 4, heavy: 8, ..MemoryPolicy::dense() }
+}
+
+fn most_likely(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.expect("a vocabulary").0 as u32
+}
+
+fn completion(backend: Arc<dyn Backend>, weights: WeightDtype, kv: KvDtype) -> Vec<u32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
+    let options = LoadOptions { kv, weights, backend };
+    let model = Model::load(&path, &options, &mut |_| {}).unwrap();
+    let mut port = LocalPort::empty(&model);
+    let mut step = |tokens: &[u32], start: usize| {
+        let block = Block { tokens, start: start as u32 };
+        let done = prefill(&model, block, &policy(), &mut port, Want::Last).unwrap();
+        most_likely(model.logits(&done.hidden).unwrap().data())
+    };
+    let mut next = 0;
+    for (idx, chunk) in PROMPT.chunks(CHUNK).enumerate() {
+        next = step(chunk, idx * CHUNK);
+    }
+    let mut tokens = vec![next];
+    while tokens.len() < COMPLETION {
+        next = step(&[next], PROMPT.len() + tokens.len() - 1);
+        tokens.push(next);
+    }
+    tokens
+}
+
+fn check(capability: u32, weights: WeightDtype, kv: KvDtype) {
+    let cuda = Cuda::emulated(capability, CudaOptions::default()).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let seen = completion(Arc::new(cuda), weights, kv);
+    assert!(seen.iter().any(|&token| token != seen[0]), "{seen:?} would hide much");
+    assert_eq!(seen, completion(Arc::new(cpu), weights, kv), "{weights:?} beside {kv:?} keys");
+}
+
+#[test]
+fn bf16_tokens_are_the_processors() {
+    check(90, WeightDtype::Bf16, KvDtype::Bf16);
+}
+
+#[test]
+fn int8_tokens_are_the_processors() {
+    check(80, WeightDtype::Int8, KvDtype::Bf16);
+}
