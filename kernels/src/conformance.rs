@@ -10,6 +10,7 @@ pub mod int8;
 pub mod layers;
 pub mod mass;
 pub mod merging;
+pub mod random;
 pub mod refusals;
 pub mod selection;
 pub mod threads;
@@ -18,11 +19,28 @@ mod near;
 mod oracle;
 mod scene;
 
+use crate::backend::Backend;
+
+/// One check: panics with the comparator's words.
+pub type Check = fn(&dyn Backend);
+
+/// Every check with its name, for programs that run them.
+pub const CHECKS: &[(&str, Check)] = crate::conformance_checks!(listed);
+
 /// One `#[test]` for every check, on the backend that the expression makes.
 #[macro_export]
 macro_rules! conformance_tests {
     ($backend:expr) => {
-        $crate::conformance_tests! { $backend =>
+        $crate::conformance_checks! { tests $backend }
+    };
+}
+
+/// The list of all checks, as tests on a backend or as a slice.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_checks {
+    ($what:ident $($backend:expr)?) => {
+        $crate::conformance_checks! { @$what $($backend)? =>
             merging::merge_with_empty_is_the_identity,
             merging::merge_is_commutative_bit_for_bit,
             merging::merge_is_associative,
@@ -72,7 +90,10 @@ macro_rules! conformance_tests {
             refusals::broken_numbers_are_refused,
         }
     };
-    ($backend:expr => $($group:ident::$check:ident,)+) => {
+    (@listed => $($group:ident::$check:ident,)+) => {
+        &[$((concat!(stringify!($group), "::", stringify!($check)), $group::$check),)+]
+    };
+    (@tests $backend:expr => $($group:ident::$check:ident,)+) => {
         $(
             #[test]
             fn $check() {

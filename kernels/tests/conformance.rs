@@ -49,3 +49,15 @@ fn cpu_results_do_not_depend_on_thread_count() {
         }
     }
 }
+
+#[test]
+fn layers_of_random_shapes_are_near_the_definition() {
+    use aqueduct_kernels::conformance::random;
+    let cpu = aqueduct_kernels::Cpu::new(aqueduct_kernels::CpuOptions::default()).unwrap();
+    for seed in 0..12 {
+        let figures = random::layer(&cpu, seed, 90);
+        let worst = figures.output_error.max(figures.mass_error).max(figures.spent_error);
+        assert!(worst < 5e-3, "{figures:?}");
+        assert!(figures.agreed + 1 >= figures.kept, "{figures:?}");
+    }
+}

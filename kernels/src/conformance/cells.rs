@@ -13,7 +13,7 @@ use super::chains::H2O;
 use super::scene::{Random, Shape};
 
 /// The same keys in shuffled cells, with `spare` cells of NaN behind them.
-fn scattered(keys: &Keys, spare: usize) -> Keys {
+pub(super) fn scattered(keys: &Keys, spare: usize) -> Keys {
     let (count, kv_heads, width) = (keys.len(), keys.kv_heads(), keys.k.head_dim);
     let mut random = Random::new(77);
     let mut table = Vec::new();

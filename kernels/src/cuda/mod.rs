@@ -36,6 +36,7 @@ mod pool;
 mod prepare;
 pub(crate) mod resident;
 mod selection;
+mod timed;
 
 use std::sync::Arc;
 use std::time::Duration;

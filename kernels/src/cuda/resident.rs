@@ -37,6 +37,10 @@ impl<T: Pod + Send + Sync> OnDevice<T> {
     /// Room for `len` elements, whatever was there before.
     pub(crate) fn room(shared: &Arc<Shared>, len: usize) -> Result<Self, BackendError> {
         let at = shared.device.allocate(len * size_of::<T>()).map_err(|it| shared.fault(it))?;
+        if shared.options.checked {
+            let poison = vec![0xff; len * size_of::<T>()]; // NaN, and positions beyond all
+            shared.device.write(at, &poison).map_err(|it| shared.fault(it))?;
+        }
         let buffer = Arc::new(Buffer { shared: shared.clone(), at });
         Ok(Self { buffer, len, within: None, held: None })
     }

@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod eval;
 mod generate;
+mod gpu;
 mod model;
 mod policy;
 mod serve;
@@ -18,6 +19,7 @@ pub(crate) use bench::{
 pub(crate) use cluster::{ClusterArgs, Link};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
+pub(crate) use gpu::{GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
 pub(crate) use policy::{BudgetArgs, PolicyArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, ServeArgs, WorkerArgs};
@@ -79,6 +81,9 @@ pub(crate) enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Check and time the kernels of a CUDA device
+    #[command(subcommand)]
+    Gpu(GpuCommand),
     /// Say what this machine has and whether a model can be served on it
     Doctor(DoctorArgs),
 }

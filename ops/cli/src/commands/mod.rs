@@ -10,5 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod eval_logits;
 pub(crate) mod eval_ppl;
 pub(crate) mod generate;
+pub(crate) mod gpu_bench;
+pub(crate) mod gpu_check;
 pub(crate) mod serve;
 pub(crate) mod worker;

@@ -59,7 +59,7 @@ pub(super) fn timed<T>(
 }
 
 /// Numbers between -1 and 1, always the same.
-pub(super) fn noise(count: usize) -> Vec<f32> {
+pub(in crate::commands) fn noise(count: usize) -> Vec<f32> {
     let mut state = 0x9e37_79b9_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

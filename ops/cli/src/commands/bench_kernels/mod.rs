@@ -13,6 +13,7 @@ use aqueduct_kernels::{Cpu, CpuOptions};
 use serde::Serialize;
 
 use self::case::Case;
+pub(super) use self::case::noise;
 use crate::args::BenchKernelsArgs;
 use crate::machine::{self, Machine};
 use crate::timings::Timings;

@@ -1,0 +1,70 @@
+//! Arguments of `aqueduct gpu`.
+
+use clap::{Args, Subcommand};
+
+/// What can be asked of a CUDA device.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuCommand {
+    /// Check every kernel on a CUDA device against its definition in f64
+    Check(GpuCheckArgs),
+    /// Time the kernels of a CUDA device beside what the chip could do
+    Bench(GpuBenchArgs),
+}
+
+/// Which device.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct GpuArg {
+    /// Index of the device, as `aqueduct doctor` counts them
+    #[arg(long, value_name = "INDEX", default_value_t = 0)]
+    pub(crate) index: usize,
+}
+
+/// Arguments of `aqueduct gpu check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs the conformance suite of all backends, then layers of random shapes and odd sizes: output,
+masses and ranking against f64, equal bits when repeated and over scattered cells. Device memory
+is poisoned before it is used. A check that fails does not stop the others.
+
+Example:
+  aqueduct gpu check --seeds 32 --json")]
+pub(crate) struct GpuCheckArgs {
+    #[command(flatten)]
+    pub(crate) device: GpuArg,
+    /// Layers of random shapes
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub(crate) seeds: u64,
+    /// Most rows of a random layer
+    #[arg(long, value_name = "ROWS", default_value_t = 300)]
+    pub(crate) rows_max: usize,
+    /// Only checks with this in their name
+    #[arg(long, value_name = "WORD")]
+    pub(crate) filter: Option<String>,
+    /// Print a JSON line for each check
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct gpu bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One layer of an 8B-shaped model: chunks of 4096 rows over 1024 remembered keys, 32 query heads on
+8 KV heads of 128, bf16. Times are the device's own, medians over repetitions of work that is
+enqueued without waiting. `of_floor` is the time that the chip would need at least, of the time
+taken; the floor is that of an H100 SXM (see the figures beside each row).
+
+Example:
+  aqueduct gpu bench --json")]
+pub(crate) struct GpuBenchArgs {
+    #[command(flatten)]
+    pub(crate) device: GpuArg,
+    /// Repetitions, each of several calls
+    #[arg(long, value_name = "R", default_value_t = 9)]
+    pub(crate) reps: u32,
+    /// Only rows with this in their name
+    #[arg(long, value_name = "WORD")]
+    pub(crate) filter: Option<String>,
+    /// Print a JSON line for each row
+    #[arg(long)]
+    pub(crate) json: bool,
+}

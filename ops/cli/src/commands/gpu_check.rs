@@ -1,0 +1,153 @@
+//! `aqueduct gpu check`: every kernel of a CUDA device against its definition.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use anyhow::bail;
+use aqueduct_core::Refusal;
+use aqueduct_kernels::Backend;
+use aqueduct_kernels::conformance::random::{self, Figures};
+use aqueduct_kernels::conformance::CHECKS;
+use aqueduct_kernels::cuda::{Cuda, CudaOptions};
+use serde::Serialize;
+
+use crate::args::GpuCheckArgs;
+use crate::lines;
+use crate::machine;
+
+/// Of output, masses and what rows spend.
+const ERROR_MAX: f64 = 5e-3;
+const SPENT_ERROR_MAX: f64 = 1e-3;
+/// Of the keys that the ranking by definition keeps.
+const AGREED_MIN: f64 = 0.995;
+
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    check: &'a str,
+    passed: bool,
+    /// What is wrong, or what was measured.
+    said: String,
+    ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Total<'a> {
+    device: &'a str,
+    passed: usize,
+    failed: usize,
+    commit: &'static str,
+}
+
+/// Runs all checks.
+///
+/// # Errors
+/// No device, a filter that names nothing, a check that failed.
+pub(crate) async fn run(args: GpuCheckArgs) -> anyhow::Result<()> {
+    let devices = Cuda::devices()?;
+    let options = CudaOptions { checked: true, ..CudaOptions::default() };
+    let cuda = Cuda::open(args.device.index, options)?;
+    quieten_panics();
+    let mut report = Report { json: args.json, passed: 0, failed: 0 };
+    let wanted = |name: &str| args.filter.as_deref().is_none_or(|word| name.contains(word));
+    for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name)) {
+        report.run(name, || {
+            check(&cuda);
+            Ok(String::new())
+        })?;
+    }
+    if wanted("random::layers") {
+        random_layers(&cuda, &args, &mut report)?;
+    }
+    if report.passed + report.failed == 0 {
+        let filter = args.filter.unwrap_or_default();
+        return Err(Refusal::new("filter", filter, "part of a check's name").into());
+    }
+    report.end(&devices[args.device.index])
+}
+
+fn random_layers(
+    cuda: &dyn Backend,
+    args: &GpuCheckArgs,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let (mut kept, mut agreed) = (0, 0);
+    for seed in 0..args.seeds {
+        report.run(&format!("random::layer {seed}"), || {
+            let figures = random::layer(cuda, seed, args.rows_max.max(1));
+            kept += figures.kept;
+            agreed += figures.agreed;
+            judge(&figures)
+        })?;
+    }
+    report.run("random::ranking", || {
+        let share = agreed as f64 / (kept as f64).max(1.0);
+        let said = format!("{agreed} of {kept} keys, {:.3} %", 100.0 * share);
+        if share >= AGREED_MIN { Ok(said) } else { Err(said) }
+    })
+}
+
+fn judge(figures: &Figures) -> Result<String, String> {
+    let Figures { what, output_error, mass_error, spent_error, .. } = figures;
+    let said = format!(
+        "{what}: output {output_error:.1e}, masses {mass_error:.1e}, spent {spent_error:.1e}"
+    );
+    let worst = output_error.max(*mass_error);
+    match worst <= ERROR_MAX && *spent_error <= SPENT_ERROR_MAX {
+        true => Ok(said),
+        false => Err(said),
+    }
+}
+
+thread_local! {
+    /// Where and with what words the last check gave up.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A check that fails says so in the table, not on stderr.
+fn quieten_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        LAST_PANIC.with_borrow_mut(|last| *last = info.to_string().replace('\n', " "));
+    }));
+}
+
+struct Report {
+    json: bool,
+    passed: usize,
+    failed: usize,
+}
+
+impl Report {
+    fn run(
+        &mut self,
+        check: &str,
+        work: impl FnOnce() -> Result<String, String>,
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(work));
+        let outcome = outcome.unwrap_or_else(|_| Err(LAST_PANIC.with_borrow_mut(std::mem::take)));
+        let passed = outcome.is_ok();
+        *(if passed { &mut self.passed } else { &mut self.failed }) += 1;
+        let said = outcome.unwrap_or_else(|said| said);
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let row = Row { check, passed, said, ms };
+        if self.json {
+            return Ok(lines::print(&row)?);
+        }
+        let verdict = if row.passed { "ok" } else { "FAILED" };
+        Ok(lines::say(&format!("{verdict:7} {:52} {ms:>9.1} ms  {}\n", row.check, row.said))?)
+    }
+
+    fn end(self, device: &str) -> anyhow::Result<()> {
+        let Self { json, passed, failed } = self;
+        if json {
+            lines::print(&Total { device, passed, failed, commit: machine::COMMIT })?;
+        } else {
+            lines::say(&format!("{device}: {passed} passed, {failed} failed\n"))?;
+        }
+        if failed > 0 {
+            bail!("{failed} of {} checks failed on {device}", passed + failed);
+        }
+        Ok(())
+    }
+}
