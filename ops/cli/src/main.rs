@@ -67,6 +67,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Decode(args)) => commands::bench_decode::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
+            Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,
             Command::Gpu(GpuCommand::Check(args)) => commands::gpu_check::run(args).await,
             Command::Gpu(GpuCommand::Bench(args)) => commands::gpu_bench::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,

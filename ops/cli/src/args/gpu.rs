@@ -5,6 +5,8 @@ use clap::{Args, Subcommand};
 /// What can be asked of a CUDA device.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
+    /// Name the CUDA devices of this machine
+    Devices,
     /// Check every kernel on a CUDA device against its definition in f64
     Check(GpuCheckArgs),
     /// Time the kernels of a CUDA device beside what the chip could do

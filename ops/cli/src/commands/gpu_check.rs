@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::bail;
 use aqueduct_core::Refusal;
 use aqueduct_kernels::Backend;
-use aqueduct_kernels::conformance::random::{self, Figures};
 use aqueduct_kernels::conformance::CHECKS;
+use aqueduct_kernels::conformance::random::{self, Figures};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use serde::Serialize;
 

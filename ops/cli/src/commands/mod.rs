@@ -12,5 +12,6 @@ pub(crate) mod eval_ppl;
 pub(crate) mod generate;
 pub(crate) mod gpu_bench;
 pub(crate) mod gpu_check;
+pub(crate) mod gpu_devices;
 pub(crate) mod serve;
 pub(crate) mod worker;

@@ -120,5 +120,7 @@ fn tell(row: &Row<'_>, json: bool) -> std::io::Result<()> {
 }
 
 fn line(name: &str, [us, floor, of_floor, target, met, tflops, gbps]: [String; 7]) -> String {
-    format!("{name:34} {us:>10} {floor:>9} {of_floor:>9} {target:>9} {met:7} {tflops:>8} {gbps:>7}\n")
+    format!(
+        "{name:34} {us:>10} {floor:>9} {of_floor:>9} {target:>9} {met:7} {tflops:>8} {gbps:>7}\n"
+    )
 }
