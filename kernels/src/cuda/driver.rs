@@ -4,6 +4,7 @@ mod compile;
 mod handles;
 mod kernels;
 pub(crate) mod library;
+pub(crate) mod side;
 mod staging;
 
 use std::collections::VecDeque;
@@ -170,7 +171,7 @@ fn handle(index: usize) -> Result<sys::CUdevice, Fault> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the driver has no wait with a deadline")]
-fn nap() {
+pub(super) fn nap() {
     thread::sleep(NAP);
 }
 

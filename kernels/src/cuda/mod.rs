@@ -29,6 +29,8 @@ mod layers;
 mod linear;
 #[cfg(feature = "cuda")]
 mod module;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 mod open;
 mod operands;
 mod params;

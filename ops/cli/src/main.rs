@@ -70,6 +70,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,
             Command::Gpu(GpuCommand::Check(args)) => commands::gpu_check::run(args).await,
             Command::Gpu(GpuCommand::Bench(args)) => commands::gpu_bench::run(args).await,
+            Command::Gpu(GpuCommand::Nccl(args)) => commands::gpu_nccl::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,
         }
     });

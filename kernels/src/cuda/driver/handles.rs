@@ -88,8 +88,13 @@ impl Event {
         unsafe { result::event::record(self.0, stream.0) }.map_err(fault("cuEventRecord"))
     }
 
+    /// As the driver takes it; lives as long as `self`.
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.0
+    }
+
     /// Whether the device has come here.
-    pub(super) fn reached(&self) -> Result<bool, Fault> {
+    pub(crate) fn reached(&self) -> Result<bool, Fault> {
         // SAFETY: the event lives.
         match unsafe { sys::cuEventQuery(self.0) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -19,7 +19,7 @@ pub(crate) use bench::{
 pub(crate) use cluster::{ClusterArgs, Link};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
-pub(crate) use gpu::{GpuBenchArgs, GpuCheckArgs, GpuCommand};
+pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
 pub(crate) use policy::{BudgetArgs, PolicyArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, ServeArgs, WorkerArgs};

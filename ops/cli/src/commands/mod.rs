@@ -13,5 +13,6 @@ pub(crate) mod generate;
 pub(crate) mod gpu_bench;
 pub(crate) mod gpu_check;
 pub(crate) mod gpu_devices;
+pub(crate) mod gpu_nccl;
 pub(crate) mod serve;
 pub(crate) mod worker;

@@ -1,0 +1,42 @@
+//! A second stream, for what must not hold up the first.
+
+use cudarc::driver::sys;
+
+use super::Driver;
+use super::handles::{Event, Stream};
+use super::library::fault;
+use crate::cuda::device::Fault;
+
+/// A stream beside a device's own.
+pub(crate) struct SideStream(Stream);
+
+impl SideStream {
+    pub(crate) fn new(driver: &Driver) -> Result<Self, Fault> {
+        driver.bind("cuStreamCreate")?;
+        Stream::new().map(Self)
+    }
+
+    /// As libraries take it; lives as long as `self`.
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.0.0
+    }
+
+    /// What comes next waits for all that the device's own stream was given so far.
+    pub(crate) fn follow(&self, driver: &Driver) -> Result<(), Fault> {
+        driver.bind("cuStreamWaitEvent")?;
+        let event = Event::new(false)?;
+        event.record(&driver.parts.stream)?;
+        // SAFETY: stream and event live, and are of the same context; the driver keeps what it
+        // needs of the event when it is destroyed.
+        let waits = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
+        waits.result().map_err(fault("cuStreamWaitEvent"))
+    }
+
+    /// A point behind everything that this stream was given so far.
+    pub(crate) fn mark(&self, driver: &Driver) -> Result<Event, Fault> {
+        driver.bind("cuEventRecord")?;
+        let event = Event::new(false)?;
+        event.record(&self.0)?;
+        Ok(event)
+    }
+}

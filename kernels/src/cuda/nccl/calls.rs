@@ -1,0 +1,203 @@
+//! The functions of the NCCL library, looked for when somebody first asks.
+//!
+//! cudarc finds and opens the library. Its wrappers panic where a function is missing and take
+//! every answer for one that they know, so functions are looked up here, with plain integers.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::offset_of;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::CUstream;
+use cudarc::nccl::sys;
+
+use super::NcclError;
+
+/// 2.18: the first with everything that is called here.
+const VERSION_MIN: c_int = 21_800;
+/// The configuration that 2.17 knew; later libraries fill in the rest.
+const CONFIG_VERSION: u32 = 21_700;
+const CONFIG_BYTES: usize = offset_of!(sys::ncclConfig_t, trafficClass);
+const CONFIG_MAGIC: u32 = 0xcafe_beef;
+const UNDEFINED: c_int = c_int::MIN;
+
+const SUCCESS: c_int = 0;
+const IN_PROGRESS: c_int = 7;
+/// `ncclUint8`.
+const BYTES: c_int = 1;
+
+/// A communicator, as the library takes it.
+pub(super) type Handle = *mut c_void;
+type Id = sys::ncclUniqueId;
+
+/// Every function that is called.
+pub(super) struct Calls {
+    unique_id: unsafe extern "C" fn(*mut Id) -> c_int,
+    init: unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut sys::ncclConfig_t) -> c_int,
+    async_error: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
+    abort: unsafe extern "C" fn(Handle) -> c_int,
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
+    send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, CUstream) -> c_int,
+    receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Handle, CUstream) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// Whether what was asked for is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Done,
+    UnderWay,
+}
+
+impl Calls {
+    /// The library of this machine.
+    pub(super) fn get() -> Result<&'static Self, NcclError> {
+        static CALLS: OnceLock<Result<Calls, String>> = OnceLock::new();
+        let calls = CALLS.get_or_init(Self::load).as_ref();
+        calls.map_err(|reason| NcclError::Missing { reason: reason.clone() })
+    }
+
+    fn load() -> Result<Self, String> {
+        // SAFETY: this looks whether the system can open the library, which any process may do.
+        if !unsafe { sys::is_culib_present() } {
+            return Err("there is no library libnccl.so.2".into());
+        }
+        let version: unsafe extern "C" fn(*mut c_int) -> c_int = find("ncclGetVersion")?;
+        let mut found = 0;
+        // SAFETY: `found` is a place for one integer.
+        let answer = unsafe { version(&raw mut found) };
+        if answer != SUCCESS || found < VERSION_MIN {
+            return Err(format!("it is version {found}, and {VERSION_MIN} is needed"));
+        }
+        Ok(Self {
+            unique_id: find("ncclGetUniqueId")?,
+            init: find("ncclCommInitRankConfig")?,
+            async_error: find("ncclCommGetAsyncError")?,
+            abort: find("ncclCommAbort")?,
+            group_start: find("ncclGroupStart")?,
+            group_end: find("ncclGroupEnd")?,
+            send: find("ncclSend")?,
+            receive: find("ncclRecv")?,
+            error_string: find("ncclGetErrorString")?,
+        })
+    }
+
+    pub(super) fn unique_id(&self) -> Result<[u8; 128], NcclError> {
+        let mut id = Id { internal: [0; 128] };
+        // SAFETY: the library writes the 128 bytes of one id.
+        let answer = unsafe { (self.unique_id)(&raw mut id) };
+        self.judge("ncclGetUniqueId", answer)?;
+        Ok(id.internal.map(|byte| byte as u8))
+    }
+
+    /// Begins to join; the communicator can be used when [`progress`](Self::progress) says so.
+    pub(super) fn join(
+        &self,
+        id: [u8; 128],
+        (rank, size): (usize, usize),
+    ) -> Result<Handle, NcclError> {
+        let mut config = sys::ncclConfig_t {
+            size: CONFIG_BYTES,
+            magic: CONFIG_MAGIC,
+            version: CONFIG_VERSION,
+            blocking: 0,
+            cgaClusterSize: UNDEFINED,
+            minCTAs: UNDEFINED,
+            maxCTAs: UNDEFINED,
+            netName: std::ptr::null(),
+            splitShare: UNDEFINED,
+            // SAFETY: plain integers and pointers, of which the library reads none.
+            ..unsafe { std::mem::zeroed() }
+        };
+        let mut handle = std::ptr::null_mut();
+        let id = Id { internal: id.map(|byte| byte as c_char) };
+        // SAFETY: the library copies id and configuration, and writes one handle.
+        let answer = unsafe {
+            (self.init)(&raw mut handle, size as c_int, id, rank as c_int, &raw mut config)
+        };
+        self.judge("ncclCommInitRankConfig", answer)?;
+        Ok(handle)
+    }
+
+    /// What has become of what was last asked of a communicator.
+    ///
+    /// # Safety
+    /// `handle` came from [`join`](Self::join) and was not aborted.
+    pub(super) unsafe fn progress(&self, handle: Handle) -> Result<Progress, NcclError> {
+        let mut state = SUCCESS;
+        // SAFETY: the caller's handle lives; `state` is a place for one integer.
+        let answer = unsafe { (self.async_error)(handle, &raw mut state) };
+        self.judge("ncclCommGetAsyncError", answer)?;
+        self.judge("ncclCommGetAsyncError", state)
+    }
+
+    /// Gives up a communicator and what is under way on it.
+    ///
+    /// # Safety
+    /// As for [`progress`](Self::progress), once.
+    pub(super) unsafe fn abort(&self, handle: Handle) {
+        // SAFETY: the caller vouches for the handle. An error leaves nothing to be done.
+        let _ = unsafe { (self.abort)(handle) };
+    }
+
+    /// Enqueues `sends` and `receives`, each of so many bytes at an address to or from a rank, as
+    /// one.
+    ///
+    /// # Safety
+    /// As for [`progress`](Self::progress); the arrays live, as long as they are said to be,
+    /// until `stream` is past them.
+    pub(super) unsafe fn exchange(
+        &self,
+        handle: Handle,
+        stream: CUstream,
+        sends: &[Piece],
+        receives: &[Piece],
+    ) -> Result<Progress, NcclError> {
+        // SAFETY: takes nothing; every start has its end below.
+        self.judge("ncclGroupStart", unsafe { (self.group_start)() })?;
+        let mut outcome = Ok(Progress::Done);
+        for &Piece { at, bytes, peer } in sends {
+            let from = std::ptr::without_provenance(at as usize);
+            // SAFETY: the caller's.
+            let answer = unsafe { (self.send)(from, bytes, BYTES, peer as c_int, handle, stream) };
+            outcome = outcome.and_then(|_| self.judge("ncclSend", answer));
+        }
+        for &Piece { at, bytes, peer } in receives {
+            let to = std::ptr::without_provenance_mut(at as usize);
+            // SAFETY: the caller's.
+            let answer = unsafe { (self.receive)(to, bytes, BYTES, peer as c_int, handle, stream) };
+            outcome = outcome.and_then(|_| self.judge("ncclRecv", answer));
+        }
+        // SAFETY: ends what was started above, on this thread.
+        let ended = self.judge("ncclGroupEnd", unsafe { (self.group_end)() });
+        outcome.and(ended)
+    }
+
+    fn judge(&self, call: &'static str, answer: c_int) -> Result<Progress, NcclError> {
+        match answer {
+            SUCCESS => Ok(Progress::Done),
+            IN_PROGRESS => Ok(Progress::UnderWay),
+            error => {
+                // SAFETY: the library returns a string of its own for every integer.
+                let words = unsafe { CStr::from_ptr((self.error_string)(error)) };
+                let what = words.to_string_lossy().into_owned();
+                Err(NcclError::Failed { call, what })
+            }
+        }
+    }
+}
+
+/// Bytes at an address, and whom they go to or come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) at: u64,
+    pub(super) bytes: usize,
+    pub(super) peer: usize,
+}
+
+fn find<F: Copy>(name: &str) -> Result<F, String> {
+    // SAFETY: the library is there; callers ask for functions as its header declares them.
+    unsafe { sys::culib().get::<F>(name.as_bytes()) }
+        .map(|function| *function)
+        .map_err(|_| format!("it has no {name}"))
+}
