@@ -10,8 +10,7 @@ constexpr u32 GROUP = 128;
 constexpr u32 BIASED = 0x4b400000;
 DEVICE f32 unbiased(i32 sum) { return add(from_bits((u32)sum), -12582912.0f); }
 
-// Begins to copy the scales of a tile's rows in group `group`: the first THREADS that are asked
-// for take four each.
+// Begins to copy the scales that a tile's rows have in `group`, four by each of the first threads.
 template <u32 ROWS>
 DEVICE void copy_x_scales(char* to, const LinearParams& p, u32 first, u32 group) {
     u32 row = thread_index() * 4;

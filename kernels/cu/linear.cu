@@ -157,8 +157,9 @@ DEVICE void linear_f32_tile(const LinearParams& p) {
     const f32 *x = (const f32*)p.x, *w = (const f32*)p.w;
     f32 c[TALL][4] = {};
     for (u32 first = 0; first < p.inputs; first += INPUTS) {
-        Four x_part = {}, w_part = four_inputs(w, p.outputs, p.inputs, output + line, first + input);
-        if (line < ROWS) x_part = four_inputs(x, p.rows, p.inputs, row + line, first + input);
+        u32 at = first + input;
+        Four x_part = {}, w_part = four_inputs(w, p.outputs, p.inputs, output + line, at);
+        if (line < ROWS) x_part = four_inputs(x, p.rows, p.inputs, row + line, at);
         sync_block();
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {

@@ -341,7 +341,9 @@ mod tests {
 
         /// Whatever is asked for, blocks do not overlap and the books are right.
         #[test]
-        fn blocks_belong_to_one(steps in prop::collection::vec((any::<bool>(), 0_usize..3000), 60)) {
+        fn blocks_belong_to_one(
+            steps in prop::collection::vec((any::<bool>(), 0_usize..3000), 60)
+        ) {
             let device = Fake::new(64 * MIB);
             let pool = Pool::new(device.clone(), 40_000);
             let mut held: Vec<(u64, usize)> = Vec::new();
