@@ -210,3 +210,40 @@ struct SelectReplace {
     u32 fresh_table; // nonzero: the table is still to be written, key j in cell j
     u32 unused;
 };
+
+// Attention on sm_90a: attention90.cu, masses90.cu. Of a pair, the first is of own keys, the
+// second of past keys; what there is none of has 0 keys and any map.
+struct HopperAttention {
+    TensorMap q;                // [heads, tokens, head_dim], boxes of 64 rows
+    TensorMap k[2], v[2];       // [kv_heads, keys, head_dim], boxes of a tile's keys
+    TensorMap output;           // [heads, tokens, head_dim] within [tokens, heads * head_dim]
+    StateArrays from;           // to go on from, or null
+    StateArrays to;             // null: output and lse are asked for
+    f32* lse;                   // [heads, tokens]
+    u32* broken;
+    u32 keys[2];
+    u32 heads, group, tokens;   // `group` query heads of a KV head
+    f32 scale;
+    u32 unused[10];
+};
+
+struct HopperMasses {
+    TensorMap q;             // [heads, tokens, head_dim], boxes of 64 rows
+    TensorMap k[2];          // [kv_heads, keys, head_dim], boxes of 128 keys
+    f32* columns[2];         // [heads, keys]
+    const f32* lse;          // [heads, tokens]
+    const f32* row_weights;  // [tokens]
+    u32* broken;
+    u32 keys[2];
+    u32 first_row, end_row;  // no row outside has weight
+    u32 heads, group, tokens;
+    f32 scale;
+    u32 unused[14];
+};
+
+// [kv_heads * group, keys] to [kv_heads, keys].
+struct AddHeads {
+    const f32* columns;
+    f32* mass;
+    u32 keys, group;
+};

@@ -140,7 +140,7 @@ pub(super) trait Fast: Sync {
 }
 
 /// Best first. A chip's module adds itself here.
-const ALL: [&dyn Fast; 0] = [];
+const ALL: [&dyn Fast; 1] = [&super::attention90::Hopper];
 
 /// The fastest that can do it; `None` leaves it to the plain kernels.
 pub(super) fn kernel_for(shared: &Shared, shape: &Shape) -> Option<&'static dyn Fast> {

@@ -15,6 +15,7 @@
 //! in that buffer.
 
 mod attention;
+mod attention90;
 #[cfg(feature = "cuda")]
 mod cublaslt;
 pub(crate) mod device;

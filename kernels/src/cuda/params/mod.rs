@@ -1,5 +1,6 @@
 //! The argument of every kernel, field by field what `kernels/cu/params.cuh` says.
 
 pub(super) mod attention;
+pub(super) mod attention90;
 pub(super) mod layers;
 pub(super) mod select;
