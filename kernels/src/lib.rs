@@ -40,6 +40,7 @@ pub use backend::{
 };
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
+pub use cuda::{Cuda, CudaError, CudaOptions};
 pub use int8::Int8Rows;
 pub use mapped::MappedFile;
 pub use memory::{Keys, MemorySet, Ranking, Selection};

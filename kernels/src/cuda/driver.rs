@@ -310,3 +310,103 @@ impl Drop for Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The machine's first device, where it has one.
+    fn device() -> Option<Driver> {
+        library::open().ok()?;
+        let device = Driver::open(0, Duration::from_secs(60));
+        Some(device.unwrap_or_else(|fault| panic!("{fault}")))
+    }
+
+    #[test]
+    fn copies_of_every_size_come_back() {
+        let Some(device) = device() else { return };
+        for len in [0, 1, 63, 4097, SLOT_BYTES - 1, SLOT_BYTES + 1, 20 * SLOT_BYTES + 5] {
+            let mut bytes: Vec<u8> = (0..len).map(|idx| (idx % 251) as u8).collect();
+            let at = device.allocate(len).unwrap();
+            device.write(at, &bytes).unwrap();
+            let want = std::mem::take(&mut bytes);
+            let mut copied = vec![0; len];
+            device.read(at, &mut copied).unwrap();
+            assert!(copied == want, "{len} bytes");
+            device.release(at);
+        }
+    }
+
+    #[test]
+    fn what_is_written_may_change_at_once() {
+        let Some(device) = device() else { return };
+        let places: Vec<_> = (0..2000).map(|_| device.allocate(4).unwrap()).collect();
+        let mut value = [0; 4];
+        for (idx, at) in places.iter().enumerate() {
+            value = (idx as u32).to_ne_bytes();
+            device.write(*at, &value).unwrap();
+            value.fill(0xFF);
+        }
+        for (idx, at) in places.iter().enumerate() {
+            device.read(*at, &mut value).unwrap();
+            assert_eq!(u32::from_ne_bytes(value), idx as u32);
+            device.release(*at);
+        }
+    }
+
+    #[test]
+    fn threads_share_a_device() {
+        let Some(device) = device() else { return };
+        thread::scope(|scope| {
+            for number in 0..4_u8 {
+                let device = &device;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let (len, mut copied) = (1 + round * 997, vec![0; 1 + round * 997]);
+                        let at = device.allocate(len).unwrap();
+                        device.write(at, &vec![number; len]).unwrap();
+                        device.read(at, &mut copied).unwrap();
+                        assert!(copied.iter().all(|&byte| byte == number));
+                        device.release(at);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn time_passes_between_marks() {
+        let Some(device) = device() else { return };
+        let start = device.mark().unwrap();
+        let at = device.allocate(SLOT_BYTES).unwrap();
+        device.write(at, &vec![0; SLOT_BYTES]).unwrap();
+        let end = device.mark().unwrap();
+        assert!(device.between(&start, &end).unwrap() > Duration::ZERO);
+        device.release(at);
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_exist_is_named() {
+        let Some(device) = device() else { return };
+        let launch =
+            Launch { kernel: "nowhere", grid: [1; 3], threads: 32, shared_bytes: 0, params: &[] };
+        assert!(device.launch(&launch).unwrap_err().to_string().starts_with("nowhere: "));
+        device.launch(&Launch { grid: [1, 0, 1], ..launch }).unwrap();
+    }
+
+    #[test]
+    fn arrays_that_cannot_be_mapped_are_refused() {
+        let Some(device) = device() else { return };
+        let at = device.allocate(1 << 16).unwrap();
+        let spec = TensorMapSpec {
+            address: at,
+            size: [64, 16, 2],
+            stride_bytes: [128, 2048],
+            box_size: [64, 16, 1],
+        };
+        if device.properties().capability >= 90 {
+            assert_ne!(device.tensor_map(&spec).unwrap().0, [0; 16]);
+        }
+        device.release(at);
+    }
+}

@@ -6,6 +6,7 @@ use aqueduct_coordinator::text::TextError;
 use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
 use aqueduct_engine::LoadError;
+use aqueduct_kernels::CudaError;
 
 use crate::cluster::WorkerExited;
 
@@ -24,6 +25,12 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(error) = cause.downcast_ref::<CudaError>() {
+        return Some(match error {
+            CudaError::None { .. } | CudaError::Index { .. } => USAGE,
+            _ => FAILURE,
+        });
+    }
     if cause.is::<Refusal>() || cause.is::<LoadError>() || cause.is::<TextError>() {
         return Some(USAGE);
     }
@@ -85,6 +92,8 @@ mod tests {
         };
         check(anyhow::anyhow!("no space"), FAILURE);
         check(Refusal::new("chunk_tokens", 0, "at least 1").into(), USAGE);
+        check(CudaError::Index { index: 3, last: 0 }.into(), USAGE);
+        check(CudaError::Unusable { index: 0, what: "lost".into() }.into(), FAILURE);
         check(ClientError::Unavailable("refused".into()).into(), UNAVAILABLE);
         check(RequestError::Deadline(Duration::from_secs(1)).into(), DEADLINE);
         check(RequestError::from(Refusal::new("prompt", "", "longer")).into(), USAGE);

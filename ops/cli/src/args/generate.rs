@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ClusterArgs, IsaArg, PolicyArgs};
+use super::{ClusterArgs, DeviceArgs, PolicyArgs};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "server")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) isa: IsaArg,
+    pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cluster;
+mod device;
 mod eval;
 mod generate;
 mod gpu;
@@ -17,6 +18,7 @@ pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchKernelsArgs, BenchPrefillArgs, BenchProfileArgs,
 };
 pub(crate) use cluster::{ClusterArgs, Link};
+pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
@@ -101,7 +103,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) isa: IsaArg,
+    pub(crate) device: DeviceArgs,
     /// Folder for the picture of what was remembered
     #[arg(long, value_name = "DIR", default_value = "out")]
     pub(crate) out: PathBuf,
@@ -124,7 +126,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) isa: IsaArg,
+    pub(crate) device: DeviceArgs,
     /// Print JSON Lines
     #[arg(long)]
     pub(crate) json: bool,

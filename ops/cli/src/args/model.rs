@@ -6,6 +6,8 @@ use aqueduct_core::KvDtype;
 use aqueduct_kernels::IsaLevel;
 use clap::{Args, ValueEnum};
 
+use super::DeviceArgs;
+
 /// The model of an embedded cluster or a worker.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
@@ -21,13 +23,13 @@ pub(crate) struct ModelArgs {
           value_enum, default_value_t = WeightsArg::Auto)]
     pub(crate) weights: WeightsArg,
     #[command(flatten)]
-    pub(crate) isa: IsaArg,
+    pub(crate) device: DeviceArgs,
 }
 
 impl ModelArgs {
     /// The model at `path`, held as --weights auto says unless somebody says otherwise.
-    pub(crate) fn plain(path: PathBuf, isa: IsaArg) -> Self {
-        Self { model: path, kv: KvDtype::Bf16, weights: WeightsArg::Auto, isa }
+    pub(crate) fn plain(path: PathBuf, device: DeviceArgs) -> Self {
+        Self { model: path, kv: KvDtype::Bf16, weights: WeightsArg::Auto, device }
     }
 }
 

@@ -34,13 +34,15 @@ struct Row<'a> {
     weight_bytes: u64,
     /// Remembered after the prompt, and read for every token.
     kv_bytes: u64,
-    /// Of what this machine reads, what weights and memory take.
-    bandwidth_share: f64,
+    /// Of what this machine's processor reads, where it computes, what weights and memory take.
+    bandwidth_share: Option<f64>,
     tokens: u32,
     reps: u32,
     chunk_tokens: u32,
     kv: &'static str,
     weights: &'static str,
+    /// What computed: `cpu` or `cuda:N`.
+    device: &'a str,
     threads: usize,
     #[serde(flatten)]
     machine: &'a Machine,
@@ -62,9 +64,14 @@ pub(crate) async fn run(args: BenchDecodeArgs) -> anyhow::Result<()> {
     }
     let book = prompts::tokeniser(&args.model.model)?.encode(prompts::BOOK, false)?;
     let loaded = loading::load(&args.model, args.threads).await?;
-    let cpu = Cpu::new(CpuOptions { threads: loaded.threads, isa: args.model.isa.isa })?;
-    let bandwidth = cpu.read_bandwidth().context("memory for the bandwidth")?;
-    drop(cpu); // its threads would only be in the way
+    let bandwidth = match loaded.on_cpu() {
+        true => {
+            let isa = args.model.device.isa.isa;
+            let cpu = Cpu::new(CpuOptions { threads: loaded.threads, isa })?;
+            Some(cpu.read_bandwidth().context("memory for the bandwidth")?)
+        }
+        false => None,
+    };
     let bench = Bench { args, book, loaded, machine: Machine::look(), bandwidth };
     let mut rows = Vec::new();
     for &workers in &bench.args.workers {
@@ -81,8 +88,8 @@ struct Bench {
     book: Vec<TokenId>,
     loaded: Loaded,
     machine: Machine,
-    /// Bytes per second that the machine reads.
-    bandwidth: f64,
+    /// Bytes per second that the processor reads, where it computes.
+    bandwidth: Option<f64>,
 }
 
 /// What one prompt and its continuation gave.
@@ -157,12 +164,13 @@ impl Bench {
             prefill_tokens_per_second: f64::from(depth_tokens) / run.prefill.as_secs_f64(),
             weight_bytes,
             kv_bytes: run.kv_bytes,
-            bandwidth_share: read * tokens_per_second / self.bandwidth,
+            bandwidth_share: self.bandwidth.map(|bandwidth| read * tokens_per_second / bandwidth),
             tokens: self.args.tokens,
             reps: run.reps.len() as u32,
             chunk_tokens: self.args.memory.chunk_tokens,
             kv: self.args.model.kv.as_str(),
             weights: self.args.model.weights.as_str(),
+            device: &self.loaded.device,
             threads: self.loaded.threads,
             machine: &self.machine,
             commit: machine::COMMIT,
@@ -200,7 +208,7 @@ fn table(rows: &[Row<'_>]) -> Table {
             format!("{:.1}", row.spread),
             format!("{:.2}", row.ms_per_token),
             report::grouped(row.kv_bytes),
-            report::percent(row.bandwidth_share),
+            row.bandwidth_share.map_or("-".into(), report::percent),
         ]);
     }
     table

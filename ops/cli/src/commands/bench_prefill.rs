@@ -39,6 +39,8 @@ struct Row<'a> {
     reps: u32,
     chunk_tokens: u32,
     kv: &'static str,
+    /// What computed: `cpu` or `cuda:N`.
+    device: &'a str,
     threads: usize,
     #[serde(flatten)]
     machine: &'a Machine,
@@ -156,6 +158,7 @@ impl Bench {
             reps: runs.len() as u32,
             chunk_tokens: self.args.memory.chunk_tokens,
             kv: self.args.model.kv.as_str(),
+            device: &self.loaded.device,
             threads: self.loaded.threads,
             machine: &self.machine,
             commit: machine::COMMIT,

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
         Some(model) => model.clone(),
         None => shipped_model()?,
     };
-    let model = ModelArgs::plain(model, args.isa);
+    let model = ModelArgs::plain(model, args.device);
     let loaded = loading::load(&model, 0).await?;
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
     let cluster = Cluster::embedded(&loaded, args.workers, config).await?;

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::KvDtype;
-use aqueduct_kernels::{Cpu, CpuOptions, IsaLevel};
+use aqueduct_kernels::{Cpu, CpuOptions, Cuda, IsaLevel};
 use serde::Serialize;
 
-use crate::args::{DoctorArgs, IsaArg, ModelArgs};
+use crate::args::{DeviceArgs, DoctorArgs, IsaArg, ModelArgs};
+use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
-use crate::{lines, loading, report};
+use crate::{lines, report};
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "check", rename_all = "snake_case")]
@@ -20,10 +21,15 @@ enum Finding {
         instruction_set: String,
         instruction_sets: Vec<String>,
         threads: usize,
+        /// At least one, unless `cuda_missing` says why not.
+        cuda_devices: Vec<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cuda_missing: Option<String>,
         commit: &'static str,
     },
     Model {
         model: String,
+        device: String,
         fingerprint: String,
         layers: u32,
         vocab: u32,
@@ -38,31 +44,38 @@ enum Finding {
 /// # Errors
 /// What is wrong with the model.
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<()> {
-    show(&look_at_machine(args.isa)?, args.json)?;
+    show(&look_at_machine(args.device.isa)?, args.json)?;
     if let Some(model) = &args.model {
-        show(&look_at_model(model, args.isa).await?, args.json)?;
+        show(&look_at_model(model, args.device).await?, args.json)?;
     }
     Ok(())
 }
 
 fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
     let cpu = Cpu::new(CpuOptions { isa: isa.isa, ..CpuOptions::default() })?;
+    let (cuda_devices, cuda_missing) = match Cuda::devices() {
+        Ok(devices) => (devices, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     Ok(Finding::Machine {
         machine: Machine::look(),
         instruction_set: cpu.isa().to_string(),
         instruction_sets: IsaLevel::available().map(|level| level.to_string()).collect(),
         threads: cpu.threads(),
+        cuda_devices,
+        cuda_missing,
         commit: machine::COMMIT,
     })
 }
 
-async fn look_at_model(path: &Path, isa: IsaArg) -> anyhow::Result<Finding> {
-    let args = ModelArgs::plain(path.into(), isa);
-    let model = loading::load(&args, 0).await?.model;
+async fn look_at_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> {
+    let args = ModelArgs::plain(path.into(), device);
+    let Loaded { model, device, .. } = loading::load(&args, 0).await?;
     let text = TextModel::load(path)?;
     let shape = model.shape();
     Ok(Finding::Model {
         model: path.display().to_string(),
+        device,
         fingerprint: model.fingerprint().to_owned(),
         layers: shape.layers,
         vocab: shape.vocab,
@@ -77,13 +90,23 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
         return lines::print(finding);
     }
     lines::say(&match finding {
-        Finding::Machine { machine, instruction_set, instruction_sets, threads, commit } => {
+        Finding::Machine {
+            machine,
+            instruction_set,
+            instruction_sets,
+            threads,
+            cuda_devices,
+            cuda_missing,
+            commit,
+        } => {
             let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
+            let cuda = cuda_missing.clone().unwrap_or_else(|| cuda_devices.join("; "));
             format!(
                 "processor     {}\n\
                  cores         {}, {threads} compute threads\n\
                  instructions  {instruction_set} (there are {})\n\
                  memory        {memory}\n\
+                 CUDA          {cuda}\n\
                  commit        {commit}\n",
                 machine.cpu,
                 machine.cores,
@@ -92,6 +115,7 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
         }
         Finding::Model {
             model,
+            device,
             fingerprint,
             layers,
             vocab,
@@ -99,7 +123,7 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
             kv_bytes_per_token,
             ..
         } => format!(
-            "model         {model}: ok, fingerprint {fingerprint}\n\
+            "model         {model}: ok on {device}, fingerprint {fingerprint}\n\
              {:14}{layers} layers, {vocab} tokens, {max_positions} positions\n\
              keys, values  {} a token, {} for all positions\n",
             "",

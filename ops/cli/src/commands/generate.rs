@@ -33,7 +33,7 @@ pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
 }
 
 async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster, Front)> {
-    let model = ModelArgs::plain(model.into(), args.isa);
+    let model = ModelArgs::plain(model.into(), args.device);
     let loaded = loading::load(&model, args.cluster.threads).await?;
     let config = cluster::config(args.cluster.workers, args.policy.budget.chunk_tokens);
     let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;

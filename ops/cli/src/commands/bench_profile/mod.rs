@@ -10,7 +10,7 @@ use aqueduct_engine::{Block, LocalPort, Model, Sequence, Want, prefill, sample};
 use serde::Serialize;
 
 use self::watched::{Ledger, Part, Watched};
-use crate::args::BenchProfileArgs;
+use crate::args::{BenchProfileArgs, DeviceChoice};
 use crate::machine::{self, Machine};
 use crate::report::{self, Table};
 use crate::{lines, loading, prompts, timings};
@@ -48,7 +48,10 @@ pub(crate) async fn run(args: BenchProfileArgs) -> anyhow::Result<()> {
     let book = prompts::tokeniser(&args.model.model)?.encode(prompts::BOOK, false)?;
     let mut watched = None;
     let watch = |cpu| watched.insert(Arc::new(Watched::new(cpu))).clone() as _;
-    let loaded = loading::load_on(&args.model, args.threads, watch)?;
+    if let choice @ DeviceChoice::Cuda(_) = args.model.device.choice() {
+        return Err(Refusal::new("device", choice, "cpu: parts are timed on the processor").into());
+    }
+    let loaded = loading::load_on_cpu(&args.model, args.threads, watch)?;
     let watched = watched.expect("a backend is made before a model is loaded");
     let bench = Bench { book, model: loaded.model, watched, args: &args };
     let machine = Machine::look();
