@@ -70,6 +70,30 @@ pub(crate) fn sources() -> &'static [Source] {
 mod tests {
     use super::*;
 
+    const STALE: &str = "cubins are not those of the sources: run kernels/cu/build";
+
+    /// The sources as they are now, by name.
+    fn files() -> Vec<(String, Vec<u8>)> {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/cu");
+        let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let is_source = |name: &str| name.ends_with(".cu") || name.ends_with(".cuh");
+        let named = paths.map(|path| (path.file_name().unwrap().to_string_lossy().into(), path));
+        let files = named.filter(|(name, _): &(String, _)| is_source(name));
+        files.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
+    }
+
+    #[test]
+    fn the_manifest_is_of_the_sources() {
+        let manifest = include_str!("../../cu/cubins/manifest.in");
+        let files = files();
+        assert_eq!(files.len(), sources().len(), "{STALE}");
+        for (name, text) in files {
+            let crc = crc32fast::hash(&text);
+            let line = format!("\"../{name}\") }}, // {crc:08x}\n");
+            assert!(manifest.contains(&line), "{name}: {STALE}");
+        }
+    }
+
     #[test]
     fn every_module_has_cubins() {
         for capability in [80, 86, 90] {
