@@ -121,4 +121,13 @@ DEVICE void store16(void* to, Quad q) {
 }
 #endif
 
+// `x`, of which the compiler no longer knows where it comes from: what follows from it is computed
+// here and not before the loop, where it would fill registers.
+DEVICE u32 opaque(u32 x) {
+#ifndef AQUEDUCT_EMULATED
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 #include "params.cuh"

@@ -66,6 +66,15 @@ struct Convert {
     u64 count;
 };
 
+// Keys and values, bf16, from the cells that `table` names to rows in order.
+struct LayInOrder {
+    const u16* from[2]; // [kv_heads, cells] rows of 8 `chunks` elements
+    u16* to[2];         // [kv_heads, keys] rows
+    const u32* table;   // [kv_heads, keys]
+    u32 keys, cells, chunks;
+    u32 unused;
+};
+
 // layer.cu
 // Rows that become what a weight multiplies: [rows, x columns] to [rows, y_stride].
 struct PrepareParams {
@@ -246,4 +255,43 @@ struct AddHeads {
     const f32* columns;
     f32* mass;
     u32 keys, group;
+};
+
+// attention80.cu, masses80.cu.
+
+// Keys with their values: k and v [kv_heads, cells, head_dim] bf16, key j in row j.
+struct Stretch80 {
+    const u16* k;
+    const u16* v;
+    u32 keys, cells;
+};
+
+// Own keys, causally, then past keys: one (m, l, o) to the next, or to an output.
+struct Attention80 {
+    const u16* q; // [heads, tokens, head_dim] bf16
+    Stretch80 own, past;
+    StateArrays from; // null where nothing has been seen
+    StateArrays to;   // not written where there is an output
+    u16* output;      // [tokens, heads * head_dim] bf16; may be null
+    f32* lse;         // [heads, tokens], where there is an output
+    u32* broken;
+    u32 heads, group, tokens;
+    f32 scale;
+};
+
+// Keys and their masses: k [kv_heads, cells, head_dim] bf16, mass [kv_heads, keys].
+struct Columns80 {
+    const u16* k;
+    f32* mass;
+    u32 keys, cells;
+};
+
+struct Masses80 {
+    const u16* q; // [heads, tokens, head_dim] bf16
+    Columns80 own, past;
+    const f32* lse;         // [heads, tokens]
+    const f32* row_weights; // [tokens], zero before first_row
+    u32* broken;
+    u32 group, tokens, first_row;
+    f32 scale;
 };

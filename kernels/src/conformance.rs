@@ -14,6 +14,7 @@ pub mod random;
 pub mod refusals;
 pub mod selection;
 pub mod threads;
+pub mod tiles;
 
 mod near;
 mod oracle;
@@ -62,6 +63,14 @@ macro_rules! conformance_checks {
             mass::a_row_that_saw_nothing_spends_nothing,
             mass::row_weight_modes,
             mass::one_pass_gives_the_same_bits,
+            tiles::rows_and_keys_around_a_tile,
+            tiles::states_of_halves,
+            tiles::groups_of_query_heads,
+            tiles::only_the_last_rows_vote,
+            tiles::halves_and_wholes_meet_bit_for_bit,
+            tiles::many_rows_over_scattered_cells,
+            tiles::heavy_hitters_are_the_definitions,
+            tiles::broken_numbers_in_a_tile,
             selection::total_order_with_ties,
             selection::nan_ranks_last,
             selection::keep_all_keeps_everything,
@@ -119,6 +128,7 @@ mod tests {
             ("merging", include_str!("conformance/merging.rs")),
             ("refusals", include_str!("conformance/refusals.rs")),
             ("selection", include_str!("conformance/selection.rs")),
+            ("tiles", include_str!("conformance/tiles.rs")),
         ];
         for (group, source) in groups {
             let check = |line: &'static str| {

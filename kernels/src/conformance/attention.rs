@@ -1,7 +1,7 @@
 //! Attention over past and own keys is softmax by definition over both.
 
 use crate::array::Array;
-use crate::backend::{Backend, Op, Queries};
+use crate::backend::{AttentionOps, Backend, Op, Queries};
 use crate::compare::{close, identical};
 use crate::memory::Keys;
 use crate::state::AttentionState;
@@ -12,13 +12,13 @@ use super::oracle;
 use super::scene::{Block, Shape};
 
 /// Past and own keys attended apart and merged.
-pub(super) fn merged(backend: &dyn Backend, past: &Keys, block: &Block) -> AttentionState {
+pub(super) fn merged(backend: &dyn AttentionOps, past: &Keys, block: &Block) -> AttentionState {
     let own = backend.attend(block.queries(), &block.keys).expect("own keys fit");
     backend.attend(block.queries(), past).expect("past keys fit").merge(&own)
 }
 
 /// Output and log-sum-exp of `block` over `past` and its own keys, against the definition.
-pub(super) fn check_block(backend: &dyn Backend, past: &Keys, block: &Block) {
+pub(super) fn check_block(backend: &dyn AttentionOps, past: &Keys, block: &Block) {
     let keys = oracle::joined(&oracle::entries(past), &oracle::entries(&block.keys));
     let truth = oracle::attention(&block.queries(), &keys, &vec![1.0; block.tokens()]);
     let state = merged(backend, past, block);

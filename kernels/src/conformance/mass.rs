@@ -1,6 +1,6 @@
 //! Column mass: what the queries of a block spend on each key.
 
-use crate::backend::{Attended, Backend, Scope};
+use crate::backend::{Attended, AttentionOps, Backend, Scope};
 use crate::compare::{Tolerance, close, identical};
 use crate::memory::Ranking;
 use crate::tensor::KvDtype;
@@ -102,8 +102,8 @@ pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
     check_one_pass(backend, lifted, (40, 33), Some(&[1.0; 33]));
 }
 
-fn check_one_pass(
-    backend: &dyn Backend,
+pub(super) fn check_one_pass(
+    backend: &dyn AttentionOps,
     shape: Shape,
     (past, tokens): (usize, usize),
     row_weights: Option<&[f32]>,

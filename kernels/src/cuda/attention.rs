@@ -70,7 +70,7 @@ pub(super) fn attend_all(
     let Some(block) = Block::new(shared, queries, &scope)? else {
         return Ok(nothing(&queries, &scope));
     };
-    let output = match block.fast() {
+    let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, None)?,
         None => {
             let own = block.own.as_ref().map(|own| state_over(shared, &block.rows, own));
@@ -92,7 +92,7 @@ pub(super) fn attend_rest(
     };
     shapes::state("attend", &queries, own)?;
     let own = PlacedState::of(shared, own)?;
-    let output = match block.fast() {
+    let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, Some(&own))?,
         None => block.merged(Some(own))?,
     };
@@ -123,7 +123,7 @@ fn state_over(
     let state = PlacedState::room(shared, &rows.queries)?;
     let causal = rows.see_causally(keys);
     let (own, past) = if causal { (Some(keys), None) } else { (None, Some(keys)) };
-    match Chosen::new(shared, rows, own, past) {
+    match Chosen::new(shared, rows, own, past)? {
         Some(fast) => fast.attend(shared, None, Goal::State(state.at()))?,
         None => plain_state(shared, rows, keys, &state)?,
     }
@@ -178,25 +178,20 @@ struct Chosen {
 
 impl Chosen {
     /// Where there are such kernels for these rows, and they see these keys as the rows do.
+    /// Whether a table says where keys lie decides nothing: bits do not depend on it.
     fn new(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         rows: &PlacedQueries<'_>,
         own: Option<&PlacedKeys>,
         past: Option<&PlacedKeys>,
-    ) -> Option<Self> {
-        let kv_heads = own.or(past)?.kv_heads();
+    ) -> Result<Option<Self>, BackendError> {
         let causal = own.is_none_or(|own| rows.see_causally(own));
-        if !causal || !past.is_none_or(|past| rows.see_all(past)) {
-            return None;
-        }
-        let stretch = |keys: Option<&PlacedKeys>| keys.map(PlacedKeys::stretch);
-        let (own, past) = (stretch(own), stretch(past));
-        if own == Some(None) || past == Some(None) {
-            return None;
-        }
-        let rows = rows.rows(kv_heads)?;
-        let kernels = fast::kernel_for(shared, &rows.shape)?;
-        Some(Self { kernels, rows, own: own.flatten(), past: past.flatten() })
+        let whole = past.is_none_or(|past| rows.see_all(past));
+        let Some(keys) = own.or(past).filter(|_| causal && whole) else { return Ok(None) };
+        let Some(rows) = rows.rows(keys.kv_heads()) else { return Ok(None) };
+        let Some(kernels) = fast::kernel_for(shared, &rows.shape) else { return Ok(None) };
+        let stretch = |keys: Option<&PlacedKeys>| keys.map_or(Ok(None), |it| it.stretch(shared));
+        Ok(Some(Self { kernels, rows, own: stretch(own)?, past: stretch(past)? }))
     }
 
     fn attend(
@@ -244,7 +239,7 @@ impl<'a> Block<'a> {
         Ok(Some(Self { shared, rows, past, own }))
     }
 
-    fn fast(&self) -> Option<Chosen> {
+    fn fast(&self) -> Result<Option<Chosen>, BackendError> {
         Chosen::new(self.shared, &self.rows, self.own.as_ref(), self.past.as_ref())
     }
 
@@ -312,7 +307,7 @@ impl<'a> Block<'a> {
             None => Ok(None),
         };
         let (past_mass, own_mass) = (room(&self.past)?, room(&self.own)?);
-        if let Some(fast) = self.fast() {
+        if let Some(fast) = self.fast()? {
             let columns = |keys: Option<fast::Stretch>, mass: &Option<OnDevice<f32>>| {
                 let mass = Address(mass.as_ref()?.address());
                 Some(Columns { keys: keys?, mass })

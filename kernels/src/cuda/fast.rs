@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use super::Shared;
+use super::attention80::Ampere;
+use super::attention90::Hopper;
 use super::device::{Address, Properties};
 use crate::backend::BackendError;
 
@@ -140,7 +142,7 @@ pub(super) trait Fast: Sync {
 }
 
 /// Best first. A chip's module adds itself here.
-const ALL: [&dyn Fast; 1] = [&super::attention90::Hopper];
+const ALL: [&dyn Fast; 2] = [&Hopper, &Ampere];
 
 /// The fastest that can do it; `None` leaves it to the plain kernels.
 pub(super) fn kernel_for(shared: &Shared, shape: &Shape) -> Option<&'static dyn Fast> {

@@ -15,6 +15,7 @@
 //! in that buffer.
 
 mod attention;
+mod attention80;
 mod attention90;
 #[cfg(feature = "cuda")]
 mod cublaslt;
@@ -25,6 +26,7 @@ mod driver;
 pub(crate) mod emulated;
 mod fast;
 pub(crate) mod gemm;
+mod in_order;
 mod kept;
 mod layers;
 mod linear;

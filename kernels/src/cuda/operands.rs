@@ -1,5 +1,6 @@
 //! Queries, keys and states as the kernels of attention take them.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use half::bf16;
 use super::Shared;
 use super::device::{Address, Launch};
 use super::fast::{self, StateAt, Stretch};
+use super::in_order::lay_in_order;
 use super::params::attention::{Convert, KeyArrays, QueryArray, StateArrays};
 use super::resident::{OnDevice, Rounded};
 use crate::array::Array;
@@ -162,6 +164,8 @@ pub(super) struct PlacedKeys {
     cells: usize,
     /// What is known without reading a position: all lie in it.
     within: Option<Range<u32>>,
+    /// k and v without a table, once somebody has asked for them.
+    laid: OnceCell<[OnDevice<bf16>; 2]>,
 }
 
 impl PlacedKeys {
@@ -175,6 +179,7 @@ impl PlacedKeys {
             keys: keys.len(),
             cells: keys.k.tokens,
             within: within(keys),
+            laid: OnceCell::new(),
         })
     }
 
@@ -208,11 +213,20 @@ impl PlacedKeys {
         }
     }
 
-    /// As kernels take them that read neither, where key j has cell j.
-    pub(super) fn stretch(&self) -> Option<Stretch> {
-        let in_order = self.table.is_none();
-        let (k, v) = (Address(self.k.address()), Address(self.v.address()));
-        in_order.then_some(Stretch { k, v, keys: self.keys, cells: self.cells })
+    /// As kernels of bf16 take them that read neither: in order, which costs a copy where they
+    /// are not. `None` for f32.
+    pub(super) fn stretch(&self, shared: &Arc<Shared>) -> Result<Option<Stretch>, BackendError> {
+        let (Elements::Bf16(k), Elements::Bf16(v)) = (&self.k, &self.v) else { return Ok(None) };
+        let at = |k: &OnDevice<bf16>, v: &OnDevice<bf16>, cells| {
+            let (k, v) = (Address(k.address()), Address(v.address()));
+            Some(Stretch { k, v, keys: self.keys, cells })
+        };
+        let Some(table) = &self.table else { return Ok(at(k, v, self.cells)) };
+        if self.laid.get().is_none() {
+            let made = lay_in_order(shared, [k, v], table, [self.kv_heads, self.cells, self.keys])?;
+            self.laid.get_or_init(|| made);
+        }
+        Ok(self.laid.get().and_then(|[k, v]| at(k, v, self.keys)))
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Emulated {
 impl Emulated {
     /// With the abilities of a chip of `capability`.
     pub(crate) fn new(capability: u32) -> Result<Self, Fault> {
-        let shared_bytes = if capability >= 90 { 227 << 10 } else { 99 << 10 };
+        let shared_bytes = if capability >= 90 { 227 << 10 } else { 163 << 10 };
         let properties = Properties {
             name: NAME.to_owned(),
             capability,

@@ -75,3 +75,15 @@ pub(crate) struct Convert {
     pub(crate) to: u64,
     pub(crate) count: u64,
 }
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct LayInOrder {
+    pub(crate) from: [u64; 2],
+    pub(crate) to: [u64; 2],
+    pub(crate) table: u64,
+    pub(crate) keys: u32,
+    pub(crate) cells: u32,
+    pub(crate) chunks: u32,
+    pub(crate) unused: u32,
+}
