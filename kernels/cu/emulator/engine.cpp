@@ -40,7 +40,7 @@ void settle(Barrier* at, BarrierState state) {
     if (state.pending == 0 && state.bytes == NO_BYTES) {
         state.phase ^= 1;
         state.pending = state.expected;
-        for (Fiber& waiting : block.fibers) {
+        for (Fiber& waiting : running->fibers) {
             if (waiting.waits_at == at) waiting.state = State::Ready;
         }
     }
@@ -122,8 +122,9 @@ void barrier_pass(Barrier* at, u32 phase) {
     if (phase > 1) fail("phase %u of a barrier", phase);
     while (state_of(at).phase == phase) {
         fiber().waits_at = at;
-        wait("for phase " + std::to_string(phase) + " of the barrier at byte " +
-             std::to_string(place_in_shared(at)));
+        const char* what = phase == 0 ? "for phase 0 of the barrier at byte "
+                                      : "for phase 1 of the barrier at byte ";
+        wait({what, nullptr, (i32)place_in_shared(at)});
         fiber().waits_at = nullptr;
     }
 }
@@ -131,24 +132,24 @@ void barrier_pass(Barrier* at, u32 phase) {
 void load_box(void* to, const TensorMap* map, Barrier* barrier, i32 x, i32 y, i32 z) {
     BoxCopy copy = copy_of(map, to, barrier, x, y, z);
     state_of(barrier);
-    if (block.eager) return finish_load(copy);
-    block.loads.push_back(copy);
+    if (running->eager) return finish_load(copy);
+    running->loads.push_back(copy);
 }
 
 void run_engine() {
     for (;;) {
         // In no order that anybody could rely on.
-        u64 pick = scrambled(block.seed + block.loads_done++) % block.loads.size();
-        BoxCopy copy = block.loads[pick];
-        block.loads.erase(block.loads.begin() + (long)pick);
+        u64 pick = scrambled(running->seed + running->loads_done++) % running->loads.size();
+        BoxCopy copy = running->loads[pick];
+        running->loads.erase(running->loads.begin() + (long)pick);
         finish_load(copy);
-        wait("for work");
+        wait({"for work"});
     }
 }
 
 void store_box(const TensorMap* map, const void* from, i32 x, i32 y, i32 z) {
     BoxCopy copy = copy_of(map, from, nullptr, x, y, z);
-    if (block.eager) return finish_store(copy);
+    if (running->eager) return finish_store(copy);
     fiber().open_stores.push_back(copy);
 }
 
@@ -166,24 +167,24 @@ void stores_finish(u32 groups_under_way) {
     }
 }
 
-void fence_engine() { block.fences++; }
+void fence_engine() { running->fences++; }
 
 void engine_wrote(u32 place, u32 bytes) {
-    memcpy(&block.seen_by_engine[place], self->shared + place, bytes);
-    for (u32 i = place / 16; i < (place + bytes) / 16; i++) block.seen_after[i] = block.fences;
+    memcpy(&running->seen_by_engine[place], self->shared + place, bytes);
+    for (u32 i = place / 16; i < (place + bytes) / 16; i++) running->seen_after[i] = running->fences;
 }
 
 void engine_reads(u32 place, u32 bytes) {
     for (u32 at = place; at < place + bytes; at += 16) {
-        u32& seen_after = block.seen_after[at / 16];
-        u8* seen = &block.seen_by_engine[at];
+        u32& seen_after = running->seen_after[at / 16];
+        u8* seen = &running->seen_by_engine[at];
         if (memcmp(seen, self->shared + at, 16) == 0) continue;
-        if (seen_after == block.fences) {
+        if (seen_after == running->fences) {
             fail("byte %u of shared memory was written, and no fence_async came before wgmma or "
                  "the copy engine reads it", at);
         }
         memcpy(seen, self->shared + at, 16);
-        seen_after = block.fences;
+        seen_after = running->fences;
     }
 }
 

@@ -24,7 +24,7 @@ struct AqLaunch {
 namespace emulator {
 
 __thread Thread* self;
-thread_local Block block;
+__thread Block* running;
 
 namespace {
 
@@ -36,7 +36,7 @@ constexpr u64 SHARED_STEP = 1024;
 constexpr int POISON = 0xff;
 
 Kernel* kernels;
-thread_local void* scheduler;
+__thread void* scheduler __attribute__((tls_model("initial-exec")));
 
 // Puts the registers that a call must keep on the stack, leaves the stack pointer in *from, and
 // goes on where `to` was left.
@@ -93,6 +93,7 @@ struct Stage {
     std::vector<std::unique_ptr<Guarded>> stacks;
     Guarded shared;
     Guarded fault_stack;
+    Block block;
     u64 fault_address = 0;
     int fault_signal = 0;
 };
@@ -104,9 +105,9 @@ void finish_fiber() {
     finish_copies(done, 0);
     if (done.stores.size() + done.open_stores.size() > 0) fail("ends before its stores have");
     done.state = State::Done;
-    block.live--;
-    NamedBarrier& all = block.barriers[0];
-    if (all.arrived > 0 && all.arrived == block.live) {
+    running->live--;
+    NamedBarrier& all = running->barriers[0];
+    if (all.arrived > 0 && all.arrived == running->live) {
         for (Fiber* waiting : all.waiting) waiting->state = State::Ready;
         all.waiting.clear();
         all.arrived = 0;
@@ -117,7 +118,7 @@ bool is_engine() { return self->index == self->threads; }
 
 void run_fiber() {
     if (is_engine()) run_engine();
-    block.kernel->body(block.params);
+    running->kernel->body(running->params);
     finish_fiber();
     aq_switch(&fiber().stack_pointer, scheduler);
     __builtin_unreachable();
@@ -166,31 +167,31 @@ std::vector<u32> order_of(u32 threads, u64 seed) {
 // Who waits for what, threads that wait for the same together.
 std::string waiting_list() {
     std::string list;
-    u32 threads = (u32)block.fibers.size() - 1;
+    u32 threads = (u32)running->fibers.size() - 1;
     for (u32 first = 0, last; first < threads; first = last) {
-        const Fiber& one = block.fibers[first];
+        const Fiber& one = running->fibers[first];
         for (last = first + 1; last < threads; last++) {
-            const Fiber& other = block.fibers[last];
+            const Fiber& other = running->fibers[last];
             if (other.state != one.state || other.waits_for != one.waits_for) break;
         }
         char range[64];
         snprintf(range, sizeof(range), "; threads %u to %u ", first, last - 1);
-        list += range + (one.state == State::Done ? "have ended" : "wait " + one.waits_for);
+        list += range + (one.state == State::Done ? "have ended" : "wait " + one.waits_for.text());
     }
     return list;
 }
 
 void blame(const std::string& what) {
-    block.failed = true;
-    block.error = "kernel " + std::string(block.kernel->name);
+    running->failed = true;
+    running->error = "kernel " + std::string(running->kernel->name);
     if (self) {
         char where[64];
         snprintf(where, sizeof(where), ", block (%u, %u, %u), ", self->block[0], self->block[1],
                  self->block[2]);
-        block.error += where;
-        block.error += is_engine() ? "copy engine" : "thread " + std::to_string(self->index);
+        running->error += where;
+        running->error += is_engine() ? "copy engine" : "thread " + std::to_string(self->index);
     }
-    block.error += ": " + what;
+    running->error += ": " + what;
 }
 
 // Where a fault goes on, on a stack of its own.
@@ -198,7 +199,7 @@ void after_fault() {
     if (stage.fault_signal == SIGFPE) fail("an integer is divided by zero");
     if (stage.shared.is_near(stage.fault_address)) {
         fail("byte %lld of %u bytes of shared memory is touched",
-             (i64)(stage.fault_address - (u64)self->shared), block.shared_bytes);
+             (i64)(stage.fault_address - (u64)self->shared), running->shared_bytes);
     }
     if (stage.stacks[self->index]->is_near(stage.fault_address)) {
         fail("more than %llu bytes of local variables", STACK_BYTES);
@@ -247,10 +248,10 @@ char* fresh_shared(u32 bytes) {
 }
 
 void check_beyond_shared(const char* shared) {
-    for (const char* at = shared + block.shared_bytes; at < stage.shared.end(); at++) {
+    for (const char* at = shared + running->shared_bytes; at < stage.shared.end(); at++) {
         if ((u8)*at == POISON) continue;
         blame("byte " + std::to_string(at - shared) + " of " +
-              std::to_string(block.shared_bytes) + " bytes of shared memory was written");
+              std::to_string(running->shared_bytes) + " bytes of shared memory was written");
         return;
     }
 }
@@ -264,16 +265,20 @@ u64 scrambled(u64 x) {
     return x ^ x >> 31;
 }
 
-Fiber& fiber() { return block.fibers[self->index]; }
+std::string Waits::text() const {
+    return what + std::string(name ? name : "") + (number < 0 ? "" : std::to_string(number));
+}
+
+Fiber& fiber() { return running->fibers[self->index]; }
 
 void add_kernel(Kernel* kernel) {
     kernel->next = kernels;
     kernels = kernel;
 }
 
-void wait(std::string waits_for) {
+void wait(Waits waits_for) {
     Fiber& mine = fiber();
-    mine.waits_for = std::move(waits_for);
+    mine.waits_for = waits_for;
     mine.state = State::Waiting;
     aq_switch(&mine.stack_pointer, scheduler);
 }
@@ -293,9 +298,9 @@ void refuse(const char* what, u64 value) { fail("%s 0x%llx", what, value); }
 
 void check_shared(const char* what, const void* at, u64 bytes, u64 alignment) {
     u64 offset = (u64)at - (u64)self->shared;
-    if (offset > block.shared_bytes || offset + bytes > block.shared_bytes) {
+    if (offset > running->shared_bytes || offset + bytes > running->shared_bytes) {
         fail("%s is at byte %lld of %u bytes of shared memory", what, (i64)offset,
-             block.shared_bytes);
+             running->shared_bytes);
     }
     if (offset % alignment != 0) {
         fail("%s is at byte %llu of shared memory, no multiple of %llu", what, offset, alignment);
@@ -310,17 +315,17 @@ u32 place_in_shared(const void* at) {
 void together(const Together& what, void* mine) {
     u32 lane = self->index % LANES;
     if (self->threads % LANES != 0) fail("%s needs whole warps", what.name);
-    Warp& warp = block.warps[self->index / LANES];
+    Warp& warp = running->warps[self->index / LANES];
     if (warp.arrived == 0) warp.what = &what;
     if (warp.what != &what) {
         fail("lanes of one warp part: one comes to %s, others are at %s", what.name,
              warp.what->name);
     }
     warp.mine[lane] = mine;
-    if (++warp.arrived < LANES) return wait(std::string("for its warp at ") + what.name);
+    if (++warp.arrived < LANES) return wait({"for its warp at ", what.name});
     what.run(warp.mine);
     warp.arrived = 0;
-    Fiber* first = &block.fibers[self->index - lane];
+    Fiber* first = &running->fibers[self->index - lane];
     for (u32 i = 0; i < LANES; i++) first[i].state = State::Ready;
 }
 
@@ -359,8 +364,8 @@ void sync_threads(u32 id, u32 threads, bool waits) {
     if (id != 0 && (threads % LANES != 0 || threads > self->threads)) {
         fail("barrier %u of %u threads, in a block of %u", id, threads, self->threads);
     }
-    NamedBarrier& barrier = block.barriers[id];
-    u32 expected = id == 0 ? block.live : threads;
+    NamedBarrier& barrier = running->barriers[id];
+    u32 expected = id == 0 ? running->live : threads;
     if (barrier.arrived > 0 && id != 0 && barrier.expected != expected) {
         fail("barrier %u of %u threads, where others expect %u", id, expected, barrier.expected);
     }
@@ -371,7 +376,7 @@ void sync_threads(u32 id, u32 threads, bool waits) {
         barrier.arrived = 0;
     } else if (waits) {
         barrier.waiting.push_back(&fiber());
-        wait("at barrier " + std::to_string(id));
+        wait({"at barrier ", nullptr, (i32)id});
     }
 }
 
@@ -391,7 +396,7 @@ void copy_begin(void* to, const void* from, bool valid) {
     check_shared("what copy_async16 writes", to, 16, 16);
     if (valid && (u64)from % 16 != 0) fail("copy_async16 reads at 0x%llx", (u64)from);
     Copy copy{to, from, valid};
-    if (block.eager) return finish_copy(copy);
+    if (running->eager) return finish_copy(copy);
     fiber().open_group.push_back(copy);
 }
 
@@ -413,40 +418,40 @@ void finish_copies(Fiber& mine, u32 groups_under_way) {
 namespace {
 
 void begin_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
-    char* shared = fresh_shared(block.shared_bytes);
-    block.live = threads;
-    block.seed = seed;
-    block.eager = scrambled(seed) % 4 == 0;
-    block.loads.clear();
-    block.loads_done = block.fences = 0;
-    block.seen_by_engine.assign(block.shared_bytes, POISON);
-    block.seen_after.assign(block.shared_bytes / 16 + 1, 0);
-    for (Warp& warp : block.warps) warp = {};
-    for (NamedBarrier& barrier : block.barriers) barrier = {};
+    char* shared = fresh_shared(running->shared_bytes);
+    running->live = threads;
+    running->seed = seed;
+    running->eager = scrambled(seed) % 4 == 0;
+    running->loads.clear();
+    running->loads_done = running->fences = 0;
+    running->seen_by_engine.assign(running->shared_bytes, POISON);
+    running->seen_after.assign(running->shared_bytes / 16 + 1, 0);
+    for (Warp& warp : running->warps) warp = {};
+    for (NamedBarrier& barrier : running->barriers) barrier = {};
     for (u32 i = 0; i <= threads; i++) {
-        Fiber& fiber = block.fibers[i];
+        Fiber& fiber = running->fibers[i];
         fiber.thread = {i, threads, {at[0], at[1], at[2]}, {grid[0], grid[1], grid[2]}, shared};
         prepare(fiber, *stage.stacks[i]);
     }
-    block.fibers[threads].state = State::Waiting;
+    running->fibers[threads].state = State::Waiting;
 }
 
 // Lets everybody who is ready go on; whether there was anybody.
 bool sweep(const std::vector<u32>& order) {
     bool anybody = false;
     for (u32 i : order) {
-        if (block.fibers[i].state != State::Ready) continue;
+        if (running->fibers[i].state != State::Ready) continue;
         anybody = true;
-        resume(block.fibers[i]);
-        if (block.failed) break;
+        resume(running->fibers[i]);
+        if (running->failed) break;
     }
     return anybody;
 }
 
 void end_block(const char* shared) {
-    if (!block.loads.empty()) return blame("the block ends before its loads have");
-    for (size_t i = 0; i < block.warps.size(); i++) {
-        if (block.warps[i].products_begun != block.warps[i / 4 * 4].products_begun) {
+    if (!running->loads.empty()) return blame("the block ends before its loads have");
+    for (size_t i = 0; i < running->warps.size(); i++) {
+        if (running->warps[i].products_begun != running->warps[i / 4 * 4].products_begun) {
             return blame("warps of one warpgroup begin different numbers of wgmma");
         }
     }
@@ -457,29 +462,30 @@ void end_block(const char* shared) {
 void run_block(const u32 (&at)[3], const u32 (&grid)[3], u32 threads, u64 seed) {
     begin_block(at, grid, threads, seed);
     std::vector<u32> order = order_of(threads, seed);
-    Fiber& engine = block.fibers[threads];
-    while (block.live > 0) {
+    Fiber& engine = running->fibers[threads];
+    while (running->live > 0) {
         bool anybody = sweep(order);
-        if (!anybody && !block.loads.empty()) {
+        if (!anybody && !running->loads.empty()) {
             resume(engine);
         } else if (!anybody) {
             blame("nobody can go on" + waiting_list());
         }
-        if (block.failed) return;
+        if (running->failed) return;
     }
     end_block(engine.thread.shared);
 }
 
 void make_room(u32 threads) {
     catch_faults();
+    running = &stage.block;
     if (!stage.shared.begin) stage.shared.map(SHARED_MOST);
     if (!stage.fault_stack.begin) stage.fault_stack.map(64 << 10);
     while (stage.stacks.size() <= threads) {
         stage.stacks.push_back(std::make_unique<Guarded>());
         stage.stacks.back()->map(STACK_BYTES);
     }
-    block.fibers.resize(threads + 1);
-    block.warps.resize((threads + LANES - 1) / LANES);
+    running->fibers.resize(threads + 1);
+    running->warps.resize((threads + LANES - 1) / LANES);
 }
 
 const Kernel* kernel_named(const char* name) {
@@ -511,18 +517,18 @@ std::string run(const Kernel* kernel, const AqLaunch& launch) {
     make_room(launch.threads);
     alignas(64) char params[PARAMS_MOST];
     memcpy(params, launch.params, launch.params_bytes);
-    block.kernel = kernel;
-    block.params = params;
-    block.shared_bytes = (u32)launch.shared_bytes;
-    block.failed = false;
+    running->kernel = kernel;
+    running->params = params;
+    running->shared_bytes = (u32)launch.shared_bytes;
+    running->failed = false;
     const u32(&grid)[3] = launch.grid;
     u64 blocks = (u64)grid[0] * grid[1] * grid[2];
-    for (u64 i = 0; i < blocks && !block.failed; i++) {
+    for (u64 i = 0; i < blocks && !running->failed; i++) {
         u32 at[3] = {(u32)(i % grid[0]), (u32)(i / grid[0] % grid[1]),
                      (u32)(i / grid[0] / grid[1])};
         run_block(at, grid, launch.threads, launch.seed + i);
     }
-    return block.failed ? block.error : "";
+    return running->failed ? running->error : "";
 }
 
 } // namespace

@@ -34,11 +34,21 @@ struct BoxCopy {
     i32 at[3];
 };
 
+// What a fiber waits for, in words that are put together only when they are read.
+struct Waits {
+    const char* what = "";
+    const char* name = nullptr;
+    i32 number = -1;
+
+    std::string text() const;
+    bool operator==(const Waits&) const = default;
+};
+
 struct Fiber {
     void* stack_pointer;
     State state;
     Thread thread;
-    std::string waits_for;
+    Waits waits_for;
     const Barrier* waits_at;
     std::deque<std::vector<Copy>> groups;
     std::vector<Copy> open_group;
@@ -102,13 +112,13 @@ struct Block {
     bool failed;
     std::string error;
 };
-extern thread_local Block block;
+extern __thread Block* running __attribute__((tls_model("initial-exec")));
 
 // The fiber that runs.
 Fiber& fiber();
 // Lets others run until somebody has made this fiber ready again; `waits_for` is for the report
 // when nobody does.
-void wait(std::string waits_for);
+void wait(Waits waits_for);
 // Ends the launch; printf's format.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Refuses what is not all in the block's shared memory, or not aligned.

@@ -118,7 +118,7 @@ std::shared_ptr<Sums> sums_of(Warp& warp, const GroupProduct& first) {
     return sums;
 }
 
-Warp& warp_of_self() { return block.warps[self->index / LANES]; }
+Warp& warp_of_self() { return running->warps[self->index / LANES]; }
 
 void begin(void* const* lanes) {
     Warp& warp = warp_of_self();
@@ -142,7 +142,7 @@ void begin(void* const* lanes) {
     warp.products_begun++;
     if (warp.products.empty()) warp.products.emplace_back();
     warp.products.back().push_back(product);
-    if (!block.eager) return;
+    if (!running->eager) return;
     compute(warp.products.back().back(), self->index / LANES);
     warp.products.back().pop_back();
 }
