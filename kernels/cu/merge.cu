@@ -24,27 +24,6 @@ DEVICE Shares shares_of(const MergeStates& p, u64 row) {
     return Shares{div(a, l), div(b, l), add(m, log_exact(l))};
 }
 
-struct Four {
-    f32 x[4];
-};
-DEVICE Four load4(const f32* from) {
-    Quad quad = load16(from);
-    return Four{{from_bits(quad.x[0]), from_bits(quad.x[1]), from_bits(quad.x[2]),
-                 from_bits(quad.x[3])}};
-}
-
-DEVICE void put4(f32* to, Four four) {
-    store16(to, Quad{{bits_of(four.x[0]), bits_of(four.x[1]), bits_of(four.x[2]),
-                      bits_of(four.x[3])}});
-}
-DEVICE void put4(u16* to, Four four) {
-    u32* pairs = reinterpret_cast<u32*>(to);
-    pairs[0] = narrow2(four.x[0], four.x[1]);
-    pairs[1] = narrow2(four.x[2], four.x[3]);
-}
-DEVICE void put(f32* to, f32 x) { *to = x; }
-DEVICE void put(u16* to, f32 x) { *to = narrow(x); }
-
 // Blocks: x WARPS rows of [heads, tokens].
 template <typename T>
 DEVICE void merge_row(const MergeStates& p) {

@@ -59,6 +59,45 @@ struct MergeStates {
     u32 unused;
 };
 
+// Keys in splits of `split_keys`, a multiple of 128.
+struct FewStretch {
+    KeyArrays keys; // bf16
+    f32* logits;    // [heads, tokens, keys], -inf where a row does not see the key; or null
+    u32 splits, split_keys;
+};
+
+// few.cu: the partial states of rows over every split of past, then own keys.
+struct FewAttention {
+    QueryArray queries;
+    FewStretch stretches[2];
+    StateArrays parts; // m and l [splits, heads, tokens], o [splits, heads, tokens, head_dim]
+};
+
+// What all parts say together: either a state, or output and log-sum-exp.
+struct FewCombine {
+    StateArrays parts;
+    StateArrays to; // or null
+    void* output;   // [tokens, heads * head_dim] bf16
+    f32* lse;       // [heads, tokens]
+    u32* broken;
+    u32 heads, tokens, head_dim, splits;
+};
+
+// Masses from the logits that FewAttention left.
+struct FewColumns {
+    const f32* logits; // [heads, tokens, keys]
+    f32* mass;         // [kv_heads, keys]
+    u32 keys;
+    u32 unused;
+};
+struct FewMasses {
+    FewColumns stretches[2];
+    const f32* lse;         // [heads, tokens]
+    const f32* row_weights; // [tokens]
+    u32* broken;
+    u32 group, tokens;
+};
+
 // f32 to bf16 and back, `count` elements.
 struct Convert {
     const void* from;

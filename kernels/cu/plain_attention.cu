@@ -18,19 +18,23 @@ struct RowState {
 };
 
 // Takes in the keys `first..first + 32` that `seen` says; `z` is the logit of the lane's own.
+// `shared` has room for 32 logits and 32 weights.
 template <typename T, int SHARE>
 DEVICE void take(RowState<SHARE>& state, const PlainAttention& p, u32 g, u32 first, u32 seen, f32 z,
-                 f32* weights) {
+                 f32* shared) {
     u32 lane = lane_index(), width = p.queries.head_dim;
-    f32 m = fmax(state.m, warp_max(z));
-    if (m == -infinity()) {
-        return;
+    f32* weights = shared + 32;
+    shared[lane] = z;
+    sync_warp();
+    f32 m = state.m;
+    for (u32 j = 0; j < 32; ++j) {
+        m = fmax(m, shared[j]);
     }
-    f32 shrink = exp_beside(state.m, m);
-    f32 weight = seen >> lane & 1 ? exp_beside(z, m) : 0.0f;
+    f32 beside = m == -infinity() ? 0.0f : m;
+    f32 shrink = exp_beside(state.m, beside);
+    f32 weight = seen >> lane & 1 ? exp_beside(z, beside) : 0.0f;
     state.m = m;
     state.l = fma(state.l, shrink, weight);
-    sync_warp(); // the last weights have been read
     weights[lane] = weight;
     sync_warp();
     for (int i = 0; i < SHARE; ++i) {
@@ -71,7 +75,7 @@ DEVICE void write(RowState<SHARE>& state, const PlainAttention& p, u64 row) {
     }
 }
 
-// Blocks: x WARPS rows, y heads. Shared memory: head_dim + 32 f32 a warp.
+// Blocks: x WARPS rows, y heads. Shared memory: head_dim + 64 f32 a warp.
 template <typename T, int SHARE>
 DEVICE void attend_row(const PlainAttention& p) {
     u32 t = block_x() * WARPS + warp_index(), h = block_y(), lane = lane_index();
@@ -82,7 +86,7 @@ DEVICE void attend_row(const PlainAttention& p) {
     }
     u32 g = h / (queries.heads / keys.kv_heads), width = queries.head_dim;
     u64 row = (u64)h * queries.tokens + t;
-    f32* q = reinterpret_cast<f32*>(shared_memory()) + warp_index() * (width + 32);
+    f32* q = reinterpret_cast<f32*>(shared_memory()) + warp_index() * (width + 64);
     for (u32 i = lane; i < width; i += 32) {
         q[i] = wide(static_cast<const T*>(queries.q)[row * width + i]);
     }

@@ -1,14 +1,16 @@
 //! Attention and masses: which kernel does what.
 //!
-//! Many rows of a shape that the chip has kernels for, over keys that need no mask but the causal
-//! one, go to those; everything else goes to the plain kernels. What decides never depends on how
-//! many keys there are, so that own keys first and the past later take the way of both at once.
+//! Few rows go to the kernels of decode steps, which read tables. Many rows of a shape that the
+//! chip has kernels for, over keys that need no mask but the causal one, go to those. Everything
+//! else goes to the plain kernels. What decides never depends on how many keys there are, so that
+//! own keys first and the past later take the way of both at once.
 
 use std::sync::Arc;
 
 use super::Shared;
 use super::device::{Address, Launch};
 use super::fast::{self, Columns, Fast, Goal, Pass, Weighing};
+use super::few::{self, Few};
 use super::operands::{Output, PlacedKeys, PlacedQueries, PlacedState, Votes};
 use super::params::attention::{MergeStates, PlainAttention, PlainMasses, StateArrays};
 use super::resident::OnDevice;
@@ -57,7 +59,7 @@ pub(super) fn weigh(
     let causal = rows.see_causally(&keys);
     let sides = if causal { (None, Some(keys)) } else { (Some(keys), None) };
     let block = Block { shared, rows, past: sides.0, own: sides.1 };
-    let (past, own) = block.masses(&votes)?;
+    let [past, own] = block.masses(&votes)?;
     shared.done(if causal { own } else { past })
 }
 
@@ -70,6 +72,9 @@ pub(super) fn attend_all(
     let Some(block) = Block::new(shared, queries, &scope)? else {
         return Ok(nothing(&queries, &scope));
     };
+    if block.is_few() {
+        return block.few(&scope);
+    }
     let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, None)?,
         None => {
@@ -77,7 +82,7 @@ pub(super) fn attend_all(
             block.merged(own.transpose()?)?
         }
     };
-    block.attended(output, &scope)
+    block.attended(output, &scope, |votes| block.masses(votes))
 }
 
 /// See [`crate::AttentionOps::attend_rest`].
@@ -91,12 +96,15 @@ pub(super) fn attend_rest(
         return Ok(nothing(&queries, &scope));
     };
     shapes::state("attend", &queries, own)?;
+    if block.is_few() {
+        return block.few(&scope); // own keys are few too: to go over them again costs nothing
+    }
     let own = PlacedState::of(shared, own)?;
     let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, Some(&own))?,
         None => block.merged(Some(own))?,
     };
-    block.attended(output, &scope)
+    block.attended(output, &scope, |votes| block.masses(votes))
 }
 
 fn check(queries: &Queries<'_>, keys: &Keys) -> Result<(), BackendError> {
@@ -121,6 +129,10 @@ fn state_over(
     keys: &PlacedKeys,
 ) -> Result<PlacedState, BackendError> {
     let state = PlacedState::room(shared, &rows.queries)?;
+    if few::serves(&rows.queries, keys.kv_heads(), keys.dtype()) {
+        Few::new(shared, rows, [Some(keys), None], false)?.state(&state)?;
+        return Ok(state);
+    }
     let causal = rows.see_causally(keys);
     let (own, past) = if causal { (Some(keys), None) } else { (None, Some(keys)) };
     match Chosen::new(shared, rows, own, past)? {
@@ -163,7 +175,7 @@ fn plain_state(
         kernel: kernels[(width / 64).ilog2() as usize],
         grid: [q.tokens.div_ceil(WARPS) as u32, q.heads as u32, 1],
         threads: 32 * WARPS as u32,
-        shared_bytes: WARPS * (q.head_dim + 32) * size_of::<f32>(),
+        shared_bytes: WARPS * (q.head_dim + 64) * size_of::<f32>(),
         params: bytemuck::bytes_of(&params),
     })
 }
@@ -239,6 +251,20 @@ impl<'a> Block<'a> {
         Ok(Some(Self { shared, rows, past, own }))
     }
 
+    fn is_few(&self) -> bool {
+        let keys = self.past.as_ref().or(self.own.as_ref());
+        keys.is_some_and(|it| few::serves(&self.rows.queries, it.kv_heads(), it.dtype()))
+    }
+
+    /// Few rows over all keys.
+    fn few(&self, scope: &Scope<'_>) -> Result<Attended, BackendError> {
+        let keys = [self.past.as_ref(), self.own.as_ref()];
+        let few = Few::new(self.shared, &self.rows, keys, scope.row_weights.is_some())?;
+        let output = Output::room(self.shared, &self.rows)?;
+        few.output(&output)?;
+        self.attended(output, scope, |votes| few.masses(votes))
+    }
+
     fn fast(&self) -> Result<Option<Chosen>, BackendError> {
         Chosen::new(self.shared, &self.rows, self.own.as_ref(), self.past.as_ref())
     }
@@ -263,7 +289,7 @@ impl<'a> Block<'a> {
         let output = Output::room(self.shared, &self.rows)?;
         let states: Vec<_> = past.transpose()?.into_iter().chain(own).collect();
         let mut arrays = states.iter().map(PlacedState::arrays);
-        let none = StateArrays { m: 0, l: 0, o: 0 };
+        let none = StateArrays::NONE;
         let q = self.rows.queries.q;
         let params = MergeStates {
             a: arrays.next().unwrap_or(none),
@@ -286,20 +312,24 @@ impl<'a> Block<'a> {
     }
 
     /// With masses, where they are asked for.
-    fn attended(&self, output: Output, scope: &Scope<'_>) -> Result<Attended, BackendError> {
+    fn attended(
+        &self,
+        output: Output,
+        scope: &Scope<'_>,
+        masses: impl FnOnce(&Votes<'_>) -> Result<[Array<f32>; 2], BackendError>,
+    ) -> Result<Attended, BackendError> {
         let Output { data, lse } = output;
-        let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
-        if let Some(row_weights) = scope.row_weights {
-            let votes = Votes::new(self.shared, lse, row_weights)?;
-            (past_mass, own_mass) = self.masses(&votes)?;
-        }
+        let [past_mass, own_mass] = match scope.row_weights {
+            Some(row_weights) => masses(&Votes::new(self.shared, lse, row_weights)?)?,
+            None => Default::default(),
+        };
         let q = self.rows.queries.q;
         let output = Rows::new(q.tokens, q.heads * q.head_dim, data.into_array());
         self.shared.done(Attended { output, past_mass, own_mass })
     }
 
     /// What the rows spend on past and on own keys.
-    fn masses(&self, votes: &Votes<'_>) -> Result<(Array<f32>, Array<f32>), BackendError> {
+    fn masses(&self, votes: &Votes<'_>) -> Result<[Array<f32>; 2], BackendError> {
         let room = |keys: &Option<PlacedKeys>| match keys {
             Some(keys) => {
                 OnDevice::<f32>::room(self.shared, keys.kv_heads() * keys.len()).map(Some)
@@ -330,7 +360,7 @@ impl<'a> Block<'a> {
         }
         let array =
             |mass: Option<OnDevice<f32>>| mass.map_or_else(Array::default, OnDevice::into_array);
-        Ok((array(past_mass), array(own_mass)))
+        Ok([array(past_mass), array(own_mass)])
     }
 
     fn plain_masses(

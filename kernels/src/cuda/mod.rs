@@ -25,6 +25,7 @@ mod driver;
 #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
 pub(crate) mod emulated;
 mod fast;
+mod few;
 pub(crate) mod gemm;
 mod in_order;
 mod kept;

@@ -253,7 +253,16 @@ pub(super) struct PlacedState {
 impl PlacedState {
     /// Room for the state of `queries`.
     pub(super) fn room(shared: &Arc<Shared>, queries: &Queries<'_>) -> Result<Self, BackendError> {
-        let rows = queries.q.heads * queries.q.tokens;
+        Self::parts(shared, queries, 1)
+    }
+
+    /// Room for so many states of `queries`.
+    pub(super) fn parts(
+        shared: &Arc<Shared>,
+        queries: &Queries<'_>,
+        count: usize,
+    ) -> Result<Self, BackendError> {
+        let rows = count * queries.q.heads * queries.q.tokens;
         let room = |elements| OnDevice::room(shared, elements);
         Ok(Self { m: room(rows)?, l: room(rows)?, o: room(rows * queries.q.head_dim)? })
     }

@@ -35,6 +35,17 @@ pub(crate) struct StateArrays {
     pub(crate) o: u64,
 }
 
+impl KeyArrays {
+    /// No keys.
+    pub(crate) const NONE: Self =
+        Self { k: 0, v: 0, table: 0, positions: 0, kv_heads: 0, keys: 0, cells: 0, unused: 0 };
+}
+
+impl StateArrays {
+    /// No state.
+    pub(crate) const NONE: Self = Self { m: 0, l: 0, o: 0 };
+}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(crate) struct PlainAttention {
@@ -86,4 +97,55 @@ pub(crate) struct LayInOrder {
     pub(crate) cells: u32,
     pub(crate) chunks: u32,
     pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FewStretch {
+    pub(crate) keys: KeyArrays,
+    pub(crate) logits: u64,
+    pub(crate) splits: u32,
+    pub(crate) split_keys: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FewAttention {
+    pub(crate) queries: QueryArray,
+    pub(crate) stretches: [FewStretch; 2],
+    pub(crate) parts: StateArrays,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FewCombine {
+    pub(crate) parts: StateArrays,
+    pub(crate) to: StateArrays,
+    pub(crate) output: u64,
+    pub(crate) lse: u64,
+    pub(crate) broken: u64,
+    pub(crate) heads: u32,
+    pub(crate) tokens: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) splits: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FewColumns {
+    pub(crate) logits: u64,
+    pub(crate) mass: u64,
+    pub(crate) keys: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct FewMasses {
+    pub(crate) stretches: [FewColumns; 2],
+    pub(crate) lse: u64,
+    pub(crate) row_weights: u64,
+    pub(crate) broken: u64,
+    pub(crate) group: u32,
+    pub(crate) tokens: u32,
 }
