@@ -270,13 +270,17 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
         KvDtype::F32 => SUMS,
         KvDtype::Bf16 => Tolerance::new(2e-5, 1.0 / 256.0),
     };
+    // Beside bf16 keys a backend may round queries before they are multiplied; who keeps them in
+    // f32 is held to it.
+    let rounded = qkv.q.data.iter().all(|&q| bf16::from_f32(q).to_f32() == q);
+    let q_stored = if rounded { stored } else { SUMS };
     for t in 0..TOKENS {
         let span = t * angles.half..(t + 1) * angles.half;
         let (cos, sin) = (widened(&angles.cos[span.clone()]), widened(&angles.sin[span]));
         let cos_sin: Vec<_> = cos.into_iter().zip(sin).collect();
         let [q, k, v] = layer.project(&given(x.row(t)), &cos_sin);
         for (h, want) in q.chunks(d).enumerate() {
-            close_to("q", qkv.q.row(h, t), want, stored).unwrap();
+            close_to("q", qkv.q.row(h, t), want, q_stored).unwrap();
         }
         for g in 0..spec.kv_heads {
             let row = t * d..(t + 1) * d;

@@ -64,7 +64,7 @@ fn load_on_choice(args: &ModelArgs, threads: usize) -> anyhow::Result<Loaded> {
             let loaded = load_on_cuda(args, index);
             Some(loaded.with_context(|| format!("device = {choice}"))?)
         }
-        DeviceChoice::Auto => load_on_cuda(args, 0).map_err(|error| say_why_not(&error)).ok(),
+        DeviceChoice::Auto => load_on_cuda_if_sure(args).map_err(|why| say_why_not(&why)).ok(),
     };
     match on_cuda {
         Some(loaded) => Ok(loaded),
@@ -80,6 +80,19 @@ fn load_on_cuda(args: &ModelArgs, index: usize) -> anyhow::Result<Loaded> {
     let cuda = Cuda::open(index, CudaOptions::default())?;
     let model = load_with(args, Arc::new(cuda))?;
     Ok(Loaded { model, device: DeviceChoice::Cuda(index).to_string(), threads: 1 })
+}
+
+/// Whether a device computes although nobody asked for it. Its kernels have passed every test on
+/// the emulator, and have never run on a device: true once `ops/gpu/check` has passed on one.
+const SURE_OF_CUDA: bool = false;
+
+fn load_on_cuda_if_sure(args: &ModelArgs) -> anyhow::Result<Loaded> {
+    let devices = Cuda::devices()?;
+    if !SURE_OF_CUDA {
+        let name = devices.join(", ");
+        anyhow::bail!("{name}: used with --device cuda alone, until kernels have been tried on it");
+    }
+    load_on_cuda(args, 0)
 }
 
 fn say_why_not(error: &anyhow::Error) {

@@ -9,7 +9,7 @@ use binary::{aqueduct, stderr};
 
 fn refused(output: &std::process::Output) {
     let text = stderr(output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.starts_with("error: no CUDA device ("), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(output.stdout.is_empty());

@@ -10,8 +10,8 @@ use super::IsaArg;
 /// What a model is computed on.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DeviceArgs {
-    /// What computes: auto, cpu, or cuda:N, the CUDA device N (cuda is cuda:0). Auto is a CUDA
-    /// device where there is one that can serve the model, else, and with --isa, the processor
+    /// What computes: auto, cpu, or cuda:N, the CUDA device N (cuda is cuda:0). Auto is the
+    /// processor, until the kernels for CUDA have been tried on a device
     #[arg(long, value_name = "DEVICE", env = "AQUEDUCT_DEVICE", hide_env_values = true,
           default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
