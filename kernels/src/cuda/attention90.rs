@@ -318,7 +318,7 @@ impl Sums {
     }
 }
 
-#[cfg(all(test, feature = "cuda-emulator"))]
+#[cfg(all(test, feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::compare::{Tolerance, close, identical};

@@ -391,6 +391,7 @@ impl Cuda {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
     use crate::cuda::CudaOptions;
 
     /// Whatever the machine has, asking for NCCL never panics, and what is not there is said.

@@ -87,7 +87,7 @@ impl Calls {
         // SAFETY: the library writes the 128 bytes of one id.
         let answer = unsafe { (self.unique_id)(&raw mut id) };
         self.judge("ncclGetUniqueId", answer)?;
-        Ok(id.internal.map(|byte| byte as u8))
+        Ok(bytemuck::cast(id.internal)) // c_char has a sign on some processors
     }
 
     /// Begins to join; the communicator can be used when [`progress`](Self::progress) says so.
@@ -110,7 +110,7 @@ impl Calls {
             ..unsafe { std::mem::zeroed() }
         };
         let mut handle = std::ptr::null_mut();
-        let id = Id { internal: id.map(|byte| byte as c_char) };
+        let id = Id { internal: bytemuck::cast(id) };
         // SAFETY: the library copies id and configuration, and writes one handle.
         let answer = unsafe {
             (self.init)(&raw mut handle, size as c_int, id, rank as c_int, &raw mut config)
