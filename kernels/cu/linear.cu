@@ -50,15 +50,7 @@ DEVICE void many_bf16(const LinearParams& p) {
         }
     }
     copy_wait<0>();
-    bool good = true;
-    u32 first = output + (GATED ? warp_column / 2 : warp_column);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        u32 at = row + warp_row + 16 * i + lane_index() / 4;
-        good &= put_row<GATED>(p, at, first, c[i], 0);
-        good &= put_row<GATED>(p, at + 8, first, c[i], 1);
-    }
-    if (!good) *p.broken = p.code;
+    put_tile<GATED>(p, row + warp_row, output + (GATED ? warp_column / 2 : warp_column), c);
 }
 KERNEL(linear_bf16, LinearParams, 128, 2) { many_bf16<false>(p); }
 KERNEL(gate_up_bf16, LinearParams, 128, 2) { many_bf16<true>(p); }
@@ -111,14 +103,7 @@ DEVICE void few_bf16(const LinearParams& p) {
         }
     }
     copy_wait<0>();
-    bool good = true;
-    u32 first = output + warp_index() * 8;
-#pragma unroll
-    for (u32 i = 0; i < FRAGMENTS; i++) {
-        good &= put_row<GATED>(p, 16 * i + lane_index() / 4, first, c[i], 0);
-        good &= put_row<GATED>(p, 16 * i + lane_index() / 4 + 8, first, c[i], 1);
-    }
-    if (!good) *p.broken = p.code;
+    put_tile<GATED>(p, 0, output + warp_index() * 8, c);
 }
 KERNEL(linear_bf16_16, LinearParams, 128, 2) { few_bf16<false, 1, 6>(p); }
 KERNEL(linear_bf16_64, LinearParams, 128, 2) { few_bf16<false, 4, 4>(p); }

@@ -149,6 +149,20 @@ DEVICE bool put_row(const LinearParams& p, u32 row, u32 output, const f32 (&c)[F
     return good;
 }
 
+// What a thread has of a warp's tile, whose first row and output are given; a sum that is not finite
+// is reported.
+template <bool GATED, u32 TALL, u32 WIDE>
+DEVICE void put_tile(const LinearParams& p, u32 row, u32 output, const f32 (&c)[TALL][WIDE][4]) {
+    bool good = true;
+#pragma unroll
+    for (u32 i = 0; i < TALL; i++) {
+        u32 at = row + 16 * i + lane_index() / 4;
+        good &= put_row<GATED>(p, at, output, c[i], 0);
+        good &= put_row<GATED>(p, at + 8, output, c[i], 1);
+    }
+    if (!good) *p.broken = p.code;
+}
+
 // The tile of a block: blocks that run together share rows of the weight, and up to 32 tiles of
 // rows, which stay in the second-level cache.
 struct TilePlace {
