@@ -21,7 +21,10 @@ pub mod cells;
 pub mod compare;
 pub mod conformance;
 pub mod cpu;
-#[allow(dead_code, reason = "its operations land one by one")]
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "cuda-emulator")),
+    allow(dead_code, reason = "nothing is built on which kernels could run")
+)]
 pub mod cuda;
 pub mod heap;
 pub mod int8;

@@ -20,14 +20,15 @@ const STEP_BYTES_MIN: usize = 512;
 const STEP_BYTES_MAX: usize = 2 << 20;
 
 /// Bytes of a device's memory.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryUse {
+pub(crate) struct MemoryUse {
     /// Held by arrays.
-    pub used_bytes: usize,
+    used_bytes: usize,
     /// Held for arrays to come.
-    pub kept_bytes: usize,
+    kept_bytes: usize,
     /// The most that both may be.
-    pub limit_bytes: usize,
+    limit_bytes: usize,
 }
 
 /// A device whose memory is reused.
@@ -86,6 +87,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// What is in use now.
+    #[cfg(test)]
     pub(crate) fn memory_use(&self) -> MemoryUse {
         let books = self.books();
         MemoryUse {

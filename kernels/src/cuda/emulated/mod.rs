@@ -64,6 +64,7 @@ impl Emulated {
     }
 
     /// The bytes that C++ counts in a kernel's parameters; `None` where there is no such kernel.
+    #[cfg_attr(not(test), allow(dead_code, reason = "a launch checks them itself"))]
     pub(crate) fn params_bytes(&self, kernel: &str) -> Option<usize> {
         self.library.params_bytes(&CString::new(kernel).ok()?)
     }
