@@ -68,6 +68,7 @@ impl Worker {
             shape: model.shape().clone(),
             kv: codec::to_core(model.kv()),
             threads: options.threads,
+            pool_tokens: u64::MAX,
             convention: CONVENTION,
         };
         let shared = Arc::new(Shared {

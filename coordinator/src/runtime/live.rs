@@ -99,6 +99,7 @@ impl Live {
             next_token: next_token.filter(|_| wants_next),
             outputs,
             next,
+            shards: None,
             deadline_ms: self.handoff_deadline.as_millis() as u64,
         }
     }

@@ -118,6 +118,7 @@ impl Fake {
             },
             kv: KvDtype::F32,
             threads: 1,
+            pool_tokens: u64::MAX,
             convention: CONVENTION,
         }
     }

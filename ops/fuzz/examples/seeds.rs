@@ -53,6 +53,7 @@ fn assign() -> Command {
         next_token: Some(4),
         outputs: Outputs::Logprobs(2),
         next: Some(NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2) }),
+        shards: None,
         deadline_ms: 1000,
     }))
 }
@@ -91,6 +92,7 @@ fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
     let set = SetHeader {
         key: KEY,
         layer: 0,
+        pool_tokens: u64::MAX,
         convention: CONVENTION,
         kv,
         kv_heads: 1,

@@ -7,6 +7,7 @@
 
 pub mod chunk;
 pub mod error;
+pub mod exchange;
 pub mod ids;
 pub mod limits;
 pub mod model;
@@ -16,6 +17,7 @@ pub mod work;
 
 pub use chunk::{ChunkGrid, ChunkSpan};
 pub use error::Refusal;
+pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
 pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};

@@ -2,7 +2,8 @@
 //! through a channel inside one process and, converted by `aqueduct-proto`, over gRPC.
 
 use crate::{
-    ChunkKey, ChunkSpan, Epoch, KvDtype, MemoryPolicy, ModelShape, RequestId, Sampling, TokenId,
+    ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, RequestId, Sampling,
+    TokenId,
 };
 
 /// Where a worker can be reached by other workers: `http://host:port`, or `local://name` for
@@ -30,6 +31,9 @@ pub struct WorkerInfo {
     pub kv: KvDtype,
     /// Compute threads it may use.
     pub threads: u32,
+    /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
+    /// bounds them.
+    pub pool_tokens: u64,
     /// Version of the merge and hand-off convention that it speaks.
     pub convention: u32,
 }
@@ -76,8 +80,12 @@ pub struct Assignment {
     pub next_token: Option<TokenId>,
     /// What to compute besides.
     pub outputs: Outputs,
-    /// Where the memory goes; `None` for the last chunk, whose worker becomes the home.
+    /// Where the memory goes; `None` for the last chunk, whose worker becomes the home, and
+    /// wherever keys stay in shards.
     pub next: Option<NextHop>,
+    /// Where the keys of the chunks before are, if keys stay in shards: then nothing is handed
+    /// off, and this chunk's keys stay with its worker.
+    pub shards: Option<Box<Directory>>,
     /// How long the chunk may wait for its predecessor's memory.
     pub deadline_ms: u64,
 }
@@ -173,6 +181,38 @@ pub struct ChunkReport {
     pub busy_us: u64,
     /// Time waiting for memory.
     pub wait_us: u64,
+    /// What the exchange with other workers' shards came to.
+    pub traffic: Traffic,
+}
+
+/// Bytes between workers for the shards of one chunk, headers not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Queries, log-sum-exps and decisions that went out.
+    pub sent_bytes: u64,
+    /// States, candidates and keys that came back.
+    pub received_bytes: u64,
+    /// How often, per layer and holder, queries went out.
+    pub asked: u32,
+    /// How often, per layer and holder, keys came instead.
+    pub fetched: u32,
+}
+
+impl Traffic {
+    /// Adds that of another chunk.
+    pub fn add(&mut self, other: Self) {
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.asked += other.asked;
+        self.fetched += other.fetched;
+    }
+}
+
+impl Assignment {
+    /// Whether the chunk ends the prompt; its worker becomes the home.
+    pub fn is_last(&self) -> bool {
+        self.key.chunk_idx + 1 == self.chunk_count
+    }
 }
 
 /// A token and its log probability.

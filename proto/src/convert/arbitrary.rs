@@ -2,11 +2,11 @@
 
 use aqueduct_core::work::{
     Assignment, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, NextHop, Outputs,
-    Peer, RetainedMass, TokenLogprob, WorkerInfo,
+    Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
-    ChunkKey, ChunkSpan, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind, RequestId, Sampling,
-    Scoring, limits,
+    Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
+    RequestId, Sampling, Scoring, WireDtype, limits,
 };
 use proptest::prelude::*;
 
@@ -67,6 +67,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let rest = (policy(), outputs(), 1..=limits::REQUEST_DEADLINE_MS);
     (0..1000u32, 1..64u32, tokens, next_token, prop::option::of(next_hop()), rest, key()).prop_map(
         |(idx, chunk_tokens, tokens, next_token, next, (policy, outputs, deadline_ms), key)| {
+            let shards = (next.is_none() && deadline_ms % 2 == 0).then(|| directory(idx));
             Assignment {
                 key: ChunkKey { chunk_idx: idx, ..key },
                 span: ChunkSpan { idx, start: idx * chunk_tokens, tokens: tokens.len() as u32 },
@@ -76,10 +77,21 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 next_token,
                 outputs,
                 next,
+                shards: shards.map(Box::new),
                 deadline_ms,
             }
         },
     )
+}
+
+/// Where the shards of `chunks` chunks are: on three workers in turn.
+fn directory(chunks: u32) -> Directory {
+    Directory {
+        holders: (0..3).map(|idx| Peer(format!("local://w{idx}"))).collect(),
+        shards: (0..chunks).map(|idx| (idx % 3, Epoch(idx / 7))).collect(),
+        carry: [Carry::Queries, Carry::Keys, Carry::Fewest][chunks as usize % 3],
+        wire: [WireDtype::F32, WireDtype::Bf16, WireDtype::F16][chunks as usize / 3 % 3],
+    }
 }
 
 /// A chunk in the middle of a prompt, with everything set.
@@ -93,6 +105,7 @@ pub(crate) fn example_assignment() -> Assignment {
         next_token: Some(4),
         outputs: Outputs::Logprobs(5),
         next: Some(NextHop { peer: Peer("local://w1".into()), epoch: Epoch(0) }),
+        shards: None,
         deadline_ms: 1000,
     }
 }
@@ -153,6 +166,7 @@ pub(crate) fn info() -> impl Strategy<Value = WorkerInfo> {
             shape,
             kv,
             threads,
+            pool_tokens: if threads % 2 == 0 { u64::MAX } else { u64::from(convention) + 1 },
             convention,
         },
     )
@@ -176,6 +190,7 @@ pub(crate) fn example_info() -> WorkerInfo {
         shape,
         kv: KvDtype::Bf16,
         threads: 2,
+        pool_tokens: u64::MAX,
         convention: 1,
     }
 }
@@ -190,6 +205,12 @@ fn report() -> impl Strategy<Value = ChunkReport> {
             memory_tokens,
             busy_us,
             wait_us,
+            traffic: Traffic {
+                sent_bytes: busy_us,
+                received_bytes: wait_us,
+                asked: memory_tokens,
+                fetched: memory_tokens / 3,
+            },
         },
     )
 }

@@ -1,7 +1,9 @@
 //! Commands of a coordinator.
 
 use aqueduct_core::work::{Assignment, Command, DecodeSpec, NextHop, Outputs};
-use aqueduct_core::{ChunkKey, ChunkSpan, MemoryPolicy, Refusal, RequestId, TokenId, limits};
+use aqueduct_core::{
+    ChunkKey, ChunkSpan, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
+};
 
 use super::{Under, bounded, choice, key, required};
 use crate::v1;
@@ -82,6 +84,7 @@ impl From<Assignment> for v1::Assignment {
             outputs: Some(assignment.outputs.into()),
             next: assignment.next.map(Into::into),
             deadline_ms: assignment.deadline_ms,
+            shards: assignment.shards.map(|shards| (*shards).into()),
         }
     }
 }
@@ -94,10 +97,16 @@ impl TryFrom<v1::Assignment> for Assignment {
         let count_max = limits::PROMPT_TOKENS_MAX;
         Refusal::unless_within("chunk_count", wire.chunk_count, key.chunk_idx + 1, count_max)?;
         let span = span(&key, wire.start, &wire.tokens)?;
-        let last = key.chunk_idx + 1 == wire.chunk_count;
-        if last != wire.next.is_none() {
-            let bound = "present for every chunk but the last";
-            return Err(Refusal::new("next", if last { "present" } else { "absent" }, bound));
+        let ends_here = key.chunk_idx + 1 == wire.chunk_count || wire.shards.is_some();
+        if ends_here != wire.next.is_none() {
+            let seen = if ends_here { "present" } else { "absent" };
+            let bound = "present unless the chunk is the last or keys stay in shards";
+            return Err(Refusal::new("next", seen, bound));
+        }
+        let shards = wire.shards.map(Directory::try_from).transpose().under("shards")?;
+        if let Some(shards) = &shards {
+            let want = key.chunk_idx as usize;
+            Refusal::unless_within("shards.shards", shards.shards.len(), want, want)?;
         }
         let policy = required("policy", wire.policy)?;
         let deadline_max = limits::REQUEST_DEADLINE_MS;
@@ -109,6 +118,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             next_token: wire.next_token.map(|id| token("next_token", id)).transpose()?,
             outputs: wire.outputs.unwrap_or_default().try_into().under("outputs")?,
             next: wire.next.map(NextHop::try_from).transpose().under("next")?,
+            shards: shards.map(Box::new),
             deadline_ms: Refusal::unless_within("deadline_ms", wire.deadline_ms, 1, deadline_max)?,
             tokens: wire.tokens,
         })

@@ -2,6 +2,7 @@
 //! and refuses by the field's path (`assignment.policy.sinks`), core to wire is `From`.
 
 pub mod command;
+pub mod directory;
 pub mod event;
 pub mod frame;
 pub mod generate;

@@ -104,6 +104,7 @@ impl From<WorkerInfo> for v1::WorkerInfo {
             kv: v1::KvDtype::from(info.kv).into(),
             threads: info.threads,
             convention: info.convention,
+            pool_tokens: if info.pool_tokens == u64::MAX { 0 } else { info.pool_tokens },
         }
     }
 }
@@ -119,6 +120,7 @@ impl TryFrom<v1::WorkerInfo> for WorkerInfo {
             kv: kv(wire.kv)?,
             threads: Refusal::unless_within("threads", wire.threads, 1, THREADS_MAX)?,
             convention: wire.convention,
+            pool_tokens: if wire.pool_tokens == 0 { u64::MAX } else { wire.pool_tokens },
         })
     }
 }

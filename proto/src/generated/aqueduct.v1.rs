@@ -165,6 +165,39 @@ impl KvDtype {
         }
     }
 }
+/// Elements of queries and outputs between workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WireDtype {
+    Unspecified = 0,
+    F32 = 1,
+    Bf16 = 2,
+    F16 = 3,
+}
+impl WireDtype {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WIRE_DTYPE_UNSPECIFIED",
+            Self::F32 => "WIRE_DTYPE_F32",
+            Self::Bf16 => "WIRE_DTYPE_BF16",
+            Self::F16 => "WIRE_DTYPE_F16",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WIRE_DTYPE_UNSPECIFIED" => Some(Self::Unspecified),
+            "WIRE_DTYPE_F32" => Some(Self::F32),
+            "WIRE_DTYPE_BF16" => Some(Self::Bf16),
+            "WIRE_DTYPE_F16" => Some(Self::F16),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChatMessage {
     #[prost(string, tag = "1")]
@@ -970,11 +1003,75 @@ pub struct Assignment {
     pub next_token: ::core::option::Option<u32>,
     #[prost(message, optional, tag = "7")]
     pub outputs: ::core::option::Option<Outputs>,
-    /// absent: the last chunk
+    /// absent: the last chunk, or keys stay in shards
     #[prost(message, optional, tag = "8")]
     pub next: ::core::option::Option<NextHop>,
     #[prost(uint64, tag = "9")]
     pub deadline_ms: u64,
+    /// present: keys stay with the workers that computed them
+    #[prost(message, optional, tag = "10")]
+    pub shards: ::core::option::Option<ShardDirectory>,
+}
+/// Where the keys of the chunks before one are.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardDirectory {
+    #[prost(string, repeated, tag = "1")]
+    pub holders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// per chunk, from chunk 0
+    #[prost(uint32, repeated, tag = "2")]
+    pub holder_idx: ::prost::alloc::vec::Vec<u32>,
+    /// per chunk
+    #[prost(uint32, repeated, tag = "3")]
+    pub epoch: ::prost::alloc::vec::Vec<u32>,
+    #[prost(enumeration = "shard_directory::Carry", tag = "4")]
+    pub carry: i32,
+    #[prost(enumeration = "WireDtype", tag = "5")]
+    pub wire: i32,
+}
+/// Nested message and enum types in `ShardDirectory`.
+pub mod shard_directory {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Carry {
+        Unspecified = 0,
+        Queries = 1,
+        Keys = 2,
+        Fewest = 3,
+    }
+    impl Carry {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "CARRY_UNSPECIFIED",
+                Self::Queries => "CARRY_QUERIES",
+                Self::Keys => "CARRY_KEYS",
+                Self::Fewest => "CARRY_FEWEST",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "CARRY_UNSPECIFIED" => Some(Self::Unspecified),
+                "CARRY_QUERIES" => Some(Self::Queries),
+                "CARRY_KEYS" => Some(Self::Keys),
+                "CARRY_FEWEST" => Some(Self::Fewest),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Redirect {
@@ -1054,6 +1151,9 @@ pub struct WorkerInfo {
     pub threads: u32,
     #[prost(uint32, tag = "6")]
     pub convention: u32,
+    /// most tokens in shards; 0: no bound but memory
+    #[prost(uint64, tag = "7")]
+    pub pool_tokens: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LayerProgress {
@@ -1104,6 +1204,22 @@ pub struct ChunkReport {
     pub busy_us: u64,
     #[prost(uint64, tag = "6")]
     pub wait_us: u64,
+    #[prost(message, optional, tag = "7")]
+    pub traffic: ::core::option::Option<Traffic>,
+}
+/// Bytes between workers for the shards of one chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Traffic {
+    #[prost(uint64, tag = "1")]
+    pub sent_bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub received_bytes: u64,
+    /// per layer and holder: queries went out
+    #[prost(uint32, tag = "3")]
+    pub asked: u32,
+    /// per layer and holder: keys came
+    #[prost(uint32, tag = "4")]
+    pub fetched: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChunkFailed {

@@ -80,6 +80,7 @@ impl Job {
             next_token: self.prompt.get(span.positions().end as usize).copied(),
             outputs: self.outputs,
             next: (!grid.is_last(idx)).then_some(next),
+            shards: None,
             deadline_ms: 20_000,
         }
     }
