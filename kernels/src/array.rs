@@ -40,6 +40,17 @@ impl<T: Clone + 'static> Array<T> {
         Self { host: OnceLock::new(), device: Some(elements) }
     }
 
+    /// Elements that lie on a device, and the same on the host.
+    pub(crate) fn on_both(elements: Arc<dyn Resident<T>>, host: Vec<T>) -> Self {
+        Self { host: OnceLock::from(host), device: Some(elements) }
+    }
+
+    /// Leaves a copy on the host, which the caller has made of what lies on the device.
+    pub(crate) fn keep_on_host(&self, host: Vec<T>) {
+        debug_assert_eq!(host.len(), self.len(), "a copy of the same elements");
+        self.host.get_or_init(|| host);
+    }
+
     /// Number of elements; copies nothing.
     pub fn len(&self) -> usize {
         match (self.host.get(), &self.device) {

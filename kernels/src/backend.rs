@@ -18,6 +18,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::array::Array;
+use crate::fabric::{Fabric, FabricError};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
@@ -250,4 +251,13 @@ pub trait Backend: AttentionOps + LayerOps {
 
     /// Whether the backend does `op`; the caller falls back or refuses when it does not.
     fn supports(&self, op: Op) -> bool;
+
+    /// What takes memory sets from its device to others; `None` where sets lie in the host's
+    /// memory anyway.
+    ///
+    /// # Errors
+    /// [`FabricError::Missing`]: sets lie on a device, which has no fabric.
+    fn fabric(self: Arc<Self>) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+        Ok(None)
+    }
 }

@@ -26,6 +26,7 @@ pub mod cpu;
     allow(dead_code, reason = "nothing is built on which kernels could run")
 )]
 pub mod cuda;
+pub mod fabric;
 pub mod heap;
 pub mod int8;
 pub mod mapped;
@@ -44,6 +45,7 @@ pub use backend::{
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};
 pub use cuda::{Cuda, CudaError, CudaOptions};
+pub use fabric::{End, Fabric, FabricError, GroupId, Mark, Pair, SetShape};
 pub use int8::Int8Rows;
 pub use mapped::MappedFile;
 pub use memory::{Keys, MemorySet, Ranking, Selection};

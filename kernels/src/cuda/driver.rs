@@ -151,15 +151,37 @@ impl Driver {
         Ok(Duration::from_secs_f64(f64::from(milliseconds).max(0.0) / 1e3))
     }
 
-    fn copy_out(&self, from: Address, len: usize) -> Result<Slot, Fault> {
+    /// Waits for everything before on `stream`, and copies to the host.
+    fn read_on(&self, stream: &Stream, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.bind("cuMemcpyDtoHAsync")?;
+        let mut parts = to.chunks_mut(SLOT_BYTES).enumerate();
+        let mut flying = VecDeque::new();
+        loop {
+            while flying.len() < 2
+                && let Some((part_idx, part)) = parts.next()
+            {
+                let at = Address(from.0 + (part_idx * SLOT_BYTES) as u64);
+                flying.push_back((self.copy_out(stream, at, part.len())?, part));
+            }
+            let Some((slot, part)) = flying.pop_front() else { return Ok(()) };
+            if let Err(fault) = self.wait(slot.done()) {
+                mem::forget((slot, flying)); // the device may still write there
+                return Err(fault);
+            }
+            // SAFETY: the device has written as many bytes there, and is done with them.
+            part.copy_from_slice(unsafe { slice::from_raw_parts(slot.at(0), part.len()) });
+            locked(&self.parts.inbox).push(slot);
+        }
+    }
+
+    fn copy_out(&self, stream: &Stream, from: Address, len: usize) -> Result<Slot, Fault> {
         let kept = locked(&self.parts.inbox).pop();
         let slot = kept.map_or_else(Slot::new, Ok)?;
         // SAFETY: a slot holds as much as is asked of it, and nobody else has it until the copy
         // is waited for; `from` is the caller's, who vouches for `len` bytes.
-        let copied =
-            unsafe { sys::cuMemcpyDtoHAsync_v2(slot.at(0).cast(), from.0, len, self.stream()) };
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(slot.at(0).cast(), from.0, len, stream.0) };
         copied.result().map_err(fault("cuMemcpyDtoHAsync"))?;
-        slot.used_by(&self.parts.stream)?;
+        slot.used_by(stream)?;
         Ok(slot)
     }
 }
@@ -220,25 +242,7 @@ impl Device for Driver {
     }
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
-        self.bind("cuMemcpyDtoHAsync")?;
-        let mut parts = to.chunks_mut(SLOT_BYTES).enumerate();
-        let mut flying = VecDeque::new();
-        loop {
-            while flying.len() < 2
-                && let Some((part_idx, part)) = parts.next()
-            {
-                let at = Address(from.0 + (part_idx * SLOT_BYTES) as u64);
-                flying.push_back((self.copy_out(at, part.len())?, part));
-            }
-            let Some((slot, part)) = flying.pop_front() else { return Ok(()) };
-            if let Err(fault) = self.wait(slot.done()) {
-                mem::forget((slot, flying)); // the device may still write there
-                return Err(fault);
-            }
-            // SAFETY: the device has written as many bytes there, and is done with them.
-            part.copy_from_slice(unsafe { slice::from_raw_parts(slot.at(0), part.len()) });
-            locked(&self.parts.inbox).push(slot);
-        }
+        self.read_on(&self.parts.stream, from, to)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<(), Fault> {

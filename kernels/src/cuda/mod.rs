@@ -38,6 +38,8 @@ pub mod nccl;
 mod open;
 mod operands;
 mod params;
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+mod placed;
 mod pool;
 mod prepare;
 pub(crate) mod resident;
@@ -55,6 +57,8 @@ use crate::array::Array;
 use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
 };
+#[cfg(feature = "cuda")]
+use crate::fabric::{Fabric, FabricError};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::Rows;
@@ -284,5 +288,10 @@ impl Backend for Cuda {
             }
             Op::Layers => true,
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn fabric(self: Arc<Self>) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+        nccl::NcclFabric::of(self).map(|fabric| Some(Arc::new(fabric) as Arc<dyn Fabric>))
     }
 }

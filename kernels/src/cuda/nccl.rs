@@ -6,82 +6,29 @@
 //! there.
 
 mod calls;
+mod pair;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::calls::{Calls, Handle, Piece, Progress};
-use super::device::Fault;
+pub use self::pair::NcclFabric;
+use super::device::{Address, Fault};
 use super::driver::side::SideStream;
 use super::driver::{Driver, Event, nap};
-use super::resident::OnDevice;
+use super::placed::{Placed, lies_ready};
 use super::{Cuda, Shared};
-use crate::array::Array;
-use crate::backend::BackendError;
-use crate::memory::{Keys, MemorySet, Ranking, Selection};
-use crate::tensor::{KvData, KvDtype, KvHeads};
+use crate::fabric::{FabricError, GroupId, Mark, SetShape};
+use crate::memory::MemorySet;
 
-/// What NCCL could not do.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NcclError {
-    /// The library, or a device with a driver.
-    #[error("no NCCL ({reason})")]
-    Missing {
-        /// What is missing.
-        reason: String,
-    },
-    /// The library's words.
-    #[error("{call}: {what}")]
-    Failed {
-        /// Its function.
-        call: &'static str,
-        /// What it said.
-        what: String,
-    },
-    /// A peer did not come in time.
-    #[error("{what} took longer than {patience:?}")]
-    Deadline {
-        /// What was waited for.
-        what: &'static str,
-        /// How long.
-        patience: Duration,
-    },
-    /// The group was given up before.
-    #[error("the group was given up")]
-    GivenUp,
-    /// The device's words.
-    #[error(transparent)]
-    Device(#[from] BackendError),
-}
+const NCCL: &str = "NCCL";
 
-/// Names a group; made by one of its members, and told to the others by other means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupId(pub [u8; 128]);
-
-impl GroupId {
-    /// A new one.
-    ///
-    /// # Errors
-    /// [`NcclError::Missing`] where there is no library.
-    pub fn new() -> Result<Self, NcclError> {
-        Calls::get()?.unique_id().map(Self)
-    }
-}
-
-/// The shape of a set that is to come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SetShape {
-    /// G.
-    pub kv_heads: usize,
-    /// Keys of each KV head.
-    pub keys: usize,
-    /// D.
-    pub head_dim: usize,
-    /// How keys and values are stored.
-    pub kv: KvDtype,
-    /// [`MemorySet::end`].
-    pub end: u32,
+/// A group that nobody has joined yet.
+///
+/// # Errors
+/// [`FabricError::Missing`] where there is no library.
+pub fn invite() -> Result<GroupId, FabricError> {
+    Calls::get()?.unique_id().map(GroupId)
 }
 
 /// A member of a group of devices.
@@ -111,12 +58,15 @@ impl Group {
         id: &GroupId,
         (rank, size): (usize, usize),
         patience: Duration,
-    ) -> Result<Self, NcclError> {
+    ) -> Result<Self, FabricError> {
         let calls = Calls::get()?;
         let Some((driver, _)) = &cuda.shared.driver else {
-            return Err(NcclError::Missing { reason: "the device has no driver".into() });
+            return Err(FabricError::Missing {
+                fabric: NCCL,
+                reason: "the device has no driver".into(),
+            });
         };
-        let failed = |fault: Fault| NcclError::Device(cuda.shared.fault(fault));
+        let failed = |fault: Fault| FabricError::Device(cuda.shared.fault(fault));
         let stream = SideStream::new(driver).map_err(failed)?;
         let handle = calls.join(id.0, (rank, size))?;
         let group = Self {
@@ -132,7 +82,7 @@ impl Group {
     }
 
     /// Waits until the library has done what it was last asked to begin.
-    fn settle(&self, what: &'static str) -> Result<(), NcclError> {
+    fn settle(&self, what: &'static str) -> Result<(), FabricError> {
         let start = Instant::now();
         loop {
             match self.with(|handle| {
@@ -143,7 +93,7 @@ impl Group {
                 Ok(Progress::UnderWay) if start.elapsed() < self.patience => nap(),
                 Ok(Progress::UnderWay) => {
                     self.abort();
-                    return Err(NcclError::Deadline { what, patience: self.patience });
+                    return Err(FabricError::Deadline { what, patience: self.patience });
                 }
                 Err(error) => {
                     self.abort();
@@ -153,11 +103,35 @@ impl Group {
         }
     }
 
-    fn with<R>(&self, call: impl FnOnce(Handle) -> Result<R, NcclError>) -> Result<R, NcclError> {
+    /// Waits until the device has come to `event`, while the group lives.
+    fn wait(
+        &self,
+        event: &Event,
+        what: &'static str,
+        patience: Duration,
+    ) -> Result<(), FabricError> {
+        let start = Instant::now();
+        while !event.reached().map_err(|fault| self.failed(fault))? {
+            if start.elapsed() > patience {
+                return Err(FabricError::Deadline { what, patience });
+            }
+            self.with(|handle| {
+                // SAFETY: a member's handle was joined and not aborted.
+                unsafe { self.calls.progress(handle) }
+            })?;
+            nap();
+        }
+        Ok(())
+    }
+
+    fn with<R>(
+        &self,
+        call: impl FnOnce(Handle) -> Result<R, FabricError>,
+    ) -> Result<R, FabricError> {
         let member = self.member.lock().unwrap_or_else(PoisonError::into_inner);
         match &*member {
             Some(Member(handle)) => call(*handle),
-            None => Err(NcclError::GivenUp),
+            None => Err(FabricError::GivenUp),
         }
     }
 
@@ -172,35 +146,40 @@ impl Group {
         }
     }
 
-    /// Begins to send sets to ranks, and to receive sets of these shapes from ranks. What the
-    /// members of a group exchange must fit together, in the same order.
+    /// Begins to send sets to ranks, and to receive sets of these shapes from ranks, once the
+    /// device has come to `made`, behind which the sets are there. What the members of a group
+    /// exchange must fit together, in the same order.
     ///
     /// # Errors
     /// What device and library say, a group that was given up; the group is then of no use.
     pub fn exchange(
         &self,
         cuda: &Cuda,
+        made: &Mark,
         sends: &[(usize, &MemorySet)],
         receives: &[(usize, SetShape)],
-    ) -> Result<Flight<'_>, NcclError> {
-        let failed = |fault: Fault| NcclError::Device(self.shared.fault(fault));
+    ) -> Result<Flight<'_>, FabricError> {
         let outgoing = sends.iter().map(|(_, set)| Placed::of(cuda, set));
         let outgoing = outgoing.collect::<Result<Vec<_>, _>>()?;
         let incoming = receives.iter().map(|(_, shape)| Placed::room(&self.shared, shape));
         let incoming = incoming.collect::<Result<Vec<_>, _>>()?;
         let pieces = |sets: &[Placed], peers: &mut dyn Iterator<Item = usize>| -> Vec<Piece> {
-            sets.iter().zip(peers).flat_map(|(set, peer)| set.pieces(peer)).collect()
+            let piece = |peer| move |(at, bytes): (Address, usize)| Piece { at: at.0, bytes, peer };
+            sets.iter().zip(peers).flat_map(|(set, peer)| set.spans().map(piece(peer))).collect()
         };
         let sending = pieces(&outgoing, &mut sends.iter().map(|it| it.0));
         let receiving = pieces(&incoming, &mut receives.iter().map(|it| it.0));
-        self.stream.follow(&self.driver).map_err(failed)?;
+        // Room may still be read by what its last owner enqueued, and copies were enqueued just now.
+        let lie_ready = sends.iter().all(|(_, set)| lies_ready(&self.shared, set));
+        let made = if receives.is_empty() && lie_ready { made } else { &Mark::default() };
+        self.follow(made)?;
         let begun = self.with(|handle| {
             // SAFETY: the arrays are as long as their pieces say, and a flight keeps them until
             // the stream is past them.
             unsafe { self.calls.exchange(handle, self.stream.raw(), &sending, &receiving) }
         });
         let done = begun.and_then(|_| self.settle("an exchange"));
-        let landed = done.and_then(|()| self.stream.mark(&self.driver).map_err(failed));
+        let landed = done.and_then(|()| self.mark());
         let shapes = receives.iter().map(|(_, shape)| *shape).collect();
         match landed {
             Ok(landed) => {
@@ -212,6 +191,24 @@ impl Group {
                 Err(error)
             }
         }
+    }
+
+    /// What comes next on the side stream waits until the device has come to `made`.
+    fn follow(&self, made: &Mark) -> Result<(), FabricError> {
+        match made.at::<Event>() {
+            Some(event) => self.stream.follow(&self.driver, event),
+            None => self.stream.follow_all(&self.driver),
+        }
+        .map_err(|fault| self.failed(fault))
+    }
+
+    /// A point behind everything that the side stream was given so far.
+    fn mark(&self) -> Result<Event, FabricError> {
+        self.stream.mark(&self.driver).map_err(|fault| self.failed(fault))
+    }
+
+    fn failed(&self, fault: Fault) -> FabricError {
+        FabricError::Device(self.shared.fault(fault))
     }
 }
 
@@ -232,31 +229,23 @@ pub struct Flight<'a> {
 }
 
 impl Flight<'_> {
-    /// Waits, and returns what came.
+    /// Waits, and returns what came; its positions, scores and votes are on the host too.
     ///
     /// # Errors
     /// What has not come within `patience` never will: the group is given up.
-    pub fn land(mut self, patience: Duration) -> Result<Vec<MemorySet>, NcclError> {
+    pub fn land(mut self, patience: Duration) -> Result<Vec<MemorySet>, FabricError> {
         self.wait(patience)?;
-        let incoming = std::mem::take(&mut self.incoming);
-        Ok(incoming.into_iter().zip(&self.shapes).map(|(set, shape)| set.into_set(shape)).collect())
+        let Group { stream, driver, .. } = self.group;
+        let incoming = std::mem::take(&mut self.incoming).into_iter().zip(&self.shapes);
+        let read = |from, to: &mut [u8]| stream.read(driver, from, to);
+        let set = |(placed, shape): (Placed, &SetShape)| placed.into_set(shape, &read);
+        incoming.map(set).collect::<Result<_, _>>().map_err(|fault| self.group.failed(fault))
     }
 
-    fn wait(&mut self, patience: Duration) -> Result<(), NcclError> {
-        let start = Instant::now();
-        while let Some(landed) = &self.landed {
-            let fault = |fault| NcclError::Device(self.group.shared.fault(fault));
-            if landed.reached().map_err(fault)? {
-                self.landed = None;
-            } else if start.elapsed() > patience {
-                return Err(NcclError::Deadline { what: "an exchange", patience });
-            } else {
-                self.group.with(|handle| {
-                    // SAFETY: a member's handle was joined and not aborted.
-                    unsafe { self.group.calls.progress(handle) }
-                })?;
-                nap();
-            }
+    fn wait(&mut self, patience: Duration) -> Result<(), FabricError> {
+        if let Some(landed) = &self.landed {
+            self.group.wait(landed, "an exchange", patience)?;
+            self.landed = None;
         }
         Ok(())
     }
@@ -275,119 +264,6 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// A set's arrays on the device, in order of position.
-struct Placed {
-    positions: OnDevice<u32>,
-    score: OnDevice<f32>,
-    votes: OnDevice<f32>,
-    k: Rows,
-    v: Rows,
-}
-
-enum Rows {
-    F32(OnDevice<f32>),
-    Bf16(OnDevice<half::bf16>),
-}
-
-impl Rows {
-    fn room(shared: &Arc<Shared>, len: usize, kv: KvDtype) -> Result<Self, BackendError> {
-        Ok(match kv {
-            KvDtype::F32 => Self::F32(OnDevice::room(shared, len)?),
-            KvDtype::Bf16 => Self::Bf16(OnDevice::room(shared, len)?),
-        })
-    }
-
-    fn of(shared: &Arc<Shared>, heads: &KvHeads) -> Result<Self, BackendError> {
-        Ok(match &heads.data {
-            KvData::F32(data) => Self::F32(shared.place(data)?),
-            KvData::Bf16(data) => Self::Bf16(shared.place(data)?),
-        })
-    }
-
-    /// Address and bytes.
-    fn span(&self) -> (u64, usize) {
-        match self {
-            Self::F32(data) => (data.address(), 4 * data.len()),
-            Self::Bf16(data) => (data.address(), 2 * data.len()),
-        }
-    }
-
-    fn into_heads(self, shape: &SetShape) -> KvHeads {
-        let data = match self {
-            Self::F32(data) => KvData::F32(data.into_array()),
-            Self::Bf16(data) => KvData::Bf16(data.into_array()),
-        };
-        let SetShape { kv_heads, keys, head_dim, .. } = *shape;
-        KvHeads { kv_heads, tokens: keys, head_dim, data }
-    }
-}
-
-impl Placed {
-    fn room(shared: &Arc<Shared>, shape: &SetShape) -> Result<Self, BackendError> {
-        let count = shape.kv_heads * shape.keys;
-        let rows = || Rows::room(shared, count * shape.head_dim, shape.kv);
-        Ok(Self {
-            positions: OnDevice::room(shared, count)?,
-            score: OnDevice::room(shared, count)?,
-            votes: OnDevice::room(shared, count)?,
-            k: rows()?,
-            v: rows()?,
-        })
-    }
-
-    fn of(cuda: &Cuda, set: &MemorySet) -> Result<Self, BackendError> {
-        let in_order = cuda.in_order(set)?;
-        let (shared, keys) = (&cuda.shared, &in_order.keys);
-        Ok(Self {
-            positions: shared.place(&keys.positions)?,
-            score: shared.place(&in_order.score)?,
-            votes: shared.place(&in_order.votes)?,
-            k: Rows::of(shared, &keys.k)?,
-            v: Rows::of(shared, &keys.v)?,
-        })
-    }
-
-    fn pieces(&self, peer: usize) -> Vec<Piece> {
-        let words = |address: u64, count: usize| (address, 4 * count);
-        let spans = [
-            words(self.positions.address(), self.positions.len()),
-            words(self.score.address(), self.score.len()),
-            words(self.votes.address(), self.votes.len()),
-            self.k.span(),
-            self.v.span(),
-        ];
-        let piece = |(at, bytes)| Piece { at, bytes, peer };
-        spans.into_iter().filter(|(_, bytes)| *bytes > 0).map(piece).collect()
-    }
-
-    fn into_set(self, shape: &SetShape) -> MemorySet {
-        let (k, v) = (self.k.into_heads(shape), self.v.into_heads(shape));
-        MemorySet {
-            keys: Keys::new(self.positions.into_array(), k, v),
-            score: self.score.into_array(),
-            votes: self.votes.into_array(),
-            end: shape.end,
-        }
-    }
-}
-
-impl Cuda {
-    /// The set without tables or cells to spare; gathered on the device where it must be.
-    fn in_order(&self, set: &MemorySet) -> Result<MemorySet, BackendError> {
-        let keys = &set.keys;
-        if keys.table.is_none() && keys.k.tokens == keys.len() {
-            return Ok(set.clone());
-        }
-        let nothing = Keys::empty(keys.kv_heads(), keys.k.head_dim, keys.k.dtype());
-        let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
-        let all = Selection { keep_all: true, sinks: 0, local: 0, heavy: 0, ranking };
-        let no_masses = Array::default();
-        let copy =
-            self.select_keys(Arc::new(set.clone()), &nothing, (&no_masses, &no_masses), &all)?;
-        Ok(copy.memory)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,7 +273,7 @@ mod tests {
     /// Whatever the machine has, asking for NCCL never panics, and what is not there is said.
     #[test]
     fn there_is_nccl_or_a_reason() {
-        if let Err(error) = GroupId::new() {
+        if let Err(error) = invite() {
             let text = error.to_string();
             assert!(text.starts_with("no NCCL (") && text.ends_with(')'), "{text}");
         }
@@ -408,23 +284,6 @@ mod tests {
     fn a_device_without_a_driver_joins_no_group() {
         let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
         let joined = Group::join(&cuda, &GroupId([0; 128]), (0, 1), Duration::from_secs(1));
-        assert!(matches!(joined, Err(NcclError::Missing { .. })));
-    }
-
-    #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
-    #[test]
-    fn cells_are_put_in_order_on_the_device() {
-        let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
-        let rows = |data: &[f32]| KvHeads::from_f32(1, data.len(), 1, data, KvDtype::F32);
-        let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0]), rows(&[6.0, 4.0, 5.0, 8.0]));
-        let set = MemorySet {
-            keys: Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]),
-            score: vec![0.5, 1.0, 2.0].into(),
-            votes: vec![1.0; 3].into(),
-            end: 9,
-        };
-        let moved = cuda.in_order(&set).unwrap();
-        assert!(moved.keys.table.is_none() && moved.keys.k.tokens == 3);
-        assert_eq!(moved, set);
+        assert!(matches!(joined, Err(FabricError::Missing { .. })));
     }
 }

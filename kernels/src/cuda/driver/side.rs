@@ -5,7 +5,7 @@ use cudarc::driver::sys;
 use super::Driver;
 use super::handles::{Event, Stream};
 use super::library::fault;
-use crate::cuda::device::Fault;
+use crate::cuda::device::{Address, Fault};
 
 /// A stream beside a device's own.
 pub(crate) struct SideStream(Stream);
@@ -22,14 +22,26 @@ impl SideStream {
     }
 
     /// What comes next waits for all that the device's own stream was given so far.
-    pub(crate) fn follow(&self, driver: &Driver) -> Result<(), Fault> {
+    pub(crate) fn follow_all(&self, driver: &Driver) -> Result<(), Fault> {
         driver.bind("cuStreamWaitEvent")?;
         let event = Event::new(false)?;
         event.record(&driver.parts.stream)?;
+        self.follow(driver, &event)
+    }
+
+    /// What comes next waits until the device has come to `event`.
+    pub(crate) fn follow(&self, driver: &Driver, event: &Event) -> Result<(), Fault> {
+        driver.bind("cuStreamWaitEvent")?;
         // SAFETY: stream and event live, and are of the same context; the driver keeps what it
         // needs of the event when it is destroyed.
         let waits = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
         waits.result().map_err(fault("cuStreamWaitEvent"))
+    }
+
+    /// Copies to the host behind what this stream was given so far, among which nothing may wait
+    /// for a peer.
+    pub(crate) fn read(&self, driver: &Driver, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        driver.read_on(&self.0, from, to)
     }
 
     /// A point behind everything that this stream was given so far.

@@ -4,6 +4,7 @@
 mod compile;
 mod library;
 mod memory;
+mod pair;
 #[cfg(test)]
 mod tests;
 

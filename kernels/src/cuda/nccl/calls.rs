@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys;
 
-use super::NcclError;
+use super::NCCL;
+use crate::fabric::FabricError;
 
 /// 2.18: the first with everything that is called here.
 const VERSION_MIN: c_int = 21_800;
@@ -31,6 +32,8 @@ type Id = sys::ncclUniqueId;
 
 /// Every function that is called.
 pub(super) struct Calls {
+    /// The library's, as 10000 major + 100 minor + patch.
+    pub(super) version: c_int,
     unique_id: unsafe extern "C" fn(*mut Id) -> c_int,
     init: unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut sys::ncclConfig_t) -> c_int,
     async_error: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
@@ -51,10 +54,10 @@ pub(super) enum Progress {
 
 impl Calls {
     /// The library of this machine.
-    pub(super) fn get() -> Result<&'static Self, NcclError> {
+    pub(super) fn get() -> Result<&'static Self, FabricError> {
         static CALLS: OnceLock<Result<Calls, String>> = OnceLock::new();
         let calls = CALLS.get_or_init(Self::load).as_ref();
-        calls.map_err(|reason| NcclError::Missing { reason: reason.clone() })
+        calls.map_err(|reason| FabricError::Missing { fabric: NCCL, reason: reason.clone() })
     }
 
     fn load() -> Result<Self, String> {
@@ -70,6 +73,7 @@ impl Calls {
             return Err(format!("it is version {found}, and {VERSION_MIN} is needed"));
         }
         Ok(Self {
+            version: found,
             unique_id: find("ncclGetUniqueId")?,
             init: find("ncclCommInitRankConfig")?,
             async_error: find("ncclCommGetAsyncError")?,
@@ -82,7 +86,7 @@ impl Calls {
         })
     }
 
-    pub(super) fn unique_id(&self) -> Result<[u8; 128], NcclError> {
+    pub(super) fn unique_id(&self) -> Result<[u8; 128], FabricError> {
         let mut id = Id { internal: [0; 128] };
         // SAFETY: the library writes the 128 bytes of one id.
         let answer = unsafe { (self.unique_id)(&raw mut id) };
@@ -95,7 +99,7 @@ impl Calls {
         &self,
         id: [u8; 128],
         (rank, size): (usize, usize),
-    ) -> Result<Handle, NcclError> {
+    ) -> Result<Handle, FabricError> {
         let mut config = sys::ncclConfig_t {
             size: CONFIG_BYTES,
             magic: CONFIG_MAGIC,
@@ -123,7 +127,7 @@ impl Calls {
     ///
     /// # Safety
     /// `handle` came from [`join`](Self::join) and was not aborted.
-    pub(super) unsafe fn progress(&self, handle: Handle) -> Result<Progress, NcclError> {
+    pub(super) unsafe fn progress(&self, handle: Handle) -> Result<Progress, FabricError> {
         let mut state = SUCCESS;
         // SAFETY: the caller's handle lives; `state` is a place for one integer.
         let answer = unsafe { (self.async_error)(handle, &raw mut state) };
@@ -152,7 +156,7 @@ impl Calls {
         stream: CUstream,
         sends: &[Piece],
         receives: &[Piece],
-    ) -> Result<Progress, NcclError> {
+    ) -> Result<Progress, FabricError> {
         // SAFETY: takes nothing; every start has its end below.
         self.judge("ncclGroupStart", unsafe { (self.group_start)() })?;
         let mut outcome = Ok(Progress::Done);
@@ -173,7 +177,7 @@ impl Calls {
         outcome.and(ended)
     }
 
-    fn judge(&self, call: &'static str, answer: c_int) -> Result<Progress, NcclError> {
+    fn judge(&self, call: &'static str, answer: c_int) -> Result<Progress, FabricError> {
         match answer {
             SUCCESS => Ok(Progress::Done),
             IN_PROGRESS => Ok(Progress::UnderWay),
@@ -181,7 +185,7 @@ impl Calls {
                 // SAFETY: the library returns a string of its own for every integer.
                 let words = unsafe { CStr::from_ptr((self.error_string)(error)) };
                 let what = words.to_string_lossy().into_owned();
-                Err(NcclError::Failed { call, what })
+                Err(FabricError::Failed { call, what })
             }
         }
     }

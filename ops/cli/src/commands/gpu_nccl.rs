@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use aqueduct_kernels::cuda::nccl::{Group, GroupId, NcclError, SetShape};
+use aqueduct_kernels::cuda::nccl::{self, Group};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
-use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet};
+use aqueduct_kernels::{FabricError, Keys, KvDtype, KvHeads, Mark, MemorySet, SetShape};
 
 use super::bench_kernels::noise;
 use crate::args::GpuArg;
@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) async fn run(args: GpuArg) -> anyhow::Result<()> {
     Cuda::devices()?;
     let cuda = Cuda::open(args.index, CudaOptions::default())?;
-    let id = match GroupId::new() {
-        Err(error @ NcclError::Missing { .. }) => {
+    let id = match nccl::invite() {
+        Err(error @ FabricError::Missing { .. }) => {
             return Ok(lines::say(&format!("skipped: {error}\n"))?);
         }
         id => id?,
@@ -30,15 +30,19 @@ pub(crate) async fn run(args: GpuArg) -> anyhow::Result<()> {
     for (keys, kv) in [(1, KvDtype::F32), (77, KvDtype::Bf16), (1024, KvDtype::Bf16)] {
         let (set, shape) = set(keys, kv);
         let started = Instant::now();
-        let came = group.exchange(&cuda, &[(0, &set)], &[(0, shape)])?.land(PATIENCE)?;
+        let came =
+            group.exchange(&cuda, &Mark::default(), &[(0, &set)], &[(0, shape)])?.land(PATIENCE)?;
         let us = started.elapsed().as_secs_f64() * 1e6;
         ensure!(came == [set], "a set of {keys} keys changed on its way");
         lines::say(&format!("{keys:5} keys of {kv:?} came in {us:.0} us\n"))?;
     }
     group.abort();
     let (set, shape) = set(1, KvDtype::F32);
-    let refused = group.exchange(&cuda, &[(0, &set)], &[(0, shape)]).err();
-    ensure!(refused == Some(NcclError::GivenUp), "a group that was given up goes on: {refused:?}");
+    let refused = group.exchange(&cuda, &Mark::default(), &[(0, &set)], &[(0, shape)]).err();
+    ensure!(
+        refused == Some(FabricError::GivenUp),
+        "a group that was given up goes on: {refused:?}"
+    );
     Ok(())
 }
 
