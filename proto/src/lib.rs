@@ -18,3 +18,10 @@ pub const DESCRIPTOR: &[u8] = include_bytes!("generated/descriptor.bin");
 
 /// gRPC metadata of a `HandOff` call: the sender's model fingerprint.
 pub const FINGERPRINT_METADATA: &str = "aqueduct-fingerprint";
+
+/// gRPC metadata of a `HandOff` call: what the sender's device brings to reach other devices. A
+/// receiver whose device brings the same answers with [`GROUP_METADATA`].
+pub const FABRIC_METADATA: &str = "aqueduct-fabric";
+
+/// gRPC metadata of the answer: the group that the receiver joins, 128 bytes.
+pub const GROUP_METADATA: &str = "aqueduct-group-bin";

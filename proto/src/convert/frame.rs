@@ -101,7 +101,7 @@ impl SetHeader {
         if left < limits::FRAME_BYTES_MAX as u64 { left } else { limits::FRAME_BYTES_MAX as u64 }
     }
 
-    fn validate(&self) -> Result<(), Refusal> {
+    pub(super) fn validate(&self) -> Result<(), Refusal> {
         Refusal::unless_within("layer", self.layer, 0, limits::LAYERS_MAX - 1)?;
         Refusal::unless_within("kv_heads", self.kv_heads, 1, limits::HEADS_MAX)?;
         Refusal::unless_within("head_dim", self.head_dim, 1, limits::HEAD_DIM_MAX)?;
@@ -128,7 +128,7 @@ pub fn split(set: &SetHeader, payload: Bytes) -> Result<Vec<HandOffFrame>, Refus
     Ok((0..part_count).map(frame).collect())
 }
 
-fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
+pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
     let FrameHeader { set, part_idx, part_count } = *header;
     let mut frame = HandOffFrame {
         key: Some(set.key.into()),
@@ -178,6 +178,12 @@ fn checksum(frame: &HandOffFrame) -> u32 {
 /// # Errors
 /// The first thing that is wrong.
 pub fn check(frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
+    intact(frame)?;
+    Ok(header(frame).under("frame")?)
+}
+
+/// Checks a frame's convention and checksum.
+pub(super) fn intact(frame: &HandOffFrame) -> Result<(), FrameError> {
     if frame.convention != CONVENTION {
         return Err(FrameError::Convention { seen: frame.convention });
     }
@@ -185,10 +191,11 @@ pub fn check(frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
     if seen != frame.crc32 {
         return Err(FrameError::Checksum { seen, carried: frame.crc32 });
     }
-    Ok(header(frame).under("frame")?)
+    Ok(())
 }
 
-fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
+/// The set that a frame is about.
+pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
     let set = SetHeader {
         key: key(frame.key)?,
         layer: frame.layer,
@@ -200,6 +207,11 @@ fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
         end: frame.end,
     };
     set.validate()?;
+    Ok(set)
+}
+
+fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
+    let set = set_header(frame)?;
     let part_count = set.part_count();
     Refusal::unless_within("part_count", frame.part_count, part_count, part_count)?;
     Refusal::unless_within("part_idx", frame.part_idx, 0, part_count - 1)?;

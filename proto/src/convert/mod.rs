@@ -6,6 +6,7 @@ pub mod directory;
 pub mod event;
 pub mod frame;
 pub mod generate;
+pub mod notice;
 pub mod policy;
 pub mod sampling;
 pub mod shape;

@@ -1317,6 +1317,7 @@ pub struct HandOffFrame {
     pub end: u32,
     #[prost(uint32, tag = "9")]
     pub part_idx: u32,
+    /// 0: the set goes from device to device
     #[prost(uint32, tag = "10")]
     pub part_count: u32,
     /// of header fields and payload
