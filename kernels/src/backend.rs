@@ -240,8 +240,8 @@ pub trait LayerOps: Send + Sync {
     /// is refused.
     fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError>;
 
-    /// RMS norm of every row.
-    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows;
+    /// RMS norm of every row. `weight` is `[width]`; shared, so that a device copies it once.
+    fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows;
 }
 
 /// A compute device.

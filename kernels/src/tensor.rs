@@ -72,6 +72,9 @@ impl Rows {
 
     /// The last row alone; the array must not be empty.
     pub fn last_row(&self) -> Self {
+        if self.rows == 1 {
+            return self.clone(); // wherever it lies
+        }
         Self::from_vec(1, self.cols, self.row(self.rows - 1).to_vec())
     }
 

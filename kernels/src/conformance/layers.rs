@@ -216,7 +216,7 @@ pub fn linear_matches_f64(backend: &dyn Backend) {
 /// x / sqrt(mean of x² + eps) * weight, for tiny and huge rows too.
 pub fn norm_matches_f64(backend: &dyn Backend) {
     for cols in [1, 8, 65, 256] {
-        let weight = Random::new(2).normals(cols);
+        let weight: Arc<[f32]> = Random::new(2).normals(cols).into();
         for size in [1.0, 1e-6, 1e6] {
             let mut x = rows(4, 5, cols);
             x.data_mut().iter_mut().for_each(|x| *x *= size);
@@ -226,7 +226,7 @@ pub fn norm_matches_f64(backend: &dyn Backend) {
             close_to(&name, backend.norm(&x, &weight, 1e-6).data(), &want, SUMS).unwrap();
         }
     }
-    let zero = backend.norm(&Rows::zeros(2, 8), &[1.0; 8], 1e-6);
+    let zero = backend.norm(&Rows::zeros(2, 8), &Arc::from([1.0; 8]), 1e-6);
     identical("norm of zeros", zero.data(), &[0.0; 16]).unwrap();
 }
 

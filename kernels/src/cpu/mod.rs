@@ -177,7 +177,7 @@ impl LayerOps for Cpu {
         self.enter(|place| layer::embed(place, table, tokens))
     }
 
-    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         self.enter(|place| layer::norm(place, x, weight, eps))
     }
 }

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use super::Shared;
 use super::device::{Address, Launch};
 use super::fast::{self, Columns, Fast, Goal, Pass, Weighing};
 use super::few::{self, Few};
 use super::operands::{Output, PlacedKeys, PlacedQueries, PlacedState, Votes};
 use super::params::attention::{MergeStates, PlainAttention, PlainMasses, StateArrays};
 use super::resident::OnDevice;
+use super::{Cuda, Shared};
 use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::memory::Keys;
@@ -42,7 +42,7 @@ pub(super) fn attend(
 
 /// See [`crate::AttentionOps::weigh`].
 pub(super) fn weigh(
-    shared: &Arc<Shared>,
+    cuda: &Cuda,
     queries: Queries<'_>,
     keys: &Keys,
     lse: &[f32],
@@ -53,23 +53,24 @@ pub(super) fn weigh(
     if keys.is_empty() || queries.q.data.is_empty() {
         return Ok(vec![0.0; keys.positions.len()].into());
     }
+    let shared = &cuda.shared;
     let rows = PlacedQueries::new(shared, queries, keys.k.dtype())?;
     let keys = PlacedKeys::new(shared, keys)?;
-    let votes = Votes::new(shared, OnDevice::of(shared, lse)?, row_weights)?;
+    let votes = Votes::new(cuda, OnDevice::of(shared, lse)?, row_weights)?;
     let causal = rows.see_causally(&keys);
     let sides = if causal { (None, Some(keys)) } else { (Some(keys), None) };
-    let block = Block { shared, rows, past: sides.0, own: sides.1 };
+    let block = Block { cuda, shared, rows, past: sides.0, own: sides.1 };
     let [past, own] = block.masses(&votes)?;
     shared.done(if causal { own } else { past })
 }
 
 /// See [`crate::AttentionOps::attend_all`].
 pub(super) fn attend_all(
-    shared: &Arc<Shared>,
+    cuda: &Cuda,
     queries: Queries<'_>,
     scope: Scope<'_>,
 ) -> Result<Attended, BackendError> {
-    let Some(block) = Block::new(shared, queries, &scope)? else {
+    let Some(block) = Block::new(cuda, queries, &scope)? else {
         return Ok(nothing(&queries, &scope));
     };
     if block.is_few() {
@@ -78,7 +79,7 @@ pub(super) fn attend_all(
     let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, None)?,
         None => {
-            let own = block.own.as_ref().map(|own| state_over(shared, &block.rows, own));
+            let own = block.own.as_ref().map(|own| state_over(&cuda.shared, &block.rows, own));
             block.merged(own.transpose()?)?
         }
     };
@@ -87,19 +88,19 @@ pub(super) fn attend_all(
 
 /// See [`crate::AttentionOps::attend_rest`].
 pub(super) fn attend_rest(
-    shared: &Arc<Shared>,
+    cuda: &Cuda,
     queries: Queries<'_>,
     scope: Scope<'_>,
     own: &AttentionState,
 ) -> Result<Attended, BackendError> {
-    let Some(block) = Block::new(shared, queries, &scope)? else {
+    let Some(block) = Block::new(cuda, queries, &scope)? else {
         return Ok(nothing(&queries, &scope));
     };
     shapes::state("attend", &queries, own)?;
     if block.is_few() {
         return block.few(&scope); // own keys are few too: to go over them again costs nothing
     }
-    let own = PlacedState::of(shared, own)?;
+    let own = PlacedState::of(&cuda.shared, own)?;
     let output = match block.fast()? {
         Some(fast) => block.in_one_pass(&fast, Some(&own))?,
         None => block.merged(Some(own))?,
@@ -221,6 +222,7 @@ impl Chosen {
 
 /// A block's rows with the keys that they look at; `None` for no keys.
 struct Block<'a> {
+    cuda: &'a Cuda,
     shared: &'a Arc<Shared>,
     rows: PlacedQueries<'a>,
     past: Option<PlacedKeys>,
@@ -230,11 +232,11 @@ struct Block<'a> {
 impl<'a> Block<'a> {
     /// `None` where there is no row or no key.
     fn new(
-        shared: &'a Arc<Shared>,
+        cuda: &'a Cuda,
         queries: Queries<'a>,
         scope: &Scope<'_>,
     ) -> Result<Option<Self>, BackendError> {
-        let Scope { past, own, row_weights } = *scope;
+        let (shared, Scope { past, own, row_weights }) = (&cuda.shared, *scope);
         check(&queries, own)?;
         check(&queries, past)?;
         shapes::alike("attend", own, past)?;
@@ -248,7 +250,7 @@ impl<'a> Block<'a> {
         };
         let (past, own) = (place(past)?, place(own)?);
         let rows = PlacedQueries::new(shared, queries, scope.own.k.dtype())?;
-        Ok(Some(Self { shared, rows, past, own }))
+        Ok(Some(Self { cuda, shared, rows, past, own }))
     }
 
     fn is_few(&self) -> bool {
@@ -320,7 +322,7 @@ impl<'a> Block<'a> {
     ) -> Result<Attended, BackendError> {
         let Output { data, lse } = output;
         let [past_mass, own_mass] = match scope.row_weights {
-            Some(row_weights) => masses(&Votes::new(self.shared, lse, row_weights)?)?,
+            Some(row_weights) => masses(&Votes::new(self.cuda, lse, row_weights)?)?,
             None => Default::default(),
         };
         let q = self.rows.queries.q;

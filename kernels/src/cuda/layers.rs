@@ -231,24 +231,26 @@ pub(super) fn embed(cuda: &Cuda, table: &Linear, tokens: &[u32]) -> Result<Rows,
 }
 
 /// See [`crate::LayerOps::norm`]. It cannot fail, so what went wrong is told to who reads.
-pub(super) fn norm(cuda: &Cuda, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+pub(super) fn norm(cuda: &Cuda, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
     let (rows, columns) = (x.rows(), x.cols());
-    let data = normed(&cuda.shared, x, weight, eps)
+    let data = normed(cuda, x, weight, eps)
         .unwrap_or_else(|why| Array::on_device(Arc::new(Lost { count: rows * columns, why })));
     Rows::new(rows, columns, data)
 }
 
 fn normed(
-    shared: &Arc<Shared>,
+    cuda: &Cuda,
     x: &Rows,
-    weight: &[f32],
+    weight: &Arc<[f32]>,
     eps: f32,
 ) -> Result<Array<f32>, BackendError> {
+    let shared = &cuda.shared;
     let (rows, columns) = (x.rows(), x.cols());
     if rows * columns == 0 {
         return Ok(Array::default());
     }
-    let (source, weight) = (Elements::F32(shared.place(x.array())?), OnDevice::of(shared, weight)?);
+    let source = Elements::F32(shared.place(x.array())?);
+    let weight = cuda.norms.on_device(shared, weight)?;
     let prepare = Prepare::Norm { weight: &weight, eps };
     let y = OnDevice::room(shared, rows * columns)?;
     Unprepared { source, rows, columns, prepare, broken: None }

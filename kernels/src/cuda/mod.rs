@@ -23,7 +23,7 @@ pub(crate) mod device;
 #[cfg(feature = "cuda")]
 mod driver;
 #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
-pub(crate) mod emulated;
+pub mod emulated;
 mod fast;
 mod few;
 pub(crate) mod gemm;
@@ -186,17 +186,21 @@ pub struct Cuda {
     norms: Kept,
     /// Cosines and sines of the blocks under way.
     angles: Kept,
+    /// What the rows of a block weigh, the same in all its layers.
+    row_weights: Kept,
     voting: selection::Voting,
 }
 
 impl Cuda {
     const NORMS_MAX: usize = 2048;
     const ANGLES_MAX: usize = 16;
+    const ROW_WEIGHTS_MAX: usize = 4;
 
     fn new(shared: Shared) -> Self {
         let (norms, angles) = (Kept::new(Self::NORMS_MAX), Kept::new(Self::ANGLES_MAX));
+        let row_weights = Kept::new(Self::ROW_WEIGHTS_MAX);
         let voting = selection::Voting::default();
-        Self { shared: Arc::new(shared), norms, angles, voting }
+        Self { shared: Arc::new(shared), norms, angles, row_weights, voting }
     }
 }
 
@@ -212,11 +216,11 @@ impl AttentionOps for Cuda {
         lse: &[f32],
         row_weights: &[f32],
     ) -> Result<Array<f32>, BackendError> {
-        attention::weigh(&self.shared, queries, keys, lse, row_weights)
+        attention::weigh(self, queries, keys, lse, row_weights)
     }
 
     fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
-        attention::attend_all(&self.shared, queries, scope)
+        attention::attend_all(self, queries, scope)
     }
 
     fn attend_rest(
@@ -225,7 +229,7 @@ impl AttentionOps for Cuda {
         scope: Scope<'_>,
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
-        attention::attend_rest(&self.shared, queries, scope, own)
+        attention::attend_rest(self, queries, scope, own)
     }
 
     fn select(
@@ -271,7 +275,7 @@ impl LayerOps for Cuda {
         layers::embed(self, table, tokens)
     }
 
-    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         layers::norm(self, x, weight, eps)
     }
 }

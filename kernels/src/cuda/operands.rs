@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::Shared;
 use super::device::{Address, Launch};
 use super::fast::{self, StateAt, Stretch};
 use super::in_order::lay_in_order;
 use super::params::attention::{Convert, KeyArrays, QueryArray, StateArrays};
 use super::resident::{OnDevice, Rounded};
+use super::{Cuda, Shared};
 use crate::array::Array;
 use crate::backend::{BackendError, Queries};
 use crate::memory::Keys;
@@ -341,11 +341,12 @@ pub(super) struct Votes<'a> {
 
 impl<'a> Votes<'a> {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        cuda: &Cuda,
         lse: OnDevice<f32>,
         weights: &'a [f32],
     ) -> Result<Self, BackendError> {
-        Ok(Self { lse, row_weights: OnDevice::of(shared, weights)?, weights })
+        let row_weights = cuda.row_weights.equal_on_device(&cuda.shared, weights)?;
+        Ok(Self { lse, row_weights, weights })
     }
 }
 

@@ -82,7 +82,7 @@ impl LayerOps for Reference {
         embed::embed(table, tokens)
     }
 
-    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         norm::norm(x, weight, eps)
     }
 }

@@ -43,8 +43,19 @@ pub enum Want {
 pub struct Prefilled {
     /// `[0, 1 or tokens, width]` hidden states of the last layer, as wanted.
     pub hidden: Rows,
-    /// Share of attention mass kept, per layer.
-    pub retained: Vec<RetainedMass>,
+    /// `[2]` of each layer, see [`Selected::retained`](aqueduct_kernels::Selected).
+    retained: Vec<Array<f64>>,
+}
+
+impl Prefilled {
+    /// Share of attention mass kept, per layer. Waits for the device, and reads of every layer:
+    /// a decode step has no use for it.
+    ///
+    /// # Errors
+    /// What the device could not do.
+    pub fn retained(&self) -> Result<Vec<RetainedMass>, EngineError> {
+        self.retained.iter().map(retained_mass).collect()
+    }
 }
 
 /// Sends `block` through every layer: the past comes from `port`, the future goes to it.
@@ -75,8 +86,6 @@ pub fn prefill(
         let last = idx + 1 == model.layers();
         x = step.finish(layer, x, &attended, if last { want } else { Want::All })?;
     }
-    // Read last: a device may still be at work on all of it.
-    let retained = retained.iter().map(retained_mass).collect::<Result<_, _>>()?;
     Ok(Prefilled { hidden: x, retained })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::{MemoryPolicy, PolicyKind};
-use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
+use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype};
 
@@ -54,6 +54,28 @@ fn check(capability: u32, weights: WeightDtype, kv: KvDtype) {
     let seen = completion(Arc::new(cuda), weights, kv);
     assert!(seen.iter().any(|&token| token != seen[0]), "{seen:?} would hide much");
     assert_eq!(seen, completion(Arc::new(cpu), weights, kv), "{weights:?} beside {kv:?} keys");
+}
+
+/// A step may enqueue as fast as it can, because it reads nothing before the logits, and what met
+/// a number that is not finite.
+#[test]
+fn a_decode_step_waits_for_its_logits_alone() {
+    let (cuda, watch) = Cuda::emulated_and_watched(90, CudaOptions::default()).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
+    let backend: Arc<dyn Backend> = Arc::new(cuda);
+    let options = LoadOptions { kv: KvDtype::Bf16, weights: WeightDtype::Bf16, backend };
+    let model = Model::load(&path, &options, &mut |_| {}).unwrap();
+    let mut port = LocalPort::empty(&model);
+    prefill(&model, Block { tokens: &PROMPT, start: 0 }, &policy(), &mut port, Want::Memory)
+        .unwrap();
+    let mut sequence = Sequence::new(&model, port.layers().to_vec());
+    drop(port);
+    let mut step = || drop(sequence.step(&model, 7, &policy()).unwrap());
+    step(); // makes memory sets that are its own
+    let calls = watch.calls(step);
+    assert_eq!(calls.reads, 2, "{calls:?}");
+    assert_eq!(calls.launches, 11 * model.layers() as u64 + 4, "{calls:?}");
+    assert_eq!(calls.writes, 3, "{calls:?}: the token and its angles");
 }
 
 #[test]

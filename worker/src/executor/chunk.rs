@@ -74,6 +74,7 @@ impl Executor {
         let block = Block { tokens: &work.tokens, start: work.span.start };
         let mut port = ChunkPort::new(self, work);
         let done = prefill(&model, block, &work.policy, &mut port, want(work))?;
+        let retained = done.retained()?; // a device is at work until this is there
         let Given { home, mut report, aside } = port.given;
         report.busy_us = micros(since.elapsed().saturating_sub(aside));
         self.attend();
@@ -81,7 +82,7 @@ impl Executor {
         if work.next.is_none() {
             self.keep_home(work, home, &done)?;
         }
-        report.retained = done.retained;
+        report.retained = retained;
         Ok(report)
     }
 

@@ -10,7 +10,7 @@ mod tests;
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::library::{LaunchCall, Library};
 use self::memory::Memory;
@@ -31,10 +31,50 @@ impl Cuda {
     ///
     /// A kernel does not compile, or there is no C++ compiler.
     pub fn emulated(capability: u32, options: CudaOptions) -> Result<Self, CudaError> {
+        Self::emulated_and_watched(capability, options).map(|(cuda, _)| cuda)
+    }
+
+    /// The same, and what is asked of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`emulated`](Self::emulated).
+    pub fn emulated_and_watched(
+        capability: u32,
+        options: CudaOptions,
+    ) -> Result<(Self, Watch), CudaError> {
         let broken = |fault: Fault| CudaError::Unusable { index: 0, what: fault.to_string() };
-        let device = Emulated::new(capability).map_err(broken)?;
-        let shared = Shared::new(Box::new(device), options).map_err(broken)?;
-        Ok(Self::new(shared))
+        let device = Arc::new(Emulated::new(capability).map_err(broken)?);
+        let shared = Shared::new(Box::new(device.clone()), options).map_err(broken)?;
+        Ok((Self::new(shared), Watch(device)))
+    }
+}
+
+/// How often an emulated device was asked for what, so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calls {
+    /// Kernels, each enqueued in some microseconds.
+    pub launches: u64,
+    /// Copies to the device.
+    pub writes: u64,
+    /// Copies to the host, each of which waits for all work before it.
+    pub reads: u64,
+}
+
+/// What is asked of an emulated device.
+pub struct Watch(Arc<Emulated>);
+
+impl Watch {
+    /// What was asked for by `work`, and by whoever else used the device meanwhile.
+    pub fn calls(&self, work: impl FnOnce()) -> Calls {
+        let before = self.0.calls();
+        work();
+        let after = self.0.calls();
+        Calls {
+            launches: after.launches - before.launches,
+            writes: after.writes - before.writes,
+            reads: after.reads - before.reads,
+        }
     }
 }
 
@@ -44,6 +84,8 @@ pub(crate) struct Emulated {
     library: &'static Library,
     memory: Mutex<Memory>,
     launches: AtomicU64,
+    writes: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl Emulated {
@@ -61,6 +103,8 @@ impl Emulated {
             library: Library::get()?,
             memory: Mutex::default(),
             launches: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         })
     }
 
@@ -68,6 +112,12 @@ impl Emulated {
     #[cfg_attr(not(test), allow(dead_code, reason = "a launch checks them itself"))]
     pub(crate) fn params_bytes(&self, kernel: &str) -> Option<usize> {
         self.library.params_bytes(&CString::new(kernel).ok()?)
+    }
+
+    fn calls(&self) -> Calls {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (launches, writes) = (count(&self.launches), count(&self.writes));
+        Calls { launches, writes, reads: count(&self.reads) }
     }
 
     /// Whoever holds this has the stream for himself.
@@ -108,10 +158,12 @@ impl Device for Emulated {
     }
 
     fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
         self.memory().write(to, from)
     }
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<(), Fault> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.memory().read(from, to)
     }
 

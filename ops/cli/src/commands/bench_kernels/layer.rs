@@ -210,7 +210,7 @@ fn finish(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
 fn norm(cpu: &Cpu, tokens: usize) -> Case {
     let prepare = move |_: &Cpu| -> Result<Work, BackendError> {
         let x = Rows::from_vec(tokens, WIDTH, noise(tokens * WIDTH));
-        let weight = vec![1.0; WIDTH];
+        let weight = vec![1.0; WIDTH].into();
         Ok(Box::new(move |cpu| timed(|| Ok(cpu.norm(&x, &weight, NORM_EPS)))))
     };
     Case {

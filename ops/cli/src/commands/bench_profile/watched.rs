@@ -148,7 +148,7 @@ impl LayerOps for Watched {
         self.timed(Part::Embed, |cpu| cpu.embed(table, tokens))
     }
 
-    fn norm(&self, x: &Rows, weight: &[f32], eps: f32) -> Rows {
+    fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {
         self.timed(Part::Head, |cpu| cpu.norm(x, weight, eps))
     }
 }
