@@ -334,3 +334,24 @@ struct Masses80 {
     u32 group, tokens, first_row;
     f32 scale;
 };
+
+// measure.cu.
+
+// Random elements, nearly normal, of mean 0 and deviation `size`.
+struct Noise {
+    u16* to; // [count] bf16
+    u64 count, seed;
+    f32 size;
+    u32 unused;
+};
+
+struct alignas(16) Sixteen {
+    u32 words[4];
+};
+
+// Memory that is read from one end to the other, and maybe written.
+struct Roof {
+    const Sixteen* from; // [quads]
+    Sixteen* to;         // [quads], or a word for each warp
+    u64 quads;
+};

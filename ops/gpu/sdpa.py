@@ -33,7 +33,11 @@ def seconds(work, reps=9, calls=20):
 
 def tell(what, backend, took, flop):
     row = {"what": what, "backend": backend, "us": round(took * 1e6, 1)}
-    print(json.dumps(row | {"tflops": round(flop / took / 1e12, 1)}), flush=True)
+    say(row | {"tflops": round(flop / took / 1e12, 1)})
+
+
+def say(row):
+    print(json.dumps(row, separators=(",", ":")), flush=True)
 
 
 def main():
@@ -49,7 +53,7 @@ def main():
                 full = seconds(lambda: sdpa(q, *past, enable_gqa=True))
                 step = seconds(lambda: sdpa(one, *deep, enable_gqa=True))
             except RuntimeError as error:
-                print(json.dumps({"what": str(error).splitlines()[0], "backend": name}), flush=True)
+                say({"what": str(error).splitlines()[0], "backend": name})
                 continue
         tell("own keys, causal", name, causal, own_flop)
         tell("past keys", name, full, past_flop)

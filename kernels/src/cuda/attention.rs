@@ -7,19 +7,18 @@
 
 use std::sync::Arc;
 
-use super::device::{Address, Launch};
+use super::device::Address;
 use super::fast::{self, Columns, Fast, Goal, Pass, Weighing};
 use super::few::{self, Few};
 use super::operands::{Output, PlacedKeys, PlacedQueries, PlacedState, Votes};
-use super::params::attention::{MergeStates, PlainAttention, PlainMasses, StateArrays};
 use super::resident::OnDevice;
-use super::{Cuda, Shared};
+use super::{Cuda, Shared, plain};
 use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::state::AttentionState;
-use crate::tensor::{KvDtype, Rows};
+use crate::tensor::Rows;
 
 /// The widest heads that there is a kernel for.
 pub(super) const HEAD_DIM_MAX: usize = 512;
@@ -108,6 +107,19 @@ pub(super) fn attend_rest(
     block.attended(output, &scope, |votes| block.masses(votes))
 }
 
+/// See [`Cuda::weigh_all`].
+pub(super) fn weigh_all(
+    cuda: &Cuda,
+    queries: Queries<'_>,
+    scope: Scope<'_>,
+    lse: &Array<f32>,
+) -> Result<[Array<f32>; 2], BackendError> {
+    let (block, weights) = (Block::new(cuda, queries, &scope)?, scope.row_weights);
+    let (Some(block), Some(weights)) = (block, weights) else { return Ok(Default::default()) };
+    let votes = Votes::new(cuda, cuda.shared.place(lse)?, weights)?;
+    cuda.shared.done(block.masses(&votes)?)
+}
+
 fn check(queries: &Queries<'_>, keys: &Keys) -> Result<(), BackendError> {
     shapes::attention("attend", queries, keys)?;
     shapes::at_most("attend", "head_dim", queries.q.head_dim, HEAD_DIM_MAX)
@@ -138,47 +150,9 @@ fn state_over(
     let (own, past) = if causal { (Some(keys), None) } else { (None, Some(keys)) };
     match Chosen::new(shared, rows, own, past)? {
         Some(fast) => fast.attend(shared, None, Goal::State(state.at()))?,
-        None => plain_state(shared, rows, keys, &state)?,
+        None => plain::state(shared, rows, keys, &state)?,
     }
     Ok(state)
-}
-
-fn plain_state(
-    shared: &Shared,
-    rows: &PlacedQueries<'_>,
-    keys: &PlacedKeys,
-    state: &PlacedState,
-) -> Result<(), BackendError> {
-    const WARPS: usize = 4;
-    let q = rows.queries.q;
-    let kernels: [_; 4] = match keys.dtype() {
-        KvDtype::F32 => [
-            "plain_attention_f32_64",
-            "plain_attention_f32_128",
-            "plain_attention_f32_256",
-            "plain_attention_f32_512",
-        ],
-        KvDtype::Bf16 => [
-            "plain_attention_bf16_64",
-            "plain_attention_bf16_128",
-            "plain_attention_bf16_256",
-            "plain_attention_bf16_512",
-        ],
-    };
-    let width = q.head_dim.next_power_of_two().max(64);
-    let params = PlainAttention {
-        queries: rows.array(),
-        keys: keys.arrays(),
-        to: state.arrays(),
-        broken: shared.broken_at(),
-    };
-    shared.run(&Launch {
-        kernel: kernels[(width / 64).ilog2() as usize],
-        grid: [q.tokens.div_ceil(WARPS) as u32, q.heads as u32, 1],
-        threads: 32 * WARPS as u32,
-        shared_bytes: WARPS * (q.head_dim + 64) * size_of::<f32>(),
-        params: bytemuck::bytes_of(&params),
-    })
 }
 
 /// A chip's own kernels with the keys as they see them.
@@ -286,31 +260,9 @@ impl<'a> Block<'a> {
 
     /// Past keys merged with the state over own keys.
     fn merged(&self, own: Option<PlacedState>) -> Result<Output, BackendError> {
-        const WARPS: usize = 8;
         let past = self.past.as_ref().map(|past| state_over(self.shared, &self.rows, past));
-        let output = Output::room(self.shared, &self.rows)?;
         let states: Vec<_> = past.transpose()?.into_iter().chain(own).collect();
-        let mut arrays = states.iter().map(PlacedState::arrays);
-        let none = StateArrays::NONE;
-        let q = self.rows.queries.q;
-        let params = MergeStates {
-            a: arrays.next().unwrap_or(none),
-            b: arrays.next().unwrap_or(none),
-            output: output.address(),
-            lse: output.lse.address(),
-            heads: q.heads as u32,
-            tokens: q.tokens as u32,
-            head_dim: q.head_dim as u32,
-            unused: 0,
-        };
-        self.shared.run(&Launch {
-            kernel: output.of_dtype("merge_output_f32", "merge_output_bf16"),
-            grid: [(q.heads * q.tokens).div_ceil(WARPS) as u32, 1, 1],
-            threads: 32 * WARPS as u32,
-            shared_bytes: 0,
-            params: bytemuck::bytes_of(&params),
-        })?;
-        Ok(output)
+        plain::merge(self.shared, &self.rows, &states)
     }
 
     /// With masses, where they are asked for.
@@ -356,39 +308,12 @@ impl<'a> Block<'a> {
         } else {
             for (keys, mass) in [(&self.past, &past_mass), (&self.own, &own_mass)] {
                 if let (Some(keys), Some(mass)) = (keys, mass) {
-                    self.plain_masses(keys, votes, mass)?;
+                    plain::masses(self.shared, &self.rows, (keys, votes), mass)?;
                 }
             }
         }
         let array =
             |mass: Option<OnDevice<f32>>| mass.map_or_else(Array::default, OnDevice::into_array);
         Ok([array(past_mass), array(own_mass)])
-    }
-
-    fn plain_masses(
-        &self,
-        keys: &PlacedKeys,
-        votes: &Votes<'_>,
-        mass: &OnDevice<f32>,
-    ) -> Result<(), BackendError> {
-        const COLUMNS: usize = 128;
-        let params = PlainMasses {
-            queries: self.rows.array(),
-            keys: keys.arrays(),
-            lse: votes.lse.address(),
-            row_weights: votes.row_weights.address(),
-            mass: mass.address(),
-            broken: self.shared.broken_at(),
-        };
-        self.shared.run(&Launch {
-            kernel: match keys.dtype() {
-                KvDtype::F32 => "plain_masses_f32",
-                KvDtype::Bf16 => "plain_masses_bf16",
-            },
-            grid: [keys.len().div_ceil(COLUMNS) as u32, keys.kv_heads() as u32, 1],
-            threads: COLUMNS as u32,
-            shared_bytes: 0,
-            params: bytemuck::bytes_of(&params),
-        })
     }
 }

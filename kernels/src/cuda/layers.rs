@@ -62,6 +62,18 @@ pub(super) fn linear(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, Bac
     shared.done(Rows::new(rows, weight.outputs, y.into_array()))
 }
 
+/// See [`Cuda::product`].
+pub(super) fn product(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+    shapes::linear("linear", x, weight)?;
+    let (shared, rows) = (&cuda.shared, x.rows());
+    let weight = packed("linear", shared, weight)?;
+    let block = Block { shared, rows, broken: Broken::Project };
+    let source = Elements::of_rows(shared, x.array())?;
+    let x = block.prepared(source, Prepare::Nothing, weight)?;
+    let y = block.product(&x, weight).sums()?;
+    shared.done(Rows::new(rows, weight.outputs, y.into_array()))
+}
+
 /// See [`crate::LayerOps::project`].
 pub(super) fn project(
     cuda: &Cuda,

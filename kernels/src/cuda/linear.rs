@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use half::bf16;
+
 use super::device::Launch;
 use super::gemm;
 use super::operands::Elements;
@@ -41,10 +43,29 @@ pub(super) fn pack(
             scales: OnDevice::of(shared, &by_group(scales, outputs))?,
         },
     };
-    let bytes = weight.bytes();
     let on_device = bias.as_ref().map(|bias| OnDevice::of(shared, bias)).transpose()?;
     let packed = Packed { shared: shared.clone(), outputs, inputs, weight, bias: on_device };
-    Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed: Arc::new(packed) })
+    Ok(packed.into_linear(bias))
+}
+
+/// A weight whose elements `make` makes, as many as it is told.
+pub(super) fn bf16_on_device(
+    shared: &Arc<Shared>,
+    (outputs, inputs): (usize, usize),
+    make: impl FnOnce(usize) -> Result<OnDevice<bf16>, BackendError>,
+) -> Result<Linear, BackendError> {
+    let stride = Form::Bf16.stride(inputs);
+    shapes::at_most("pack", "padded inputs", stride, inputs)?;
+    let weight = Factor::Bf16(make(outputs * stride)?);
+    let packed = Packed { shared: shared.clone(), outputs, inputs, weight, bias: None };
+    Ok(packed.into_linear(None))
+}
+
+impl Packed {
+    fn into_linear(self, bias: Option<Vec<f32>>) -> Linear {
+        let (outputs, inputs, bytes) = (self.outputs, self.inputs, self.weight.bytes());
+        Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed: Arc::new(self) }
+    }
 }
 
 /// Rows of `inputs` on the device, with zeros up to the form's stride.

@@ -31,6 +31,7 @@ mod in_order;
 mod kept;
 mod layers;
 mod linear;
+mod measure;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
@@ -40,11 +41,11 @@ mod operands;
 mod params;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 mod placed;
+mod plain;
 mod pool;
 mod prepare;
 pub(crate) mod resident;
 mod selection;
-mod timed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,7 @@ use std::time::Duration;
 use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
+pub use self::measure::Span;
 pub use self::open::CudaError;
 use crate::array::Array;
 use crate::backend::{

@@ -1,8 +1,12 @@
-//! Where there is no CUDA device, everything that needs one says so in one line.
+//! Where there is no CUDA device, everything that needs one says so in one line; and the scripts
+//! for a machine that has one, with a binary that only pretends.
 
 mod binary;
 
-use std::process::Command;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use aqueduct_kernels::cuda::Cuda;
 use binary::{aqueduct, stderr};
@@ -30,4 +34,41 @@ fn without_a_device_nothing_is_checked_or_timed() {
         let binary = aqueduct().get_program().to_owned();
         refused(&command.arg(out.path()).env("AQUEDUCT", binary).output().unwrap());
     }
+}
+
+const PRETENDER: &str = include_str!("pretender.sh");
+
+/// `ops/gpu/NAME`, with its page and everything else in `out`.
+fn script(name: &str, out: &Path) -> Output {
+    let binary = out.join("aqueduct");
+    fs::write(&binary, PRETENDER).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(format!("{}/../gpu/{name}", env!("CARGO_MANIFEST_DIR")));
+    command.arg(out).env("AQUEDUCT", &binary).env("RESULTS", out.join("page.md"));
+    command.env("PATH", "/usr/bin:/bin").output().unwrap()
+}
+
+#[test]
+fn scripts_go_on_behind_what_fails_and_write_one_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let checked = script("check", folder.path());
+    assert_eq!(checked.status.code(), Some(1), "{}", stderr(&checked));
+    let rows = fs::read_to_string(folder.path().join("conformance.jsonl")).unwrap();
+    assert_eq!(rows.lines().count(), 5, "{rows}");
+    assert!(rows.contains("exit 139: error: illegal address"), "{rows}");
+    let timed = script("bench", folder.path());
+    assert_eq!(timed.status.code(), Some(1), "{}", stderr(&timed));
+    let page = fs::read_to_string(folder.path().join("page.md")).unwrap();
+    assert_eq!(page, fs::read_to_string(folder.path().join("results.md")).unwrap());
+    for line in [
+        "| attention | 400.3 | 2.0 | 208.0 | 1.92 | 490.0 | met | 515 | 222 | 206 GFLOP |",
+        "| row 1 | failed | | | | | | | | exit 139 |",
+        "| merge | failed | | | | | | | | device: lost |",
+        "| copy | 10.0 | 0.1 | 9.0 | 1.11 |  |  | 0 | 3000 |  |",
+        "| conformance | FAILED | 2 of 4 checks failed |",
+        "| greedy-h2o | ok | 1 tokens of the CPU and of the device are the same |",
+    ] {
+        assert!(page.lines().any(|it| it.trim_end() == line.trim_end()), "{line}\n{page}");
+    }
+    assert!(page.contains("Pretended H100, commit abc123"), "{page}");
 }

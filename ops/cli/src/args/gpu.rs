@@ -28,7 +28,8 @@ pub(crate) struct GpuArg {
 #[command(after_help = "\
 Runs the conformance suite of all backends, then layers of random shapes and odd sizes: output,
 masses and ranking against f64, equal bits when repeated and over scattered cells. Device memory
-is poisoned before it is used. A check that fails does not stop the others.
+is poisoned before it is used. A check that fails does not stop the others, unless the device is
+lost with it; --from goes on behind it.
 
 Example:
   aqueduct gpu check --seeds 32 --json")]
@@ -44,7 +45,10 @@ pub(crate) struct GpuCheckArgs {
     /// Only checks with this in their name
     #[arg(long, value_name = "WORD")]
     pub(crate) filter: Option<String>,
-    /// Print a JSON line for each check
+    /// Leave out so many of these checks, the first ones
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) from: usize,
+    /// Print a JSON line for each check, and one at the end
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -52,10 +56,13 @@ pub(crate) struct GpuCheckArgs {
 /// Arguments of `aqueduct gpu bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One layer of an 8B-shaped model: chunks of 4096 rows over 1024 remembered keys, 32 query heads on
-8 KV heads of 128, bf16. Times are the device's own, medians over repetitions of work that is
-enqueued without waiting. `of_floor` is the time that the chip would need at least, of the time
-taken; the floor is that of an H100 SXM (see the figures beside each row).
+An 8B-shaped model of random weights that are made on the device: chunks of 4096 rows over 1024
+remembered keys, 32 query heads on 8 KV heads of 128, 32 layers, bf16. Times are the device's own,
+medians over repetitions of work that is enqueued without waiting. The floor is what the chip needs
+at least, `over_floor` the time taken over it. Floors of products are by the datasheet of an H100 or
+H200, those of memory and of the maps by what is measured first: copying, reading, one large
+product. A row that fails does not stop the others unless the device is lost with it; --from goes
+on behind it. The whole model takes 15 GB, and 30 GB are needed with what is beside it.
 
 Example:
   aqueduct gpu bench --json")]
@@ -68,7 +75,10 @@ pub(crate) struct GpuBenchArgs {
     /// Only rows with this in their name
     #[arg(long, value_name = "WORD")]
     pub(crate) filter: Option<String>,
-    /// Print a JSON line for each row
+    /// Leave out so many of these rows, the first ones
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) from: usize,
+    /// Print a JSON line for each row, and one at the end
     #[arg(long)]
     pub(crate) json: bool,
 }

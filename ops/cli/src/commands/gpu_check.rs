@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use aqueduct_core::Refusal;
 use aqueduct_kernels::Backend;
 use aqueduct_kernels::conformance::CHECKS;
@@ -15,6 +15,9 @@ use serde::Serialize;
 use crate::args::GpuCheckArgs;
 use crate::lines;
 use crate::machine;
+
+/// A kernel that has not ended by then never will.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Of output, masses and what rows spend.
 const ERROR_MAX: f64 = 5e-3;
@@ -31,6 +34,7 @@ struct Row<'a> {
     ms: f64,
 }
 
+/// The last line: all checks before it were made.
 #[derive(Debug, Serialize)]
 struct Total<'a> {
     device: &'a str,
@@ -45,10 +49,11 @@ struct Total<'a> {
 /// No device, a filter that names nothing, a check that failed.
 pub(crate) async fn run(args: GpuCheckArgs) -> anyhow::Result<()> {
     let devices = Cuda::devices()?;
-    let options = CudaOptions { checked: true, ..CudaOptions::default() };
+    let options = CudaOptions { checked: true, patience: PATIENCE, ..CudaOptions::default() };
     let cuda = Cuda::open(args.device.index, options)?;
     quieten_panics();
-    let mut report = Report { json: args.json, passed: 0, failed: 0 };
+    let mut report =
+        Report { cuda: &cuda, json: args.json, skipped: args.from, passed: 0, failed: 0 };
     let wanted = |name: &str| args.filter.as_deref().is_none_or(|word| name.contains(word));
     for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name)) {
         report.run(name, || {
@@ -59,7 +64,7 @@ pub(crate) async fn run(args: GpuCheckArgs) -> anyhow::Result<()> {
     if wanted("random::layers") {
         random_layers(&cuda, &args, &mut report)?;
     }
-    if report.passed + report.failed == 0 {
+    if report.passed + report.failed + args.from == 0 {
         let filter = args.filter.unwrap_or_default();
         return Err(Refusal::new("filter", filter, "part of a check's name").into());
     }
@@ -69,7 +74,7 @@ pub(crate) async fn run(args: GpuCheckArgs) -> anyhow::Result<()> {
 fn random_layers(
     cuda: &dyn Backend,
     args: &GpuCheckArgs,
-    report: &mut Report,
+    report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let (mut kept, mut agreed) = (0, 0);
     for seed in 0..args.seeds {
@@ -111,18 +116,25 @@ fn quieten_panics() {
     }));
 }
 
-struct Report {
+struct Report<'a> {
+    cuda: &'a Cuda,
     json: bool,
+    /// Checks that are still to be left out.
+    skipped: usize,
     passed: usize,
     failed: usize,
 }
 
-impl Report {
+impl Report<'_> {
     fn run(
         &mut self,
         check: &str,
         work: impl FnOnce() -> Result<String, String>,
     ) -> anyhow::Result<()> {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return Ok(());
+        }
         let start = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(work));
         let outcome = outcome.unwrap_or_else(|_| Err(LAST_PANIC.with_borrow_mut(std::mem::take)));
@@ -131,15 +143,21 @@ impl Report {
         let said = outcome.unwrap_or_else(|said| said);
         let ms = start.elapsed().as_secs_f64() * 1e3;
         let row = Row { check, passed, said, ms };
-        if self.json {
-            return Ok(lines::print(&row)?);
+        match self.json {
+            true => lines::print(&row)?,
+            false => {
+                let verdict = if passed { "ok" } else { "FAILED" };
+                lines::say(&format!("{verdict:7} {check:52} {ms:>9.1} ms  {}\n", row.said))?;
+            }
         }
-        let verdict = if row.passed { "ok" } else { "FAILED" };
-        Ok(lines::say(&format!("{verdict:7} {:52} {ms:>9.1} ms  {}\n", row.check, row.said))?)
+        match passed {
+            true => Ok(()),
+            false => self.cuda.alive().with_context(|| format!("lost at {check}")),
+        }
     }
 
     fn end(self, device: &str) -> anyhow::Result<()> {
-        let Self { json, passed, failed } = self;
+        let Self { json, passed, failed, .. } = self;
         if json {
             lines::print(&Total { device, passed, failed, commit: machine::COMMIT })?;
         } else {
