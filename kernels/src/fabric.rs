@@ -73,6 +73,15 @@ impl SetShape {
         let (kv_heads, keys) = (k.kv_heads, set.keys.len());
         Self { kv_heads, keys, head_dim: k.head_dim, kv: k.dtype(), end: set.end }
     }
+
+    /// [`MemorySet::bytes`] of such a set, in order of position.
+    pub fn bytes(&self) -> usize {
+        let element = match self.kv {
+            KvDtype::F32 => size_of::<f32>(),
+            KvDtype::Bf16 => size_of::<half::bf16>(),
+        };
+        self.kv_heads * self.keys * (3 * size_of::<u32>() + 2 * self.head_dim * element)
+    }
 }
 
 /// Which end of a pair a device is.

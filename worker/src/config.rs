@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::link::loopback::LoopbackHub;
+use crate::link::nccl::Direct;
 
 /// What a prompt left behind at the worker of its last chunk.
 #[derive(Debug, Clone)]
@@ -38,6 +39,9 @@ pub struct WorkerOptions {
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
     pub shortcut: bool,
+    /// Hand-offs from device to device, where the other worker's device can be reached so; gRPC
+    /// carries the rest, and everything if `None`.
+    pub direct: Option<Direct>,
 }
 
 impl WorkerOptions {
@@ -54,6 +58,7 @@ impl WorkerOptions {
             threads: 1,
             homes: None,
             shortcut: false,
+            direct: None,
         }
     }
 

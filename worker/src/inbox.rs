@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, limits};
 use aqueduct_engine::Model;
-use aqueduct_kernels::{KvDtype, MemorySet};
+use aqueduct_kernels::{KvDtype, MemorySet, SetShape};
 
 use crate::doorbell::Doorbell;
 
@@ -87,16 +87,15 @@ impl Fit {
         }
     }
 
-    fn check(&self, layer: u32, memory: &MemorySet) -> Result<(), Refusal> {
+    fn check(&self, layer: u32, set: &SetShape) -> Result<(), Refusal> {
         let same = |field: &str, seen: usize, want: usize| {
             Refusal::unless_within(field, seen, want, want).map(drop)
         };
         Refusal::unless_within("layer", layer, 0, self.layers - 1)?;
-        same("kv_heads", memory.keys.kv_heads(), self.kv_heads)?;
-        same("head_dim", memory.keys.k.head_dim, self.head_dim)?;
-        if memory.keys.k.dtype() != self.kv || memory.keys.v.dtype() != self.kv {
-            let seen = format!("{:?}", memory.keys.k.dtype());
-            return Err(Refusal::new("kv", seen, format!("{:?}", self.kv)));
+        same("kv_heads", set.kv_heads, self.kv_heads)?;
+        same("head_dim", set.head_dim, self.head_dim)?;
+        if set.kv != self.kv {
+            return Err(Refusal::new("kv", format!("{:?}", set.kv), format!("{:?}", self.kv)));
         }
         Ok(())
     }
@@ -115,7 +114,7 @@ impl Slot {
     }
 
     fn bytes(&self) -> u64 {
-        self.layers.values().map(|memory| cost(memory)).sum()
+        self.layers.values().map(|memory| cost(memory.bytes())).sum()
     }
 }
 
@@ -150,26 +149,28 @@ impl Inbox {
         memory: Arc<MemorySet>,
         sender: Option<&Arc<Doorbell>>,
     ) -> Verdict {
-        if let Err(refusal) = self.fit.check(layer, &memory) {
+        if let Err(refusal) = self.fit.check(layer, &SetShape::of(&memory)) {
             return Verdict::Unfit(refusal);
         }
         let mut state = self.lock();
-        state.expire();
-        if state.is_stale(&key) {
-            return Verdict::Stale;
-        }
-        if state.has_seen(&key, layer) {
-            return Verdict::Taken;
-        }
-        let bytes = cost(&memory);
-        if state.bytes + bytes > self.bytes_max && state.running != Some(key) {
-            state.waiters.extend(sender.cloned());
-            return Verdict::Exhausted;
+        if let Some(verdict) = state.judge(&key, layer, cost(memory.bytes()), self.bytes_max) {
+            let waiter = sender.filter(|_| verdict == Verdict::Exhausted);
+            state.waiters.extend(waiter.cloned());
+            return verdict;
         }
         state.put(key, layer, memory);
         drop(state);
         self.doorbell.ring();
         Verdict::Taken
+    }
+
+    /// What [`deliver`](Self::deliver) would say now of a set of this shape; keeps no room for it.
+    pub fn would_take(&self, key: ChunkKey, layer: u32, set: &SetShape) -> Verdict {
+        if let Err(refusal) = self.fit.check(layer, set) {
+            return Verdict::Unfit(refusal);
+        }
+        let verdict = self.lock().judge(&key, layer, cost(set.bytes()), self.bytes_max);
+        verdict.unwrap_or(Verdict::Taken)
     }
 
     /// The chunk was assigned here; what came for an older epoch of it goes.
@@ -196,7 +197,7 @@ impl Inbox {
         let mut state = self.lock();
         let slot = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch)?;
         let memory = slot.layers.remove(&layer)?;
-        state.release(cost(&memory));
+        state.release(cost(memory.bytes()));
         Some(memory)
     }
 
@@ -237,6 +238,20 @@ impl Inbox {
 }
 
 impl State {
+    /// The verdict on a set that costs `bytes`; `None`: it is to be put where it belongs.
+    fn judge(&mut self, key: &ChunkKey, layer: u32, bytes: u64, bytes_max: u64) -> Option<Verdict> {
+        self.expire();
+        if self.is_stale(key) {
+            Some(Verdict::Stale)
+        } else if self.has_seen(key, layer) {
+            Some(Verdict::Taken)
+        } else if self.bytes + bytes > bytes_max && self.running != Some(*key) {
+            Some(Verdict::Exhausted)
+        } else {
+            None
+        }
+    }
+
     fn is_stale(&self, key: &ChunkKey) -> bool {
         let newer = |slot: &Slot| key.epoch < slot.epoch;
         let forgotten =
@@ -259,7 +274,7 @@ impl State {
     }
 
     fn put(&mut self, key: ChunkKey, layer: u32, memory: Arc<MemorySet>) {
-        self.bytes += cost(&memory);
+        self.bytes += cost(memory.bytes());
         let slot = self.slot(key);
         slot.seen.insert(layer);
         slot.layers.insert(layer, memory);
@@ -299,8 +314,8 @@ fn place(key: &ChunkKey) -> (RequestId, u32) {
     (key.request, key.chunk_idx)
 }
 
-fn cost(memory: &MemorySet) -> u64 {
-    memory.bytes() as u64 + SET_OVERHEAD_BYTES
+fn cost(set_bytes: usize) -> u64 {
+    set_bytes as u64 + SET_OVERHEAD_BYTES
 }
 
 #[cfg(test)]
@@ -309,7 +324,7 @@ mod tests {
     use crate::link::conformance::{fit, key, set};
 
     fn inbox(sets: u64) -> Inbox {
-        let bytes = sets * cost(&set(4, 0));
+        let bytes = sets * cost(set(4, 0).bytes());
         Inbox::new(Arc::default(), "model".into(), fit(), bytes)
     }
 
@@ -335,7 +350,7 @@ mod tests {
         assert_eq!(deliver(0), Verdict::Stale);
         assert_eq!(deliver(2), Verdict::Taken);
         assert_eq!(inbox.take(key(1, 1), 0), None);
-        assert_eq!(inbox.bytes(), cost(&set(4, 1)));
+        assert_eq!(inbox.bytes(), cost(set(4, 1).bytes()));
         inbox.claim(key(1, 3));
         assert_eq!(inbox.bytes(), 0);
         assert_eq!(deliver(2), Verdict::Stale);
@@ -356,7 +371,7 @@ mod tests {
         sender.wait_until(None);
         assert_eq!(deliver(2, 1), Verdict::Taken);
         assert_eq!(deliver(1, 2), Verdict::Taken, "dropped: the chunk has ended");
-        assert_eq!(inbox.bytes(), 2 * cost(&set(4, 1)));
+        assert_eq!(inbox.bytes(), 2 * cost(set(4, 1).bytes()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!   -> executor/                         the device thread; owns every request's state
 //!        chunk.rs                        a chunk through the engine's spine, behind its port
 //!        decode.rs                       completions, a token at a time, between layers
-//!   -> link/{loopback,grpc}.rs           memory sets to the worker of the next chunk
+//!   -> link/{loopback,grpc,nccl}.rs      memory sets to the worker of the next chunk
 //!   <- inbox.rs                          memory sets from the worker of the chunk before
 //! ```
 #![forbid(unsafe_code)]
@@ -14,6 +14,9 @@ pub mod config;
 pub mod doorbell;
 mod executor;
 mod gauge;
+#[cfg(test)]
+#[path = "../tests/cluster/in_process.rs"]
+mod in_process;
 pub mod inbox;
 pub mod link;
 mod service;
@@ -25,5 +28,6 @@ mod worker;
 pub use config::{HomeMemory, WorkerOptions};
 pub use gauge::Stats;
 pub use link::loopback::LoopbackHub;
+pub use link::nccl::Direct;
 pub use service::serve;
 pub use worker::{StartError, Worker};

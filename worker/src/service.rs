@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_core::limits;
 use aqueduct_core::work::{CONVENTION, Command};
+use aqueduct_core::{ChunkKey, limits};
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader};
+use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
@@ -15,12 +16,14 @@ use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::inbox::{Inbox, Verdict};
 use crate::link::codec;
+use crate::link::nccl::Dock;
 use crate::worker::Worker;
 
 /// A peer that is silent for longer is asked whether it lives: a machine that vanished says no
@@ -115,8 +118,13 @@ impl WorkerRpc for Service {
             )));
         }
         let assembler = Assembler::bounded(inbox.bytes_max());
-        let receiver = Receiver { frames: request.into_inner(), inbox, assembler };
-        Ok(self.while_serving(stream::unfold(Some(receiver), Receiver::next_ack)))
+        let (direct, mut answer) = (self.worker.direct(), MetadataMap::new());
+        let dock = Dock::open(inbox.clone(), direct, request.metadata(), &mut answer);
+        let receiver = Receiver { frames: request.into_inner(), inbox, assembler, dock };
+        let acks = stream::unfold(Some(receiver), Receiver::next_ack);
+        let mut response = self.while_serving(acks);
+        *response.metadata_mut() = answer;
+        Ok(response)
     }
 }
 
@@ -154,23 +162,34 @@ struct Receiver {
     frames: Streaming<HandOffFrame>,
     inbox: Arc<Inbox>,
     assembler: Assembler,
+    dock: Dock,
 }
 
 impl Receiver {
     /// The next ack; after an error the stream ends.
     async fn next_ack(this: Option<Self>) -> Option<(Result<HandOffAck, Status>, Option<Self>)> {
         let mut this = this?;
+        if let Some(ack) = this.dock.land().await {
+            return Some((Ok(ack), Some(this)));
+        }
         let frame = this.frames.message().await.ok()??;
-        match this.accept(frame) {
+        match this.accept(frame).await {
             Ok(ack) => Some((Ok(ack), Some(this))),
             Err(status) => Some((Err(status), None)),
         }
     }
 
-    fn accept(&mut self, frame: HandOffFrame) -> Result<HandOffAck, Status> {
-        match self.assembler.accept(frame) {
-            Ok(None) => Ok(ack(Answer::Ok, "")),
-            Ok(Some((header, payload))) => Ok(self.deliver(&header, &payload)),
+    async fn accept(&mut self, frame: HandOffFrame) -> Result<HandOffAck, Status> {
+        let accepted = if Notice::is_in(&frame) {
+            self.dock.expect(&frame).await
+        } else {
+            self.assembler.accept(frame).map(|set| match set {
+                None => ack(Answer::Ok, ""),
+                Some((header, payload)) => self.deliver(&header, &payload),
+            })
+        };
+        match accepted {
+            Ok(ack) => Ok(ack),
             Err(error @ FrameError::Convention { .. }) => {
                 tracing::warn!(%error, want = CONVENTION, "a peer speaks another convention");
                 Err(Status::failed_precondition(error.to_string()))
@@ -187,15 +206,20 @@ impl Receiver {
             Ok(memory) => Arc::new(memory),
             Err(refusal) => return ack(Answer::Corrupt, refusal),
         };
-        match self.inbox.deliver(header.key, header.layer, memory, None) {
-            Verdict::Taken => ack(Answer::Ok, ""),
-            Verdict::Stale => ack(Answer::Stale, header.key),
-            Verdict::Exhausted => ack(Answer::Exhausted, "the inbox is full"),
-            Verdict::Unfit(refusal) => ack(Answer::Corrupt, refusal),
-        }
+        judged(self.inbox.deliver(header.key, header.layer, memory, None), header.key)
     }
 }
 
-fn ack(verdict: Answer, message: impl std::fmt::Display) -> HandOffAck {
+/// The answer to a set of which the inbox says this.
+pub(crate) fn judged(verdict: Verdict, key: ChunkKey) -> HandOffAck {
+    match verdict {
+        Verdict::Taken => ack(Answer::Ok, ""),
+        Verdict::Stale => ack(Answer::Stale, key),
+        Verdict::Exhausted => ack(Answer::Exhausted, "the inbox is full"),
+        Verdict::Unfit(refusal) => ack(Answer::Corrupt, refusal),
+    }
+}
+
+pub(crate) fn ack(verdict: Answer, message: impl std::fmt::Display) -> HandOffAck {
     HandOffAck { verdict: verdict.into(), message: message.to_string() }
 }

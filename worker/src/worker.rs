@@ -14,6 +14,7 @@ use crate::executor::{Executor, Session};
 use crate::gauge::{Gauges, Stats};
 use crate::inbox::{Fit, Inbox};
 use crate::link::codec;
+use crate::link::nccl::Direct;
 
 /// A worker could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +116,11 @@ impl Worker {
             outbox_bytes: gauges.outbox_bytes.read(),
             home_bytes: gauges.home_bytes.read(),
         }
+    }
+
+    /// What takes sets from device to device, where something does.
+    pub(crate) fn direct(&self) -> Option<&Direct> {
+        self.handle.options.direct.as_ref()
     }
 
     pub(crate) fn inbox(&self) -> Arc<Inbox> {

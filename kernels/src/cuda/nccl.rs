@@ -169,7 +169,7 @@ impl Group {
         };
         let sending = pieces(&outgoing, &mut sends.iter().map(|it| it.0));
         let receiving = pieces(&incoming, &mut receives.iter().map(|it| it.0));
-        // Room may still be read by what its last owner enqueued, and copies were enqueued just now.
+        // The last owner's work may not be done with room, and copies were enqueued just now.
         let lie_ready = sends.iter().all(|(_, set)| lies_ready(&self.shared, set));
         let made = if receives.is_empty() && lie_ready { made } else { &Mark::default() };
         self.follow(made)?;

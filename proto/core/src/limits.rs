@@ -75,6 +75,10 @@ pub const LOGITS_EVENT_BYTES: usize = 1 << 20;
 pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
 /// How long a connection to a peer may take.
 pub const CONNECT_DEADLINE_MS: u64 = 10_000;
+/// How long two devices may take to join, and to exchange a memory set, before gRPC carries it.
+pub const EXCHANGE_DEADLINE_MS: u64 = 10_000;
+/// Peers whose devices may be joining a worker's at once.
+pub const JOINS_MAX: usize = 64;
 /// How long a request may take unless the caller says otherwise.
 pub const REQUEST_DEADLINE_MS: u64 = 3_600_000;
 
@@ -91,5 +95,7 @@ const _: () = {
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    // What the devices began may be late twice, and gRPC still has its time.
+    assert!(4 * EXCHANGE_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(HANDOFF_DEADLINE_MS < REQUEST_DEADLINE_MS);
 };

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId};
-use aqueduct_kernels::{Backend, KvDtype, LayerWeights, Linear, MemorySet, Rows};
+use aqueduct_kernels::{
+    Backend, Fabric, FabricError, KvDtype, LayerWeights, Linear, MemorySet, Rows,
+};
 
 use crate::error::EngineError;
 use crate::rope::Rope;
@@ -87,6 +89,14 @@ impl Model {
     /// What computes.
     pub fn backend(&self) -> &dyn Backend {
         self.parts.backend.as_ref()
+    }
+
+    /// What takes memory sets from the device that computes to others.
+    ///
+    /// # Errors
+    /// As [`Backend::fabric`] has it.
+    pub fn fabric(&self) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+        self.parts.backend.clone().fabric()
     }
 
     /// Number of layers.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use aqueduct_core::work::CONVENTION;
 use aqueduct_core::{ChunkKey, Refusal};
 use aqueduct_kernels::tensor::KvData;
-use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet};
+use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet, SetShape};
 use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
 use half::bf16;
@@ -24,13 +24,25 @@ pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
     }
 }
 
+/// The shape of the set that `header` is about.
+pub fn shape(header: &SetHeader) -> SetShape {
+    SetShape {
+        kv_heads: header.kv_heads as usize,
+        keys: header.keys as usize,
+        head_dim: header.head_dim as usize,
+        kv: match header.kv {
+            aqueduct_core::KvDtype::F32 => KvDtype::F32,
+            aqueduct_core::KvDtype::Bf16 => KvDtype::Bf16,
+        },
+        end: header.end,
+    }
+}
+
 /// Positions, scores, votes, keys, values; little endian, no padding.
 pub fn encode(memory: &MemorySet) -> Bytes {
     let keys = memory.keys.in_order();
-    let mut bytes = Vec::with_capacity(memory.bytes());
-    put(&mut bytes, &keys.positions, u32::to_le_bytes);
-    put(&mut bytes, &memory.score, f32::to_le_bytes);
-    put(&mut bytes, &memory.votes, f32::to_le_bytes);
+    let mut bytes = encode_lists(memory);
+    bytes.reserve_exact(keys.k.bytes() + keys.v.bytes());
     for heads in [&keys.k, &keys.v] {
         match &heads.data {
             KvData::F32(data) => put(&mut bytes, data, f32::to_le_bytes),
@@ -38,6 +50,15 @@ pub fn encode(memory: &MemorySet) -> Bytes {
         }
     }
     bytes.into()
+}
+
+/// Positions, scores and votes: the beginning of what [`encode`] makes.
+pub fn encode_lists(memory: &MemorySet) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(3 * size_of::<u32>() * memory.keys.positions.len());
+    put(&mut bytes, &memory.keys.positions, u32::to_le_bytes);
+    put(&mut bytes, &memory.score, f32::to_le_bytes);
+    put(&mut bytes, &memory.votes, f32::to_le_bytes);
+    bytes
 }
 
 /// The set that `bytes` spell under `header`.
@@ -48,23 +69,19 @@ pub fn encode(memory: &MemorySet) -> Bytes {
 pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
     let want = header.payload_bytes();
     Refusal::unless_within("payload", bytes.len() as u64, want, want)?;
-    let count = header.kv_heads as usize * header.keys as usize;
-    let elements = count * header.head_dim as usize;
+    let SetShape { kv_heads, keys, head_dim, kv, end } = shape(header);
+    let (count, elements) = (kv_heads * keys, kv_heads * keys * head_dim);
     let mut reader = Reader { bytes };
     let positions = reader.take(count, u32::from_le_bytes);
     let score = reader.take(count, f32::from_le_bytes);
     let votes = reader.take(count, f32::from_le_bytes);
     let mut heads = || KvHeads {
-        kv_heads: header.kv_heads as usize,
-        tokens: header.keys as usize,
-        head_dim: header.head_dim as usize,
-        data: match header.kv {
-            aqueduct_core::KvDtype::F32 => {
-                KvData::F32(reader.take(elements, f32::from_le_bytes).into())
-            }
-            aqueduct_core::KvDtype::Bf16 => {
-                KvData::Bf16(reader.take(elements, bf16::from_le_bytes).into())
-            }
+        kv_heads,
+        tokens: keys,
+        head_dim,
+        data: match kv {
+            KvDtype::F32 => KvData::F32(reader.take(elements, f32::from_le_bytes).into()),
+            KvDtype::Bf16 => KvData::Bf16(reader.take(elements, bf16::from_le_bytes).into()),
         },
     };
     let (k, v) = (heads(), heads());
@@ -72,13 +89,17 @@ pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
         keys: Keys::new(positions, k, v),
         score: score.into(),
         votes: votes.into(),
-        end: header.end,
+        end,
     };
     validate(&memory)?;
     Ok(memory)
 }
 
-fn validate(memory: &MemorySet) -> Result<(), Refusal> {
+/// Checks what can be wrong with a set of the right shape.
+///
+/// # Errors
+/// Positions that do not ascend below `end`, scores or votes that are not finite or below 0.
+pub fn validate(memory: &MemorySet) -> Result<(), Refusal> {
     for g in 0..memory.keys.kv_heads() {
         let positions = memory.keys.head_positions(g);
         if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {

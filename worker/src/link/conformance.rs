@@ -7,9 +7,17 @@ use std::time::{Duration, Instant};
 use aqueduct_core::{ChunkKey, Epoch, RequestId};
 use aqueduct_kernels::{KvDtype, MemorySet};
 
+use aqueduct_core::work::Peer;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::grpc::GrpcLink;
+use super::nccl::Direct;
 use super::{Link, Outcome, Parcel, Receipt};
 use crate::doorbell::Doorbell;
 use crate::inbox::{Fit, Inbox};
+use crate::tiny_model;
+use crate::{LoopbackHub, Worker, WorkerOptions, serve};
 
 /// The shape of the suite's sets.
 pub(crate) fn fit() -> Fit {
@@ -47,24 +55,26 @@ pub(crate) struct Rig {
     pub(crate) link: Box<dyn Link>,
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) inbox: Arc<Inbox>,
+    /// What serves the other end, where it is in reach of this one by sockets alone.
+    pub(crate) peer: Option<Runtime>,
     /// What lives as long as the rig.
     pub(crate) _keep: Box<dyn std::any::Any>,
 }
 
 impl Rig {
-    fn offer(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> bool {
+    pub(crate) fn offer(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> bool {
         let deadline = Instant::now() + Duration::from_secs(20);
         let parcel = Parcel { key, layer, memory: Arc::downgrade(memory), deadline };
         self.link.send(parcel).is_ok()
     }
 
     /// Sends, waiting for room, and waits for the receipt.
-    fn send(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> Outcome {
+    pub(crate) fn send(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> Outcome {
         self.send_all(&[(key, layer, memory.clone())]).remove(0).outcome
     }
 
     /// Sends all and returns their receipts in the order of sending.
-    fn send_all(&mut self, sets: &[(ChunkKey, u32, Arc<MemorySet>)]) -> Vec<Receipt> {
+    pub(crate) fn send_all(&mut self, sets: &[(ChunkKey, u32, Arc<MemorySet>)]) -> Vec<Receipt> {
         let deadline = Instant::now() + Duration::from_secs(30);
         let mut sent = 0;
         let mut receipts = BTreeMap::new();
@@ -83,6 +93,25 @@ impl Rig {
         let receipt = |(key, layer, _): &(ChunkKey, u32, _)| receipts[&(*key, *layer)].clone();
         sets.iter().map(receipt).collect()
     }
+}
+
+/// A link over gRPC to a worker on a port of its own. Sender and receiver may bring something by
+/// which sets go from device to device.
+pub(crate) fn grpc_rig(inbox_bytes: u64, [sender, receiver]: [Option<Direct>; 2]) -> Rig {
+    let (own, theirs) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let listener = theirs.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let peer = format!("http://{}", listener.local_addr().unwrap());
+    let worker = {
+        let _inside = theirs.enter();
+        let options = WorkerOptions::new(&peer, LoopbackHub::default());
+        let options = WorkerOptions { inbox_bytes, direct: receiver, ..options };
+        Worker::start(tiny_model::tiny(fit().kv), options).unwrap()
+    };
+    let inbox = worker.inbox();
+    theirs.spawn(serve(worker, listener, std::future::pending()));
+    let (doorbell, fingerprint) = (Arc::<Doorbell>::default(), inbox.fingerprint().to_owned());
+    let link = GrpcLink::open(own.handle(), Peer(peer), fingerprint, doorbell.clone(), sender);
+    Rig { link: Box::new(link), doorbell, inbox, peer: Some(theirs), _keep: Box::new(own) }
 }
 
 /// Runs the whole suite; `rig(inbox_bytes)` makes a fresh link to a fresh inbox.
@@ -174,7 +203,7 @@ fn a_full_inbox_delays_and_loses_nothing(rig: impl Fn(u64) -> Rig) {
     reader.join().unwrap();
 }
 
-fn wait_for_receipt(rig: &mut Rig) -> Receipt {
+pub(crate) fn wait_for_receipt(rig: &mut Rig) -> Receipt {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         if let Some(receipt) = rig.link.receipts().pop() {

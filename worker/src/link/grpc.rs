@@ -3,28 +3,26 @@
 //! A set at a time: but for a redirect, the next layer's set does not exist before this one has
 //! arrived. Within a set, a window of frames is under way.
 
+mod call;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
 use aqueduct_core::work::Peer;
-use aqueduct_proto::FINGERPRINT_METADATA;
+use aqueduct_kernels::Mark;
 use aqueduct_proto::convert::frame;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
-use aqueduct_proto::v1::worker_client::WorkerClient;
-use aqueduct_proto::v1::{HandOffAck, HandOffFrame};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::transport::Endpoint;
 
+use super::nccl::{Bond, Departure, Direct};
 use super::{Link, Outcome, Parcel, Receipt, codec};
 use crate::doorbell::Doorbell;
-use crate::service::KEEPALIVE;
+pub(super) use call::Call;
 
 /// A link that nothing was sent over for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -35,30 +33,36 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A way to one worker over gRPC.
 #[derive(Debug)]
 pub struct GrpcLink {
-    parcels: mpsc::Sender<Parcel>,
+    parcels: mpsc::Sender<Posted>,
+    direct: Option<Direct>,
     receipts: mpsc::Receiver<Receipt>,
     courier: JoinHandle<()>,
 }
 
 impl GrpcLink {
-    /// A link to `peer`, served on `runtime`; it connects with the first parcel.
+    /// A link to `peer`, served on `runtime`; it connects with the first parcel. Sets go through
+    /// `direct` where the peer has the like.
     pub fn open(
         runtime: &Handle,
         peer: Peer,
         fingerprint: String,
         doorbell: Arc<Doorbell>,
+        direct: Option<Direct>,
     ) -> Self {
         let (parcels, queue) = mpsc::channel(limits::LINK_PARCELS_MAX);
         // A receipt for each parcel in the queue and for those that the courier holds.
         let (done, receipts) = mpsc::channel(limits::LINK_PARCELS_MAX);
-        let courier = Courier { peer, fingerprint, doorbell, done, stream: None };
-        Self { parcels, receipts, courier: runtime.spawn(courier.run(queue)) }
+        let courier =
+            Courier { peer, fingerprint, doorbell, done, direct: direct.clone(), stream: None };
+        Self { parcels, direct, receipts, courier: runtime.spawn(courier.run(queue)) }
     }
 }
 
 impl Link for GrpcLink {
     fn send(&mut self, parcel: Parcel) -> Result<(), Parcel> {
-        self.parcels.try_send(parcel).map_err(|error| error.into_inner())
+        let made = self.direct.as_ref().map(Direct::mark).unwrap_or_default();
+        let posted = Posted { parcel, made };
+        self.parcels.try_send(posted).map_err(|error| error.into_inner().parcel)
     }
 
     fn receipts(&mut self) -> Vec<Receipt> {
@@ -76,18 +80,33 @@ impl Drop for GrpcLink {
     }
 }
 
+/// A parcel in the queue, and the point in the device's work behind which its set is there.
+struct Posted {
+    parcel: Parcel,
+    made: Mark,
+}
+
 /// The task behind a link.
 struct Courier {
     peer: Peer,
     fingerprint: String,
     doorbell: Arc<Doorbell>,
     done: mpsc::Sender<Receipt>,
+    /// `None` where sets go over gRPC alone, as they do once a pair has failed.
+    direct: Option<Direct>,
     stream: Option<Stream>,
+}
+
+/// What sets go over.
+struct Stream {
+    call: Call,
+    bond: Bond,
 }
 
 /// A parcel with what was tried for it.
 struct Attempts {
     parcel: Parcel,
+    made: Mark,
     tries: u32,
     pause: Duration,
 }
@@ -103,19 +122,19 @@ enum Attempt {
 }
 
 impl Courier {
-    async fn run(mut self, mut queue: mpsc::Receiver<Parcel>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Posted>) {
         let mut waiting = VecDeque::new();
         loop {
             if waiting.is_empty() {
                 match timeout(IDLE, queue.recv()).await {
-                    Ok(Some(parcel)) => waiting.push_back(Attempts::new(parcel)),
+                    Ok(Some(posted)) => waiting.push_back(Attempts::new(posted)),
                     Ok(None) | Err(_) => return,
                 }
             }
             while waiting.len() < limits::LINK_PARCELS_MAX
-                && let Ok(parcel) = queue.try_recv()
+                && let Ok(posted) = queue.try_recv()
             {
-                waiting.push_back(Attempts::new(parcel));
+                waiting.push_back(Attempts::new(posted));
             }
             let Some(mut next) = waiting.pop_front() else { continue };
             if let Some(outcome) = self.attempt(&mut next).await {
@@ -138,7 +157,7 @@ impl Courier {
     /// One try; `None` when another is to be made.
     async fn attempt(&mut self, next: &mut Attempts) -> Option<Outcome> {
         let left = next.parcel.deadline.saturating_duration_since(Instant::now());
-        let tried = match timeout(left, self.try_once(&next.parcel)).await {
+        let tried = match timeout(left, self.try_once(next)).await {
             Ok(tried) => tried,
             Err(_) => {
                 self.stream = None; // frames of the set may be under way
@@ -159,139 +178,85 @@ impl Courier {
         }
     }
 
-    async fn try_once(&mut self, parcel: &Parcel) -> Attempt {
+    async fn try_once(&mut self, Attempts { parcel, made, .. }: &Attempts) -> Attempt {
         let Some(memory) = parcel.memory.upgrade() else {
             return Attempt::Ended(Outcome::Withdrawn);
         };
         let header = codec::header(parcel.key, parcel.layer, &memory);
-        let frames = match frame::split(&header, codec::encode(&memory)) {
-            Ok(frames) => frames,
-            Err(refusal) => return Attempt::Ended(Outcome::Failed(refusal.to_string())),
-        };
-        drop(memory);
-        match self.exchange(&frames).await {
+        let patience = parcel.deadline.saturating_duration_since(Instant::now());
+        let departure = Departure { memory, header, made: made.clone(), patience };
+        match self.exchange(departure).await {
             Ok((Verdict::Ok, _)) => Attempt::Ended(Outcome::Delivered),
             Ok((Verdict::Stale, _)) => Attempt::Ended(Outcome::Stale),
             Ok((Verdict::Exhausted, _)) => Attempt::NoRoom,
             Ok((verdict, message)) => {
                 Attempt::Broken(format!("{}: {message}", verdict.as_str_name()))
             }
-            Err(what) => Attempt::Broken(what),
+            Err(error) => error,
         }
     }
 
-    async fn exchange(&mut self, frames: &[HandOffFrame]) -> Result<(Verdict, String), String> {
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            none => none.insert(Stream::connect(&self.peer, &self.fingerprint).await?),
+    /// Sends a set, from device to device where that goes.
+    async fn exchange(&mut self, departure: Departure) -> Result<(Verdict, String), Attempt> {
+        let (memory, header) = (departure.memory.clone(), departure.header);
+        if let Some(verdict) = self.exchange_directly(departure).await? {
+            return Ok(verdict);
+        }
+        let frames = frame::split(&header, codec::encode(&memory))
+            .map_err(|refusal| Attempt::Ended(Outcome::Failed(refusal.to_string())))?;
+        drop(memory);
+        let stream = self.stream().await?;
+        stream.call.send_set(&frames).await.map_err(Attempt::Broken)
+    }
+
+    /// The receiver's verdict, or `None` where the set has to go over gRPC.
+    async fn exchange_directly(
+        &mut self,
+        departure: Departure,
+    ) -> Result<Option<(Verdict, String)>, Attempt> {
+        let is_empty = departure.header.keys == 0;
+        let joined = self.stream().await?.bond.is_joined().await;
+        let sent = match (joined, &self.direct, &mut self.stream) {
+            (Ok(true), Some(direct), Some(Stream { call, bond })) if !is_empty => {
+                direct.send(bond, call, departure).await.map(Some)
+            }
+            (Ok(_), ..) => Ok(None),
+            (Err(error), ..) => Err(error.to_string()),
         };
-        stream.send_set(frames).await
+        sent.or_else(|what| {
+            tracing::warn!(peer = %self.peer, what,
+                "memory sets go over gRPC from now on: the devices could not exchange them");
+            (self.direct, self.stream) = (None, None);
+            Ok(None)
+        })
+    }
+
+    /// The open stream, or a new one.
+    async fn stream(&mut self) -> Result<&mut Stream, Attempt> {
+        let Self { stream, peer, fingerprint, direct, .. } = self;
+        match stream {
+            Some(stream) => Ok(stream),
+            none => {
+                let opened = Call::open(peer, fingerprint, direct.as_ref()).await;
+                let (call, bond) = opened.map_err(Attempt::Broken)?;
+                Ok(none.insert(Stream { call, bond }))
+            }
+        }
     }
 }
 
 impl Attempts {
-    fn new(parcel: Parcel) -> Self {
-        Self { parcel, tries: 0, pause: PAUSE_MIN }
+    fn new(Posted { parcel, made }: Posted) -> Self {
+        Self { parcel, made, tries: 0, pause: PAUSE_MIN }
     }
-}
-
-/// An open `HandOff` call.
-struct Stream {
-    frames: mpsc::Sender<HandOffFrame>,
-    acks: Streaming<HandOffAck>,
-}
-
-impl Stream {
-    async fn connect(peer: &Peer, fingerprint: &str) -> Result<Self, String> {
-        let patience = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
-        let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
-        let endpoint = Endpoint::from_shared(peer.0.clone())
-            .map_err(|error| error.to_string())?
-            .connect_timeout(patience)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(KEEPALIVE)
-            .initial_stream_window_size(window)
-            .initial_connection_window_size(window);
-        let channel = endpoint.connect().await.map_err(|error| describe(&error))?;
-        let mut client = WorkerClient::new(channel)
-            .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-        let (frames, outgoing) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
-        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-        let fingerprint = fingerprint.parse().map_err(|_| "fingerprint is not ASCII".to_owned())?;
-        request.metadata_mut().insert(FINGERPRINT_METADATA, fingerprint);
-        let call = timeout(patience, client.hand_off(request)).await;
-        let response = call.map_err(|_| "no answer to the call".to_owned())?;
-        Ok(Self { frames, acks: response.map_err(|status| describe(&status))?.into_inner() })
-    }
-
-    /// Sends a set's frames, a window at a time, and returns the first verdict that is not OK,
-    /// or OK when all are taken. Acks come in the order of frames.
-    async fn send_set(&mut self, frames: &[HandOffFrame]) -> Result<(Verdict, String), String> {
-        let (mut sent, mut acked) = (0, 0);
-        let mut worst = None;
-        loop {
-            while worst.is_none()
-                && sent < frames.len()
-                && sent - acked < limits::LINK_WINDOW_FRAMES
-            {
-                let frame = frames[sent].clone();
-                self.frames.send(frame).await.map_err(|_| "the stream ended".to_owned())?;
-                sent += 1;
-            }
-            if acked == sent {
-                return Ok(worst.unwrap_or((Verdict::Ok, String::new())));
-            }
-            let ack = self.acks.message().await.map_err(|status| describe(&status))?;
-            let ack = ack.ok_or("the peer ended the stream")?;
-            acked += 1;
-            if ack.verdict() != Verdict::Ok && worst.is_none() {
-                worst = Some((ack.verdict(), ack.message));
-            }
-        }
-    }
-}
-
-/// An error and its causes in one line; tonic's own text often names only the outermost.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::link::conformance::{Rig, fit, suite};
-    use crate::tiny_model;
-    use crate::{LoopbackHub, Worker, WorkerOptions, serve};
-    use tokio::net::TcpListener;
-    use tokio::runtime::Runtime;
-
-    /// A worker on a port of its own, and a link to it.
-    fn rig(inbox_bytes: u64) -> Rig {
-        let runtime = Runtime::new().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let peer = format!("http://{}", listener.local_addr().unwrap());
-        let worker = {
-            let _inside = runtime.enter();
-            let options = WorkerOptions::new(&peer, LoopbackHub::default());
-            let model = tiny_model::tiny(fit().kv);
-            Worker::start(model, WorkerOptions { inbox_bytes, ..options }).unwrap()
-        };
-        let inbox = worker.inbox();
-        runtime.spawn(serve(worker, listener, std::future::pending()));
-        let (doorbell, fingerprint) = (Arc::<Doorbell>::default(), inbox.fingerprint().to_owned());
-        let link = GrpcLink::open(runtime.handle(), Peer(peer), fingerprint, doorbell.clone());
-        Rig { link: Box::new(link), doorbell, inbox, _keep: Box::new(runtime) }
-    }
+    use crate::link::conformance::{grpc_rig, suite};
 
     #[test]
     fn conforms() {
-        suite(rig);
+        suite(|inbox_bytes| grpc_rig(inbox_bytes, [None, None]));
     }
 }

@@ -115,7 +115,7 @@ mod tests {
             assert!(hub.join(&peer, &inbox).is_err(), "the name is taken");
             let doorbell = Arc::new(Doorbell::default());
             let link = LoopbackLink::new(hub, peer, "model".into(), doorbell.clone());
-            Rig { link: Box::new(link), doorbell, inbox, _keep: Box::new(()) }
+            Rig { link: Box::new(link), doorbell, inbox, peer: None, _keep: Box::new(()) }
         });
     }
 }

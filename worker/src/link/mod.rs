@@ -8,6 +8,7 @@ pub mod codec;
 pub(crate) mod conformance;
 pub mod grpc;
 pub mod loopback;
+pub mod nccl;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -120,8 +121,10 @@ impl Links {
             let (hub, peer) = (options.hub.clone(), peer.clone());
             Box::new(LoopbackLink::new(hub, peer, fingerprint.clone(), doorbell.clone()))
         } else {
-            let (runtime, peer) = (&options.runtime, peer.clone());
-            Box::new(GrpcLink::open(runtime, peer, fingerprint.clone(), doorbell.clone()))
+            let WorkerOptions { runtime, direct, .. } = options;
+            let (peer, fingerprint, doorbell) =
+                (peer.clone(), fingerprint.clone(), doorbell.clone());
+            Box::new(GrpcLink::open(runtime, peer, fingerprint, doorbell, direct.clone()))
         }
     }
 }

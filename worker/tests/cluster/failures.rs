@@ -130,7 +130,7 @@ async fn a_reader_that_pauses_loses_no_token() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_worker_is_replaced_with_the_same_bits() {
-    for carrier in [Carrier::Loopback, Carrier::Grpc] {
+    for carrier in [Carrier::Loopback, Carrier::Grpc, Carrier::Direct] {
         let model = tiny(KvDtype::Bf16);
         let job = Job::new(24, MemoryPolicy::h2o(2, 3, 3));
         let want = run(&mut cluster(&model, 1, Carrier::Loopback).await, &job, 4).await;
@@ -140,7 +140,7 @@ async fn a_lost_worker_is_replaced_with_the_same_bits() {
         let mut answer = Answer::default();
         let lost = Peer(match carrier {
             Carrier::Loopback => NOBODY.into(),
-            Carrier::Grpc => "http://127.0.0.1:9".into(),
+            Carrier::Grpc | Carrier::Direct => "http://127.0.0.1:9".into(),
         });
         members[0].assign(job.assignment(0, 0, (&lost, 0))).await;
         members[2].assign(job.assignment(2, 0, (&lost, 0))).await;

@@ -5,6 +5,7 @@ use aqueduct_core::{ChunkKey, Epoch, MemoryPolicy, RequestId, limits};
 use aqueduct_kernels::KvDtype;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::convert::frame::{self, SetHeader};
+use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use aqueduct_proto::v1::{self, HandOffAck, HandOffFrame, WorkerCommand, worker_event};
@@ -73,7 +74,12 @@ async fn frames_that_cannot_be_used_are_answered_and_dropped() {
 
 /// A frame whose checksum is right, of a set of `keys` keys per KV head.
 fn sound(request: u64, kv_heads: u32, keys: u32) -> HandOffFrame {
-    let set = SetHeader {
+    let set = header(request, kv_heads, keys);
+    frame::split(&set, vec![0; set.payload_bytes() as usize].into()).unwrap().remove(0)
+}
+
+fn header(request: u64, kv_heads: u32, keys: u32) -> SetHeader {
+    SetHeader {
         key: ChunkKey { request: RequestId(request), chunk_idx: 1, epoch: Epoch(0) },
         layer: 0,
         convention: 1,
@@ -82,8 +88,7 @@ fn sound(request: u64, kv_heads: u32, keys: u32) -> HandOffFrame {
         head_dim: 8,
         keys,
         end: keys.max(8),
-    };
-    frame::split(&set, vec![0; set.payload_bytes() as usize].into()).unwrap().remove(0)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,5 +149,18 @@ async fn a_command_that_cannot_be_used_ends_its_session_with_the_field() {
     let refused = events.message().await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(refused.message(), "decode.sampling = absent: must be present");
+    still_works(member).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notice_without_a_pair_is_refused_and_parts_are_still_taken() {
+    let member = member().await;
+    let notice = Notice::new(header(9, 2, 1), &[0; 24]).to_frame().unwrap();
+    let frames = vec![notice.clone(), sound(9, 2, 1), notice];
+    let acks = hand_off(&member, "tiny-F32", frames).await.unwrap();
+    let verdicts: Vec<Verdict> = acks.iter().map(HandOffAck::verdict).collect();
+    assert_eq!(verdicts, [Verdict::Corrupt, Verdict::Ok, Verdict::Corrupt], "{acks:?}");
+    member.send(Command::Cancel { request: RequestId(9) }).await;
+    member.settle_empty().await;
     still_works(member).await;
 }

@@ -1,10 +1,14 @@
 //! The central promise: the same bits from one worker and from many, over any link.
 
-use aqueduct_core::MemoryPolicy;
-use aqueduct_core::work::Outputs;
-use aqueduct_kernels::KvDtype;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::rig::{Answer, Carrier, Job, cluster, run};
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{MemoryPolicy, RequestId};
+use aqueduct_kernels::{KvDtype, MemorySet};
+
+use crate::in_process::{Meeting, Trouble};
+use crate::rig::{Answer, Carrier, Job, cluster, run, with_devices};
 use crate::tiny_model::tiny;
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
@@ -36,6 +40,8 @@ async fn check(job: Job, kv: KvDtype) {
         (1, Carrier::Grpc),
         (2, Carrier::Grpc),
         (4, Carrier::Grpc),
+        (2, Carrier::Direct),
+        (4, Carrier::Direct),
     ] {
         let seen = answer(count, carrier, &job, kv).await;
         assert!(seen == want, "{count} workers over {carrier:?}, n = {n}: {:?}", job.policy);
@@ -77,4 +83,40 @@ async fn logprobs_agree_with_logits() {
         let want = row[token as usize] - lse;
         assert!((f64::from(f32::from_bits(logprob)) - want).abs() < 1e-5);
     }
+}
+
+/// Whatever devices do among themselves, answers stay the same.
+async fn check_devices(troubles: [Trouble; 3], done: impl Fn(&Meeting) -> bool) {
+    let (job, kv) = (Job::new(59, MemoryPolicy::h2o(2, 3, 3)), KvDtype::Bf16);
+    let want = answer(1, Carrier::Loopback, &job, kv).await;
+    let meeting = Arc::<Meeting>::default();
+    let mut members = with_devices(&tiny(kv), &meeting, &troubles).await;
+    let (started, mut rounds_after) = (Instant::now(), 0);
+    for request in 1.. {
+        let job = Job { request: RequestId(request), ..job.clone() };
+        assert!(run(&mut members, &job, 5).await == want, "request {request}, {troubles:?}");
+        rounds_after += u32::from(done(&meeting));
+        if rounds_after == 2 {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "it never came to that: {troubles:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_join_while_requests_run() {
+    check_devices([Trouble::None; 3], |meeting| meeting.moved() > 0).await;
+    let mixed = [Trouble::None, Trouble::NoLibrary, Trouble::None];
+    check_devices(mixed, |meeting| meeting.moved() > 0 && meeting.groups() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_that_fail_are_parted() {
+    let changes: fn(&mut MemorySet) = |set| set.keys.positions[0] += 1;
+    for trouble in [Trouble::NeverMoves, Trouble::Fails, Trouble::Changes(changes)] {
+        let begun_and_parted = |meeting: &Meeting| meeting.begun() > 0 && meeting.given_up() > 1;
+        check_devices([Trouble::None, trouble, Trouble::None], begun_and_parted).await;
+    }
+    let never = [Trouble::None, Trouble::NeverJoins, Trouble::None];
+    check_devices(never, |meeting| meeting.moved() > 0).await;
 }

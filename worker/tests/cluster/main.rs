@@ -4,5 +4,6 @@
 mod failures;
 mod garbage;
 mod identity;
+mod in_process;
 mod rig;
 mod tiny_model;

@@ -9,9 +9,11 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, TokenId};
 use aqueduct_engine::Model;
-use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions, serve};
+use aqueduct_worker::{Direct, LoopbackHub, Stats, Worker, WorkerOptions, serve};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{Receiver, Sender};
+
+use crate::in_process::{Meeting, Trouble};
 
 /// Longest that anything in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) enum Carrier {
     Loopback,
     Grpc,
+    /// From device to device, where the devices have joined in time.
+    Direct,
 }
 
 /// A worker and a session with it.
@@ -103,16 +107,26 @@ impl Job {
 }
 
 impl Member {
-    pub(crate) async fn start(model: Arc<Model>, hub: &LoopbackHub, name: Carrier) -> Self {
-        let worker = match name {
+    pub(crate) async fn start(model: Arc<Model>, hub: &LoopbackHub, carrier: Carrier) -> Self {
+        Self::start_with(model, hub, carrier, None).await
+    }
+
+    async fn start_with(
+        model: Arc<Model>,
+        hub: &LoopbackHub,
+        carrier: Carrier,
+        direct: Option<Direct>,
+    ) -> Self {
+        let worker = match carrier {
             Carrier::Loopback => {
                 let name = format!("local://{:p}-{}", Arc::as_ptr(&model), unique());
                 Worker::start(model, WorkerOptions::new(name, hub.clone())).unwrap()
             }
-            Carrier::Grpc => {
+            Carrier::Grpc | Carrier::Direct => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let name = format!("http://{}", listener.local_addr().unwrap());
-                let worker = Worker::start(model, WorkerOptions::new(name, hub.clone())).unwrap();
+                let options = WorkerOptions { direct, ..WorkerOptions::new(name, hub.clone()) };
+                let worker = Worker::start(model, options).unwrap();
                 tokio::spawn(serve(worker.clone(), listener, std::future::pending()));
                 worker
             }
@@ -181,11 +195,31 @@ impl Member {
 /// `count` workers of one model.
 pub(crate) async fn cluster(model: &Arc<Model>, count: usize, carrier: Carrier) -> Vec<Member> {
     let hub = LoopbackHub::default();
+    let direct = (carrier == Carrier::Direct).then(|| direct(&Arc::default(), Trouble::None));
     let mut members = Vec::new();
     for _ in 0..count {
-        members.push(Member::start(model.clone(), &hub, carrier).await);
+        members.push(Member::start_with(model.clone(), &hub, carrier, direct.clone()).await);
     }
     members
+}
+
+/// A worker for each trouble, whose devices meet at `meeting`.
+pub(crate) async fn with_devices(
+    model: &Arc<Model>,
+    meeting: &Arc<Meeting>,
+    troubles: &[Trouble],
+) -> Vec<Member> {
+    let hub = LoopbackHub::default();
+    let mut members = Vec::new();
+    for &trouble in troubles {
+        let direct = Some(direct(meeting, trouble));
+        members.push(Member::start_with(model.clone(), &hub, Carrier::Direct, direct).await);
+    }
+    members
+}
+
+fn direct(meeting: &Arc<Meeting>, trouble: Trouble) -> Direct {
+    Direct::new(meeting.fabric(trouble)).within(Duration::from_millis(200))
 }
 
 /// Runs `job` over `members`, chunk k on member k mod N, then decodes two completions of

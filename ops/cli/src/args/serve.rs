@@ -1,6 +1,6 @@
 //! Arguments of the commands that stay up.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{ClusterArgs, ModelArgs, PolicyArgs};
 
@@ -81,4 +81,15 @@ pub(crate) struct WorkerArgs {
     /// Compute threads; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
+    /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
+    #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
+          hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]
+    pub(crate) link_nccl: NcclArg,
+}
+
+/// When memory sets go from device to device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NcclArg {
+    Auto,
+    Off,
 }

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use aqueduct_core::Refusal;
-use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
+use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions};
 use serde::Serialize;
 
-use crate::args::WorkerArgs;
+use crate::args::{NcclArg, WorkerArgs};
 use crate::{front, lines, loading};
 
 /// Printed once the worker listens; `eval logits --link grpc` reads it.
@@ -30,6 +30,10 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let loaded = loading::load(&args.model, args.threads).await?;
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
+    options.direct = match args.link_nccl {
+        NcclArg::Auto => Direct::of(&loaded.model),
+        NcclArg::Off => None,
+    };
     let worker = Worker::start(loaded.model, options)?;
     lines::print(&Listening { event: "listening", address, url: &url })?;
     aqueduct_worker::serve(worker, listener, stop).await?;

@@ -1,0 +1,114 @@
+//! A `HandOff` call as its sender sees it: frames go, and each has one answer, in their order.
+
+use std::time::Duration;
+
+use aqueduct_core::limits;
+use aqueduct_core::work::Peer;
+use aqueduct_proto::FINGERPRINT_METADATA;
+use aqueduct_proto::v1::hand_off_ack::Verdict;
+use aqueduct_proto::v1::worker_client::WorkerClient;
+use aqueduct_proto::v1::{HandOffAck, HandOffFrame};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::link::nccl::{Bond, Direct};
+use crate::service::KEEPALIVE;
+
+/// How long a connection may take, and how long the answer to a call.
+const PATIENCE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+
+/// An open call.
+pub(crate) struct Call {
+    frames: mpsc::Sender<HandOffFrame>,
+    answers: Streaming<HandOffAck>,
+}
+
+impl Call {
+    /// Calls `peer`, and says what the devices at both ends are to each other.
+    pub(super) async fn open(
+        peer: &Peer,
+        fingerprint: &str,
+        direct: Option<&Direct>,
+    ) -> Result<(Self, Bond), String> {
+        let mut client = WorkerClient::new(connect(peer).await?)
+            .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+        let (frames, outgoing) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
+        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
+        let fingerprint = fingerprint.parse().map_err(|_| "fingerprint is not ASCII".to_owned())?;
+        request.metadata_mut().insert(FINGERPRINT_METADATA, fingerprint);
+        if let Some(direct) = direct {
+            direct.offer(request.metadata_mut());
+        }
+        let call = timeout(PATIENCE, client.hand_off(request)).await;
+        let response = call.map_err(|_| "no answer to the call".to_owned())?;
+        let response = response.map_err(|status| describe(&status))?;
+        let bond = direct.map_or(Bond::Apart, |direct| direct.answered(response.metadata()));
+        Ok((Self { frames, answers: response.into_inner() }, bond))
+    }
+
+    /// Sends a set's frames, a window at a time, and returns the first verdict that is not OK,
+    /// or OK when all are taken.
+    pub(super) async fn send_set(
+        &mut self,
+        frames: &[HandOffFrame],
+    ) -> Result<(Verdict, String), String> {
+        let (mut sent, mut acked) = (0, 0);
+        let mut worst = None;
+        loop {
+            while worst.is_none()
+                && sent < frames.len()
+                && sent - acked < limits::LINK_WINDOW_FRAMES
+            {
+                self.send(frames[sent].clone()).await?;
+                sent += 1;
+            }
+            if acked == sent {
+                return Ok(worst.unwrap_or((Verdict::Ok, String::new())));
+            }
+            let answer = self.answer().await?;
+            acked += 1;
+            if answer.0 != Verdict::Ok && worst.is_none() {
+                worst = Some(answer);
+            }
+        }
+    }
+
+    /// Sends one frame.
+    pub(crate) async fn send(&self, frame: HandOffFrame) -> Result<(), String> {
+        self.frames.send(frame).await.map_err(|_| "the stream ended".to_owned())
+    }
+
+    /// Waits for the next answer.
+    pub(crate) async fn answer(&mut self) -> Result<(Verdict, String), String> {
+        let ack = self.answers.message().await.map_err(|status| describe(&status))?;
+        let ack = ack.ok_or("the peer ended the stream")?;
+        Ok((ack.verdict(), ack.message))
+    }
+}
+
+async fn connect(peer: &Peer) -> Result<Channel, String> {
+    let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
+    let endpoint = Endpoint::from_shared(peer.0.clone())
+        .map_err(|error| error.to_string())?
+        .connect_timeout(PATIENCE)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window);
+    endpoint.connect().await.map_err(|error| describe(&error))
+}
+
+/// An error and its causes in one line; tonic's own text often names only the outermost.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
