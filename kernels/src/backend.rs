@@ -31,7 +31,7 @@ pub struct Queries<'a> {
     pub q: &'a Heads,
     /// Position of row 0; row i stands at `start + i`.
     pub start: u32,
-    /// Multiplies every dot product; 1 / sqrt(head_dim) for the families served here.
+    /// Multiplies every dot product, above 0; 1 / sqrt(head_dim) for the families served here.
     pub scale: f32,
     /// A row at position p sees keys at positions above p - window only (a model's own
     /// sliding window); `None` sees all.

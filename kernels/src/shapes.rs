@@ -18,6 +18,10 @@ pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) ->
     same(op, "q elements", q.data.len(), q.heads * q.tokens * q.head_dim)?;
     key_arrays(op, keys)?;
     same(op, "keys.head_dim", keys.k.head_dim, q.head_dim)?;
+    let scale = queries.scale;
+    ensure(op, scale > 0.0 && scale.is_finite(), || {
+        format!("scale is {scale}, and must be finite and above 0")
+    })?;
     let (heads, kv_heads) = (q.heads, keys.kv_heads());
     ensure(op, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
         format!("{heads} query heads cannot share {kv_heads} KV heads")

@@ -46,6 +46,9 @@ fn attention_shapes(backend: &dyn Backend) {
     let other_dim = Shape { head_dim: 8, ..shape }.past(10);
     let other_heads = Shape { kv_heads: 3, ..shape }.past(10);
     refused(backend.attend(queries, &other_dim), "attend");
+    for scale in [0.0, -0.5, f32::NAN, f32::INFINITY] {
+        refused(backend.attend(crate::Queries { scale, ..queries }, &past), "attend");
+    }
     refused(backend.attend(queries, &other_heads), "attend");
     let mut torn = past.clone();
     torn.positions.make_mut().pop();

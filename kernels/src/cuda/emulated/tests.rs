@@ -231,6 +231,21 @@ fn what_is_touched_outside_is_reported() {
 }
 
 #[test]
+fn kernels_for_hopper_run_on_no_other_chip() {
+    for (capability, refused) in [(80, true), (90, false), (120, true)] {
+        let device = Emulated::new(capability).unwrap_or_else(|fault| panic!("{fault}"));
+        for kernel in ["attention90_128", "masses90_64"] {
+            let (params, shared_bytes) = (vec![0; device.params_bytes(kernel).unwrap()], 0);
+            let launch =
+                Launch { kernel, grid: [0, 1, 1], threads: 384, shared_bytes, params: &params };
+            let fault = device.launch(&launch).err().map(|fault| fault.to_string());
+            let said = fault.as_ref().is_some_and(|it| it.contains("capability 9.0 alone"));
+            assert_eq!(said, refused, "{kernel} on {capability}: {fault:?}");
+        }
+    }
+}
+
+#[test]
 fn launches_that_do_not_fit_are_refused() {
     let check = |case: Case, with| case.fails(&[0; 32], with);
     check(Case::new("selftest_nothing", 32), "there is no such kernel");
