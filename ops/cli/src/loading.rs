@@ -77,7 +77,8 @@ fn check(threads: usize) -> Result<usize, Refusal> {
 }
 
 fn load_on_cuda(args: &ModelArgs, index: usize) -> anyhow::Result<Loaded> {
-    let cuda = Cuda::open(index, CudaOptions::default())?;
+    let memory_bytes = args.device.device_memory_mib.map(|mib| (mib as usize) << 20);
+    let cuda = Cuda::open(index, CudaOptions { memory_bytes, ..CudaOptions::default() })?;
     let model = load_with(args, Arc::new(cuda))?;
     Ok(Loaded { model, device: DeviceChoice::Cuda(index).to_string(), threads: 1 })
 }

@@ -39,6 +39,9 @@ fn a_device_that_is_not_there_is_refused() {
     let mut wrong = aqueduct();
     wrong.args(["worker", "--device", "gpu", "--model"]);
     check(&wrong.arg(model()).output().unwrap(), "must be auto, cpu, cuda or cuda:N");
+    let mut none = aqueduct();
+    none.args(["worker", "--device-memory-mib", "0", "--model"]);
+    check(&none.arg(model()).output().unwrap(), "'0' for '--device-memory-mib <MIB>'");
 }
 
 #[test]

@@ -15,6 +15,11 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "DEVICE", env = "AQUEDUCT_DEVICE", hide_env_values = true,
           default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
+    /// Most MiB of a CUDA device's memory to hold, for weights, memory sets and what is computed;
+    /// nine tenths of what is free at the start unless this says otherwise
+    #[arg(long, value_name = "MIB", env = "AQUEDUCT_DEVICE_MEMORY_MIB", hide_env_values = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) device_memory_mib: Option<u32>,
     #[command(flatten)]
     pub(crate) isa: IsaArg,
 }
