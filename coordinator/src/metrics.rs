@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use aqueduct_core::Exchange;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -31,6 +32,11 @@ struct OutcomeLabel {
     outcome: Outcome,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ExchangeLabel {
+    exchange: &'static str,
+}
+
 /// Everything that a coordinator counts.
 pub struct Metrics {
     registry: Registry,
@@ -43,7 +49,9 @@ pub struct Metrics {
     generation_tokens: Counter,
     clamps: Counter,
     chunk_retries: Counter,
+    exchange_bytes: Counter,
     requests: Family<OutcomeLabel, Counter>,
+    exchanges: Family<ExchangeLabel, Counter>,
     running: Gauge,
     waiting: Gauge,
     workers_up: Gauge,
@@ -72,7 +80,9 @@ impl Metrics {
             generation_tokens: Counter::default(),
             clamps: Counter::default(),
             chunk_retries: Counter::default(),
+            exchange_bytes: Counter::default(),
             requests: Family::default(),
+            exchanges: Family::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             workers_up: Gauge::default(),
@@ -104,6 +114,7 @@ impl Metrics {
             ("generation_tokens", "Tokens generated", &self.generation_tokens),
             ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
+            ("exchange_bytes", "Bytes between workers for keys that stay", &self.exchange_bytes),
         ];
         for (name, help, counter) in counters {
             self.registry.register(name, help, counter.clone());
@@ -119,6 +130,8 @@ impl Metrics {
         let help = "Share of attention mass that the memory kept, one sample a request";
         self.registry.register("retained_mass", help, self.retained_mass.clone());
         self.registry.register("requests", "Requests by how they ended", self.requests.clone());
+        let help = "Prompts in memory by how their past reached them";
+        self.registry.register("exchanges", help, self.exchanges.clone());
     }
 
     /// A request was accepted with this many budgets lowered.
@@ -136,6 +149,12 @@ impl Metrics {
     /// The memory of a prompt kept this share of its attention mass.
     pub fn retained(&self, share: f64) {
         self.retained_mass.observe(share);
+    }
+
+    /// The past of a prompt reached it this way, with so many bytes between workers.
+    pub fn exchanged(&self, exchange: Exchange, bytes: u64) {
+        self.exchanges.get_or_create(&ExchangeLabel { exchange: exchange.as_str() }).inc();
+        self.exchange_bytes.inc_by(bytes);
     }
 
     /// The first token of a request came.
@@ -187,6 +206,7 @@ mod tests {
         metrics.accepted(2);
         metrics.prefilled(100, Duration::from_millis(30), 1);
         metrics.retained(0.97);
+        metrics.exchanged(Exchange::Stay, 70);
         metrics.first_token(Duration::from_millis(40));
         metrics.token(Some(Duration::from_millis(5)));
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
@@ -204,6 +224,8 @@ mod tests {
             "clamps_total 2",
             "chunk_retries_total 1",
             "retained_mass_count 1",
+            "exchange_bytes_total 70",
+            "exchanges_total{exchange=\"stay\"} 1",
             "requests_total{outcome=\"Finished\"} 1",
         ] {
             assert!(text.lines().any(|seen| seen == line), "{line} is not in\n{text}");

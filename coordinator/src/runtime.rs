@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::dispatch::Session;
 use crate::submit::{RequestError, Submission, Update};
 use event_loop::{Arrival, EventLoop, Inputs, Outputs};
+use live::Asked;
 use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
@@ -84,17 +85,16 @@ impl Coordinator {
     /// [`RequestError::Refused`] when it is wrong, `Busy` when the queue is full,
     /// `Unavailable` when no worker is up.
     pub async fn submit(&self, submission: Submission) -> Result<RequestHandle, RequestError> {
-        let shape = self.cluster.borrow().model.as_ref().map(|model| model.shape.clone());
-        let Some(shape) = shape else {
+        let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
-        submission.validate(&shape, &self.config)?;
+        submission.validate(&model.shape, &self.config)?;
         let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
         let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
         let gone = |_| RequestError::Unavailable("the coordinator is shutting down".into());
-        let arrival = Arrival { submission, grid, mailbox, reply };
+        let arrival = Arrival { asked: Asked { submission, grid, model }, mailbox, reply };
         self.arrivals.send(arrival).await.map_err(|closed| gone(closed.to_string()))?;
         let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
         Ok(RequestHandle { request, reader, _arrivals: self.arrivals.clone() })

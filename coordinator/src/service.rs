@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use aqueduct_core::limits;
+use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use futures::{Stream, TryStreamExt, stream};
@@ -176,6 +177,7 @@ fn worker_status(worker: WorkerStatus) -> v1::WorkerStatus {
         worker: name,
         address: info.as_ref().map(|info| info.peer.to_string()).unwrap_or_default(),
         up: state == WorkerState::Up,
-        threads: info.map_or(0, |info| info.threads),
+        threads: info.as_ref().map_or(0, |info| info.threads),
+        pool_tokens: info.map_or(0, |info| pool_tokens_to_wire(info.pool_tokens)),
     }
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use aqueduct_core::work::{ChunkReport, Emitted, FailureKind, Outputs, RetainedMass, TokenLogprob};
+use aqueduct_core::work::{Emitted, FailureKind, Outputs, RetainedMass, TokenLogprob, Traffic};
 use aqueduct_core::{
-    ChunkGrid, Clamp, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling, TokenId, WorkerId,
-    limits,
+    ChunkGrid, Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling, TokenId,
+    WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
@@ -20,6 +20,10 @@ pub struct Submission {
     pub policy: MemoryPolicy,
     /// C.
     pub chunk_tokens: u32,
+    /// How the past reaches a block's queries.
+    pub exchange: Exchange,
+    /// What queries and outputs are between workers, where they travel.
+    pub wire: WireDtype,
     /// How tokens are drawn; choice i uses seed + i.
     pub sampling: Sampling,
     /// Completions of the one prompt.
@@ -67,8 +71,14 @@ pub struct WorkerProgress {
 pub struct PrefillReport {
     /// Per layer, summed over chunks.
     pub retained: Vec<RetainedMass>,
-    /// The last chunk's report: what is remembered at the end.
-    pub last: ChunkReport,
+    /// Bytes remembered at the end.
+    pub memory_bytes: u64,
+    /// Keys per KV head that the last layer remembers at the end.
+    pub memory_tokens: u32,
+    /// As used: [`Exchange::Move`] or [`Exchange::Stay`], the more frequent where both were.
+    pub exchange: Exchange,
+    /// Bytes between workers for keys that stayed where they were computed.
+    pub traffic: Traffic,
     /// From acceptance to the end of the last chunk.
     pub elapsed: Duration,
     /// Chunks that had to be done again elsewhere.
@@ -223,6 +233,8 @@ mod tests {
             prompt: vec![1; 40],
             policy: MemoryPolicy::default(),
             chunk_tokens: 16,
+            exchange: Exchange::default(),
+            wire: WireDtype::default(),
             sampling: Sampling::default(),
             choices: 1,
             max_tokens: 10,

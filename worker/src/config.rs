@@ -35,6 +35,9 @@ pub struct WorkerOptions {
     pub inbox_bytes: u64,
     /// Compute threads it may use, as it reports them.
     pub threads: u32,
+    /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
+    /// bounds them.
+    pub pool_tokens: u64,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
@@ -56,6 +59,7 @@ impl WorkerOptions {
             runtime: Handle::current(),
             inbox_bytes: limits::INBOX_BYTES_DEFAULT,
             threads: 1,
+            pool_tokens: u64::MAX,
             homes: None,
             shortcut: false,
             direct: None,
@@ -71,6 +75,7 @@ impl WorkerOptions {
             return Err(Refusal::new("peer", &self.peer, "http://host:port or local://name"));
         }
         Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
+        Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
         Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
         Ok(())
     }
@@ -89,6 +94,7 @@ mod tests {
         };
         check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
+        check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
         check(WorkerOptions { threads: 0, ..good }, "threads");
     }
 }

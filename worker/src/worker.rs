@@ -69,7 +69,7 @@ impl Worker {
             shape: model.shape().clone(),
             kv: codec::to_core(model.kv()),
             threads: options.threads,
-            pool_tokens: u64::MAX,
+            pool_tokens: options.pool_tokens,
             convention: CONVENTION,
         };
         let shared = Arc::new(Shared {

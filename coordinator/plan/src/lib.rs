@@ -17,11 +17,17 @@
 //!
 //! So the earliest unfinished chunk of all is the first in its worker's queue, and the chunk
 //! before it is done and its memory held: it can always run, and by induction all of them do.
+//!
+//! Where keys stay in shards, a chunk needs all the chunks before it, which are earlier too. If
+//! one of them is lost, or has to line up behind another, so is every chunk that still needs
+//! it: workers are told to drop them, and they are assigned again when it is their turn, in the
+//! same order. What is dropped blocks nobody, however long that takes.
 #![forbid(unsafe_code)]
 
 mod plan;
 mod request;
+mod room;
 mod words;
 
 pub use plan::Plan;
-pub use words::{Command, End, Event, Failure, Job, Limits};
+pub use words::{Command, End, Event, Failure, Job, Limits, Sharded, Shards};

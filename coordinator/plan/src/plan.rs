@@ -1,8 +1,10 @@
 //! The state of the cluster as decisions need it, and one function that moves it on.
 
+mod dispatch;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::work::{FailureKind, Peer};
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
 use crate::request::{Phase, Request};
@@ -11,6 +13,7 @@ use crate::words::{Command, End, Event, Failure, Job, Limits};
 #[derive(Debug)]
 struct Worker {
     peer: Peer,
+    pool_tokens: u64,
     up: bool,
 }
 
@@ -46,7 +49,9 @@ impl Plan {
     /// Takes in what happened and says what is to be done, in order.
     pub fn step(&mut self, event: Event) -> Vec<Command> {
         match event {
-            Event::WorkerUp { worker, peer } => self.worker_up(worker, peer),
+            Event::WorkerUp { worker, peer, pool_tokens } => {
+                self.worker_up(worker, Worker { peer, pool_tokens, up: true });
+            }
             Event::WorkerDown { worker } => self.worker_down(worker),
             Event::Submit { request, job } => self.submit(request, job),
             Event::Cancel { request } => self.end(request, End::Cancelled),
@@ -85,11 +90,11 @@ impl Plan {
         running.chain(self.queue.iter().map(|(_, job)| job.deadline_at_ms)).min()
     }
 
-    fn worker_up(&mut self, worker: WorkerId, peer: Peer) {
-        if self.workers.get(&worker).is_some_and(|known| known.up) {
-            self.worker_down(worker);
+    fn worker_up(&mut self, id: WorkerId, worker: Worker) {
+        if self.is_up(id) {
+            self.worker_down(id);
         }
-        self.workers.insert(worker, Worker { peer, up: true });
+        self.workers.insert(id, worker);
     }
 
     fn worker_down(&mut self, worker: WorkerId) {
@@ -98,23 +103,34 @@ impl Plan {
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
             let Some(pos) = self.position(id) else { continue };
-            let request = &mut self.running[pos];
-            match &request.phase {
+            let request = &self.running[pos];
+            let part = match &request.phase {
                 Phase::Prefill => {
-                    let moved = request.lose_worker(worker);
-                    self.place_again(pos, &moved, worker, "a worker was lost");
+                    let lost = request.on(worker);
+                    self.do_again(pos, &lost, worker, "a worker was lost");
+                    continue;
                 }
-                Phase::Decode { home, .. } if *home == worker => {
-                    let why = format!("worker {worker}, which was decoding the request, was lost");
-                    self.fail(id, Failure::Unavailable(why));
+                Phase::Decode { home, .. } if *home == worker => "was decoding the request",
+                Phase::Decode { .. } if request.is_sharded() && !request.on(worker).is_empty() => {
+                    "held a part of the request's memory"
                 }
-                Phase::Decode { .. } => {}
-            }
+                Phase::Decode { .. } => continue,
+            };
+            let why = format!("worker {worker}, which {part}, was lost");
+            self.fail(id, Failure::Unavailable(why));
         }
-        if self.up().is_empty() {
-            for id in self.queue.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
-                self.fail(id, Failure::no_worker());
-            }
+        self.fail_those_without_a_place();
+    }
+
+    /// Ends the requests in the queue that the workers that are left cannot serve.
+    fn fail_those_without_a_place(&mut self) {
+        let failure = |job: &Job| match self.too_long(job) {
+            _ if self.up().is_empty() => Some(Failure::no_worker()),
+            refusal => Some(Failure::Unavailable(refusal?.to_string())),
+        };
+        let failed = self.queue.iter().filter_map(|(id, job)| Some((*id, failure(job)?)));
+        for (id, failure) in failed.collect::<Vec<_>>() {
+            self.fail(id, failure);
         }
     }
 
@@ -122,7 +138,9 @@ impl Plan {
         let queued = self.queue.len();
         let failure = if self.up().is_empty() {
             Failure::no_worker()
-        } else if queued >= self.limits.queued_requests && !self.may_admit() {
+        } else if let Some(refusal) = self.too_long(&job) {
+            Failure::TooLong(refusal)
+        } else if queued >= self.limits.queued_requests && !self.may_admit(&job) {
             Failure::Busy { queued }
         } else {
             self.queue.push_back((request, job));
@@ -171,8 +189,7 @@ impl Plan {
                 self.leave(pos, request.worker(key.chunk_idx as usize), &why);
             }
             FailureKind::Peer | FailureKind::Deadline => {
-                let moved = self.running[pos].lose_chunk(key.chunk_idx as usize);
-                self.place_again(pos, &moved, worker, &why);
+                self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
             }
             kind => self.fail_as(key.request, kind, why),
         }
@@ -186,9 +203,17 @@ impl Plan {
         self.commands.push(Command::Cancel { worker, request: request.id });
         let disruptions = request.disruptions + 1;
         request.left.insert(worker);
-        let moved = request.lose_worker(worker);
+        let lost = request.on(worker);
+        let loss = request.lose(&lost);
         request.disruptions = disruptions;
-        self.place_again(pos, &moved, worker, why);
+        self.place_again(pos, &loss.moved, worker, why);
+    }
+
+    /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
+    fn do_again(&mut self, pos: usize, lost: &[usize], worker: WorkerId, why: &str) {
+        let loss = self.running[pos].lose(lost);
+        self.drop_chunks(self.running[pos].id, loss.dropped);
+        self.place_again(pos, &loss.moved, worker, why);
     }
 
     fn decode_failed(&mut self, worker: WorkerId, id: RequestId, kind: FailureKind, why: String) {
@@ -247,9 +272,13 @@ impl Plan {
         if places.len() > 1 {
             places.retain(|worker| *worker != avoid);
         }
-        for &idx in moved {
-            self.running[pos].move_to(idx, places[self.rotation % places.len()]);
-            self.rotation = self.rotation.wrapping_add(1);
+        let Some(chosen) = self.new_places(pos, moved, &places) else {
+            let why = format!("the other workers have no room for the keys: {why}");
+            return self.fail(id, Failure::Unavailable(why));
+        };
+        self.rotation = self.rotation.wrapping_add(moved.len());
+        for (&idx, worker) in moved.iter().zip(chosen) {
+            self.running[pos].move_to(idx, worker);
         }
         for &idx in moved {
             self.redirect_to(pos, idx);
@@ -268,99 +297,6 @@ impl Plan {
             chunk_idx: idx as u32,
             next: self.hop_to(request, idx),
         });
-    }
-
-    fn hop_to(&self, request: &Request, idx: usize) -> NextHop {
-        let peer = self.workers[&request.worker(idx)].peer.clone();
-        NextHop { peer, epoch: request.key(idx).epoch }
-    }
-
-    /// Assigns what may be assigned now, in the total order, and admits from the queue.
-    fn dispatch(&mut self) {
-        let mut pos = 0;
-        while pos < self.running.len() || self.admit() {
-            self.dispatch_chunks(pos);
-            if !self.running[pos].all_dispatched() {
-                return;
-            }
-            pos += 1;
-        }
-    }
-
-    /// Assigns the chunks of one request that may be assigned now.
-    fn dispatch_chunks(&mut self, pos: usize) {
-        let chunk_tokens = self.running[pos].job.grid.chunk_tokens();
-        let window = (self.limits.batch_tokens / chunk_tokens).max(1) as usize;
-        // Per worker, the first chunk that is done again there in front of later ones.
-        let mut redone = BTreeMap::new();
-        while let Some(idx) = self.running[pos].next_chunk(window) {
-            let first_try = self.running[pos].is_first_try(idx);
-            if first_try && self.is_full() {
-                break; // What is in flight is earlier in the order, so it ends.
-            }
-            let worker = self.running[pos].worker(idx);
-            if !first_try && !self.running_behind(pos, idx, worker).is_empty() {
-                redone.entry(worker).or_insert(idx);
-            }
-            self.assign(pos, idx);
-        }
-        // Once for each worker, so that a loss costs commands in proportion to what is in
-        // flight and not to its square.
-        for (worker, idx) in redone {
-            self.line_up_behind(pos, idx, worker);
-        }
-    }
-
-    fn may_admit(&self) -> bool {
-        let free = self.running.len() < self.limits.running_requests;
-        free && self.running.iter().all(Request::all_dispatched)
-    }
-
-    fn admit(&mut self) -> bool {
-        let workers = self.up();
-        if workers.is_empty() || self.running.len() >= self.limits.running_requests {
-            return false;
-        }
-        let Some((id, job)) = self.queue.pop_front() else { return false };
-        let request = Request::place(id, job, &workers, self.rotation);
-        self.rotation = self.rotation.wrapping_add(request.chunk_count());
-        self.running.push(request);
-        true
-    }
-
-    fn is_full(&self) -> bool {
-        let in_flight: usize = self.running.iter().map(|request| request.in_flight).sum();
-        in_flight >= self.limits.batch_chunks
-    }
-
-    fn assign(&mut self, pos: usize, idx: usize) {
-        self.running[pos].start(idx);
-        let request = &self.running[pos];
-        let Some(span) = request.job.grid.chunk(idx as u32) else { return };
-        let is_last = idx + 1 == request.chunk_count();
-        let next = (!is_last).then(|| self.hop_to(request, idx + 1));
-        let (worker, key) = (request.worker(idx), request.key(idx));
-        self.commands.push(Command::Assign { worker, key, span, next });
-    }
-
-    /// What `worker` has of the chunks after chunk `idx` in the total order, in that order:
-    /// requests by their place in `running`, and chunks.
-    fn running_behind(&self, pos: usize, idx: usize, worker: WorkerId) -> Vec<(usize, usize)> {
-        let of = |(later_pos, request): (usize, &Request)| {
-            let first = if later_pos == pos { idx + 1 } else { 0 };
-            let chunks = request.running_on(worker, first);
-            chunks.into_iter().map(move |later| (later_pos, later)).collect::<Vec<_>>()
-        };
-        self.running.iter().enumerate().skip(pos).flat_map(of).collect()
-    }
-
-    /// Assigns all of that again, so that it stands behind chunk `idx`.
-    fn line_up_behind(&mut self, pos: usize, idx: usize, worker: WorkerId) {
-        for (later_pos, later) in self.running_behind(pos, idx, worker) {
-            self.running[later_pos].move_to(later, worker);
-            self.redirect_to(later_pos, later);
-            self.assign(later_pos, later);
-        }
     }
 
     fn fail_as(&mut self, id: RequestId, kind: FailureKind, message: String) {
@@ -392,6 +328,10 @@ impl Plan {
 
     fn position(&self, id: RequestId) -> Option<usize> {
         self.running.iter().position(|request| request.id == id)
+    }
+
+    fn is_up(&self, worker: WorkerId) -> bool {
+        self.workers.get(&worker).is_some_and(|known| known.up)
     }
 
     fn up(&self) -> Vec<WorkerId> {

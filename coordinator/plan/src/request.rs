@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aqueduct_core::{ChunkKey, Epoch, RequestId, WorkerId};
+use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
 use crate::words::Job;
 
@@ -70,18 +70,22 @@ pub(crate) struct Request {
     pub(crate) in_flight: usize,
 }
 
+/// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
+/// of them and others where it is now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) moved: Vec<usize>,
+    pub(crate) dropped: Vec<(WorkerId, usize)>,
+}
+
 impl Request {
-    /// Lays the chunks over `workers`, beginning with the one at `rotation`.
-    pub(crate) fn place(id: RequestId, job: Job, workers: &[WorkerId], rotation: usize) -> Self {
-        let count = job.grid.chunk_count() as usize;
-        let chunks = (0..count).map(|idx| Chunk {
-            worker: workers[(rotation + idx) % workers.len()],
-            epoch: Epoch::default(),
-            state: State::Waiting,
-        });
+    /// A request whose chunks go to `places`.
+    pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
+        let chunk = |worker| Chunk { worker, epoch: Epoch::default(), state: State::Waiting };
         Self {
             id,
-            chunks: chunks.collect(),
+            waiting: places.len(),
+            chunks: places.into_iter().map(chunk).collect(),
             job,
             phase: Phase::Prefill,
             touched: BTreeSet::new(),
@@ -91,9 +95,37 @@ impl Request {
             epoch: Epoch::default(),
             frontier: 0,
             confirmed: 0,
-            waiting: count,
             in_flight: 0,
         }
+    }
+
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.job.sharded.is_some()
+    }
+
+    /// Tokens that it takes of workers' pools, part by part.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = (WorkerId, u64)> + '_ {
+        let output_tokens = self.job.sharded.map(|sharded| sharded.output_tokens);
+        let home = output_tokens.and_then(|tokens| Some((self.chunks.last()?.worker, tokens)));
+        let spans = self.job.grid.chunks().filter(move |_| output_tokens.is_some());
+        let chunk = |(chunk, span): (&Chunk, ChunkSpan)| (chunk.worker, u64::from(span.tokens));
+        self.chunks.iter().zip(spans).map(chunk).chain(home)
+    }
+
+    /// Where the keys of the chunks before `idx` are: workers, and for each chunk which of
+    /// them and in which epoch.
+    pub(crate) fn shards_before(&self, idx: usize) -> (Vec<WorkerId>, Vec<(u32, Epoch)>) {
+        let mut holders: Vec<WorkerId> = Vec::new();
+        let mut shard = |chunk: &Chunk| {
+            let known = holders.iter().position(|holder| *holder == chunk.worker);
+            let holder = known.unwrap_or_else(|| {
+                holders.push(chunk.worker);
+                holders.len() - 1
+            });
+            (holder as u32, chunk.epoch)
+        };
+        let shards = self.chunks[..idx].iter().map(&mut shard).collect();
+        (holders, shards)
     }
 
     pub(crate) fn worker(&self, idx: usize) -> WorkerId {
@@ -118,13 +150,17 @@ impl Request {
 
     /// Whether `worker` holds, or will hold, a memory to send for chunk `idx + 1`.
     pub(crate) fn can_send(&self, idx: usize) -> bool {
-        matches!(self.chunks[idx].state, State::Running | State::Held)
+        !self.is_sharded() && matches!(self.chunks[idx].state, State::Running | State::Held)
     }
 
-    /// The first chunk that waits, if it is among the `window` chunks from the first undone.
+    /// The first chunk that waits, if it is among the first `window` chunks that are not done.
     pub(crate) fn next_chunk(&self, window: usize) -> Option<usize> {
-        let end = self.chunks.len().min(self.frontier + window);
-        (self.frontier..end).find(|idx| self.chunks[*idx].state == State::Waiting)
+        if self.all_dispatched() {
+            return None;
+        }
+        let undone = |idx: &usize| !self.chunks[*idx].state.is_done();
+        let mut undone = (self.frontier..self.chunks.len()).filter(undone).take(window);
+        undone.find(|idx| self.chunks[*idx].state == State::Waiting)
     }
 
     /// Whether chunk `idx` has never been given a second place.
@@ -135,8 +171,15 @@ impl Request {
     /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it.
     pub(crate) fn start(&mut self, idx: usize) {
         self.set(idx, State::Running);
-        let own_and_next = self.chunks[idx..].iter().take(2);
+        let own_and_next = if self.is_sharded() { 1 } else { 2 };
+        let own_and_next = self.chunks[idx..].iter().take(own_and_next);
         self.touched.extend(own_and_next.map(|chunk| chunk.worker));
+    }
+
+    /// Chunks whose place is `worker`.
+    pub(crate) fn on(&self, worker: WorkerId) -> Vec<usize> {
+        let on = |idx: &usize| self.chunks[*idx].worker == worker;
+        (0..self.chunks.len()).filter(on).collect()
     }
 
     /// Chunks that run on `worker`, from `first` on.
@@ -177,6 +220,9 @@ impl Request {
 
     /// Chunks that need not keep what they gave any longer, each said once.
     pub(crate) fn confirm(&mut self) -> Vec<usize> {
+        if self.is_sharded() {
+            return Vec::new();
+        }
         // The last chunk's memory is what decoding goes on from: it is never confirmed.
         let end = if self.all_done() {
             self.chunks.len() - 1
@@ -192,22 +238,48 @@ impl Request {
         held
     }
 
-    /// `worker` is gone: the chunks that need a new place, ascending.
-    pub(crate) fn lose_worker(&mut self, worker: WorkerId) -> Vec<usize> {
-        let on = |idx: &usize| self.chunks[*idx].worker == worker;
-        let lost: Vec<usize> = (0..self.chunks.len()).filter(on).collect();
-        self.lose(&lost)
+    /// What was done of `lost` (ascending) is gone: marks these chunks, and whatever must be
+    /// done again because of them, as waiting.
+    pub(crate) fn lose(&mut self, lost: &[usize]) -> Loss {
+        if !self.is_sharded() {
+            return Loss { moved: self.lose_memory(lost), dropped: Vec::new() };
+        }
+        let gone = lost.iter().copied().find(|idx| self.chunks[*idx].state != State::Waiting);
+        self.disruptions += u32::from(gone.is_some());
+        let dropped = gone.map(|first| self.begin_again(first, lost)).unwrap_or_default();
+        Loss { moved: lost.to_vec(), dropped }
     }
 
-    /// What was done of chunk `idx` is gone: the chunks that need a new place, ascending.
-    pub(crate) fn lose_chunk(&mut self, idx: usize) -> Vec<usize> {
-        self.lose(&[idx])
+    /// Keys are in shards, and chunk `first`, or that of any of `lost`, is not there any more.
+    /// They are done again, and so is every later chunk that still needs them: what is running
+    /// and, because decoding needs the shards too, the last one. Where chunks prune the shards
+    /// of earlier ones, all are done again: some may be pruned for what is not done. All get
+    /// new epochs, so that no answer for an earlier try is taken for one to this. Gives what is
+    /// to be dropped.
+    pub(crate) fn begin_again(&mut self, first: usize, lost: &[usize]) -> Vec<(WorkerId, usize)> {
+        let pruned = self.job.sharded.is_some_and(|sharded| sharded.pruned);
+        let last = self.chunks.len() - 1;
+        let mut dropped = Vec::new();
+        for idx in 0..self.chunks.len() {
+            let Chunk { worker, state, .. } = self.chunks[idx];
+            let is_later = idx >= first && (state == State::Running || idx == last);
+            let is_needed = pruned || is_later || lost.binary_search(&idx).is_ok();
+            if state == State::Waiting || !is_needed {
+                continue;
+            }
+            if state == State::Running {
+                dropped.push((worker, idx));
+            }
+            self.redo(idx);
+            self.move_to(idx, worker);
+        }
+        dropped
     }
 
-    /// Marks `lost`, and whatever must be done again because of it, as waiting. A done chunk
-    /// is needed again only while the chunk after it is undone, so this goes back to the
-    /// newest memory that is still held, in the limit to chunk 0.
-    fn lose(&mut self, lost: &[usize]) -> Vec<usize> {
+    /// Memory is handed from chunk to chunk. A done chunk is needed again only while the chunk
+    /// after it is undone, so this goes back to the newest memory that is still held, in the
+    /// limit to chunk 0. Gives the chunks that need a new place.
+    fn lose_memory(&mut self, lost: &[usize]) -> Vec<usize> {
         let mut moved = BTreeSet::new();
         let mut disrupted = false;
         for &idx in lost {
@@ -217,7 +289,8 @@ impl Request {
                 State::Waiting => drop(moved.insert(idx)),
                 State::Running => {
                     disrupted = true;
-                    self.redo(idx, &mut moved);
+                    self.redo(idx);
+                    moved.insert(idx);
                 }
             }
         }
@@ -226,19 +299,19 @@ impl Request {
             let next_done = self.chunks.get(idx + 1).is_some_and(|next| next.state.is_done());
             if gone && !next_done {
                 disrupted = true;
-                self.redo(idx, &mut moved);
+                self.redo(idx);
+                moved.insert(idx);
             }
         }
         self.disruptions += u32::from(disrupted);
         moved.into_iter().collect()
     }
 
-    fn redo(&mut self, idx: usize, moved: &mut BTreeSet<usize>) {
+    fn redo(&mut self, idx: usize) {
         self.set(idx, State::Waiting);
         self.frontier = self.frontier.min(idx);
         self.confirmed = self.confirmed.min(idx);
         self.chunks_retried += 1;
-        moved.insert(idx);
     }
 
     /// Gives chunk `idx` a new worker and an epoch that none of the request's chunks had.

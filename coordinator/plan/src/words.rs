@@ -1,7 +1,7 @@
 //! What the plan hears and what it says.
 
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
-use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, RequestId, WorkerId};
+use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, WorkerId};
 
 /// How much the plan takes on at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +25,29 @@ pub struct Job {
     pub grid: ChunkGrid,
     /// Completions to decode after the prefill; 0 ends the request with it.
     pub choices: u32,
+    /// Present: keys stay in shards, with the workers that computed them.
+    pub sharded: Option<Sharded>,
     /// When the request fails, on the clock of [`Event::Tick`].
     pub deadline_at_ms: u64,
+}
+
+/// What a request needs that keeps its keys in shards until it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sharded {
+    /// Tokens that the home keeps beside its chunks: those that it generates.
+    pub output_tokens: u64,
+    /// Whether a chunk changes the shards of the chunks before it. Then the loss of one has
+    /// all of them done again, otherwise only itself and what is not done.
+    pub pruned: bool,
+}
+
+/// Where the keys of the chunks before one are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shards {
+    /// Workers that hold any.
+    pub holders: Vec<Peer>,
+    /// Per chunk, from chunk 0: index into `holders`, and the epoch of its assignment.
+    pub chunks: Vec<(u32, Epoch)>,
 }
 
 /// What happened. Events that are out of date (an older epoch, an ended request, a worker
@@ -39,6 +60,8 @@ pub enum Event {
         worker: WorkerId,
         /// Where other workers reach it.
         peer: Peer,
+        /// Most tokens whose keys it keeps in shards; `u64::MAX` is no bound.
+        pool_tokens: u64,
     },
     /// A worker and all it remembered are gone.
     WorkerDown {
@@ -124,8 +147,10 @@ pub enum Command {
         key: ChunkKey,
         /// The positions.
         span: ChunkSpan,
-        /// Where its memory goes; `None` for the last chunk.
+        /// Where its memory goes; `None` for the last chunk, and where keys stay in shards.
         next: Option<NextHop>,
+        /// Where the keys of the chunks before it are, if keys stay in shards.
+        shards: Option<Shards>,
     },
     /// Send what was given for `chunk_idx`, and what is still to come, to a new place.
     Redirect {
@@ -145,6 +170,16 @@ pub enum Command {
         /// The request.
         request: RequestId,
         /// The chunk that gave.
+        chunk_idx: u32,
+    },
+    /// Forget `chunk_idx`, whose keys stay with the worker: it is done again, there or
+    /// elsewhere.
+    Drop {
+        /// To whom.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// The chunk.
         chunk_idx: u32,
     },
     /// Decode the request's completions.
@@ -211,6 +246,9 @@ pub enum End {
 /// Why a request could not be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
+    /// No placement could hold its keys, however long it waited.
+    #[error(transparent)]
+    TooLong(Refusal),
     /// No room, in the queue or on a worker.
     #[error("{queued} requests are waiting")]
     Busy {

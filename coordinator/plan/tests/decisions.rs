@@ -2,7 +2,7 @@
 
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
-use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
+use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards};
 
 const LIMITS: Limits = Limits {
     batch_tokens: 20,
@@ -22,29 +22,37 @@ fn key(request: &str, chunk: &str, epoch: &str) -> ChunkKey {
     ChunkKey { request, chunk_idx: number(chunk), epoch: Epoch(number(epoch)) }
 }
 
-/// `up w0`, `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500` ms), `done w0 r1 c0
+/// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
+/// ms; with `keep 0`, `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0
 /// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
     let request = |idx: usize| RequestId(number(words[idx]).into());
-    let after = |name: &str, default: u32| {
-        words.iter().position(|word| *word == name).map_or(default, |at| number(words[at + 1]))
+    let named =
+        |name: &str| words.iter().position(|word| *word == name).map(|at| number(words[at + 1]));
+    let sharded = |name: &str, pruned| {
+        named(name).map(|tokens| Sharded { output_tokens: tokens.into(), pruned })
     };
     let failed = |kind| {
         let (worker, key) = (worker(), key(words[2], words[3], words[4]));
         Event::ChunkFailed { worker, key, kind, message: "so it is".into() }
     };
     match words[0] {
-        "up" => Event::WorkerUp { worker: worker(), peer: Peer(words[1].into()) },
+        "up" => Event::WorkerUp {
+            worker: worker(),
+            peer: Peer(words[1].into()),
+            pool_tokens: named("pool").map_or(u64::MAX, u64::from),
+        },
         "down" => Event::WorkerDown { worker: worker() },
         "submit" => Event::Submit {
             request: request(1),
             job: Job {
                 grid: ChunkGrid::new(number(words[2]), CHUNK_TOKENS).unwrap(),
-                choices: after("choices", 1),
-                deadline_at_ms: after("by", 1000).into(),
+                choices: named("choices").unwrap_or(1),
+                sharded: sharded("keep", false).or(sharded("prune", true)),
+                deadline_at_ms: named("by").unwrap_or(1000).into(),
             },
         },
         "done" => Event::ChunkDone { worker: worker(), key: key(words[2], words[3], words[4]) },
@@ -79,18 +87,31 @@ fn hop(next: &NextHop) -> String {
     format!("{} {}", next.peer, next.epoch)
 }
 
+/// `after` and the holder and epoch of each chunk before.
+fn before(shards: &Shards) -> String {
+    let shard =
+        |(holder, epoch): &(u32, Epoch)| format!(" {}{epoch}", shards.holders[*holder as usize]);
+    format!("after{}", shards.chunks.iter().map(shard).collect::<String>())
+}
+
 fn shown(command: Command) -> String {
     match command {
-        Command::Assign { worker, key, next, .. } => {
-            let next = next.map_or("home".into(), |next| hop(&next));
+        Command::Assign { worker, key, next, shards, .. } => {
+            let next = match shards {
+                Some(shards) => before(&shards),
+                None => format!("-> {}", next.map_or("home".into(), |next| hop(&next))),
+            };
             let ChunkKey { request, chunk_idx, epoch } = key;
-            format!("{worker}: assign {} c{chunk_idx} {epoch} -> {next}", short(request))
+            format!("{worker}: assign {} c{chunk_idx} {epoch} {next}", short(request))
         }
         Command::Redirect { worker, request, chunk_idx, next } => {
             format!("{worker}: redirect {} c{chunk_idx} -> {}", short(request), hop(&next))
         }
         Command::Confirm { worker, request, chunk_idx } => {
             format!("{worker}: confirm {} c{chunk_idx}", short(request))
+        }
+        Command::Drop { worker, request, chunk_idx } => {
+            format!("{worker}: drop {} c{chunk_idx}", short(request))
         }
         Command::Decode { worker, request } => format!("{worker}: decode {}", short(request)),
         Command::StopChoice { worker, request, choice } => {
@@ -391,4 +412,163 @@ fn a_loss_costs_commands_in_proportion_to_what_is_in_flight() {
         let most = 5 * in_flight as usize;
         assert!(commands.len() <= most, "{line}: {} commands", commands.len());
     }
+}
+
+#[test]
+fn keys_that_stay_are_found_by_later_chunks() {
+    check(
+        "up w0
+         up w1
+         submit r1 35 keep 5
+         = w0: assign r1 c0 e0 after
+         = w1: assign r1 c1 e0 after w0e0
+         done w1 r1 c1 e0
+         = w0: assign r1 c2 e0 after w0e0 w1e0
+         done w0 r1 c0 e0
+         = w1: assign r1 c3 e0 after w0e0 w1e0 w0e0
+         done w0 r1 c2 e0
+         done w1 r1 c3 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         ended w1 r1 0
+         = r1 choice 0 ended, eos true
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 finished",
+    );
+}
+
+#[test]
+fn a_lost_shard_is_made_again_for_what_still_needs_it() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 55 keep 0
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         down w1
+         = w0: drop r1 c3
+         = w0: assign r1 c1 e4 after w0e0
+         = w0: assign r1 c3 e2 after w0e0 w0e4 w2e0
+         done w0 r1 c3 e0
+         done w0 r1 c1 e4
+         = w2: assign r1 c4 e5 after w0e0 w0e4 w2e0 w0e2",
+    );
+}
+
+#[test]
+fn shards_that_were_pruned_are_all_made_again() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 35 prune 0
+         .. done w0 r1 c0 e0
+         peer w1 r1 c1 e0
+         = w1: drop r1 c1
+         = w0: drop r1 c2
+         = w0: assign r1 c0 e1 after
+         = w0: assign r1 c1 e4 after w0e1
+         done w0 r1 c0 e1
+         = w0: assign r1 c2 e3 after w0e1 w0e4",
+    );
+}
+
+#[test]
+fn requests_behind_a_shard_that_is_made_again_begin_anew_too() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 15
+         submit r2 15 keep 0
+         = w0: assign r2 c0 e0 after
+         = w1: assign r2 c1 e0 after w0e0
+         peer w0 r1 c0 e0
+         = w1: assign r1 c0 e1 -> w1 e0
+         = w1: redirect r1 c1 -> w1 e2
+         = w1: assign r1 c1 e2 -> home
+         = w1: drop r2 c1
+         = w1: assign r2 c1 e1 after w0e0",
+    );
+}
+
+#[test]
+fn room_for_keys_is_looked_for_on_every_worker() {
+    check(
+        "up w0 pool 10
+         up w1 pool 32
+         submit r1 35 keep 8
+         = r1 prompt_tokens = 35: must be at most 34, what the pools of 2 workers (42 tokens) \
+             hold beside 8 tokens to generate
+         submit r1 34 keep 8
+         = w0: assign r1 c0 e0 after
+         = w1: assign r1 c1 e0 after w0e0
+         submit r2 5 keep 0
+         submit r3 15
+         = r3 1 requests are waiting
+         done w0 r1 c0 e0
+         = w1: assign r1 c2 e0 after w0e0 w1e0
+         done w1 r1 c1 e0
+         = w1: assign r1 c3 e0 after w0e0 w1e0 w1e0
+         done w1 r1 c2 e0
+         done w1 r1 c3 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         up w2 pool 10
+         = w2: assign r2 c0 e0 after
+         cancel r1
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 cancelled",
+    );
+}
+
+#[test]
+fn a_loss_that_leaves_no_room_ends_what_needs_it() {
+    check(
+        "up w0 pool 20
+         up w1 pool 20
+         .. submit r1 40 keep 0
+         .. submit r2 30 keep 0
+         down w1
+         = w0: cancel r1
+         = r1 unavailable: the other workers have no room for the keys: a worker was lost
+         = r2 unavailable: prompt_tokens = 30: must be at most 20, what the pools of 1 worker \
+             (20 tokens) hold",
+    );
+}
+
+#[test]
+fn a_lost_holder_ends_the_decoding_of_its_request() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 15 keep 1
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         down w0
+         = w1: cancel r1
+         = r1 unavailable: worker w0, which held a part of the request's memory, was lost",
+    );
+}
+
+#[test]
+fn the_home_knows_where_the_shards_are_that_it_decodes_from() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 15 keep 1
+         done w1 r1 c1 e0
+         down w0
+         = w1: assign r1 c0 e3 after
+         = w1: assign r1 c1 e2 after w1e3
+         done w1 r1 c0 e3
+         done w1 r1 c1 e2
+         = r1 prefilled, 2 retried
+         = w1: decode r1
+         cancel r1
+         = w1: cancel r1
+         = r1 cancelled",
+    );
 }

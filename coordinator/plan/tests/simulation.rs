@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
-use aqueduct_plan::{Command, End, Event, Job, Limits, Plan};
+use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -22,6 +22,7 @@ const CHUNK_TOKENS: u32 = 10;
 struct Task {
     key: ChunkKey,
     next: Option<NextHop>,
+    shards: Option<Shards>,
 }
 
 /// A worker as far as the order of things is concerned.
@@ -35,6 +36,8 @@ struct Worker {
     inbox: BTreeSet<ChunkKey>,
     /// Chunks whose memory is kept until it is confirmed.
     given: BTreeSet<(RequestId, u32)>,
+    /// Chunks whose keys are here, their epoch, and the newest chunk that has pruned them.
+    shards: BTreeMap<(RequestId, u32), (Epoch, u32)>,
     /// Chunks that failed here; commands about them may still be under way.
     failed: BTreeSet<(RequestId, u32)>,
     decoding: BTreeMap<RequestId, BTreeSet<u32>>,
@@ -49,6 +52,10 @@ struct Promises {
     ended: BTreeMap<RequestId, End>,
     assigned: BTreeSet<ChunkKey>,
     done: BTreeSet<(RequestId, u32)>,
+    /// Where each chunk was assigned last.
+    places: BTreeMap<(RequestId, u32), (Peer, Epoch)>,
+    /// The last chunk of each request so far, and where it was told that its past is.
+    directories: BTreeMap<RequestId, (ChunkKey, Shards)>,
     /// The order of first assignments.
     order: Vec<(RequestId, u32)>,
 }
@@ -57,6 +64,7 @@ struct Cluster {
     plan: Plan,
     workers: Vec<Worker>,
     jobs: BTreeMap<RequestId, Job>,
+    pools: Vec<u64>,
     promises: Promises,
 }
 
@@ -69,9 +77,12 @@ fn idx_of(peer: &Peer) -> usize {
 }
 
 impl Cluster {
-    fn new(workers: usize) -> Self {
+    /// As many workers as pools.
+    fn new(pools: &[u64]) -> Self {
+        let workers = pools.len();
         let mut cluster = Self {
             plan: Plan::new(LIMITS),
+            pools: pools.to_vec(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
             promises: Promises::default(),
@@ -93,10 +104,10 @@ impl Cluster {
         }
     }
 
-    fn submit(&mut self, chunks: u32, choices: u32) {
+    fn submit(&mut self, chunks: u32, choices: u32, sharded: Option<Sharded>) {
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
-        let job = Job { grid, choices, deadline_at_ms: 1_000_000 };
+        let job = Job { grid, choices, sharded, deadline_at_ms: 1_000_000 };
         self.jobs.insert(request, job.clone());
         self.step(Event::Submit { request, job });
     }
@@ -104,7 +115,8 @@ impl Cluster {
     fn start(&mut self, idx: usize) {
         if !self.workers[idx].up {
             self.workers[idx].up = true;
-            self.step(Event::WorkerUp { worker: WorkerId(idx as u32), peer: peer(idx) });
+            let (worker, pool_tokens) = (WorkerId(idx as u32), self.pools[idx]);
+            self.step(Event::WorkerUp { worker, peer: peer(idx), pool_tokens });
         }
     }
 
@@ -131,14 +143,15 @@ impl Cluster {
         let Some(command) = self.workers[idx].commands.pop_front() else { return false };
         let worker = &mut self.workers[idx];
         match command {
-            Command::Assign { key, next, .. } => {
+            Command::Assign { key, next, shards, .. } => {
                 worker.forgotten.remove(&key.request);
                 worker.see(key);
-                worker.tasks.retain(|task| {
-                    (task.key.request, task.key.chunk_idx) != (key.request, key.chunk_idx)
-                });
-                worker.tasks.push_back(Task { key, next });
+                worker.drop_chunk((key.request, key.chunk_idx));
+                worker.tasks.push_back(Task { key, next, shards });
+                let held = self.held(idx);
+                assert!(held <= self.pools[idx], "{held} tokens at {idx}, of {:?}", self.pools);
             }
+            Command::Drop { request, chunk_idx, .. } => worker.drop_chunk((request, chunk_idx)),
             Command::Redirect { request, chunk_idx, next, .. } => {
                 let own = (request, chunk_idx - 1);
                 let task = worker
@@ -179,15 +192,62 @@ impl Cluster {
         }
     }
 
+    /// Tokens that the worker's pool has to hold.
+    fn held(&self, idx: usize) -> u64 {
+        let worker = &self.workers[idx];
+        let tasks = worker.tasks.iter().filter(|task| task.shards.is_some());
+        let tasks = tasks.map(|task| (task.key.request, task.key.chunk_idx));
+        let chunks = tasks.chain(worker.shards.keys().copied());
+        let tokens = |(request, chunk_idx): (RequestId, u32)| {
+            let Job { grid, sharded, .. } = &self.jobs[&request];
+            let output_tokens = sharded.filter(|_| grid.is_last(chunk_idx));
+            let output_tokens = output_tokens.map_or(0, |sharded| sharded.output_tokens);
+            u64::from(grid.chunk(chunk_idx).unwrap().tokens) + output_tokens
+        };
+        chunks.map(tokens).sum()
+    }
+
+    /// Whether everything is there that the task needs. Where chunks prune the shards of
+    /// earlier ones, it prunes them: that must happen in order, and once.
+    fn find_shards(&mut self, task: &Task) -> bool {
+        let Task { key: ChunkKey { request, chunk_idx, .. }, shards: Some(shards), .. } = task
+        else {
+            return true;
+        };
+        let shard = |(earlier, (holder, epoch)): (u32, &(u32, Epoch))| {
+            let at = idx_of(&shards.holders[*holder as usize]);
+            let found = self.workers[at].shards.get(&(*request, earlier));
+            found.is_some_and(|(held, _)| held == epoch).then_some((at, earlier))
+        };
+        let all: Option<Vec<_>> = (0..).zip(&shards.chunks).map(shard).collect();
+        let Some(all) = all else { return false };
+        if self.jobs[request].sharded.is_some_and(|sharded| sharded.pruned) {
+            for (at, earlier) in all {
+                let (_, pruned_by) = self.workers[at].shards.get_mut(&(*request, earlier)).unwrap();
+                assert_eq!(*pruned_by, chunk_idx - 1, "pruned out of order, or twice");
+                *pruned_by = *chunk_idx;
+            }
+        }
+        true
+    }
+
     /// The worker's device does the first chunk of its queue, if its memory is there.
     fn run(&mut self, idx: usize) -> bool {
-        let worker = &mut self.workers[idx];
-        let Some(Task { key, next }) = worker.tasks.front().cloned() else { return false };
-        if key.chunk_idx > 0 && !worker.inbox.contains(&key) {
+        let Some(task) = self.workers[idx].tasks.front().cloned() else { return false };
+        let Task { key, next, shards } = &task;
+        let is_handed = key.chunk_idx == 0 || shards.is_some();
+        if !(is_handed || self.workers[idx].inbox.contains(key)) || !self.find_shards(&task) {
             return false;
         }
+        let (key, next) = (*key, next.clone());
+        let chunk = (key.request, key.chunk_idx);
+        let worker = &mut self.workers[idx];
         worker.tasks.pop_front();
-        worker.given.insert((key.request, key.chunk_idx));
+        if task.shards.is_some() {
+            worker.shards.insert(chunk, (key.epoch, key.chunk_idx));
+        } else {
+            worker.given.insert(chunk);
+        }
         worker.events.push_back(Event::ChunkDone { worker: WorkerId(idx as u32), key });
         if let Some(next) = next {
             self.give(key.request, key.chunk_idx + 1, &next);
@@ -195,8 +255,11 @@ impl Cluster {
         true
     }
 
-    /// The worker gives up the first chunk of its queue.
+    /// The worker gives up the first chunk of its queue, of which it may have done a part.
     fn fail(&mut self, idx: usize) {
+        if let Some(task) = self.workers[idx].tasks.front().cloned() {
+            self.find_shards(&task);
+        }
         let worker = &mut self.workers[idx];
         if let Some(Task { key, .. }) = worker.tasks.pop_front() {
             worker.failed.insert((key.request, key.chunk_idx));
@@ -260,7 +323,7 @@ impl Cluster {
         }
         for worker in &self.workers {
             assert!(worker.tasks.is_empty() && worker.given.is_empty(), "{worker:?}");
-            assert!(worker.decoding.is_empty(), "{worker:?}");
+            assert!(worker.decoding.is_empty() && worker.shards.is_empty(), "{worker:?}");
         }
         assert_eq!((self.plan.queued(), self.plan.running()), (0, 0));
     }
@@ -272,10 +335,16 @@ impl Worker {
         *seen = key.epoch.max(*seen);
     }
 
+    fn drop_chunk(&mut self, chunk: (RequestId, u32)) {
+        self.tasks.retain(|task| (task.key.request, task.key.chunk_idx) != chunk);
+        self.shards.remove(&chunk);
+    }
+
     fn forget(&mut self, request: RequestId) {
         self.tasks.retain(|task| task.key.request != request);
         self.inbox.retain(|key| key.request != request);
         self.given.retain(|given| given.0 != request);
+        self.shards.retain(|shard, _| shard.0 != request);
         self.decoding.remove(&request);
         self.seen.remove(&request);
         self.forgotten.insert(request, Epoch(u32::MAX));
@@ -285,10 +354,19 @@ impl Worker {
 impl Promises {
     fn check(&mut self, command: &Command) {
         match command {
-            Command::Assign { key, .. } => {
+            Command::Assign { worker, key, next, shards, .. } => {
                 assert!(self.assigned.insert(*key), "{key} was assigned twice");
                 assert!(!self.ended.contains_key(&key.request), "{key} after its end");
                 let chunk = (key.request, key.chunk_idx);
+                self.places.insert(chunk, (peer(worker.0 as usize), key.epoch));
+                if let Some(shards) = shards {
+                    assert_eq!(*next, None, "{key} keeps its keys");
+                    self.check_shards(*key, shards);
+                    let known = self.directories.get(&key.request);
+                    if known.is_none_or(|(known, _)| known.chunk_idx <= key.chunk_idx) {
+                        self.directories.insert(key.request, (*key, shards.clone()));
+                    }
+                }
                 if !self.order.contains(&chunk) {
                     assert!(self.order.last().is_none_or(|last| *last < chunk), "{key} too late");
                     self.order.push(chunk);
@@ -297,6 +375,11 @@ impl Promises {
             Command::Confirm { request, chunk_idx, .. } => {
                 let next = (*request, chunk_idx + 1);
                 assert!(self.done.contains(&next), "{next:?} is not done");
+            }
+            Command::Decode { request, .. } => {
+                if let Some((last, shards)) = self.directories.get(request) {
+                    self.check_shards(*last, shards);
+                }
             }
             Command::Ended { request, end } => {
                 let before = self.ended.insert(*request, end.clone());
@@ -307,6 +390,19 @@ impl Promises {
     }
 }
 
+impl Promises {
+    /// Each earlier chunk is where it was assigned last, in that epoch.
+    fn check_shards(&self, key: ChunkKey, shards: &Shards) {
+        let named = shards
+            .chunks
+            .iter()
+            .map(|(holder, epoch)| (shards.holders[*holder as usize].clone(), *epoch));
+        let earlier = 0..key.chunk_idx;
+        let assigned = earlier.map(|chunk_idx| self.places[&(key.request, chunk_idx)].clone());
+        assert!(named.eq(assigned), "{key} looks for its past in {shards:?}");
+    }
+}
+
 fn addressee(command: &Command) -> Option<usize> {
     let worker = match command {
         Command::Assign { worker, .. }
@@ -314,6 +410,7 @@ fn addressee(command: &Command) -> Option<usize> {
         | Command::Confirm { worker, .. }
         | Command::Decode { worker, .. }
         | Command::StopChoice { worker, .. }
+        | Command::Drop { worker, .. }
         | Command::Cancel { worker, .. } => *worker,
         Command::Prefilled { .. } | Command::ChoiceEnded { .. } | Command::Ended { .. } => {
             return None;
@@ -324,7 +421,7 @@ fn addressee(command: &Command) -> Option<usize> {
 
 #[derive(Debug, Clone)]
 enum Move {
-    Submit { chunks: u32, choices: u32 },
+    Submit { chunks: u32, choices: u32, sharded: Option<Sharded> },
     Cancel(u64),
     Stop(u64),
     Kill(usize),
@@ -340,10 +437,21 @@ enum Move {
 
 const WORKERS: usize = 4;
 
+fn any_shards() -> impl Strategy<Value = Option<Sharded>> {
+    let some = (0u64..15, any::<bool>());
+    prop::option::of(some.prop_map(|(output_tokens, pruned)| Sharded { output_tokens, pruned }))
+}
+
+/// Pools of so many workers; some have no bound.
+fn any_pools(workers: usize) -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![Just(u64::MAX), 0u64..80], workers)
+}
+
 fn any_move() -> impl Strategy<Value = Move> {
     let worker = 0..WORKERS;
     prop_oneof![
-        3 => (1u32..9, 0u32..3).prop_map(|(chunks, choices)| Move::Submit { chunks, choices }),
+        3 => (1u32..9, 0u32..3, any_shards())
+            .prop_map(|(chunks, choices, sharded)| Move::Submit { chunks, choices, sharded }),
         1 => (0u64..12).prop_map(Move::Cancel),
         1 => (0u64..12).prop_map(Move::Stop),
         1 => worker.clone().prop_map(Move::Kill),
@@ -360,7 +468,7 @@ fn any_move() -> impl Strategy<Value = Move> {
 
 fn play(cluster: &mut Cluster, step: Move) {
     match step {
-        Move::Submit { chunks, choices } => cluster.submit(chunks, choices),
+        Move::Submit { chunks, choices, sharded } => cluster.submit(chunks, choices, sharded),
         Move::Cancel(request) => cluster.step(Event::Cancel { request: RequestId(request) }),
         Move::Stop(request) => {
             cluster.step(Event::StopChoice { request: RequestId(request), choice: 0 });
@@ -385,9 +493,10 @@ proptest! {
     #[test]
     fn whatever_happens_every_request_ends_once(
         workers in 1..=WORKERS,
+        pools in any_pools(WORKERS),
         moves in prop::collection::vec(any_move(), 0..300),
     ) {
-        let mut cluster = Cluster::new(WORKERS);
+        let mut cluster = Cluster::new(&pools);
         (workers..WORKERS).for_each(|idx| cluster.kill(idx));
         moves.into_iter().for_each(|step| play(&mut cluster, step));
         cluster.settle();
@@ -396,12 +505,13 @@ proptest! {
 
     #[test]
     fn without_faults_every_request_finishes(
-        workers in 1..=WORKERS,
-        lengths in prop::collection::vec(1u32..20, 1..4),
+        pools in (1..=WORKERS).prop_flat_map(any_pools),
+        asked in prop::collection::vec((1u32..20, any_shards()), 1..4),
         moves in prop::collection::vec(any_move(), 0..200),
     ) {
-        let mut cluster = Cluster::new(workers);
-        lengths.iter().for_each(|chunks| cluster.submit(*chunks, 1));
+        let workers = pools.len();
+        let mut cluster = Cluster::new(&pools);
+        asked.iter().for_each(|(chunks, sharded)| cluster.submit(*chunks, 1, *sharded));
         for step in moves {
             if let Move::Deliver(idx)
             | Move::Run(idx)
@@ -414,8 +524,11 @@ proptest! {
         }
         cluster.settle();
         cluster.check_at_rest();
-        prop_assert!(cluster.promises.ended.values().all(|end| *end == End::Finished));
-        let chunks: u32 = lengths.iter().sum();
-        prop_assert_eq!(cluster.promises.assigned.len(), chunks as usize);
+        let ended = &cluster.promises.ended;
+        let refused = |end: &End| matches!(end, End::Failed(Failure::TooLong(_)));
+        prop_assert!(ended.values().all(|end| *end == End::Finished || refused(end)));
+        let finished = ended.iter().filter(|(_, end)| **end == End::Finished);
+        let chunks = finished.map(|(request, _)| cluster.jobs[request].grid.chunk_count());
+        prop_assert_eq!(cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
-use aqueduct_core::{MemoryPolicy, RequestId};
+use aqueduct_core::{MemoryPolicy, RequestId, WireDtype};
 
 use crate::submit::{PrefillProgress, PrefillReport};
 
@@ -76,6 +76,8 @@ pub struct Report {
     pub chunk_tokens: u32,
     /// Chunks of the grid.
     pub chunk_count: u32,
+    /// What queries and outputs were between workers, where they travelled.
+    pub wire: WireDtype,
     /// Seed of the first completion.
     pub seed: u64,
     /// For a person to read: budgets that were lowered and the like.

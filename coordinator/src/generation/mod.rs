@@ -55,6 +55,7 @@ impl Generator {
             prompt_tokens: submission.prompt.len() as u32,
             chunk_tokens: submission.chunk_tokens,
             policy: submission.policy,
+            wire: submission.wire,
             seed: submission.sampling.seed,
             warnings: options.warnings,
             ..Report::default()
@@ -182,6 +183,8 @@ impl Generation {
         self.clock.prefilled = Some(Instant::now());
         self.report.prefill = prefill;
         metrics.retained(self.report.retained_mass());
+        let PrefillReport { exchange, traffic, .. } = &self.report.prefill;
+        metrics.exchanged(*exchange, traffic.bytes());
         self.token_bytes = self.generator.runtime.load().token_bytes;
         self.count_dense_bytes();
         self.queue.push_back(TextEvent::Prefilled);

@@ -174,6 +174,8 @@ fn submission(
         prompt,
         policy: params.memory.policy(options.policy)?,
         chunk_tokens: params.memory.chunk_tokens.unwrap_or(options.chunk_tokens),
+        exchange: params.memory.exchange,
+        wire: params.memory.wire,
         sampling,
         choices: params.choices,
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),

@@ -1,8 +1,11 @@
 //! The fields that completions and chat share.
 
+use std::str::FromStr;
 use std::time::Duration;
 
-use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, Sampling, Scoring, limits};
+use aqueduct_core::{
+    Exchange, MemoryPolicy, PolicyKind, Refusal, Sampling, Scoring, WireDtype, limits,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -47,6 +50,10 @@ pub struct MemoryFields {
     max_tokens: Option<u32>,
     /// C.
     pub chunk_tokens: Option<u32>,
+    /// How the past reaches a block's queries.
+    pub exchange: Exchange,
+    /// What queries and outputs are between workers, where they travel.
+    pub wire: WireDtype,
     /// After this long the request fails.
     pub deadline: Option<Duration>,
 }
@@ -161,11 +168,18 @@ fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     Ok(stop.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
+/// One of the words that users write.
+fn take_word<T: FromStr<Err = Refusal>>(
+    fields: &mut Fields<'_>,
+    name: &str,
+) -> Result<Option<T>, ApiError> {
+    Ok(fields.take::<String>(name)?.map(|word| word.parse()).transpose()?)
+}
+
 impl MemoryFields {
     fn take(mut fields: Fields<'_>) -> Result<Self, ApiError> {
-        let kind = fields.take::<String>("policy")?.map(|kind| kind.parse()).transpose()?;
         let taken = Self {
-            kind,
+            kind: take_word(&mut fields, "policy")?,
             sinks: fields.take("sinks")?,
             local: fields.take("local")?,
             heavy: fields.take("heavy")?,
@@ -174,6 +188,8 @@ impl MemoryFields {
             age_normalised: fields.take("age_normalised")?,
             max_tokens: fields.take("max_tokens")?,
             chunk_tokens: fields.take("chunk_tokens")?,
+            exchange: take_word(&mut fields, "exchange")?.unwrap_or_default(),
+            wire: take_word(&mut fields, "wire")?.unwrap_or_default(),
             deadline: fields.take("deadline_ms")?.map(Duration::from_millis),
         };
         fields.finish()?;

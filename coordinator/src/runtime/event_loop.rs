@@ -6,22 +6,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{CONVENTION, Command as Order, Event as Said, WorkerInfo};
-use aqueduct_core::{ChunkGrid, RequestId, WorkerId};
+use aqueduct_core::{RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Plan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::live::Live;
+use super::live::{Asked, Live};
 use super::mailbox::Mailbox;
 use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 use crate::config::Config;
 use crate::dispatch::Notice;
-use crate::submit::{RequestError, Submission};
+use crate::submit::RequestError;
 
 /// A validated request on its way in.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    pub(crate) submission: Submission,
-    pub(crate) grid: ChunkGrid,
+    pub(crate) asked: Asked,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) reply: oneshot::Sender<Result<RequestId, RequestError>>,
 }
@@ -104,11 +103,10 @@ impl EventLoop {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { submission, grid, mailbox, reply } = arrival;
+        let Arrival { asked, mailbox, reply } = arrival;
         let request = RequestId(self.next_id);
         self.next_id += 1;
-        let deadline = self.config.handoff_deadline;
-        let live = Live::new(request, submission, grid, mailbox, deadline);
+        let live = Live::new(request, asked, mailbox, self.config.handoff_deadline);
         let job = live.job(self.now_ms());
         self.live.insert(request, live);
         let failed = self.step(Event::Submit { request, job });
@@ -158,7 +156,8 @@ impl EventLoop {
         if let Some(twin) = twin {
             self.worker_down(twin, WorkerState::Refused, &reached_there(&info, worker));
         }
-        tracing::info!(%worker, peer = %info.peer, threads = info.threads, "worker is up");
+        let WorkerInfo { threads, pool_tokens, .. } = info;
+        tracing::info!(%worker, peer = %info.peer, threads, pool_tokens, "worker is up");
         let peer = info.peer.clone();
         self.outputs.cluster.send_modify(|cluster| {
             cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
@@ -166,7 +165,7 @@ impl EventLoop {
             cluster.workers[worker.0 as usize].info = Some(info);
         });
         self.orders.insert(worker, orders);
-        self.step(Event::WorkerUp { worker, peer });
+        self.step(Event::WorkerUp { worker, peer, pool_tokens });
     }
 
     /// `orders` dropped here end the session.
@@ -241,16 +240,19 @@ impl EventLoop {
 
     fn obey(&mut self, command: Command, aftermath: &mut Aftermath) {
         let (worker, order) = match command {
-            Command::Assign { worker, key, span, next } => {
+            Command::Assign { worker, key, span, next, shards } => {
                 self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
                 let Some(live) = self.live.get(&key.request) else { return };
-                (worker, Order::Assign(Box::new(live.assignment(key, span, next))))
+                (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Redirect { worker, request, chunk_idx, next } => {
                 (worker, Order::Redirect { request, chunk_idx, next })
             }
             Command::Confirm { worker, request, chunk_idx } => {
                 (worker, Order::Confirm { request, chunk_idx })
+            }
+            Command::Drop { worker, request, chunk_idx } => {
+                (worker, Order::Drop { request, chunk_idx })
             }
             Command::Decode { worker, request } => {
                 let Some(live) = self.live.get(&request) else { return };
@@ -290,6 +292,7 @@ impl EventLoop {
 
     fn error_of(&self, failure: Failure, live: &Live) -> RequestError {
         match failure {
+            Failure::TooLong(refusal) => refusal.into(),
             Failure::Busy { queued } => {
                 RequestError::Busy { queued, retry_after: self.config.retry_after }
             }

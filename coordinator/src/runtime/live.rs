@@ -7,14 +7,31 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{
     Assignment, ChunkReport, DecodeSpec, Emitted, NextHop, Outputs, RetainedMass, TokenLogprob,
+    Traffic,
 };
-use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, MemoryPolicy, RequestId, WorkerId};
+use aqueduct_core::{
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, WorkerId,
+};
+use aqueduct_plan::{Sharded, Shards};
 
+use super::ModelInfo;
 use super::mailbox::Mailbox;
 use crate::submit::{PrefillProgress, PrefillReport, Submission, Update, WorkerProgress};
 
 /// At most ten progress updates a second.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Until they do, every request hands memory sets from chunk to chunk; tests see both.
+const WORKERS_KEEP_SHARDS: bool = cfg!(test);
+
+/// A request that was found to be right.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) submission: Submission,
+    pub(crate) grid: ChunkGrid,
+    /// What it will be answered by.
+    pub(crate) model: ModelInfo,
+}
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -22,6 +39,7 @@ pub(crate) struct Live {
     pub(crate) mailbox: Arc<Mailbox>,
     request: RequestId,
     grid: ChunkGrid,
+    model: ModelInfo,
     /// Clamped to the chunk size.
     policy: MemoryPolicy,
     handoff_deadline: Duration,
@@ -45,11 +63,11 @@ struct Choice {
 impl Live {
     pub(crate) fn new(
         request: RequestId,
-        submission: Submission,
-        grid: ChunkGrid,
+        asked: Asked,
         mailbox: Arc<Mailbox>,
         handoff_deadline: Duration,
     ) -> Self {
+        let Asked { submission, grid, model } = asked;
         let (policy, clamps) = submission.policy.clamped(grid.chunk_tokens());
         let chunk_count = grid.chunk_count();
         clamps.iter().for_each(|clamp| tracing::warn!(%request, %clamp, "memory budget lowered"));
@@ -60,6 +78,7 @@ impl Live {
             mailbox,
             request,
             grid,
+            model,
             policy,
             handoff_deadline,
             accepted: Instant::now(),
@@ -77,7 +96,25 @@ impl Live {
         aqueduct_plan::Job {
             grid: self.grid,
             choices: if decodes { self.submission.choices } else { 0 },
+            sharded: self.carry().map(|_| self.sharded()),
             deadline_at_ms: now_ms.saturating_add(deadline_ms.max(1)),
+        }
+    }
+
+    /// What travels between workers whose keys stay; `None` where memory sets are handed from
+    /// chunk to chunk.
+    pub(crate) fn carry(&self) -> Option<Carry> {
+        let Submission { exchange, wire, .. } = self.submission;
+        let model = (&self.model.shape, self.model.kv);
+        let carry = exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire);
+        carry.filter(|_| WORKERS_KEEP_SHARDS)
+    }
+
+    fn sharded(&self) -> Sharded {
+        let Submission { choices, max_tokens, .. } = self.submission;
+        Sharded {
+            output_tokens: u64::from(choices) * u64::from(max_tokens),
+            pruned: !self.policy.keeps_all(),
         }
     }
 
@@ -86,7 +123,12 @@ impl Live {
         key: ChunkKey,
         span: ChunkSpan,
         next: Option<NextHop>,
+        shards: Option<Shards>,
     ) -> Assignment {
+        let shards = shards.zip(self.carry()).map(|(Shards { holders, chunks }, carry)| {
+            let wire = self.submission.wire;
+            Box::new(Directory { holders, shards: chunks, carry, wire })
+        });
         let outputs = self.submission.outputs;
         let wants_next = matches!(outputs, Outputs::Logprobs(_));
         let next_token = self.submission.prompt.get(span.positions().end as usize).copied();
@@ -99,7 +141,7 @@ impl Live {
             next_token: next_token.filter(|_| wants_next),
             outputs,
             next,
-            shards: None,
+            shards,
             deadline_ms: self.handoff_deadline.as_millis() as u64,
         }
     }
@@ -201,10 +243,22 @@ impl Live {
             retained.resize(retained.len().max(report.retained.len()), RetainedMass::default());
             retained.iter_mut().zip(&report.retained).for_each(|(sum, layer)| sum.add(*layer));
         }
-        let last = self.reports.pop_last().map(|(_, report)| report).unwrap_or_default();
-        let elapsed = self.accepted.elapsed();
-        let report = PrefillReport { retained, last, elapsed, chunks_retried };
-        self.mailbox.push(Update::Prefilled(Box::new(report)));
+        let mut traffic = Traffic::default();
+        self.reports.values().for_each(|report| traffic.add(report.traffic));
+        // What is remembered at the end is with the last chunk, unless keys stayed with each.
+        let rest = if self.carry().is_some() { 0 } else { self.grid.chunk_count() - 1 };
+        let remembered = || self.reports.range(rest..).map(|(_, report)| report);
+        let add_bytes = |sum: u64, report: &ChunkReport| sum.saturating_add(report.memory_bytes);
+        let add_tokens = |sum: u32, report: &ChunkReport| sum.saturating_add(report.memory_tokens);
+        self.mailbox.push(Update::Prefilled(Box::new(PrefillReport {
+            retained,
+            memory_bytes: remembered().fold(0, add_bytes),
+            memory_tokens: remembered().fold(0, add_tokens),
+            exchange: used(self.carry(), traffic),
+            traffic,
+            elapsed: self.accepted.elapsed(),
+            chunks_retried,
+        })));
     }
 
     /// True when the token was the next one of a completion that goes on.
@@ -225,5 +279,114 @@ impl Live {
             choice.ended = true;
         }
         self.mailbox.push(Update::ChoiceDone { choice, eos });
+    }
+}
+
+/// Which exchange a request came to.
+fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
+    match carry {
+        None | Some(Carry::Keys) => Exchange::Move,
+        Some(Carry::Fewest) if traffic.fetched > traffic.asked => Exchange::Move,
+        Some(Carry::Queries | Carry::Fewest) => Exchange::Stay,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::work::Peer;
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, Sampling, WireDtype};
+
+    use super::*;
+
+    fn live(exchange: Exchange, policy: MemoryPolicy) -> Live {
+        let submission = Submission {
+            prompt: vec![1; 40],
+            policy,
+            chunk_tokens: 16,
+            exchange,
+            wire: WireDtype::Bf16,
+            sampling: Sampling::default(),
+            choices: 2,
+            max_tokens: 10,
+            eos: Vec::new(),
+            outputs: Outputs::None,
+            deadline: Duration::from_secs(1),
+        };
+        let shape = ModelShape {
+            vocab: 100,
+            layers: 2,
+            width: 8,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            ffn: 16,
+            max_positions: 0,
+        };
+        let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
+        let grid = ChunkGrid::new(40, 16).unwrap();
+        let mailbox = Arc::new(Mailbox::new(Arc::default()));
+        let asked = Asked { submission, grid, model };
+        Live::new(RequestId(7), asked, mailbox, Duration::from_secs(1))
+    }
+
+    fn prefilled(live: &mut Live) -> PrefillReport {
+        let traffic = Traffic { sent_bytes: 1, received_bytes: 2, asked: 3, fetched: 4 };
+        for chunk_idx in 0..3 {
+            let key = ChunkKey { request: RequestId(7), chunk_idx, epoch: Epoch(0) };
+            let memory_bytes = 10 + u64::from(chunk_idx);
+            let report =
+                ChunkReport { memory_bytes, memory_tokens: 5, traffic, ..Default::default() };
+            assert!(live.chunk_done(WorkerId(0), key, report));
+        }
+        live.prefilled(0);
+        let updates = std::iter::from_fn(|| futures::FutureExt::now_or_never(live.mailbox.next()));
+        let report = updates.flatten().find_map(|update| match update {
+            Ok(Update::Prefilled(report)) => Some(*report),
+            _ => None,
+        });
+        report.unwrap()
+    }
+
+    #[test]
+    fn memory_that_is_handed_on_is_that_of_the_last_chunk() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        assert_eq!((live.carry(), live.job(0).sharded), (None, None));
+        let report = prefilled(&mut live);
+        assert_eq!((report.memory_bytes, report.memory_tokens), (12, 5));
+        assert_eq!((report.exchange, report.traffic.sent_bytes), (Exchange::Move, 3));
+    }
+
+    #[test]
+    fn keys_that_stay_are_counted_where_they_are() {
+        let check = |exchange, policy, carry, pruned, used| {
+            let mut live = live(exchange, policy);
+            assert_eq!(live.carry(), Some(carry), "{exchange} {policy:?}");
+            assert_eq!(live.job(0).sharded, Some(Sharded { output_tokens: 20, pruned }));
+            let report = prefilled(&mut live);
+            assert_eq!((report.memory_bytes, report.memory_tokens), (33, 15));
+            assert_eq!((report.exchange, report.traffic.fetched), (used, 12));
+        };
+        let (h2o, dense) = (MemoryPolicy::h2o(1, 2, 3), MemoryPolicy::dense());
+        check(Exchange::Stay, h2o, Carry::Queries, true, Exchange::Stay);
+        check(Exchange::Stay, dense, Carry::Queries, false, Exchange::Stay);
+        check(Exchange::Move, dense, Carry::Keys, false, Exchange::Move);
+        check(Exchange::Auto, dense, Carry::Fewest, false, Exchange::Move);
+    }
+
+    #[test]
+    fn an_assignment_says_where_the_past_is() {
+        let live = live(Exchange::Auto, MemoryPolicy::dense());
+        let key = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(3) };
+        let holders = vec![Peer("local://w1".into())];
+        let shards = Shards { holders: holders.clone(), chunks: vec![(0, Epoch(2))] };
+        let span = live.grid.chunk(1).unwrap();
+        let assignment = live.assignment(key, span, None, Some(shards));
+        let want = Directory {
+            holders,
+            shards: vec![(0, Epoch(2))],
+            carry: Carry::Fewest,
+            wire: WireDtype::Bf16,
+        };
+        assert_eq!((assignment.shards, assignment.next), (Some(Box::new(want)), None));
     }
 }

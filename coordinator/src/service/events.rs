@@ -116,12 +116,14 @@ impl Narrator {
             output_tokens: report.output_tokens,
             prefill_seconds: report.prefill.elapsed.as_secs_f64(),
             decode_seconds: report.decode_elapsed.as_secs_f64(),
-            memory_bytes: report.prefill.last.memory_bytes,
+            memory_bytes: report.prefill.memory_bytes,
             dense_bytes: report.dense_bytes,
             retained: report.prefill.retained.into_iter().map(Into::into).collect(),
             policy: Some(report.policy.into()),
             chunk_tokens: report.chunk_tokens,
             warnings: report.warnings,
+            exchange: v1::Exchange::from(report.prefill.exchange).into(),
+            traffic: Some(report.prefill.traffic.into()),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{Refusal, TokenId, limits};
+use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::generate_request::Prompt;
@@ -43,6 +44,8 @@ pub(super) fn submission(
         prompt,
         policy: policy_or(config.policy, message.policy)?,
         chunk_tokens: message.chunk_tokens.unwrap_or(config.chunk_tokens),
+        exchange: exchange(message.exchange)?.unwrap_or_default(),
+        wire: wire_dtype(message.wire)?.unwrap_or_default(),
         sampling,
         choices: message.choices.unwrap_or(1),
         max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),

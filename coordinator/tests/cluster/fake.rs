@@ -10,7 +10,7 @@ use aqueduct_core::work::{
     Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, Outputs, Peer,
     RetainedMass, WorkerInfo,
 };
-use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, Sampling, limits};
+use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, WireDtype, limits};
 use tokio::sync::{Notify, mpsc};
 
 pub(crate) const VOCAB: u32 = 4096;
@@ -200,6 +200,8 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         prompt: (0..prompt_tokens).map(|token| token % VOCAB).collect(),
         policy: MemoryPolicy::h2o(1, 1, 1),
         chunk_tokens: CHUNK_TOKENS,
+        exchange: Exchange::default(),
+        wire: WireDtype::default(),
         sampling: Sampling::greedy(),
         choices: 1,
         max_tokens: 2,

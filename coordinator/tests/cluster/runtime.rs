@@ -51,7 +51,7 @@ async fn updates_come_in_order_and_end() {
     let report = report.unwrap();
     assert_eq!(report.retained.len(), 2);
     assert_eq!((report.retained[0].kept, report.retained[0].total), (26.0, 70.0));
-    assert_eq!((report.last.memory_tokens, report.chunks_retried), (26, 0));
+    assert_eq!((report.memory_tokens, report.chunks_retried), (26, 0));
     let tail: Vec<String> = updates
         .iter()
         .filter_map(|update| match update {

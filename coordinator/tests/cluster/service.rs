@@ -99,6 +99,7 @@ async fn a_stream_begins_with_acceptance_and_ends_with_a_summary() {
     let Some(Kind::Summary(summary)) = kinds.last() else { panic!("{kinds:?}") };
     assert_eq!((summary.output_tokens, summary.retained.len()), (3, 2));
     assert!(summary.dense_bytes > 0);
+    assert_eq!(summary.exchange(), v1::Exchange::Move);
 }
 
 #[tokio::test]
@@ -116,6 +117,8 @@ async fn errors_have_codes() {
         (v1::GenerateRequest { prompt: prompt(vec![1, 1_000_000]), ..ask("") }, "1000000"),
         (v1::GenerateRequest { stop: vec![String::new()], ..ask("short") }, "stop[0]"),
         (v1::GenerateRequest { choices: Some(1000), ..ask("short") }, "choices = 1000"),
+        (v1::GenerateRequest { exchange: 9, ..ask("short") }, "exchange = 9"),
+        (v1::GenerateRequest { wire: 9, ..ask("short") }, "wire = 9"),
     ] {
         check(&all(&client, wrong).await.unwrap_err(), Code::InvalidArgument, part);
     }

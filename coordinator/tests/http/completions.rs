@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use aqueduct_core::work::Outputs;
+use aqueduct_core::{Exchange, WireDtype};
 use serde_json::{Value, json};
 
 use super::client::{answering, start, text};
@@ -76,6 +77,26 @@ async fn a_budget_in_one_number() {
         server.completion(json!({ "prompt": "a", "aqueduct": asked })).await;
         let policy = server.script.seen.lock().unwrap().pop().unwrap().policy;
         assert_eq!((policy.sinks, policy.local, policy.heavy), want);
+    }
+}
+
+#[tokio::test]
+async fn the_exchange_is_the_callers_choice_and_what_it_came_to_is_told() {
+    let server = start(answering("x")).await;
+    for (asked, want) in [
+        (json!({}), (Exchange::Auto, WireDtype::F32)),
+        (json!({ "exchange": "stay", "wire": "bf16" }), (Exchange::Stay, WireDtype::Bf16)),
+    ] {
+        let reply = server.completion(json!({ "prompt": "a", "aqueduct": asked })).await.json();
+        let seen = server.script.seen.lock().unwrap().pop().unwrap();
+        assert_eq!((seen.exchange, seen.wire), want);
+        let figures = &reply["aqueduct"];
+        assert_eq!(
+            (&figures["exchange"], &figures["wire"]),
+            (&json!("stay"), &json!(want.1.as_str()))
+        );
+        let bytes = (&figures["sent_bytes"], &figures["received_bytes"]);
+        assert_eq!(bytes, (&json!(30), &json!(40)));
     }
 }
 

@@ -62,6 +62,9 @@ async fn wrong_fields_are_named() {
     check("aqueduct", json!({ "decay": 2 }), "decay").await;
     check("aqueduct", json!({ "max_tokens": 99, "local": 5 }), "max_tokens").await;
     check("aqueduct", json!({ "max_tokens": 99, "policy": "dense" }), "max_tokens").await;
+    check("aqueduct", json!({ "exchange": "push" }), "exchange").await;
+    check("aqueduct", json!({ "wire": "int8" }), "wire").await;
+    check("aqueduct", json!({ "wire": 16 }), "aqueduct.wire").await;
     check("aqueduct", json!([]), "aqueduct").await;
     assert!(server.script.seen.lock().unwrap().is_empty());
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);

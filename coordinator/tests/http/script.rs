@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use aqueduct_coordinator::generation::{Load, Submit, Updates};
 use aqueduct_coordinator::submit::{PrefillReport, RequestError, Submission, Update};
-use aqueduct_core::work::{ChunkReport, Emitted, Outputs, RetainedMass, TokenLogprob};
-use aqueduct_core::{RequestId, TokenId};
+use aqueduct_core::work::{Emitted, Outputs, RetainedMass, TokenLogprob, Traffic};
+use aqueduct_core::{Exchange, RequestId, TokenId};
 use futures::future::BoxFuture;
 
 /// Answers every request with the same tokens.
@@ -68,7 +68,10 @@ impl Script {
         }
         updates.push(Update::Prefilled(Box::new(PrefillReport {
             retained: vec![RetainedMass { kept: 1.0, total: 2.0 }; 2],
-            last: ChunkReport { memory_bytes: 99, memory_tokens: 5, ..ChunkReport::default() },
+            memory_bytes: 99,
+            memory_tokens: 5,
+            exchange: Exchange::Stay,
+            traffic: Traffic { sent_bytes: 30, received_bytes: 40, asked: 2, fetched: 1 },
             elapsed: Duration::from_millis(250),
             chunks_retried: 0,
         })));

@@ -11,12 +11,14 @@ use anyhow::Context;
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Clamp, MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, limits};
+use aqueduct_core::{
+    Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, WireDtype, limits,
+};
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Worker, WorkerOptions};
 use tokio::sync::watch;
 
-use crate::args::ModelArgs;
+use crate::args::{ClusterArgs, ModelArgs};
 use crate::loading::Loaded;
 use crate::picture::Kept;
 pub(crate) use process::WorkerExited;
@@ -36,6 +38,35 @@ pub(crate) struct Cluster {
     told: Mutex<BTreeSet<String>>,
 }
 
+/// Which workers a cluster is to have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workers {
+    pub(crate) count: usize,
+    /// Most tokens whose keys each of them keeps in shards.
+    pub(crate) pool_tokens: u64,
+}
+
+impl Workers {
+    /// So many workers, with pools that memory alone bounds.
+    pub(crate) fn plain(count: usize) -> Self {
+        Self { count, pool_tokens: u64::MAX }
+    }
+
+    /// What the user asks for.
+    ///
+    /// # Errors
+    /// A number that is out of bounds.
+    pub(crate) fn asked(args: &ClusterArgs) -> Result<Self, Refusal> {
+        let workers = Self { count: args.workers, pool_tokens: args.pool.tokens()? };
+        workers.validate()?;
+        Ok(workers)
+    }
+
+    fn validate(self) -> Result<(), Refusal> {
+        Refusal::unless_within("workers", self.count, 1, limits::WORKERS_MAX).map(drop)
+    }
+}
+
 /// Options for `workers` workers of one request at a time: enough of the prompt in flight to
 /// keep all of them busy. The answer does not depend on it.
 pub(crate) fn config(workers: usize, chunk_tokens: u32) -> Config {
@@ -50,6 +81,8 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         prompt,
         policy: MemoryPolicy::default(),
         chunk_tokens,
+        exchange: Exchange::default(),
+        wire: WireDtype::default(),
         sampling: Sampling::greedy(),
         choices: 1,
         max_tokens: 0,
@@ -66,19 +99,20 @@ impl Cluster {
     /// A number of workers or an option out of bounds.
     pub(crate) async fn embedded(
         loaded: &Loaded,
-        workers: usize,
+        workers: Workers,
         config: Config,
     ) -> anyhow::Result<Self> {
-        Refusal::unless_within("workers", workers, 1, limits::WORKERS_MAX)?;
+        workers.validate()?;
         let hub = LoopbackHub::default();
         let (shown, homes) = watch::channel(None);
         let start = |idx| {
             let mut options = WorkerOptions::new(format!("local://w{idx}"), hub.clone());
             options.threads = loaded.threads as u32;
+            options.pool_tokens = workers.pool_tokens;
             options.homes = Some(shown.clone());
             Worker::start(loaded.model.clone(), options)
         };
-        let workers: Vec<Worker> = (0..workers).map(start).collect::<Result<_, _>>()?;
+        let workers: Vec<Worker> = (0..workers.count).map(start).collect::<Result<_, _>>()?;
         let session = |(idx, worker): (usize, &Worker)| {
             let (commands, events) = worker.open_session();
             Session::in_process(format!("w{idx}"), commands, events)
@@ -95,14 +129,15 @@ impl Cluster {
     /// What a worker says is wrong with the model; a process that cannot be started.
     pub(crate) async fn processes(
         model: &ModelArgs,
-        workers: usize,
+        workers: Workers,
         threads: usize,
         config: Config,
     ) -> anyhow::Result<Self> {
-        Refusal::unless_within("workers", workers, 1, limits::WORKERS_MAX)?;
+        workers.validate()?;
         let threads = if threads == 0 { crate::machine::cores() } else { threads };
-        let each = (threads / workers).max(1);
-        let start = (0..workers).map(|_| WorkerProcess::start(model, each));
+        let each = (threads / workers.count).max(1);
+        let start = |_| WorkerProcess::start(model, each, workers.pool_tokens);
+        let start = (0..workers.count).map(start);
         let processes = futures::future::try_join_all(start).await?;
         let sessions = processes
             .iter()

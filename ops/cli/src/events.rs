@@ -38,6 +38,11 @@ pub(crate) enum Row<'a> {
         retained_mass_per_layer: Vec<f64>,
         policy: &'static str,
         chunk_tokens: u32,
+        exchange: &'static str,
+        sent_bytes: u64,
+        received_bytes: u64,
+        asked: u32,
+        fetched: u32,
         warnings: &'a [String],
     },
 }
@@ -91,6 +96,11 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
                 retained_mass_per_layer: summary.retained.iter().map(|l| l.share()).collect(),
                 policy: summary.policy.kind.as_str(),
                 chunk_tokens: summary.chunk_tokens,
+                exchange: summary.exchange.as_str(),
+                sent_bytes: summary.traffic.sent_bytes,
+                received_bytes: summary.traffic.received_bytes,
+                asked: summary.traffic.asked,
+                fetched: summary.traffic.fetched,
                 warnings: &summary.warnings,
             },
         }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use aqueduct_core::work::{RetainedMass, TokenLogprob};
-use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, RequestId, TokenId};
+use aqueduct_core::work::{RetainedMass, TokenLogprob, Traffic};
+use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, RequestId, TokenId};
+use aqueduct_proto::convert::exchange::exchange;
+use aqueduct_proto::convert::shape::pool_tokens;
 use aqueduct_proto::v1;
 
 use crate::error::ClientError;
@@ -144,6 +146,11 @@ pub struct Summary {
     pub policy: MemoryPolicy,
     /// Chunk size.
     pub chunk_tokens: u32,
+    /// How the past reached the prompt's blocks: `Move` or `Stay`, the more frequent where both
+    /// were used.
+    pub exchange: Exchange,
+    /// Bytes between workers, in the prefill, for keys that stayed where they were computed.
+    pub traffic: Traffic,
     /// Budgets that were lowered.
     pub warnings: Vec<String>,
 }
@@ -194,6 +201,8 @@ pub struct WorkerStatus {
     pub up: bool,
     /// Compute threads.
     pub threads: u32,
+    /// Most tokens whose keys it keeps in shards; `u64::MAX` if memory alone bounds them.
+    pub pool_tokens: u64,
 }
 
 impl TryFrom<v1::GenerateEvent> for GenerateEvent {
@@ -310,6 +319,10 @@ impl TryFrom<v1::Summary> for Summary {
             retained: all(summary.retained)?,
             policy: policy.try_into().map_err(ClientError::unreadable)?,
             chunk_tokens: summary.chunk_tokens,
+            exchange: exchange(summary.exchange)
+                .map_err(ClientError::unreadable)?
+                .ok_or_else(|| ClientError::unreadable("summary.exchange"))?,
+            traffic: summary.traffic.unwrap_or_default().into(),
             warnings: summary.warnings,
         })
     }
@@ -331,6 +344,7 @@ impl TryFrom<v1::DescribeReply> for Description {
             address: worker.address,
             up: worker.up,
             threads: worker.threads,
+            pool_tokens: pool_tokens(worker.pool_tokens),
         };
         Ok(Self {
             model: reply.model,

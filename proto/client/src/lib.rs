@@ -26,7 +26,10 @@ mod error;
 mod event;
 mod options;
 
-pub use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, RequestId, Scoring, TokenId};
+pub use aqueduct_core::work::Traffic;
+pub use aqueduct_core::{
+    Exchange, MemoryPolicy, ModelShape, PolicyKind, RequestId, Scoring, TokenId, WireDtype,
+};
 pub use client::{Client, Generation};
 pub use config::ClientOptions;
 pub use error::ClientError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{MemoryPolicy, TokenId, limits};
+use aqueduct_core::{Exchange, MemoryPolicy, TokenId, WireDtype, limits};
 use aqueduct_proto::v1;
 
 /// One turn of a chat.
@@ -47,6 +47,10 @@ pub struct GenerateOptions {
     pub policy: Option<MemoryPolicy>,
     /// Chunk size.
     pub chunk_tokens: Option<u32>,
+    /// How the past reaches a block's queries.
+    pub exchange: Option<Exchange>,
+    /// What queries and outputs are between workers, where they travel.
+    pub wire: Option<WireDtype>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
     /// Completions.
@@ -72,6 +76,8 @@ impl GenerateOptions {
             logprobs: None,
             policy: None,
             chunk_tokens: None,
+            exchange: None,
+            wire: None,
             stop: Vec::new(),
             choices: None,
             prompt_logprobs: false,
@@ -108,6 +114,8 @@ impl GenerateOptions {
             }),
             policy: self.policy.map(Into::into),
             chunk_tokens: self.chunk_tokens,
+            exchange: self.exchange.map_or(v1::Exchange::Unspecified, Into::into).into(),
+            wire: self.wire.map_or(v1::WireDtype::Unspecified, Into::into).into(),
             stop: self.stop,
             choices: self.choices,
             prompt_logprobs: self.prompt_logprobs,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientError, ClientOptions, GenerateEvent, GenerateOptions, Prompt};
+use aqueduct_client::{
+    Client, ClientError, ClientOptions, Exchange, GenerateEvent, GenerateOptions, Prompt,
+};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use futures::StreamExt;
@@ -78,6 +80,8 @@ fn summary() -> v1::generate_event::Kind {
         prefill_seconds: 1.5,
         policy: Some(aqueduct_client::MemoryPolicy::default().into()),
         retained: vec![v1::RetainedMass { kept: 3.0, total: 4.0 }; 2],
+        exchange: v1::Exchange::Stay.into(),
+        traffic: Some(v1::Traffic { sent_bytes: 7, received_bytes: 9, asked: 2, fetched: 1 }),
         ..Default::default()
     })
 }
@@ -92,6 +96,7 @@ async fn events_arrive_in_types_and_end_with_the_summary() {
     let Ok(GenerateEvent::Summary(last)) = &events[1] else { panic!("{events:?}") };
     assert_eq!(last.prefill, Duration::from_millis(1500));
     assert_eq!(last.retained_total().share(), 0.75);
+    assert_eq!((last.exchange, last.traffic.bytes()), (Exchange::Stay, 16));
 }
 
 #[tokio::test]

@@ -130,6 +130,15 @@ pub enum Command {
         /// The worker's own chunk.
         chunk_idx: u32,
     },
+    /// One chunk whose keys stay with the worker is to be done again, there or elsewhere:
+    /// whatever there is of it, waiting, running or done, goes. Queries that wait for a newer
+    /// epoch of it go on waiting. Never an error.
+    Drop {
+        /// The request.
+        request: RequestId,
+        /// The chunk.
+        chunk_idx: u32,
+    },
     /// Start decoding.
     Decode(Box<DecodeSpec>),
     /// One completion is to end now; its memory may go.
@@ -199,12 +208,17 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Bytes in both directions.
+    pub fn bytes(&self) -> u64 {
+        self.sent_bytes.saturating_add(self.received_bytes)
+    }
+
     /// Adds that of another chunk.
     pub fn add(&mut self, other: Self) {
-        self.sent_bytes += other.sent_bytes;
-        self.received_bytes += other.received_bytes;
-        self.asked += other.asked;
-        self.fetched += other.fetched;
+        self.sent_bytes = self.sent_bytes.saturating_add(other.sent_bytes);
+        self.received_bytes = self.received_bytes.saturating_add(other.received_bytes);
+        self.asked = self.asked.saturating_add(other.asked);
+        self.fetched = self.fetched.saturating_add(other.fetched);
     }
 }
 

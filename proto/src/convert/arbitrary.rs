@@ -121,6 +121,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(request, chunk_idx, next)| Command::Redirect { request, chunk_idx, next }),
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
+        (request(), chunk_idx())
+            .prop_map(|(request, chunk_idx)| Command::Drop { request, chunk_idx }),
         (request(), sampling(), counts, eos).prop_map(
             |(request, sampling, (choices, max_tokens), eos)| {
                 Command::Decode(Box::new(DecodeSpec {

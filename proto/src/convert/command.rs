@@ -25,6 +25,9 @@ impl From<Command> for v1::WorkerCommand {
             Command::Confirm { request, chunk_idx } => {
                 Kind::Confirm(v1::Confirm { request: request.0, chunk_idx })
             }
+            Command::Drop { request, chunk_idx } => {
+                Kind::Drop(v1::Drop { request: request.0, chunk_idx })
+            }
             Command::Decode(spec) => Kind::Decode((*spec).into()),
             Command::StopChoice { request, choice } => {
                 Kind::StopChoice(v1::StopChoice { request: request.0, choice })
@@ -47,6 +50,10 @@ impl TryFrom<v1::WorkerCommand> for Command {
             Kind::Confirm(wire) => Self::Confirm {
                 request: RequestId(wire.request),
                 chunk_idx: chunk_idx(wire.chunk_idx).under("confirm")?,
+            },
+            Kind::Drop(wire) => Self::Drop {
+                request: RequestId(wire.request),
+                chunk_idx: chunk_idx(wire.chunk_idx).under("drop")?,
             },
             Kind::Decode(wire) => {
                 Self::Decode(Box::new(DecodeSpec::try_from(wire).under("decode")?))
@@ -248,6 +255,7 @@ mod tests {
             Some(Kind::Confirm(v1::Confirm { request: 1, chunk_idx: u32::MAX })),
             "confirm.chunk_idx",
         );
+        check(Some(Kind::Drop(v1::Drop { request: 1, chunk_idx: u32::MAX })), "drop.chunk_idx");
     }
 
     proptest! {

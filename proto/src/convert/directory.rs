@@ -1,9 +1,10 @@
 //! Where a request's shards are.
 
-use aqueduct_core::{Carry, Directory, Epoch, Refusal, WireDtype, limits};
+use aqueduct_core::{Carry, Directory, Epoch, Refusal, limits};
 
+use super::exchange::wire_dtype;
 use super::shape::peer;
-use super::{Under, bounded};
+use super::{Under, bounded, required};
 use crate::v1;
 use crate::v1::shard_directory::Carry as WireCarry;
 
@@ -43,7 +44,12 @@ impl TryFrom<v1::ShardDirectory> for Directory {
             }
         }
         let shards = wire.holder_idx.into_iter().zip(wire.epoch.into_iter().map(Epoch)).collect();
-        Ok(Self { holders, shards, carry: carry(wire.carry)?, wire: wire_dtype(wire.wire)? })
+        Ok(Self {
+            holders,
+            shards,
+            carry: carry(wire.carry)?,
+            wire: required("wire", wire_dtype(wire.wire)?)?,
+        })
     }
 }
 
@@ -53,25 +59,5 @@ fn carry(wire: i32) -> Result<Carry, Refusal> {
         Ok(WireCarry::Keys) => Ok(Carry::Keys),
         Ok(WireCarry::Fewest) => Ok(Carry::Fewest),
         _ => Err(Refusal::new("carry", wire, "queries, keys or fewest")),
-    }
-}
-
-impl From<WireDtype> for v1::WireDtype {
-    fn from(wire: WireDtype) -> Self {
-        match wire {
-            WireDtype::F32 => Self::F32,
-            WireDtype::Bf16 => Self::Bf16,
-            WireDtype::F16 => Self::F16,
-        }
-    }
-}
-
-/// The dtype that must be named.
-pub(super) fn wire_dtype(wire: i32) -> Result<WireDtype, Refusal> {
-    match v1::WireDtype::try_from(wire) {
-        Ok(v1::WireDtype::F32) => Ok(WireDtype::F32),
-        Ok(v1::WireDtype::Bf16) => Ok(WireDtype::Bf16),
-        Ok(v1::WireDtype::F16) => Ok(WireDtype::F16),
-        _ => Err(Refusal::new("wire", wire, "f32, bf16 or f16")),
     }
 }

@@ -1,8 +1,6 @@
 //! Events of a worker.
 
-use aqueduct_core::work::{
-    ChunkReport, Emitted, Event, FailureKind, RetainedMass, TokenLogprob, Traffic,
-};
+use aqueduct_core::work::{ChunkReport, Emitted, Event, FailureKind, RetainedMass, TokenLogprob};
 use aqueduct_core::{ChunkKey, Refusal, RequestId, limits};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -134,12 +132,7 @@ fn report_to_wire(key: ChunkKey, report: ChunkReport) -> v1::ChunkReport {
         memory_tokens: report.memory_tokens,
         busy_us: report.busy_us,
         wait_us: report.wait_us,
-        traffic: Some(v1::Traffic {
-            sent_bytes: report.traffic.sent_bytes,
-            received_bytes: report.traffic.received_bytes,
-            asked: report.traffic.asked,
-            fetched: report.traffic.fetched,
-        }),
+        traffic: Some(report.traffic.into()),
     }
 }
 
@@ -155,13 +148,6 @@ fn chunk_done(wire: v1::ChunkReport) -> Result<Event, Refusal> {
         traffic: wire.traffic.unwrap_or_default().into(),
     };
     Ok(Event::ChunkDone { key: key(wire.key)?, report: Box::new(report) })
-}
-
-impl From<v1::Traffic> for Traffic {
-    fn from(wire: v1::Traffic) -> Self {
-        let v1::Traffic { sent_bytes, received_bytes, asked, fetched } = wire;
-        Self { sent_bytes, received_bytes, asked, fetched }
-    }
 }
 
 impl From<FailureKind> for v1::FailureKind {

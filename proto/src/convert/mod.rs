@@ -4,6 +4,7 @@
 pub mod command;
 pub mod directory;
 pub mod event;
+pub mod exchange;
 pub mod frame;
 pub mod generate;
 pub mod notice;

@@ -95,6 +95,16 @@ impl TryFrom<v1::NextHop> for NextHop {
     }
 }
 
+/// A pool's size; 0 on the wire is no bound.
+pub fn pool_tokens(wire: u64) -> u64 {
+    if wire == 0 { u64::MAX } else { wire }
+}
+
+/// The other way.
+pub fn pool_tokens_to_wire(pool_tokens: u64) -> u64 {
+    if pool_tokens == u64::MAX { 0 } else { pool_tokens }
+}
+
 impl From<WorkerInfo> for v1::WorkerInfo {
     fn from(info: WorkerInfo) -> Self {
         Self {
@@ -104,7 +114,7 @@ impl From<WorkerInfo> for v1::WorkerInfo {
             kv: v1::KvDtype::from(info.kv).into(),
             threads: info.threads,
             convention: info.convention,
-            pool_tokens: if info.pool_tokens == u64::MAX { 0 } else { info.pool_tokens },
+            pool_tokens: pool_tokens_to_wire(info.pool_tokens),
         }
     }
 }
@@ -120,7 +130,7 @@ impl TryFrom<v1::WorkerInfo> for WorkerInfo {
             kv: kv(wire.kv)?,
             threads: Refusal::unless_within("threads", wire.threads, 1, THREADS_MAX)?,
             convention: wire.convention,
-            pool_tokens: if wire.pool_tokens == 0 { u64::MAX } else { wire.pool_tokens },
+            pool_tokens: pool_tokens(wire.pool_tokens),
         })
     }
 }

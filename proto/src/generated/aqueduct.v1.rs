@@ -136,6 +136,20 @@ pub struct ModelShape {
     #[prost(uint32, tag = "8")]
     pub max_positions: u32,
 }
+/// Bytes between workers for keys that stay where they were computed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Traffic {
+    #[prost(uint64, tag = "1")]
+    pub sent_bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub received_bytes: u64,
+    /// per layer and holder: queries went out
+    #[prost(uint32, tag = "3")]
+    pub asked: u32,
+    /// per layer and holder: keys came
+    #[prost(uint32, tag = "4")]
+    pub fetched: u32,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum KvDtype {
@@ -161,6 +175,43 @@ impl KvDtype {
             "KV_DTYPE_UNSPECIFIED" => Some(Self::Unspecified),
             "KV_DTYPE_F32" => Some(Self::F32),
             "KV_DTYPE_BF16" => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+}
+/// How the past reaches a block's queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Exchange {
+    /// the server's default
+    Unspecified = 0,
+    /// keys travel to the queries
+    Move = 1,
+    /// queries travel to the keys
+    Stay = 2,
+    /// whichever moves fewer bytes
+    Auto = 3,
+}
+impl Exchange {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "EXCHANGE_UNSPECIFIED",
+            Self::Move => "EXCHANGE_MOVE",
+            Self::Stay => "EXCHANGE_STAY",
+            Self::Auto => "EXCHANGE_AUTO",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "EXCHANGE_UNSPECIFIED" => Some(Self::Unspecified),
+            "EXCHANGE_MOVE" => Some(Self::Move),
+            "EXCHANGE_STAY" => Some(Self::Stay),
+            "EXCHANGE_AUTO" => Some(Self::Auto),
             _ => None,
         }
     }
@@ -232,6 +283,12 @@ pub struct GenerateRequest {
     /// Generate on after an end token.
     #[prost(bool, tag = "11")]
     pub ignore_eos: bool,
+    /// default auto
+    #[prost(enumeration = "Exchange", tag = "12")]
+    pub exchange: i32,
+    /// default f32
+    #[prost(enumeration = "WireDtype", tag = "13")]
+    pub wire: i32,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -423,6 +480,12 @@ pub struct Summary {
     pub chunk_tokens: u32,
     #[prost(string, repeated, tag = "10")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// as used: move or stay
+    #[prost(enumeration = "Exchange", tag = "11")]
+    pub exchange: i32,
+    /// of the prefill
+    #[prost(message, optional, tag = "12")]
+    pub traffic: ::core::option::Option<Traffic>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TokenizeRequest {
@@ -460,6 +523,9 @@ pub struct WorkerStatus {
     pub up: bool,
     #[prost(uint32, tag = "4")]
     pub threads: u32,
+    /// most tokens whose keys it keeps in shards; 0: no bound but memory
+    #[prost(uint64, tag = "5")]
+    pub pool_tokens: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeReply {
@@ -1089,6 +1155,14 @@ pub struct Confirm {
     #[prost(uint32, tag = "2")]
     pub chunk_idx: u32,
 }
+/// One chunk whose keys stay with the worker, which is to be done again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Drop {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    #[prost(uint32, tag = "2")]
+    pub chunk_idx: u32,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Decode {
     #[prost(fixed64, tag = "1")]
@@ -1116,7 +1190,7 @@ pub struct Cancel {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerCommand {
-    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<worker_command::Kind>,
 }
 /// Nested message and enum types in `WorkerCommand`.
@@ -1135,6 +1209,8 @@ pub mod worker_command {
         StopChoice(super::StopChoice),
         #[prost(message, tag = "6")]
         Cancel(super::Cancel),
+        #[prost(message, tag = "7")]
+        Drop(super::Drop),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1206,20 +1282,6 @@ pub struct ChunkReport {
     pub wait_us: u64,
     #[prost(message, optional, tag = "7")]
     pub traffic: ::core::option::Option<Traffic>,
-}
-/// Bytes between workers for the shards of one chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Traffic {
-    #[prost(uint64, tag = "1")]
-    pub sent_bytes: u64,
-    #[prost(uint64, tag = "2")]
-    pub received_bytes: u64,
-    /// per layer and holder: queries went out
-    #[prost(uint32, tag = "3")]
-    pub asked: u32,
-    /// per layer and holder: keys came
-    #[prost(uint32, tag = "4")]
-    pub fetched: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChunkFailed {

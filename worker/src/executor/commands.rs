@@ -38,6 +38,7 @@ impl Executor {
                     request.outbox.remove(&chunk_idx.saturating_add(1));
                 }
             }
+            Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
             Command::Decode(spec) => self.start_decoding(session, *spec),
             Command::StopChoice { request, choice } => {
                 if let Some(request) = self.owned(session, request) {
@@ -77,6 +78,15 @@ impl Executor {
         self.queue.retain(|waiting| waiting.key.request != request);
         if self.running.is_some_and(|running| running.request == request) {
             self.running = None;
+        }
+    }
+
+    /// Drops a chunk, waiting or running.
+    fn drop_chunk(&mut self, session: SessionId, request: RequestId, chunk_idx: u32) {
+        if self.owned(session, request).is_some() {
+            let is_it = |key: &ChunkKey| (key.request, key.chunk_idx) == (request, chunk_idx);
+            self.queue.retain(|waiting| !is_it(&waiting.key));
+            self.running = self.running.filter(|running| !is_it(running));
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aqueduct_core::PolicyKind;
 use clap::{Args, Subcommand};
 
-use super::{BudgetArgs, IsaArg, ModelArgs};
+use super::{BudgetArgs, ExchangeArgs, IsaArg, ModelArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -57,7 +57,8 @@ pub(crate) struct BenchKernelsArgs {
 The prompt is the shipped book, repeated when it is too short; a prompt may be longer than the
 model's positions here. The first chunk that is prefilled does not count. A row has the median
 over the repetitions and their spread (longest less shortest time). kv_bytes is what is
-remembered at the end of the prompt.
+remembered at the end of the prompt, exchange how the past reached its chunks (move or stay) and
+exchange_bytes what travelled between workers for keys that stayed.
 
 Example:
   aqueduct bench prefill --model model --prompt-tokens 4096,16384,65536 --policy h2o,dense \\
@@ -82,6 +83,8 @@ pub(crate) struct BenchPrefillArgs {
     pub(crate) reps: u32,
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
     /// Draw seconds over prompt tokens into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,

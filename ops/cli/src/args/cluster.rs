@@ -1,5 +1,6 @@
 //! Workers of a command that brings its own.
 
+use aqueduct_core::Refusal;
 use clap::{Args, ValueEnum};
 
 /// A cluster that lives as long as the command.
@@ -11,6 +12,28 @@ pub(crate) struct ClusterArgs {
     /// Compute threads of all workers together; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) pool: PoolArg,
+}
+
+/// How much each worker keeps.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct PoolArg {
+    /// Most tokens whose keys a worker keeps in shards, over all requests; memory alone bounds
+    /// them unless given
+    #[arg(long, value_name = "TOKENS")]
+    pool_tokens: Option<u64>,
+}
+
+impl PoolArg {
+    /// The most tokens, at least one.
+    ///
+    /// # Errors
+    /// No tokens.
+    pub(crate) fn tokens(self) -> Result<u64, Refusal> {
+        let tokens = self.pool_tokens.unwrap_or(u64::MAX);
+        Refusal::unless_within("pool_tokens", tokens, 1, u64::MAX)
+    }
 }
 
 /// What connects coordinator and workers.

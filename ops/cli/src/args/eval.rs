@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aqueduct_core::PolicyKind;
 use clap::{Args, Subcommand};
 
-use super::{BudgetArgs, ClusterArgs, Link, ModelArgs, PolicyArgs};
+use super::{BudgetArgs, ClusterArgs, ExchangeArgs, Link, ModelArgs, PolicyArgs};
 
 /// What can be evaluated.
 #[derive(Debug, Subcommand)]
@@ -33,6 +33,8 @@ pub(crate) struct EvalLogitsArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
+    #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     /// What connects coordinator and workers: loopback (workers in this process) or grpc (a
     /// process for each worker)
@@ -41,7 +43,8 @@ pub(crate) struct EvalLogitsArgs {
     /// safetensors file to write: tensor `logits`, f32, [tokens, vocab]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
-    /// Print a JSON line: tokens, vocab, policy, chunk_tokens, workers, link, seconds
+    /// Print a JSON line: tokens, vocab, policy, chunk_tokens, exchange, exchange_bytes, workers,
+    /// link, seconds
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -80,6 +83,8 @@ pub(crate) struct EvalPplArgs {
     pub(crate) budget: Option<u32>,
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     /// Print a JSON line for each policy

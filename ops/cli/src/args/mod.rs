@@ -17,13 +17,13 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchKernelsArgs, BenchPrefillArgs, BenchProfileArgs,
 };
-pub(crate) use cluster::{ClusterArgs, Link};
+pub(crate) use cluster::{ClusterArgs, Link, PoolArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
-pub(crate) use policy::{BudgetArgs, PolicyArgs};
+pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
 
 const EXIT_CODES: &str = "\

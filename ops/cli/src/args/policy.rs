@@ -1,6 +1,6 @@
 //! Memory policies as flags.
 
-use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, Scoring, limits};
+use aqueduct_core::{Exchange, MemoryPolicy, PolicyKind, Refusal, Scoring, WireDtype, limits};
 use clap::Args;
 
 /// How attention mass becomes a score.
@@ -69,6 +69,18 @@ impl BudgetArgs {
             PolicyKind::H2o => MemoryPolicy { scoring: self.scoring.scoring(), ..preset },
         })
     }
+}
+
+/// How the past reaches a block's queries.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ExchangeArgs {
+    /// What travels between workers: move (keys, to the queries), stay (queries, to keys that
+    /// stay where they were computed) or auto (whichever is fewer bytes)
+    #[arg(long, value_name = "EXCHANGE", default_value_t = Exchange::Auto)]
+    pub(crate) exchange: Exchange,
+    /// What travelling queries and outputs are: f32 (exact), bf16 or f16
+    #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
+    pub(crate) wire: WireDtype,
 }
 
 /// One policy.

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{ClusterArgs, ModelArgs, PolicyArgs};
+use super::{ClusterArgs, ModelArgs, PolicyArgs, PoolArg};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -81,6 +81,8 @@ pub(crate) struct WorkerArgs {
     /// Compute threads; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) pool: PoolArg,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]

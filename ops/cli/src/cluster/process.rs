@@ -35,7 +35,11 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// No process, or one that ends before it listens.
-    pub(crate) async fn start(model: &ModelArgs, threads: usize) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        model: &ModelArgs,
+        threads: usize,
+        pool_tokens: u64,
+    ) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("the path of this binary")?;
         let memory_mib = model.device.device_memory_mib.map(|mib| mib.to_string());
         let mut child = Command::new(binary)
@@ -44,6 +48,7 @@ impl WorkerProcess {
             .arg(&model.model)
             .args(["--kv", model.kv.as_str(), "--weights", model.weights.as_str()])
             .args(["--threads", &threads.to_string()])
+            .args(["--pool-tokens", &pool_tokens.to_string()])
             .args(["--device", &model.device.choice().to_string()])
             .args(memory_mib.iter().flat_map(|mib| ["--device-memory-mib", mib]))
             .args(model.device.isa.isa.iter().flat_map(|isa| ["--isa", isa.as_str()]))

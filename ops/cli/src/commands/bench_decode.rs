@@ -10,7 +10,7 @@ use aqueduct_kernels::{Cpu, CpuOptions};
 use serde::Serialize;
 
 use crate::args::BenchDecodeArgs;
-use crate::cluster::{self, Cluster, prefill_only};
+use crate::cluster::{self, Cluster, Workers, prefill_only};
 use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
 use crate::report::{self, Table};
@@ -105,7 +105,7 @@ impl Bench {
     async fn measure<'a>(&'a self, workers: usize, rows: &mut Vec<Row<'a>>) -> anyhow::Result<()> {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
-        let cluster = Cluster::embedded(&self.loaded, workers, config).await?;
+        let cluster = Cluster::embedded(&self.loaded, Workers::plain(workers), config).await?;
         cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &depth_tokens in &self.args.depth_tokens {
@@ -143,7 +143,7 @@ impl Bench {
         let report = prefilled.context("a prefill without a report")?;
         Ok(Run {
             reps: between(&arrivals, self.args.tokens as usize),
-            kv_bytes: report.last.memory_bytes,
+            kv_bytes: report.memory_bytes,
             prefill: report.elapsed,
         })
     }

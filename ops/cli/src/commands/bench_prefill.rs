@@ -12,7 +12,7 @@ use aqueduct_core::{PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
 
 use crate::args::BenchPrefillArgs;
-use crate::cluster::{self, Cluster, prefill_only};
+use crate::cluster::{self, Cluster, Workers, prefill_only};
 use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
 use crate::plot::{self, Curve};
@@ -32,6 +32,10 @@ struct Row<'a> {
     tokens_per_second: f64,
     /// Remembered at the end of the prompt.
     kv_bytes: u64,
+    /// How the past reached the chunks: `move` or `stay`.
+    exchange: &'static str,
+    /// Between workers, for keys that stayed.
+    exchange_bytes: u64,
     /// Median over the repetitions.
     seconds: f64,
     /// Longest less shortest.
@@ -95,7 +99,7 @@ impl Bench {
     async fn measure<'a>(&'a self, workers: usize, rows: &mut Vec<Row<'a>>) -> anyhow::Result<()> {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
-        let cluster = Cluster::embedded(&self.loaded, workers, config).await?;
+        let cluster = Cluster::embedded(&self.loaded, Workers::plain(workers), config).await?;
         cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &prompt_tokens in &self.args.prompt_tokens {
@@ -124,6 +128,8 @@ impl Bench {
             let prompt = prompts::cycled(&self.book, prompt_tokens);
             let submission = Submission {
                 policy: self.args.memory.policy(kind),
+                exchange: self.args.exchange.exchange,
+                wire: self.args.exchange.wire,
                 ..prefill_only(prompt, self.args.memory.chunk_tokens)
             };
             let mut prefilled = None;
@@ -152,7 +158,9 @@ impl Bench {
             policy: kind.as_str(),
             workers,
             tokens_per_second: f64::from(prompt_tokens) / seconds.median,
-            kv_bytes: runs[0].last.memory_bytes,
+            kv_bytes: runs[0].memory_bytes,
+            exchange: runs[0].exchange.as_str(),
+            exchange_bytes: runs[0].traffic.bytes(),
             seconds: seconds.median,
             seconds_spread: seconds.spread,
             reps: runs.len() as u32,

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use serde::Serialize;
 
 use crate::args::{DemoArgs, ModelArgs};
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, Cluster, Workers};
 use crate::events;
 use crate::front::Front;
 use crate::picture::{self, Kept};
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let model = ModelArgs::plain(model, args.device);
     let loaded = loading::load(&model, 0).await?;
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
-    let cluster = Cluster::embedded(&loaded, args.workers, config).await?;
+    let cluster = Cluster::embedded(&loaded, Workers::plain(args.workers), config).await?;
     let front = Front::private(cluster.coordinator(), &model.model).await?;
     let prompt = prompt(&prompts::tokeniser(&model.model)?, &args, cluster.shape().max_positions)?;
     if !args.json {

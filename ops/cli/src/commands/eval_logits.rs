@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use aqueduct_coordinator::submit::{Submission, Update};
+use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
 use aqueduct_core::Refusal;
 use aqueduct_core::work::Outputs;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde::Serialize;
 
-use crate::args::{ClusterArgs, EvalLogitsArgs, Link};
-use crate::cluster::{self, Cluster, prefill_only};
+use crate::args::{EvalLogitsArgs, Link};
+use crate::cluster::{self, Cluster, Workers, prefill_only};
 use crate::{lines, loading, prompts};
 
 #[derive(Debug, Serialize)]
@@ -21,6 +21,8 @@ struct Row {
     vocab: u32,
     policy: &'static str,
     chunk_tokens: u32,
+    exchange: &'static str,
+    exchange_bytes: u64,
     workers: usize,
     link: &'static str,
     kv: &'static str,
@@ -38,15 +40,19 @@ pub(crate) async fn run(args: EvalLogitsArgs) -> anyhow::Result<()> {
     let submission = Submission {
         policy: args.policy.policy(),
         outputs: Outputs::Logits,
+        exchange: args.exchange.exchange,
+        wire: args.exchange.wire,
         ..prefill_only(prompt, args.policy.budget.chunk_tokens)
     };
     let started = Instant::now();
-    let logits = collect(&cluster, submission).await?;
+    let (logits, report) = collect(&cluster, submission).await?;
     let row = Row {
         tokens: logits.rows(),
         vocab: cluster.shape().vocab,
         policy: args.policy.policy.as_str(),
         chunk_tokens: args.policy.budget.chunk_tokens,
+        exchange: report.exchange.as_str(),
+        exchange_bytes: report.traffic.bytes(),
         workers: args.cluster.workers,
         link: args.link.as_str(),
         kv: args.model.kv.as_str(),
@@ -77,8 +83,8 @@ fn check_writable(out: &Path) -> Result<(), Refusal> {
 }
 
 async fn start(args: &EvalLogitsArgs) -> anyhow::Result<Cluster> {
-    let ClusterArgs { workers, threads } = args.cluster;
-    let config = cluster::config(workers, args.policy.budget.chunk_tokens);
+    let (workers, threads) = (Workers::asked(&args.cluster)?, args.cluster.threads);
+    let config = cluster::config(workers.count, args.policy.budget.chunk_tokens);
     match args.link {
         Link::Loopback => {
             let loaded = loading::load(&args.model, threads).await?;
@@ -119,17 +125,21 @@ impl Logits {
     }
 }
 
-async fn collect(cluster: &Cluster, submission: Submission) -> anyhow::Result<Logits> {
+async fn collect(
+    cluster: &Cluster,
+    submission: Submission,
+) -> anyhow::Result<(Logits, PrefillReport)> {
     let (tokens, vocab) = (submission.prompt.len(), cluster.shape().vocab as usize);
-    let mut logits = Logits::zeros(0, vocab);
+    let (mut logits, mut prefilled) = (Logits::zeros(0, vocab), PrefillReport::default());
     let run = cluster.run(submission, |update| match update {
         // Only now is it known that the prompt is within the bounds.
         Update::Accepted { .. } => logits = Logits::zeros(tokens, vocab),
         Update::Logits { start, logits: rows, .. } => logits.fill(start, &rows),
+        Update::Prefilled(report) => prefilled = *report,
         _ => {}
     });
     run.await?;
-    Ok(logits)
+    Ok((logits, prefilled))
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use aqueduct_coordinator::submit::{Submission, Update};
 use aqueduct_core::work::{Outputs, RetainedMass};
-use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
+use aqueduct_core::{Exchange, MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
 
 use crate::args::EvalPplArgs;
-use crate::cluster::{self, Cluster, prefill_only};
+use crate::cluster::{self, Cluster, Workers, prefill_only};
 use crate::report::{self, Table};
 use crate::{lines, loading, prompts};
 
@@ -25,6 +25,7 @@ struct Row {
     context_tokens: u32,
     windows: u32,
     chunk_tokens: u32,
+    exchange: &'static str,
     /// Of the budget, by kind.
     sinks: Option<u32>,
     local: Option<u32>,
@@ -47,9 +48,10 @@ pub(crate) async fn run(args: EvalPplArgs) -> anyhow::Result<()> {
     let begin = text.begin()?;
     let tokens = text.encode(&prompts::text(&args.text)?, false)?;
     let windows = windows(&begin, &tokens, args.context_tokens, args.windows)?;
+    let workers = Workers::asked(&args.cluster)?;
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let config = cluster::config(args.cluster.workers, args.memory.chunk_tokens);
-    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
+    let cluster = Cluster::embedded(&loaded, workers, config).await?;
     let mut table = Table::new(["policy", "budget", "ppl", "nll", "tokens", "retained mass"]);
     for policy in policies {
         let row = evaluate(&cluster, &args, policy, windows.clone()).await?;
@@ -108,6 +110,7 @@ struct Score {
     tokens: u64,
     retained: RetainedMass,
     used: Option<MemoryPolicy>,
+    exchange: Exchange,
 }
 
 impl Score {
@@ -123,6 +126,7 @@ impl Score {
                 }
             }
             Update::Prefilled(report) => {
+                self.exchange = report.exchange;
                 report.retained.iter().for_each(|&layer| self.retained.add(layer));
             }
             _ => {}
@@ -143,6 +147,8 @@ async fn evaluate(
         let submission = Submission {
             policy,
             outputs: Outputs::Logprobs(0),
+            exchange: args.exchange.exchange,
+            wire: args.exchange.wire,
             ..prefill_only(window, chunk_tokens)
         };
         let scored_from = args.context_tokens / 2;
@@ -162,6 +168,7 @@ async fn evaluate(
         context_tokens: args.context_tokens,
         windows: args.windows,
         chunk_tokens,
+        exchange: score.exchange.as_str(),
         sinks: bounded(used.sinks),
         local: bounded(used.local),
         heavy: bounded(used.heavy),

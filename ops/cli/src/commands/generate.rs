@@ -7,7 +7,7 @@ use aqueduct_core::Refusal;
 use futures::StreamExt;
 
 use crate::args::{GenerateArgs, ModelArgs};
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, Cluster, Workers};
 use crate::events::{self, Row};
 use crate::front::Front;
 use crate::progress::PrefillDisplay;
@@ -33,10 +33,11 @@ pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
 }
 
 async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster, Front)> {
+    let workers = Workers::asked(&args.cluster)?;
     let model = ModelArgs::plain(model.into(), args.device);
     let loaded = loading::load(&model, args.cluster.threads).await?;
-    let config = cluster::config(args.cluster.workers, args.policy.budget.chunk_tokens);
-    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config).await?;
+    let config = cluster::config(workers.count, args.policy.budget.chunk_tokens);
+    let cluster = Cluster::embedded(&loaded, workers, config).await?;
     let front = Front::private(cluster.coordinator(), &model.model).await?;
     Ok((cluster, front))
 }
@@ -52,6 +53,8 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         stop: sampling.stop.clone(),
         policy: Some(args.policy.policy()),
         chunk_tokens: Some(args.policy.budget.chunk_tokens),
+        exchange: Some(args.exchange.exchange),
+        wire: Some(args.exchange.wire),
         deadline: args.deadline(),
         ..GenerateOptions::new(Prompt::Text(prompt(args)?))
     })
@@ -119,7 +122,7 @@ fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result
 fn figures(summary: &Summary, seed: u64) -> String {
     format!(
         "\n{} prompt tokens in {:.2} s ({} tokens/s), {} tokens generated in {:.2} s, seed {seed}\n\
-         {} kept of {}, with {} of the attention mass",
+         {} kept of {}, with {} of the attention mass; exchange {}, {} between workers",
         report::grouped(summary.prompt_tokens.into()),
         summary.prefill.as_secs_f64(),
         report::grouped(events::tokens_per_second(summary.prompt_tokens, summary.prefill) as u64),
@@ -128,5 +131,7 @@ fn figures(summary: &Summary, seed: u64) -> String {
         report::bytes(summary.memory_bytes),
         report::bytes(summary.dense_bytes),
         report::percent(summary.retained_total().share()),
+        summary.exchange,
+        report::bytes(summary.traffic.bytes()),
     )
 }

@@ -7,7 +7,7 @@ use aqueduct_coordinator::{Config, Coordinator};
 use serde::Serialize;
 
 use crate::args::{FrontArgs, ServeArgs};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Workers};
 use crate::front::{self, Doors, Front};
 use crate::{lines, loading};
 
@@ -26,8 +26,9 @@ struct Listening {
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = bind(&args.front).await?;
+    let workers = Workers::asked(&args.cluster)?;
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
-    let cluster = Cluster::embedded(&loaded, args.cluster.workers, config(&args.front)).await?;
+    let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     answer(cluster.coordinator(), &args.model.model, doors, stop).await?;
     cluster.stop().await;
     Ok(())

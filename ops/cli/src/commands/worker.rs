@@ -23,6 +23,7 @@ struct Listening<'a> {
 /// A model that is wrong, an address that cannot be bound.
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
+    let pool_tokens = args.pool.tokens()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
     let address = listener.local_addr()?;
@@ -30,6 +31,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let loaded = loading::load(&args.model, args.threads).await?;
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
+    options.pool_tokens = pool_tokens;
     options.direct = match args.link_nccl {
         NcclArg::Auto => Direct::of(&loaded.model),
         NcclArg::Off => None,
