@@ -16,7 +16,7 @@ pub use self::pair::NcclFabric;
 use super::device::{Address, Fault};
 use super::driver::side::SideStream;
 use super::driver::{Driver, Event, nap};
-use super::placed::{Placed, lies_ready};
+use super::placed::{Placed, fetch_lists, lies_ready};
 use super::{Cuda, Shared};
 use crate::fabric::{FabricError, GroupId, Mark, SetShape};
 use crate::memory::MemorySet;
@@ -191,6 +191,22 @@ impl Group {
                 Err(error)
             }
         }
+    }
+
+    /// As [`Pair::fetch_lists`](crate::fabric::Pair::fetch_lists) has it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_lists(
+        &self,
+        set: &MemorySet,
+        made: &Mark,
+        patience: Duration,
+    ) -> Result<(), FabricError> {
+        self.follow(made)?;
+        self.wait(&self.mark()?, "the set", patience)?;
+        fetch_lists(&self.shared, set, &|from, to| self.stream.read(&self.driver, from, to))?;
+        Ok(())
     }
 
     /// What comes next on the side stream waits until the device has come to `made`.

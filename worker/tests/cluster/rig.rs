@@ -111,6 +111,12 @@ impl Member {
         Self::start_with(model, hub, carrier, None).await
     }
 
+    /// A worker that others reach by gRPC, and whose device they reach by `direct`.
+    pub(crate) async fn with_device(model: Arc<Model>, direct: Direct) -> Self {
+        let hub = LoopbackHub::default();
+        Self::start_with(model, &hub, Carrier::Direct, Some(direct)).await
+    }
+
     async fn start_with(
         model: Arc<Model>,
         hub: &LoopbackHub,
@@ -209,11 +215,9 @@ pub(crate) async fn with_devices(
     meeting: &Arc<Meeting>,
     troubles: &[Trouble],
 ) -> Vec<Member> {
-    let hub = LoopbackHub::default();
     let mut members = Vec::new();
     for &trouble in troubles {
-        let direct = Some(direct(meeting, trouble));
-        members.push(Member::start_with(model.clone(), &hub, Carrier::Direct, direct).await);
+        members.push(Member::with_device(model.clone(), direct(meeting, trouble)).await);
     }
     members
 }

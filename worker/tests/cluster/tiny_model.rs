@@ -10,6 +10,11 @@ use aqueduct_kernels::{
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
 pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
+    tiny_on(kv, Arc::new(Reference))
+}
+
+/// The same, computed by `backend`.
+pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     let shape = ModelShape {
         vocab: 61,
         layers: 8,
@@ -21,7 +26,6 @@ pub(crate) fn tiny(kv: KvDtype) -> Arc<Model> {
         max_positions: 0,
     };
     let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, kv };
-    let backend: Arc<dyn Backend> = Arc::new(Reference);
     let mut weights = Weights { backend: backend.clone(), state: 1 };
     let ones: Arc<[f32]> = vec![1.0; 24].into();
     let embed = weights.linear(61, 24, 1.0);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::calls::Calls;
 use super::{Group, NCCL, invite};
 use crate::cuda::Cuda;
-use crate::cuda::placed::fetch_lists;
 use crate::fabric::{End, Fabric, FabricError, GroupId, Mark, Pair, SetShape};
 use crate::memory::MemorySet;
 
@@ -78,11 +77,7 @@ impl Pair for NcclPair {
         made: &Mark,
         patience: Duration,
     ) -> Result<(), FabricError> {
-        let Group { stream, driver, .. } = &self.group;
-        self.group.follow(made)?;
-        self.group.wait(&self.group.mark()?, "the set", patience)?;
-        fetch_lists(&self.cuda.shared, set, &|from, to| stream.read(driver, from, to))?;
-        Ok(())
+        self.group.fetch_lists(set, made, patience)
     }
 
     fn send(&self, set: &MemorySet, made: &Mark, patience: Duration) -> Result<(), FabricError> {

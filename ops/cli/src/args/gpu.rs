@@ -11,7 +11,7 @@ pub(crate) enum GpuCommand {
     Check(GpuCheckArgs),
     /// Time the kernels of a CUDA device beside what the chip could do
     Bench(GpuBenchArgs),
-    /// Send memory sets through NCCL, from a device to itself
+    /// Send memory sets through NCCL, from a device to itself and to another
     Nccl(GpuArg),
 }
 
