@@ -36,6 +36,7 @@ pub(crate) struct Fake {
     pub(crate) name: String,
     pub(crate) fingerprint: String,
     pub(crate) habit: Habit,
+    pub(crate) pool_tokens: u64,
     seen: Arc<Mutex<Vec<Command>>>,
     heard: Arc<Notify>,
     closed: Arc<Notify>,
@@ -48,6 +49,7 @@ impl Fake {
             name,
             fingerprint,
             habit,
+            pool_tokens: u64::MAX,
             seen: Arc::default(),
             heard: Arc::default(),
             closed: Arc::default(),
@@ -118,7 +120,7 @@ impl Fake {
             },
             kv: KvDtype::F32,
             threads: 1,
-            pool_tokens: u64::MAX,
+            pool_tokens: self.pool_tokens,
             convention: CONVENTION,
         }
     }

@@ -146,8 +146,9 @@ async fn errors_have_codes() {
 
 #[tokio::test]
 async fn the_server_tells_about_itself() {
-    let server = serve(small(), &Fake::new("one", Habit::Obey)).await;
-    let Server { text, channel, mut client } = server;
+    let mut fake = Fake::new("one", Habit::Obey);
+    fake.pool_tokens = 100;
+    let Server { text, channel, mut client } = serve(small(), &fake).await;
     let said = "It was the best of times";
     let input = Some(Input::Text(said.into()));
     let reply = client.tokenize(v1::TokenizeRequest { input }).await.unwrap().into_inner();
@@ -159,6 +160,7 @@ async fn the_server_tells_about_itself() {
     let reply = client.describe(v1::DescribeRequest {}).await.unwrap().into_inner();
     assert_eq!((reply.model.as_str(), reply.workers.len()), ("tiny", 1));
     assert!(reply.workers[0].up);
+    assert_eq!(reply.workers[0].pool_tokens, 100);
 
     let mut health = HealthClient::new(channel);
     let service = "aqueduct.v1.Aqueduct".to_owned();

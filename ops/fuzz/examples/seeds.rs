@@ -9,7 +9,10 @@ use aqueduct_core::work::{
     Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs, Peer,
     RetainedMass,
 };
-use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling};
+use aqueduct_core::{
+    Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling,
+    WireDtype,
+};
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::frame::{SetHeader, split};
 use aqueduct_proto::v1;
@@ -21,13 +24,16 @@ fn main() -> std::io::Result<()> {
     write("gguf", "small", &gguf())?;
     write("frames", "one_part", &frames(3, KvDtype::F32))?;
     write("frames", "empty_memory", &frames(0, KvDtype::Bf16))?;
-    write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign())))?;
+    write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign(false))))?;
+    write("messages", "assign_shards", &message(0, &v1::WorkerCommand::from(assign(true))))?;
     write("messages", "decode", &message(0, &v1::WorkerCommand::from(decode())))?;
     write("messages", "chunk_done", &message(1, &v1::WorkerEvent::from(chunk_done())))?;
     let request = v1::GenerateRequest {
         policy: Some(MemoryPolicy::default().into()),
         sampling: Some(Sampling::default().into()),
         stop: vec!["\n".to_owned()],
+        exchange: v1::Exchange::Stay.into(),
+        wire: v1::WireDtype::F16.into(),
         ..Default::default()
     };
     write("messages", "request", &message(2, &request))
@@ -43,7 +49,14 @@ fn message(kind: u8, wire: &impl Message) -> Vec<u8> {
     [vec![kind], wire.encode_to_vec()].concat()
 }
 
-fn assign() -> Command {
+fn assign(is_sharded: bool) -> Command {
+    let next = NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2) };
+    let shards = Directory {
+        holders: vec![Peer("local://w1".to_owned())],
+        shards: vec![(0, Epoch(1))],
+        carry: Carry::Fewest,
+        wire: WireDtype::Bf16,
+    };
     Command::Assign(Box::new(Assignment {
         key: KEY,
         span: ChunkSpan { idx: 1, start: 4, tokens: 3 },
@@ -52,8 +65,8 @@ fn assign() -> Command {
         tokens: vec![1, 2, 3],
         next_token: Some(4),
         outputs: Outputs::Logprobs(2),
-        next: Some(NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2) }),
-        shards: None,
+        next: (!is_sharded).then_some(next),
+        shards: is_sharded.then(|| Box::new(shards)),
         deadline_ms: 1000,
     }))
 }
@@ -92,7 +105,6 @@ fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
     let set = SetHeader {
         key: KEY,
         layer: 0,
-        pool_tokens: u64::MAX,
         convention: CONVENTION,
         kv,
         kv_heads: 1,

@@ -5,6 +5,7 @@
 
 use aqueduct_core::work::{Command, Event};
 use aqueduct_core::{MemoryPolicy, Refusal};
+use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::v1::{GenerateRequest, WorkerCommand, WorkerEvent};
 use libfuzzer_sys::fuzz_target;
@@ -36,4 +37,5 @@ fn request(bytes: &[u8]) {
         assert_eq!(policy.validate(), Ok(()));
     }
     let _ = sampling_or(0, wire.sampling);
+    let _ = (exchange(wire.exchange), wire_dtype(wire.wire));
 }
