@@ -415,6 +415,19 @@ fn a_loss_costs_commands_in_proportion_to_what_is_in_flight() {
 }
 
 #[test]
+fn what_begins_anew_takes_its_turn_in_what_may_be_in_flight() {
+    let limits = Limits { batch_tokens: 64 * CHUNK_TOKENS, batch_chunks: 8, ..LIMITS };
+    let mut plan = Plan::new(limits);
+    for line in ["up w0", "up w1", "submit r1 10000 prune 0", "done w0 r1 c0 e0"] {
+        plan.step(event(line));
+    }
+    let commands = plan.step(event("down w1"));
+    let drops = commands.iter().filter(|command| matches!(command, Command::Drop { .. }));
+    let assigned = commands.iter().filter(|command| matches!(command, Command::Assign { .. }));
+    assert_eq!((drops.count(), assigned.count(), commands.len()), (4, 8, 12));
+}
+
+#[test]
 fn keys_that_stay_are_found_by_later_chunks() {
     check(
         "up w0

@@ -30,11 +30,13 @@ impl Plan {
         // Per worker, the first chunk that is done again there in front of later ones.
         let mut redone = BTreeMap::new();
         while let Some(idx) = self.running[pos].next_chunk(window) {
-            let first_try = self.running[pos].is_first_try(idx);
-            if first_try && self.is_full() {
-                break; // What is in flight is earlier in the order, so it ends.
+            let request = &self.running[pos];
+            let first_try = request.is_first_try(idx);
+            let has_begun = request.is_sharded() && request.in_flight > 0;
+            if (first_try || has_begun) && self.is_full() {
+                break; // What is in flight, or of this request, is earlier: so it ends.
             }
-            let worker = self.running[pos].worker(idx);
+            let worker = request.worker(idx);
             if !first_try && !self.running_behind(pos, idx, worker).is_empty() {
                 redone.entry(worker).or_insert(idx);
             }
