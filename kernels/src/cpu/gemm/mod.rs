@@ -150,10 +150,10 @@ impl<'a> PackedFactors<'a> {
     /// Whether a register tile takes an even number of panels, wherever they lie.
     fn come_in_twos(&self, isa: Isa) -> bool {
         match self {
-            Self::Paired(..) => isa.level() >= IsaLevel::Avx512,
+            Self::Full(..) => false,
+            Self::Paired(..) | Self::Integers(..) => isa.level() >= IsaLevel::Avx512,
             #[cfg(target_arch = "x86_64")]
-            Self::Dotted(..) | Self::Tiled(..) => true,
-            _ => false,
+            Self::Dotted(..) | Self::Tiled(..) | Self::TiledIntegers(..) => true,
         }
     }
 

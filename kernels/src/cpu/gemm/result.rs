@@ -94,7 +94,11 @@ impl Outcome for Sums<'_, '_> {
 
     #[inline(always)]
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
-        std::array::from_fn(|j| self.tile.columns.start / LANES + slot + j)
+        let mut panels = [self.tile.columns.start / LANES + slot; N];
+        for (j, panel) in panels.iter_mut().enumerate() {
+            *panel += j;
+        }
+        panels
     }
 
     #[inline(always)]
@@ -149,8 +153,11 @@ impl Outcome for Gated<'_, '_> {
     /// The first half gate, the second half up.
     #[inline(always)]
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
-        let first = (self.tile.columns.start / LANES) + slot / 2;
-        std::array::from_fn(|j| if j < N / 2 { first + j } else { self.panels + first + j - N / 2 })
+        let mut panels = [self.tile.columns.start / LANES + slot / 2; N];
+        for (j, panel) in panels.iter_mut().enumerate() {
+            *panel += if j < N / 2 { j } else { self.panels + j - N / 2 };
+        }
+        panels
     }
 
     #[inline(always)]
@@ -166,7 +173,9 @@ impl Outcome for Gated<'_, '_> {
         if let Some(bias) = self.bias {
             for (j, panel) in self.panels::<N>(slot).into_iter().enumerate() {
                 let bias = load_front(simd, &bias[panel * LANES..]);
-                sums.iter_mut().for_each(|sums| sums[j] = sums[j] + bias);
+                for sums in &mut sums {
+                    sums[j] = sums[j] + bias;
+                }
             }
         }
         self.finite.see(simd, &sums);

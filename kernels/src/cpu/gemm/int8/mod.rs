@@ -10,7 +10,7 @@ mod tiled;
 use std::ops::Range;
 
 pub(super) use self::pack::{Int8Inputs, Int8Weight};
-use self::pack::{Panel, Row};
+use self::pack::{Panel, RowsAt};
 #[cfg(target_arch = "x86_64")]
 pub(super) use self::tiled::{LEAST_ROWS, Tiled};
 use super::product::{Factors, Product};
@@ -53,31 +53,29 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         inputs: Range<usize>,
     ) {
         let Self { factors: Integers { x, weight }, int8 } = self;
-        let rows: [Row<'_>; M] = std::array::from_fn(|i| x.row(row + i));
-        let panels = panels.map(|panel| weight.panel(panel));
+        let rows = x.rows(row, M);
+        let mut at = [weight.panel(panels[0]); N];
+        for j in 1..N {
+            at[j] = weight.panel(panels[j]);
+        }
         let (steps, groups) = (inputs.end / QUAD, inputs.end.div_ceil(GROUP));
-        assert!(rows.iter().all(|it| steps <= it.quads.len() && groups <= it.scales.len()));
-        assert!(
-            panels
-                .iter()
-                .all(|it| steps <= it.runs.as_flattened().len() && groups <= it.scales.len())
-        );
+        assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
+        let mut whole = *acc;
         for group in inputs.start / GROUP..groups {
             let steps = group * GROUP / QUAD..steps.min((group + 1) * GROUP / QUAD);
-            // Sums of integers take the registers; these would only be moved about.
-            let acc = std::hint::black_box(&mut *acc);
             // SAFETY: `groups` and `steps` were checked.
             unsafe {
-                let sums = sums(int8, rows, panels, (group, steps));
+                let sums = sums::<I, M, N>(int8, rows, &at, (group, steps));
                 for i in 0..M {
-                    let x_scale = simd.splat(rows[i].scales.get_unchecked(group).scale);
+                    let x_scale = simd.splat(rows.scale(i, group).scale);
                     for j in 0..N {
-                        let scale = x_scale * simd.load(panels[j].scales.get_unchecked(group));
-                        acc[i][j] = int8.to_f32(sums[i][j]).fma(scale, acc[i][j]);
+                        let scale = x_scale * simd.load(at[j].scales.get_unchecked(group));
+                        whole[i][j] = int8.to_f32(sums[i][j]).fma(scale, whole[i][j]);
                     }
                 }
             }
         }
+        *acc = whole;
     }
 }
 
@@ -88,15 +86,15 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
 #[inline(always)]
 unsafe fn sums<I: Int8, const M: usize, const N: usize>(
     int8: I,
-    rows: [Row<'_>; M],
-    panels: [Panel<'_>; N],
+    rows: RowsAt<'_>,
+    panels: &[Panel<'_>; N],
     (group, steps): (usize, Range<usize>),
 ) -> [[I::Sums; N]; M] {
     // SAFETY: the caller's.
     unsafe {
         let mut sums = [[int8.splat(0); N]; M];
-        for (sums, row) in sums.iter_mut().zip(&rows) {
-            *sums = [int8.splat(row.scales.get_unchecked(group).offset); N];
+        for (i, sums) in sums.iter_mut().enumerate() {
+            *sums = [int8.splat(rows.scale(i, group).offset); N];
         }
         for k in steps {
             // Not by a closure: one that is not inlined lacks the instructions.
@@ -105,7 +103,7 @@ unsafe fn sums<I: Int8, const M: usize, const N: usize>(
                 weights[j] = int8.weights(panels[j].runs.as_flattened().get_unchecked(k));
             }
             for i in 0..M {
-                let inputs = int8.inputs(*rows[i].quads.get_unchecked(k));
+                let inputs = int8.inputs(rows.quad(i, k));
                 for j in 0..N {
                     sums[i][j] = int8.dot(sums[i][j], weights[j], inputs);
                 }

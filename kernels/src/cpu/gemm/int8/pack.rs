@@ -132,13 +132,39 @@ pub(super) struct Scale {
     pub(super) offset: i32,
 }
 
-/// One row of an argument.
+/// Neighbouring rows of an argument.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    /// `[runs, 16]`.
-    pub(super) quads: &'a [[i8; QUAD]],
-    /// `[groups]`.
-    pub(super) scales: &'a [Scale],
+pub(super) struct RowsAt<'a> {
+    /// `[rows, quads]`.
+    data: &'a [[i8; QUAD]],
+    /// Of a row.
+    quads: usize,
+    /// `[rows, groups]`.
+    scales: &'a [Scale],
+    /// Of a row.
+    groups: usize,
+}
+
+impl RowsAt<'_> {
+    /// Quad `k` of row `i`.
+    ///
+    /// # Safety
+    /// The row must be one of these, and have the quad.
+    #[inline(always)]
+    pub(super) unsafe fn quad(&self, i: usize, k: usize) -> [i8; QUAD] {
+        // SAFETY: the caller's.
+        unsafe { *self.data.get_unchecked(i * self.quads + k) }
+    }
+
+    /// What belongs to a group of row `i`.
+    ///
+    /// # Safety
+    /// The row must be one of these, and have the group.
+    #[inline(always)]
+    pub(super) unsafe fn scale(&self, i: usize, group: usize) -> Scale {
+        // SAFETY: the caller's.
+        unsafe { *self.scales.get_unchecked(i * self.groups + group) }
+    }
 }
 
 /// Rows that a task packs.
@@ -164,12 +190,20 @@ impl Int8Inputs {
         Self { runs, groups, block_rows, steps, scales }
     }
 
-    /// One row; blocks must be rows.
+    /// `count` rows; blocks must be rows.
     #[inline(always)]
-    pub(super) fn row(&self, row: usize) -> Row<'_> {
+    pub(super) fn rows(&self, row: usize, count: usize) -> RowsAt<'_> {
         debug_assert_eq!(self.block_rows, 1);
-        let quads = bytemuck::cast_slice(&self.steps[row * self.runs..][..self.runs]);
-        Row { quads, scales: self.scales(row) }
+        let runs = &self.steps[row * self.runs..(row + count) * self.runs];
+        let scales = &self.scales[row * self.groups..(row + count) * self.groups];
+        let (quads, groups) = (self.runs * STEPS, self.groups);
+        RowsAt { data: bytemuck::cast_slice(runs), quads, scales, groups }
+    }
+
+    /// Inputs of a row with those that are padded.
+    #[inline(always)]
+    pub(super) fn inputs(&self) -> usize {
+        self.runs * RUN
     }
 
     /// `[runs, rows]` of the block that begins at `row`.
