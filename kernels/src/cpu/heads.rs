@@ -1,26 +1,34 @@
-//! Rows of a stacked projection into queries, keys and values: QK norm, rotation, rounding.
+//! The stacked projection into queries, keys and values: QK norm, rotation, rounding, of sums
+//! that are still in the cache.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use half::bf16;
 
-use super::gemm::{Place, is_finite, norm_row};
-use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front, store_front_bf16};
+use super::gemm::{
+    Addends, Argument, Block, Outcome, Place, is_finite, neighbours, norm_row, whole,
+};
+use super::simd::{LANES, Simd, Vector, load_front, store_front, store_front_bf16};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
-use crate::tensor::{Heads, KvData, KvDtype, KvHeads, Rows};
+use crate::tensor::{Heads, KvData, KvDtype, KvHeads};
 use crate::weights::{Angles, LayerWeights};
 
-/// Tokens of one head that a task turns.
-const TOKENS: usize = 64;
+thread_local! {
+    /// Sums of one task: kept, so that they stay in the cache.
+    static SUMS: Cell<Vec<[f32; LANES]>> = const { Cell::new(Vec::new()) };
+}
 
-/// `qkv` (`[tokens, (H + 2G) D]`) as the block's queries, keys and values at `start..`.
-pub(super) fn split_heads(
+/// `x` (`[tokens, E]`) as the block's queries, keys and values at `start..`.
+pub(super) fn project_heads(
     place: Place<'_>,
     layer: &LayerWeights,
-    qkv: &Rows,
+    x: Argument<'_>,
     start: u32,
     angles: &Angles,
 ) -> Result<Qkv, BackendError> {
-    let (spec, tokens) = (layer.spec, qkv.rows());
+    let (spec, tokens) = (layer.spec, x.rows.rows());
     let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
     let mut q = Heads::zeros(heads, tokens, head_dim);
     let mut k = zeros(kv_heads, tokens, head_dim, spec.kv);
@@ -30,16 +38,14 @@ pub(super) fn split_heads(
     let treat_q = turned(layer.q_norm.as_deref());
     let treat_k = turned(layer.k_norm.as_deref());
     let treat_v = Treatment { norm: None, eps: spec.norm_eps, angles: None };
-    let mut tasks = Vec::new();
-    let mut source = Source { qkv, head_dim, head: 0 };
-    source.cut(Stored::F32(&mut q.data), treat_q, &mut tasks);
-    source.cut(stored(&mut k.data), treat_k, &mut tasks);
-    source.cut(stored(&mut v.data), treat_v, &mut tasks);
-    let finite = place.crew.map(tasks, |task| place.isa.run(task));
-    if finite.contains(&false) {
-        let what = "a rotated query or key";
-        return Err(BackendError::NotFinite { op: "project", what });
-    }
+    let addends = Addends { bias: layer.qkv.bias.as_deref(), residual: None };
+    whole("project", place, x, (&layer.qkv, head_dim), |block| {
+        let mut cut = Cut { parts: Vec::new(), block, tokens, head_dim, heads: 0, addends };
+        cut.heads(Stored::F32(&mut q.data), treat_q);
+        cut.heads(stored(&mut k.data), treat_k);
+        cut.heads(stored(&mut v.data), treat_v);
+        cut.parts
+    })?;
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
 }
@@ -48,7 +54,7 @@ fn zeros(kv_heads: usize, tokens: usize, head_dim: usize, dtype: KvDtype) -> KvH
     let elements = kv_heads * tokens * head_dim;
     let data = match dtype {
         KvDtype::F32 => KvData::F32(vec![0.0; elements].into()),
-        KvDtype::Bf16 => KvData::Bf16(vec![bf16::ZERO; elements].into()),
+        KvDtype::Bf16 => KvData::Bf16(bytemuck::zeroed_vec::<bf16>(elements).into()),
     };
     KvHeads { kv_heads, tokens, head_dim, data }
 }
@@ -66,11 +72,12 @@ enum Stored<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-impl Stored<'_> {
-    fn len(&self) -> usize {
+impl<'a> Stored<'a> {
+    /// In pieces of so many elements.
+    fn pieces(self, size: usize) -> Vec<Self> {
         match self {
-            Self::F32(data) => data.len(),
-            Self::Bf16(data) => data.len(),
+            Self::F32(data) => data.chunks_mut(size.max(1)).map(Self::F32).collect(),
+            Self::Bf16(data) => data.chunks_mut(size.max(1)).map(Self::Bf16).collect(),
         }
     }
 }
@@ -85,81 +92,110 @@ struct Treatment<'a> {
     angles: Option<&'a Angles>,
 }
 
-/// Where rows come from.
-struct Source<'a> {
-    qkv: &'a Rows,
+/// Cuts stacked heads into parts, each of whole blocks of rows and heads.
+struct Cut<'a> {
+    parts: Vec<Part<'a>>,
+    block: Block,
+    tokens: usize,
     head_dim: usize,
-    /// The stacked head that is cut next.
-    head: usize,
+    /// Heads that were cut.
+    heads: usize,
+    addends: Addends<'a>,
 }
 
-impl<'a> Source<'a> {
-    /// Cuts the next heads, as many as fill `to`, into tasks.
-    fn cut(&mut self, to: Stored<'a>, treatment: Treatment<'a>, tasks: &mut Vec<Task<'a>>) {
-        let tokens = self.qkv.rows();
-        let size = tokens * self.head_dim;
-        let heads = to.len() / size.max(1);
-        let rows: Vec<Stored<'a>> = match to {
-            Stored::F32(data) => pieces(data, size, self.head_dim).map(Stored::F32).collect(),
-            Stored::Bf16(data) => pieces(data, size, self.head_dim).map(Stored::Bf16).collect(),
-        };
-        let per_head = tokens.div_ceil(TOKENS).max(1);
-        tasks.extend(rows.into_iter().enumerate().map(|(idx, to)| Task {
-            qkv: self.qkv,
-            column: (self.head + idx / per_head) * self.head_dim,
-            head_dim: self.head_dim,
-            first: idx % per_head * TOKENS,
-            treatment,
-            to,
-        }));
-        self.head += heads;
+impl<'a> Cut<'a> {
+    /// The next heads, as many as fill `to`.
+    fn heads(&mut self, to: Stored<'a>, treatment: Treatment<'a>) {
+        let Self { block, tokens, head_dim, addends, .. } = *self;
+        for head in to.pieces(tokens * head_dim) {
+            let column = self.heads * head_dim;
+            let first = column / block.columns * tokens.div_ceil(block.rows);
+            for (idx, to) in head.pieces(block.rows * head_dim).into_iter().enumerate() {
+                if first + idx == self.parts.len() {
+                    let row = idx * block.rows;
+                    let rows = row..tokens.min(row + block.rows);
+                    let (heads, sums) = (Vec::new(), Vec::new());
+                    self.parts.push(Part { rows, column, head_dim, addends, heads, sums });
+                }
+                self.parts[first + idx].heads.push((to, treatment));
+            }
+            self.heads += 1;
+        }
     }
 }
 
-/// Heads of `size` elements in pieces of [`TOKENS`] rows.
-fn pieces<T>(data: &mut [T], size: usize, head_dim: usize) -> impl Iterator<Item = &mut [T]> {
-    data.chunks_mut(size.max(1)).flat_map(move |head| head.chunks_mut(TOKENS * head_dim))
-}
-
-/// Some tokens of one head. Returns whether the rows are finite.
-struct Task<'a> {
-    qkv: &'a Rows,
-    /// First column of the head.
+/// Some tokens of neighbouring heads.
+struct Part<'a> {
+    rows: Range<usize>,
+    /// First column of the first head.
     column: usize,
     /// D.
     head_dim: usize,
-    /// First token.
-    first: usize,
-    treatment: Treatment<'a>,
-    to: Stored<'a>,
+    addends: Addends<'a>,
+    heads: Vec<(Stored<'a>, Treatment<'a>)>,
+    /// `[rows, slots, 16]`, once the first was put.
+    sums: Vec<[f32; LANES]>,
 }
 
-impl Kernel for Task<'_> {
-    type Out = bool;
+impl Outcome for Part<'_> {
+    #[inline(always)]
+    fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> bool {
-        let Self { qkv, column, head_dim, first, treatment, to } = self;
-        let columns = column..column + head_dim;
-        let mut finite = true;
-        match to {
-            Stored::F32(to) => {
-                for (t, to) in (first..).zip(to.chunks_exact_mut(head_dim)) {
-                    to.copy_from_slice(&qkv.row(t)[columns.clone()]);
-                    finite &= treatment.apply(simd, t, to);
-                }
+    fn slots(&self) -> usize {
+        (self.heads.len() * self.head_dim).div_ceil(LANES)
+    }
+
+    #[inline(always)]
+    fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
+        neighbours(self.column / LANES + slot)
+    }
+
+    #[inline(always)]
+    fn put<S: Simd, const M: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        sums: &[[S::V; N]; M],
+        row: usize,
+        slot: usize,
+    ) {
+        let (mut sums, slots) = (*sums, self.slots());
+        self.addends.add(simd, &mut sums, self.rows.start + row, self.column + slot * LANES);
+        if self.sums.is_empty() {
+            self.sums = SUMS.take();
+            self.sums.resize(self.rows.len() * slots, [0.0; LANES]);
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            let to = &mut self.sums[(row + i) * slots + slot..][..N];
+            for (to, sum) in to.iter_mut().zip(sums) {
+                sum.store(to);
             }
-            Stored::Bf16(to) => {
-                let mut row = vec![0.0; head_dim];
-                for (t, to) in (first..).zip(to.chunks_exact_mut(head_dim)) {
-                    row.copy_from_slice(&qkv.row(t)[columns.clone()]);
-                    finite &= treatment.apply(simd, t, &mut row);
-                    for (to, from) in to.chunks_mut(LANES).zip(row.chunks(LANES)) {
-                        store_front_bf16(load_front(simd, from), to);
+        }
+    }
+
+    #[inline(always)]
+    fn end<S: Simd>(&mut self, simd: S) -> bool {
+        let (width, head_dim) = (self.slots() * LANES, self.head_dim);
+        let mut finite = true;
+        for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
+            for (i, t) in self.rows.clone().enumerate() {
+                let row = &mut self.sums.as_flattened_mut()[i * width + head * head_dim..];
+                let row = &mut row[..head_dim];
+                finite &= treatment.apply(simd, t, row);
+                match to {
+                    Stored::F32(to) => to[i * head_dim..][..head_dim].copy_from_slice(row),
+                    Stored::Bf16(to) => {
+                        let to = to[i * head_dim..][..head_dim].chunks_mut(LANES);
+                        for (to, from) in to.zip(row.chunks(LANES)) {
+                            store_front_bf16(load_front(simd, from), to);
+                        }
                     }
                 }
             }
         }
+        SUMS.set(std::mem::take(&mut self.sums));
         finite
     }
 }

@@ -3,7 +3,7 @@
 use super::gemm::{
     Argument, PackedWeight, Place, Prepare, gate_up, linear, norm_row, packed_weight,
 };
-use super::heads::split_heads;
+use super::heads::project_heads;
 use super::simd::{Kernel, Simd};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
@@ -24,8 +24,7 @@ pub(super) fn project(
     shapes::projection(layer, x, start, angles)?;
     let prepare = Prepare::Norm { weight: &layer.attn_norm, eps: layer.spec.norm_eps };
     let normed = Argument { rows: x, prepare };
-    let qkv = linear("project", place, normed, &layer.qkv, None)?;
-    split_heads(place, layer, &qkv, start, angles)
+    project_heads(place, layer, normed, start, angles)
 }
 
 /// See [`crate::LayerOps::finish`].

@@ -31,10 +31,12 @@ use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
-use self::result::{Addends, Gated, Outcome, Sums};
+pub(super) use self::result::{Addends, Outcome, neighbours};
+use self::result::{Gated, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::RoundedRows;
-use self::split::{Block, Tile, split};
+pub(super) use self::split::Block;
+use self::split::split;
 #[cfg(target_arch = "x86_64")]
 use self::tiles::Tiled;
 #[cfg(target_arch = "x86_64")]
@@ -107,8 +109,30 @@ pub(super) fn gate_up(
     let (panels, bias) = (columns / LANES, weight.bias.as_deref());
     let mut hidden = unwritten(rows * columns);
     let tiles = split(&mut hidden, columns, block);
-    factors.compute(op, place, tiles, |tile| Gated::new(tile, panels, bias))?;
-    Ok((Rows::from_vec(rows, columns, written(hidden)), Prepare::Nothing))
+    let outcomes = tiles.into_iter().map(|tile| Gated::new(tile, panels, bias)).collect();
+    factors.compute(op, place, outcomes)?;
+    // SAFETY: tiles cover the array, and their tasks wrote them.
+    Ok((Rows::from_vec(rows, columns, unsafe { written(hidden) }), Prepare::Nothing))
+}
+
+/// `x` through `weight`, for outcomes that need `step` neighbouring columns, of which a task has
+/// one or more: `cut` is told how large blocks should be.
+///
+/// # Errors
+/// As [`linear`].
+pub(super) fn whole<O: Outcome + Send>(
+    op: &'static str,
+    place: Place,
+    x: Argument<'_>,
+    (weight, step): (&Linear, usize),
+    cut: impl FnOnce(Block) -> Vec<O>,
+) -> Result<(), BackendError> {
+    let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
+    let mut block = factors.block(x.rows.rows(), place.crew, weight.outputs);
+    while !block.columns.is_multiple_of(step) {
+        block.columns += LANES;
+    }
+    factors.compute(op, place, cut(block))
 }
 
 /// Both factors of a product, in the forms that belong together.
@@ -170,22 +194,23 @@ impl<'a> PackedFactors<'a> {
         let addends = Addends { bias: weight.bias.as_deref(), residual };
         let mut y = unwritten(rows * outputs);
         let tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
-        self.compute(op, place, tiles, |tile| Sums::new(tile, addends))?;
-        Ok(Rows::from_vec(rows, outputs, written(y)))
+        let outcomes = tiles.into_iter().map(|tile| Sums::new(tile, addends)).collect();
+        self.compute(op, place, outcomes)?;
+        // SAFETY: tiles cover the array, and their tasks wrote them.
+        Ok(Rows::from_vec(rows, outputs, unsafe { written(y) }))
     }
 
-    /// Writes all tiles, each with what `outcome` makes of it.
-    fn compute<'y, O: Outcome>(
+    /// Computes all outcomes, each as a task.
+    fn compute<O: Outcome + Send>(
         &self,
         op: &'static str,
         place: Place,
-        tiles: Vec<Tile<'y, f32>>,
-        outcome: impl Fn(Tile<'y, f32>) -> O + Sync,
+        outcomes: Vec<O>,
     ) -> Result<(), BackendError> {
         let finite = AtomicBool::new(true);
-        place.crew.map(tiles, |tile| {
+        place.crew.map(outcomes, |outcome| {
             let is_finite =
-                PARTIAL.with_borrow_mut(|partial| self.multiply(place.isa, outcome(tile), partial));
+                PARTIAL.with_borrow_mut(|partial| self.multiply(place.isa, outcome, partial));
             finite.fetch_and(is_finite, Ordering::Relaxed);
         });
         if finite.into_inner() {
@@ -253,7 +278,7 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
 }
 
 /// An array to be written.
-fn unwritten(len: usize) -> Vec<MaybeUninit<f32>> {
+fn unwritten<T>(len: usize) -> Vec<MaybeUninit<T>> {
     let mut values = Vec::with_capacity(len);
     // SAFETY: there is room, and what need not be initialised may be anything.
     unsafe { values.set_len(len) };
@@ -261,10 +286,13 @@ fn unwritten(len: usize) -> Vec<MaybeUninit<f32>> {
 }
 
 /// An array of which tasks wrote every element.
-fn written(values: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+///
+/// # Safety
+/// They did.
+unsafe fn written<T>(values: Vec<MaybeUninit<T>>) -> Vec<T> {
     let mut values = std::mem::ManuallyDrop::new(values);
-    // SAFETY: the vector's own parts; f32 and an f32 that may be anything are laid out alike,
-    // and tiles, which cover the array, were written by their tasks.
+    // SAFETY: the vector's own parts; T and a T that may be anything are laid out alike, and
+    // all of them were written.
     unsafe { Vec::from_raw_parts(values.as_mut_ptr().cast(), values.len(), values.capacity()) }
 }
 

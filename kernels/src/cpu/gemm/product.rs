@@ -56,7 +56,7 @@ impl<F, O: Outcome> Product<'_, F, O> {
             let last = inputs.min(first + block);
             self.sweep(simd, first..last);
             if last == inputs {
-                return self.outcome.is_finite();
+                return self.outcome.end(simd);
             }
             first = last;
         }

@@ -8,7 +8,7 @@ use crate::cpu::simd::{LANES, Simd, Vector, load_front};
 use crate::tensor::Rows;
 
 /// Where a task's sums go. A slot is a panel of sixteen outputs that the task multiplies.
-pub(super) trait Outcome {
+pub(in crate::cpu) trait Outcome {
     /// Rows of the argument.
     fn rows(&self) -> Range<usize>;
 
@@ -27,21 +27,31 @@ pub(super) trait Outcome {
         slot: usize,
     );
 
-    /// Whether all sums were finite.
-    fn is_finite(&self) -> bool;
+    /// What is left to do when all sums were put. Returns whether they were finite.
+    fn end<S: Simd>(&mut self, simd: S) -> bool;
+}
+
+/// N panels from `first` on. A loop: from a closure the compiler makes a call for each.
+#[inline(always)]
+pub(in crate::cpu) fn neighbours<const N: usize>(first: usize) -> [usize; N] {
+    let mut panels = [first; N];
+    for (j, panel) in panels.iter_mut().enumerate() {
+        *panel += j;
+    }
+    panels
 }
 
 /// What is added to a finished sum.
 #[derive(Clone, Copy)]
-pub(super) struct Addends<'a> {
-    pub(super) bias: Option<&'a [f32]>,
-    pub(super) residual: Option<&'a Rows>,
+pub(in crate::cpu) struct Addends<'a> {
+    pub(in crate::cpu) bias: Option<&'a [f32]>,
+    pub(in crate::cpu) residual: Option<&'a Rows>,
 }
 
 impl Addends<'_> {
     /// Adds them to a register tile at `row` and `column` of the result.
     #[inline(always)]
-    fn add<S: Simd, const M: usize, const N: usize>(
+    pub(in crate::cpu) fn add<S: Simd, const M: usize, const N: usize>(
         &self,
         simd: S,
         sums: &mut [[S::V; N]; M],
@@ -94,11 +104,7 @@ impl Outcome for Sums<'_, '_> {
 
     #[inline(always)]
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
-        let mut panels = [self.tile.columns.start / LANES + slot; N];
-        for (j, panel) in panels.iter_mut().enumerate() {
-            *panel += j;
-        }
-        panels
+        neighbours(self.tile.columns.start / LANES + slot)
     }
 
     #[inline(always)]
@@ -117,7 +123,7 @@ impl Outcome for Sums<'_, '_> {
     }
 
     #[inline(always)]
-    fn is_finite(&self) -> bool {
+    fn end<S: Simd>(&mut self, _simd: S) -> bool {
         self.finite.holds()
     }
 }
@@ -189,7 +195,7 @@ impl Outcome for Gated<'_, '_> {
     }
 
     #[inline(always)]
-    fn is_finite(&self) -> bool {
+    fn end<S: Simd>(&mut self, _simd: S) -> bool {
         self.finite.holds()
     }
 }

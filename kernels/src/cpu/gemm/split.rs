@@ -57,9 +57,9 @@ impl Tile<'_, f32> {
 
 /// How an array is cut.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+pub(in crate::cpu) struct Block {
+    pub(in crate::cpu) rows: usize,
+    pub(in crate::cpu) columns: usize,
 }
 
 /// Cuts `data`, rows of `width` elements, into tiles of at most a block. Tiles of the same

@@ -71,7 +71,7 @@ impl Tiled<'_> {
                 slot += panels;
             }
             if last == steps {
-                return outcome.is_finite();
+                return isa.run(End(&mut outcome));
             }
             first = last;
         }
@@ -121,6 +121,18 @@ impl Tiled<'_> {
         // SAFETY: every panel has the lines of these steps, sixteen to a tile, as `panel`
         // checked; A and C have the rows that tiles are shaped for, as asserted; C is borrowed.
         unsafe { tiles.bf16(&block) }
+    }
+}
+
+/// Lets an outcome do what is left.
+struct End<'o, O>(&'o mut O);
+
+impl<O: Outcome> Kernel for End<'_, O> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> bool {
+        self.0.end(simd)
     }
 }
 

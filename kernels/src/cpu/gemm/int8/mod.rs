@@ -47,7 +47,7 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
     #[inline(always)]
     fn multiply<const M: usize, const N: usize>(
         self,
-        simd: I::Simd,
+        _simd: I::Simd,
         acc: &mut [[<I::Simd as Simd>::V; N]; M],
         (row, panels): (usize, [usize; N]),
         inputs: Range<usize>,
@@ -58,58 +58,64 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         for j in 1..N {
             at[j] = weight.panel(panels[j]);
         }
-        let (steps, groups) = (inputs.end / QUAD, inputs.end.div_ceil(GROUP));
         assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
         let mut whole = *acc;
-        for group in inputs.start / GROUP..groups {
-            let steps = group * GROUP / QUAD..steps.min((group + 1) * GROUP / QUAD);
-            // SAFETY: `groups` and `steps` were checked.
-            unsafe {
-                let sums = sums::<I, M, N>(int8, rows, &at, (group, steps));
-                for i in 0..M {
-                    let x_scale = simd.splat(rows.scale(i, group).scale);
-                    for j in 0..N {
-                        let scale = x_scale * simd.load(at[j].scales.get_unchecked(group));
-                        whole[i][j] = int8.to_f32(sums[i][j]).fma(scale, whole[i][j]);
-                    }
-                }
-            }
+        let last = inputs.end / GROUP;
+        for group in inputs.start / GROUP..last {
+            // SAFETY: rows and panels have as many inputs.
+            unsafe { add_group(int8, &mut whole, (rows, &at), group, GROUP_STEPS) };
+        }
+        let rest = inputs.end % GROUP / QUAD;
+        if rest > 0 {
+            // SAFETY: as above.
+            unsafe { add_group(int8, &mut whole, (rows, &at), last, rest) };
         }
         *acc = whole;
     }
 }
 
-/// Sums of integers over the steps of one group.
+/// Steps of a whole group.
+const GROUP_STEPS: usize = GROUP / QUAD;
+
+/// Adds the first steps of one group to sums over groups.
 ///
 /// # Safety
 /// All rows and panels have the steps and the group.
 #[inline(always)]
-unsafe fn sums<I: Int8, const M: usize, const N: usize>(
+unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
     int8: I,
-    rows: RowsAt<'_>,
-    panels: &[Panel<'_>; N],
-    (group, steps): (usize, Range<usize>),
-) -> [[I::Sums; N]; M] {
+    acc: &mut [[<I::Simd as Simd>::V; N]; M],
+    (rows, panels): (RowsAt<'_>, &[Panel<'_>; N]),
+    group: usize,
+    steps: usize,
+) {
+    let simd = int8.simd();
     // SAFETY: the caller's.
     unsafe {
         let mut sums = [[int8.splat(0); N]; M];
         for (i, sums) in sums.iter_mut().enumerate() {
             *sums = [int8.splat(rows.scale(i, group).offset); N];
         }
-        for k in steps {
+        for k in group * GROUP_STEPS..group * GROUP_STEPS + steps {
             // Not by a closure: one that is not inlined lacks the instructions.
             let mut weights = [int8.weights(panels[0].runs.as_flattened().get_unchecked(k)); N];
             for j in 1..N {
                 weights[j] = int8.weights(panels[j].runs.as_flattened().get_unchecked(k));
             }
-            for i in 0..M {
+            for (i, sums) in sums.iter_mut().enumerate() {
                 let inputs = int8.inputs(rows.quad(i, k));
-                for j in 0..N {
-                    sums[i][j] = int8.dot(sums[i][j], weights[j], inputs);
+                for (sum, &weights) in sums.iter_mut().zip(&weights) {
+                    *sum = int8.dot(*sum, weights, inputs);
                 }
             }
         }
-        sums
+        for i in 0..M {
+            let x_scale = simd.splat(rows.scale(i, group).scale);
+            for j in 0..N {
+                let scale = x_scale * simd.load(panels[j].scales.get_unchecked(group));
+                acc[i][j] = int8.to_f32(sums[i][j]).fma(scale, acc[i][j]);
+            }
+        }
     }
 }
 

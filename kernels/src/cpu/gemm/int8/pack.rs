@@ -1,10 +1,12 @@
 //! Integers in the order in which the inner loop reads them.
 
+use std::mem::MaybeUninit;
+
 use bytemuck::{Pod, Zeroable};
 
-use super::super::Place;
 use super::super::argument::{Argument, Prepare};
 use super::super::huge::HugeArray;
+use super::super::{Place, unwritten, written};
 use crate::cpu::simd::int8::{QUAD, Step};
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::threads::Crew;
@@ -125,7 +127,7 @@ pub(in crate::cpu) struct Int8Inputs {
 pub(super) struct Run([[i8; QUAD]; STEPS]);
 
 /// What belongs to a group of one row.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Scale {
     pub(super) scale: f32,
     /// Takes away what the weights' offset adds: -128 times the sum of the group.
@@ -175,8 +177,8 @@ impl Int8Inputs {
     pub(in crate::cpu) fn new(place: Place, x: Argument<'_>, block_rows: usize) -> Self {
         let (rows, inputs) = (x.rows.rows(), x.inputs());
         let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
-        let mut steps = vec![Run([[0; QUAD]; STEPS]); rows * runs];
-        let mut scales = vec![Scale::default(); rows * groups];
+        let mut steps = unwritten(rows * runs);
+        let mut scales = unwritten(rows * groups);
         let task_rows = PACK_ROWS.next_multiple_of(block_rows);
         let from = x.rows.data().chunks(task_rows * x.rows.cols().max(1));
         let to = steps
@@ -187,6 +189,8 @@ impl Int8Inputs {
             let cols = x.rows.cols();
             place.isa.run(PackRows { steps, scales, from, cols, inputs, prepare, block_rows });
         });
+        // SAFETY: the tasks wrote every run and every scale of their rows.
+        let (steps, scales) = unsafe { (written(steps), written(scales)) };
         Self { runs, groups, block_rows, steps, scales }
     }
 
@@ -224,8 +228,8 @@ impl Int8Inputs {
 
 /// The rows of one task.
 struct PackRows<'a> {
-    steps: &'a mut [Run],
-    scales: &'a mut [Scale],
+    steps: &'a mut [MaybeUninit<Run>],
+    scales: &'a mut [MaybeUninit<Scale>],
     /// `[rows, cols]`.
     from: &'a [f32],
     cols: usize,
@@ -259,9 +263,9 @@ impl Kernel for PackRows<'_> {
                     }
                 };
                 quantise(row, &mut q, scales);
-                let runs = q.as_chunks().0.chunks_exact(STEPS);
-                for (run, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
-                    run.0.copy_from_slice(quads);
+                let runs = q.as_chunks().0.as_chunks().0;
+                for (to, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
+                    to.write(Run(*quads));
                 }
             }
         }
@@ -270,11 +274,11 @@ impl Kernel for PackRows<'_> {
 
 /// One row; what is behind its end in `q` is left alone.
 #[inline(always)]
-fn quantise(row: &[f32], q: &mut [i8], scales: &mut [Scale]) {
+fn quantise(row: &[f32], q: &mut [i8], scales: &mut [MaybeUninit<Scale>]) {
     for ((group, q), to) in row.chunks(GROUP).zip(q.chunks_mut(GROUP)).zip(scales) {
         let q = &mut q[..group.len()];
         let scale = quantise_group(group, q);
         let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
-        *to = Scale { scale, offset: -i32::from(OFFSET) * sum };
+        to.write(Scale { scale, offset: -i32::from(OFFSET) * sum });
     }
 }

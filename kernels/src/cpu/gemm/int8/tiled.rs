@@ -72,7 +72,7 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
                 }
             }
             if part.end == groups {
-                return self.outcome.is_finite();
+                return self.outcome.end(simd);
             }
             first = part.end;
         }
