@@ -15,6 +15,7 @@ use aqueduct_core::{
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::frame::{SetHeader, split};
+use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1;
 use prost::Message;
 
@@ -24,6 +25,7 @@ fn main() -> std::io::Result<()> {
     write("gguf", "small", &gguf())?;
     write("frames", "one_part", &frames(3, KvDtype::F32))?;
     write("frames", "empty_memory", &frames(0, KvDtype::Bf16))?;
+    write("frames", "notice", &notice())?;
     write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign(false))))?;
     write("messages", "assign_shards", &message(0, &v1::WorkerCommand::from(assign(true))))?;
     write("messages", "decode", &message(0, &v1::WorkerCommand::from(decode())))?;
@@ -101,8 +103,8 @@ fn gguf() -> Vec<u8> {
         .finish()
 }
 
-fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
-    let set = SetHeader {
+fn set(keys: u32, kv: KvDtype) -> SetHeader {
+    SetHeader {
         key: KEY,
         layer: 0,
         convention: CONVENTION,
@@ -111,7 +113,16 @@ fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
         head_dim: 2,
         keys,
         end: 16,
-    };
+    }
+}
+
+fn notice() -> Vec<u8> {
+    let notice = Notice::new(set(3, KvDtype::Bf16), &[1; 36]).to_frame();
+    notice.expect("the header is within bounds").encode_length_delimited_to_vec()
+}
+
+fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
+    let set = set(keys, kv);
     let payload = vec![1; set.payload_bytes() as usize].into();
     let frames = split(&set, payload).expect("the header is within bounds");
     frames.iter().flat_map(Message::encode_length_delimited_to_vec).collect()

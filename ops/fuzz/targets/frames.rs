@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use aqueduct_proto::convert::frame::{Assembler, FrameError, check, split};
+use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::HandOffFrame;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -13,7 +14,11 @@ fuzz_target!(|stream: &[u8]| {
     let mut assembler = Assembler::default();
     while let Ok(mut frame) = HandOffFrame::decode_length_delimited(&mut stream) {
         mend(&mut frame);
-        if let Ok(Some((set, payload))) = assembler.accept(frame) {
+        if Notice::is_in(&frame) {
+            if let Ok(notice) = Notice::of(&frame, u64::MAX) {
+                assert!(notice.to_frame() == Ok(frame));
+            }
+        } else if let Ok(Some((set, payload))) = assembler.accept(frame) {
             assert!(split(&set, payload).is_ok());
         }
     }
