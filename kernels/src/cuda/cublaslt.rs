@@ -6,13 +6,12 @@
 //! bit for bit those of the first guess are candidates. Then it does not matter who chose what,
 //! nor when; sums are never split over the inputs, so most algorithms qualify.
 
+mod library;
 mod operation;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use cudarc::cublaslt::sys;
 
 use self::operation::{Algorithm, Handle, Operation, WORKSPACE_BYTES};
 use super::device::{Address, Device, Fault};
@@ -31,22 +30,6 @@ const SHAPES_MAX: usize = 4096;
 const TIMED_RUNS: usize = 3;
 /// Rows at either end of the result that candidates are compared on.
 const COMPARED_ROWS: usize = 128;
-
-const CALLED: [&str; 13] = [
-    "cublasLtCreate",
-    "cublasLtDestroy",
-    "cublasLtGetVersion",
-    "cublasLtMatmul",
-    "cublasLtMatmulAlgoGetHeuristic",
-    "cublasLtMatmulDescCreate",
-    "cublasLtMatmulDescDestroy",
-    "cublasLtMatmulDescSetAttribute",
-    "cublasLtMatmulPreferenceCreate",
-    "cublasLtMatmulPreferenceDestroy",
-    "cublasLtMatmulPreferenceSetAttribute",
-    "cublasLtMatrixLayoutCreate",
-    "cublasLtMatrixLayoutDestroy",
-];
 
 /// The library on one device. Choosing an algorithm locks the shapes, for some milliseconds when
 /// one is measured; enqueueing locks nothing.
@@ -83,10 +66,7 @@ struct Plan {
 impl CublasLt {
     /// The library on `driver`'s device; `None` where it is not installed, or does not work here.
     pub(crate) fn open(driver: &Arc<Driver>, pool: &Arc<Pool<Arc<Driver>>>) -> Option<Self> {
-        // SAFETY: this looks whether the system can open the library, which any process may do.
-        if !unsafe { sys::is_culib_present() } || !CALLED.iter().all(|name| has(name)) {
-            return None;
-        }
+        library::found().ok()?;
         driver.bind("cublasLtCreate").ok()?;
         Some(Self {
             handle: Handle::new().ok()?,
@@ -165,11 +145,6 @@ impl CublasLt {
     }
 }
 
-fn has(name: &str) -> bool {
-    // SAFETY: the symbol is looked up and not called.
-    unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
-}
-
 impl GemmLibrary for CublasLt {
     fn multiply(&self, product: &Product) -> Result<(), Fault> {
         self.driver.bind("cublasLtMatmul")?;
@@ -237,19 +212,5 @@ impl Probe<'_> {
         }
         let end = self.library.driver.mark()?;
         self.library.driver.between(&start, &end)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A function that is named wrongly here would be noticed on a machine with a device alone.
-    #[test]
-    fn the_functions_exist_where_the_library_does() {
-        // SAFETY: this looks whether the system can open the library.
-        if unsafe { sys::is_culib_present() } {
-            assert_eq!(CALLED.iter().find(|name| !has(name)), None);
-        }
     }
 }

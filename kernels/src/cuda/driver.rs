@@ -8,20 +8,20 @@ pub(crate) mod side;
 mod staging;
 
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{ptr, slice, thread};
 
+use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{result, sys};
 
 pub(crate) use self::handles::Event;
 use self::handles::{Context, Stream};
 use self::kernels::Kernels;
-use self::library::fault;
+use self::library::{check, driver};
 use self::staging::{Outbox, SLOT_BYTES, Slot};
 use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
 
@@ -55,7 +55,9 @@ struct Parts {
 impl Driver {
     /// Devices that the driver, which is open, has.
     pub(crate) fn count() -> Result<usize, Fault> {
-        let count = result::device::get_count().map_err(fault("cuDeviceGetCount"))?;
+        let mut count = 0;
+        // SAFETY: `count` is a place for one integer.
+        check("cuDeviceGetCount", unsafe { (driver()?.cuDeviceGetCount)(&raw mut count) })?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
@@ -63,16 +65,17 @@ impl Driver {
     pub(crate) fn describe(index: usize) -> Result<Properties, Fault> {
         let device = handle(index)?;
         let attribute = |attribute| {
-            // SAFETY: the driver gave us the device.
-            let value = unsafe { result::device::get_attribute(device, attribute) };
-            value.map(|value| value as u32).map_err(fault("cuDeviceGetAttribute"))
+            let mut value = 0;
+            // SAFETY: the driver gave us the device, and `value` is a place for one integer.
+            let status =
+                unsafe { (driver()?.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
+            check("cuDeviceGetAttribute", status).map(|()| value as u32)
         };
-        let name = result::device::get_name(device).map_err(fault("cuDeviceGetName"))?;
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         Ok(Properties {
-            name,
+            name: name(device)?,
             capability: 10 * major + minor,
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_bytes: shared as usize,
@@ -104,7 +107,10 @@ impl Driver {
     /// Bytes of its memory that nobody has.
     pub(crate) fn free_bytes(&self) -> Result<usize, Fault> {
         self.bind("cuMemGetInfo")?;
-        result::mem_get_info().map(|(free, _)| free).map_err(fault("cuMemGetInfo"))
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: both are places for a word.
+        let status = unsafe { (driver()?.cuMemGetInfo_v2)(&raw mut free, &raw mut all) };
+        check("cuMemGetInfo", status).map(|()| free)
     }
 
     /// Calls of this thread to NVIDIA's libraries mean this device from now on.
@@ -179,8 +185,9 @@ impl Driver {
         let slot = kept.map_or_else(Slot::new, Ok)?;
         // SAFETY: a slot holds as much as is asked of it, and nobody else has it until the copy
         // is waited for; `from` is the caller's, who vouches for `len` bytes.
-        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(slot.at(0).cast(), from.0, len, stream.0) };
-        copied.result().map_err(fault("cuMemcpyDtoHAsync"))?;
+        let copied =
+            unsafe { (driver()?.cuMemcpyDtoHAsync_v2)(slot.at(0).cast(), from.0, len, stream.0) };
+        check("cuMemcpyDtoHAsync", copied)?;
         slot.used_by(stream)?;
         Ok(slot)
     }
@@ -189,7 +196,21 @@ impl Driver {
 /// The driver's handle of device `index`.
 fn handle(index: usize) -> Result<sys::CUdevice, Fault> {
     let ordinal = c_int::try_from(index).map_err(|error| Fault::new("cuDeviceGet", error))?;
-    result::device::get(ordinal).map_err(fault("cuDeviceGet"))
+    let mut device = 0;
+    // SAFETY: `device` is a place for one handle.
+    let status = unsafe { (driver()?.cuDeviceGet)(&raw mut device, ordinal) };
+    check("cuDeviceGet", status).map(|()| device)
+}
+
+fn name(device: sys::CUdevice) -> Result<String, Fault> {
+    let mut name = [0_u8; 256];
+    // SAFETY: the driver gave us the device, and writes no more than it is told there is room for.
+    let status = unsafe {
+        (driver()?.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int, device)
+    };
+    check("cuDeviceGetName", status)?;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the driver has no wait with a deadline")]
@@ -208,23 +229,24 @@ impl Device for Driver {
 
     fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
         self.bind("cuMemAlloc")?;
+        let mut memory = 0;
         // SAFETY: memory nobody reads before it is written; the driver aligns to 256 bytes.
-        let memory = unsafe { result::malloc_sync(bytes.max(1)) };
-        memory.map(Address).map_err(fault("cuMemAlloc"))
+        let status = unsafe { (driver()?.cuMemAlloc_v2)(&raw mut memory, bytes.max(1)) };
+        check("cuMemAlloc", status).map(|()| Address(memory))
     }
 
     /// Waits for what is under way, as the driver would, but not for ever.
     fn release(&self, at: Address) {
         let idle = self.mark().and_then(|event| self.wait(&event));
-        if idle.is_ok() {
+        if let (Ok(()), Ok(driver)) = (idle, driver()) {
             // SAFETY: `at` came from `allocate`, and whoever had it has let go of it.
-            let _ = unsafe { result::free_sync(at.0) };
+            let _ = unsafe { (driver.cuMemFree_v2)(at.0) };
         }
     }
 
     fn write(&self, to: Address, from: &[u8]) -> Result<(), Fault> {
         self.bind("cuMemcpyHtoDAsync")?;
-        let mut outbox = locked(&self.parts.outbox);
+        let (driver, mut outbox) = (driver()?, locked(&self.parts.outbox));
         for (part_idx, part) in from.chunks(SLOT_BYTES).enumerate() {
             let to = to.0 + (part_idx * SLOT_BYTES) as u64;
             let (slot, offset) = outbox.room(part.len(), |event| self.wait(event))?;
@@ -233,9 +255,9 @@ impl Device for Driver {
             let copied = unsafe {
                 let staged = slot.at(offset);
                 ptr::copy_nonoverlapping(part.as_ptr(), staged, part.len());
-                sys::cuMemcpyHtoDAsync_v2(to, staged.cast(), part.len(), self.stream())
+                (driver.cuMemcpyHtoDAsync_v2)(to, staged.cast(), part.len(), self.stream())
             };
-            copied.result().map_err(fault("cuMemcpyHtoDAsync"))?;
+            check("cuMemcpyHtoDAsync", copied)?;
             slot.used_by(&self.parts.stream)?;
         }
         Ok(())
@@ -262,16 +284,21 @@ impl Device for Driver {
         // SAFETY: the driver copies the argument, whose size was checked, before it returns. What
         // the kernel does with the addresses in it is on whoever filled it in.
         let launched = unsafe {
-            result::launch_kernel(
+            (driver()?.cuLaunchKernel)(
                 kernel.function,
-                (x, y, z),
-                (launch.threads, 1, 1),
+                x,
+                y,
+                z,
+                launch.threads,
+                1,
+                1,
                 launch.shared_bytes as u32,
                 self.stream(),
-                &mut arguments,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
             )
         };
-        launched.map_err(fault(launch.kernel))
+        check(launch.kernel, launched)
     }
 
     fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {
@@ -285,7 +312,7 @@ impl Device for Driver {
         // SAFETY: the arrays have as many elements as a map of three dimensions takes; the
         // address is not followed here.
         let encoded = unsafe {
-            sys::cuTensorMapEncodeTiled(
+            (driver()?.cuTensorMapEncodeTiled)(
                 &raw mut map,
                 Element::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 3,
@@ -300,8 +327,8 @@ impl Device for Driver {
                 Outside::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        let failed = |error| Fault::new(format!("{spec:?}"), library::describe(error));
-        encoded.result().map(|()| TensorMap(map.opaque)).map_err(failed)
+        let failed = |fault: Fault| Fault::new(format!("{spec:?}"), fault.what);
+        check("cuTensorMapEncodeTiled", encoded).map(|()| TensorMap(map.opaque)).map_err(failed)
     }
 }
 

@@ -46,6 +46,8 @@ mod pool;
 mod prepare;
 pub(crate) mod resident;
 mod selection;
+#[cfg(feature = "cuda")]
+mod table;
 
 use std::sync::Arc;
 use std::time::Duration;

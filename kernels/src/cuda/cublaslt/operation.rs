@@ -4,15 +4,15 @@
 //! for outᵀ `[O, T]` = (Wᵀ)ᵀ xᵀ, with Wᵀ `[I, O]` to be transposed and xᵀ `[I, T]` as it is.
 
 use std::ffi::c_void;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::size_of;
 use std::ptr;
 
-use cudarc::cublaslt::result::CublasError;
 use cudarc::cublaslt::sys;
 use sys::cublasLtMatmulDescAttributes_t as Described;
 use sys::cublasLtMatmulPreferenceAttributes_t as Preferred;
 use sys::cudaDataType_t as Element;
 
+use super::library::{Functions, Heuristic, SUCCESS, check, found};
 use crate::cuda::device::Fault;
 use crate::cuda::gemm::Product;
 
@@ -28,8 +28,11 @@ const TRANSPOSED: i32 = 1;
 /// Sums are never split over the inputs: the order of a sum is that of the inputs.
 const UNSPLIT: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
 
-pub(super) fn fault(call: &'static str) -> impl Fn(CublasError) -> Fault {
-    move |error| Fault::new(call, error)
+/// What giving back says is lost: an error leaves nothing to be done.
+fn give_back(call: impl FnOnce(&Functions) -> i32) {
+    if let Ok(library) = found() {
+        call(library);
+    }
 }
 
 /// cuBLASLt's state in this process.
@@ -45,15 +48,15 @@ impl Handle {
     pub(super) fn new() -> Result<Self, Fault> {
         let mut handle = ptr::null_mut();
         // SAFETY: `handle` is a place for one pointer.
-        let created = unsafe { sys::cublasLtCreate(&raw mut handle) };
-        created.result().map(|()| Self(handle)).map_err(fault("cublasLtCreate"))
+        let created = unsafe { (found()?.cublasLtCreate)(&raw mut handle) };
+        check("cublasLtCreate", created).map(|()| Self(handle))
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone.
-        let _ = unsafe { sys::cublasLtDestroy(self.0) };
+        give_back(|library| unsafe { (library.cublasLtDestroy)(self.0) });
     }
 }
 
@@ -62,11 +65,11 @@ struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
     /// Of a row-major matrix, which has `columns` elements in a row.
-    fn new(element: Element, rows: usize, columns: usize) -> Result<Self, CublasError> {
+    fn new(element: Element, rows: usize, columns: usize) -> Result<Self, Fault> {
         let (mut layout, columns) = (ptr::null_mut(), columns as u64);
         // SAFETY: `layout` is a place for one pointer.
         let created = unsafe {
-            sys::cublasLtMatrixLayoutCreate(
+            (found()?.cublasLtMatrixLayoutCreate)(
                 &raw mut layout,
                 element,
                 columns,
@@ -74,14 +77,14 @@ impl Layout {
                 columns as i64,
             )
         };
-        created.result().map(|()| Self(layout))
+        check("cublasLtMatrixLayoutCreate", created).map(|()| Self(layout))
     }
 }
 
 impl Drop for Layout {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone.
-        let _ = unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
+        give_back(|library| unsafe { (library.cublasLtMatrixLayoutDestroy)(self.0) });
     }
 }
 
@@ -89,17 +92,17 @@ impl Drop for Layout {
 struct Description(sys::cublasLtMatmulDesc_t);
 
 impl Description {
-    fn new(bias: Option<u64>) -> Result<Self, CublasError> {
+    fn new(bias: Option<u64>) -> Result<Self, Fault> {
         let mut description = ptr::null_mut();
         // SAFETY: `description` is a place for one pointer.
         let created = unsafe {
-            sys::cublasLtMatmulDescCreate(
+            (found()?.cublasLtMatmulDescCreate)(
                 &raw mut description,
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
                 Element::CUDA_R_32F,
             )
         };
-        created.result()?;
+        check("cublasLtMatmulDescCreate", created)?;
         let created = Self(description);
         created.set(Described::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
         if let Some(bias) = bias {
@@ -112,19 +115,21 @@ impl Description {
         Ok(created)
     }
 
-    fn set<T>(&self, attribute: Described, value: &T) -> Result<(), CublasError> {
+    fn set<T>(&self, attribute: Described, value: &T) -> Result<(), Fault> {
         let value = ptr::from_ref(value).cast();
         // SAFETY: the description lives; cuBLASLt copies as many bytes as the attribute has, and
         // refuses another size.
-        unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, value, size_of::<T>()) }
-            .result()
+        let set = unsafe {
+            (found()?.cublasLtMatmulDescSetAttribute)(self.0, attribute, value, size_of::<T>())
+        };
+        check("cublasLtMatmulDescSetAttribute", set)
     }
 }
 
 impl Drop for Description {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone.
-        let _ = unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
+        give_back(|library| unsafe { (library.cublasLtMatmulDescDestroy)(self.0) });
     }
 }
 
@@ -132,10 +137,11 @@ impl Drop for Description {
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    fn new() -> Result<Self, CublasError> {
+    fn new() -> Result<Self, Fault> {
         let mut preference = ptr::null_mut();
         // SAFETY: `preference` is a place for one pointer.
-        unsafe { sys::cublasLtMatmulPreferenceCreate(&raw mut preference) }.result()?;
+        let created = unsafe { (found()?.cublasLtMatmulPreferenceCreate)(&raw mut preference) };
+        check("cublasLtMatmulPreferenceCreate", created)?;
         let created = Self(preference);
         created.set(Preferred::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE_BYTES)?;
         created.set(Preferred::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &UNSPLIT)?;
@@ -146,18 +152,20 @@ impl Preference {
         Ok(created)
     }
 
-    fn set<T>(&self, attribute: Preferred, value: &T) -> Result<(), CublasError> {
+    fn set<T>(&self, attribute: Preferred, value: &T) -> Result<(), Fault> {
         let (value, bytes) = (ptr::from_ref(value).cast(), size_of::<T>());
         // SAFETY: as in `Description::set`.
-        unsafe { sys::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, value, bytes) }
-            .result()
+        let set = unsafe {
+            (found()?.cublasLtMatmulPreferenceSetAttribute)(self.0, attribute, value, bytes)
+        };
+        check("cublasLtMatmulPreferenceSetAttribute", set)
     }
 }
 
 impl Drop for Preference {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone.
-        let _ = unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
+        give_back(|library| unsafe { (library.cublasLtMatmulPreferenceDestroy)(self.0) });
     }
 }
 
@@ -177,16 +185,13 @@ pub(super) struct Operation<'a> {
 impl<'a> Operation<'a> {
     pub(super) fn new(product: &'a Product) -> Result<Self, Fault> {
         let Product { rows, inputs, outputs, bias, .. } = *product;
-        let describe = || {
-            Ok(Self {
-                product,
-                description: Description::new(bias)?,
-                weight: Layout::new(Element::CUDA_R_16BF, outputs, inputs)?,
-                x: Layout::new(Element::CUDA_R_16BF, rows, inputs)?,
-                out: Layout::new(Element::CUDA_R_32F, rows, outputs)?,
-            })
-        };
-        describe().map_err(fault("cublasLtMatmulDescCreate"))
+        Ok(Self {
+            product,
+            description: Description::new(bias)?,
+            weight: Layout::new(Element::CUDA_R_16BF, outputs, inputs)?,
+            x: Layout::new(Element::CUDA_R_16BF, rows, inputs)?,
+            out: Layout::new(Element::CUDA_R_32F, rows, outputs)?,
+        })
     }
 
     /// At most `count` algorithms, the best by cuBLASLt's own guess first.
@@ -195,13 +200,12 @@ impl<'a> Operation<'a> {
         handle: &Handle,
         count: usize,
     ) -> Result<Vec<Algorithm>, Fault> {
-        let fault = fault("cublasLtMatmulAlgoGetHeuristic");
-        let preference = Preference::new().map_err(&fault)?;
-        let mut found = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); count];
+        let preference = Preference::new()?;
+        let mut results = vec![Heuristic::NONE; count];
         let mut found_count = 0;
         // SAFETY: all that is described lives, and there is room for `count` results.
         let looked = unsafe {
-            sys::cublasLtMatmulAlgoGetHeuristic(
+            (found()?.cublasLtMatmulAlgoGetHeuristic)(
                 handle.0,
                 self.description.0,
                 self.weight.0,
@@ -210,15 +214,14 @@ impl<'a> Operation<'a> {
                 self.out.0,
                 preference.0,
                 count as i32,
-                found.as_mut_ptr().cast(),
+                results.as_mut_ptr(),
                 &raw mut found_count,
             )
         };
-        looked.result().map_err(&fault)?;
-        found.truncate(usize::try_from(found_count).unwrap_or(0));
-        // SAFETY: zeros are a valid result, and cuBLASLt has written over the first ones.
-        let found = found.into_iter().map(|result| unsafe { result.assume_init() });
-        Ok(found.filter(|it| it.state.result().is_ok()).map(|it| Algorithm(it.algo)).collect())
+        check("cublasLtMatmulAlgoGetHeuristic", looked)?;
+        results.truncate(usize::try_from(found_count).unwrap_or(0));
+        let works = results.iter().filter(|result| result.status == SUCCESS);
+        Ok(works.map(|result| Algorithm(result.algorithm)).collect())
     }
 
     /// Enqueues the product with its result at `out` instead of where it says.
@@ -238,7 +241,7 @@ impl<'a> Operation<'a> {
         let at = |address: u64| ptr::without_provenance_mut::<c_void>(address as usize);
         // SAFETY: the caller's, and everything described lives.
         let enqueued = unsafe {
-            sys::cublasLtMatmul(
+            (found()?.cublasLtMatmul)(
                 handle.0,
                 self.description.0,
                 (&raw const alpha).cast(),
@@ -257,6 +260,6 @@ impl<'a> Operation<'a> {
                 stream.cast(),
             )
         };
-        enqueued.result().map_err(fault("cublasLtMatmul"))
+        check("cublasLtMatmul", enqueued)
     }
 }

@@ -3,25 +3,28 @@
 use std::ffi::{CString, c_char, c_int};
 use std::{ptr, thread};
 
-use cudarc::nvrtc::result::{self, NvrtcError};
-use cudarc::nvrtc::sys;
+use cudarc::nvrtc::sys::{self, nvrtcProgram};
 
 use crate::cuda::device::Fault;
 use crate::cuda::module::{self, Source};
+use crate::cuda::table::functions;
 
-const CALLED: [&str; 11] = [
-    "nvrtcCompileProgram",
-    "nvrtcCreateProgram",
-    "nvrtcDestroyProgram",
-    "nvrtcGetCUBIN",
-    "nvrtcGetCUBINSize",
-    "nvrtcGetNumSupportedArchs",
-    "nvrtcGetPTX",
-    "nvrtcGetPTXSize",
-    "nvrtcGetProgramLog",
-    "nvrtcGetProgramLogSize",
-    "nvrtcGetSupportedArchs",
-];
+functions!(Functions of sys::culib(), {
+    nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char);
+    nvrtcCreateProgram(
+        *mut nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char,
+        *const *const c_char,
+    );
+    nvrtcDestroyProgram(*mut nvrtcProgram);
+    nvrtcGetCUBIN(nvrtcProgram, *mut c_char);
+    nvrtcGetCUBINSize(nvrtcProgram, *mut usize);
+    nvrtcGetNumSupportedArchs(*mut c_int);
+    nvrtcGetPTX(nvrtcProgram, *mut c_char);
+    nvrtcGetPTXSize(nvrtcProgram, *mut usize);
+    nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
+    nvrtcGetProgramLogSize(nvrtcProgram, *mut usize);
+    nvrtcGetSupportedArchs(*mut c_int);
+});
 
 /// A module of every `.cu` file: machine code where NVRTC knows the chip, else PTX for the newest
 /// chip before it that NVRTC knows, which the driver translates.
@@ -41,38 +44,41 @@ pub(super) fn all(capability: u32) -> Result<Vec<Vec<u8>>, Fault> {
     if !unsafe { sys::is_culib_present() } {
         return Err(missing("there is no libnvrtc to make one"));
     }
-    if let Some(name) = CALLED.iter().find(|name| !has(name)) {
-        return Err(missing(&format!("libnvrtc is too old to make one: it has no {name}")));
-    }
-    let known = known_chips().map_err(|error| Fault::new("nvrtcGetSupportedArchs", error))?;
+    let nvrtc = Functions::look_up()
+        .map_err(|name| missing(&format!("libnvrtc is too old to make one: it has no {name}")))?;
+    let known = known_chips(&nvrtc)?;
     let target = Target::of(capability, &known)
         .ok_or_else(|| missing(&format!("libnvrtc knows chips {known:?} alone")))?;
     let headers = Headers::new()?;
     // Half a minute one after the other; the compiler serves many threads.
     thread::scope(|scope| {
         let modules = module::sources().iter().filter(|source| source.is_module(capability));
-        let headers = &headers;
-        let start = |source| scope.spawn(move || compile(source, headers, target));
+        let (nvrtc, headers) = (&nvrtc, &headers);
+        let start = |source| scope.spawn(move || compile(nvrtc, source, headers, target));
         let under_way: Vec<_> = modules.map(start).collect();
         let panicked = |_| Err(Fault::new("compile", "a thread panicked"));
         under_way.into_iter().map(|it| it.join().unwrap_or_else(panicked)).collect()
     })
 }
 
-fn has(name: &str) -> bool {
-    // SAFETY: the symbol is looked up and not called.
-    unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
+/// What `status` says of `call`.
+fn check(call: &str, status: c_int) -> Result<(), Fault> {
+    match status {
+        0 => Ok(()),
+        _ => Err(Fault::new(call, format!("nvrtcResult {status}"))),
+    }
 }
 
 /// Compute capabilities that NVRTC compiles for, ascending.
-fn known_chips() -> Result<Vec<c_int>, NvrtcError> {
+fn known_chips(nvrtc: &Functions) -> Result<Vec<c_int>, Fault> {
     let mut count = 0;
     // SAFETY: `count` is a place for one integer.
-    unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }.result()?;
-    let mut known = vec![0; count as usize];
+    let counted = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
+    check("nvrtcGetNumSupportedArchs", counted)?;
+    let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
     // SAFETY: there is room for as many as NVRTC said.
-    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }.result()?;
-    Ok(known)
+    let told = unsafe { (nvrtc.nvrtcGetSupportedArchs)(known.as_mut_ptr()) };
+    check("nvrtcGetSupportedArchs", told).map(|()| known)
 }
 
 /// What NVRTC compiles for.
@@ -122,28 +128,59 @@ fn terminated(text: &str) -> Result<CString, Fault> {
 }
 
 /// A program of NVRTC's, destroyed when it is dropped.
-struct Program(sys::nvrtcProgram);
+struct Program<'a> {
+    nvrtc: &'a Functions,
+    handle: nvrtcProgram,
+}
 
-impl Drop for Program {
+impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: created in `compile`, destroyed here alone.
-        let _ = unsafe { result::destroy_program(self.0) };
+        // SAFETY: created in `compile`, destroyed here alone. An error leaves nothing to be done.
+        let _ = unsafe { (self.nvrtc.nvrtcDestroyProgram)(&raw mut self.handle) };
     }
 }
 
-fn compile(source: &Source, headers: &Headers, target: Target) -> Result<Vec<u8>, Fault> {
+/// A question for the bytes of something, and one for how many they are.
+type Ask<T> = unsafe extern "C" fn(nvrtcProgram, *mut T) -> c_int;
+
+impl Program<'_> {
+    fn bytes(&self, size: Ask<usize>, content: Ask<c_char>) -> Result<Vec<u8>, Fault> {
+        let mut count = 0;
+        // SAFETY: the program lives, and `count` is a place for one word.
+        check("nvrtcGet", unsafe { size(self.handle, &raw mut count) })?;
+        let mut bytes = vec![0_u8; count];
+        // SAFETY: there is room for as many bytes as NVRTC said.
+        check("nvrtcGet", unsafe { content(self.handle, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
+    }
+
+    /// What it became; PTX ends in a zero.
+    fn image(&self, target: Target) -> Result<Vec<u8>, Fault> {
+        let nvrtc = self.nvrtc;
+        match target {
+            Target::Chip(_) => self.bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+            Target::Before(_) => self.bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
+        }
+    }
+}
+
+fn compile(
+    nvrtc: &Functions,
+    source: &Source,
+    headers: &Headers,
+    target: Target,
+) -> Result<Vec<u8>, Fault> {
     let (name, text) = (terminated(source.name)?, terminated(source.text)?);
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).collect()
     };
     let (texts, names) = (pointers(&headers.texts), pointers(&headers.names));
-    let fault = |error: NvrtcError| Fault::new(source.name, error);
-    let mut program = Program(ptr::null_mut());
+    let mut program = Program { nvrtc, handle: ptr::null_mut() };
     // SAFETY: all strings end in a zero and outlive the program, and there are as many headers as
     // names of headers.
     let created = unsafe {
-        sys::nvrtcCreateProgram(
-            &raw mut program.0,
+        (nvrtc.nvrtcCreateProgram)(
+            &raw mut program.handle,
             text.as_ptr(),
             name.as_ptr(),
             texts.len() as c_int,
@@ -151,37 +188,19 @@ fn compile(source: &Source, headers: &Headers, target: Target) -> Result<Vec<u8>
             names.as_ptr(),
         )
     };
-    created.result().map_err(fault)?;
-    let options = [target.option(), "-std=c++17".into()];
-    // SAFETY: the program was created above.
-    if unsafe { result::compile_program(program.0, &options) }.is_err() {
-        // SAFETY: as above.
-        let log = unsafe { result::get_program_log(program.0) }.map_err(fault)?;
-        let log: Vec<u8> = log.into_iter().map(byte).filter(|&it| it != 0).collect();
-        return Err(Fault::new(source.name, String::from_utf8_lossy(&log).trim()));
+    check(source.name, created)?;
+    let options = [terminated(&target.option())?, terminated("-std=c++17")?];
+    let options = pointers(&options);
+    // SAFETY: the program was created above, and the options outlive the call.
+    let compiled = unsafe {
+        (nvrtc.nvrtcCompileProgram)(program.handle, options.len() as c_int, options.as_ptr())
+    };
+    if check(source.name, compiled).is_err() {
+        let log = program.bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)?;
+        let log = String::from_utf8_lossy(&log).replace('\0', "");
+        return Err(Fault::new(source.name, log.trim()));
     }
-    image(&program, target).map_err(fault)
-}
-
-/// A `c_char` has a sign on some processors and none on others.
-fn byte(char: c_char) -> u8 {
-    char.to_ne_bytes()[0]
-}
-
-/// What the compiled program became; PTX ends in a zero.
-fn image(program: &Program, target: Target) -> Result<Vec<u8>, NvrtcError> {
-    if let Target::Before(_) = target {
-        // SAFETY: the program is compiled, for a virtual chip.
-        let ptx = unsafe { result::get_ptx(program.0) }?;
-        return Ok(ptx.into_iter().map(byte).collect());
-    }
-    let mut bytes = 0;
-    // SAFETY: the program is compiled, for a chip; `bytes` is a place for one word.
-    unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut bytes) }.result()?;
-    let mut cubin = vec![0_u8; bytes];
-    // SAFETY: there is room for as many bytes as NVRTC said.
-    unsafe { sys::nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast()) }.result()?;
-    Ok(cubin)
+    program.image(target)
 }
 
 #[cfg(test)]

@@ -3,10 +3,21 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 
-use super::library::{self, fault};
+use super::library::{self, Functions, check, driver};
 use crate::cuda::device::Fault;
+
+/// `CU_STREAM_NON_BLOCKING` and `CU_EVENT_DISABLE_TIMING`.
+const WAITS_FOR_NO_OTHER: u32 = 1;
+const WITHOUT_TIME: u32 = 2;
+
+/// What giving back says is lost: an error leaves nothing to be done.
+fn give_back(call: impl FnOnce(&Functions) -> i32) {
+    if let Ok(driver) = driver() {
+        call(driver);
+    }
+}
 
 /// A device's primary context, which every library in the process shares.
 pub(super) struct Context {
@@ -21,23 +32,23 @@ unsafe impl Sync for Context {}
 
 impl Context {
     pub(super) fn of(device: sys::CUdevice) -> Result<Self, Fault> {
+        let mut context = ptr::null_mut();
         // SAFETY: `device` came from the driver; the context is released once, in `drop`.
-        let context = unsafe { result::primary_ctx::retain(device) };
-        let context = context.map_err(fault("cuDevicePrimaryCtxRetain"))?;
-        Ok(Self { device, context })
+        let status = unsafe { (driver()?.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+        check("cuDevicePrimaryCtxRetain", status).map(|()| Self { device, context })
     }
 
     /// Calls of this thread mean this device from now on.
     pub(super) fn bind(&self) -> Result<(), Fault> {
         // SAFETY: the context is retained until `self` is dropped.
-        unsafe { result::ctx::set_current(self.context) }.map_err(fault("cuCtxSetCurrent"))
+        check("cuCtxSetCurrent", unsafe { (driver()?.cuCtxSetCurrent)(self.context) })
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once, in `of`. An error leaves nothing to be done.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
+        // SAFETY: retained once, in `of`.
+        give_back(|driver| unsafe { (driver.cuDevicePrimaryCtxRelease_v2)(self.device) });
     }
 }
 
@@ -52,15 +63,17 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// Of the current context.
     pub(super) fn new() -> Result<Self, Fault> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        stream.map(Self).map_err(fault("cuStreamCreate"))
+        let mut stream = ptr::null_mut();
+        // SAFETY: `stream` is a place for one pointer.
+        let status = unsafe { (driver()?.cuStreamCreate)(&raw mut stream, WAITS_FOR_NO_OTHER) };
+        check("cuStreamCreate", status).map(|()| Self(stream))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone; what is under way is finished first.
-        let _ = unsafe { result::stream::destroy(self.0) };
+        give_back(|driver| unsafe { (driver.cuStreamDestroy_v2)(self.0) });
     }
 }
 
@@ -75,17 +88,17 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Of the current context; `timed` where [`since`](Self::since) will be asked.
     pub(super) fn new(timed: bool) -> Result<Self, Fault> {
-        let flags = match timed {
-            true => sys::CUevent_flags::CU_EVENT_DEFAULT,
-            false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
-        };
-        result::event::create(flags).map(Self).map_err(fault("cuEventCreate"))
+        let mut event = ptr::null_mut();
+        let flags = if timed { 0 } else { WITHOUT_TIME };
+        // SAFETY: `event` is a place for one pointer.
+        let status = unsafe { (driver()?.cuEventCreate)(&raw mut event, flags) };
+        check("cuEventCreate", status).map(|()| Self(event))
     }
 
     /// Now stands for everything that `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both live, and are of one context.
-        unsafe { result::event::record(self.0, stream.0) }.map_err(fault("cuEventRecord"))
+        check("cuEventRecord", unsafe { (driver()?.cuEventRecord)(self.0, stream.0) })
     }
 
     /// As the driver takes it; lives as long as `self`.
@@ -96,26 +109,26 @@ impl Event {
     /// Whether the device has come here.
     pub(crate) fn reached(&self) -> Result<bool, Fault> {
         // SAFETY: the event lives.
-        match unsafe { sys::cuEventQuery(self.0) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            other => other.result().map(|()| true).map_err(fault("cuEventQuery")),
+        match unsafe { (driver()?.cuEventQuery)(self.0) } {
+            library::NOT_READY => Ok(false),
+            status => check("cuEventQuery", status).map(|()| true),
         }
     }
 
     /// Milliseconds that the device took from `start`; both were reached, both are timed.
     pub(super) fn since(&self, start: &Self) -> Result<f32, Fault> {
-        let elapsed = library::elapsed()?;
         let mut milliseconds = 0.0;
         // SAFETY: both events live, and the result is one f32.
-        let result = unsafe { elapsed(&raw mut milliseconds, start.0, self.0) };
-        result.result().map(|()| milliseconds).map_err(fault("cuEventElapsedTime"))
+        let status =
+            unsafe { (driver()?.cuEventElapsedTime)(&raw mut milliseconds, start.0, self.0) };
+        check("cuEventElapsedTime", status).map(|()| milliseconds)
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone; the driver may still be on its way to it.
-        let _ = unsafe { result::event::destroy(self.0) };
+        give_back(|driver| unsafe { (driver.cuEventDestroy_v2)(self.0) });
     }
 }
 
@@ -127,9 +140,10 @@ unsafe impl Send for Pinned {}
 
 impl Pinned {
     pub(super) fn new(bytes: usize) -> Result<Self, Fault> {
+        let mut memory = ptr::null_mut();
         // SAFETY: no flags; freed once, in `drop`.
-        let memory = unsafe { result::malloc_host(bytes, 0) };
-        memory.map(Self).map_err(fault("cuMemHostAlloc"))
+        let status = unsafe { (driver()?.cuMemHostAlloc)(&raw mut memory, bytes, 0) };
+        check("cuMemHostAlloc", status).map(|()| Self(memory))
     }
 
     /// Of the first byte.
@@ -141,7 +155,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`, freed here alone.
-        let _ = unsafe { result::free_host(self.0) };
+        give_back(|driver| unsafe { (driver.cuMemFreeHost)(self.0) });
     }
 }
 
@@ -156,19 +170,22 @@ unsafe impl Sync for Module {}
 impl Module {
     /// Of a cubin, or of PTX that ends in a zero.
     pub(super) fn load(image: &[u8]) -> Result<Self, Fault> {
+        let mut module = ptr::null_mut();
         // SAFETY: both forms say themselves where they end; ours come from our own compiler.
-        let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
-        module.map(Self).map_err(fault("cuModuleLoadData"))
+        let status =
+            unsafe { (driver()?.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
+        check("cuModuleLoadData", status).map(|()| Self(module))
     }
 
     /// The kernel of that name, where the module has it.
     pub(super) fn function(&self, name: &CStr) -> Result<Option<sys::CUfunction>, Fault> {
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in a zero.
-        let found = unsafe { sys::cuModuleGetFunction(&raw mut function, self.0, name.as_ptr()) };
-        match found {
-            sys::CUresult::CUDA_ERROR_NOT_FOUND => Ok(None),
-            other => other.result().map(|()| Some(function)).map_err(fault("cuModuleGetFunction")),
+        let status =
+            unsafe { (driver()?.cuModuleGetFunction)(&raw mut function, self.0, name.as_ptr()) };
+        match status {
+            library::NOT_FOUND => Ok(None),
+            _ => check("cuModuleGetFunction", status).map(|()| Some(function)),
         }
     }
 }
@@ -176,6 +193,6 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: loaded in `load`, unloaded here alone; nobody launches from it any more.
-        let _ = unsafe { result::module::unload(self.0) };
+        give_back(|driver| unsafe { (driver.cuModuleUnload)(self.0) });
     }
 }

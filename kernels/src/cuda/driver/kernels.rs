@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{PoisonError, RwLock};
 
-use cudarc::driver::result::function;
 use cudarc::driver::sys;
 
 use super::compile;
 use super::handles::Module;
-use super::library::{self, fault};
+use super::library::{check, driver, params_bytes};
 use crate::cuda::device::{Fault, Properties};
 use crate::cuda::module;
 
@@ -75,16 +74,6 @@ impl Kernels {
 fn allow_shared(function: sys::CUfunction, bytes: usize) -> Result<(), Fault> {
     let limit = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function is of a loaded module.
-    let raised = unsafe { function::set_function_attribute(function, limit, bytes as i32) };
-    raised.map_err(fault("cuFuncSetAttribute"))
-}
-
-fn params_bytes(function: sys::CUfunction) -> Option<usize> {
-    if !library::has("cuFuncGetParamInfo") {
-        return None;
-    }
-    let (mut offset, mut bytes) = (0, 0);
-    // SAFETY: the function is there, `function` is of a loaded module, and both results are words.
-    let told = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) };
-    told.result().ok().map(|()| bytes)
+    let raised = unsafe { (driver()?.cuFuncSetAttribute)(function, limit, bytes as i32) };
+    check("cuFuncSetAttribute", raised)
 }

@@ -1,84 +1,86 @@
 //! The driver library, looked for when a device is.
-//!
-//! cudarc opens a library at the first call of one of its functions, and panics where the library
-//! or the function is missing. So nothing of it is called before [`open`] has seen the library
-//! and every function that this crate calls.
 
-use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUfunction_attribute, CUmodule, CUstream, CUtensorMap, CUtensorMapDataType,
+    CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
+};
 
 use crate::cuda::device::Fault;
+use crate::cuda::table::functions;
 
 /// The oldest driver served: 12.0, the first that makes tensor maps.
-const VERSION_MIN: i32 = 12_000;
+const VERSION_MIN: c_int = 12_000;
 
-const CALLED: [&str; 35] = [
-    "cuCtxSetCurrent",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetCount",
-    "cuDeviceGetName",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuDriverGetVersion",
-    ELAPSED,
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuFuncSetAttribute",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuInit",
-    "cuLaunchKernel",
-    "cuMemAlloc_v2",
-    "cuMemFreeHost",
-    "cuMemFree_v2",
-    "cuMemGetInfo_v2",
-    "cuMemHostAlloc",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuTensorMapEncodeTiled",
-    // for links on streams of their own
-    "cuEventSynchronize",
-    "cuStreamQuery",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
-];
+pub(super) const SUCCESS: c_int = 0;
+const NO_DEVICE: c_int = 100;
+pub(super) const NOT_FOUND: c_int = 500;
+pub(super) const NOT_READY: c_int = 600;
 
-/// cudarc for CUDA 13 calls its successor, which drivers before 12.8 lack.
-const ELAPSED: &str = "cuEventElapsedTime";
+functions!(Functions of sys::culib(), {
+    cuCtxSetCurrent(CUcontext);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuDriverGetVersion(*mut c_int);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventDestroy_v2(CUevent);
+    cuEventElapsedTime(*mut f32, CUevent, CUevent);
+    cuEventQuery(CUevent);
+    cuEventRecord(CUevent, CUstream);
+    cuFuncSetAttribute(CUfunction, CUfunction_attribute, c_int);
+    cuGetErrorName(c_int, *mut *const c_char);
+    cuGetErrorString(c_int, *mut *const c_char);
+    cuInit(c_uint);
+    cuLaunchKernel(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+        *mut *mut c_void, *mut *mut c_void,
+    );
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFreeHost(*mut c_void);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+    cuModuleLoadData(*mut CUmodule, *const c_void);
+    cuModuleUnload(CUmodule);
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuTensorMapEncodeTiled(
+        *mut CUtensorMap, CUtensorMapDataType, u32, *mut c_void, *const u64, *const u64,
+        *const u32, *const u32, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+        CUtensorMapFloatOOBfill,
+    );
+});
 
-/// [`ELAPSED`] as the driver declares it.
-pub(super) type Elapsed =
-    unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+/// `cuFuncGetParamInfo`, which drivers before 12.4 lack.
+type ParamInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> c_int;
 
 /// Opens the driver library and starts it.
 ///
 /// # Errors
 /// What the machine lacks, in words that follow "no CUDA device".
 pub(crate) fn open() -> Result<(), String> {
-    // SAFETY: this looks whether the system can open the library, which any process may do.
-    if !unsafe { sys::is_culib_present() } {
-        return Err("there is no driver library libcuda.so.1".into());
-    }
-    if let Some(missing) = CALLED.iter().find(|name| !has(name)) {
-        return Err(format!("the driver is too old: it has no {missing}"));
-    }
-    match result::init() {
-        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => {
-            return Err("the driver sees none".into());
-        }
-        other => other.map_err(describe)?,
+    let driver = found()?;
+    // SAFETY: the one flag that there is means nothing.
+    match unsafe { (driver.cuInit)(0) } {
+        NO_DEVICE => return Err("the driver sees none".into()),
+        status => check("cuInit", status).map_err(|fault| fault.what)?,
     }
     let mut version = 0;
     // SAFETY: `version` is a place for one integer.
-    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result().map_err(describe)?;
+    let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
+    check("cuDriverGetVersion", status).map_err(|fault| fault.what)?;
     if version < VERSION_MIN {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!("the driver is for CUDA {major}.{minor}, and 12.0 is needed"));
@@ -86,30 +88,56 @@ pub(crate) fn open() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the driver library, which is there, has this function.
-pub(super) fn has(name: &str) -> bool {
-    // SAFETY: the symbol is looked up and not called.
-    unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
+/// The driver's functions, where the machine has all of them.
+fn found() -> Result<&'static Functions, String> {
+    static FOUND: OnceLock<Result<Functions, String>> = OnceLock::new();
+    let look = || {
+        // SAFETY: this looks whether the system can open the library, which any process may do.
+        if !unsafe { sys::is_culib_present() } {
+            return Err("there is no driver library libcuda.so.1".into());
+        }
+        Functions::look_up().map_err(|name| format!("the driver is too old: it has no {name}"))
+    };
+    FOUND.get_or_init(look).as_ref().map_err(String::clone)
 }
 
-/// Milliseconds between two events.
-pub(super) fn elapsed() -> Result<Elapsed, Fault> {
-    // SAFETY: this is the function's type in every driver since it exists.
-    match unsafe { sys::culib().get::<Elapsed>(ELAPSED.as_bytes()) } {
-        Ok(function) => Ok(*function),
-        Err(error) => Err(Fault::new(ELAPSED, error)),
+/// The driver's functions.
+///
+/// # Errors
+/// It is not there; nobody who has a device sees that.
+pub(super) fn driver() -> Result<&'static Functions, Fault> {
+    found().map_err(|what| Fault::new("libcuda", what))
+}
+
+/// Bytes of a kernel's one argument; `None` where the driver does not tell.
+pub(super) fn params_bytes(function: CUfunction) -> Option<usize> {
+    // SAFETY: the driver library is there, for a function of its is; this is the type of its
+    // headers.
+    let told = unsafe { sys::culib().get::<ParamInfo>(b"cuFuncGetParamInfo") }.ok()?;
+    let (mut offset, mut bytes) = (0, 0);
+    // SAFETY: `function` is of a loaded module, and both results are words.
+    let status = unsafe { told(function, 0, &raw mut offset, &raw mut bytes) };
+    (status == SUCCESS).then_some(bytes)
+}
+
+/// What `status` says of `call`.
+pub(super) fn check(call: &str, status: c_int) -> Result<(), Fault> {
+    match status {
+        SUCCESS => Ok(()),
+        _ => Err(Fault::new(call, describe(status))),
     }
 }
 
-/// An error in the driver's words.
-pub(super) fn describe(error: DriverError) -> String {
-    let text = |words: Result<&std::ffi::CStr, DriverError>| {
-        words.map_or("unknown".into(), |words| words.to_string_lossy().into_owned())
+/// A status in the driver's words.
+fn describe(status: c_int) -> String {
+    let Ok(driver) = found() else { return format!("status {status}") };
+    let words = |tell: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+        let mut words = ptr::null();
+        // SAFETY: `words` is a place for one pointer, which stays null for an unknown status.
+        unsafe { tell(status, &raw mut words) };
+        // SAFETY: the driver's words last as long as it does, and end in a zero.
+        (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) }.to_string_lossy())
     };
-    format!("{} ({})", text(error.error_string()), text(error.error_name()))
-}
-
-/// `error` came from `call`.
-pub(super) fn fault(call: &str) -> impl Fn(DriverError) -> Fault + '_ {
-    move |error| Fault::new(call, describe(error))
+    let name = words(driver.cuGetErrorName).unwrap_or_else(|| format!("status {status}").into());
+    format!("{} ({name})", words(driver.cuGetErrorString).unwrap_or_else(|| "unknown".into()))
 }

@@ -2,9 +2,8 @@
 
 use cudarc::driver::sys;
 
-use super::Driver;
 use super::handles::{Event, Stream};
-use super::library::fault;
+use super::{Driver, library};
 use crate::cuda::device::{Address, Fault};
 
 /// A stream beside a device's own.
@@ -34,8 +33,8 @@ impl SideStream {
         driver.bind("cuStreamWaitEvent")?;
         // SAFETY: stream and event live, and are of the same context; the driver keeps what it
         // needs of the event when it is destroyed.
-        let waits = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
-        waits.result().map_err(fault("cuStreamWaitEvent"))
+        let waits = unsafe { (library::driver()?.cuStreamWaitEvent)(self.raw(), event.raw(), 0) };
+        library::check("cuStreamWaitEvent", waits)
     }
 
     /// Copies to the host behind what this stream was given so far, among which nothing may wait
