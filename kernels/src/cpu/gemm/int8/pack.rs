@@ -220,6 +220,7 @@ impl Int8Inputs {
     }
 
     /// What belongs to the groups of a row.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn scales(&self, row: usize) -> &[Scale] {
         &self.scales[row * self.groups..][..self.groups]
