@@ -109,6 +109,13 @@ impl Heads {
         &self.data[h * size..(h + 1) * size]
     }
 
+    /// Some of the heads, copied.
+    pub fn some(&self, heads: std::ops::Range<usize>) -> Self {
+        let size = self.tokens * self.head_dim;
+        let data = self.data[heads.start * size..heads.end * size].to_vec();
+        Self { heads: heads.len(), data: data.into(), ..*self }
+    }
+
     /// `[head_dim]` of head `h` and token `t`.
     pub fn row(&self, h: usize, t: usize) -> &[f32] {
         &self.head(h)[t * self.head_dim..(t + 1) * self.head_dim]

@@ -45,7 +45,7 @@ pub fn select(
 }
 
 /// In f64; several sums at once, since each would wait for the addition before.
-fn sum(values: &[f32]) -> f64 {
+pub(crate) fn sum(values: &[f32]) -> f64 {
     let (blocks, rest) = values.as_chunks::<8>();
     let mut sums = [0.0_f64; 8];
     for block in blocks {
@@ -296,7 +296,7 @@ impl Head<'_> {
     }
 }
 
-fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
+pub(crate) fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
     let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
     // The sign of a NaN differs between processors; and +0 and -0 are one rank.
     if rank.is_nan() { f32::NEG_INFINITY } else { rank + 0.0 }

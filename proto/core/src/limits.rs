@@ -38,6 +38,11 @@ pub const LINK_TRIES_MAX: u32 = 5;
 /// Memory sets that wait at a worker for their chunk, in bytes over all requests.
 pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
 
+/// Asks about shards that may wait at one worker, or on one link.
+pub const EXCHANGE_CALLS_MAX: usize = 4096;
+/// How long an asker waits for a holder before it asks again.
+pub const EXCHANGE_RETRY_MS: u64 = 2_000;
+
 /// Layers of a model.
 pub const LAYERS_MAX: u32 = 512;
 /// Query heads of a model.

@@ -1,0 +1,187 @@
+//! The one order in which the states of a prompt's chunks are merged, wherever they are.
+//!
+//! Merging is associative up to rounding only, so the order is a fixed tree over chunk indices:
+//! a node stands for the chunks that are equal to `first` modulo 2^level, and is the merge of
+//! the two nodes of the next level. Chunks are laid over workers in turn; with two, four or
+//! eight of them everything that one worker holds is then a single node, and a single state
+//! crosses the network however long the prompt. Any other placement gives the same bits with
+//! more states. A sum in ascending order would need every chunk's state on the wire.
+
+use crate::state::AttentionState;
+
+/// The chunks equal to `first` modulo 2^`level`, of those that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    /// At most 31.
+    pub level: u32,
+    /// Below 2^`level`, and the smallest of the chunks.
+    pub first: u32,
+}
+
+impl Node {
+    /// All chunks.
+    pub const ROOT: Self = Self { level: 0, first: 0 };
+
+    /// Whether `first` is the only one of `chunks` chunks.
+    pub fn is_leaf(self, chunks: u32) -> bool {
+        u64::from(self.first) + (1 << self.level) >= u64::from(chunks)
+    }
+
+    /// Whether it is a node of the tree over `chunks` chunks; what a peer names may not be.
+    pub fn is_of(self, chunks: u32) -> bool {
+        let parent_is_leaf = |level: u32| {
+            let parent = Self { level, first: self.first % (1 << level) };
+            parent.is_leaf(chunks)
+        };
+        self.level < u32::BITS
+            && self.first < chunks
+            && u64::from(self.first) < 1 << self.level
+            && self.level.checked_sub(1).is_none_or(|level| !parent_is_leaf(level))
+    }
+
+    /// The two nodes that it is the merge of, where it is no leaf.
+    fn halves(self) -> [Self; 2] {
+        let level = self.level + 1;
+        [Self { level, ..self }, Self { level, first: self.first + (1 << self.level) }]
+    }
+}
+
+/// The fewest nodes that together are the chunks for which `held` says yes, of `chunks` in all.
+pub fn cover(chunks: u32, held: impl Fn(u32) -> bool) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    if chunks > 0 && gather(Node::ROOT, chunks, &held, &mut nodes) {
+        nodes.push(Node::ROOT);
+    }
+    nodes
+}
+
+/// Whether all of `node` is held; otherwise `nodes` gets what is held of it.
+fn gather(node: Node, chunks: u32, held: &impl Fn(u32) -> bool, nodes: &mut Vec<Node>) -> bool {
+    if node.is_leaf(chunks) {
+        return held(node.first);
+    }
+    let [left, right] = node.halves();
+    let whole_left = gather(left, chunks, held, nodes);
+    let whole_right = gather(right, chunks, held, nodes);
+    match (whole_left, whole_right) {
+        (true, true) => return true,
+        (true, false) => nodes.push(left),
+        (false, true) => nodes.push(right),
+        (false, false) => {}
+    }
+    false
+}
+
+/// The state of `node`, made of what `state` has: a node that it has not is merged from its
+/// halves.
+///
+/// # Errors
+/// What `state` says, or the leaf that it has not.
+pub fn fold<E: From<Missing>>(
+    node: Node,
+    chunks: u32,
+    state: &mut impl FnMut(Node) -> Result<Option<AttentionState>, E>,
+) -> Result<AttentionState, E> {
+    if let Some(state) = state(node)? {
+        return Ok(state);
+    }
+    if node.is_leaf(chunks) {
+        return Err(Missing { chunk_idx: node.first }.into());
+    }
+    let [left, right] = node.halves();
+    let left = fold(left, chunks, state)?;
+    Ok(left.merge(&fold(right, chunks, state)?))
+}
+
+/// Nobody gave the state of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no state of chunk {chunk_idx}")]
+pub struct Missing {
+    /// The chunk.
+    pub chunk_idx: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn nodes(list: &[(u32, u32)]) -> Vec<Node> {
+        list.iter().map(|&(level, first)| Node { level, first }).collect()
+    }
+
+    #[test]
+    fn one_node_for_all_that_a_worker_holds() {
+        let check = |chunks, workers, worker, want: &[(u32, u32)]| {
+            assert_eq!(cover(chunks, |chunk| chunk % workers == worker), nodes(want));
+        };
+        check(64, 1, 0, &[(0, 0)]);
+        check(64, 4, 3, &[(2, 3)]);
+        check(61, 8, 5, &[(3, 5)]);
+        check(2, 4, 1, &[(1, 1)]);
+        check(2, 4, 3, &[]);
+        check(1, 1, 0, &[(0, 0)]);
+        check(0, 1, 0, &[]);
+        check(5, 3, 0, &[(3, 0), (2, 3)]);
+    }
+
+    /// States whose merges round, so that another order shows.
+    fn state(chunk: u32) -> AttentionState {
+        let x = f64::from(chunk + 1);
+        let mut state = AttentionState::empty(1, 1, 2);
+        state.m[0] = (x * 0.37).sin() as f32 * 3.0;
+        state.l[0] = 1.0 + (x * 1.3).cos().abs() as f32;
+        state.o[0] = (x * 2.1).sin() as f32;
+        state.o[1] = (x * 0.7).cos() as f32;
+        state
+    }
+
+    fn whole(chunks: u32) -> AttentionState {
+        fold(Node::ROOT, chunks, &mut |node| {
+            Ok::<_, Missing>(node.is_leaf(chunks).then(|| state(node.first)))
+        })
+        .unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn every_placement_gives_the_same_bits(places in prop::collection::vec(0u32..5, 1..70)) {
+            let chunks = places.len() as u32;
+            let mut parts = BTreeMap::new();
+            for worker in 0..5 {
+                for node in cover(chunks, |chunk| places[chunk as usize] == worker) {
+                    prop_assert!(node.is_of(chunks));
+                    let part = fold(node, chunks, &mut |node| {
+                        Ok::<_, Missing>(node.is_leaf(chunks).then(|| state(node.first)))
+                    });
+                    prop_assert!(parts.insert(node, part.unwrap()).is_none());
+                }
+            }
+            let got = fold(Node::ROOT, chunks, &mut |node| Ok::<_, Missing>(parts.remove(&node)));
+            prop_assert_eq!(got.unwrap(), whole(chunks));
+            prop_assert!(parts.is_empty());
+        }
+
+        #[test]
+        fn a_node_of_the_tree_is_recognised(chunks in 1u32..40, level in 0u32..40, first in 0u32..50) {
+            let mut all = Vec::new();
+            let mut open = vec![Node::ROOT];
+            while let Some(node) = open.pop() {
+                all.push(node);
+                if !node.is_leaf(chunks) {
+                    open.extend(node.halves());
+                }
+            }
+            let node = Node { level, first };
+            prop_assert_eq!(node.is_of(chunks), all.contains(&node));
+        }
+    }
+
+    #[test]
+    fn a_chunk_without_a_state_is_named() {
+        let none = |_: Node| Ok::<_, Missing>(None);
+        assert_eq!(fold(Node::ROOT, 3, &mut { none }), Err(Missing { chunk_idx: 0 }));
+    }
+}
