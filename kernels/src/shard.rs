@@ -64,6 +64,13 @@ pub struct Passed<'a> {
     pub end: u32,
 }
 
+impl Tally {
+    /// Sum of all scores.
+    pub fn mass(&self) -> f64 {
+        self.score.iter().map(|score| sum(score)).sum()
+    }
+}
+
 impl Candidate {
     /// Best first; total, as positions of one KV head are distinct.
     pub fn order(&self, other: &Self) -> Ordering {
@@ -172,6 +179,31 @@ impl Shard {
         Ok(AttentionState { heads, tokens, head_dim, m: m.into(), l: l.into(), o: o.into() })
     }
 
+    /// What the rows of `queries` spend on the keys, part after part, `[kv_heads, keys]` each:
+    /// see [`AttentionOps::weigh`](crate::AttentionOps::weigh).
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn weigh(
+        &self,
+        backend: &dyn Backend,
+        queries: Queries<'_>,
+        lse: &[f32],
+        ranking: &Ranking,
+    ) -> Result<Vec<f32>, BackendError> {
+        let tokens = queries.q.tokens;
+        let weights = ranking.row_weights(tokens);
+        let mut masses = Vec::with_capacity(self.keys());
+        let mut rows = 0..0;
+        for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {
+            rows = rows.end..rows.end + q.heads * tokens;
+            let queries = Queries { q: &q, ..queries };
+            let mass = backend.weigh(queries, &part.keys, &lse[rows.clone()], &weights)?;
+            masses.extend_from_slice(mass.host()?);
+        }
+        Ok(masses)
+    }
+
     /// What the keys score once the block of `queries` has passed. `lse` is `[heads, tokens]` of
     /// the merged state.
     ///
@@ -185,16 +217,14 @@ impl Shard {
         ranking: &Ranking,
     ) -> Result<Tally, BackendError> {
         let tokens = queries.q.tokens;
-        let weights = ranking.row_weights(tokens);
-        let (fade, (total, _)) = (ranking.fade(tokens), votes(&weights));
+        let (fade, (total, _)) = (ranking.fade(tokens), votes(&ranking.row_weights(tokens)));
+        let masses = self.weigh(backend, queries, lse, ranking)?;
+        let mut masses = masses.as_slice();
         let mut tally = Tally { score: Vec::new(), votes: Vec::new() };
-        let mut rows = 0..0;
-        for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {
-            rows = rows.end..rows.end + q.heads * tokens;
-            let queries = Queries { q: &q, ..queries };
-            let mass = backend.weigh(queries, &part.keys, &lse[rows.clone()], &weights)?;
-            let mass = mass.host()?;
-            let score = part.score.iter().zip(mass).map(|(score, mass)| score * fade + mass);
+        for part in &self.parts {
+            let (own, rest) = masses.split_at(part.score.len());
+            masses = rest;
+            let score = part.score.iter().zip(own).map(|(score, mass)| score * fade + mass);
             tally.score.push(score.collect());
             tally.votes.push(part.votes.iter().map(|votes| votes * fade + total).collect());
         }

@@ -12,6 +12,7 @@ pub mod port;
 pub mod prefill;
 pub mod rope;
 pub mod sample;
+pub mod shards;
 
 pub use decode::Sequence;
 pub use error::{EngineError, LoadError, PortError};
@@ -21,3 +22,4 @@ pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::Rope;
 pub use sample::{Sampled, logprob_of, sample};
+pub use shards::{Past, ShardPort, ShardStore, prefill_sharded};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId};
 use aqueduct_kernels::{
-    Backend, Fabric, FabricError, KvDtype, LayerWeights, Linear, MemorySet, Rows,
+    Backend, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear, MemorySet, Queries, Rows,
 };
 
 use crate::error::EngineError;
@@ -112,6 +112,11 @@ impl Model {
         };
         let layers = self.parts.layers.iter().flat_map(layer).sum::<u64>();
         layers + self.parts.head.bytes as u64
+    }
+
+    /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.
+    pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads, start: u32) -> Queries<'q> {
+        Queries { q, start, scale: self.parts.scale, window: self.parts.windows[idx] }
     }
 
     /// What a layer remembers before the first token.

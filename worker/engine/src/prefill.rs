@@ -10,7 +10,7 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    Array, Attended, AttentionState, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope,
+    Array, Attended, AttentionState, Heads, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope,
     Selected, Selection,
 };
 
@@ -84,22 +84,22 @@ pub fn prefill(
         port.give(idx, Arc::new(selected.memory))?;
         retained.push(selected.retained);
         let last = idx + 1 == model.layers();
-        x = step.finish(layer, x, &attended, if last { want } else { Want::All })?;
+        x = step.finish(layer, x, &attended.output, if last { want } else { Want::All })?;
     }
     Ok(Prefilled { hidden: x, retained })
 }
 
 /// What every layer of one block shares.
-struct Step<'a> {
-    model: &'a Model,
+pub(crate) struct Step<'a> {
+    pub(crate) model: &'a Model,
     block: Block<'a>,
     angles: aqueduct_kernels::Angles,
-    selection: Selection,
+    pub(crate) selection: Selection,
     row_weights: Vec<f32>,
 }
 
 impl<'a> Step<'a> {
-    fn new(model: &'a Model, block: Block<'a>, policy: &MemoryPolicy) -> Self {
+    pub(crate) fn new(model: &'a Model, block: Block<'a>, policy: &MemoryPolicy) -> Self {
         let selection = selection_of(policy);
         Self {
             model,
@@ -110,21 +110,21 @@ impl<'a> Step<'a> {
         }
     }
 
-    fn project(&self, layer: &LayerWeights, x: &Rows) -> Result<Qkv, EngineError> {
+    /// Position after the block's last token.
+    pub(crate) fn end(&self) -> u32 {
+        self.block.start + self.block.tokens.len() as u32
+    }
+
+    pub(crate) fn project(&self, layer: &LayerWeights, x: &Rows) -> Result<Qkv, EngineError> {
         Ok(self.model.backend().project(layer, x, self.block.start, &self.angles)?)
     }
 
-    fn queries<'q>(&self, idx: usize, qkv: &'q Qkv) -> Queries<'q> {
-        Queries {
-            q: &qkv.q,
-            start: self.block.start,
-            scale: self.model.parts.scale,
-            window: self.model.parts.windows[idx],
-        }
+    pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads) -> Queries<'q> {
+        self.model.queries(idx, q, self.block.start)
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {
-        Ok(self.model.backend().attend(self.queries(idx, qkv), &qkv.keys)?)
+        Ok(self.model.backend().attend(self.queries(idx, &qkv.q), &qkv.keys)?)
     }
 
     /// Over past and own keys, with masses unless every key is kept anyway; in one pass unless
@@ -136,7 +136,7 @@ impl<'a> Step<'a> {
         past: &MemorySet,
         own: Option<AttentionState>,
     ) -> Result<Attended, EngineError> {
-        let (backend, queries) = (self.model.backend(), self.queries(idx, qkv));
+        let (backend, queries) = (self.model.backend(), self.queries(idx, &qkv.q));
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
         let scope = Scope { past: &past.keys, own: &qkv.keys, row_weights };
         Ok(match own {
@@ -155,18 +155,18 @@ impl<'a> Step<'a> {
         Ok(self.model.backend().select(past, &qkv.keys, masses, &self.selection)?)
     }
 
-    fn finish(
+    pub(crate) fn finish(
         &self,
         layer: &LayerWeights,
         x: Rows,
-        attended: &Attended,
+        output: &Rows,
         want: Want,
     ) -> Result<Rows, EngineError> {
         let backend = self.model.backend();
         Ok(match want {
             Want::Memory => Rows::zeros(0, x.cols()),
-            Want::Last => backend.finish(layer, x.last_row(), &attended.output.last_row())?,
-            Want::All => backend.finish(layer, x, &attended.output)?,
+            Want::Last => backend.finish(layer, x.last_row(), &output.last_row())?,
+            Want::All => backend.finish(layer, x, output)?,
         })
     }
 }

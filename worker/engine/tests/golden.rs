@@ -1,5 +1,10 @@
 //! The float64 oracle's golden file against every backend: eight policies, logits, kept
-//! positions and scores (`ops/reference/h2o_reference.py golden`).
+//! positions and scores (`ops/reference/h2o_reference.py golden`), whether memory travels or
+//! stays in shards.
+
+#[allow(dead_code, reason = "tokens and forks are for the tests of shards")]
+#[path = "support/stores.rs"]
+mod stores;
 
 use std::sync::Arc;
 
@@ -7,9 +12,10 @@ use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
     Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData,
+    MatrixData, MemorySet,
 };
 use serde::Deserialize;
+use stores::Sharded;
 
 type Table = Vec<Vec<f32>>;
 
@@ -161,34 +167,69 @@ fn run(model: &Model, tokens: &[u32], case: &Case) -> (Vec<f32>, LocalPort) {
     (logits, port)
 }
 
+/// Position and score of what each KV head of a layer keeps.
+type Memory = Vec<Vec<(u32, f32)>>;
+
+fn travelling(model: &Model, tokens: &[u32], case: &Case) -> (Vec<f32>, Vec<Memory>) {
+    let (logits, port) = run(model, tokens, case);
+    let memory = |set: &Arc<MemorySet>| {
+        let n = set.keys.len();
+        let head = |g: usize| {
+            let scores = set.score[g * n..(g + 1) * n].iter().copied();
+            set.keys.head_positions(g).iter().copied().zip(scores).collect()
+        };
+        (0..set.keys.kv_heads()).map(head).collect()
+    };
+    (logits, port.layers().iter().map(memory).collect())
+}
+
+/// The same with chunk c at store c modulo 3.
+fn staying(model: &Model, tokens: &[u32], case: &Case) -> (Vec<f32>, Vec<Memory>) {
+    let places: Vec<usize> = (0..tokens.len().div_ceil(case.chunk)).map(|idx| idx % 3).collect();
+    let mut sequence = Sharded::new(model, policy(&case.policy), case.chunk as u32, &places);
+    let mut logits = Vec::new();
+    for tokens in tokens.chunks(case.chunk) {
+        logits.extend(model.logits(&sequence.chunk(tokens).hidden).unwrap().into_vec());
+    }
+    (logits, (0..model.layers() as u32).map(|layer| sequence.kept(layer)).collect())
+}
+
 fn check(backend: Arc<dyn Backend>) {
     let golden = golden();
     assert_eq!(golden.cases.len(), 8);
     let model = model(&golden.model, backend);
     for case in &golden.cases {
-        let (logits, port) = run(&model, &golden.tokens, case);
-        let want: Vec<f64> = case.logits.iter().flatten().copied().collect();
-        assert_eq!(logits.len(), want.len(), "{}", case.name);
-        // Relative to the largest logit of the row: single logits cross zero.
-        for (row, (got, want)) in logits.chunks(case.logits[0].len()).zip(&case.logits).enumerate()
-        {
-            let scale = want.iter().fold(0f64, |max, z| max.max(z.abs()));
-            for (got, want) in got.iter().zip(want) {
-                let error = (f64::from(*got) - want).abs() / scale;
-                assert!(error <= 1e-4, "{} row {row}: {got} for {want}", case.name);
-            }
+        for way in [travelling, staying] {
+            let (logits, memory) = way(&model, &golden.tokens, case);
+            check_logits(case, &logits);
+            check_memory(case, &memory);
         }
-        for (idx, (memory, want)) in port.layers().iter().zip(&case.memory).enumerate() {
-            let keys = memory.keys.len();
-            for (g, (pos, score)) in want.pos.iter().zip(&want.score).enumerate() {
-                assert_eq!(memory.keys.head_positions(g), pos, "{} layer {idx}", case.name);
-                if case.policy.keep_all {
-                    continue; // nothing is ranked, so nothing is scored
-                }
-                for (got, want) in memory.score[g * keys..][..keys].iter().zip(score) {
-                    let error = (f64::from(*got) - want).abs() / want.abs().max(1e-3);
-                    assert!(error <= 1e-4, "{} layer {idx}: score {got} for {want}", case.name);
-                }
+    }
+}
+
+fn check_logits(case: &Case, logits: &[f32]) {
+    let want: Vec<f64> = case.logits.iter().flatten().copied().collect();
+    assert_eq!(logits.len(), want.len(), "{}", case.name);
+    // Relative to the largest logit of the row: single logits cross zero.
+    for (row, (got, want)) in logits.chunks(case.logits[0].len()).zip(&case.logits).enumerate() {
+        let scale = want.iter().fold(0f64, |max, z| max.max(z.abs()));
+        for (got, want) in got.iter().zip(want) {
+            let error = (f64::from(*got) - want).abs() / scale;
+            assert!(error <= 1e-4, "{} row {row}: {got} for {want}", case.name);
+        }
+    }
+}
+
+fn check_memory(case: &Case, memory: &[Memory]) {
+    for (idx, (heads, want)) in memory.iter().zip(&case.memory).enumerate() {
+        for (head, (pos, score)) in heads.iter().zip(want.pos.iter().zip(&want.score)) {
+            assert!(head.iter().map(|key| &key.0).eq(pos), "{} layer {idx}", case.name);
+            if case.policy.keep_all {
+                continue; // nothing is ranked, so nothing is scored
+            }
+            for ((_, got), want) in head.iter().zip(score) {
+                let error = (f64::from(*got) - want).abs() / want.abs().max(1e-3);
+                assert!(error <= 1e-4, "{} layer {idx}: score {got} for {want}", case.name);
             }
         }
     }

@@ -1,0 +1,15 @@
+//! Keys that stay where they were computed: queries travel to them, partial states come back.
+//!
+//! [`prefill_sharded`] is the spine of a block whose past is in shards, [`ShardPort`] its door
+//! to the workers that hold them, and [`ShardStore`] what such a worker holds and answers.
+
+mod place;
+mod port;
+mod round;
+mod spine;
+mod store;
+
+pub use place::{Branch, Place, ShardKey};
+pub use port::ShardPort;
+pub use spine::{Past, prefill_sharded};
+pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States};

@@ -1,0 +1,61 @@
+//! The door between a block and the workers that hold its past.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::work::RetainedMass;
+use aqueduct_kernels::fold::Node;
+use aqueduct_kernels::{AttentionState, Candidate, Cutoff, Heads, Shard};
+
+use crate::error::PortError;
+
+/// How a block reaches the shards of everything before it.
+///
+/// Per layer, ascending: `ask`, `states`; where keys are scored also `weigh`, `candidates` and
+/// `settle`, in this order; `keep` once, at any time after `ask`. Then `finish`. What only sends
+/// returns at once; what waits must have a deadline.
+pub trait ShardPort {
+    /// Sends the queries of `layer`. What is kept after this is not part of what they see.
+    ///
+    /// # Errors
+    /// A holder that cannot be reached; a request that is not wanted any more.
+    fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError>;
+
+    /// Waits for the states over all shards, each of a node of the fold.
+    ///
+    /// # Errors
+    /// What did not come, or cannot be used.
+    fn states(&mut self, layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError>;
+
+    /// Sends `lse`, `[heads, tokens]` of the merged state, for every holder to count what the
+    /// rows spend on its keys.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError>;
+
+    /// Waits for the best candidates, `[some shards together][kv_heads]`.
+    ///
+    /// # Errors
+    /// As [`states`](Self::states).
+    fn candidates(&mut self, layer: usize) -> Result<Vec<Vec<Vec<Candidate>>>, PortError>;
+
+    /// Sends what stays, one for each KV head.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError>;
+
+    /// The block's own keys, which stay here.
+    ///
+    /// # Errors
+    /// No room for them.
+    fn keep(&mut self, layer: usize, own: Arc<Shard>) -> Result<(), PortError>;
+
+    /// Waits until every holder has settled; the mass that their shards kept, per layer, or
+    /// nothing where no mass was counted.
+    ///
+    /// # Errors
+    /// As [`states`](Self::states).
+    fn finish(&mut self) -> Result<Vec<RetainedMass>, PortError>;
+}

@@ -1,0 +1,365 @@
+//! The shards that one worker holds, and what it answers about them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aqueduct_core::work::RetainedMass;
+use aqueduct_core::{Epoch, Refusal, RequestId};
+use aqueduct_kernels::fold::{Missing, Node, cover, fold};
+use aqueduct_kernels::{
+    AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Shard, Tally,
+};
+
+use super::place::{Branch, Place, ShardKey};
+use super::round::{Round, RoundStep};
+use crate::model::Model;
+use crate::prefill::selection_of;
+
+/// Requests remembered as forgotten, so that nobody waits for their shards.
+const FORGOTTEN_MAX: usize = 4096;
+
+/// What is asked may not be there yet.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer<T> {
+    /// Here it is.
+    Ready(T),
+    /// A shard is still to be computed, or to be settled by the block before: ask again when the
+    /// store has changed.
+    NotYet,
+}
+
+/// Shards by chunk.
+pub type Shards = BTreeMap<u32, Arc<Shard>>;
+
+type Tallies = Arc<BTreeMap<u32, Tally>>;
+
+/// States that a holder gives, each of a node of the fold.
+pub type States = Vec<(Node, AttentionState)>;
+
+/// The best candidates of a holder's shards together, per KV head.
+pub type Standing = Vec<Vec<Candidate>>;
+
+/// What cannot be answered, now or later.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ShardError {
+    /// It is out of date, was never asked, or names what is not there.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The backend refused or found something broken.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A chunk that the place does not name.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+}
+
+/// Shards by request, continuation, layer and chunk. Shared by threads; what computes does so
+/// outside the lock.
+#[derive(Debug)]
+pub struct ShardStore {
+    bytes_max: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    layers: BTreeMap<(RequestId, Branch, u32), Layer>,
+    bytes: u64,
+    forgotten: VecDeque<RequestId>,
+}
+
+#[derive(Debug, Default)]
+struct Layer {
+    shards: BTreeMap<u32, (Epoch, Arc<Shard>)>,
+    round: Option<Round>,
+}
+
+impl Layer {
+    fn bytes(&self) -> u64 {
+        let shards = self.shards.values().map(|(_, shard)| shard.bytes() as u64);
+        shards.sum::<u64>() + self.round.as_ref().map_or(0, Round::bytes)
+    }
+}
+
+impl ShardStore {
+    /// Nothing yet, and at most `bytes_max` ever.
+    pub fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, state: Mutex::default() }
+    }
+
+    /// Bytes held: shards, and the queries of rounds under way.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Keeps a shard; one of an older epoch goes.
+    ///
+    /// # Errors
+    /// No room.
+    pub fn put(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        state.room_for(shard.bytes() as u64, self.bytes_max)?;
+        state.change((key.request, key.branch, key.layer), |layer| {
+            layer.shards.insert(key.chunk_idx, (key.epoch, shard));
+        });
+        Ok(())
+    }
+
+    /// Adds the keys of `own`, a later block of the chunk of `key`, to what is held of it.
+    ///
+    /// # Errors
+    /// No room, or what the backend refuses.
+    pub fn append(&self, model: &Model, key: ShardKey, own: Arc<Shard>) -> Result<(), ShardError> {
+        let mut state = self.lock();
+        state.room_for(own.bytes() as u64, self.bytes_max)?;
+        let place = (key.request, key.branch, key.layer);
+        let before = state.change(place, |layer| layer.shards.remove(&key.chunk_idx));
+        let whole = match before {
+            // Under the lock: nobody else holds it then, and it grows in place.
+            Some((epoch, before)) if epoch == key.epoch => {
+                Arc::new(before.append(model.backend(), &own)?)
+            }
+            _ => own,
+        };
+        state.change(place, |layer| layer.shards.insert(key.chunk_idx, (key.epoch, whole)));
+        Ok(())
+    }
+
+    /// Round one: the states of the queries `q` over the shards of `place`, of the fewest nodes.
+    ///
+    /// # Errors
+    /// A place that is out of date, or what the backend refuses.
+    pub fn attend(
+        &self,
+        model: &Model,
+        place: &Place,
+        q: &Arc<Heads>,
+    ) -> Result<Answer<States>, ShardError> {
+        let Answer::Ready(shards) = self.lock().find(place)? else { return Ok(Answer::NotYet) };
+        let queries = model.queries(place.layer as usize, q, place.start);
+        let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
+        let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
+            let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
+            Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
+        };
+        let state = |node| Ok((node, fold(node, place.chunks, &mut leaf)?));
+        let states = nodes.into_iter().map(state).collect::<Result<States, ShardError>>()?;
+        if place.is_scored() {
+            let mut state = self.lock();
+            state.room_for(q.data.bytes() as u64, self.bytes_max)?;
+            let round = Round::asked(place, q.clone());
+            state.change(at(place), |layer| layer.round = Some(round));
+        }
+        Ok(Answer::Ready(states))
+    }
+
+    /// The shards of `place` themselves, for an asker that attends to them by itself.
+    ///
+    /// # Errors
+    /// A place that is out of date.
+    pub fn shards(&self, place: &Place) -> Result<Answer<Shards>, ShardError> {
+        self.lock().find(place)
+    }
+
+    /// Round two: counts what the block spends on every key, with `lse` of its merged state, and
+    /// names the best candidates.
+    ///
+    /// # Errors
+    /// A block whose queries did not come first, or what the backend refuses.
+    pub fn weigh(&self, model: &Model, place: &Place, lse: &[f32]) -> Result<Standing, ShardError> {
+        let selection = selection_of(&place.policy);
+        let passed = Passed { selection: &selection, end: place.end() };
+        let (shards, tallies) = self.tallies(model, place, lse)?;
+        let candidates: Vec<Standing> = shards
+            .iter()
+            .filter_map(|(chunk, shard)| Some(shard.candidates(tallies.get(chunk)?, passed)))
+            .collect();
+        Ok(best_of(candidates, selection.heavy.saturating_add(1)))
+    }
+
+    /// What each shard of `place` scores, counted once.
+    fn tallies(
+        &self,
+        model: &Model,
+        place: &Place,
+        lse: &[f32],
+    ) -> Result<(Shards, Tallies), ShardError> {
+        let (shards, q) = {
+            let state = self.lock();
+            let shards = match state.find(place)? {
+                Answer::Ready(shards) => shards,
+                Answer::NotYet => return Err(unasked(place).into()),
+            };
+            match state.round(place) {
+                Some(RoundStep::Asked(q)) => (shards, q.clone()),
+                Some(RoundStep::Counted(tallies)) => return Ok((shards, tallies.clone())),
+                Some(RoundStep::Settled(_)) | None => return Err(unasked(place).into()),
+            }
+        };
+        let want = q.heads * q.tokens;
+        Refusal::unless_within("lse", lse.len(), want, want)?;
+        let ranking = selection_of(&place.policy).ranking;
+        let queries = model.queries(place.layer as usize, &q, place.start);
+        let count = |(&chunk, shard): (&u32, &Arc<Shard>)| {
+            Ok((chunk, shard.count(model.backend(), queries, lse, &ranking)?))
+        };
+        let tallies = shards.iter().map(count).collect::<Result<BTreeMap<_, _>, ShardError>>()?;
+        let tallies = Arc::new(tallies);
+        self.lock().step(place, RoundStep::Counted(tallies.clone()));
+        Ok((shards, tallies))
+    }
+
+    /// The end of round two: gives up what `cutoffs`, one for each KV head, do not let stay.
+    /// Returns the mass that each chunk's shard kept.
+    ///
+    /// # Errors
+    /// A block that was not weighed first.
+    pub fn settle(
+        &self,
+        place: &Place,
+        cutoffs: &[Cutoff],
+    ) -> Result<Vec<(u32, RetainedMass)>, ShardError> {
+        let mut state = self.lock();
+        let tallies = match state.round(place) {
+            Some(RoundStep::Settled(masses)) => return Ok(masses.clone()),
+            Some(RoundStep::Counted(tallies)) => tallies.clone(),
+            Some(RoundStep::Asked(_)) | None => return Err(unasked(place).into()),
+        };
+        let Answer::Ready(shards) = state.find(place)? else { return Err(unasked(place).into()) };
+        let kv_heads = shards.values().next().map_or(cutoffs.len(), |shard| shard.kv_heads());
+        Refusal::unless_within("cutoffs", cutoffs.len(), kv_heads, kv_heads)?;
+        let selection = selection_of(&place.policy);
+        let passed = Passed { selection: &selection, end: place.end() };
+        let settle = |layer: &mut Layer| {
+            let mut masses = Vec::with_capacity(place.shards.len());
+            for (&(chunk, epoch), shard) in place.shards.iter().zip(shards.into_values()) {
+                let tally = tallies.get(&chunk).cloned().ok_or_else(|| unasked(place))?;
+                let total = tally.mass();
+                layer.shards.remove(&chunk); // not held twice, so that it may change in place
+                let shard = Arc::new(shard.settle(tally, cutoffs, passed));
+                masses.push((chunk, RetainedMass { kept: shard.mass(), total }));
+                layer.shards.insert(chunk, (epoch, shard));
+            }
+            Ok::<_, Refusal>(masses)
+        };
+        let masses = state.change(at(place), settle)?;
+        state.step(place, RoundStep::Settled(masses.clone()));
+        Ok(masses)
+    }
+
+    /// Drops everything of `request`; who still asks about it is refused.
+    pub fn forget(&self, request: RequestId) {
+        let mut state = self.lock();
+        state.drop_layers(request);
+        if state.forgotten.len() == FORGOTTEN_MAX {
+            state.forgotten.pop_front();
+        }
+        state.forgotten.push_back(request);
+    }
+
+    /// The request is here (again).
+    pub fn claim(&self, request: RequestId) {
+        self.lock().forgotten.retain(|forgotten| *forgotten != request);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The shards that `place` names, if all are there as the block must find them.
+    fn find(&self, place: &Place) -> Result<Answer<Shards>, ShardError> {
+        if self.forgotten.contains(&place.request) {
+            return Err(Refusal::new("request", place.request, "one that is held here").into());
+        }
+        let mut found = BTreeMap::new();
+        for &(chunk, epoch) in place.shards.iter() {
+            let Some((held, shard)) = self.shard(place, chunk) else { return Ok(Answer::NotYet) };
+            if *held < epoch || (place.is_scored() && shard.end() < place.start) {
+                return Ok(Answer::NotYet);
+            }
+            if *held > epoch {
+                let bound = format!("{}, that of the shard held here", held.0);
+                return Err(Refusal::new("epoch", epoch.0, bound).into());
+            }
+            if place.is_scored() && shard.end() != place.start {
+                let bound = format!("{}, where the shard held here ends", shard.end());
+                return Err(Refusal::new("start", place.start, bound).into());
+            }
+            found.insert(chunk, shard.clone());
+        }
+        Ok(Answer::Ready(found))
+    }
+
+    /// A continuation's own shard, or the prompt's.
+    fn shard(&self, place: &Place, chunk: u32) -> Option<&(Epoch, Arc<Shard>)> {
+        let of =
+            |branch| self.layers.get(&(place.request, branch, place.layer))?.shards.get(&chunk);
+        of(place.branch).or_else(|| of(Branch::PROMPT))
+    }
+
+    /// How far the round of `place`'s block is.
+    fn round(&self, place: &Place) -> Option<&RoundStep> {
+        let round = self.layers.get(&at(place))?.round.as_ref()?;
+        round.is_of(place).then_some(&round.step)
+    }
+
+    fn step(&mut self, place: &Place, step: RoundStep) {
+        self.change(at(place), |layer| {
+            if let Some(round) = layer.round.as_mut().filter(|round| round.is_of(place)) {
+                round.step = step;
+            }
+        });
+    }
+
+    /// Changes a layer and keeps count of the bytes.
+    fn change<T>(
+        &mut self,
+        at: (RequestId, Branch, u32),
+        change: impl FnOnce(&mut Layer) -> T,
+    ) -> T {
+        let layer = self.layers.entry(at).or_default();
+        let before = layer.bytes();
+        let changed = change(layer);
+        self.bytes = self.bytes - before + layer.bytes();
+        changed
+    }
+
+    fn room_for(&self, bytes: u64, bytes_max: u64) -> Result<(), Refusal> {
+        let left = bytes_max.saturating_sub(self.bytes);
+        Refusal::unless_within("shard_bytes", bytes, 0, left).map(drop)
+    }
+
+    fn drop_layers(&mut self, request: RequestId) {
+        let mut freed = 0;
+        self.layers.retain(|(of, ..), layer| {
+            let gone = *of == request;
+            freed += if gone { layer.bytes() } else { 0 };
+            !gone
+        });
+        self.bytes -= freed;
+    }
+}
+
+/// The best of all, per KV head, in order.
+fn best_of(all: Vec<Standing>, most: usize) -> Standing {
+    let kv_heads = all.first().map_or(0, Vec::len);
+    let best = |g: usize| {
+        let mut head: Vec<Candidate> =
+            all.iter().filter_map(|shard| shard.get(g)).flatten().copied().collect();
+        head.sort_unstable_by(Candidate::order);
+        head.truncate(most);
+        head
+    };
+    (0..kv_heads).map(best).collect()
+}
+
+fn at(place: &Place) -> (RequestId, Branch, u32) {
+    (place.request, place.branch, place.layer)
+}
+
+fn unasked(place: &Place) -> Refusal {
+    let block = format!("positions {}..{} in epoch {}", place.start, place.end(), place.epoch.0);
+    Refusal::new("block", block, "the one that asked last")
+}

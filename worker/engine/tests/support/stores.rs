@@ -1,0 +1,220 @@
+//! A sequence whose shards lie in several stores, without a network between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::work::RetainedMass;
+use aqueduct_core::{Epoch, MemoryPolicy, RequestId};
+use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing};
+use aqueduct_engine::{
+    Block, Model, Past, PortError, Prefilled, ShardPort, ShardStore, Want, prefill_sharded,
+};
+use aqueduct_kernels::fold::Node;
+use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
+
+const REQUEST: RequestId = RequestId(7);
+
+/// Chunk c is at store `places[c]`, and behind the last of them at the last one's.
+pub(crate) struct Sharded<'m> {
+    model: &'m Model,
+    policy: MemoryPolicy,
+    chunk_tokens: u32,
+    places: Vec<usize>,
+    stores: Vec<Arc<ShardStore>>,
+    chunks: u32,
+    end: u32,
+    /// Of the last chunk, which generated tokens fill.
+    tail_tokens: u32,
+    branch: Branch,
+}
+
+impl<'m> Sharded<'m> {
+    pub(crate) fn new(
+        model: &'m Model,
+        policy: MemoryPolicy,
+        chunk_tokens: u32,
+        places: &[usize],
+    ) -> Self {
+        let stores = 0..=places.iter().copied().max().unwrap_or(0);
+        Self {
+            model,
+            policy,
+            chunk_tokens,
+            places: places.to_vec(),
+            stores: stores.map(|_| Arc::new(ShardStore::new(u64::MAX))).collect(),
+            chunks: 0,
+            end: 0,
+            tail_tokens: 0,
+            branch: Branch::PROMPT,
+        }
+    }
+
+    /// The next prompt chunk.
+    pub(crate) fn chunk(&mut self, tokens: &[u32]) -> Prefilled {
+        let done = self.block(tokens, self.chunks);
+        self.chunks += 1;
+        done
+    }
+
+    /// The next token of completion `choice`.
+    pub(crate) fn token(&mut self, token: u32, choice: u32) -> Prefilled {
+        self.branch = Branch::of_choice(choice);
+        let is_new = self.tail_tokens.is_multiple_of(self.chunk_tokens);
+        let done = self.block(&[token], if is_new { self.chunks } else { self.chunks - 1 });
+        self.chunks += u32::from(is_new);
+        self.tail_tokens += 1;
+        done
+    }
+
+    /// Everything up to here; continuations of it go their own ways.
+    pub(crate) fn fork(&self) -> Self {
+        Self { places: self.places.clone(), stores: self.stores.clone(), ..*self }
+    }
+
+    fn block(&mut self, tokens: &[u32], own: u32) -> Prefilled {
+        let block = Block { tokens, start: self.end };
+        let mut port = Port {
+            of: self,
+            own,
+            tokens: tokens.len() as u32,
+            states: BTreeMap::new(),
+            candidates: Vec::new(),
+            masses: Vec::new(),
+        };
+        let past = Past { chunks: self.chunks, port: &mut port };
+        let done = prefill_sharded(self.model, block, &self.policy, past, Want::All).unwrap();
+        self.end += tokens.len() as u32;
+        done
+    }
+
+    fn holder(&self, chunk: u32) -> usize {
+        self.places.get(chunk as usize).or(self.places.last()).copied().unwrap_or(0)
+    }
+
+    /// Per KV head of a layer, what is kept: position, score.
+    pub(crate) fn kept(&self, layer: u32) -> Vec<Vec<(u32, f32)>> {
+        let mut heads = vec![Vec::new(); self.model.shape().kv_heads as usize];
+        for place in self.places_of(layer, self.end, 0) {
+            let Ok(Answer::Ready(shards)) = place.1.shards(&place.0) else { panic!("not there") };
+            for shard in shards.values() {
+                let mut first = 0;
+                for part in shard.parts() {
+                    let n = part.keys.len();
+                    for g in 0..part.keys.kv_heads() {
+                        let scores = part.score[g * n..(g + 1) * n].iter().copied();
+                        let positions = part.keys.head_positions(g).iter().copied();
+                        heads[first + g].extend(positions.zip(scores));
+                    }
+                    first += part.keys.kv_heads();
+                }
+            }
+        }
+        heads.iter_mut().for_each(|head| head.sort_by_key(|entry| entry.0));
+        heads
+    }
+
+    /// For each store that holds any shard, the question to it.
+    fn places_of(&self, layer: u32, start: u32, tokens: u32) -> Vec<(Place, Arc<ShardStore>)> {
+        let ask = |(idx, store): (usize, &Arc<ShardStore>)| {
+            let held = (0..self.chunks).filter(|&chunk| self.holder(chunk) == idx);
+            let shards: Arc<[_]> = held.map(|chunk| (chunk, Epoch(chunk))).collect();
+            let place = Place {
+                request: REQUEST,
+                branch: self.branch,
+                layer,
+                epoch: Epoch(9),
+                start,
+                tokens,
+                chunks: self.chunks,
+                shards,
+                policy: self.policy,
+            };
+            (!place.shards.is_empty()).then(|| (place, store.clone()))
+        };
+        self.stores.iter().enumerate().filter_map(ask).collect()
+    }
+}
+
+struct Port<'a, 'm> {
+    of: &'a Sharded<'m>,
+    own: u32,
+    tokens: u32,
+    states: BTreeMap<Node, AttentionState>,
+    candidates: Vec<Standing>,
+    masses: Vec<BTreeMap<u32, RetainedMass>>,
+}
+
+impl Port<'_, '_> {
+    fn places(&self, layer: usize) -> Vec<(Place, Arc<ShardStore>)> {
+        self.of.places_of(layer as u32, self.of.end, self.tokens)
+    }
+}
+
+impl ShardPort for Port<'_, '_> {
+    fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
+        for (place, store) in self.places(layer) {
+            for _ in 0..2 {
+                // Twice: an answer may be lost.
+                let Answer::Ready(states) = store.attend(self.of.model, &place, q).unwrap() else {
+                    panic!("chunks follow each other here");
+                };
+                self.states.extend(states);
+            }
+        }
+        Ok(())
+    }
+
+    fn states(&mut self, _layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+        Ok(std::mem::take(&mut self.states))
+    }
+
+    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+        for (place, store) in self.places(layer) {
+            let first = store.weigh(self.of.model, &place, lse).unwrap();
+            assert_eq!(store.weigh(self.of.model, &place, lse).unwrap(), first);
+            self.candidates.push(first);
+        }
+        Ok(())
+    }
+
+    fn candidates(&mut self, _layer: usize) -> Result<Vec<Standing>, PortError> {
+        Ok(std::mem::take(&mut self.candidates))
+    }
+
+    fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError> {
+        let mut masses = BTreeMap::new();
+        for (place, store) in self.places(layer) {
+            let first = store.settle(&place, cutoffs).unwrap();
+            assert_eq!(store.settle(&place, cutoffs).unwrap(), first);
+            masses.extend(first);
+        }
+        self.masses.push(masses);
+        Ok(())
+    }
+
+    fn keep(&mut self, layer: usize, own: Arc<Shard>) -> Result<(), PortError> {
+        let key = ShardKey {
+            request: REQUEST,
+            branch: self.of.branch,
+            layer: layer as u32,
+            chunk_idx: self.own,
+            epoch: Epoch(self.own),
+        };
+        let store = &self.of.stores[self.of.holder(self.own)];
+        match self.own < self.of.chunks {
+            true => store.append(self.of.model, key, own).unwrap(),
+            false => store.put(key, own).unwrap(),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<RetainedMass>, PortError> {
+        let sum = |masses: BTreeMap<u32, RetainedMass>| {
+            masses.into_values().fold(RetainedMass::default(), |mut sum, mass| {
+                sum.add(mass);
+                sum
+            })
+        };
+        Ok(std::mem::take(&mut self.masses).into_iter().map(sum).collect())
+    }
+}
