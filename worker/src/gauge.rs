@@ -60,6 +60,8 @@ pub struct Stats {
     pub outbox_bytes: u64,
     /// Final memories, and those of completions under way (shared sets counted for each).
     pub home_bytes: u64,
+    /// Keys that stay here in shards, and queries about them.
+    pub shard_bytes: u64,
 }
 
 #[cfg(test)]

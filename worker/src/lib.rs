@@ -12,6 +12,7 @@
 
 pub mod config;
 pub mod doorbell;
+pub mod exchange;
 mod executor;
 mod gauge;
 #[cfg(test)]

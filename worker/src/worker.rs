@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aqueduct_core::work::{CONVENTION, Command, Event, WorkerInfo};
 use aqueduct_core::{Refusal, limits};
-use aqueduct_engine::Model;
+use aqueduct_engine::{Model, ShardStore};
 use tokio::sync::mpsc;
 
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
+use crate::exchange::Holder;
 use crate::executor::{Executor, Session};
 use crate::gauge::{Gauges, Stats};
 use crate::inbox::{Fit, Inbox};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) info: WorkerInfo,
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) inbox: Arc<Inbox>,
+    /// Answers for the shards held here.
+    pub(crate) holder: Arc<Holder>,
     pub(crate) gauges: Gauges,
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
@@ -62,7 +65,9 @@ impl Worker {
         let fingerprint = model.fingerprint().to_owned();
         let (fit, bytes) = (Fit::of(&model), options.inbox_bytes);
         let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
-        options.hub.join(&options.peer, &inbox)?;
+        let store = Arc::<ShardStore>::default();
+        let holder = Holder::start(model.clone(), store)?;
+        options.hub.join(&options.peer, &inbox, &holder)?;
         let info = WorkerInfo {
             peer: options.peer.clone(),
             fingerprint,
@@ -76,6 +81,7 @@ impl Worker {
             info,
             doorbell,
             inbox,
+            holder,
             gauges: Gauges::default(),
             arrivals: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -109,12 +115,13 @@ impl Worker {
 
     /// What it holds at this moment.
     pub fn stats(&self) -> Stats {
-        let Shared { inbox, gauges, .. } = self.handle.shared.as_ref();
+        let Shared { inbox, holder, gauges, .. } = self.handle.shared.as_ref();
         Stats {
             requests: gauges.requests.read(),
             inbox_bytes: inbox.bytes(),
             outbox_bytes: gauges.outbox_bytes.read(),
             home_bytes: gauges.home_bytes.read(),
+            shard_bytes: holder.store().bytes(),
         }
     }
 
@@ -139,6 +146,7 @@ impl Shared {
     /// Ends the device thread within a layer, and refuses new sessions.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
+        self.holder.stop();
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.doorbell.ring();
     }

@@ -44,7 +44,7 @@ pub struct Prefilled {
     /// `[0, 1 or tokens, width]` hidden states of the last layer, as wanted.
     pub hidden: Rows,
     /// `[2]` of each layer, see [`Selected::retained`](aqueduct_kernels::Selected).
-    retained: Vec<Array<f64>>,
+    pub(crate) retained: Vec<Array<f64>>,
 }
 
 impl Prefilled {

@@ -49,7 +49,11 @@ fn sharded(
     done.extend(decoded.iter().map(|&token| sequence.token(token, 0)));
     Run {
         kept: (0..model.layers() as u32).map(|layer| sequence.kept(layer)).collect(),
-        retained: done.iter().flat_map(|done| &done.retained).map(|mass| mass.kept).collect(),
+        retained: done
+            .iter()
+            .flat_map(|done| done.retained().unwrap())
+            .map(|mass| mass.kept)
+            .collect(),
         hidden: done.into_iter().map(|done| done.hidden).collect(),
     }
 }
@@ -61,7 +65,7 @@ fn moved(model: &Model, policy: MemoryPolicy, chunk: usize, all: &[u32]) -> Run 
     for tokens in prompt.chunks(chunk).chain(decoded.chunks(1)) {
         let block = Block { tokens, start: port.end() };
         let done = prefill(model, block, &policy, &mut port, Want::All).unwrap();
-        run.retained.extend(done.retained.iter().map(|mass| mass.kept));
+        run.retained.extend(done.retained().unwrap().iter().map(|mass| mass.kept));
         run.hidden.push(done.hidden);
     }
     for set in port.layers() {

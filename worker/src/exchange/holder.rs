@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aqueduct_core::limits;
-use aqueduct_engine::shards::{Answer, ShardError, ShardStore};
 use aqueduct_engine::Model;
+use aqueduct_engine::shards::{Answer, ShardError, ShardStore};
 
 use super::{Ask, CallError, Reply};
 use crate::doorbell::Doorbell;

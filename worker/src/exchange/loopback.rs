@@ -26,9 +26,9 @@ impl LoopbackExchange {
 }
 
 impl ExchangeLink for LoopbackExchange {
-    fn send(&mut self, call: Call) -> Result<(), Call> {
+    fn send(&mut self, call: Box<Call>) -> Result<(), Box<Call>> {
         let (answers, doorbell) = (self.answers.clone(), self.doorbell.clone());
-        let Call { id, ask, deadline, .. } = call;
+        let Call { id, ask, deadline, .. } = *call;
         let tell = move |reply| {
             let answered = Answered { id, bytes: (0, 0), reply };
             answers.lock().unwrap_or_else(PoisonError::into_inner).push(answered);

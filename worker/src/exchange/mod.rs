@@ -109,7 +109,7 @@ pub trait ExchangeLink: Send {
     ///
     /// # Errors
     /// The call, when the link is full.
-    fn send(&mut self, call: Call) -> Result<(), Call>;
+    fn send(&mut self, call: Box<Call>) -> Result<(), Box<Call>>;
 
     /// Answers that came since the last time.
     fn answers(&mut self) -> Vec<Answered>;

@@ -8,25 +8,32 @@ use aqueduct_core::work::Peer;
 
 use super::{Link, Outcome, Parcel, Receipt};
 use crate::doorbell::Doorbell;
+use crate::exchange::Holder;
 use crate::inbox::{Inbox, Verdict};
 
 /// The workers of a process, by the name under which others reach them.
 #[derive(Debug, Clone, Default)]
 pub struct LoopbackHub {
-    inboxes: Arc<Mutex<BTreeMap<Peer, Weak<Inbox>>>>,
+    doors: Arc<Mutex<BTreeMap<Peer, Doors>>>,
 }
 
 impl LoopbackHub {
-    /// Makes `inbox` reachable as `peer`.
+    /// Makes `inbox` and `holder` reachable as `peer`.
     ///
     /// # Errors
     /// A name that a living worker has.
-    pub fn join(&self, peer: &Peer, inbox: &Arc<Inbox>) -> Result<(), Refusal> {
-        let mut inboxes = self.lock();
-        if inboxes.get(peer).is_some_and(|inbox| inbox.strong_count() > 0) {
+    pub fn join(
+        &self,
+        peer: &Peer,
+        inbox: &Arc<Inbox>,
+        holder: &Arc<Holder>,
+    ) -> Result<(), Refusal> {
+        let mut doors = self.lock();
+        if doors.get(peer).is_some_and(|doors| doors.inbox.strong_count() > 0) {
             return Err(Refusal::new("peer", peer, "a name that no other worker here has"));
         }
-        inboxes.insert(peer.clone(), Arc::downgrade(inbox));
+        let (inbox, holder) = (Arc::downgrade(inbox), Arc::downgrade(holder));
+        doors.insert(peer.clone(), Doors { inbox, holder });
         Ok(())
     }
 
@@ -41,12 +48,24 @@ impl LoopbackHub {
     }
 
     fn find(&self, peer: &Peer) -> Option<Arc<Inbox>> {
-        self.lock().get(peer)?.upgrade()
+        self.lock().get(peer)?.inbox.upgrade()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Peer, Weak<Inbox>>> {
-        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Who answers for the shards of `peer`.
+    pub(crate) fn holder(&self, peer: &Peer) -> Option<Arc<Holder>> {
+        self.lock().get(peer)?.holder.upgrade()
     }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Peer, Doors>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where others leave what is for a worker.
+#[derive(Debug)]
+struct Doors {
+    inbox: Weak<Inbox>,
+    holder: Weak<Holder>,
 }
 
 /// A way to one worker of this process.
@@ -104,6 +123,7 @@ impl Link for LoopbackLink {
 mod tests {
     use super::*;
     use crate::link::conformance::{Rig, fit, suite};
+    use crate::tiny_model;
 
     #[test]
     fn conforms() {
@@ -111,8 +131,9 @@ mod tests {
             let inbox = Inbox::new(Arc::default(), "model".into(), fit(), inbox_bytes);
             let (hub, peer, inbox) =
                 (LoopbackHub::default(), Peer("local://w1".into()), Arc::new(inbox));
-            hub.join(&peer, &inbox).unwrap();
-            assert!(hub.join(&peer, &inbox).is_err(), "the name is taken");
+            let holder = Holder::start(tiny_model::tiny(fit().kv), Arc::default()).unwrap();
+            hub.join(&peer, &inbox, &holder).unwrap();
+            assert!(hub.join(&peer, &inbox, &holder).is_err(), "the name is taken");
             let doorbell = Arc::new(Doorbell::default());
             let link = LoopbackLink::new(hub, peer, "model".into(), doorbell.clone());
             Rig { link: Box::new(link), doorbell, inbox, peer: None, _keep: Box::new(()) }

@@ -60,7 +60,8 @@ pub fn prefill_sharded(
     for (retained, past) in retained.iter_mut().zip(port.finish()?) {
         retained.add(past);
     }
-    Ok(Prefilled { hidden: x, retained })
+    let sums = |mass: &RetainedMass| vec![mass.kept, mass.total].into();
+    Ok(Prefilled { hidden: x, retained: retained.iter().map(sums).collect() })
 }
 
 fn folded(

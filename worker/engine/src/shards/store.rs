@@ -81,6 +81,13 @@ impl Layer {
     }
 }
 
+impl Default for ShardStore {
+    /// Nothing yet, and no bound.
+    fn default() -> Self {
+        Self::new(u64::MAX)
+    }
+}
+
 impl ShardStore {
     /// Nothing yet, and at most `bytes_max` ever.
     pub fn new(bytes_max: u64) -> Self {
