@@ -4,6 +4,7 @@
 //! holder's [`Holder`] thread answers from its store. Every ask may be repeated: it counts once.
 
 pub mod holder;
+mod links;
 pub mod loopback;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use aqueduct_engine::shards::{Place, Standing, States};
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub use holder::Holder;
+pub use links::ExchangeLinks;
 pub use loopback::LoopbackExchange;
 
 /// What is asked of a holder.
