@@ -23,6 +23,14 @@ use crate::memory::MemorySet;
 
 const NCCL: &str = "NCCL";
 
+/// Kind and version of this machine's library, as [`Fabric::name`](crate::fabric::Fabric::name).
+///
+/// # Errors
+/// [`FabricError::Missing`] where there is none.
+pub fn name() -> Result<String, FabricError> {
+    Ok(format!("nccl-{}", Calls::get()?.version))
+}
+
 /// A group that nobody has joined yet.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use aqueduct_engine::Model;
 use aqueduct_kernels::{End, Fabric, FabricError, GroupId, Pair};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 pub(crate) use receiver::Dock;
@@ -49,7 +49,8 @@ impl Direct {
     pub fn of(model: &Model) -> Option<Self> {
         match model.fabric() {
             Ok(Some(fabric)) => {
-                tracing::info!(fabric = fabric.name(), "memory sets go from device to device");
+                let fabric_name = fabric.name();
+                tracing::info!(fabric_name, "memory sets go from device to device where peers can");
                 Some(Self::new(fabric))
             }
             Ok(None) => None,
@@ -65,15 +66,19 @@ impl Direct {
         Self { patience, ..self }
     }
 
-    /// Begins to join; `None` when too many peers are joining.
-    fn join(&self, id: GroupId, end: End) -> Option<Joining> {
-        let permit = self.joins.clone().try_acquire_owned().ok()?;
+    /// Leave to join; `None` when too many peers are joining.
+    fn leave(&self) -> Option<OwnedSemaphorePermit> {
+        self.joins.clone().try_acquire_owned().ok()
+    }
+
+    /// Begins to join.
+    fn join(&self, leave: OwnedSemaphorePermit, id: GroupId, end: End) -> Joining {
         let Self { fabric, patience, .. } = self.clone();
-        Some(spawn_blocking(move || {
+        spawn_blocking(move || {
             let joined = fabric.join(&id, end, patience);
-            drop(permit);
+            drop(leave);
             joined
-        }))
+        })
     }
 }
 

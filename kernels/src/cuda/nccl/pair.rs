@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Calls;
-use super::{Group, NCCL, invite};
+use super::{Group, NCCL, invite, name};
 use crate::cuda::Cuda;
 use crate::fabric::{End, Fabric, FabricError, GroupId, Mark, Pair, SetShape};
 use crate::memory::MemorySet;
@@ -29,8 +28,7 @@ impl NcclFabric {
             let reason = "the device has no driver".to_owned();
             return Err(FabricError::Missing { fabric: NCCL, reason });
         }
-        let name = format!("nccl-{}", Calls::get()?.version);
-        Ok(Self { cuda, name })
+        Ok(Self { cuda, name: name()? })
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::KvDtype;
+use aqueduct_kernels::cuda::nccl;
 use aqueduct_kernels::{Cpu, CpuOptions, Cuda, IsaLevel};
 use serde::Serialize;
 
@@ -25,6 +26,9 @@ enum Finding {
         cuda_devices: Vec<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cuda_missing: Option<String>,
+        /// What takes memory sets from device to device, or why nothing does; where a device is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        nccl: Option<String>,
         commit: &'static str,
     },
     Model {
@@ -57,6 +61,10 @@ fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
         Ok(devices) => (devices, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
+    let nccl = cuda_missing.is_none().then(|| match nccl::name() {
+        Ok(name) => name,
+        Err(error) => error.to_string(),
+    });
     Ok(Finding::Machine {
         machine: Machine::look(),
         instruction_set: cpu.isa().to_string(),
@@ -64,6 +72,7 @@ fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
         threads: cpu.threads(),
         cuda_devices,
         cuda_missing,
+        nccl,
         commit: machine::COMMIT,
     })
 }
@@ -97,20 +106,23 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
             threads,
             cuda_devices,
             cuda_missing,
+            nccl,
             commit,
         } => {
             let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
             let cuda = cuda_missing.clone().unwrap_or_else(|| cuda_devices.join("; "));
+            let nccl = nccl.iter().map(|nccl| format!("NCCL          {nccl}\n"));
             format!(
                 "processor     {}\n\
                  cores         {}, {threads} compute threads\n\
                  instructions  {instruction_set} (there are {})\n\
                  memory        {memory}\n\
                  CUDA          {cuda}\n\
-                 commit        {commit}\n",
+                 {}commit        {commit}\n",
                 machine.cpu,
                 machine.cores,
                 instruction_sets.join(", "),
+                nccl.collect::<String>(),
             )
         }
         Finding::Model {

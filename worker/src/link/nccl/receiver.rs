@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_core::Refusal;
-use aqueduct_kernels::{End, FabricError, GroupId, MemorySet};
+use aqueduct_kernels::{End, FabricError, MemorySet};
 use aqueduct_proto::convert::frame::{FrameError, SetHeader};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
@@ -103,15 +103,13 @@ impl Berth {
             tracing::warn!(?theirs, ours, "devices cannot reach each other: sets come over gRPC");
             return Err(format!("the sender's fabric is not {ours}"));
         }
-        let invited = direct.fabric.invite();
-        let id = invited.map_err(|error| {
+        let leave = direct.leave().ok_or("too many peers are joining")?;
+        let id = direct.fabric.invite().map_err(|error| {
             tracing::warn!(%error, "no group of devices: sets come over gRPC");
             error.to_string()
         })?;
-        let joining = direct.join(id, End::Receives).ok_or("too many peers are joining")?;
-        let GroupId(id) = id;
-        answer.insert_bin(GROUP_METADATA, MetadataValue::from_bytes(&id));
-        Ok(Self::Joining(direct.clone(), joining))
+        answer.insert_bin(GROUP_METADATA, MetadataValue::from_bytes(&id.0));
+        Ok(Self::Joining(direct.clone(), direct.join(leave, id, End::Receives)))
     }
 
     /// Waits until this end has joined.

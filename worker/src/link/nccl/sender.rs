@@ -52,7 +52,10 @@ impl Direct {
             tracing::warn!(bytes = id.len(), "a peer names a group that can be none");
             return Bond::Apart;
         };
-        self.join(GroupId(id), End::Sends).map_or(Bond::Apart, Bond::Joining)
+        match self.leave() {
+            Some(leave) => Bond::Joining(self.join(leave, GroupId(id), End::Sends)),
+            None => Bond::Apart,
+        }
     }
 
     /// When the point in this device's work has come that it was given so far.
