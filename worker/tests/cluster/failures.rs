@@ -191,6 +191,24 @@ async fn a_silent_predecessor_is_a_deadline_and_the_next_request_works() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_chunk_says_nothing_and_blocks_nobody() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let (job, peer) = (job(), members[0].peer.clone());
+    for chunk_idx in [1, 2] {
+        members[0].assign(job.assignment(chunk_idx, 0, (&peer, 0))).await;
+    }
+    for chunk_idx in [2, 1, 5] {
+        members[0].send(Command::Drop { request: job.request, chunk_idx }).await;
+    }
+    let next = Job { request: aqueduct_core::RequestId(2), ..job };
+    assert_eq!(run(&mut members, &next, 3).await.tokens.len(), 6);
+    for request in [job.request, next.request] {
+        members[0].send(Command::Cancel { request }).await;
+    }
+    members[0].settle_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_epoch_supersedes_a_chunk_that_waits() {
     let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
     let job = Job { outputs: Outputs::None, ..Job::new(16, MemoryPolicy::h2o(2, 3, 3)) };
