@@ -16,7 +16,7 @@ use aqueduct_proto::convert::frame;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::nccl::{Bond, Departure, Direct};
@@ -202,9 +202,11 @@ impl Courier {
         if let Some(verdict) = self.exchange_directly(departure).await? {
             return Ok(verdict);
         }
-        let frames = frame::split(&header, codec::encode(&memory))
+        // Reading a set may wait for a device, and panics where the device is lost.
+        let payload = spawn_blocking(move || codec::encode(&memory)).await;
+        let payload = payload.map_err(|error| Attempt::Broken(error.to_string()))?;
+        let frames = frame::split(&header, payload)
             .map_err(|refusal| Attempt::Ended(Outcome::Failed(refusal.to_string())))?;
-        drop(memory);
         let stream = self.stream().await?;
         stream.call.send_set(&frames).await.map_err(Attempt::Broken)
     }
@@ -253,10 +255,35 @@ impl Attempts {
 
 #[cfg(test)]
 mod tests {
-    use crate::link::conformance::{grpc_rig, suite};
+    use super::*;
+    use crate::link::conformance::{grpc_rig, key, set, suite};
+    use aqueduct_kernels::{Array, BackendError, Resident};
 
     #[test]
     fn conforms() {
         suite(|inbox_bytes| grpc_rig(inbox_bytes, [None, None]));
+    }
+
+    /// Votes on a device that is no more.
+    struct Lost(usize);
+
+    impl Resident<f32> for Lost {
+        fn count(&self) -> usize {
+            self.0
+        }
+
+        fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+            Err(BackendError::Device { device: "far".into(), what: "lost".into() })
+        }
+    }
+
+    #[test]
+    fn a_set_that_its_device_has_lost_is_a_failure_and_the_link_lives_on() {
+        let mut rig = grpc_rig(1 << 20, [None, None]);
+        let mut lost = set(9, 1);
+        lost.votes = Array::on_device(Arc::new(Lost(lost.votes.len())));
+        let outcome = rig.send(key(1, 0), 0, &Arc::new(lost));
+        assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+        assert_eq!(rig.send(key(1, 0), 1, &Arc::new(set(9, 1))), Outcome::Delivered);
     }
 }
