@@ -9,7 +9,7 @@ use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want
 use aqueduct_kernels::MemorySet;
 
 use super::Executor;
-use super::request::{Home, Kept};
+use super::request::{Home, Kept, Memory};
 use crate::config::HomeMemory;
 
 /// Progress is told at most this often.
@@ -69,6 +69,9 @@ impl Executor {
     }
 
     fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
+        if let Some(directory) = &work.shards {
+            return self.prefill_shards(work, directory);
+        }
         let model = self.model.clone();
         let since = Instant::now();
         let block = Block { tokens: &work.tokens, start: work.span.start };
@@ -105,9 +108,24 @@ impl Executor {
             homes.send_replace(Some(home));
         }
         if let Some(request) = self.requests.get_mut(&work.key.request) {
+            let memory = Memory::Sets(memory);
             request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
         }
         Ok(())
+    }
+
+    /// Tells how far a chunk is, now and then.
+    pub(super) fn tell_layer(&mut self, key: ChunkKey, layers_done: u32) {
+        if self.progress_told.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.progress_told = Instant::now();
+        let Self { requests, sessions, waker, .. } = self;
+        let session =
+            requests.get(&key.request).and_then(|request| sessions.get_mut(&request.session));
+        if let Some(session) = session {
+            session.outlet.offer(Event::Progress { key, layers_done }, waker);
+        }
     }
 
     /// Whether the chunk is still wanted.
@@ -120,11 +138,11 @@ impl Executor {
     }
 }
 
-fn want(work: &Assignment) -> Want {
-    match (work.outputs, &work.next) {
+pub(super) fn want(work: &Assignment) -> Want {
+    match (work.outputs, work.is_last()) {
         (Outputs::Logits | Outputs::Logprobs(_), _) => Want::All,
-        (Outputs::None, None) => Want::Last,
-        (Outputs::None, Some(_)) => Want::Memory,
+        (Outputs::None, true) => Want::Last,
+        (Outputs::None, false) => Want::Memory,
     }
 }
 
@@ -132,7 +150,6 @@ fn want(work: &Assignment) -> Want {
 struct ChunkPort<'a> {
     executor: &'a mut Executor,
     work: &'a Assignment,
-    progress_told: Instant,
     given: Given,
 }
 
@@ -148,7 +165,7 @@ struct Given {
 
 impl<'a> ChunkPort<'a> {
     fn new(executor: &'a mut Executor, work: &'a Assignment) -> Self {
-        Self { executor, work, progress_told: Instant::now(), given: Given::default() }
+        Self { executor, work, given: Given::default() }
     }
 
     /// Waits for the set of the chunk before; what is urgent goes on meanwhile.
@@ -184,20 +201,6 @@ impl<'a> ChunkPort<'a> {
             .map_err(|refusal| PortError::Unfit { layer, refusal })?;
         Ok(memory)
     }
-
-    fn tell_progress(&mut self, layers_done: u32) {
-        if self.progress_told.elapsed() < PROGRESS_EVERY {
-            return;
-        }
-        self.progress_told = Instant::now();
-        let key = self.work.key;
-        let Executor { requests, sessions, waker, .. } = &mut *self.executor;
-        let session =
-            requests.get(&key.request).and_then(|request| sessions.get_mut(&request.session));
-        if let Some(session) = session {
-            session.outlet.offer(Event::Progress { key, layers_done }, waker);
-        }
-    }
 }
 
 impl MemoryPort for ChunkPort<'_> {
@@ -229,11 +232,11 @@ impl MemoryPort for ChunkPort<'_> {
             }
             self.executor.pump();
         }
-        self.tell_progress(layer as u32 + 1);
+        self.executor.tell_layer(self.work.key, layer as u32 + 1);
         Ok(())
     }
 }
 
-fn micros(time: Duration) -> u64 {
+pub(super) fn micros(time: Duration) -> u64 {
     time.as_micros().try_into().unwrap_or(u64::MAX)
 }

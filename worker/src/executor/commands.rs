@@ -75,6 +75,8 @@ impl Executor {
     /// Drops everything of a request: running, waiting or finished.
     fn drop_request(&mut self, request: RequestId) {
         self.requests.remove(&request);
+        self.shared.holder.store().forget(request);
+        self.shared.holder.changed();
         self.queue.retain(|waiting| waiting.key.request != request);
         if self.running.is_some_and(|running| running.request == request) {
             self.running = None;
@@ -100,7 +102,11 @@ impl Executor {
             tracing::warn!(%key, "assigned again in the same or an older epoch; ignored");
             return;
         }
-        self.shared.inbox.claim(key);
+        if assignment.shards.is_some() {
+            self.shared.holder.store().claim(key.request);
+        } else {
+            self.shared.inbox.claim(key);
+        }
         let charge = || self.shared.gauges.requests.charge(1);
         let request =
             self.requests.entry(key.request).or_insert_with(|| Request::new(session, charge()));

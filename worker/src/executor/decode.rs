@@ -8,8 +8,9 @@ use aqueduct_engine::{EngineError, Model, Sequence, sample};
 
 use super::Executor;
 use super::chunk::ChunkError;
-use super::request::{Home, Request};
+use super::request::{Home, Memory, Request};
 use super::session::{Outlet, SessionId};
+use super::sharded::{Exchange, ShardedSequence};
 use crate::gauge::{Charge, Gauge};
 
 /// The completions of one request that are under way.
@@ -21,11 +22,40 @@ pub(super) struct Decoding {
     choices: Vec<Choice>,
 }
 
+/// What a completion goes on from.
+enum Continuation {
+    /// Memory sets of its own, here.
+    Sets(Sequence),
+    /// The prompt's shards, and its own.
+    Sharded(ShardedSequence),
+}
+
+impl Continuation {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Sets(sequence) => sequence.bytes(),
+            Self::Sharded(_) => 0, // the store counts them
+        }
+    }
+
+    fn step(
+        &mut self,
+        token: TokenId,
+        policy: &MemoryPolicy,
+        (model, exchange): (&Model, &mut Exchange),
+    ) -> Result<Vec<f32>, EngineError> {
+        match self {
+            Self::Sets(sequence) => sequence.step(model, token, policy),
+            Self::Sharded(sequence) => sequence.step(model, token, exchange),
+        }
+    }
+}
+
 /// One completion.
 struct Choice {
     idx: u32,
     sampling: Sampling,
-    sequence: Sequence,
+    sequence: Continuation,
     /// `[vocab]`, for the next token.
     logits: Vec<f32>,
     token_idx: u32,
@@ -51,12 +81,12 @@ impl Executor {
 
     /// One token for each completion whose session has room for it; whether there was any.
     pub(super) fn decode_round(&mut self) -> bool {
-        let Self { model, requests, sessions, waker, .. } = self;
+        let Self { model, requests, sessions, waker, exchange, .. } = self;
         let mut decoded = false;
         for request in requests.values_mut() {
             let Some(decoding) = &mut request.decoding else { continue };
             let Some(session) = sessions.get_mut(&request.session) else { continue };
-            decoded |= decoding.round(model, &mut session.outlet, waker);
+            decoded |= decoding.round((model, exchange), &mut session.outlet, waker);
             if decoding.choices.is_empty() {
                 request.decoding = None;
             }
@@ -78,7 +108,12 @@ impl Decoding {
     /// All completions share the prompt's memory until each changes its own.
     fn new(model: &Model, home: Home, spec: DecodeSpec, gauge: &Gauge) -> Self {
         let choice = |idx: u32| {
-            let sequence = Sequence::new(model, home.memory.clone());
+            let sequence = match &home.memory {
+                Memory::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
+                Memory::Sharded(home) => {
+                    Continuation::Sharded(ShardedSequence::new(home.clone(), idx))
+                }
+            };
             Choice {
                 idx,
                 sampling: Sampling {
@@ -96,7 +131,12 @@ impl Decoding {
         Self { request, policy: home.policy, max_tokens, eos, choices }
     }
 
-    fn round(&mut self, model: &Model, outlet: &mut Outlet, waker: &Waker) -> bool {
+    fn round(
+        &mut self,
+        (model, exchange): (&Model, &mut Exchange),
+        outlet: &mut Outlet,
+        waker: &Waker,
+    ) -> bool {
         let mut decoded = false;
         for choice in std::mem::take(&mut self.choices) {
             if !outlet.has_room(waker) {
@@ -104,7 +144,7 @@ impl Decoding {
                 continue;
             }
             decoded = true;
-            match self.step(model, choice, |event| outlet.send(event, waker)) {
+            match self.step((model, exchange), choice, |event| outlet.send(event, waker)) {
                 Ok(next) => self.choices.extend(next),
                 Err(error) => {
                     let error = ChunkError::from(error);
@@ -124,7 +164,7 @@ impl Decoding {
     /// the completion has ended.
     fn step(
         &self,
-        model: &Model,
+        with: (&Model, &mut Exchange),
         mut choice: Choice,
         mut send: impl FnMut(Event),
     ) -> Result<Option<Choice>, EngineError> {
@@ -146,7 +186,7 @@ impl Decoding {
             send(Event::ChoiceDone { request, choice: idx, eos });
             return Ok(None);
         }
-        choice.logits = choice.sequence.step(model, token, &self.policy)?;
+        choice.logits = choice.sequence.step(token, &self.policy, with)?;
         choice.charge.set(choice.sequence.bytes());
         Ok(Some(choice))
     }

@@ -10,11 +10,13 @@ mod decode;
 mod outputs;
 mod request;
 mod session;
+mod sharded;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use aqueduct_core::work::{Assignment, Event};
 use aqueduct_core::{ChunkKey, RequestId};
@@ -22,11 +24,13 @@ use aqueduct_engine::Model;
 use tokio::sync::watch;
 
 use crate::config::{HomeMemory, WorkerOptions};
+use crate::exchange::ExchangeLinks;
 use crate::link::Links;
 use crate::worker::Shared;
 use request::Request;
 pub(crate) use session::Session;
 use session::SessionId;
+use sharded::Exchange;
 
 /// The device thread's state.
 pub(crate) struct Executor {
@@ -35,6 +39,7 @@ pub(crate) struct Executor {
     /// Rings the doorbell.
     waker: Waker,
     links: Links,
+    exchange: Exchange,
     homes: Option<watch::Sender<Option<HomeMemory>>>,
     sessions: BTreeMap<SessionId, Session>,
     next_session: u64,
@@ -42,6 +47,7 @@ pub(crate) struct Executor {
     queue: VecDeque<Assignment>,
     /// The chunk that runs; `None` as soon as it is to stop.
     running: Option<ChunkKey>,
+    progress_told: Instant,
 }
 
 impl Executor {
@@ -50,6 +56,12 @@ impl Executor {
         Self {
             waker: shared.doorbell.clone().into(),
             homes: options.homes.clone(),
+            exchange: Exchange::new(
+                options.peer.clone(),
+                ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),
+                shared.holder.clone(),
+                shared.doorbell.clone(),
+            ),
             links: Links::new(options, fingerprint, shared.doorbell.clone()),
             model,
             shared,
@@ -58,6 +70,7 @@ impl Executor {
             requests: BTreeMap::new(),
             queue: VecDeque::new(),
             running: None,
+            progress_told: Instant::now(),
         }
     }
 

@@ -9,6 +9,7 @@ use aqueduct_kernels::MemorySet;
 
 use super::decode::Decoding;
 use super::session::SessionId;
+use super::sharded::ShardedHome;
 use crate::gauge::Charge;
 
 /// State of one request; dropping it frees everything.
@@ -42,9 +43,17 @@ pub(super) struct Kept {
     _charge: Charge,
 }
 
+/// What a prompt left.
+pub(super) enum Memory {
+    /// The set of every layer, here.
+    Sets(Vec<Arc<MemorySet>>),
+    /// Shards, here and elsewhere.
+    Sharded(Arc<ShardedHome>),
+}
+
 /// A finished prefill.
 pub(super) struct Home {
-    pub(super) memory: Vec<Arc<MemorySet>>,
+    pub(super) memory: Memory,
     /// `[vocab]`, after the last prompt token.
     pub(super) logits: Vec<f32>,
     pub(super) policy: MemoryPolicy,

@@ -8,4 +8,5 @@ mod garbage;
 mod identity;
 mod in_process;
 mod rig;
+mod shards;
 mod tiny_model;

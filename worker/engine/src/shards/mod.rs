@@ -12,4 +12,4 @@ mod store;
 pub use place::{Branch, Place, ShardKey};
 pub use port::ShardPort;
 pub use spine::{Past, prefill_sharded};
-pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States};
+pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States, states_over};

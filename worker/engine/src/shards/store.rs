@@ -143,14 +143,7 @@ impl ShardStore {
         q: &Arc<Heads>,
     ) -> Result<Answer<States>, ShardError> {
         let Answer::Ready(shards) = self.lock().find(place)? else { return Ok(Answer::NotYet) };
-        let queries = model.queries(place.layer as usize, q, place.start);
-        let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
-        let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
-            let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
-            Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
-        };
-        let state = |node| Ok((node, fold(node, place.chunks, &mut leaf)?));
-        let states = nodes.into_iter().map(state).collect::<Result<States, ShardError>>()?;
+        let states = states_over(model, place, q, &shards)?;
         if place.is_scored() {
             let mut state = self.lock();
             state.room_for(q.data.bytes() as u64, self.bytes_max)?;
@@ -347,6 +340,25 @@ impl State {
         });
         self.bytes -= freed;
     }
+}
+
+/// The states of the queries `q` over `shards`, of the fewest nodes.
+///
+/// # Errors
+/// What the backend refuses.
+pub fn states_over(
+    model: &Model,
+    place: &Place,
+    q: &Heads,
+    shards: &Shards,
+) -> Result<States, ShardError> {
+    let queries = model.queries(place.layer as usize, q, place.start);
+    let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
+        let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
+        Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
+    };
+    let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
+    nodes.into_iter().map(|node| Ok((node, fold(node, place.chunks, &mut leaf)?))).collect()
 }
 
 /// The best of all, per KV head, in order.

@@ -1,0 +1,86 @@
+//! Calls to the holders of shards, from the device thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use aqueduct_core::WireDtype;
+use aqueduct_core::work::Peer;
+use aqueduct_engine::shards::Answer;
+
+use crate::doorbell::Doorbell;
+use crate::exchange::{Answered, Ask, Call, CallError, ExchangeLinks, Holder, Reply};
+
+/// The ways to all holders, the worker itself among them.
+pub(in crate::executor) struct Exchange {
+    pub(super) holder: Arc<Holder>,
+    pub(super) doorbell: Arc<Doorbell>,
+    peer: Peer,
+    links: ExchangeLinks,
+    next_id: u64,
+    /// Calls that somebody waits for.
+    open: BTreeSet<u64>,
+    answers: BTreeMap<u64, Answered>,
+}
+
+impl Exchange {
+    pub(in crate::executor) fn new(
+        peer: Peer,
+        links: ExchangeLinks,
+        holder: Arc<Holder>,
+        doorbell: Arc<Doorbell>,
+    ) -> Self {
+        let (open, answers) = (BTreeSet::new(), BTreeMap::new());
+        Self { holder, doorbell, peer, links, next_id: 0, open, answers }
+    }
+
+    /// Whether `peer` is this worker.
+    pub(super) fn is_here(&self, peer: &Peer) -> bool {
+        *peer == self.peer
+    }
+
+    /// This worker's name.
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Sends a call and gives its number.
+    pub(super) fn call(
+        &mut self,
+        peer: &Peer,
+        ask: Ask,
+        wire: WireDtype,
+        deadline: Instant,
+    ) -> Result<u64, CallError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let call = Box::new(Call { id, ask, wire, deadline });
+        let full = |_| CallError::Lost(format!("too much is under way to {peer}"));
+        self.links.send(peer, call).map_err(full)?;
+        self.open.insert(id);
+        Ok(id)
+    }
+
+    /// The answer to a call, if it has come.
+    pub(super) fn answer(&mut self, id: u64) -> Option<Answered> {
+        for answered in self.links.answers() {
+            if self.open.remove(&answered.id) {
+                self.answers.insert(answered.id, answered);
+            }
+        }
+        self.answers.remove(&id)
+    }
+
+    /// Nobody waits for these calls any more.
+    pub(super) fn give_up(&mut self, ids: impl IntoIterator<Item = u64>) {
+        for id in ids {
+            self.open.remove(&id);
+            self.answers.remove(&id);
+        }
+    }
+
+    /// What this worker's own shards say.
+    pub(super) fn own(&self, ask: &Ask) -> Result<Answer<Reply>, CallError> {
+        self.holder.answer(ask).map_err(|error| CallError::Refused(error.to_string()))
+    }
+}

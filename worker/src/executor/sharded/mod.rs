@@ -1,0 +1,153 @@
+//! Requests whose keys stay in shards: their chunks, their home, their completions.
+
+mod calls;
+mod port;
+mod sequence;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::work::{Assignment, ChunkReport, Peer};
+use aqueduct_core::{Carry, ChunkKey, Directory, Epoch, MemoryPolicy, RequestId, WireDtype};
+use aqueduct_engine::shards::Branch;
+use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
+
+pub(super) use self::calls::Exchange;
+use self::port::{Asker, ShardsPort, Wait};
+pub(super) use self::sequence::{ShardedHome, ShardedSequence};
+use super::Executor;
+use super::chunk::{ChunkError, micros, want};
+use super::request::{Home, Memory};
+
+/// Who holds the shards of a request, seen from one of its workers.
+#[derive(Debug, Clone)]
+struct Holders {
+    request: RequestId,
+    policy: MemoryPolicy,
+    carry: Carry,
+    wire: WireDtype,
+    /// Of each chunk but the last.
+    chunk_tokens: u32,
+    deadline: Duration,
+    /// By peer: chunk and epoch of each shard there.
+    shards: Vec<(Peer, Vec<(u32, Epoch)>)>,
+}
+
+impl Holders {
+    /// Of the chunks before the one that `work` assigns.
+    fn before(work: &Assignment, directory: &Directory) -> Self {
+        let of = |(idx, peer): (usize, &Peer)| {
+            let here = |(_, shard): &(u32, &(u32, Epoch))| shard.0 as usize == idx;
+            let shards = (0..).zip(&directory.shards).filter(here);
+            (peer.clone(), shards.map(|(chunk, shard)| (chunk, shard.1)).collect::<Vec<_>>())
+        };
+        let holders = directory.holders.iter().enumerate().map(of);
+        Self {
+            request: work.key.request,
+            policy: work.policy,
+            carry: directory.carry,
+            wire: directory.wire,
+            chunk_tokens: work
+                .span
+                .start
+                .checked_div(work.key.chunk_idx)
+                .unwrap_or(work.span.tokens),
+            deadline: Duration::from_millis(work.deadline_ms),
+            shards: holders.filter(|(_, shards)| !shards.is_empty()).collect(),
+        }
+    }
+
+    /// Adds a chunk, later than all.
+    fn add(&mut self, peer: &Peer, chunk_idx: u32, epoch: Epoch) {
+        match self.shards.iter_mut().find(|(holder, _)| holder == peer) {
+            Some((_, shards)) => shards.push((chunk_idx, epoch)),
+            None => self.shards.push((peer.clone(), vec![(chunk_idx, epoch)])),
+        }
+    }
+}
+
+impl Executor {
+    /// Runs a chunk whose past is in shards.
+    pub(super) fn prefill_shards(
+        &mut self,
+        work: &Assignment,
+        directory: &Directory,
+    ) -> Result<ChunkReport, ChunkError> {
+        let model = self.model.clone();
+        let since = Instant::now();
+        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let holders = Holders::before(work, directory);
+        let asker = Asker {
+            branch: Branch::PROMPT,
+            epoch: work.key.epoch,
+            start: work.span.start,
+            tokens: work.span.tokens,
+            chunks: work.key.chunk_idx,
+            own: work.key.chunk_idx,
+        };
+        let wait = ChunkWait { executor: self, key: work.key, aside: Duration::ZERO };
+        let mut port = ShardsPort::new(&holders, asker, wait);
+        let past = Past { chunks: work.key.chunk_idx, port: &mut port };
+        let done = prefill_sharded(&model, block, &work.policy, past, want(work))?;
+        let retained = done.retained()?;
+        let (mut report, wait) = port.report();
+        let waited = wait.aside;
+        drop(port);
+        report.wait_us = micros(waited);
+        report.busy_us = micros(since.elapsed().saturating_sub(waited));
+        self.attend();
+        self.emit_outputs(work, &done.hidden)?;
+        if work.is_last() {
+            let logits = model.logits(&done.hidden.last_row())?.into_vec();
+            let mut holders = holders;
+            holders.add(&self.shared.info.peer, work.key.chunk_idx, work.key.epoch);
+            let home = ShardedHome {
+                holders,
+                chunks: work.chunk_count,
+                epoch: work.key.epoch,
+                end: work.span.positions().end,
+            };
+            if let Some(request) = self.requests.get_mut(&work.key.request) {
+                let charge = self.shared.gauges.home_bytes.charge(0);
+                let memory = Memory::Sharded(Arc::new(home));
+                request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
+            }
+        }
+        report.retained = retained;
+        Ok(report)
+    }
+}
+
+/// A chunk waits while its worker attends to what is urgent.
+struct ChunkWait<'a> {
+    executor: &'a mut Executor,
+    key: ChunkKey,
+    aside: Duration,
+}
+
+impl Wait for ChunkWait<'_> {
+    fn exchange(&mut self) -> &mut Exchange {
+        &mut self.executor.exchange
+    }
+
+    fn breathe(&mut self) -> Result<(), PortError> {
+        let since = Instant::now();
+        self.executor.attend();
+        self.aside += since.elapsed();
+        self.executor.check_wanted(self.key)
+    }
+
+    fn rest(&mut self, until: Instant) -> Result<(), PortError> {
+        let since = Instant::now();
+        if !self.executor.attend() {
+            self.executor.check_wanted(self.key)?;
+            self.executor.shared.doorbell.wait_until(Some(until));
+        }
+        self.aside += since.elapsed();
+        self.executor.check_wanted(self.key)
+    }
+
+    fn layer_done(&mut self, layers_done: u32) {
+        self.executor.tell_layer(self.key, layers_done);
+    }
+}

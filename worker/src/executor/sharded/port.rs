@@ -1,0 +1,382 @@
+//! The port behind which the shards are: those of this worker and those of others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use aqueduct_core::exchange::{keys_bytes, queries_bytes};
+use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
+use aqueduct_core::{Carry, Epoch};
+use aqueduct_engine::shards::{
+    Answer, Branch, Place, ShardKey, Shards, Standing, States, states_over,
+};
+use aqueduct_engine::{PortError, ShardPort};
+use aqueduct_kernels::fold::{Node, cover};
+use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
+
+use super::Holders;
+use super::calls::Exchange;
+use crate::exchange::{Ask, CallError, Reply};
+use crate::link::codec;
+
+/// How whoever asks passes the time.
+pub(super) trait Wait {
+    /// The ways to the holders.
+    fn exchange(&mut self) -> &mut Exchange;
+
+    /// Lets others go first, between layers.
+    fn breathe(&mut self) -> Result<(), PortError>;
+
+    /// Waits for the doorbell, at most `until`.
+    fn rest(&mut self, until: Instant) -> Result<(), PortError>;
+
+    /// A layer is done.
+    fn layer_done(&mut self, layers_done: u32);
+}
+
+/// The block that asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asker {
+    pub(super) branch: Branch,
+    pub(super) epoch: Epoch,
+    pub(super) start: u32,
+    pub(super) tokens: u32,
+    /// Chunks before the block.
+    pub(super) chunks: u32,
+    /// The chunk that its own keys belong to; one of those before if they go on in it.
+    pub(super) own: u32,
+}
+
+/// One holder's part in a layer.
+struct Part {
+    peer: Peer,
+    place: Place,
+    /// The call under way; `None` for this worker's own shards.
+    call: Option<u64>,
+    /// States that were there at once.
+    states: Option<States>,
+}
+
+/// A settlement under way: its layer, holder and call.
+struct Settling {
+    layer: usize,
+    peer: Peer,
+    call: u64,
+}
+
+pub(super) struct ShardsPort<'a, W: Wait> {
+    holders: &'a Holders,
+    asker: Asker,
+    wait: W,
+    /// Of the layer under way.
+    parts: Vec<Part>,
+    q: Arc<Heads>,
+    /// Replies of this worker's own shards in round two.
+    own_standing: Vec<Reply>,
+    deadline: Instant,
+    settling: Vec<Settling>,
+    /// Per layer and chunk.
+    masses: Vec<BTreeMap<u32, RetainedMass>>,
+    report: ChunkReport,
+}
+
+impl<'a, W: Wait> ShardsPort<'a, W> {
+    pub(super) fn new(holders: &'a Holders, asker: Asker, wait: W) -> Self {
+        Self {
+            holders,
+            asker,
+            wait,
+            parts: Vec::new(),
+            q: Arc::default(),
+            own_standing: Vec::new(),
+            deadline: Instant::now() + holders.deadline,
+            settling: Vec::new(),
+            masses: Vec::new(),
+            report: ChunkReport::default(),
+        }
+    }
+
+    /// What passed, and who waited.
+    pub(super) fn report(&self) -> (ChunkReport, &W) {
+        (self.report.clone(), &self.wait)
+    }
+
+    fn place(&self, layer: usize, shards: &[(u32, Epoch)]) -> Place {
+        let Asker { branch, epoch, start, tokens, chunks, .. } = self.asker;
+        let (request, policy) = (self.holders.request, self.holders.policy);
+        let layer = layer as u32;
+        Place {
+            request,
+            branch,
+            layer,
+            epoch,
+            start,
+            tokens,
+            chunks,
+            shards: shards.into(),
+            policy,
+        }
+    }
+
+    /// Whether fewer bytes move when the keys come here.
+    fn keys_come(&mut self, place: &Place) -> bool {
+        match self.holders.carry {
+            Carry::Queries => false,
+            Carry::Keys => true,
+            Carry::Fewest => {
+                let model = self.wait.exchange().holder.model();
+                let shape = model.shape();
+                let keys = (place.shards.len() as u32).saturating_mul(self.holders.chunk_tokens);
+                let of = |chunk: u32| place.shards.iter().any(|shard| shard.0 == chunk);
+                let nodes = cover(place.chunks, of).len() as u32;
+                let moved = keys_bytes((shape, codec::to_core(model.kv())), keys.min(place.start));
+                moved < queries_bytes(shape, self.holders.wire, place.tokens, nodes)
+            }
+        }
+    }
+
+    fn call(&mut self, layer: usize, peer: &Peer, ask: Ask) -> Result<u64, PortError> {
+        let (wire, deadline) = (self.holders.wire, self.deadline);
+        let call = self.wait.exchange().call(peer, ask, wire, deadline);
+        call.map_err(|error| failed(layer, peer, &error))
+    }
+
+    /// Waits for the answer to `call`.
+    fn reply(&mut self, layer: usize, peer: &Peer, call: u64) -> Result<Reply, PortError> {
+        loop {
+            if let Some(answered) = self.wait.exchange().answer(call) {
+                self.report.traffic.sent_bytes += answered.bytes.0;
+                self.report.traffic.received_bytes += answered.bytes.1;
+                return answered.reply.map_err(|error| failed(layer, peer, &error));
+            }
+            self.within(layer)?;
+            self.wait.rest(self.deadline)?;
+        }
+    }
+
+    /// What this worker's own shards say; they may wait for the block before.
+    fn own(&mut self, layer: usize, ask: &Ask) -> Result<Reply, PortError> {
+        loop {
+            let exchange = self.wait.exchange();
+            match exchange.own(ask) {
+                Ok(Answer::Ready(reply)) => return Ok(reply),
+                Ok(Answer::NotYet) => {
+                    self.within(layer)?;
+                    // Another worker's settlement rings no bell here.
+                    let soon = Instant::now() + OWN_POLL;
+                    self.wait.rest(soon.min(self.deadline))?;
+                }
+                Err(error) => return Err(failed(layer, &Peer("its own shards".into()), &error)),
+            }
+        }
+    }
+
+    fn settled(&mut self, layer: usize, reply: Reply) -> Result<(), PortError> {
+        match reply {
+            Reply::Settled(masses) => self.masses[layer].extend(masses),
+            other => return Err(unexpected(layer, &other)),
+        }
+        Ok(())
+    }
+
+    fn within(&self, layer: usize) -> Result<(), PortError> {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        let deadline_ms = self.holders.deadline.as_millis() as u64;
+        Err(PortError::Deadline { layer, deadline_ms })
+    }
+
+    /// Round one with one holder.
+    fn part(
+        &mut self,
+        layer: usize,
+        (peer, shards): &(Peer, Vec<(u32, Epoch)>),
+    ) -> Result<Part, PortError> {
+        let (peer, place) = (peer.clone(), self.place(layer, shards));
+        let mut part = Part { peer, place, call: None, states: None };
+        let place = part.place.clone();
+        if !self.wait.exchange().is_here(&part.peer) {
+            let ask = if self.keys_come(&place) {
+                self.report.traffic.fetched += 1;
+                Ask::Keys { place }
+            } else {
+                self.report.traffic.asked += 1;
+                Ask::Attend { place, q: self.q.clone() }
+            };
+            part.call = Some(self.call(layer, &part.peer, ask)?);
+        } else if self.asker.own < self.asker.chunks {
+            // What is kept from now on goes into one of these shards.
+            part.states = Some(self.own_states(layer, place)?);
+        }
+        Ok(part)
+    }
+
+    fn own_states(&mut self, layer: usize, place: Place) -> Result<States, PortError> {
+        match self.own(layer, &Ask::Attend { place, q: self.q.clone() })? {
+            Reply::States(states) => Ok(states),
+            other => Err(unexpected(layer, &other)),
+        }
+    }
+
+    fn states_of(&mut self, layer: usize, part: &mut Part) -> Result<States, PortError> {
+        if let Some(states) = part.states.take() {
+            return Ok(states);
+        }
+        let Some(call) = part.call.take() else {
+            return self.own_states(layer, part.place.clone());
+        };
+        match self.reply(layer, &part.peer, call)? {
+            Reply::States(states) => Ok(states),
+            Reply::Keys(shards) => self.attend_here(layer, part, &shards),
+            other => Err(unexpected(layer, &other)),
+        }
+    }
+
+    /// Attends to shards that came.
+    fn attend_here(
+        &mut self,
+        layer: usize,
+        part: &Part,
+        shards: &Shards,
+    ) -> Result<States, PortError> {
+        let model = self.wait.exchange().holder.model().clone();
+        states_over(&model, &part.place, &self.q, shards)
+            .map_err(|error| failed(layer, &part.peer, &CallError::Refused(error.to_string())))
+    }
+}
+
+/// How often a block looks whether its own worker's shards are settled.
+const OWN_POLL: std::time::Duration = std::time::Duration::from_millis(1);
+
+impl<W: Wait> ShardPort for ShardsPort<'_, W> {
+    fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
+        self.wait.breathe()?;
+        self.deadline = Instant::now() + self.holders.deadline;
+        self.q = q.clone();
+        self.parts.clear();
+        // Others first: they are at work while this worker is.
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        for holder in &self.holders.shards {
+            let side = if self.wait.exchange().is_here(&holder.0) { &mut here } else { &mut there };
+            side.push(holder);
+        }
+        for holder in there.into_iter().chain(here) {
+            let part = self.part(layer, holder)?;
+            self.parts.push(part);
+        }
+        Ok(())
+    }
+
+    fn states(&mut self, layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+        let mut states = BTreeMap::new();
+        let mut parts = std::mem::take(&mut self.parts);
+        // This worker's own last of all asked, first of all computed.
+        for part in parts.iter_mut().rev() {
+            states.extend(self.states_of(layer, part)?);
+        }
+        self.parts = parts;
+        Ok(states)
+    }
+
+    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+        let mut parts = std::mem::take(&mut self.parts);
+        for part in &mut parts {
+            let ask = Ask::Weigh { place: part.place.clone(), lse: lse.clone() };
+            if self.wait.exchange().is_here(&part.peer) {
+                let reply = self.own(layer, &ask)?;
+                self.own_standing.push(reply);
+            } else {
+                part.call = Some(self.call(layer, &part.peer, ask)?);
+            }
+        }
+        self.parts = parts;
+        Ok(())
+    }
+
+    fn candidates(&mut self, layer: usize) -> Result<Vec<Standing>, PortError> {
+        let mut replies = std::mem::take(&mut self.own_standing);
+        let mut parts = std::mem::take(&mut self.parts);
+        for part in &mut parts {
+            if let Some(call) = part.call.take() {
+                replies.push(self.reply(layer, &part.peer, call)?);
+            }
+        }
+        self.parts = parts;
+        let standing = |reply| match reply {
+            Reply::Standing(standing) => Ok(standing),
+            other => Err(unexpected(layer, &other)),
+        };
+        replies.into_iter().map(standing).collect()
+    }
+
+    fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError> {
+        self.masses.resize_with(layer + 1, BTreeMap::new);
+        for part in std::mem::take(&mut self.parts) {
+            let ask = Ask::Settle { place: part.place, cutoffs: cutoffs.clone() };
+            if self.wait.exchange().is_here(&part.peer) {
+                let reply = self.own(layer, &ask)?;
+                self.settled(layer, reply)?;
+            } else {
+                let call = self.call(layer, &part.peer, ask)?;
+                self.settling.push(Settling { layer, peer: part.peer, call });
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, layer: usize, own: Arc<Shard>) -> Result<(), PortError> {
+        let Asker { branch, epoch, chunks, own: chunk_idx, .. } = self.asker;
+        let request = self.holders.request;
+        let key = ShardKey { request, branch, layer: layer as u32, chunk_idx, epoch };
+        self.report.memory_bytes += own.bytes() as u64;
+        self.report.memory_tokens = self.asker.tokens;
+        let holder = self.wait.exchange().holder.clone();
+        let kept = match chunk_idx < chunks {
+            true => holder.store().append(holder.model(), key, own).map_err(|e| e.to_string()),
+            false => holder.store().put(key, own).map_err(|refusal| refusal.to_string()),
+        };
+        kept.map_err(|what| PortError::Peer { layer, what })?;
+        holder.changed();
+        self.wait.layer_done(layer as u32 + 1);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<RetainedMass>, PortError> {
+        for Settling { layer, peer, call } in std::mem::take(&mut self.settling) {
+            let reply = self.reply(layer, &peer, call)?;
+            self.settled(layer, reply)?;
+        }
+        // Chunks ascending, whoever holds them: the same sum for any placement.
+        let sum = |masses: BTreeMap<u32, RetainedMass>| {
+            masses.into_values().fold(RetainedMass::default(), |mut sum, mass| {
+                sum.add(mass);
+                sum
+            })
+        };
+        Ok(std::mem::take(&mut self.masses).into_iter().map(sum).collect())
+    }
+}
+
+impl<W: Wait> Drop for ShardsPort<'_, W> {
+    /// Where a block ends early, answers still come.
+    fn drop(&mut self) {
+        let of_parts = self.parts.iter().filter_map(|part| part.call);
+        let calls: Vec<u64> = of_parts.chain(self.settling.iter().map(|one| one.call)).collect();
+        self.wait.exchange().give_up(calls);
+    }
+}
+
+fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError {
+    PortError::Peer { layer, what: format!("shards at {peer}: {error}") }
+}
+
+fn unexpected(layer: usize, reply: &Reply) -> PortError {
+    let kind = match reply {
+        Reply::States(_) => "states",
+        Reply::Standing(_) => "candidates",
+        Reply::Settled(_) => "masses",
+        Reply::Keys(_) => "keys",
+    };
+    PortError::Peer { layer, what: format!("{kind} are no answer to what was asked") }
+}

@@ -1,0 +1,126 @@
+//! Requests whose keys stay in shards: the same bits from one worker and from many, whatever
+//! travels, and nothing left behind.
+
+use aqueduct_core::work::{Assignment, Command, Outputs};
+use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
+use aqueduct_kernels::KvDtype;
+
+use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish};
+use crate::tiny_model::tiny;
+
+/// Where chunks go.
+type Place = fn(usize, usize) -> usize;
+
+fn in_turn(idx: usize, count: usize) -> usize {
+    idx % count
+}
+
+fn anyhow(idx: usize, count: usize) -> usize {
+    (idx * idx * 7 + idx / 3 + 1) % count
+}
+
+/// The assignment of chunk `idx`, whose past is at `members` as `place` says.
+fn assignment(
+    job: &Job,
+    idx: u32,
+    members: &[Member],
+    (place, carry): (Place, Carry),
+) -> Assignment {
+    let at = |chunk: u32| place(chunk as usize, members.len()) as u32;
+    let peer = &members[at(idx) as usize].peer;
+    let directory = Directory {
+        holders: members.iter().map(|member| member.peer.clone()).collect(),
+        shards: (0..idx).map(|chunk| (at(chunk), Epoch(0))).collect(),
+        carry,
+        wire: WireDtype::F32,
+    };
+    let shards = Some(Box::new(directory));
+    Assignment { next: None, shards, ..job.assignment(idx, 0, (peer, 0)) }
+}
+
+/// Runs `job`, decodes two completions and forgets everything.
+async fn answer(
+    (count, carrier): (usize, Carrier),
+    job: &Job,
+    how: (Place, Carry),
+    kv: KvDtype,
+) -> Answer {
+    let mut members = cluster(&tiny(kv), count, carrier).await;
+    let mut answer = Answer::default();
+    for chunk in job.grid().chunks() {
+        let at = how.0(chunk.idx as usize, count);
+        members[at].assign(assignment(job, chunk.idx, &members, how)).await;
+    }
+    for chunk in job.grid().chunks() {
+        let at = how.0(chunk.idx as usize, count);
+        finish(&mut members[at], job.key(chunk.idx, 0), &mut answer).await;
+    }
+    let home = how.0(job.grid().chunk_count() as usize - 1, count);
+    decode(&mut members[home], job, 11, &mut answer).await;
+    for member in &members {
+        member.send(Command::Cancel { request: job.request }).await;
+        member.settle_empty().await;
+    }
+    answer
+}
+
+async fn check(job: Job, kv: KvDtype) {
+    let want = answer((1, Carrier::Loopback), &job, (in_turn, Carry::Queries), kv).await;
+    assert_eq!(want.logits.len(), job.prompt.len());
+    assert_eq!(want.tokens.len(), 22);
+    let carries: &[Carry] = match job.policy.keeps_all() {
+        true => &[Carry::Queries, Carry::Keys, Carry::Fewest],
+        false => &[Carry::Queries],
+    };
+    for &carry in carries {
+        for (count, place) in [(2, in_turn as Place), (3, in_turn), (4, anyhow), (8, in_turn)] {
+            for carrier in [Carrier::Loopback] {
+                let seen = answer((count, carrier), &job, (place, carry), kv).await;
+                let what = format!("{count} workers over {carrier:?}, {carry:?}, {:?}", job.policy);
+                assert!(seen == want, "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dense() {
+    for n in [1, 8, 9, 59] {
+        check(Job::new(n, MemoryPolicy::dense()), KvDtype::Bf16).await;
+    }
+    check(Job::new(43, MemoryPolicy::dense()), KvDtype::F32).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scored() {
+    for n in [1, 8, 9, 59] {
+        check(Job::new(n, MemoryPolicy::h2o(2, 3, 3)), KvDtype::Bf16).await;
+    }
+    check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+/// Logits over shards are those of a memory set that travels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_a_set_that_travels() {
+    for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 3, 3), MemoryPolicy::window(1, 5)] {
+        let job = Job { outputs: Outputs::Logits, ..Job::new(59, policy) };
+        let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
+        let moved = crate::rig::run(&mut members, &job, 11).await;
+        let how = (in_turn as Place, Carry::Queries);
+        let stayed = answer((4, Carrier::Loopback), &job, how, KvDtype::F32).await;
+        for ((at, a), (_, b)) in stayed.logits.iter().zip(&moved.logits) {
+            let (a, b) = (floats(a), floats(b));
+            let scale = b.iter().fold(0f32, |max, z| max.max(z.abs()));
+            let apart = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale;
+            assert!(apart <= 1e-5, "position {at}: {apart}, {policy:?}");
+        }
+        let tokens = |answer: &Answer| -> Vec<_> {
+            answer.tokens.iter().map(|token| (token.0, token.1, token.2)).collect()
+        };
+        assert_eq!(tokens(&stayed), tokens(&moved), "{policy:?}");
+    }
+}
+
+fn floats(bits: &[u32]) -> Vec<f32> {
+    bits.iter().map(|&bits| f32::from_bits(bits)).collect()
+}
