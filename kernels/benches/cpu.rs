@@ -240,7 +240,7 @@ fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool
         Box::new(move |backend| {
             let queries = Queries { q: &q, start, scale: 0.1, window: None };
             let row_weights = masses.then_some(weights.as_slice());
-            let scope = Scope { past: &remembered, own: &own, row_weights };
+            let scope = Scope { past: &remembered, own: &own, row_weights, rounded: true };
             black_box(backend.attend_all(queries, scope).expect("shapes"));
         })
     };

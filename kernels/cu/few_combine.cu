@@ -64,7 +64,12 @@ KERNEL(few_combine, FewCombine, 256, 1) {
                 o.x[e] = mul(o.x[e], share);
             }
             u64 to_row = (u64)(row % p.tokens) * p.heads + row / p.tokens;
-            put4(static_cast<u16*>(p.output) + to_row * p.head_dim + element, o);
+            u64 to = to_row * p.head_dim + element;
+            if (p.rounds) {
+                put4(static_cast<u16*>(p.output) + to, o);
+            } else {
+                put4(static_cast<f32*>(p.output) + to, o);
+            }
         }
     }
     if (thread_index() == 0) {

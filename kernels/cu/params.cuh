@@ -77,10 +77,11 @@ struct FewAttention {
 struct FewCombine {
     StateArrays parts;
     StateArrays to; // or null
-    void* output;   // [tokens, heads * head_dim] bf16
+    void* output;   // [tokens, heads * head_dim] bf16 where it rounds, else f32
     f32* lse;       // [heads, tokens]
     u32* broken;
-    u32 heads, tokens, head_dim, splits;
+    u32 heads, tokens, head_dim, splits, rounds;
+    u32 unused;
 };
 
 // Masses from the logits that FewAttention left.

@@ -65,6 +65,9 @@ pub struct Scope<'a> {
     pub own: &'a Keys,
     /// `[tokens]`; `None` where nobody asks for masses.
     pub row_weights: Option<&'a [f32]>,
+    /// Whether the output is multiplied with a bf16 weight next, and so rounded to bf16: a device
+    /// may then give it rounded. It is f32 otherwise.
+    pub rounded: bool,
 }
 
 /// What a block's rows make of all keys in their [`Scope`].

@@ -40,6 +40,8 @@ pub struct Linear {
     pub inputs: usize,
     /// Added to every row.
     pub bias: Option<Arc<[f32]>>,
+    /// Whether it is held as bf16, beside which rows are rounded to bf16 too.
+    pub rounds: bool,
     /// Bytes of the packed weight: what a product reads of it.
     pub bytes: usize,
     /// The backend's own form of the weight.

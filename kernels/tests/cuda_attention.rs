@@ -96,7 +96,8 @@ impl Block {
         let Scene { window, .. } = self.scene;
         let queries = Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window };
         let weights = self.scene.weights();
-        let scope = Scope { past: &self.past, own: &self.own, row_weights: Some(&weights) };
+        let scope =
+            Scope { past: &self.past, own: &self.own, row_weights: Some(&weights), rounded: true };
         backend.attend_all(queries, scope).expect("fits")
     }
 }

@@ -93,23 +93,33 @@ pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
                 let shape = Shape { heads: 6, head_dim, kv, window, ..Shape::default() };
                 let weights = ranking.row_weights(tokens);
                 for weights in [None, Some(vec![1.0; tokens]), Some(weights)] {
-                    check_one_pass(backend, shape, (past, tokens), weights.as_deref());
+                    let rounded = weights.is_some(); // either, and not everything twice
+                    let want = Want { row_weights: weights.as_deref(), rounded };
+                    check_one_pass(backend, shape, (past, tokens), want);
                 }
             }
         }
     }
     let lifted = Shape { spread: 3e3, ..Shape::default() };
-    check_one_pass(backend, lifted, (40, 33), Some(&[1.0; 33]));
+    let want = Want { row_weights: Some(&[1.0; 33]), rounded: true };
+    check_one_pass(backend, lifted, (40, 33), want);
+}
+
+/// What is asked of a block besides its output.
+#[derive(Clone, Copy)]
+pub(super) struct Want<'a> {
+    pub(super) row_weights: Option<&'a [f32]>,
+    pub(super) rounded: bool,
 }
 
 pub(super) fn check_one_pass(
     backend: &dyn AttentionOps,
     shape: Shape,
     (past, tokens): (usize, usize),
-    row_weights: Option<&[f32]>,
+    Want { row_weights, rounded }: Want<'_>,
 ) {
     let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
-    let scope = Scope { past: &past, own: &block.keys, row_weights };
+    let scope = Scope { past: &past, own: &block.keys, row_weights, rounded };
     let own = backend.attend(block.queries(), &block.keys).expect("fits");
     let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
     let Attended { output, past_mass, own_mass } =
@@ -119,4 +129,24 @@ pub(super) fn check_one_pass(
     identical(&name("past mass"), &past_mass, &want.past_mass).unwrap();
     identical(&name("own mass"), &own_mass, &want.own_mass).unwrap();
     assert_eq!(own_mass.len(), row_weights.map_or(0, |_| shape.kv_heads * tokens));
+}
+
+/// Beside weights that are no bf16, what rows make of their keys is not rounded.
+pub fn an_output_is_rounded_only_where_the_next_weight_is(backend: &dyn Backend) {
+    for (past, tokens) in [(40, 1), (40, 33), (0, 33)] {
+        for head_dim in [64, 24] {
+            let shape = Shape { head_dim, kv: KvDtype::Bf16, ..Shape::default() };
+            let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
+            let scope = Scope { past: &past, own: &block.keys, row_weights: None, rounded: false };
+            let attended = |scope| backend.attend_all(block.queries(), scope).expect("fits").output;
+            let exact = attended(scope);
+            let state = |keys| backend.attend(block.queries(), keys).expect("fits");
+            let merged = state(&past).merge(&state(&block.keys)).output();
+            let name = format!("{tokens} rows over {} keys, {shape:?}", past.len());
+            let nearly = Tolerance { abs: 1e-5, rel: 1e-5, cosine: 1e-9 };
+            close(&name, exact.data(), merged.data(), nearly).unwrap();
+            let rounded = attended(Scope { rounded: true, ..scope });
+            close(&name, rounded.data(), exact.data(), Tolerance::new(4e-3, 8e-3)).unwrap();
+        }
+    }
 }

@@ -54,7 +54,7 @@ impl Sizes {
 }
 
 fn attended(backend: &dyn Backend, block: &Block, past: &Keys, weights: &[f32]) -> Attended {
-    let scope = Scope { past, own: &block.keys, row_weights: Some(weights) };
+    let scope = Scope { past, own: &block.keys, row_weights: Some(weights), rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

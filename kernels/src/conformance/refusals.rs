@@ -104,8 +104,14 @@ fn layer_shapes(backend: &dyn Backend) {
 
 /// A weight that this backend did not pack.
 pub fn foreign_weights_are_refused(backend: &dyn Backend) {
-    let foreign =
-        Linear { outputs: 2, inputs: 3, bias: None, bytes: 0, packed: Arc::new("elsewhere") };
+    let foreign = Linear {
+        outputs: 2,
+        inputs: 3,
+        bias: None,
+        rounds: false,
+        bytes: 0,
+        packed: Arc::new("elsewhere"),
+    };
     let is_foreign = |result: Result<Rows, BackendError>| {
         assert!(matches!(result, Err(BackendError::ForeignWeight { .. })), "{result:?}");
     };

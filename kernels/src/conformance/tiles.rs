@@ -8,7 +8,7 @@ use crate::tensor::KvDtype;
 
 use super::attention::check_block;
 use super::cells::scattered;
-use super::mass::check_one_pass;
+use super::mass::{Want, check_one_pass};
 use super::oracle::{self, Truth};
 use super::scene::{Block, Shape};
 
@@ -33,7 +33,7 @@ fn attended(
     block: &Block,
     row_weights: &[f32],
 ) -> Attended {
-    let scope = Scope { past, own: &block.keys, row_weights: Some(row_weights) };
+    let scope = Scope { past, own: &block.keys, row_weights: Some(row_weights), rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 
@@ -117,7 +117,9 @@ pub fn halves_and_wholes_meet_bit_for_bit(backend: &dyn Backend) {
     for head_dim in HEAD_SIZES {
         for (past, tokens) in [(70, 66), (0, 33), (129, 1)] {
             let shape = shape(head_dim);
-            check_one_pass(backend, shape, (past, tokens), Some(&vec![1.0; tokens]));
+            let row_weights = vec![1.0; tokens];
+            let want = Want { row_weights: Some(&row_weights), rounded: true };
+            check_one_pass(backend, shape, (past, tokens), want);
             let (past, block) = scene(shape, past, tokens);
             check_same_bits(backend, [&past, &past], &block);
         }

@@ -30,7 +30,7 @@ use crate::backend::{
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::Rows;
-use crate::weights::{Angles, LayerWeights, Linear, Matrix};
+use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
 
 /// What a [`Cpu`] is made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,9 +143,10 @@ impl LayerOps for Cpu {
     fn pack(&self, weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, BackendError> {
         crate::shapes::matrix(&weight, bias.as_deref())?;
         let packed = self.enter(|place| gemm::pack(place.crew, &weight));
-        let Matrix { outputs, inputs, .. } = weight;
+        let Matrix { outputs, inputs, data } = weight;
+        let rounds = matches!(data, MatrixData::Bf16(_));
         let (bytes, packed) = (packed.bytes(), Arc::new(packed));
-        Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed })
+        Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), rounds, bytes, packed })
     }
 
     fn linear(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {

@@ -18,7 +18,7 @@ use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::state::AttentionState;
-use crate::tensor::Rows;
+use crate::tensor::{KvDtype, Rows};
 
 /// The widest heads that there is a kernel for.
 pub(super) const HEAD_DIM_MAX: usize = 512;
@@ -58,7 +58,7 @@ pub(super) fn weigh(
     let votes = Votes::new(cuda, OnDevice::of(shared, lse)?, row_weights)?;
     let causal = rows.see_causally(&keys);
     let sides = if causal { (None, Some(keys)) } else { (Some(keys), None) };
-    let block = Block { cuda, shared, rows, past: sides.0, own: sides.1 };
+    let block = Block { cuda, shared, rows, past: sides.0, own: sides.1, dtype: KvDtype::F32 };
     let [past, own] = block.masses(&votes)?;
     shared.done(if causal { own } else { past })
 }
@@ -75,7 +75,7 @@ pub(super) fn attend_all(
     if block.is_few() {
         return block.few(&scope);
     }
-    let output = match block.fast()? {
+    let output = match block.in_one_go()? {
         Some(fast) => block.in_one_pass(&fast, None)?,
         None => {
             let own = block.own.as_ref().map(|own| state_over(&cuda.shared, &block.rows, own));
@@ -100,7 +100,7 @@ pub(super) fn attend_rest(
         return block.few(&scope); // own keys are few too: to go over them again costs nothing
     }
     let own = PlacedState::of(&cuda.shared, own)?;
-    let output = match block.fast()? {
+    let output = match block.in_one_go()? {
         Some(fast) => block.in_one_pass(&fast, Some(&own))?,
         None => block.merged(Some(own))?,
     };
@@ -201,6 +201,8 @@ struct Block<'a> {
     rows: PlacedQueries<'a>,
     past: Option<PlacedKeys>,
     own: Option<PlacedKeys>,
+    /// Of the output.
+    dtype: KvDtype,
 }
 
 impl<'a> Block<'a> {
@@ -210,7 +212,7 @@ impl<'a> Block<'a> {
         queries: Queries<'a>,
         scope: &Scope<'_>,
     ) -> Result<Option<Self>, BackendError> {
-        let (shared, Scope { past, own, row_weights }) = (&cuda.shared, *scope);
+        let (shared, Scope { past, own, row_weights, rounded }) = (&cuda.shared, *scope);
         check(&queries, own)?;
         check(&queries, past)?;
         shapes::alike("attend", own, past)?;
@@ -224,7 +226,8 @@ impl<'a> Block<'a> {
         };
         let (past, own) = (place(past)?, place(own)?);
         let rows = PlacedQueries::new(shared, queries, scope.own.k.dtype())?;
-        Ok(Some(Self { cuda, shared, rows, past, own }))
+        let dtype = if rounded { scope.own.k.dtype() } else { KvDtype::F32 };
+        Ok(Some(Self { cuda, shared, rows, past, own, dtype }))
     }
 
     fn is_few(&self) -> bool {
@@ -236,7 +239,7 @@ impl<'a> Block<'a> {
     fn few(&self, scope: &Scope<'_>) -> Result<Attended, BackendError> {
         let keys = [self.past.as_ref(), self.own.as_ref()];
         let few = Few::new(self.shared, &self.rows, keys, scope.row_weights.is_some())?;
-        let output = Output::room(self.shared, &self.rows)?;
+        let output = Output::room(self.shared, &self.rows, self.dtype)?;
         few.output(&output)?;
         self.attended(output, scope, |votes| few.masses(votes))
     }
@@ -245,13 +248,21 @@ impl<'a> Block<'a> {
         Chosen::new(self.shared, &self.rows, self.own.as_ref(), self.past.as_ref())
     }
 
+    /// What makes an output in one pass: kernels that give it as bf16.
+    fn in_one_go(&self) -> Result<Option<Chosen>, BackendError> {
+        match self.dtype {
+            KvDtype::Bf16 => self.fast(),
+            KvDtype::F32 => Ok(None),
+        }
+    }
+
     /// Own keys, if `own` is not their state already, and past keys.
     fn in_one_pass(
         &self,
         fast: &Chosen,
         own: Option<&PlacedState>,
     ) -> Result<Output, BackendError> {
-        let output = Output::room(self.shared, &self.rows)?;
+        let output = Output::room(self.shared, &self.rows, self.dtype)?;
         let goal =
             Goal::Output { output: Address(output.address()), lse: Address(output.lse.address()) };
         fast.attend(self.shared, own, goal)?;
@@ -262,7 +273,7 @@ impl<'a> Block<'a> {
     fn merged(&self, own: Option<PlacedState>) -> Result<Output, BackendError> {
         let past = self.past.as_ref().map(|past| state_over(self.shared, &self.rows, past));
         let states: Vec<_> = past.transpose()?.into_iter().chain(own).collect();
-        plain::merge(self.shared, &self.rows, &states)
+        plain::merge(self.shared, &self.rows, &states, self.dtype)
     }
 
     /// With masses, where they are asked for.

@@ -368,7 +368,12 @@ mod tests {
         let cuda = Cuda::emulated(90, options).unwrap();
         assert!(Hopper.fits(cuda.shared.device.properties(), &shape), "{shape:?}");
         let scene = Scene::new(shape, past_keys);
-        let scope = Scope { past: &scene.past, own: &scene.own, row_weights: Some(row_weights) };
+        let scope = Scope {
+            past: &scene.past,
+            own: &scene.own,
+            row_weights: Some(row_weights),
+            rounded: true,
+        };
         let whole = cuda.attend_all(scene.queries(), scope).unwrap();
         let own = cuda.attend(scene.queries(), &scene.own).unwrap();
         let halves = cuda.attend_rest(scene.queries(), scope, &own).unwrap();

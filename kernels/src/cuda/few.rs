@@ -108,15 +108,20 @@ impl<'a> Few<'a> {
 
     /// The partial state over all keys.
     pub(super) fn state(&self, to: &PlacedState) -> Result<(), BackendError> {
-        self.combine(to.arrays(), (0, 0))
+        self.combine(to.arrays(), (0, 0), false)
     }
 
     /// What the rows make of all keys.
     pub(super) fn output(&self, to: &Output) -> Result<(), BackendError> {
-        self.combine(StateArrays::NONE, (to.address(), to.lse.address()))
+        self.combine(StateArrays::NONE, (to.address(), to.lse.address()), to.of_dtype(false, true))
     }
 
-    fn combine(&self, to: StateArrays, (output, lse): (u64, u64)) -> Result<(), BackendError> {
+    fn combine(
+        &self,
+        to: StateArrays,
+        (output, lse): (u64, u64),
+        rounds: bool,
+    ) -> Result<(), BackendError> {
         const THREADS: usize = 256;
         let q = self.rows.queries.q;
         let params = FewCombine {
@@ -129,6 +134,8 @@ impl<'a> Few<'a> {
             tokens: q.tokens as u32,
             head_dim: q.head_dim as u32,
             splits: self.splits as u32,
+            rounds: rounds.into(),
+            unused: 0,
         };
         self.shared.run(&Launch {
             kernel: "few_combine",

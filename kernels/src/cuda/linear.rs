@@ -64,7 +64,9 @@ pub(super) fn bf16_on_device(
 impl Packed {
     fn into_linear(self, bias: Option<Vec<f32>>) -> Linear {
         let (outputs, inputs, bytes) = (self.outputs, self.inputs, self.weight.bytes());
-        Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed: Arc::new(self) }
+        let rounds = self.weight.form() == Form::Bf16;
+        let bias = bias.map(Arc::from);
+        Linear { outputs, inputs, bias, rounds, bytes, packed: Arc::new(self) }
     }
 }
 

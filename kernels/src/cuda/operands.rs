@@ -299,7 +299,7 @@ impl PlacedState {
 
 /// What rows make of all their keys.
 pub(super) struct Output {
-    /// `[tokens, heads * head_dim]`: bf16 beside bf16 keys, as which it is multiplied next.
+    /// `[tokens, heads * head_dim]`: bf16 where that is what it is multiplied as next.
     pub(super) data: Elements,
     /// `[heads, tokens]`.
     pub(super) lse: OnDevice<f32>,
@@ -309,12 +309,10 @@ impl Output {
     pub(super) fn room(
         shared: &Arc<Shared>,
         rows: &PlacedQueries<'_>,
+        dtype: KvDtype,
     ) -> Result<Self, BackendError> {
         let q = rows.queries.q;
-        let data = match rows.q {
-            Elements::F32(_) => Elements::F32(OnDevice::room(shared, q.data.len())?),
-            Elements::Bf16(_) => Elements::Bf16(OnDevice::room(shared, q.data.len())?),
-        };
+        let data = Elements::room(shared, dtype, q.data.len())?;
         Ok(Self { data, lse: OnDevice::room(shared, q.heads * q.tokens)? })
     }
 

@@ -82,9 +82,10 @@ pub(super) fn merge(
     shared: &Arc<Shared>,
     rows: &PlacedQueries<'_>,
     states: &[PlacedState],
+    dtype: KvDtype,
 ) -> Result<Output, BackendError> {
     const WARPS: usize = 8;
-    let output = Output::room(shared, rows)?;
+    let output = Output::room(shared, rows, dtype)?;
     let mut arrays = states.iter().map(PlacedState::arrays);
     let q = rows.queries.q;
     let params = MergeStates {

@@ -33,7 +33,8 @@ pub(super) fn pack(weight: Matrix, bias: Option<Vec<f32>>) -> Result<Linear, Bac
         Packed::Int8(data) => data.bytes(),
     };
     let packed = Arc::new(packed);
-    Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), bytes, packed })
+    let rounds = matches!(*packed, Packed::Bf16(_));
+    Ok(Linear { outputs, inputs, bias: bias.map(Arc::from), rounds, bytes, packed })
 }
 
 fn packed<'a>(op: &'static str, weight: &'a Linear) -> Result<&'a Packed, BackendError> {

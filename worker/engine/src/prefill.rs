@@ -79,7 +79,7 @@ pub fn prefill(
             false => Some(step.attend_own(idx, &qkv)?), // while the past is still on its way
         };
         let past = port.take(idx)?; // the previous chunk's memory set
-        let attended = step.attend(idx, &qkv, &past, own)?;
+        let attended = step.attend((idx, layer), &qkv, &past, own)?;
         let selected = step.select(past, &qkv, &attended)?;
         port.give(idx, Arc::new(selected.memory))?;
         retained.push(selected.retained);
@@ -131,14 +131,15 @@ impl<'a> Step<'a> {
     /// `own` was attended before.
     fn attend(
         &self,
-        idx: usize,
+        (idx, layer): (usize, &LayerWeights),
         qkv: &Qkv,
         past: &MemorySet,
         own: Option<AttentionState>,
     ) -> Result<Attended, EngineError> {
         let (backend, queries) = (self.model.backend(), self.queries(idx, &qkv.q));
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
-        let scope = Scope { past: &past.keys, own: &qkv.keys, row_weights };
+        let scope =
+            Scope { past: &past.keys, own: &qkv.keys, row_weights, rounded: layer.out.rounds };
         Ok(match own {
             None => backend.attend_all(queries, scope)?,
             Some(own) => backend.attend_rest(queries, scope, &own)?,

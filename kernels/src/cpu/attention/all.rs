@@ -21,7 +21,7 @@ const KEYS_MAX: usize = 1 << 16;
 
 /// Whether [`attend_all`] is for these; what is not is attended and weighed apart.
 pub(in crate::cpu) fn fits_one_pass(queries: &Queries<'_>, scope: &Scope<'_>) -> bool {
-    let Scope { past, own, row_weights } = scope;
+    let Scope { past, own, row_weights, .. } = scope;
     let kept = if row_weights.is_some() { past.len() + own.len() } else { 0 };
     queries.q.tokens > 0
         && kept <= KEYS_MAX
@@ -35,7 +35,7 @@ pub(in crate::cpu) fn attend_all(
     queries: &Queries<'_>,
     scope: &Scope<'_>,
 ) -> Result<Attended, BackendError> {
-    let Scope { past, own, row_weights } = *scope;
+    let Scope { past, own, row_weights, .. } = *scope;
     shapes::attention("attend", queries, own)?;
     shapes::attention("attend", queries, past)?;
     row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))?;

@@ -128,6 +128,8 @@ pub(crate) struct FewCombine {
     pub(crate) tokens: u32,
     pub(crate) head_dim: u32,
     pub(crate) splits: u32,
+    pub(crate) rounds: u32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]

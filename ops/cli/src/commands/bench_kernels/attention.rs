@@ -73,7 +73,8 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
                 Ask::Attend => timed(|| cpu.attend(queries, keys)),
                 Ask::Weigh => timed(|| cpu.weigh(queries, keys, &lse, &weights)),
                 Ask::All => {
-                    let scope = Scope { past: keys, own: &own, row_weights: Some(&weights) };
+                    let scope =
+                        Scope { past: keys, own: &own, row_weights: Some(&weights), rounded: true };
                     timed(|| cpu.attend_all(queries, scope))
                 }
             }

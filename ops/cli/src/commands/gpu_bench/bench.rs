@@ -163,6 +163,6 @@ impl Block {
     }
 
     pub(super) fn scope<'a>(&'a self, row_weights: Option<&'a [f32]>) -> Scope<'a> {
-        Scope { past: &self.past, own: &self.own, row_weights }
+        Scope { past: &self.past, own: &self.own, row_weights, rounded: true }
     }
 }

@@ -29,7 +29,12 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
         let qkv = cuda.project(&layer, &x, start, &angles)?;
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
         let queries = Queries { q: &qkv.q, start, scale, window: None };
-        let scope = Scope { past: &memory.keys, own: &qkv.keys, row_weights: Some(&weights) };
+        let scope = Scope {
+            past: &memory.keys,
+            own: &qkv.keys,
+            row_weights: Some(&weights),
+            rounded: true,
+        };
         let attended = cuda.attend_all(queries, scope)?;
         let masses = (&attended.past_mass, &attended.own_mass);
         cuda.select(memory.clone(), &qkv.keys, masses, &shape.selection())?;
