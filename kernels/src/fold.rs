@@ -165,7 +165,9 @@ mod tests {
         }
 
         #[test]
-        fn a_node_of_the_tree_is_recognised(chunks in 1u32..40, level in 0u32..40, first in 0u32..50) {
+        fn a_node_of_the_tree_is_recognised(
+            chunks in 1u32..40, level in 0u32..40, first in 0u32..50,
+        ) {
             let mut all = Vec::new();
             let mut open = vec![Node::ROOT];
             while let Some(node) = open.pop() {

@@ -1,0 +1,121 @@
+//! Moving keys: what stays of a shard, and what is added to it.
+
+use std::sync::Arc;
+
+use crate::array::Array;
+use crate::backend::{Backend, BackendError};
+use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::tensor::{KvData, KvDtype, KvHeads};
+
+use super::Shard;
+
+impl Shard {
+    /// The parts with the keys `kept` of each KV head.
+    pub(super) fn pruned(&self, kept: &[Vec<usize>]) -> Vec<MemorySet> {
+        let heads: Vec<_> =
+            self.each_head().zip(kept).map(|(at, kept)| (at, kept.as_slice())).collect();
+        let equal = kept.iter().all(|head| head.len() == kept[0].len());
+        match equal {
+            true => vec![self.gathered(&heads)],
+            false => heads.iter().map(|&head| self.gathered(&[head])).collect(),
+        }
+    }
+
+    /// A part for each KV head.
+    pub(super) fn split(&self) -> Vec<MemorySet> {
+        let all = |(part, _): (usize, usize)| (0..self.parts[part].keys.len()).collect::<Vec<_>>();
+        let heads: Vec<_> = self.each_head().map(|at| (at, all(at))).collect();
+        heads.iter().map(|(at, kept)| self.gathered(&[(*at, kept)])).collect()
+    }
+
+    /// One set of these KV heads, each with as many of its keys.
+    fn gathered(&self, heads: &[((usize, usize), &[usize])]) -> MemorySet {
+        let pick = |of: fn(&MemorySet) -> &[f32]| -> Vec<f32> {
+            heads
+                .iter()
+                .flat_map(|&((part, g), kept)| {
+                    let set = &self.parts[part];
+                    kept.iter().map(move |&j| of(set)[g * set.keys.len() + j])
+                })
+                .collect()
+        };
+        let positions: Vec<u32> = heads
+            .iter()
+            .flat_map(|&((part, g), kept)| {
+                kept.iter().map(move |&j| self.parts[part].keys.head_positions(g)[j])
+            })
+            .collect();
+        let (score, votes) = (pick(|set| &set.score), pick(|set| &set.votes));
+        let keys = Keys::new(
+            positions,
+            self.rows(heads, |keys| &keys.k),
+            self.rows(heads, |keys| &keys.v),
+        );
+        MemorySet { keys, score: score.into(), votes: votes.into(), end: self.end }
+    }
+
+    fn rows(&self, heads: &[((usize, usize), &[usize])], of: fn(&Keys) -> &KvHeads) -> KvHeads {
+        let like = of(&self.parts[0].keys);
+        let mut k = KvHeads {
+            kv_heads: heads.len(),
+            tokens: heads[0].1.len(),
+            ..KvHeads::empty(0, like.head_dim, like.dtype())
+        };
+        let elements = k.kv_heads * k.tokens * k.head_dim;
+        k.data = match like.dtype() {
+            KvDtype::F32 => KvData::F32(Vec::with_capacity(elements).into()),
+            KvDtype::Bf16 => KvData::Bf16(Vec::with_capacity(elements).into()),
+        };
+        for &((part, g), kept) in heads {
+            let keys = &self.parts[part].keys;
+            for &j in kept {
+                let first = keys.row(g, j) * like.head_dim;
+                let span = first..first + like.head_dim;
+                match (&mut k.data, &of(keys).data) {
+                    (KvData::F32(to), KvData::F32(from)) => {
+                        to.make_mut().extend_from_slice(&from[span])
+                    }
+                    (KvData::Bf16(to), KvData::Bf16(from)) => {
+                        to.make_mut().extend_from_slice(&from[span])
+                    }
+                    _ => unreachable!("a shard's parts have one dtype"),
+                }
+            }
+        }
+        k
+    }
+}
+
+/// Keeps everything.
+const ALL: Selection = Selection {
+    keep_all: true,
+    sinks: 0,
+    local: 0,
+    heavy: 0,
+    ranking: Ranking { decay: 1.0, window: 0, age_normalised: false },
+};
+
+/// `part` and behind it `own`, of later positions and as many KV heads.
+pub(super) fn join(
+    backend: &dyn Backend,
+    mut part: MemorySet,
+    own: &MemorySet,
+) -> Result<MemorySet, BackendError> {
+    let (score, votes) =
+        (beside(&part, own, |set| &set.score), beside(&part, own, |set| &set.votes));
+    // What was given up in between left a gap that does not matter here.
+    part.end = own.keys.positions.first().copied().unwrap_or(part.end);
+    let nothing = (&Array::default(), &Array::default());
+    let joined = backend.select(Arc::new(part), &own.keys, nothing, &ALL)?.memory;
+    Ok(MemorySet { score: score.into(), votes: votes.into(), end: own.end, ..joined })
+}
+
+/// `[kv_heads, keys]` of both, head by head.
+fn beside(a: &MemorySet, b: &MemorySet, of: fn(&MemorySet) -> &[f32]) -> Vec<f32> {
+    let (n, t) = (a.keys.len(), b.keys.len());
+    let heads = 0..a.keys.kv_heads();
+    heads
+        .flat_map(|g| of(a)[g * n..(g + 1) * n].iter().chain(&of(b)[g * t..(g + 1) * t]))
+        .copied()
+        .collect()
+}
