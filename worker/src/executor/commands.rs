@@ -89,6 +89,7 @@ impl Executor {
             let is_it = |key: &ChunkKey| (key.request, key.chunk_idx) == (request, chunk_idx);
             self.queue.retain(|waiting| !is_it(&waiting.key));
             self.running = self.running.filter(|running| !is_it(running));
+            self.shared.holder.store().drop_chunk(request, chunk_idx);
         }
     }
 

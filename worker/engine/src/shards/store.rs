@@ -247,6 +247,15 @@ impl ShardStore {
         Ok(masses)
     }
 
+    /// Drops what is held of one chunk of `request`, which is to be done again.
+    pub fn drop_chunk(&self, request: RequestId, chunk_idx: u32) {
+        let mut state = self.lock();
+        let of = |at: &&(RequestId, Branch, u32)| at.0 == request;
+        for at in state.layers.keys().filter(of).copied().collect::<Vec<_>>() {
+            state.change(at, |layer| drop(layer.shards.remove(&chunk_idx)));
+        }
+    }
+
     /// Drops everything of `request`; who still asks about it is refused.
     pub fn forget(&self, request: RequestId) {
         let mut state = self.lock();
