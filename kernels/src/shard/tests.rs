@@ -81,7 +81,8 @@ proptest! {
             let (q, keys) = block(start, count, seed ^ idx as u64);
             let queries = queries(&q, start);
             let weights = ranking.row_weights(count as usize);
-            let scope = Scope { past: &set.keys, own: &keys, row_weights: Some(&weights), rounded: false };
+            let row_weights = Some(weights.as_slice());
+            let scope = Scope { past: &set.keys, own: &keys, row_weights, rounded: false };
             let whole = Reference.attend_all(queries, scope).unwrap();
             let masses = (&whole.past_mass, &whole.own_mass);
             set = Arc::new(Reference.select(set, &keys, masses, &selection).unwrap().memory);
