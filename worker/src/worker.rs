@@ -125,6 +125,11 @@ impl Worker {
         }
     }
 
+    /// What answers for the shards that it holds.
+    pub fn holder(&self) -> &Arc<Holder> {
+        &self.handle.shared.holder
+    }
+
     /// What takes sets from device to device, where something does.
     pub(crate) fn direct(&self) -> Option<&Direct> {
         self.handle.options.direct.as_ref()

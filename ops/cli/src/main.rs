@@ -65,6 +65,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
             Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
             Command::Bench(BenchCommand::Decode(args)) => commands::bench_decode::run(args).await,
+            Command::Bench(BenchCommand::Exchange(args)) => {
+                commands::bench_exchange::run(args).await
+            }
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,

@@ -3,6 +3,7 @@
 //! An asker sends [`Ask`]s over an [`ExchangeLink`] for each holder and gets [`Reply`]s; the
 //! holder's [`Holder`] thread answers from its store. Every ask may be repeated: it counts once.
 
+mod fares;
 pub mod holder;
 mod links;
 pub mod loopback;
@@ -16,6 +17,7 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_engine::shards::{Place, Standing, States};
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
+pub use fares::Fares;
 pub use holder::Holder;
 pub use links::ExchangeLinks;
 pub use loopback::LoopbackExchange;

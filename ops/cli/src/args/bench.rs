@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use aqueduct_core::PolicyKind;
+use aqueduct_core::{PolicyKind, WireDtype, limits};
 use clap::{Args, Subcommand};
 
-use super::{BudgetArgs, ExchangeArgs, IsaArg, ModelArgs};
+use super::{BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -16,6 +16,8 @@ pub(crate) enum BenchCommand {
     Prefill(BenchPrefillArgs),
     /// Speed of decoding after a prompt, for every depth, policy and number of workers
     Decode(BenchDecodeArgs),
+    /// Bytes and time of one layer where keys travel to the queries, and where they stay
+    Exchange(BenchExchangeArgs),
     /// Which part of a prefill, and of a decode step, takes how long
     Profile(BenchProfileArgs),
 }
@@ -129,6 +131,55 @@ pub(crate) struct BenchDecodeArgs {
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
     /// Print a JSON line for each combination
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench exchange`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Workers hold random keys of the model's shape, chunks in turn, as a dense prompt leaves them; a
+block asks all of them in one layer. `bytes` is what travels (counted by the link, and by the
+formula of docs/WIRE.md for loopback), `layer_us` the median time from queries to their state
+over the prompt. move, stay and auto are measured in turn; the first round does not count. All
+holders compute on this machine, so time shows the exchange and not what their own machines
+would add.
+
+Examples:
+  aqueduct bench exchange --model model --json
+  aqueduct bench exchange --model model --stream --json")]
+pub(crate) struct BenchExchangeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Tokens of the block that asks, separated by commas
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "1,16,128,1024")]
+    pub(crate) block_tokens: Vec<u32>,
+    /// Tokens of the prompt before it
+    #[arg(long, value_name = "TOKENS", default_value_t = 16_384)]
+    pub(crate) depth_tokens: u32,
+    /// Tokens of a chunk
+    #[arg(long = "chunk", value_name = "TOKENS", default_value_t = limits::CHUNK_TOKENS_DEFAULT)]
+    pub(crate) chunk_tokens: u32,
+    /// Workers that hold the prompt
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) workers: usize,
+    /// Compute threads of all workers together; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// What connects them: loopback (nothing is copied) or grpc (sockets of 127.0.0.1)
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Link::Loopback)]
+    pub(crate) link: Link,
+    /// What travelling queries and outputs are: f32 (exact), bf16 or f16
+    #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
+    pub(crate) wire: WireDtype,
+    /// Measure instead how fast keys come over gRPC, beside a copy of as many bytes over TCP: rows
+    /// of `stream` (grpc or tcp), `bytes`, `seconds`, `gb_per_second`, one thread a side
+    #[arg(long)]
+    pub(crate) stream: bool,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 7)]
+    pub(crate) reps: u32,
+    /// Print a JSON line for each block and exchange
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{
-    BenchCommand, BenchDecodeArgs, BenchKernelsArgs, BenchPrefillArgs, BenchProfileArgs,
+    BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
+    BenchProfileArgs,
 };
 pub(crate) use cluster::{ClusterArgs, Link, PoolArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};

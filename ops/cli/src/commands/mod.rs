@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod bench_decode;
+pub(crate) mod bench_exchange;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
 pub(crate) mod bench_profile;

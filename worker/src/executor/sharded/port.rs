@@ -4,20 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use aqueduct_core::exchange::{keys_bytes, queries_bytes};
+use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
-use aqueduct_core::{Carry, Epoch};
 use aqueduct_engine::shards::{
     Answer, Branch, Place, ShardKey, Shards, Standing, States, states_over,
 };
 use aqueduct_engine::{PortError, ShardPort};
-use aqueduct_kernels::fold::{Node, cover};
+use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
 
 use super::Holders;
 use super::calls::Exchange;
-use crate::exchange::{Ask, CallError, Reply};
-use crate::link::codec;
+use crate::exchange::{Ask, CallError, Fares, Reply};
 
 /// How whoever asks passes the time.
 pub(super) trait Wait {
@@ -118,21 +116,11 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         }
     }
 
-    /// Whether fewer bytes move when the keys come here.
+    /// Whether the keys come here.
     fn keys_come(&mut self, place: &Place) -> bool {
-        match self.holders.carry {
-            Carry::Queries => false,
-            Carry::Keys => true,
-            Carry::Fewest => {
-                let model = self.wait.exchange().holder.model();
-                let shape = model.shape();
-                let keys = (place.shards.len() as u32).saturating_mul(self.holders.chunk_tokens);
-                let of = |chunk: u32| place.shards.iter().any(|shard| shard.0 == chunk);
-                let nodes = cover(place.chunks, of).len() as u32;
-                let moved = keys_bytes((shape, codec::to_core(model.kv())), keys.min(place.start));
-                moved < queries_bytes(shape, self.holders.wire, place.tokens, nodes)
-            }
-        }
+        let Holders { carry, wire, chunk_tokens, .. } = *self.holders;
+        let model = self.wait.exchange().holder.model();
+        Fares::of(model, place, chunk_tokens, wire).keys_come(carry)
     }
 
     fn call(&mut self, layer: usize, peer: &Peer, ask: Ask) -> Result<u64, PortError> {

@@ -1,0 +1,47 @@
+//! What it costs to bring a block and one holder's shards together, and which way is chosen.
+
+use aqueduct_core::exchange::{keys_bytes, queries_bytes};
+use aqueduct_core::{Carry, WireDtype};
+use aqueduct_engine::Model;
+use aqueduct_engine::shards::Place;
+use aqueduct_kernels::fold::cover;
+
+use crate::link::codec;
+
+/// Bytes of payload in one layer between a block and one holder, either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fares {
+    /// Where the keys come.
+    pub keys: u64,
+    /// Where the queries go and states come back.
+    pub queries: u64,
+}
+
+impl Fares {
+    /// Of `place`, whose shards have at most `chunk_tokens` keys each.
+    pub fn of(model: &Model, place: &Place, chunk_tokens: u32, wire: WireDtype) -> Self {
+        let shape = model.shape();
+        let keys_tokens = (place.shards.len() as u32).saturating_mul(chunk_tokens);
+        let of = |chunk: u32| place.shards.iter().any(|shard| shard.0 == chunk);
+        let states = cover(place.chunks, of).len() as u32;
+        let kv = codec::to_core(model.kv());
+        Self {
+            keys: keys_bytes((shape, kv), keys_tokens.min(place.start)),
+            queries: queries_bytes(shape, wire, place.tokens, states),
+        }
+    }
+
+    /// Whether the keys come.
+    pub fn keys_come(self, carry: Carry) -> bool {
+        match carry {
+            Carry::Queries => false,
+            Carry::Keys => true,
+            Carry::Fewest => self.keys < self.queries,
+        }
+    }
+
+    /// Bytes of the way that is chosen.
+    pub fn bytes(self, carry: Carry) -> u64 {
+        if self.keys_come(carry) { self.keys } else { self.queries }
+    }
+}
