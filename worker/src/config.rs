@@ -66,6 +66,11 @@ impl WorkerOptions {
         }
     }
 
+    /// Whether `peer` is reached through the hub.
+    pub(crate) fn is_here(&self, peer: &Peer) -> bool {
+        peer.0.starts_with("local://") || (self.shortcut && self.hub.has(peer))
+    }
+
     /// Checks every option against its bound.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
-use aqueduct_proto::v1::{HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
+use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
 use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -21,6 +21,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::exchange::serve::Desk;
 use crate::inbox::{Inbox, Verdict};
 use crate::link::codec;
 use crate::link::nccl::Dock;
@@ -89,6 +90,7 @@ impl Service {
 impl WorkerRpc for Service {
     type ControlStream = Reply<WorkerEvent>;
     type HandOffStream = Reply<HandOffAck>;
+    type ExchangeStream = Reply<ExchangeFrame>;
 
     async fn control(
         &self,
@@ -110,13 +112,7 @@ impl WorkerRpc for Service {
         request: Request<Streaming<HandOffFrame>>,
     ) -> Result<Response<Self::HandOffStream>, Status> {
         let inbox = self.worker.inbox();
-        let theirs = request.metadata().get(FINGERPRINT_METADATA);
-        if theirs.is_none_or(|theirs| theirs.as_encoded_bytes() != inbox.fingerprint().as_bytes()) {
-            let ours = inbox.fingerprint();
-            return Err(Status::failed_precondition(format!(
-                "{FINGERPRINT_METADATA} = {theirs:?}: must be {ours}, the model served here"
-            )));
-        }
+        same_model(request.metadata(), inbox.fingerprint())?;
         let assembler = Assembler::bounded(inbox.bytes_max());
         let (direct, mut answer) = (self.worker.direct(), MetadataMap::new());
         let dock = Dock::open(inbox.clone(), direct, request.metadata(), &mut answer);
@@ -125,6 +121,28 @@ impl WorkerRpc for Service {
         let mut response = self.while_serving(acks);
         *response.metadata_mut() = answer;
         Ok(response)
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<ExchangeFrame>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let holder = self.worker.holder();
+        same_model(request.metadata(), holder.model().fingerprint())?;
+        let (frames, outgoing) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
+        tokio::spawn(Desk::open(holder, request.into_inner()).run(frames));
+        Ok(self.while_serving(ReceiverStream::new(outgoing)))
+    }
+}
+
+/// Checks that the caller speaks of the model with this fingerprint.
+fn same_model(metadata: &MetadataMap, ours: &str) -> Result<(), Status> {
+    let theirs = metadata.get(FINGERPRINT_METADATA);
+    match theirs.is_some_and(|theirs| theirs.as_encoded_bytes() == ours.as_bytes()) {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!(
+            "{FINGERPRINT_METADATA} = {theirs:?}: must be {ours}, the model served here"
+        ))),
     }
 }
 

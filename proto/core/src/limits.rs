@@ -40,6 +40,8 @@ pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
 
 /// Asks about shards that may wait at one worker, or on one link.
 pub const EXCHANGE_CALLS_MAX: usize = 4096;
+/// Most bytes of one ask or answer, and of the asks that one stream may have wait at a worker.
+pub const EXCHANGE_BYTES_MAX: u64 = 8 << 30;
 /// How long an asker waits for a holder before it asks again.
 pub const EXCHANGE_RETRY_MS: u64 = 2_000;
 

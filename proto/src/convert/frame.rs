@@ -6,8 +6,9 @@
 
 use aqueduct_core::work::CONVENTION;
 use aqueduct_core::{ChunkKey, KvDtype, Refusal, limits};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use super::parts::{self, Gatherer, OutOfOrder, Part};
 use super::shape::kv;
 use super::{Under, key};
 use crate::v1::{self, HandOffFrame};
@@ -90,15 +91,7 @@ impl SetHeader {
 
     /// Parts that the set is cut into; an empty set is one empty part.
     pub const fn part_count(&self) -> u32 {
-        let parts = self.payload_bytes().div_ceil(limits::FRAME_BYTES_MAX as u64);
-        if parts == 0 { 1 } else { parts as u32 }
-    }
-
-    /// Bytes of part `part_idx`: all parts but the last are full.
-    const fn part_bytes(&self, part_idx: u32) -> u64 {
-        let before = part_idx as u64 * limits::FRAME_BYTES_MAX as u64;
-        let left = self.payload_bytes().saturating_sub(before);
-        if left < limits::FRAME_BYTES_MAX as u64 { left } else { limits::FRAME_BYTES_MAX as u64 }
+        parts::part_count(self.payload_bytes())
     }
 
     pub(super) fn validate(&self) -> Result<(), Refusal> {
@@ -120,12 +113,8 @@ pub fn split(set: &SetHeader, payload: Bytes) -> Result<Vec<HandOffFrame>, Refus
     let want = set.payload_bytes();
     Refusal::unless_within("payload", payload.len() as u64, want, want)?;
     let part_count = set.part_count();
-    let frame = |part_idx: u32| {
-        let from = part_idx as usize * limits::FRAME_BYTES_MAX;
-        let part = payload.slice(from..from + set.part_bytes(part_idx) as usize);
-        to_wire(&FrameHeader { set: *set, part_idx, part_count }, part)
-    };
-    Ok((0..part_count).map(frame).collect())
+    let frame = |(part_idx, part)| to_wire(&FrameHeader { set: *set, part_idx, part_count }, part);
+    Ok(parts::cut(payload).map(frame).collect())
 }
 
 pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
@@ -212,12 +201,13 @@ pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
 
 fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
     let set = set_header(frame)?;
-    let part_count = set.part_count();
-    Refusal::unless_within("part_count", frame.part_count, part_count, part_count)?;
-    Refusal::unless_within("part_idx", frame.part_idx, 0, part_count - 1)?;
-    let want = set.part_bytes(frame.part_idx);
-    Refusal::unless_within("payload", frame.payload.len() as u64, want, want)?;
-    Ok(FrameHeader { set, part_idx: frame.part_idx, part_count })
+    part(frame).validate(set.payload_bytes())?;
+    Ok(FrameHeader { set, part_idx: frame.part_idx, part_count: frame.part_count })
+}
+
+fn part(frame: &HandOffFrame) -> Part {
+    let HandOffFrame { part_idx, part_count, ref payload, .. } = *frame;
+    Part { idx: part_idx, count: part_count, payload: payload.clone() }
 }
 
 /// Puts the frames of one stream together, set after set. Part 0 always begins a set anew, so
@@ -225,20 +215,13 @@ fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
 #[derive(Debug, Default)]
 pub struct Assembler {
     bytes_max: Option<u64>,
-    underway: Option<Underway>,
-}
-
-#[derive(Debug)]
-struct Underway {
-    set: SetHeader,
-    parts_done: u32,
-    bytes: BytesMut,
+    sets: Gatherer<SetHeader>,
 }
 
 impl Assembler {
     /// Refuses sets of more than `bytes_max` bytes before their first part is kept.
     pub fn bounded(bytes_max: u64) -> Self {
-        Self { bytes_max: Some(bytes_max), underway: None }
+        Self { bytes_max: Some(bytes_max), ..Self::default() }
     }
 
     /// Takes the next frame; a set is returned with its last part.
@@ -250,29 +233,21 @@ impl Assembler {
         &mut self,
         frame: HandOffFrame,
     ) -> Result<Option<(SetHeader, Bytes)>, FrameError> {
-        let before = self.underway.take();
-        let FrameHeader { set, part_idx, part_count } = check(&frame)?;
+        let FrameHeader { set, .. } = self.check(&frame).inspect_err(|_| self.sets.reset())?;
+        self.sets.accept(set, part(&frame)).map_err(|OutOfOrder { seen, want }| FrameError::Order {
+            key: set.key,
+            layer: set.layer,
+            seen,
+            want,
+        })
+    }
+
+    fn check(&self, frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
+        let header = check(frame)?;
         let bytes_max = self.bytes_max.unwrap_or(u64::MAX);
-        Refusal::unless_within("payload_bytes", set.payload_bytes(), 0, bytes_max)
+        Refusal::unless_within("payload_bytes", header.set.payload_bytes(), 0, bytes_max)
             .under("frame")?;
-        if part_count == 1 {
-            return Ok(Some((set, frame.payload)));
-        }
-        let mut underway = match before {
-            Some(underway) if part_idx > 0 && underway.set == set => underway,
-            _ => Underway { set, parts_done: 0, bytes: BytesMut::new() },
-        };
-        let (seen, want) = (part_idx, underway.parts_done);
-        if seen != want {
-            return Err(FrameError::Order { key: set.key, layer: set.layer, seen, want });
-        }
-        underway.bytes.extend_from_slice(&frame.payload);
-        underway.parts_done += 1;
-        if underway.parts_done == part_count {
-            return Ok(Some((set, underway.bytes.freeze())));
-        }
-        self.underway = Some(underway);
-        Ok(None)
+        Ok(header)
     }
 }
 

@@ -1446,6 +1446,225 @@ pub mod hand_off_ack {
         }
     }
 }
+/// A part of one ask or answer. The header is repeated in every part, so that each can be checked
+/// by itself; the payload is a slice of the message's byte form (docs/WIRE.md).
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExchangeFrame {
+    /// an ExchangeHeader; as bytes, so that the checksum is of what was sent
+    #[prost(bytes = "bytes", tag = "1")]
+    pub header: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub part_idx: u32,
+    #[prost(uint32, tag = "3")]
+    pub part_count: u32,
+    /// of all fields
+    #[prost(fixed32, tag = "4")]
+    pub crc32: u32,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub payload: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ExchangeHeader {
+    #[prost(uint32, tag = "1")]
+    pub convention: u32,
+    #[prost(fixed64, tag = "2")]
+    pub call: u64,
+    #[prost(enumeration = "exchange_header::Kind", tag = "3")]
+    pub kind: i32,
+    #[prost(fixed64, tag = "4")]
+    pub request: u64,
+    #[prost(uint32, tag = "5")]
+    pub branch: u32,
+    #[prost(uint32, tag = "6")]
+    pub layer: u32,
+    #[prost(uint32, tag = "7")]
+    pub epoch: u32,
+    #[prost(uint32, tag = "8")]
+    pub start: u32,
+    #[prost(uint32, tag = "9")]
+    pub tokens: u32,
+    /// before the block, wherever they are
+    #[prost(uint32, tag = "10")]
+    pub chunks: u32,
+    #[prost(enumeration = "exchange_header::LogBase", tag = "11")]
+    pub log_base: i32,
+    #[prost(enumeration = "exchange_header::Normalisation", tag = "12")]
+    pub normalisation: i32,
+    #[prost(enumeration = "WireDtype", tag = "13")]
+    pub dtype: i32,
+    #[prost(enumeration = "KvDtype", tag = "14")]
+    pub kv: i32,
+    /// query heads of ATTEND, WEIGH and STATES, KV heads of others
+    #[prost(uint32, tag = "15")]
+    pub heads: u32,
+    #[prost(uint32, tag = "16")]
+    pub head_dim: u32,
+    /// shards of an ask, what an answer lists
+    #[prost(uint32, tag = "17")]
+    pub items: u32,
+    /// payload of all parts
+    #[prost(uint64, tag = "18")]
+    pub bytes: u64,
+    /// asks: from now
+    #[prost(uint64, tag = "19")]
+    pub deadline_ms: u64,
+    /// asks
+    #[prost(message, optional, tag = "20")]
+    pub policy: ::core::option::Option<MemoryPolicy>,
+}
+/// Nested message and enum types in `ExchangeHeader`.
+pub mod exchange_header {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        Attend = 1,
+        Weigh = 2,
+        Settle = 3,
+        Keys = 4,
+        /// answers ATTEND
+        States = 5,
+        /// answers WEIGH
+        Standing = 6,
+        /// answers SETTLE
+        Settled = 7,
+        /// answers KEYS
+        Shards = 8,
+        /// now and later
+        Refused = 9,
+        /// not in time
+        Lost = 10,
+        /// of no call: the asks that are known and not answered yet
+        Waiting = 11,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::Attend => "KIND_ATTEND",
+                Self::Weigh => "KIND_WEIGH",
+                Self::Settle => "KIND_SETTLE",
+                Self::Keys => "KIND_KEYS",
+                Self::States => "KIND_STATES",
+                Self::Standing => "KIND_STANDING",
+                Self::Settled => "KIND_SETTLED",
+                Self::Shards => "KIND_SHARDS",
+                Self::Refused => "KIND_REFUSED",
+                Self::Lost => "KIND_LOST",
+                Self::Waiting => "KIND_WAITING",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_ATTEND" => Some(Self::Attend),
+                "KIND_WEIGH" => Some(Self::Weigh),
+                "KIND_SETTLE" => Some(Self::Settle),
+                "KIND_KEYS" => Some(Self::Keys),
+                "KIND_STATES" => Some(Self::States),
+                "KIND_STANDING" => Some(Self::Standing),
+                "KIND_SETTLED" => Some(Self::Settled),
+                "KIND_SHARDS" => Some(Self::Shards),
+                "KIND_REFUSED" => Some(Self::Refused),
+                "KIND_LOST" => Some(Self::Lost),
+                "KIND_WAITING" => Some(Self::Waiting),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum LogBase {
+        Unspecified = 0,
+        Natural = 1,
+    }
+    impl LogBase {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "LOG_BASE_UNSPECIFIED",
+                Self::Natural => "LOG_BASE_NATURAL",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "LOG_BASE_UNSPECIFIED" => Some(Self::Unspecified),
+                "LOG_BASE_NATURAL" => Some(Self::Natural),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Normalisation {
+        Unspecified = 0,
+        /// (m, l, o)
+        None = 1,
+        /// l = 1: (lse, o / l)
+        Unit = 2,
+    }
+    impl Normalisation {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "NORMALISATION_UNSPECIFIED",
+                Self::None => "NORMALISATION_NONE",
+                Self::Unit => "NORMALISATION_UNIT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "NORMALISATION_UNSPECIFIED" => Some(Self::Unspecified),
+                "NORMALISATION_NONE" => Some(Self::None),
+                "NORMALISATION_UNIT" => Some(Self::Unit),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum FailureKind {
@@ -1627,6 +1846,32 @@ pub mod worker_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Worker", "HandOff"));
             self.inner.streaming(req, path, codec).await
         }
+        /// Asks about shards from the workers whose blocks need them, and what their holder answers, in
+        /// any order. An ask may be repeated: it counts once.
+        pub async fn exchange(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::ExchangeFrame>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ExchangeFrame>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Worker/Exchange",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Worker", "Exchange"));
+            self.inner.streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1666,6 +1911,18 @@ pub mod worker_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::HandOffFrame>>,
         ) -> std::result::Result<tonic::Response<Self::HandOffStream>, tonic::Status>;
+        /// Server streaming response type for the Exchange method.
+        type ExchangeStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ExchangeFrame, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Asks about shards from the workers whose blocks need them, and what their holder answers, in
+        /// any order. An ask may be repeated: it counts once.
+        async fn exchange(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ExchangeFrame>>,
+        ) -> std::result::Result<tonic::Response<Self::ExchangeStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct WorkerServer<T> {
@@ -1820,6 +2077,52 @@ pub mod worker_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HandOffSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Worker/Exchange" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExchangeSvc<T: Worker>(pub Arc<T>);
+                    impl<T: Worker> tonic::server::StreamingService<super::ExchangeFrame>
+                    for ExchangeSvc<T> {
+                        type Response = super::ExchangeFrame;
+                        type ResponseStream = T::ExchangeStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::ExchangeFrame>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::exchange(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExchangeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

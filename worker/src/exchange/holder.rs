@@ -14,14 +14,28 @@ use aqueduct_engine::shards::{Answer, ShardError, ShardStore};
 use super::{Ask, CallError, Reply};
 use crate::doorbell::Doorbell;
 
-/// Told how an ask ended, once.
-pub type Tell = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
+/// Who is told how an ask ended.
+pub trait Tell: Send {
+    /// Told, once.
+    fn tell(self: Box<Self>, reply: Result<Reply, CallError>);
+
+    /// Whether anybody still listens; an ask that is not wanted may be forgotten.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+}
+
+impl<F: FnOnce(Result<Reply, CallError>) + Send> Tell for F {
+    fn tell(self: Box<Self>, reply: Result<Reply, CallError>) {
+        self(reply);
+    }
+}
 
 /// An ask that waits for its answer.
 struct Waiting {
     ask: Ask,
     deadline: Instant,
-    tell: Tell,
+    tell: Box<dyn Tell>,
 }
 
 /// Where asks are left, and the thread behind it.
@@ -68,7 +82,7 @@ impl Holder {
     }
 
     /// Leaves an ask; `tell` is told once, by `deadline` or soon after.
-    pub fn ask(&self, ask: Ask, deadline: Instant, tell: Tell) {
+    pub fn ask(&self, ask: Ask, deadline: Instant, tell: Box<dyn Tell>) {
         let mut arrivals = self.lock();
         // Under the lock, so that a stopping thread cannot miss it.
         let refusal = if self.stopped.load(Ordering::Acquire) {
@@ -81,7 +95,7 @@ impl Holder {
             return;
         };
         drop(arrivals);
-        tell(Err(refusal));
+        tell.tell(Err(refusal));
     }
 
     /// The store has changed: who waits for a shard may find it now.
@@ -108,19 +122,22 @@ impl Holder {
             self.doorbell.wait_until(waiting.iter().map(|one| one.deadline).min());
         }
         for one in waiting {
-            (one.tell)(Err(CallError::Lost("the worker is stopping".to_owned())));
+            one.tell.tell(Err(CallError::Lost("the worker is stopping".to_owned())));
         }
     }
 
     /// Answers one ask, or gives it back when it must wait on.
     fn serve(&self, one: Waiting) -> Option<Waiting> {
+        if !one.tell.is_wanted() {
+            return None;
+        }
         match self.answer(&one.ask) {
-            Ok(Answer::Ready(reply)) => (one.tell)(Ok(reply)),
+            Ok(Answer::Ready(reply)) => one.tell.tell(Ok(reply)),
             Ok(Answer::NotYet) if Instant::now() < one.deadline => return Some(one),
             Ok(Answer::NotYet) => {
-                (one.tell)(Err(CallError::Lost("a shard was not there in time".to_owned())));
+                one.tell.tell(Err(CallError::Lost("a shard was not there in time".to_owned())));
             }
-            Err(error) => (one.tell)(Err(CallError::Refused(error.to_string()))),
+            Err(error) => one.tell.tell(Err(CallError::Refused(error.to_string()))),
         }
         None
     }
@@ -158,7 +175,7 @@ impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop();
         for one in self.0.lock().drain(..) {
-            (one.tell)(Err(CallError::Lost("the worker is stopping".to_owned())));
+            one.tell.tell(Err(CallError::Lost("the worker is stopping".to_owned())));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aqueduct_core::work::Peer;
 
-use super::{Answered, Call, ExchangeLink, LoopbackExchange};
+use super::{Answered, Call, ExchangeLink, GrpcExchange, LoopbackExchange};
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
 
@@ -44,7 +44,11 @@ impl ExchangeLinks {
 
     fn dial(&self, peer: &Peer) -> Box<dyn ExchangeLink> {
         let Self { options, fingerprint, doorbell, .. } = self;
-        let (hub, peer) = (options.hub.clone(), peer.clone());
-        Box::new(LoopbackExchange::new(hub, peer, fingerprint.clone(), doorbell.clone()))
+        let (peer, fingerprint, doorbell) = (peer.clone(), fingerprint.clone(), doorbell.clone());
+        if options.is_here(&peer) {
+            Box::new(LoopbackExchange::new(options.hub.clone(), peer, fingerprint, doorbell))
+        } else {
+            Box::new(GrpcExchange::open(&options.runtime, peer, fingerprint, doorbell))
+        }
     }
 }

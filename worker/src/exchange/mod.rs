@@ -3,10 +3,16 @@
 //! An asker sends [`Ask`]s over an [`ExchangeLink`] for each holder and gets [`Reply`]s; the
 //! holder's [`Holder`] thread answers from its store. Every ask may be repeated: it counts once.
 
+mod bytes;
+pub mod codec;
 mod fares;
+pub mod grpc;
 pub mod holder;
 mod links;
 pub mod loopback;
+pub(crate) mod serve;
+mod shards;
+mod states;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +24,7 @@ use aqueduct_engine::shards::{Place, Standing, States};
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub use fares::Fares;
+pub use grpc::GrpcExchange;
 pub use holder::Holder;
 pub use links::ExchangeLinks;
 pub use loopback::LoopbackExchange;

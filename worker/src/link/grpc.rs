@@ -23,6 +23,7 @@ use super::nccl::{Bond, Departure, Direct};
 use super::{Link, Outcome, Parcel, Receipt, codec};
 use crate::doorbell::Doorbell;
 pub(super) use call::Call;
+pub(crate) use call::{connect, describe};
 
 /// A link that nothing was sent over for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);

@@ -116,8 +116,7 @@ impl Links {
 
     fn dial(&self, peer: &Peer) -> Box<dyn Link> {
         let Self { options, fingerprint, doorbell, .. } = self;
-        let here = options.shortcut && options.hub.has(peer);
-        if here || peer.0.starts_with("local://") {
+        if options.is_here(peer) {
             let (hub, peer) = (options.hub.clone(), peer.clone());
             Box::new(LoopbackLink::new(hub, peer, fingerprint.clone(), doorbell.clone()))
         } else {

@@ -90,7 +90,8 @@ impl Call {
     }
 }
 
-async fn connect(peer: &Peer) -> Result<Channel, String> {
+/// A connection to `peer`.
+pub(crate) async fn connect(peer: &Peer) -> Result<Channel, String> {
     let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
     let endpoint = Endpoint::from_shared(peer.0.clone())
         .map_err(|error| error.to_string())?
@@ -103,7 +104,7 @@ async fn connect(peer: &Peer) -> Result<Channel, String> {
 }
 
 /// An error and its causes in one line; tonic's own text often names only the outermost.
-fn describe(error: &dyn std::error::Error) -> String {
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

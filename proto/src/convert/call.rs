@@ -1,0 +1,390 @@
+//! Asks about shards and their answers: what a message is about, and its bytes in parts that can
+//! each be checked by itself.
+//!
+//! As with hand-offs nothing here believes a header: wherever the length follows from the shape
+//! it must agree, memory grows only by bytes that arrived, and a part's checksum covers header
+//! and payload.
+
+use aqueduct_core::work::CONVENTION;
+use aqueduct_core::{Epoch, KvDtype, MemoryPolicy, Refusal, RequestId, WireDtype, limits};
+use bytes::Bytes;
+use prost::Message;
+
+use super::exchange::wire_dtype;
+use super::parts::{self, Gatherer, OutOfOrder, Part};
+use super::shape::kv;
+use super::{Under, required};
+use crate::v1;
+use crate::v1::ExchangeFrame;
+use crate::v1::exchange_header::{LogBase, Normalisation};
+
+pub use crate::v1::exchange_header::Kind;
+
+/// Most bytes of the text that says why there is no answer.
+pub const TEXT_BYTES_MAX: u64 = 4096;
+/// Most bytes of a header, which stands beside the payload in every frame.
+const HEADER_BYTES_MAX: usize = 1024;
+
+/// How a partial state travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// m, l and o, un-normalised.
+    Raw,
+    /// The same state with l = 1: log-sum-exp and o / l.
+    Compact,
+}
+
+/// The block that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallBlock {
+    /// The request.
+    pub request: RequestId,
+    /// Its continuation.
+    pub branch: u32,
+    /// Layer.
+    pub layer: u32,
+    /// Epoch of the block's own assignment.
+    pub epoch: Epoch,
+    /// Position of the block's first token.
+    pub start: u32,
+    /// Tokens of the block.
+    pub tokens: u32,
+    /// Chunks before the block, wherever they are.
+    pub chunks: u32,
+}
+
+impl CallBlock {
+    /// Of a message that is about no block.
+    pub const NONE: Self = Self {
+        request: RequestId(0),
+        branch: 0,
+        layer: 0,
+        epoch: Epoch(0),
+        start: 0,
+        tokens: 0,
+        chunks: 0,
+    };
+}
+
+/// What a message is about, and its shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CallHeader {
+    /// The asker's number for the call.
+    pub call: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// The block that asks.
+    pub block: CallBlock,
+    /// Elements of queries and outputs.
+    pub dtype: WireDtype,
+    /// How states travel.
+    pub form: Form,
+    /// Storage of keys and values.
+    pub kv: KvDtype,
+    /// Query heads of ATTEND, WEIGH and STATES, KV heads of others.
+    pub heads: u32,
+    /// D.
+    pub head_dim: u32,
+    /// Shards of an ask; what an answer lists.
+    pub items: u32,
+    /// Payload of all parts.
+    pub bytes: u64,
+    /// How long the asker waits for the answer; 0 in answers.
+    pub deadline_ms: u64,
+    /// What is remembered; of asks.
+    pub policy: Option<MemoryPolicy>,
+}
+
+/// A frame that cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CallFrameError {
+    /// The sender speaks another convention: nothing it sends can be used.
+    #[error("convention {seen}, this worker speaks {CONVENTION}")]
+    Convention {
+        /// The sender's.
+        seen: u32,
+    },
+    /// Bits changed on the way.
+    #[error("checksum {seen:08x}, the frame carries {carried:08x}")]
+    Checksum {
+        /// Of what arrived.
+        seen: u32,
+        /// Of what was sent.
+        carried: u32,
+    },
+    /// Not the part that comes next.
+    #[error("part {seen} of call {call}: part {want} comes next")]
+    Order {
+        /// The call.
+        call: u64,
+        /// The part that came.
+        seen: u32,
+        /// The part that was to come.
+        want: u32,
+    },
+    /// What was sent is whole, but a field is missing, out of bounds, or at odds with another.
+    #[error("{refusal}")]
+    Refused {
+        /// The call.
+        call: u64,
+        /// What is wrong.
+        refusal: Refusal,
+    },
+}
+
+/// Whether a message of this kind is an ask.
+pub fn is_ask(kind: Kind) -> bool {
+    matches!(kind, Kind::Attend | Kind::Weigh | Kind::Settle | Kind::Keys)
+}
+
+impl CallHeader {
+    /// A message of no shape about `block`.
+    pub fn new(call: u64, kind: Kind, block: CallBlock) -> Self {
+        Self {
+            call,
+            kind,
+            block,
+            dtype: WireDtype::F32,
+            form: Form::Raw,
+            kv: KvDtype::F32,
+            heads: 0,
+            head_dim: 0,
+            items: 0,
+            bytes: 0,
+            deadline_ms: 0,
+            policy: None,
+        }
+    }
+
+    /// Payload that the shape implies; `None` where it implies none.
+    pub fn payload_bytes(&self) -> Option<u64> {
+        let [items, heads, tokens, head_dim] =
+            [self.items, self.heads, self.block.tokens, self.head_dim].map(u64::from);
+        let rows = heads * tokens;
+        let elements = head_dim * self.dtype.bytes() as u64;
+        Some(match self.kind {
+            Kind::Attend => 8 * items + rows * elements,
+            Kind::Weigh => 8 * items + 4 * rows,
+            Kind::Settle => 8 * items + 12 * heads,
+            Kind::Keys | Kind::Waiting => 8 * items,
+            Kind::States => {
+                let sums = if self.form == Form::Raw { 8 } else { 4 };
+                items.saturating_mul(8 + rows * (sums + elements))
+            }
+            Kind::Standing => 4 * heads + 8 * items,
+            Kind::Settled => 20 * items,
+            Kind::Shards | Kind::Refused | Kind::Lost | Kind::Unspecified => return None,
+        })
+    }
+
+    fn validate(&self) -> Result<(), Refusal> {
+        let end_max = limits::PROMPT_TOKENS_MAX + limits::OUTPUT_TOKENS_MAX;
+        let CallBlock { layer, start, tokens, chunks, .. } = self.block;
+        let least = u32::from(is_ask(self.kind));
+        Refusal::unless_within("layer", layer, 0, limits::LAYERS_MAX - 1)?;
+        Refusal::unless_within("tokens", tokens, least, limits::CHUNK_TOKENS_MAX)?;
+        Refusal::unless_within("start", start, 0, end_max - tokens)?;
+        Refusal::unless_within("chunks", chunks, 0, end_max)?;
+        Refusal::unless_within("heads", self.heads, 0, limits::HEADS_MAX)?;
+        Refusal::unless_within("head_dim", self.head_dim, 0, limits::HEAD_DIM_MAX)?;
+        Refusal::unless_within("deadline_ms", self.deadline_ms, 0, limits::REQUEST_DEADLINE_MS)?;
+        if is_ask(self.kind) {
+            Refusal::unless_within("items", self.items, 0, chunks)?;
+            required("policy", self.policy)?;
+        }
+        let (least, most) = match (self.payload_bytes(), self.kind) {
+            (Some(bytes), _) => (bytes, bytes),
+            (None, Kind::Shards) => (0, limits::EXCHANGE_BYTES_MAX),
+            (None, _) => (0, TEXT_BYTES_MAX),
+        };
+        Refusal::unless_within("bytes", self.bytes, 0, limits::EXCHANGE_BYTES_MAX)?;
+        Refusal::unless_within("bytes", self.bytes, least, most)?;
+        Ok(())
+    }
+}
+
+impl From<&CallHeader> for v1::ExchangeHeader {
+    fn from(header: &CallHeader) -> Self {
+        let CallBlock { request, branch, layer, epoch, start, tokens, chunks } = header.block;
+        let normalisation = match header.form {
+            Form::Raw => Normalisation::None,
+            Form::Compact => Normalisation::Unit,
+        };
+        Self {
+            convention: CONVENTION,
+            call: header.call,
+            kind: header.kind.into(),
+            request: request.0,
+            branch,
+            layer,
+            epoch: epoch.0,
+            start,
+            tokens,
+            chunks,
+            log_base: LogBase::Natural.into(),
+            normalisation: normalisation.into(),
+            dtype: v1::WireDtype::from(header.dtype).into(),
+            kv: v1::KvDtype::from(header.kv).into(),
+            heads: header.heads,
+            head_dim: header.head_dim,
+            items: header.items,
+            bytes: header.bytes,
+            deadline_ms: header.deadline_ms,
+            policy: header.policy.map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<v1::ExchangeHeader> for CallHeader {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ExchangeHeader) -> Result<Self, Refusal> {
+        let kind = match wire.kind() {
+            Kind::Unspecified => return Err(Refusal::new("kind", wire.kind, "one that is known")),
+            kind => kind,
+        };
+        if wire.log_base() != LogBase::Natural {
+            return Err(Refusal::new("log_base", wire.log_base, "natural"));
+        }
+        let form = match wire.normalisation() {
+            Normalisation::None => Form::Raw,
+            Normalisation::Unit => Form::Compact,
+            Normalisation::Unspecified => {
+                return Err(Refusal::new("normalisation", wire.normalisation, "none or l = 1"));
+            }
+        };
+        let header = Self {
+            call: wire.call,
+            kind,
+            block: CallBlock {
+                request: RequestId(wire.request),
+                branch: wire.branch,
+                layer: wire.layer,
+                epoch: Epoch(wire.epoch),
+                start: wire.start,
+                tokens: wire.tokens,
+                chunks: wire.chunks,
+            },
+            dtype: required("dtype", wire_dtype(wire.dtype)?)?,
+            form,
+            kv: kv(wire.kv)?,
+            heads: wire.heads,
+            head_dim: wire.head_dim,
+            items: wire.items,
+            bytes: wire.bytes,
+            deadline_ms: wire.deadline_ms,
+            policy: wire.policy.map(MemoryPolicy::try_from).transpose().under("policy")?,
+        };
+        header.validate()?;
+        Ok(header)
+    }
+}
+
+/// A message's frames, one after the other.
+///
+/// # Errors
+/// A header out of bounds, or a payload of another length than it says.
+pub fn split(
+    header: &CallHeader,
+    payload: Bytes,
+) -> Result<impl Iterator<Item = ExchangeFrame> + use<>, Refusal> {
+    header.validate()?;
+    Refusal::unless_within("payload", payload.len() as u64, header.bytes, header.bytes)?;
+    let part_count = parts::part_count(header.bytes);
+    let header: Bytes = v1::ExchangeHeader::from(header).encode_to_vec().into();
+    Ok(parts::cut(payload).map(move |(part_idx, payload)| {
+        let mut frame =
+            ExchangeFrame { header: header.clone(), part_idx, part_count, crc32: 0, payload };
+        frame.crc32 = checksum(&frame);
+        frame
+    }))
+}
+
+/// CRC-32 over the header's length, the header, and the other fields; numbers are 4 bytes, little
+/// endian.
+fn checksum(frame: &ExchangeFrame) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&(frame.header.len() as u32).to_le_bytes());
+    hasher.update(&frame.header);
+    hasher.update(&frame.part_idx.to_le_bytes());
+    hasher.update(&frame.part_count.to_le_bytes());
+    hasher.update(&frame.payload);
+    hasher.finalize()
+}
+
+/// Checks one frame by itself: checksum, convention, bounds, and that its payload is as long as
+/// header and place imply.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(frame: &ExchangeFrame) -> Result<CallHeader, CallFrameError> {
+    let (seen, carried) = (checksum(frame), frame.crc32);
+    if seen != carried {
+        return Err(CallFrameError::Checksum { seen, carried });
+    }
+    let refused = |call| move |refusal| CallFrameError::Refused { call, refusal };
+    let most = HEADER_BYTES_MAX;
+    Refusal::unless_within("frame.header", frame.header.len(), 0, most).map_err(refused(0))?;
+    let header = v1::ExchangeHeader::decode(frame.header.clone()).map_err(|error| {
+        refused(0)(Refusal::new("frame.header", error, "a header that can be read"))
+    })?;
+    if header.convention != CONVENTION {
+        return Err(CallFrameError::Convention { seen: header.convention });
+    }
+    let call = header.call;
+    let validate = || {
+        let header = CallHeader::try_from(header)?;
+        part(frame).validate(header.bytes)?;
+        Ok(header)
+    };
+    validate().under("frame").map_err(refused(call))
+}
+
+fn part(frame: &ExchangeFrame) -> Part {
+    let ExchangeFrame { part_idx, part_count, ref payload, .. } = *frame;
+    Part { idx: part_idx, count: part_count, payload: payload.clone() }
+}
+
+/// Puts the frames of one stream together, message after message. Messages of one frame may come
+/// between the parts of another.
+#[derive(Debug)]
+pub struct Assembler {
+    bytes_max: u64,
+    messages: Gatherer<CallHeader>,
+}
+
+impl Assembler {
+    /// Refuses messages of more than `bytes_max` bytes before their first part is kept.
+    pub fn bounded(bytes_max: u64) -> Self {
+        Self { bytes_max, messages: Gatherer::default() }
+    }
+
+    /// Takes the next frame; the message's payload is returned with its last part.
+    ///
+    /// # Errors
+    /// A frame that fails [`check`], or that is not the next part of the message under way; that
+    /// message is then forgotten.
+    pub fn accept(
+        &mut self,
+        frame: ExchangeFrame,
+    ) -> Result<(CallHeader, Option<Bytes>), CallFrameError> {
+        let header = self.check(&frame).inspect_err(|_| self.messages.reset())?;
+        if frame.part_count == 1 {
+            return Ok((header, Some(frame.payload)));
+        }
+        let whole = self.messages.accept(header, part(&frame));
+        let whole = whole.map_err(|OutOfOrder { seen, want }| CallFrameError::Order {
+            call: header.call,
+            seen,
+            want,
+        })?;
+        Ok((header, whole.map(|(_, payload)| payload)))
+    }
+
+    fn check(&self, frame: &ExchangeFrame) -> Result<CallHeader, CallFrameError> {
+        let header = check(frame)?;
+        Refusal::unless_within("frame.bytes", header.bytes, 0, self.bytes_max)
+            .map_err(|refusal| CallFrameError::Refused { call: header.call, refusal })?;
+        Ok(header)
+    }
+}
