@@ -63,7 +63,7 @@ impl Writer {
             WireDtype::Bf16 => (f32::from_bits(0x7f7f_7fff), "bf16"),
             WireDtype::F16 => (65519.996, "f16"),
         };
-        if let Some(value) = values.iter().find(|value| !(value.abs() <= most)) {
+        if let Some(value) = values.iter().find(|value| value.is_nan() || value.abs() > most) {
             return Err(Refusal::new(field, value, format!("a number that {name} can hold")));
         }
         match dtype {

@@ -16,7 +16,7 @@ use tokio::time::sleep_until;
 
 use super::{Answered, Call, CallError, ExchangeLink, Reply};
 use crate::doorbell::Doorbell;
-use session::{Session, Ended};
+use session::{Ended, Session};
 
 /// First and longest pause before another stream.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -199,3 +199,6 @@ impl Asker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,3 +52,29 @@ impl ExchangeLink for LoopbackExchange {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Holder;
+    use crate::exchange::conformance::{Rig, suite};
+    use crate::inbox::Inbox;
+    use crate::link::conformance::fit;
+    use crate::tiny_model;
+
+    #[test]
+    fn conforms() {
+        suite(|fingerprint| {
+            let model = tiny_model::tiny(fit().kv);
+            let holder = Holder::start(model.clone(), Arc::default()).unwrap();
+            let inbox = Inbox::new(Arc::default(), model.fingerprint().into(), fit(), 1);
+            let (hub, peer, inbox) =
+                (LoopbackHub::default(), Peer("local://w1".into()), inbox.into());
+            hub.join(&peer, &inbox, &holder).unwrap();
+            let doorbell = Arc::<Doorbell>::default();
+            let fingerprint = fingerprint.unwrap_or(model.fingerprint()).to_owned();
+            let link = LoopbackExchange::new(hub, peer, fingerprint, doorbell.clone());
+            Rig { link: Box::new(link), doorbell, holder, _keep: Box::new(inbox) }
+        });
+    }
+}

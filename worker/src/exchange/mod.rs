@@ -5,6 +5,8 @@
 
 mod bytes;
 pub mod codec;
+#[cfg(test)]
+pub(crate) mod conformance;
 mod fares;
 pub mod grpc;
 pub mod holder;

@@ -43,8 +43,9 @@ struct Teller {
 
 impl Tell for Teller {
     fn tell(self: Box<Self>, reply: Result<Reply, CallError>) {
-        let message = codec::reply_message(&self.ask, &reply)
-            .unwrap_or_else(|refusal| no_answer(&self.ask, CallError::Refused(refusal.to_string())));
+        let message = codec::reply_message(&self.ask, &reply).unwrap_or_else(|refusal| {
+            no_answer(&self.ask, CallError::Refused(refusal.to_string()))
+        });
         // There is a place for every open ask; a desk that is closed is told nothing.
         let _ = self.desk.try_send(message);
     }

@@ -103,13 +103,14 @@ impl Session {
         while self.frames.is_empty() && self.encode_next(desk).await {}
         let wake = desk.next_deadline().into_iter().chain(self.overdue_at(desk)).min();
         let wake = wake.unwrap_or_else(|| Instant::now() + IDLE);
+        let outgoing = self.outgoing.clone(); // what waits for room borrows it
         tokio::select! {
             frame = self.incoming.message() => match frame {
                 Ok(Some(frame)) => self.accept(desk, frame)?,
                 Ok(None) => return Err(Ended::Broken("the peer ended the stream".to_owned())),
                 Err(status) => return Err(ended(&status)),
             },
-            permit = self.outgoing.reserve(), if !self.frames.is_empty() => {
+            permit = outgoing.reserve(), if !self.frames.is_empty() => {
                 let (Ok(permit), Some(frame)) = (permit, self.frames.pop_front()) else {
                     return Err(Ended::Broken("the stream ended".to_owned()));
                 };
@@ -222,9 +223,7 @@ async fn encode(call: Arc<Call>) -> Result<codec::Message, CallError> {
 
 fn ended(status: &Status) -> Ended {
     match status.code() {
-        Code::FailedPrecondition | Code::Unimplemented => {
-            Ended::Unfit(status.message().to_owned())
-        }
+        Code::FailedPrecondition | Code::Unimplemented => Ended::Unfit(status.message().to_owned()),
         _ => Ended::Broken(describe(status)),
     }
 }

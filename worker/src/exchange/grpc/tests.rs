@@ -1,0 +1,73 @@
+//! Over sockets, to a worker that may go away.
+
+use aqueduct_core::WireDtype;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::exchange::Ask;
+use crate::exchange::conformance::{Rig, dense, place, suite};
+use crate::link::conformance::fit;
+use crate::{LoopbackHub, Worker, WorkerOptions, serve, tiny_model};
+
+/// A worker behind `address`, on a runtime of its own.
+fn worker_at(address: &str) -> (Runtime, Worker, String) {
+    let theirs = Runtime::new().unwrap();
+    let listener = theirs.block_on(TcpListener::bind(address)).unwrap();
+    let peer = format!("http://{}", listener.local_addr().unwrap());
+    let worker = {
+        let _inside = theirs.enter();
+        let options = WorkerOptions::new(&peer, LoopbackHub::default());
+        Worker::start(tiny_model::tiny(fit().kv), options).unwrap()
+    };
+    theirs.spawn(serve(worker.clone(), listener, std::future::pending()));
+    (theirs, worker, peer)
+}
+
+/// A link to `peer`, and `worker` as who answers beside it.
+fn link_to(peer: String, worker: &Worker, fingerprint: Option<&str>) -> (Runtime, Rig) {
+    let own = Runtime::new().unwrap();
+    let doorbell = Arc::<Doorbell>::default();
+    let holder = worker.holder();
+    let fingerprint = fingerprint.unwrap_or(holder.model().fingerprint()).to_owned();
+    let link = GrpcExchange::open(own.handle(), Peer(peer), fingerprint, doorbell.clone());
+    (own, Rig { link: Box::new(link), doorbell, holder, _keep: Box::new(()) })
+}
+
+#[test]
+fn conforms() {
+    suite(|fingerprint| {
+        let (theirs, worker, peer) = worker_at("127.0.0.1:0");
+        let (own, rig) = link_to(peer, &worker, fingerprint);
+        Rig { _keep: Box::new((own, theirs, worker)), ..rig }
+    });
+}
+
+#[test]
+fn a_peer_that_is_gone_is_lost_at_the_deadline() {
+    let (theirs, worker, peer) = worker_at("127.0.0.1:0");
+    theirs.shutdown_background();
+    let (_own, mut rig) = link_to(peer, &worker, None);
+    let ask = Ask::Keys { place: place(0, 2, dense()) };
+    rig.send(1, ask, WireDtype::F32, Duration::from_millis(200));
+    let lost = rig.wait(1).remove(&1).unwrap().reply;
+    assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
+}
+
+#[test]
+fn a_peer_that_comes_back_is_asked_again() {
+    let (theirs, worker, peer) = worker_at("127.0.0.1:0");
+    let (_own, mut rig) = link_to(peer.clone(), &worker, None);
+    let place = place(0, 2, dense());
+    rig.put(&place, 4);
+    let ask = Ask::Keys { place };
+    rig.check(ask.clone());
+    theirs.shutdown_timeout(Duration::from_secs(10));
+    rig.send(1, ask.clone(), WireDtype::F32, Duration::from_secs(20));
+    drop(worker);
+    let (_theirs, worker, _) = worker_at(peer.trim_start_matches("http://"));
+    rig.holder = worker.holder();
+    rig.put(ask.place(), 4);
+    let reply = rig.wait(1).remove(&1).unwrap().reply;
+    assert_eq!(reply, Ok(rig.told(&ask)));
+}
