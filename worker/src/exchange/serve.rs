@@ -77,8 +77,10 @@ impl Desk {
             tokio::select! {
                 () = outgoing.closed() => return,
                 permit = outgoing.reserve(), if !self.frames.is_empty() => {
-                    let (Ok(permit), Some(frame)) = (permit, self.frames.pop_front()) else { return };
-                    permit.send(Ok(frame));
+                    let (Ok(permit), Some(next)) = (permit, self.frames.pop_front()) else {
+                        return;
+                    };
+                    permit.send(Ok(next));
                 }
                 Some(message) = self.told.recv(), if self.frames.is_empty() => self.send(message),
                 frame = self.incoming.message() => {
