@@ -127,7 +127,7 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<ExchangeFrame>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
-        let holder = self.worker.holder();
+        let holder = self.worker.holder().clone();
         same_model(request.metadata(), holder.model().fingerprint())?;
         let (frames, outgoing) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
         tokio::spawn(Desk::open(holder, request.into_inner()).run(frames));

@@ -135,10 +135,6 @@ impl Worker {
         self.handle.options.direct.as_ref()
     }
 
-    pub(crate) fn holder(&self) -> Arc<Holder> {
-        self.handle.shared.holder.clone()
-    }
-
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         self.handle.shared.inbox.clone()
     }

@@ -28,7 +28,7 @@ fn worker_at(address: &str) -> (Runtime, Worker, String) {
 fn link_to(peer: String, worker: &Worker, fingerprint: Option<&str>) -> (Runtime, Rig) {
     let own = Runtime::new().unwrap();
     let doorbell = Arc::<Doorbell>::default();
-    let holder = worker.holder();
+    let holder = worker.holder().clone();
     let fingerprint = fingerprint.unwrap_or(holder.model().fingerprint()).to_owned();
     let link = GrpcExchange::open(own.handle(), Peer(peer), fingerprint, doorbell.clone());
     (own, Rig { link: Box::new(link), doorbell, holder, _keep: Box::new(()) })
@@ -66,7 +66,7 @@ fn a_peer_that_comes_back_is_asked_again() {
     rig.send(1, ask.clone(), WireDtype::F32, Duration::from_secs(20));
     drop(worker);
     let (_theirs, worker, _) = worker_at(peer.trim_start_matches("http://"));
-    rig.holder = worker.holder();
+    rig.holder = worker.holder().clone();
     rig.put(ask.place(), 4);
     let reply = rig.wait(1).remove(&1).unwrap().reply;
     assert_eq!(reply, Ok(rig.told(&ask)));
