@@ -21,9 +21,6 @@ use crate::submit::{PrefillProgress, PrefillReport, Submission, Update, WorkerPr
 /// At most ten progress updates a second.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Until they do, every request hands memory sets from chunk to chunk; tests see both.
-const WORKERS_KEEP_SHARDS: bool = cfg!(test);
-
 /// A request that was found to be right.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -106,8 +103,7 @@ impl Live {
     pub(crate) fn carry(&self) -> Option<Carry> {
         let Submission { exchange, wire, .. } = self.submission;
         let model = (&self.model.shape, self.model.kv);
-        let carry = exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire);
-        carry.filter(|_| WORKERS_KEEP_SHARDS)
+        exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
     }
 
     fn sharded(&self) -> Sharded {

@@ -6,7 +6,8 @@ use crate::fake::{Fake, Habit, SOON, VOCAB, all, submission};
 use aqueduct_coordinator::runtime::WorkerState;
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
-use aqueduct_core::work::{Command, Outputs};
+use aqueduct_core::work::{Command, Outputs, Peer};
+use aqueduct_core::{Carry, Epoch, Exchange, MemoryPolicy, WireDtype};
 
 async fn start(config: Config, fakes: &[Fake]) -> Coordinator {
     let coordinator =
@@ -67,10 +68,62 @@ async fn updates_come_in_order_and_end() {
     }
 }
 
+/// A request whose keys stay with the workers.
+fn exact(prompt_tokens: u32) -> Submission {
+    Submission { policy: MemoryPolicy::dense(), wire: WireDtype::F16, ..submission(prompt_tokens) }
+}
+
+#[tokio::test]
+async fn keys_that_stay_are_named_to_later_chunks_and_forgotten_at_the_end() {
+    let fakes = cluster(&[Habit::Obey; 2]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let (updates, error) = all(&mut coordinator.submit(exact(11)).await.unwrap()).await;
+    assert_eq!(error, None);
+    let report = updates.iter().find_map(|update| match update {
+        Update::Prefilled(report) => Some(report),
+        _ => None,
+    });
+    let report = report.unwrap();
+    assert_eq!((report.exchange, report.memory_tokens), (Exchange::Stay, 4 + 8 + 11));
+    let shard = |holder| (holder, Epoch(0));
+    let past = [vec![], vec![shard(0)], vec![shard(0), shard(1)]];
+    for (chunk_idx, past) in past.iter().enumerate() {
+        let fake = &fakes[chunk_idx % 2];
+        fake.told(|command| match command {
+            Command::Assign(chunk) if chunk.key.chunk_idx as usize == chunk_idx => {
+                let shards = chunk.shards.as_ref().unwrap();
+                let peers = ["local://fake0", "local://fake1"].map(|peer| Peer(peer.into()));
+                let holders = &peers[..chunk_idx];
+                assert_eq!((&shards.holders[..], &shards.shards), (holders, past));
+                assert_eq!((shards.carry, shards.wire), (Carry::Fewest, WireDtype::F16));
+                chunk.next.is_none()
+            }
+            _ => false,
+        })
+        .await;
+        fake.told(is_cancel).await;
+    }
+}
+
+#[tokio::test]
+async fn keys_that_no_pool_could_hold_are_refused() {
+    let mut fakes = cluster(&[Habit::Obey; 2]);
+    fakes.iter_mut().for_each(|fake| fake.pool_tokens = 8);
+    let coordinator = start(Config::default(), &fakes).await;
+    assert_eq!(all(&mut coordinator.submit(exact(14)).await.unwrap()).await.1, None);
+    assert_eq!(all(&mut coordinator.submit(submission(26)).await.unwrap()).await.1, None);
+    let Err(RequestError::Refused(refusal)) = coordinator.submit(exact(15)).await else { panic!() };
+    assert_eq!(
+        refusal.to_string(),
+        "prompt_tokens = 15: must be at most 14, what the pools of 2 workers (16 tokens) hold \
+         beside 2 tokens to generate"
+    );
+}
+
 #[tokio::test]
 async fn clamps_are_told() {
     let coordinator = start(Config::default(), &cluster(&[Habit::Obey])).await;
-    let policy = aqueduct_core::MemoryPolicy::h2o(1, 3, 3);
+    let policy = MemoryPolicy::h2o(1, 3, 3);
     let mut handle = coordinator.submit(Submission { policy, ..submission(5) }).await.unwrap();
     let Some(Ok(Update::Accepted { policy, clamps, .. })) = handle.next().await else { panic!() };
     assert_eq!((policy.heavy, clamps.len()), (0, 1));
@@ -133,7 +186,13 @@ fn answer(updates: &[Update]) -> (Vec<f32>, Vec<u32>) {
 
 #[tokio::test]
 async fn a_lost_worker_changes_no_answer() {
-    let asked = || Submission { outputs: Outputs::Logits, ..submission(26) };
+    survives_any_loss(submission(26)).await;
+    survives_any_loss(Submission { exchange: Exchange::Stay, ..submission(26) }).await;
+    survives_any_loss(exact(26)).await;
+}
+
+async fn survives_any_loss(submission: Submission) {
+    let asked = || Submission { outputs: Outputs::Logits, ..submission.clone() };
     let calm = start(Config::default(), &cluster(&[Habit::Obey; 3])).await;
     let (want, error) = all(&mut calm.submit(asked()).await.unwrap()).await;
     assert_eq!(error, None);

@@ -3,10 +3,10 @@
 mod binary;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use aqueduct_kernels::IsaLevel;
-use binary::{aqueduct, model, rows};
+use binary::{aqueduct, model, rows, stderr};
 
 /// C, small so that many chunks are few tokens.
 const CHUNK: usize = 16;
@@ -23,31 +23,48 @@ struct Eval<'a> {
     threads: usize,
     kv: &'a str,
     isa: Option<IsaLevel>,
+    exchange: &'a str,
+    pool_tokens: usize,
 }
 
 impl<'a> Eval<'a> {
     fn new(policy: &'a str, workers: usize, link: &'a str) -> Self {
-        Self { policy, workers, link, threads: 0, kv: "f32", isa: None }
+        Self {
+            policy,
+            workers,
+            link,
+            threads: 0,
+            kv: "f32",
+            isa: None,
+            exchange: "auto",
+            pool_tokens: 1 << 20,
+        }
     }
 
     /// Writes a prompt of `tokens` ids and gives the logits file of a run over it.
     fn logits(self, folder: &Path, tokens: usize) -> Vec<u8> {
+        let out = folder.join("logits.safetensors");
+        let rows = rows(&self.run(folder, tokens, &out));
+        assert_eq!(rows[0]["tokens"], tokens);
+        assert_eq!(rows[0]["vocab"], 4096);
+        std::fs::read(out).unwrap()
+    }
+
+    fn run(self, folder: &Path, tokens: usize, out: &Path) -> Output {
         let prompt = folder.join(format!("{tokens}.txt"));
         let ids = (0..tokens).map(|idx| ((idx * 2654435761) % 4096).to_string());
         std::fs::write(&prompt, ids.collect::<Vec<_>>().join("\n")).unwrap();
-        let out = folder.join("logits.safetensors");
         let model = model();
         let [model, prompt] = [&model, &prompt].map(|path| path.to_str().unwrap());
-        let [workers, chunk, threads] = [self.workers, CHUNK, self.threads].map(|n| n.to_string());
+        let numbers = [self.workers, CHUNK, self.threads, self.pool_tokens];
+        let [workers, chunk, threads, pool_tokens] = numbers.map(|n| n.to_string());
         let mut args = vec!["eval", "logits", "--model", model, "--tokens-file", prompt];
         args.extend(["--policy", self.policy, "--sinks", "2", "--local", "4", "--heavy", "6"]);
         args.extend(["--chunk", &chunk, "--workers", &workers, "--link", self.link]);
         args.extend(["--threads", &threads, "--kv", self.kv]);
+        args.extend(["--exchange", self.exchange, "--pool-tokens", &pool_tokens]);
         args.extend(["--out", out.to_str().unwrap(), "--json"]);
-        let rows = rows(&with_isa(self.isa).args(args).output().unwrap());
-        assert_eq!(rows[0]["tokens"], tokens);
-        assert_eq!(rows[0]["vocab"], 4096);
-        std::fs::read(out).unwrap()
+        with_isa(self.isa).args(args).output().unwrap()
     }
 }
 
@@ -109,6 +126,32 @@ fn bf16_is_the_same_for_any_number_of_threads_and_workers() {
             assert!(other.logits(folder.path(), 2 * CHUNK + 3) == want, "{other:?}");
         }
     }
+}
+
+/// The workers' pools are one: a prompt that no worker could hold alone gives the logits that
+/// one of unbounded memory gives.
+#[test]
+fn dense_prompts_may_fill_all_pools() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pool_tokens, tokens) = (4 * CHUNK, 14 * CHUNK);
+    let want = Eval::new("dense", 1, "loopback").logits(folder.path(), tokens);
+    for (link, exchange) in [("grpc", "auto"), ("loopback", "stay"), ("loopback", "move")] {
+        let four = Eval { pool_tokens, exchange, ..Eval::new("dense", 4, link) };
+        assert!(four.logits(folder.path(), tokens) == want, "{exchange} over {link}");
+    }
+}
+
+#[test]
+fn a_prompt_that_no_pool_could_hold_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = Eval { pool_tokens: 4 * CHUNK, ..Eval::new("dense", 1, "grpc") };
+    let out = folder.path().join("none");
+    let output = alone.run(folder.path(), 14 * CHUNK, &out);
+    let said = stderr(&output);
+    assert_eq!((output.status.code(), out.exists()), (Some(2), false), "{said}");
+    let why =
+        "prompt_tokens = 224: must be at most 64, what the pools of 1 worker (64 tokens) hold";
+    assert!(said.contains(why), "{said}");
 }
 
 #[test]
