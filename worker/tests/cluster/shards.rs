@@ -55,6 +55,10 @@ async fn answer(
         let at = how.0(chunk.idx as usize, count);
         finish(&mut members[at], job.key(chunk.idx, 0), &mut answer).await;
     }
+    if !job.policy.keeps_all() {
+        let held: u64 = members.iter().map(|member| member.stats().shard_bytes).sum();
+        assert_eq!(answer.memory.last().map(|last| last.1), Some(held), "told as held");
+    }
     let home = how.0(job.grid().chunk_count() as usize - 1, count);
     decode(&mut members[home], job, 11, &mut answer).await;
     for member in &members {

@@ -7,6 +7,7 @@ mod sequence;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::exchange::keys_bytes;
 use aqueduct_core::work::{Assignment, ChunkReport, Peer};
 use aqueduct_core::{Carry, ChunkKey, Directory, Epoch, MemoryPolicy, RequestId, WireDtype};
 use aqueduct_engine::shards::Branch;
@@ -18,6 +19,7 @@ pub(super) use self::sequence::{ShardedHome, ShardedSequence};
 use super::Executor;
 use super::chunk::{ChunkError, micros, want};
 use super::request::{Home, Memory};
+use crate::link::codec;
 
 /// Who holds the shards of a request, seen from one of its workers.
 #[derive(Debug, Clone)]
@@ -113,9 +115,29 @@ impl Executor {
                 request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
             }
         }
+        if !work.policy.keeps_all() {
+            self.report_kept(work, &mut report);
+        }
         report.retained = retained;
         Ok(report)
     }
+
+    /// What a chunk keeps is given up again by those behind it, so what all shards keep together
+    /// is told once, by the last.
+    fn report_kept(&self, work: &Assignment, report: &mut ChunkReport) {
+        let kept = kept_tokens(&work.policy, work.span.positions().end);
+        let model = (self.model.shape(), codec::to_core(self.model.kv()));
+        let bytes = keys_bytes(model, kept) * self.model.layers() as u64;
+        (report.memory_tokens, report.memory_bytes) =
+            if work.is_last() { (kept, bytes) } else { (0, 0) };
+    }
+}
+
+/// Keys of each KV head and layer that a bounded `policy` keeps of `end` tokens.
+fn kept_tokens(policy: &MemoryPolicy, end: u32) -> u32 {
+    let sinks = end.min(policy.sinks);
+    let local = (end - sinks).min(policy.local);
+    sinks + local + (end - sinks - local).min(policy.heavy)
 }
 
 /// A chunk waits while its worker attends to what is urgent.
@@ -149,5 +171,22 @@ impl Wait for ChunkWait<'_> {
 
     fn layer_done(&mut self, layers_done: u32) {
         self.executor.tell_layer(self.key, layers_done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_of_any_number_of_tokens() {
+        let policy = MemoryPolicy::h2o(4, 8, 5);
+        let check = |end, want| assert_eq!(kept_tokens(&policy, end), want);
+        check(0, 0);
+        check(3, 3);
+        check(12, 12);
+        check(16, 16);
+        check(17, 17);
+        check(1000, 17);
     }
 }
