@@ -71,7 +71,7 @@ impl AttentionState {
     }
 
     /// The state over the keys of both. Commutative bit for bit; associative up to rounding,
-    /// so callers merge in ascending chunk order.
+    /// so callers merge in a fixed order (see [`crate::fold`]).
     ///
     /// With m = max(m_a, m_b), s_x = exp(m_x - m):  l = l_a s_a + l_b s_b,
     /// o = o_a s_a + o_b s_b  (Milakov and Gimelshein 2018; Dao et al. 2022).
