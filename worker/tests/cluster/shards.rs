@@ -1,7 +1,7 @@
 //! Requests whose keys stay in shards: the same bits from one worker and from many, whatever
 //! travels, and nothing left behind.
 
-use aqueduct_core::work::{Assignment, Command, Outputs};
+use aqueduct_core::work::{Assignment, Command, FailureKind, Outputs};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
 use aqueduct_kernels::KvDtype;
 
@@ -19,10 +19,10 @@ fn anyhow(idx: usize, count: usize) -> usize {
     (idx * idx * 7 + idx / 3 + 1) % count
 }
 
-/// The assignment of chunk `idx`, whose past is at `members` as `place` says.
+/// The assignment of chunk `idx` in `epoch`, whose past is at `members` as `place` says.
 fn assignment(
     job: &Job,
-    idx: u32,
+    (idx, epoch): (u32, u32),
     members: &[Member],
     (place, carry): (Place, Carry),
 ) -> Assignment {
@@ -30,12 +30,12 @@ fn assignment(
     let peer = &members[at(idx) as usize].peer;
     let directory = Directory {
         holders: members.iter().map(|member| member.peer.clone()).collect(),
-        shards: (0..idx).map(|chunk| (at(chunk), Epoch(0))).collect(),
+        shards: (0..idx).map(|chunk| (at(chunk), Epoch(epoch))).collect(),
         carry,
         wire: WireDtype::F32,
     };
     let shards = Some(Box::new(directory));
-    Assignment { next: None, shards, ..job.assignment(idx, 0, (peer, 0)) }
+    Assignment { next: None, shards, ..job.assignment(idx, epoch, (peer, 0)) }
 }
 
 /// Runs `job`, decodes two completions and forgets everything.
@@ -49,7 +49,7 @@ async fn answer(
     let mut answer = Answer::default();
     for chunk in job.grid().chunks() {
         let at = how.0(chunk.idx as usize, count);
-        members[at].assign(assignment(job, chunk.idx, &members, how)).await;
+        members[at].assign(assignment(job, (chunk.idx, 0), &members, how)).await;
     }
     for chunk in job.grid().chunks() {
         let at = how.0(chunk.idx as usize, count);
@@ -78,7 +78,7 @@ async fn check(job: Job, kv: KvDtype) {
     };
     for &carry in carries {
         for (count, place) in [(2, in_turn as Place), (3, in_turn), (4, anyhow), (8, in_turn)] {
-            for carrier in [Carrier::Loopback] {
+            for carrier in [Carrier::Loopback, Carrier::Grpc] {
                 let seen = answer((count, carrier), &job, (place, carry), kv).await;
                 let what = format!("{count} workers over {carrier:?}, {carry:?}, {:?}", job.policy);
                 assert!(seen == want, "{what}");
@@ -101,6 +101,43 @@ async fn scored() {
         check(Job::new(n, MemoryPolicy::h2o(2, 3, 3)), KvDtype::Bf16).await;
     }
     check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+/// A holder dies: who needs its shards says so, and the request done again gives the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_holder_fails_those_that_need_it() {
+    for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 3, 3)] {
+        let (job, how) = (Job::new(59, policy), (in_turn as Place, Carry::Queries));
+        let want = answer((1, Carrier::Loopback), &job, how, KvDtype::Bf16).await;
+        let mut members = cluster(&tiny(KvDtype::Bf16), 3, Carrier::Loopback).await;
+        // Chunk 2 never runs: its worker dies first.
+        for idx in [0, 1, 3, 4] {
+            members[idx as usize % 3].assign(assignment(&job, (idx, 0), &members, how)).await;
+        }
+        drop(members.remove(2));
+        let (failed, kind) = members[0].failure().await;
+        assert_eq!((failed.chunk_idx, kind), (3, FailureKind::Peer));
+        let mut again = Answer::default();
+        for chunk in job.grid().chunks() {
+            let work = assignment(&job, (chunk.idx, 1), &members, how);
+            members[chunk.idx as usize % 2].assign(work).await;
+        }
+        for chunk in job.grid().chunks() {
+            let at = chunk.idx as usize % 2;
+            finish(&mut members[at], job.key(chunk.idx, 1), &mut again).await;
+        }
+        let home = (job.grid().chunk_count() as usize - 1) % 2;
+        decode(&mut members[home], &job, 11, &mut again).await;
+        assert_eq!(again.tokens, want.tokens, "{policy:?}");
+        for (position, bits) in &want.logits {
+            let last = again.logits.iter().rfind(|(at, _)| at == position);
+            assert_eq!(last.map(|(_, bits)| bits), Some(bits), "{policy:?} {position}");
+        }
+        for member in &members {
+            member.send(Command::Cancel { request: job.request }).await;
+            member.settle_empty().await;
+        }
+    }
 }
 
 /// Logits over shards are those of a memory set that travels.

@@ -63,12 +63,22 @@ impl Exchange {
 
     /// The answer to a call, if it has come.
     pub(super) fn answer(&mut self, id: u64) -> Option<Answered> {
+        self.collect();
+        self.answers.remove(&id)
+    }
+
+    /// A call that has failed, of those made and not yet read.
+    pub(super) fn failure(&mut self) -> Option<CallError> {
+        self.collect();
+        self.answers.values().find_map(|answered| answered.reply.as_ref().err().cloned())
+    }
+
+    fn collect(&mut self) {
         for answered in self.links.answers() {
             if self.open.remove(&answered.id) {
                 self.answers.insert(answered.id, answered);
             }
         }
-        self.answers.remove(&id)
     }
 
     /// Nobody waits for these calls any more.

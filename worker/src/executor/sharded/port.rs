@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
-use aqueduct_engine::shards::{
-    Answer, Branch, Place, ShardKey, Shards, Standing, States, states_over,
-};
+use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing, States, states_over};
 use aqueduct_engine::{PortError, ShardPort};
 use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
@@ -137,8 +135,11 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
                 self.report.traffic.received_bytes += answered.bytes.1;
                 return answered.reply.map_err(|error| failed(layer, peer, &error));
             }
-            self.within(layer)?;
-            self.wait.rest(self.deadline)?;
+            let waited = self.check(layer).and_then(|()| self.wait.rest(self.deadline));
+            if waited.is_err() {
+                self.wait.exchange().give_up([call]);
+            }
+            waited?;
         }
     }
 
@@ -149,7 +150,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
             match exchange.own(ask) {
                 Ok(Answer::Ready(reply)) => return Ok(reply),
                 Ok(Answer::NotYet) => {
-                    self.within(layer)?;
+                    self.check(layer)?;
                     // Another worker's settlement rings no bell here.
                     let soon = Instant::now() + OWN_POLL;
                     self.wait.rest(soon.min(self.deadline))?;
@@ -167,7 +168,12 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         Ok(())
     }
 
-    fn within(&self, layer: usize) -> Result<(), PortError> {
+    /// Whether it makes sense to wait on. What one holder waits for may be what another has lost,
+    /// so any failure ends the wait.
+    fn check(&mut self, layer: usize) -> Result<(), PortError> {
+        if let Some(error) = self.wait.exchange().failure() {
+            return Err(PortError::Peer { layer, what: format!("shards: {error}") });
+        }
         if Instant::now() < self.deadline {
             return Ok(());
         }
@@ -207,30 +213,25 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         }
     }
 
-    fn states_of(&mut self, layer: usize, part: &mut Part) -> Result<States, PortError> {
+    /// The states of part `idx`.
+    fn states_of(&mut self, layer: usize, idx: usize) -> Result<States, PortError> {
+        let part = &mut self.parts[idx];
         if let Some(states) = part.states.take() {
             return Ok(states);
         }
+        let (peer, place) = (part.peer.clone(), part.place.clone());
         let Some(call) = part.call.take() else {
-            return self.own_states(layer, part.place.clone());
+            return self.own_states(layer, place);
         };
-        match self.reply(layer, &part.peer, call)? {
+        match self.reply(layer, &peer, call)? {
             Reply::States(states) => Ok(states),
-            Reply::Keys(shards) => self.attend_here(layer, part, &shards),
+            Reply::Keys(shards) => {
+                let model = self.wait.exchange().holder.model().clone();
+                states_over(&model, &place, &self.q, &shards)
+                    .map_err(|error| failed(layer, &peer, &CallError::Refused(error.to_string())))
+            }
             other => Err(unexpected(layer, &other)),
         }
-    }
-
-    /// Attends to shards that came.
-    fn attend_here(
-        &mut self,
-        layer: usize,
-        part: &Part,
-        shards: &Shards,
-    ) -> Result<States, PortError> {
-        let model = self.wait.exchange().holder.model().clone();
-        states_over(&model, &part.place, &self.q, shards)
-            .map_err(|error| failed(layer, &part.peer, &CallError::Refused(error.to_string())))
     }
 }
 
@@ -258,39 +259,35 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
 
     fn states(&mut self, layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError> {
         let mut states = BTreeMap::new();
-        let mut parts = std::mem::take(&mut self.parts);
         // This worker's own last of all asked, first of all computed.
-        for part in parts.iter_mut().rev() {
-            states.extend(self.states_of(layer, part)?);
+        for idx in (0..self.parts.len()).rev() {
+            states.extend(self.states_of(layer, idx)?);
         }
-        self.parts = parts;
         Ok(states)
     }
 
     fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
-        let mut parts = std::mem::take(&mut self.parts);
-        for part in &mut parts {
-            let ask = Ask::Weigh { place: part.place.clone(), lse: lse.clone() };
-            if self.wait.exchange().is_here(&part.peer) {
+        for idx in 0..self.parts.len() {
+            let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
+            let ask = Ask::Weigh { place, lse: lse.clone() };
+            if self.wait.exchange().is_here(&peer) {
                 let reply = self.own(layer, &ask)?;
                 self.own_standing.push(reply);
             } else {
-                part.call = Some(self.call(layer, &part.peer, ask)?);
+                self.parts[idx].call = Some(self.call(layer, &peer, ask)?);
             }
         }
-        self.parts = parts;
         Ok(())
     }
 
     fn candidates(&mut self, layer: usize) -> Result<Vec<Standing>, PortError> {
         let mut replies = std::mem::take(&mut self.own_standing);
-        let mut parts = std::mem::take(&mut self.parts);
-        for part in &mut parts {
-            if let Some(call) = part.call.take() {
-                replies.push(self.reply(layer, &part.peer, call)?);
+        for idx in 0..self.parts.len() {
+            if let Some(call) = self.parts[idx].call.take() {
+                let peer = self.parts[idx].peer.clone();
+                replies.push(self.reply(layer, &peer, call)?);
             }
         }
-        self.parts = parts;
         let standing = |reply| match reply {
             Reply::Standing(standing) => Ok(standing),
             other => Err(unexpected(layer, &other)),
@@ -331,7 +328,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     }
 
     fn finish(&mut self) -> Result<Vec<RetainedMass>, PortError> {
-        for Settling { layer, peer, call } in std::mem::take(&mut self.settling) {
+        while let Some(Settling { layer, peer, call }) = self.settling.pop() {
             let reply = self.reply(layer, &peer, call)?;
             self.settled(layer, reply)?;
         }
