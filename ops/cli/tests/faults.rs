@@ -35,22 +35,36 @@ fn wait_for_workers(coordinator: &Running, up: u32) {
     });
 }
 
-/// Part of the book, long enough to be interrupted.
-fn prompt() -> String {
+/// What is asked for, and so much of the book that it can be interrupted.
+#[derive(Clone, Copy)]
+struct Ask {
+    chars: usize,
+    options: &'static [&'static str],
+}
+
+const HANDED_OFF: Ask =
+    Ask { chars: 120_000, options: &["--chunk", "64", "--local", "16", "--heavy", "16"] };
+const EXACT: Ask = Ask { chars: 40_000, options: &["--chunk", "256", "--policy", "dense"] };
+const SHARDED: Ask = Ask {
+    chars: 60_000,
+    options: &["--chunk", "128", "--local", "16", "--heavy", "16", "--exchange", "stay"],
+};
+
+fn prompt(chars: usize) -> String {
     let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
-    book.chars().take(120_000).collect()
+    book.chars().take(chars).collect()
 }
 
 /// The tokens of the answer and their log probabilities; `fault` happens as soon as a few of
 /// the prompt's chunks are done.
-fn answer(coordinator: &Running, fault: impl FnOnce()) -> Vec<(Value, Value)> {
+fn answer(coordinator: &Running, ask: Ask, fault: impl FnOnce()) -> Vec<(Value, Value)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt.txt");
-    std::fs::write(&file, prompt()).unwrap();
+    std::fs::write(&file, prompt(ask.chars)).unwrap();
     let url = format!("http://{}", coordinator.address("grpc"));
     let mut caller = aqueduct()
         .args(["generate", "--server", &url, "--json", "--temperature", "0"])
-        .args(["--chunk", "64", "--local", "16", "--heavy", "16"])
+        .args(ask.options)
         .args(["--max-tokens", "6", "--deadline-seconds", "60", "--file"])
         .arg(&file)
         .stdout(Stdio::piped())
@@ -77,27 +91,37 @@ fn answer(coordinator: &Running, fault: impl FnOnce()) -> Vec<(Value, Value)> {
     tokens
 }
 
+fn check(ask: Ask, retries_max: f64) {
+    let ([first, _second, _third], coordinator) = cluster();
+    let want = answer(&coordinator, ask, || {});
+    assert_eq!(coordinator.metric("chunk_retries_total"), 0.0);
+    assert_eq!(answer(&coordinator, ask, || drop(first)), want);
+    let retries = coordinator.metric("chunk_retries_total");
+    assert!(retries > 0.0 && retries < retries_max, "{retries}");
+    assert_eq!(answer(&coordinator, ask, || {}), want, "with the workers that are left");
+}
+
 #[test]
 fn a_killed_worker_changes_no_bit() {
-    let ([first, _second, _third], coordinator) = cluster();
-    let want = answer(&coordinator, || {});
-    assert_eq!(coordinator.metric("chunk_retries_total"), 0.0);
-    assert_eq!(answer(&coordinator, || drop(first)), want);
-    let retries = coordinator.metric("chunk_retries_total");
-    assert!(retries > 0.0 && retries < 60.0, "its chunks alone are done again: {retries}");
-    assert_eq!(answer(&coordinator, || {}), want, "with the workers that are left");
+    check(HANDED_OFF, 60.0); // its chunks alone are done again
+}
+
+#[test]
+fn a_killed_holder_changes_no_bit() {
+    check(EXACT, 200.0);
+    check(SHARDED, 400.0);
 }
 
 #[test]
 fn the_last_of_three_goes_on_and_a_restarted_one_takes_over() {
     let ([first, second, third], coordinator) = cluster();
-    let want = answer(&coordinator, || {});
+    let want = answer(&coordinator, HANDED_OFF, || {});
     let address = first.address("address").to_owned();
-    assert_eq!(answer(&coordinator, || drop((first, second))), want);
+    assert_eq!(answer(&coordinator, HANDED_OFF, || drop((first, second))), want);
     wait_for_workers(&coordinator, 1);
     let _again = worker(&address);
     wait_for_workers(&coordinator, 2);
     drop(third);
     wait_for_workers(&coordinator, 1);
-    assert_eq!(answer(&coordinator, || {}), want);
+    assert_eq!(answer(&coordinator, HANDED_OFF, || {}), want);
 }
