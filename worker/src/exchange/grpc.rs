@@ -192,7 +192,11 @@ impl Asker {
                     why
                 }
             };
-            tracing::warn!(peer = %self.peer, why, "a stream of asks broke");
+            if pause == PAUSE_MIN {
+                tracing::warn!(peer = %self.peer, why, "a stream of asks broke");
+            } else {
+                tracing::debug!(peer = %self.peer, why, "and again");
+            }
             self.desk.meanwhile(&why, tokio::time::sleep(pause)).await;
             pause = PAUSE_MAX.min(pause * 2);
             patience *= 2; // a slow way is not a lost call
