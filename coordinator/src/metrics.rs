@@ -48,6 +48,7 @@ pub struct Metrics {
     prompt_tokens: Counter,
     generation_tokens: Counter,
     clamps: Counter,
+    escalations: Counter,
     chunk_retries: Counter,
     exchange_bytes: Counter,
     requests: Family<OutcomeLabel, Counter>,
@@ -79,6 +80,7 @@ impl Metrics {
             prompt_tokens: Counter::default(),
             generation_tokens: Counter::default(),
             clamps: Counter::default(),
+            escalations: Counter::default(),
             chunk_retries: Counter::default(),
             exchange_bytes: Counter::default(),
             requests: Family::default(),
@@ -113,6 +115,7 @@ impl Metrics {
             ("prompt_tokens", "Prompt tokens prefilled", &self.prompt_tokens),
             ("generation_tokens", "Tokens generated", &self.generation_tokens),
             ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
+            ("escalations", "Prefills begun again for quality", &self.escalations),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
             ("exchange_bytes", "Bytes between workers for keys that stay", &self.exchange_bytes),
         ];
@@ -137,6 +140,11 @@ impl Metrics {
     /// A request was accepted with this many budgets lowered.
     pub fn accepted(&self, clamps: usize) {
         self.clamps.inc_by(clamps as u64);
+    }
+
+    /// A prefill began again because its memory kept too little.
+    pub fn escalated(&self) {
+        self.escalations.inc();
     }
 
     /// A prompt is in memory.
@@ -222,6 +230,7 @@ mod tests {
             "prompt_tokens_total 100",
             "generation_tokens_total 1",
             "clamps_total 2",
+            "escalations_total 0",
             "chunk_retries_total 1",
             "retained_mass_count 1",
             "exchange_bytes_total 70",

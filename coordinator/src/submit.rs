@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use aqueduct_core::work::{Emitted, FailureKind, Outputs, RetainedMass, TokenLogprob, Traffic};
 use aqueduct_core::{
-    ChunkGrid, Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling, TokenId,
-    WireDtype, WorkerId, limits,
+    ChunkGrid, Clamp, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling,
+    TokenId, WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
@@ -18,6 +18,8 @@ pub struct Submission {
     pub prompt: Vec<TokenId>,
     /// As the caller wants it, before clamping to the chunk size.
     pub policy: MemoryPolicy,
+    /// What its memory must have kept before anything is generated; `None`: anything goes.
+    pub floor: Option<Floor>,
     /// C.
     pub chunk_tokens: u32,
     /// How the past reaches a block's queries.
@@ -85,6 +87,30 @@ pub struct PrefillReport {
     pub chunks_retried: u32,
 }
 
+/// A prefill that kept too little.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Escalation {
+    /// Under which policy, as used.
+    pub policy: MemoryPolicy,
+    /// Share of the attention mass in the layer that kept least.
+    pub lowest: f64,
+    /// The floor.
+    pub min_retained_mass: f64,
+    /// The policy of the next try, as used.
+    pub next: MemoryPolicy,
+}
+
+impl std::fmt::Display for Escalation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { policy, lowest, min_retained_mass, next } = self;
+        write!(
+            f,
+            "{policy} kept {lowest:.4} of the attention mass in the layer that kept least, "
+        )?;
+        write!(f, "below min_retained_mass = {min_retained_mass}: prefilled again with {next}")
+    }
+}
+
 /// What happens to a request, in order. The stream ends after every choice is done, after the
 /// prefill when `max_tokens` is 0, or with an error.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,6 +128,10 @@ pub enum Update {
     },
     /// The prefill went on; at most about ten a second.
     Progress(PrefillProgress),
+    /// The memory kept less than the floor: nothing that was said of the prefill holds any more,
+    /// and it begins again. Logits and log probabilities of the prompt are told of the last
+    /// try alone.
+    Escalated(Escalation),
     /// Logits of `rows` prompt tokens from `start` on, `[rows, vocab]`; chunks in any order.
     Logits {
         /// Position of the first row.
@@ -181,6 +211,7 @@ impl Submission {
             return Err(Refusal::new(format!("prompt[{idx}]"), self.prompt[idx], bound));
         }
         self.policy.validate()?;
+        self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
         Refusal::unless_within("choices", self.choices, 1, limits::CHOICES_MAX)?;
         if self.deadline.is_zero() {
@@ -232,6 +263,7 @@ mod tests {
         Submission {
             prompt: vec![1; 40],
             policy: MemoryPolicy::default(),
+            floor: None,
             chunk_tokens: 16,
             exchange: Exchange::default(),
             wire: WireDtype::default(),
@@ -271,6 +303,13 @@ mod tests {
         check(
             |bad| bad.outputs = Outputs::Logits,
             "logits_bytes = 16000: must be between 0 and 15999",
+        );
+        check(
+            |bad| {
+                let below = Default::default();
+                bad.floor = Some(Floor { min_retained_mass: 1.5, below });
+            },
+            "min_retained_mass = 1.5: must be above 0 and at most 1",
         );
         check(|bad| bad.sampling.top_p = 0.0, "top_p = 0: must be above 0 and at most 1");
     }

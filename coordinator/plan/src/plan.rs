@@ -54,6 +54,7 @@ impl Plan {
             }
             Event::WorkerDown { worker } => self.worker_down(worker),
             Event::Submit { request, job } => self.submit(request, job),
+            Event::Again { request, anew, job } => self.again(request, anew, job),
             Event::Cancel { request } => self.end(request, End::Cancelled),
             Event::ChunkDone { worker, key } => self.chunk_done(worker, key),
             Event::ChunkFailed { worker, key, kind, message } => {
@@ -124,9 +125,9 @@ impl Plan {
 
     /// Ends the requests in the queue that the workers that are left cannot serve.
     fn fail_those_without_a_place(&mut self) {
-        let failure = |job: &Job| match self.too_long(job) {
-            _ if self.up().is_empty() => Some(Failure::no_worker()),
-            refusal => Some(Failure::Unavailable(refusal?.to_string())),
+        let failure = |job: &Job| match self.without_a_place(job)? {
+            Failure::TooLong(refusal) => Some(Failure::Unavailable(refusal.to_string())),
+            failure => Some(failure),
         };
         let failed = self.queue.iter().filter_map(|(id, job)| Some((*id, failure(job)?)));
         for (id, failure) in failed.collect::<Vec<_>>() {
@@ -136,10 +137,8 @@ impl Plan {
 
     fn submit(&mut self, request: RequestId, job: Job) {
         let queued = self.queue.len();
-        let failure = if self.up().is_empty() {
-            Failure::no_worker()
-        } else if let Some(refusal) = self.too_long(&job) {
-            Failure::TooLong(refusal)
+        let failure = if let Some(failure) = self.without_a_place(&job) {
+            failure
         } else if queued >= self.limits.queued_requests && !self.may_admit(&job) {
             Failure::Busy { queued }
         } else {
@@ -147,6 +146,27 @@ impl Plan {
             return;
         };
         self.commands.push(Command::Ended { request, end: End::Failed(failure) });
+    }
+
+    /// Why no worker, or none of those there are, could ever begin `job`.
+    fn without_a_place(&self, job: &Job) -> Option<Failure> {
+        if self.up().is_empty() {
+            return Some(Failure::no_worker());
+        }
+        self.too_long(job).map(Failure::TooLong)
+    }
+
+    /// The caller waits already, so a full queue is no reason to send it away.
+    fn again(&mut self, request: RequestId, anew: RequestId, job: Job) {
+        if self.position(request).is_none() {
+            return;
+        }
+        self.end(request, End::Cancelled);
+        if let Some(failure) = self.without_a_place(&job) {
+            let end = End::Failed(failure);
+            return self.commands.push(Command::Ended { request: anew, end });
+        }
+        self.queue.push_front((anew, job));
     }
 
     fn chunk_done(&mut self, worker: WorkerId, key: ChunkKey) {

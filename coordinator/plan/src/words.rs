@@ -75,6 +75,17 @@ pub enum Event {
         /// What it is.
         job: Job,
     },
+    /// What a running request remembers is not good enough: it is given up, and begins anew, as
+    /// another, in front of all that wait.
+    Again {
+        /// The request.
+        request: RequestId,
+        /// What it is called from now on; never used before, so that nothing that is under way
+        /// for the earlier one can be taken for it.
+        anew: RequestId,
+        /// What it is now.
+        job: Job,
+    },
     /// Nobody wants the answer any more.
     Cancel {
         /// The request.

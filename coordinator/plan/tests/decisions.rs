@@ -24,8 +24,8 @@ fn key(request: &str, chunk: &str, epoch: &str) -> ChunkKey {
 
 /// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
 /// ms; with `keep 0`, `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0
-/// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
-/// `tick 500`.
+/// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`, `again
+/// r1 r2 35` (and more, as of `submit`), `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -39,6 +39,12 @@ fn event(line: &str) -> Event {
         let (worker, key) = (worker(), key(words[2], words[3], words[4]));
         Event::ChunkFailed { worker, key, kind, message: "so it is".into() }
     };
+    let job = |tokens: &str| Job {
+        grid: ChunkGrid::new(number(tokens), CHUNK_TOKENS).unwrap(),
+        choices: named("choices").unwrap_or(1),
+        sharded: sharded("keep", false).or(sharded("prune", true)),
+        deadline_at_ms: named("by").unwrap_or(1000).into(),
+    };
     match words[0] {
         "up" => Event::WorkerUp {
             worker: worker(),
@@ -46,15 +52,8 @@ fn event(line: &str) -> Event {
             pool_tokens: named("pool").map_or(u64::MAX, u64::from),
         },
         "down" => Event::WorkerDown { worker: worker() },
-        "submit" => Event::Submit {
-            request: request(1),
-            job: Job {
-                grid: ChunkGrid::new(number(words[2]), CHUNK_TOKENS).unwrap(),
-                choices: named("choices").unwrap_or(1),
-                sharded: sharded("keep", false).or(sharded("prune", true)),
-                deadline_at_ms: named("by").unwrap_or(1000).into(),
-            },
-        },
+        "submit" => Event::Submit { request: request(1), job: job(words[2]) },
+        "again" => Event::Again { request: request(1), anew: request(2), job: job(words[3]) },
         "done" => Event::ChunkDone { worker: worker(), key: key(words[2], words[3], words[4]) },
         "peer" => failed(FailureKind::Peer),
         "late" => failed(FailureKind::Deadline),
@@ -583,5 +582,47 @@ fn the_home_knows_where_the_shards_are_that_it_decodes_from() {
          cancel r1
          = w1: cancel r1
          = r1 cancelled",
+    );
+}
+
+#[test]
+fn what_begins_anew_is_forgotten_first_and_stands_in_front_of_a_full_queue() {
+    check(
+        "up w0
+         up w1
+         submit r1 35
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0
+         submit r2 5
+         again r1 r9 15
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 cancelled
+         = w0: assign r9 c0 e0 -> w1 e0
+         = w1: assign r9 c1 e0 -> home
+         = w0: assign r2 c0 e0 -> home
+         done w1 r1 c1 e0
+         again r1 r10 15
+         .. done w0 r9 c0 e0
+         .. done w1 r9 c1 e0
+         ended w1 r9 0
+         = r9 choice 0 ended, eos true
+         = w0: cancel r9
+         = w1: cancel r9
+         = r9 finished",
+    );
+}
+
+#[test]
+fn what_has_no_place_anew_fails() {
+    check(
+        "up w0 pool 10
+         up w1 pool 10
+         .. submit r1 35
+         again r1 r2 35 keep 0
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 cancelled
+         = r2 prompt_tokens = 35: must be at most 20, what the pools of 2 workers (20 tokens) hold",
     );
 }

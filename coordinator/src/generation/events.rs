@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
-use aqueduct_core::{MemoryPolicy, RequestId, WireDtype};
+use aqueduct_core::{BelowFloor, Floor, MemoryPolicy, RequestId, WireDtype};
 
-use crate::submit::{PrefillProgress, PrefillReport};
+use crate::submit::{Escalation, PrefillProgress, PrefillReport};
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum TextEvent {
     },
     /// The prefill went on.
     Progress(PrefillProgress),
+    /// The memory kept too little; the prefill begins again.
+    Escalated(Escalation),
     /// Log probabilities of prompt tokens from `start` on; chunks in any order.
     PromptLogprobs {
         /// Position of the first entry.
@@ -72,6 +74,10 @@ pub struct Report {
     pub output_tokens: u32,
     /// The policy as used.
     pub policy: MemoryPolicy,
+    /// What the memory was to keep.
+    pub floor: Option<Floor>,
+    /// How often the prompt was prefilled again because the memory kept less.
+    pub escalations: u32,
     /// C.
     pub chunk_tokens: u32,
     /// Chunks of the grid.
@@ -96,5 +102,23 @@ impl Report {
         let mut sum = RetainedMass::default();
         self.prefill.retained.iter().for_each(|layer| sum.add(*layer));
         sum.share()
+    }
+
+    /// The same of the layer that kept least.
+    pub fn lowest_retained_mass(&self) -> f64 {
+        RetainedMass::lowest_share(&self.prefill.retained)
+    }
+
+    /// What a caller is to be told who wants to hear of a memory below its floor.
+    pub(super) fn shortfall(&self) -> Option<String> {
+        let floor = self.floor.filter(|floor| floor.below == BelowFloor::Report)?;
+        let (lowest, floor) = (self.lowest_retained_mass(), floor.min_retained_mass);
+        let policy = self.policy;
+        (lowest < floor).then(|| {
+            format!(
+                "{policy} kept {lowest:.4} of the attention mass in the layer that kept least, \
+                 below min_retained_mass = {floor}"
+            )
+        })
     }
 }

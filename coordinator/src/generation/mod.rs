@@ -15,7 +15,7 @@ use aqueduct_core::TokenId;
 use aqueduct_core::work::Emitted;
 
 use crate::metrics::{Metrics, Outcome};
-use crate::submit::{PrefillReport, RequestError, Submission, Update};
+use crate::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use crate::text::{Detokenizer, Start, StopMatcher, TextModel};
 
 /// How the tokens of a request become text.
@@ -55,6 +55,7 @@ impl Generator {
             prompt_tokens: submission.prompt.len() as u32,
             chunk_tokens: submission.chunk_tokens,
             policy: submission.policy,
+            floor: submission.floor,
             wire: submission.wire,
             seed: submission.sampling.seed,
             warnings: options.warnings,
@@ -166,6 +167,7 @@ impl Generation {
                 self.queue.push_back(TextEvent::Accepted { request, chunk_count });
             }
             Update::Progress(progress) => self.queue.push_back(TextEvent::Progress(progress)),
+            Update::Escalated(escalation) => self.take_escalated(escalation),
             Update::Logits { .. } => {} // no text API asks for them
             Update::PromptLogprobs { start, entries } => {
                 self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
@@ -176,6 +178,14 @@ impl Generation {
         }
     }
 
+    fn take_escalated(&mut self, escalation: Escalation) {
+        self.generator.metrics.escalated();
+        self.report.escalations += 1;
+        self.report.policy = escalation.next;
+        self.report.warnings.push(escalation.to_string());
+        self.queue.push_back(TextEvent::Escalated(escalation));
+    }
+
     fn take_prefilled(&mut self, prefill: PrefillReport) {
         let metrics = &self.generator.metrics;
         let elapsed = self.clock.started.elapsed();
@@ -183,6 +193,7 @@ impl Generation {
         self.clock.prefilled = Some(Instant::now());
         self.report.prefill = prefill;
         metrics.retained(self.report.retained_mass());
+        self.report.warnings.extend(self.report.shortfall());
         let PrefillReport { exchange, traffic, .. } = &self.report.prefill;
         metrics.exchanged(*exchange, traffic.bytes());
         self.token_bytes = self.generator.runtime.load().token_bytes;

@@ -173,6 +173,7 @@ fn submission(
     Ok(Submission {
         prompt,
         policy: params.memory.policy(options.policy)?,
+        floor: params.memory.quality.floor(),
         chunk_tokens: params.memory.chunk_tokens.unwrap_or(options.chunk_tokens),
         exchange: params.memory.exchange,
         wire: params.memory.wire,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, MemoryPolicy, PolicyKind, Refusal, Sampling, Scoring, WireDtype, limits,
+    Exchange, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, WireDtype, limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,6 +48,8 @@ pub struct MemoryFields {
     window: Option<u32>,
     age_normalised: Option<bool>,
     max_tokens: Option<u32>,
+    /// What the memory must keep.
+    pub quality: Quality,
     /// C.
     pub chunk_tokens: Option<u32>,
     /// How the past reaches a block's queries.
@@ -176,6 +178,13 @@ fn take_word<T: FromStr<Err = Refusal>>(
     Ok(fields.take::<String>(name)?.map(|word| word.parse()).transpose()?)
 }
 
+fn take_quality(fields: &mut Fields<'_>) -> Result<Quality, ApiError> {
+    let kind = take_word(fields, "quality")?;
+    let min_retained_mass = fields.take("min_retained_mass")?;
+    let below_floor = take_word(fields, "below_floor")?;
+    Ok(Quality::of(kind, min_retained_mass, below_floor)?)
+}
+
 impl MemoryFields {
     fn take(mut fields: Fields<'_>) -> Result<Self, ApiError> {
         let taken = Self {
@@ -187,6 +196,7 @@ impl MemoryFields {
             window: fields.take("window")?,
             age_normalised: fields.take("age_normalised")?,
             max_tokens: fields.take("max_tokens")?,
+            quality: take_quality(&mut fields)?,
             chunk_tokens: fields.take("chunk_tokens")?,
             exchange: take_word(&mut fields, "exchange")?.unwrap_or_default(),
             wire: take_word(&mut fields, "wire")?.unwrap_or_default(),
@@ -204,7 +214,13 @@ impl MemoryFields {
     /// # Errors
     /// The field that is out of bounds or contradicts another.
     pub fn policy(&self, default: MemoryPolicy) -> Result<MemoryPolicy, Refusal> {
-        let kind = self.kind.unwrap_or(default.kind);
+        let budget = [
+            ("sinks", self.sinks),
+            ("local", self.local),
+            ("heavy", self.heavy),
+            ("max_tokens", self.max_tokens),
+        ];
+        let kind = self.quality.policy_kind(self.kind, &budget)?.unwrap_or(default.kind);
         let sinks = self.sinks.unwrap_or(default.sinks);
         let base = match self.max_tokens {
             None => MemoryPolicy {

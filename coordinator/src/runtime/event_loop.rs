@@ -10,7 +10,7 @@ use aqueduct_core::{RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Plan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::live::{Asked, Live};
+use super::live::{Asked, Live, Timing};
 use super::mailbox::Mailbox;
 use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 use crate::config::Config;
@@ -104,10 +104,10 @@ impl EventLoop {
 
     fn arrive(&mut self, arrival: Arrival) {
         let Arrival { asked, mailbox, reply } = arrival;
-        let request = RequestId(self.next_id);
-        self.next_id += 1;
-        let live = Live::new(request, asked, mailbox, self.config.handoff_deadline);
-        let job = live.job(self.now_ms());
+        let request = self.new_id();
+        let timing = self.timing(asked.submission.deadline);
+        let live = Live::new(request, asked, mailbox, timing);
+        let job = live.job();
         self.live.insert(request, live);
         let failed = self.step(Event::Submit { request, job });
         let refused = failed.into_iter().find(|(failed, _)| *failed == request);
@@ -115,6 +115,32 @@ impl EventLoop {
         if reply.send(answer).is_err() {
             self.step(Event::Cancel { request });
         }
+    }
+
+    fn new_id(&mut self) -> RequestId {
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        id
+    }
+
+    fn timing(&self, deadline: Duration) -> Timing {
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        Timing {
+            handoff_deadline: self.config.handoff_deadline,
+            deadline_at_ms: self.now_ms().saturating_add(deadline_ms.max(1)),
+        }
+    }
+
+    /// The event that lets a request begin anew if its memory kept too little. Decided before
+    /// the plan hears of the last chunk, so that no token is generated from that memory.
+    fn escalated(&mut self, request: RequestId) -> Option<Event> {
+        let escalation = self.live.get(&request)?.escalation()?;
+        let mut live = self.live.remove(&request)?;
+        let anew = self.new_id();
+        live.escalate(anew, escalation);
+        let job = live.job();
+        self.live.insert(anew, live);
+        Some(Event::Again { request, anew, job })
     }
 
     fn grant_wishes(&mut self) {
@@ -197,7 +223,8 @@ impl EventLoop {
                 let live = self.live.get_mut(&key.request);
                 let is_new = live.is_some_and(|live| live.chunk_done(worker, key, *report));
                 self.stats.chunks_done += u64::from(is_new);
-                self.step(Event::ChunkDone { worker, key });
+                let anew = self.escalated(key.request);
+                self.step(anew.unwrap_or(Event::ChunkDone { worker, key }));
             }
             Said::ChunkFailed { key, kind, message } => {
                 tracing::warn!(%worker, %key, ?kind, message, "chunk failed");

@@ -10,13 +10,16 @@ use aqueduct_core::work::{
     Traffic,
 };
 use aqueduct_core::{
-    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, WorkerId,
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
+    WorkerId,
 };
-use aqueduct_plan::{Sharded, Shards};
+use aqueduct_plan::{Job, Sharded, Shards};
 
 use super::ModelInfo;
 use super::mailbox::Mailbox;
-use crate::submit::{PrefillProgress, PrefillReport, Submission, Update, WorkerProgress};
+use crate::submit::{
+    Escalation, PrefillProgress, PrefillReport, Submission, Update, WorkerProgress,
+};
 
 /// At most ten progress updates a second.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,13 +37,32 @@ pub(crate) struct Asked {
 pub(crate) struct Live {
     pub(crate) submission: Submission,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// As its caller knows it.
     request: RequestId,
+    /// As the plan and the workers know this try of it.
+    run: RequestId,
     grid: ChunkGrid,
     model: ModelInfo,
     /// Clamped to the chunk size.
     policy: MemoryPolicy,
-    handoff_deadline: Duration,
+    timing: Timing,
     accepted: Instant,
+    prefill: Prefill,
+    choices: Vec<Choice>,
+}
+
+/// How long a request may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// A chunk waits so long for the memory before it.
+    pub(crate) handoff_deadline: Duration,
+    /// When the request fails, on the plan's clock.
+    pub(crate) deadline_at_ms: u64,
+}
+
+/// What was heard of one try of the prefill.
+#[derive(Debug, Default)]
+struct Prefill {
     told: Option<Instant>,
     workers: BTreeMap<WorkerId, WorkerProgress>,
     tokens_done: u32,
@@ -48,7 +70,8 @@ pub(crate) struct Live {
     /// Per chunk, the position up to which its logits or log probabilities were told: a chunk
     /// that is done again makes the same ones again.
     outputs_end: BTreeMap<u32, u32>,
-    choices: Vec<Choice>,
+    /// Those logits or log probabilities, where a later try may make better ones.
+    outputs: Vec<Update>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -62,7 +85,7 @@ impl Live {
         request: RequestId,
         asked: Asked,
         mailbox: Arc<Mailbox>,
-        handoff_deadline: Duration,
+        timing: Timing,
     ) -> Self {
         let Asked { submission, grid, model } = asked;
         let (policy, clamps) = submission.policy.clamped(grid.chunk_tokens());
@@ -74,27 +97,23 @@ impl Live {
             submission,
             mailbox,
             request,
+            run: request,
             grid,
             model,
             policy,
-            handoff_deadline,
+            timing,
             accepted: Instant::now(),
-            told: None,
-            workers: BTreeMap::new(),
-            tokens_done: 0,
-            reports: BTreeMap::new(),
-            outputs_end: BTreeMap::new(),
+            prefill: Prefill::default(),
         }
     }
 
-    pub(crate) fn job(&self, now_ms: u64) -> aqueduct_plan::Job {
-        let deadline_ms = u64::try_from(self.submission.deadline.as_millis()).unwrap_or(u64::MAX);
+    pub(crate) fn job(&self) -> Job {
         let decodes = self.submission.max_tokens > 0;
-        aqueduct_plan::Job {
+        Job {
             grid: self.grid,
             choices: if decodes { self.submission.choices } else { 0 },
             sharded: self.carry().map(|_| self.sharded()),
-            deadline_at_ms: now_ms.saturating_add(deadline_ms.max(1)),
+            deadline_at_ms: self.timing.deadline_at_ms,
         }
     }
 
@@ -138,13 +157,13 @@ impl Live {
             outputs,
             next,
             shards,
-            deadline_ms: self.handoff_deadline.as_millis() as u64,
+            deadline_ms: self.timing.handoff_deadline.as_millis() as u64,
         }
     }
 
     pub(crate) fn decode_spec(&self) -> DecodeSpec {
         DecodeSpec {
-            request: self.request,
+            request: self.run,
             sampling: self.submission.sampling,
             choices: self.submission.choices,
             max_tokens: self.submission.max_tokens,
@@ -166,11 +185,11 @@ impl Live {
         report: ChunkReport,
     ) -> bool {
         let Some(span) = self.grid.chunk(key.chunk_idx) else { return false };
-        if self.reports.contains_key(&key.chunk_idx) {
+        if self.prefill.reports.contains_key(&key.chunk_idx) {
             return false;
         }
-        self.reports.insert(key.chunk_idx, report);
-        self.tokens_done += span.tokens;
+        self.prefill.reports.insert(key.chunk_idx, report);
+        self.prefill.tokens_done += span.tokens;
         let at = self.worker(worker);
         at.chunk_idx = key.chunk_idx;
         at.chunks_done += 1;
@@ -180,22 +199,57 @@ impl Live {
 
     fn worker(&mut self, worker: WorkerId) -> &mut WorkerProgress {
         let at = WorkerProgress { worker, chunk_idx: 0, layers_done: 0, chunks_done: 0 };
-        self.workers.entry(worker).or_insert(at)
+        self.prefill.workers.entry(worker).or_insert(at)
     }
 
     fn tell_progress(&mut self) {
-        let all_done = self.reports.len() == self.grid.chunk_count() as usize;
-        if !all_done && self.told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
+        let told = self.prefill.told;
+        if !self.all_done() && told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
             return;
         }
-        self.told = Some(Instant::now());
+        self.prefill.told = Some(Instant::now());
         self.mailbox.push(Update::Progress(PrefillProgress {
-            chunks_done: self.reports.len() as u32,
+            chunks_done: self.prefill.reports.len() as u32,
             chunk_count: self.grid.chunk_count(),
-            tokens_done: self.tokens_done,
+            tokens_done: self.prefill.tokens_done,
             elapsed: self.accepted.elapsed(),
-            workers: self.workers.values().cloned().collect(),
+            workers: self.prefill.workers.values().cloned().collect(),
         }));
+    }
+
+    fn all_done(&self) -> bool {
+        self.prefill.reports.len() == self.grid.chunk_count() as usize
+    }
+
+    /// What is to be tried next, if the prefill is done and its memory kept too little.
+    pub(crate) fn escalation(&self) -> Option<Escalation> {
+        let floor = self.submission.floor.filter(|_| self.all_done())?;
+        let lowest = RetainedMass::lowest_share(&self.retained());
+        let Verdict::Again(next) = floor.judge(lowest, &self.policy, self.grid.chunk_tokens())
+        else {
+            return None;
+        };
+        let min_retained_mass = floor.min_retained_mass;
+        Some(Escalation { policy: self.policy, lowest, min_retained_mass, next })
+    }
+
+    /// Begins again as `run`, which nobody has heard of.
+    pub(crate) fn escalate(&mut self, run: RequestId, escalation: Escalation) {
+        tracing::info!(request = %self.request, %run, %escalation, "prefilled again");
+        self.run = run;
+        self.policy = escalation.next;
+        self.prefill = Prefill::default();
+        self.mailbox.push(Update::Escalated(escalation));
+    }
+
+    /// Per layer, summed over chunks.
+    fn retained(&self) -> Vec<RetainedMass> {
+        let mut retained: Vec<RetainedMass> = Vec::new();
+        for report in self.prefill.reports.values() {
+            retained.resize(retained.len().max(report.retained.len()), RetainedMass::default());
+            retained.iter_mut().zip(&report.retained).for_each(|(sum, layer)| sum.add(*layer));
+        }
+        retained
     }
 
     /// Logits of `rows` positions from `start` on, `[rows, vocab]`.
@@ -203,7 +257,7 @@ impl Live {
         let vocab = logits.len() / rows.max(1) as usize;
         let Some(skip) = self.told_already(chunk_idx, start, rows) else { return };
         logits.drain(..skip as usize * vocab);
-        self.mailbox.push(Update::Logits { start: start + skip, rows: rows - skip, logits });
+        self.tell_output(Update::Logits { start: start + skip, rows: rows - skip, logits });
     }
 
     /// Log probabilities of positions from `start` on.
@@ -216,7 +270,15 @@ impl Live {
         let rows = entries.len() as u32;
         let Some(skip) = self.told_already(chunk_idx, start, rows) else { return };
         entries.drain(..skip as usize);
-        self.mailbox.push(Update::PromptLogprobs { start: start + skip, entries });
+        self.tell_output(Update::PromptLogprobs { start: start + skip, entries });
+    }
+
+    fn tell_output(&mut self, update: Update) {
+        // With a floor, whether this try is the last one is known at its end.
+        match self.submission.floor {
+            Some(_) => self.prefill.outputs.push(update),
+            None => self.mailbox.push(update),
+        }
     }
 
     /// How many of these rows were told before; `None` when all of them were, or when they are
@@ -227,27 +289,24 @@ impl Live {
         if self.grid.chunk(chunk_idx).is_none() || end > self.grid.prompt_tokens() {
             return None;
         }
-        let told = self.outputs_end.entry(chunk_idx).or_insert(0);
+        let told = self.prefill.outputs_end.entry(chunk_idx).or_insert(0);
         let skip = told.saturating_sub(start).min(rows);
         *told = end.max(*told);
         (skip < rows).then_some(skip)
     }
 
     pub(crate) fn prefilled(&mut self, chunks_retried: u32) {
-        let mut retained: Vec<RetainedMass> = Vec::new();
-        for report in self.reports.values() {
-            retained.resize(retained.len().max(report.retained.len()), RetainedMass::default());
-            retained.iter_mut().zip(&report.retained).for_each(|(sum, layer)| sum.add(*layer));
-        }
+        self.prefill.outputs.drain(..).for_each(|output| self.mailbox.push(output));
+        let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();
-        self.reports.values().for_each(|report| traffic.add(report.traffic));
+        reports.values().for_each(|report| traffic.add(report.traffic));
         // What is remembered at the end is with the last chunk, unless keys stayed with each.
         let rest = if self.carry().is_some() { 0 } else { self.grid.chunk_count() - 1 };
-        let remembered = || self.reports.range(rest..).map(|(_, report)| report);
+        let remembered = || reports.range(rest..).map(|(_, report)| report);
         let add_bytes = |sum: u64, report: &ChunkReport| sum.saturating_add(report.memory_bytes);
         let add_tokens = |sum: u32, report: &ChunkReport| sum.saturating_add(report.memory_tokens);
         self.mailbox.push(Update::Prefilled(Box::new(PrefillReport {
-            retained,
+            retained: self.retained(),
             memory_bytes: remembered().fold(0, add_bytes),
             memory_tokens: remembered().fold(0, add_tokens),
             exchange: used(self.carry(), traffic),
@@ -266,7 +325,7 @@ impl Live {
             return false;
         }
         choice.tokens += 1;
-        self.mailbox.push(Update::Token(Box::new(emitted)));
+        self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
         true
     }
 
@@ -298,6 +357,7 @@ mod tests {
         let submission = Submission {
             prompt: vec![1; 40],
             policy,
+            floor: None,
             chunk_tokens: 16,
             exchange,
             wire: WireDtype::Bf16,
@@ -322,7 +382,8 @@ mod tests {
         let grid = ChunkGrid::new(40, 16).unwrap();
         let mailbox = Arc::new(Mailbox::new(Arc::default()));
         let asked = Asked { submission, grid, model };
-        Live::new(RequestId(7), asked, mailbox, Duration::from_secs(1))
+        let timing = Timing { handoff_deadline: Duration::from_secs(1), deadline_at_ms: 1 };
+        Live::new(RequestId(7), asked, mailbox, timing)
     }
 
     fn prefilled(live: &mut Live) -> PrefillReport {
@@ -346,7 +407,7 @@ mod tests {
     #[test]
     fn memory_that_is_handed_on_is_that_of_the_last_chunk() {
         let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
-        assert_eq!((live.carry(), live.job(0).sharded), (None, None));
+        assert_eq!((live.carry(), live.job().sharded), (None, None));
         let report = prefilled(&mut live);
         assert_eq!((report.memory_bytes, report.memory_tokens), (12, 5));
         assert_eq!((report.exchange, report.traffic.sent_bytes), (Exchange::Move, 3));
@@ -357,7 +418,7 @@ mod tests {
         let check = |exchange, policy, carry, pruned, used| {
             let mut live = live(exchange, policy);
             assert_eq!(live.carry(), Some(carry), "{exchange} {policy:?}");
-            assert_eq!(live.job(0).sharded, Some(Sharded { output_tokens: 20, pruned }));
+            assert_eq!(live.job().sharded, Some(Sharded { output_tokens: 20, pruned }));
             let report = prefilled(&mut live);
             assert_eq!((report.memory_bytes, report.memory_tokens), (33, 15));
             assert_eq!((report.exchange, report.traffic.fetched), (used, 12));

@@ -55,6 +55,12 @@ impl Narrator {
                 warnings: report.warnings.clone(),
             }),
             TextEvent::Progress(progress) => Kind::Progress(self.progress(progress)),
+            TextEvent::Escalated(escalation) => Kind::Escalated(v1::Escalated {
+                lowest_retained_mass: escalation.lowest,
+                min_retained_mass: escalation.min_retained_mass,
+                policy: Some(escalation.policy.into()),
+                next: Some(escalation.next.into()),
+            }),
             TextEvent::PromptLogprobs { start, entries } => {
                 let entries = entries.into_iter().map(|(token, top)| v1::PromptLogprob {
                     token: Some(token.into()),
@@ -112,6 +118,9 @@ impl Narrator {
     fn summary(&self) -> v1::Summary {
         let report = self.generation.report().clone();
         v1::Summary {
+            lowest_retained_mass: report.lowest_retained_mass(),
+            min_retained_mass: report.floor.map(|floor| floor.min_retained_mass),
+            escalations: report.escalations,
             prompt_tokens: report.prompt_tokens,
             output_tokens: report.output_tokens,
             prefill_seconds: report.prefill.elapsed.as_secs_f64(),

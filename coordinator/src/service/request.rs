@@ -7,6 +7,7 @@ use aqueduct_core::work::Outputs;
 use aqueduct_core::{Refusal, TokenId, limits};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
+use aqueduct_proto::convert::quality::quality;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::generate_request::Prompt;
 use aqueduct_proto::v1::tokenize_request::Input;
@@ -40,9 +41,11 @@ pub(super) fn submission(
     } else {
         Outputs::None
     };
+    let quality = quality(message.quality)?;
     let submission = Submission {
         prompt,
-        policy: policy_or(config.policy, message.policy)?,
+        policy: policy_or(config.policy, message.policy, quality)?,
+        floor: quality.floor(),
         chunk_tokens: message.chunk_tokens.unwrap_or(config.chunk_tokens),
         exchange: exchange(message.exchange)?.unwrap_or_default(),
         wire: wire_dtype(message.wire)?.unwrap_or_default(),

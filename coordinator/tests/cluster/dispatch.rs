@@ -20,11 +20,13 @@ struct Remote(Fake);
 
 type Events = Pin<Box<dyn Stream<Item = Result<v1::WorkerEvent, Status>> + Send>>;
 type Acks = Pin<Box<dyn Stream<Item = Result<v1::HandOffAck, Status>> + Send>>;
+type Answers = Pin<Box<dyn Stream<Item = Result<v1::ExchangeFrame, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Worker for Remote {
     type ControlStream = Events;
     type HandOffStream = Acks;
+    type ExchangeStream = Answers;
 
     async fn control(
         &self,
@@ -51,6 +53,13 @@ impl Worker for Remote {
         _: Request<Streaming<v1::HandOffFrame>>,
     ) -> Result<Response<Acks>, Status> {
         Err(Status::unimplemented("no memory here"))
+    }
+
+    async fn exchange(
+        &self,
+        _: Request<Streaming<v1::ExchangeFrame>>,
+    ) -> Result<Response<Answers>, Status> {
+        Err(Status::unimplemented("no shards here"))
     }
 }
 

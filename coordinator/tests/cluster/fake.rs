@@ -26,6 +26,8 @@ pub(crate) enum Habit {
     Obey,
     /// From this chunk on, nothing.
     Hold { chunk_idx: u32 },
+    /// Nothing under policies with more local keys than these.
+    HoldBeyond { local: u32 },
     /// Half of it, then the session ends.
     DieAt { chunk_idx: u32 },
 }
@@ -37,6 +39,8 @@ pub(crate) struct Fake {
     pub(crate) fingerprint: String,
     pub(crate) habit: Habit,
     pub(crate) pool_tokens: u64,
+    /// What it says of a chunk's attention mass, per layer.
+    pub(crate) retained: fn(&Assignment) -> Vec<RetainedMass>,
     seen: Arc<Mutex<Vec<Command>>>,
     heard: Arc<Notify>,
     closed: Arc<Notify>,
@@ -50,6 +54,7 @@ impl Fake {
             fingerprint,
             habit,
             pool_tokens: u64::MAX,
+            retained: tokens_of_ten,
             seen: Arc::default(),
             heard: Arc::default(),
             closed: Arc::default(),
@@ -88,10 +93,11 @@ impl Fake {
             match command {
                 Command::Assign(chunk) => match self.habit {
                     Habit::Hold { chunk_idx } if chunk.key.chunk_idx >= chunk_idx => {}
+                    Habit::HoldBeyond { local } if chunk.policy.local > local => {}
                     Habit::DieAt { chunk_idx } if chunk.key.chunk_idx == chunk_idx => {
                         return say.outputs(&chunk, chunk.tokens.len() / 2).await;
                     }
-                    _ => say.chunk(&chunk).await,
+                    _ => say.chunk(&chunk, (self.retained)(&chunk)).await,
                 },
                 Command::Decode(spec) => say.tokens(&spec).await,
                 _ => {}
@@ -125,6 +131,11 @@ impl Fake {
         }
     }
 
+    /// Everything that it was told, in order.
+    pub(crate) fn seen(&self) -> Vec<Command> {
+        self.seen.lock().unwrap().clone()
+    }
+
     /// Waits until it was told something like that.
     pub(crate) async fn told(&self, what: impl Fn(&Command) -> bool) {
         let wait = async {
@@ -144,6 +155,11 @@ impl Fake {
     }
 }
 
+fn tokens_of_ten(chunk: &Assignment) -> Vec<RetainedMass> {
+    let mass = RetainedMass { kept: f64::from(chunk.span.tokens), total: 10.0 };
+    vec![mass; LAYERS as usize]
+}
+
 struct Say<'a>(&'a mpsc::Sender<Event>);
 
 impl Say<'_> {
@@ -152,14 +168,13 @@ impl Say<'_> {
         drop(self.0.send(event).await);
     }
 
-    async fn chunk(&mut self, chunk: &Assignment) {
+    async fn chunk(&mut self, chunk: &Assignment, retained: Vec<RetainedMass>) {
         for layers_done in 1..=LAYERS {
             self.event(Event::Progress { key: chunk.key, layers_done }).await;
         }
         self.outputs(chunk, chunk.tokens.len()).await;
-        let mass = RetainedMass { kept: f64::from(chunk.span.tokens), total: 10.0 };
         let report = ChunkReport {
-            retained: vec![mass; LAYERS as usize],
+            retained,
             memory_tokens: chunk.span.start + chunk.span.tokens,
             ..ChunkReport::default()
         };
@@ -201,6 +216,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
     Submission {
         prompt: (0..prompt_tokens).map(|token| token % VOCAB).collect(),
         policy: MemoryPolicy::h2o(1, 1, 1),
+        floor: None,
         chunk_tokens: CHUNK_TOKENS,
         exchange: Exchange::default(),
         wire: WireDtype::default(),

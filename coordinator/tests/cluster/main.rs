@@ -2,5 +2,6 @@
 
 mod dispatch;
 mod fake;
+mod quality;
 mod runtime;
 mod service;

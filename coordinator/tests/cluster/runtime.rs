@@ -9,14 +9,14 @@ use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs, Peer};
 use aqueduct_core::{Carry, Epoch, Exchange, MemoryPolicy, WireDtype};
 
-async fn start(config: Config, fakes: &[Fake]) -> Coordinator {
+pub(crate) async fn start(config: Config, fakes: &[Fake]) -> Coordinator {
     let coordinator =
         Coordinator::start(config, fakes.iter().map(Fake::session).collect()).unwrap();
     assert!(coordinator.wait_for_workers(fakes.len(), SOON).await);
     coordinator
 }
 
-fn cluster(habits: &[Habit]) -> Vec<Fake> {
+pub(crate) fn cluster(habits: &[Habit]) -> Vec<Fake> {
     let name = |(idx, habit): (usize, &Habit)| Fake::new(&format!("fake{idx}"), *habit);
     habits.iter().enumerate().map(name).collect()
 }
@@ -166,7 +166,7 @@ async fn a_deadline_ends_a_request() {
 }
 
 /// Logits of the whole prompt, and the tokens.
-fn answer(updates: &[Update]) -> (Vec<f32>, Vec<u32>) {
+pub(crate) fn answer(updates: &[Update]) -> (Vec<f32>, Vec<u32>) {
     let mut rows: Vec<(u32, f32)> = Vec::new();
     let mut tokens = Vec::new();
     for update in updates {

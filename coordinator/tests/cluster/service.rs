@@ -20,6 +20,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON};
+use crate::quality::by_budget;
 
 struct Server {
     text: Arc<TextModel>,
@@ -102,6 +103,47 @@ async fn a_stream_begins_with_acceptance_and_ends_with_a_summary() {
     assert_eq!(summary.exchange(), v1::Exchange::Move);
 }
 
+fn floor(min_retained_mass: f64) -> v1::GenerateRequest {
+    let quality = v1::Quality { min_retained_mass: Some(min_retained_mass), ..Default::default() };
+    v1::GenerateRequest { quality: Some(quality), ..ask("Call me Ishmael. Some years") }
+}
+
+fn exact(kind: v1::memory_policy::Kind) -> v1::GenerateRequest {
+    let quality = v1::Quality { kind: v1::quality::Kind::Exact.into(), ..Default::default() };
+    let policy = v1::MemoryPolicy { kind: kind.into(), ..Default::default() };
+    v1::GenerateRequest { quality: Some(quality), policy: Some(policy), ..ask("short") }
+}
+
+#[tokio::test]
+async fn every_try_is_told_and_summed_up() {
+    let mut fake = Fake::new("one", Habit::Obey);
+    fake.retained = by_budget;
+    let Server { client, .. } = serve(small(), &fake).await;
+    let policy = v1::MemoryPolicy { local: Some(1), heavy: Some(1), ..Default::default() };
+    let asked = v1::GenerateRequest { policy: Some(policy), chunk_tokens: Some(16), ..floor(0.15) };
+    let kinds = all(&client, asked).await.unwrap();
+    let escalated: Vec<_> = kinds
+        .iter()
+        .filter_map(|kind| match kind {
+            Kind::Escalated(escalated) => Some(escalated),
+            _ => None,
+        })
+        .collect();
+    let [once] = escalated[..] else { panic!("{escalated:?}") };
+    assert_eq!((once.lowest_retained_mass, once.min_retained_mass), (0.1, 0.15));
+    let local = |policy: &Option<v1::MemoryPolicy>| policy.as_ref().unwrap().local();
+    assert_eq!((local(&once.policy), local(&once.next)), (1, 2));
+    let Some(Kind::Summary(summary)) = kinds.last() else { panic!("{kinds:?}") };
+    assert_eq!((summary.escalations, summary.min_retained_mass()), (1, 0.15));
+    assert_eq!((summary.lowest_retained_mass, local(&summary.policy)), (0.2, 2));
+    assert_eq!(summary.warnings.len(), 1, "{:?}", summary.warnings);
+
+    let kinds = all(&client, exact(v1::memory_policy::Kind::Unspecified)).await.unwrap();
+    let Some(Kind::Summary(summary)) = kinds.last() else { panic!("{kinds:?}") };
+    let used = summary.policy.as_ref().unwrap().kind();
+    assert_eq!((used, summary.escalations), (v1::memory_policy::Kind::Dense, 0));
+}
+
 #[tokio::test]
 async fn errors_have_codes() {
     let config = Config { queued_requests: 0, running_requests: 1, ..small() };
@@ -119,6 +161,8 @@ async fn errors_have_codes() {
         (v1::GenerateRequest { choices: Some(1000), ..ask("short") }, "choices = 1000"),
         (v1::GenerateRequest { exchange: 9, ..ask("short") }, "exchange = 9"),
         (v1::GenerateRequest { wire: 9, ..ask("short") }, "wire = 9"),
+        (floor(1.5), "min_retained_mass = 1.5: must be above 0 and at most 1"),
+        (exact(v1::memory_policy::Kind::Window), "policy = window: must be dense or absent"),
     ] {
         check(&all(&client, wrong).await.unwrap_err(), Code::InvalidArgument, part);
     }

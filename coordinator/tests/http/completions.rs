@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Exchange, WireDtype};
+use aqueduct_core::{BelowFloor, Exchange, Floor, PolicyKind, WireDtype};
 use serde_json::{Value, json};
 
 use super::client::{answering, start, text};
@@ -97,6 +97,46 @@ async fn the_exchange_is_the_callers_choice_and_what_it_came_to_is_told() {
         );
         let bytes = (&figures["sent_bytes"], &figures["received_bytes"]);
         assert_eq!(bytes, (&json!(30), &json!(40)));
+    }
+}
+
+#[tokio::test]
+async fn what_the_memory_must_keep_is_the_callers_choice_and_what_it_came_to_is_told() {
+    let server = start(answering("x")).await;
+    let ask = async |quality: Value, stream: bool| {
+        let body = json!({ "prompt": "a", "stream": stream, "aqueduct": quality });
+        let reply = server.completion(body).await;
+        let figures = match stream {
+            true => reply.events().last().unwrap()["aqueduct"].clone(),
+            false => reply.json()["aqueduct"].clone(),
+        };
+        (server.script.seen.lock().unwrap().pop().unwrap(), figures)
+    };
+    let (seen, figures) = ask(json!({ "quality": "exact" }), false).await;
+    assert_eq!((seen.policy.kind, seen.floor), (PolicyKind::Dense, None));
+    assert_eq!(
+        (&figures["policy"], &figures["min_retained_mass"]),
+        (&json!("dense"), &json!(null))
+    );
+
+    let floor = |below| Some(Floor { min_retained_mass: 0.75, below });
+    for stream in [false, true] {
+        let report = json!({ "min_retained_mass": 0.75, "below_floor": "report" });
+        let (seen, figures) = ask(report, stream).await;
+        assert_eq!(seen.floor, floor(BelowFloor::Report));
+        assert_eq!((&figures["escalations"], &figures["local"]), (&json!(0), &json!(256)));
+        let kept = "h2o 4 + 256 + 256 kept 0.5000 of the attention mass in the layer that kept \
+                    least, below min_retained_mass = 0.75";
+        assert_eq!(figures["warnings"], json!([kept]));
+
+        let escalate = json!({ "quality": "memory", "min_retained_mass": 0.75 });
+        let (seen, figures) = ask(escalate, stream).await;
+        assert_eq!(seen.floor, floor(BelowFloor::Escalate));
+        assert_eq!((&figures["escalations"], &figures["local"]), (&json!(1), &json!(512)));
+        assert_eq!(figures["lowest_retained_mass"], 0.5);
+        assert_eq!(figures["min_retained_mass"], 0.75);
+        let again = format!("{kept}: prefilled again with h2o 4 + 512 + 511");
+        assert_eq!(figures["warnings"], json!([again]));
     }
 }
 

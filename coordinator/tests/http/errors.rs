@@ -64,6 +64,13 @@ async fn wrong_fields_are_named() {
     check("aqueduct", json!({ "max_tokens": 99, "policy": "dense" }), "max_tokens").await;
     check("aqueduct", json!({ "exchange": "push" }), "exchange").await;
     check("aqueduct", json!({ "wire": "int8" }), "wire").await;
+    check("aqueduct", json!({ "quality": "best" }), "quality").await;
+    check("aqueduct", json!({ "quality": "exact", "policy": "h2o" }), "policy").await;
+    check("aqueduct", json!({ "quality": "exact", "max_tokens": 64 }), "max_tokens").await;
+    check("aqueduct", json!({ "quality": "exact", "below_floor": "report" }), "below_floor").await;
+    check("aqueduct", json!({ "min_retained_mass": 0 }), "min_retained_mass").await;
+    check("aqueduct", json!({ "min_retained_mass": 1.01 }), "min_retained_mass").await;
+    check("aqueduct", json!({ "below_floor": "escalate" }), "below_floor").await;
     check("aqueduct", json!({ "wire": 16 }), "aqueduct.wire").await;
     check("aqueduct", json!([]), "aqueduct").await;
     assert!(server.script.seen.lock().unwrap().is_empty());

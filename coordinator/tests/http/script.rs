@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_coordinator::generation::{Load, Submit, Updates};
-use aqueduct_coordinator::submit::{PrefillReport, RequestError, Submission, Update};
+use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, TokenLogprob, Traffic};
-use aqueduct_core::{Exchange, RequestId, TokenId};
+use aqueduct_core::{Exchange, RequestId, TokenId, Verdict};
 use futures::future::BoxFuture;
 
 /// Answers every request with the same tokens.
@@ -61,6 +61,14 @@ impl Script {
         let (policy, clamps) = submission.policy.clamped(submission.chunk_tokens);
         let request = RequestId(7);
         let mut updates = vec![Update::Accepted { request, chunk_count: 1, policy, clamps }];
+        // One more try is enough, whatever it keeps.
+        if let Some(floor) = submission.floor
+            && let Verdict::Again(next) = floor.judge(0.5, &policy, submission.chunk_tokens)
+        {
+            let min_retained_mass = floor.min_retained_mass;
+            let escalation = Escalation { policy, lowest: 0.5, min_retained_mass, next };
+            updates.push(Update::Escalated(escalation));
+        }
         if let Outputs::Logprobs(top) = submission.outputs {
             let entry = |token: &TokenId| (logprob(*token), vec![logprob(9); top as usize]);
             let entries = submission.prompt[1..].iter().map(entry).collect();

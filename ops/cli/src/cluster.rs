@@ -80,6 +80,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
     Submission {
         prompt,
         policy: MemoryPolicy::default(),
+        floor: None,
         chunk_tokens,
         exchange: Exchange::default(),
         wire: WireDtype::default(),

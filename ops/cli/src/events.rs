@@ -19,6 +19,8 @@ pub(crate) enum Row<'a> {
     },
     /// The prefill went on.
     Progress { chunks_done: u32, chunk_count: u32, tokens_per_second: f64, seconds_left: f64 },
+    /// The memory kept too little; the prefill begins again.
+    Escalated { lowest_retained_mass: f64, min_retained_mass: f64, policy: String, next: String },
     /// Log probabilities of prompt tokens.
     PromptLogprobs { start: u32, tokens: Vec<u32>, logprobs: Vec<f32> },
     /// A token was generated.
@@ -36,7 +38,13 @@ pub(crate) enum Row<'a> {
         dense_bytes: u64,
         retained_mass: f64,
         retained_mass_per_layer: Vec<f64>,
+        lowest_retained_mass: f64,
+        min_retained_mass: Option<f64>,
+        escalations: u32,
         policy: &'static str,
+        sinks: u32,
+        local: u32,
+        heavy: u32,
         chunk_tokens: u32,
         exchange: &'static str,
         sent_bytes: u64,
@@ -62,6 +70,12 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
                 chunk_count: at.chunk_count,
                 tokens_per_second: at.tokens_per_second,
                 seconds_left: at.seconds_left,
+            },
+            GenerateEvent::Escalated(escalated) => Self::Escalated {
+                lowest_retained_mass: escalated.lowest_retained_mass,
+                min_retained_mass: escalated.min_retained_mass,
+                policy: escalated.policy.to_string(),
+                next: escalated.next.to_string(),
             },
             GenerateEvent::PromptLogprobs { start, entries } => Self::PromptLogprobs {
                 start: *start,
@@ -94,7 +108,13 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
                 dense_bytes: summary.dense_bytes,
                 retained_mass: summary.retained_total().share(),
                 retained_mass_per_layer: summary.retained.iter().map(|l| l.share()).collect(),
+                lowest_retained_mass: summary.lowest_retained_mass,
+                min_retained_mass: summary.min_retained_mass,
+                escalations: summary.escalations,
                 policy: summary.policy.kind.as_str(),
+                sinks: summary.policy.sinks,
+                local: summary.policy.local,
+                heavy: summary.policy.heavy,
                 chunk_tokens: summary.chunk_tokens,
                 exchange: summary.exchange.as_str(),
                 sent_bytes: summary.traffic.sent_bytes,

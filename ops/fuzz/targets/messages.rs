@@ -4,9 +4,10 @@
 #![forbid(unsafe_code)]
 
 use aqueduct_core::work::{Command, Event};
-use aqueduct_core::{MemoryPolicy, Refusal};
+use aqueduct_core::{MemoryPolicy, Quality, Refusal};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
+use aqueduct_proto::convert::quality::quality;
 use aqueduct_proto::v1::{GenerateRequest, WorkerCommand, WorkerEvent};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -33,8 +34,11 @@ where
 
 fn request(bytes: &[u8]) {
     let Ok(wire) = GenerateRequest::decode(bytes) else { return };
-    if let Ok(policy) = policy_or(MemoryPolicy::default(), wire.policy) {
-        assert_eq!(policy.validate(), Ok(()));
+    for quality in [quality(wire.quality).unwrap_or_default(), Quality::Exact] {
+        if let Ok(policy) = policy_or(MemoryPolicy::default(), wire.policy, quality) {
+            assert_eq!(policy.validate(), Ok(()));
+            assert!(policy.keeps_all() || quality != Quality::Exact);
+        }
     }
     let _ = sampling_or(0, wire.sampling);
     let _ = (exchange(wire.exchange), wire_dtype(wire.wire));

@@ -27,6 +27,7 @@ async fn main() -> Result<(), ClientError> {
                 "{} prompt tokens in {:?}, {} bytes of memory",
                 summary.prompt_tokens, summary.prefill, summary.memory_bytes
             ),
+            GenerateEvent::Escalated(again) => eprintln!("again with {}", again.next),
             GenerateEvent::Accepted(_) | GenerateEvent::PromptLogprobs { .. } => {}
         }
         std::io::stdout().flush().ok();

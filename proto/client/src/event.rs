@@ -4,11 +4,6 @@ use std::time::Duration;
 
 use aqueduct_core::work::{RetainedMass, TokenLogprob, Traffic};
 use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, RequestId, TokenId};
-use aqueduct_proto::convert::exchange::exchange;
-use aqueduct_proto::convert::shape::pool_tokens;
-use aqueduct_proto::v1;
-
-use crate::error::ClientError;
 
 /// What happens to a request, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +12,8 @@ pub enum GenerateEvent {
     Accepted(Accepted),
     /// The prefill went on.
     Progress(Progress),
+    /// The memory kept too little; the prefill begins again.
+    Escalated(Box<Escalated>),
     /// Log probabilities of prompt tokens from `start` on, if asked for; in any order.
     PromptLogprobs {
         /// Position of the first entry.
@@ -60,6 +57,19 @@ pub struct Progress {
     pub seconds_left: f64,
     /// One entry for each worker with a part in it.
     pub workers: Vec<WorkerProgress>,
+}
+
+/// A prefill that kept too little.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Escalated {
+    /// Share of the attention mass in the layer that kept least.
+    pub lowest_retained_mass: f64,
+    /// The floor.
+    pub min_retained_mass: f64,
+    /// The policy that kept so little.
+    pub policy: MemoryPolicy,
+    /// The policy of the next try.
+    pub next: MemoryPolicy,
 }
 
 /// What one worker is at.
@@ -142,6 +152,12 @@ pub struct Summary {
     pub dense_bytes: u64,
     /// Attention mass kept, per layer.
     pub retained: Vec<RetainedMass>,
+    /// Share of the layer that kept least.
+    pub lowest_retained_mass: f64,
+    /// The floor, as asked for.
+    pub min_retained_mass: Option<f64>,
+    /// How often the prompt was prefilled again because the memory kept less.
+    pub escalations: u32,
     /// The policy as used.
     pub policy: MemoryPolicy,
     /// Chunk size.
@@ -151,7 +167,7 @@ pub struct Summary {
     pub exchange: Exchange,
     /// Bytes between workers, in the prefill, for keys that stayed where they were computed.
     pub traffic: Traffic,
-    /// Budgets that were lowered.
+    /// Budgets that were lowered or raised, and a memory below its floor.
     pub warnings: Vec<String>,
 }
 
@@ -203,156 +219,4 @@ pub struct WorkerStatus {
     pub threads: u32,
     /// Most tokens whose keys it keeps in shards; `u64::MAX` if memory alone bounds them.
     pub pool_tokens: u64,
-}
-
-impl TryFrom<v1::GenerateEvent> for GenerateEvent {
-    type Error = ClientError;
-
-    fn try_from(event: v1::GenerateEvent) -> Result<Self, ClientError> {
-        use v1::generate_event::Kind;
-        let kind = event.kind.ok_or_else(|| ClientError::unreadable("event without a kind"))?;
-        Ok(match kind {
-            Kind::Accepted(accepted) => Self::Accepted(accepted.into()),
-            Kind::Progress(progress) => Self::Progress(progress.into()),
-            Kind::Token(token) => Self::Token(token.try_into()?),
-            Kind::ChoiceDone(done) => Self::ChoiceDone(done.try_into()?),
-            Kind::Summary(summary) => Self::Summary(Box::new(summary.try_into()?)),
-            Kind::PromptLogprobs(part) => {
-                Self::PromptLogprobs { start: part.start, entries: all(part.entries)? }
-            }
-        })
-    }
-}
-
-impl From<v1::Accepted> for Accepted {
-    fn from(accepted: v1::Accepted) -> Self {
-        Self {
-            request: RequestId(accepted.request),
-            prompt_tokens: accepted.prompt_tokens,
-            chunk_count: accepted.chunk_count,
-            seed: accepted.seed,
-            warnings: accepted.warnings,
-        }
-    }
-}
-
-impl From<v1::Progress> for Progress {
-    fn from(progress: v1::Progress) -> Self {
-        let worker = |worker: v1::WorkerProgress| WorkerProgress {
-            worker: worker.worker,
-            chunk_idx: worker.chunk_idx,
-            layers_done: worker.layers_done,
-            layers: worker.layers,
-            chunks_done: worker.chunks_done,
-        };
-        Self {
-            chunks_done: progress.chunks_done,
-            chunk_count: progress.chunk_count,
-            tokens_per_second: progress.tokens_per_second,
-            seconds_left: progress.seconds_left,
-            workers: progress.workers.into_iter().map(worker).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::PromptLogprob> for PromptLogprob {
-    type Error = ClientError;
-
-    fn try_from(entry: v1::PromptLogprob) -> Result<Self, ClientError> {
-        let token = entry.token.ok_or_else(|| ClientError::unreadable("entry without a token"))?;
-        let token = token.try_into().map_err(ClientError::unreadable)?;
-        Ok(Self { token, top: all(entry.top)? })
-    }
-}
-
-impl TryFrom<v1::Token> for Token {
-    type Error = ClientError;
-
-    fn try_from(token: v1::Token) -> Result<Self, ClientError> {
-        Ok(Self {
-            choice: token.choice,
-            token_idx: token.token_idx,
-            id: token.id,
-            text: token.text,
-            logprob: token.logprob,
-            top: all(token.top)?,
-        })
-    }
-}
-
-/// Every item converted, or the first one that cannot be.
-fn all<Wire, T>(wire: Vec<Wire>) -> Result<Vec<T>, ClientError>
-where
-    T: TryFrom<Wire, Error: std::fmt::Display>,
-{
-    wire.into_iter().map(|item| item.try_into().map_err(ClientError::unreadable)).collect()
-}
-
-impl TryFrom<v1::ChoiceDone> for ChoiceDone {
-    type Error = ClientError;
-
-    fn try_from(done: v1::ChoiceDone) -> Result<Self, ClientError> {
-        use v1::choice_done::Reason;
-        let reason = match done.reason() {
-            Reason::Stop => StopReason::Stop,
-            Reason::Length => StopReason::Length,
-            Reason::Unspecified => {
-                return Err(ClientError::unreadable("a completion ended without a reason"));
-            }
-        };
-        Ok(Self { choice: done.choice, reason, tokens: done.tokens, text: done.text })
-    }
-}
-
-impl TryFrom<v1::Summary> for Summary {
-    type Error = ClientError;
-
-    fn try_from(summary: v1::Summary) -> Result<Self, ClientError> {
-        let policy = summary.policy.ok_or_else(|| ClientError::unreadable("summary.policy"))?;
-        Ok(Self {
-            prompt_tokens: summary.prompt_tokens,
-            output_tokens: summary.output_tokens,
-            prefill: seconds("prefill_seconds", summary.prefill_seconds)?,
-            decode: seconds("decode_seconds", summary.decode_seconds)?,
-            memory_bytes: summary.memory_bytes,
-            dense_bytes: summary.dense_bytes,
-            retained: all(summary.retained)?,
-            policy: policy.try_into().map_err(ClientError::unreadable)?,
-            chunk_tokens: summary.chunk_tokens,
-            exchange: exchange(summary.exchange)
-                .map_err(ClientError::unreadable)?
-                .ok_or_else(|| ClientError::unreadable("summary.exchange"))?,
-            traffic: summary.traffic.unwrap_or_default().into(),
-            warnings: summary.warnings,
-        })
-    }
-}
-
-fn seconds(field: &str, value: f64) -> Result<Duration, ClientError> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|error| ClientError::unreadable(format!("{field} = {value}: {error}")))
-}
-
-impl TryFrom<v1::DescribeReply> for Description {
-    type Error = ClientError;
-
-    fn try_from(reply: v1::DescribeReply) -> Result<Self, ClientError> {
-        let kv = reply.kv().try_into().map_err(ClientError::unreadable)?;
-        let shape = reply.shape.ok_or_else(|| ClientError::unreadable("describe.shape"))?;
-        let worker = |worker: v1::WorkerStatus| WorkerStatus {
-            worker: worker.worker,
-            address: worker.address,
-            up: worker.up,
-            threads: worker.threads,
-            pool_tokens: pool_tokens(worker.pool_tokens),
-        };
-        Ok(Self {
-            model: reply.model,
-            fingerprint: reply.fingerprint,
-            shape: shape.try_into().map_err(ClientError::unreadable)?,
-            kv,
-            prompt_tokens_max: reply.prompt_tokens_max,
-            workers: reply.workers.into_iter().map(worker).collect(),
-        })
-    }
 }

@@ -25,16 +25,18 @@ mod config;
 mod error;
 mod event;
 mod options;
+mod wire;
 
 pub use aqueduct_core::work::Traffic;
 pub use aqueduct_core::{
-    Exchange, MemoryPolicy, ModelShape, PolicyKind, RequestId, Scoring, TokenId, WireDtype,
+    BelowFloor, Exchange, Floor, MemoryPolicy, ModelShape, PolicyKind, Quality, RequestId, Scoring,
+    TokenId, WireDtype,
 };
 pub use client::{Client, Generation};
 pub use config::ClientOptions;
 pub use error::ClientError;
 pub use event::{
-    Accepted, ChoiceDone, Description, GenerateEvent, Progress, PromptLogprob, StopReason, Summary,
-    Token, Tokenized, WorkerProgress, WorkerStatus,
+    Accepted, ChoiceDone, Description, Escalated, GenerateEvent, Progress, PromptLogprob,
+    StopReason, Summary, Token, Tokenized, WorkerProgress, WorkerStatus,
 };
 pub use options::{ChatMessage, GenerateOptions, Prompt};

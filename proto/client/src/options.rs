@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{Exchange, MemoryPolicy, TokenId, WireDtype, limits};
+use aqueduct_core::{Exchange, MemoryPolicy, Quality, TokenId, WireDtype, limits};
 use aqueduct_proto::v1;
 
 /// One turn of a chat.
@@ -45,6 +45,8 @@ pub struct GenerateOptions {
     pub logprobs: Option<u32>,
     /// What the memory keeps.
     pub policy: Option<MemoryPolicy>,
+    /// What the memory must have kept before anything is generated.
+    pub quality: Option<Quality>,
     /// Chunk size.
     pub chunk_tokens: Option<u32>,
     /// How the past reaches a block's queries.
@@ -75,6 +77,7 @@ impl GenerateOptions {
             seed: None,
             logprobs: None,
             policy: None,
+            quality: None,
             chunk_tokens: None,
             exchange: None,
             wire: None,
@@ -113,6 +116,7 @@ impl GenerateOptions {
                 logprobs: self.logprobs,
             }),
             policy: self.policy.map(Into::into),
+            quality: self.quality.map(Into::into),
             chunk_tokens: self.chunk_tokens,
             exchange: self.exchange.map_or(v1::Exchange::Unspecified, Into::into).into(),
             wire: self.wire.map_or(v1::WireDtype::Unspecified, Into::into).into(),

@@ -75,11 +75,23 @@ fn accepted() -> v1::generate_event::Kind {
     v1::generate_event::Kind::Accepted(v1::Accepted { prompt_tokens: 5, ..Default::default() })
 }
 
+fn escalated(next: Option<v1::MemoryPolicy>) -> v1::generate_event::Kind {
+    v1::generate_event::Kind::Escalated(v1::Escalated {
+        lowest_retained_mass: 0.25,
+        min_retained_mass: 0.5,
+        policy: Some(aqueduct_client::MemoryPolicy::default().into()),
+        next,
+    })
+}
+
 fn summary() -> v1::generate_event::Kind {
     v1::generate_event::Kind::Summary(v1::Summary {
         prefill_seconds: 1.5,
         policy: Some(aqueduct_client::MemoryPolicy::default().into()),
         retained: vec![v1::RetainedMass { kept: 3.0, total: 4.0 }; 2],
+        lowest_retained_mass: 0.75,
+        min_retained_mass: Some(0.5),
+        escalations: 1,
         exchange: v1::Exchange::Stay.into(),
         traffic: Some(v1::Traffic { sent_bytes: 7, received_bytes: 9, asked: 2, fetched: 1 }),
         ..Default::default()
@@ -88,14 +100,20 @@ fn summary() -> v1::generate_event::Kind {
 
 #[tokio::test]
 async fn events_arrive_in_types_and_end_with_the_summary() {
-    let (client, _) = connect(vec![accepted(), summary(), accepted()], false).await;
+    let dense = aqueduct_client::MemoryPolicy::dense();
+    let script = vec![accepted(), escalated(Some(dense.into())), summary(), accepted()];
+    let (client, _) = connect(script, false).await;
     let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;
-    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(events.len(), 3, "{events:?}");
     let Ok(GenerateEvent::Accepted(first)) = &events[0] else { panic!("{events:?}") };
     assert_eq!(first.prompt_tokens, 5);
-    let Ok(GenerateEvent::Summary(last)) = &events[1] else { panic!("{events:?}") };
+    let Ok(GenerateEvent::Escalated(again)) = &events[1] else { panic!("{events:?}") };
+    assert_eq!((again.lowest_retained_mass, again.next), (0.25, dense));
+    let Ok(GenerateEvent::Summary(last)) = &events[2] else { panic!("{events:?}") };
     assert_eq!(last.prefill, Duration::from_millis(1500));
     assert_eq!(last.retained_total().share(), 0.75);
+    let quality = (last.lowest_retained_mass, last.min_retained_mass, last.escalations);
+    assert_eq!(quality, (0.75, Some(0.5), 1));
     assert_eq!((last.exchange, last.traffic.bytes()), (Exchange::Stay, 16));
 }
 

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod limits;
 pub mod model;
 pub mod policy;
+pub mod quality;
 pub mod sampling;
 pub mod work;
 
@@ -21,6 +22,7 @@ pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
 pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
+pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};
 pub use sampling::Sampling;
 
 /// A token of the model's vocabulary.

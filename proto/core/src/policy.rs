@@ -111,6 +111,18 @@ impl std::fmt::Display for Clamp {
     }
 }
 
+impl std::fmt::Display for MemoryPolicy {
+    /// The kind and its budget: `h2o 4 + 256 + 256`, `window 4 + 256`, `dense`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, sinks, local, heavy, .. } = self;
+        match kind {
+            PolicyKind::Dense => write!(f, "{kind}"),
+            PolicyKind::Window => write!(f, "{kind} {sinks} + {local}"),
+            PolicyKind::H2o => write!(f, "{kind} {sinks} + {local} + {heavy}"),
+        }
+    }
+}
+
 impl MemoryPolicy {
     /// Keeps every key.
     pub fn dense() -> Self {
@@ -237,6 +249,13 @@ mod tests {
             let refused = MemoryPolicy::heavy_preset(max_tokens, sinks).unwrap_err();
             assert_eq!(refused.field, "max_tokens");
         }
+    }
+
+    #[test]
+    fn a_policy_reads_well() {
+        assert_eq!(MemoryPolicy::default().to_string(), "h2o 4 + 256 + 256");
+        assert_eq!(MemoryPolicy::window(2, 8).to_string(), "window 2 + 8");
+        assert_eq!(MemoryPolicy::dense().to_string(), "dense");
     }
 
     #[test]

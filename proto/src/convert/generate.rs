@@ -1,6 +1,6 @@
 //! What a caller of the API may leave out: memory policy and sampling with their defaults.
 
-use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, Sampling};
+use aqueduct_core::{MemoryPolicy, PolicyKind, Quality, Refusal, Sampling};
 
 use super::policy::kind;
 use crate::v1;
@@ -9,14 +9,22 @@ use crate::v1;
 /// "heavy" preset splits. Not yet clamped to a chunk size.
 ///
 /// # Errors
-/// The first field that is out of bounds, and a budget beside the fields it stands for.
+/// The first field that is out of bounds, a budget beside the fields it stands for, and a
+/// bounded policy where `quality` is exact.
 pub fn policy_or(
     default: MemoryPolicy,
     wire: Option<v1::MemoryPolicy>,
+    quality: Quality,
 ) -> Result<MemoryPolicy, Refusal> {
-    let Some(wire) = wire else { return Ok(default) };
+    let wire = wire.unwrap_or_default();
+    let budget = [
+        ("sinks", wire.sinks),
+        ("local", wire.local),
+        ("heavy", wire.heavy),
+        ("max_tokens", wire.max_tokens),
+    ];
     let mut policy = MemoryPolicy {
-        kind: kind(wire.kind)?.unwrap_or(default.kind),
+        kind: quality.policy_kind(kind(wire.kind)?, &budget)?.unwrap_or(default.kind),
         sinks: wire.sinks.unwrap_or(default.sinks),
         local: wire.local.unwrap_or(default.local),
         heavy: wire.heavy.unwrap_or(default.heavy),
@@ -81,6 +89,24 @@ mod tests {
 
     fn wire(kind: Kind, max_tokens: Option<u32>) -> v1::MemoryPolicy {
         v1::MemoryPolicy { kind: kind.into(), max_tokens, ..Default::default() }
+    }
+
+    /// The policy where nothing is demanded of it.
+    fn policy_or(
+        default: MemoryPolicy,
+        wire: Option<v1::MemoryPolicy>,
+    ) -> Result<MemoryPolicy, Refusal> {
+        super::policy_or(default, wire, Quality::default())
+    }
+
+    #[test]
+    fn exact_keeps_every_key_and_takes_no_budget() {
+        let exact = |wire| super::policy_or(MemoryPolicy::h2o(1, 2, 3), wire, Quality::Exact);
+        let want = Ok(MemoryPolicy { kind: PolicyKind::Dense, ..MemoryPolicy::h2o(1, 2, 3) });
+        assert_eq!((exact(None), exact(Some(wire(Kind::Dense, None)))), (want.clone(), want));
+        let refused = |wire| exact(Some(wire)).unwrap_err().field;
+        assert_eq!(refused(wire(Kind::H2o, None)), "policy");
+        assert_eq!(refused(wire(Kind::Unspecified, Some(512))), "max_tokens");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod generate;
 pub mod notice;
 mod parts;
 pub mod policy;
+pub mod quality;
 pub mod sampling;
 pub mod shape;
 

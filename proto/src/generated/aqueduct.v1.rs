@@ -289,6 +289,9 @@ pub struct GenerateRequest {
     /// default f32
     #[prost(enumeration = "WireDtype", tag = "13")]
     pub wire: i32,
+    /// default memory, without a floor
+    #[prost(message, optional, tag = "14")]
+    pub quality: ::core::option::Option<Quality>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -304,9 +307,107 @@ pub mod generate_request {
         Chat(super::ChatPrompt),
     }
 }
+/// What the memory must have kept before anything is generated.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Quality {
+    #[prost(enumeration = "quality::Kind", tag = "1")]
+    pub kind: i32,
+    /// Share of the attention mass that each layer's memory must have kept: above 0, at most 1.
+    #[prost(double, optional, tag = "2")]
+    pub min_retained_mass: ::core::option::Option<f64>,
+    #[prost(enumeration = "quality::BelowFloor", tag = "3")]
+    pub below_floor: i32,
+}
+/// Nested message and enum types in `Quality`.
+pub mod quality {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        /// memory
+        Unspecified = 0,
+        /// every key, whatever the server's default policy is
+        Exact = 1,
+        /// what the policy keeps
+        Memory = 2,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::Exact => "KIND_EXACT",
+                Self::Memory => "KIND_MEMORY",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_EXACT" => Some(Self::Exact),
+                "KIND_MEMORY" => Some(Self::Memory),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum BelowFloor {
+        /// escalate
+        Unspecified = 0,
+        /// prefill again with a larger budget, at last with every key
+        Escalate = 1,
+        /// go on and say so
+        Report = 2,
+    }
+    impl BelowFloor {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "BELOW_FLOOR_UNSPECIFIED",
+                Self::Escalate => "BELOW_FLOOR_ESCALATE",
+                Self::Report => "BELOW_FLOOR_REPORT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "BELOW_FLOOR_UNSPECIFIED" => Some(Self::Unspecified),
+                "BELOW_FLOOR_ESCALATE" => Some(Self::Escalate),
+                "BELOW_FLOOR_REPORT" => Some(Self::Report),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GenerateEvent {
-    #[prost(oneof = "generate_event::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "generate_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<generate_event::Kind>,
 }
 /// Nested message and enum types in `GenerateEvent`.
@@ -325,6 +426,8 @@ pub mod generate_event {
         Summary(super::Summary),
         #[prost(message, tag = "6")]
         PromptLogprobs(super::PromptLogprobs),
+        #[prost(message, tag = "7")]
+        Escalated(super::Escalated),
     }
 }
 /// First event of every stream.
@@ -367,6 +470,19 @@ pub struct Progress {
     pub seconds_left: f64,
     #[prost(message, repeated, tag = "5")]
     pub workers: ::prost::alloc::vec::Vec<WorkerProgress>,
+}
+/// The memory kept too little; the prompt is prefilled again.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Escalated {
+    #[prost(double, tag = "1")]
+    pub lowest_retained_mass: f64,
+    #[prost(double, tag = "2")]
+    pub min_retained_mass: f64,
+    /// that kept so little
+    #[prost(message, optional, tag = "3")]
+    pub policy: ::core::option::Option<MemoryPolicy>,
+    #[prost(message, optional, tag = "4")]
+    pub next: ::core::option::Option<MemoryPolicy>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Token {
@@ -486,6 +602,14 @@ pub struct Summary {
     /// of the prefill
     #[prost(message, optional, tag = "12")]
     pub traffic: ::core::option::Option<Traffic>,
+    /// share of the layer that kept least
+    #[prost(double, tag = "13")]
+    pub lowest_retained_mass: f64,
+    /// as asked
+    #[prost(double, optional, tag = "14")]
+    pub min_retained_mass: ::core::option::Option<f64>,
+    #[prost(uint32, tag = "15")]
+    pub escalations: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TokenizeRequest {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs};
+use super::{ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -36,6 +36,8 @@ pub(crate) struct GenerateArgs {
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) quality: QualityArgs,
     #[command(flatten)]
     pub(crate) exchange: ExchangeArgs,
     #[command(flatten)]

@@ -24,7 +24,7 @@ pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
-pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs};
+pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
 
 const EXIT_CODES: &str = "\

@@ -1,6 +1,9 @@
 //! Memory policies as flags.
 
-use aqueduct_core::{Exchange, MemoryPolicy, PolicyKind, Refusal, Scoring, WireDtype, limits};
+use aqueduct_core::{
+    BelowFloor, Exchange, MemoryPolicy, PolicyKind, Quality, QualityKind, Refusal, Scoring,
+    WireDtype, limits,
+};
 use clap::Args;
 
 /// How attention mass becomes a score.
@@ -83,13 +86,39 @@ pub(crate) struct ExchangeArgs {
     pub(crate) wire: WireDtype,
 }
 
+/// What the memory must keep.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct QualityArgs {
+    /// exact (every key, whatever the server's default) or memory (what the policy keeps)
+    #[arg(long, value_name = "QUALITY")]
+    quality: Option<QualityKind>,
+    /// Share of the attention mass, above 0 and at most 1, that each layer's memory must have
+    /// kept before anything is generated
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    min_retained_mass: Option<f64>,
+    /// Where it kept less: escalate (prefill again with a larger budget, at last with every
+    /// key; the default) or report (go on and say so)
+    #[arg(long, value_name = "WHAT")]
+    below_floor: Option<BelowFloor>,
+}
+
+impl QualityArgs {
+    /// The quality in the words of the cluster.
+    ///
+    /// # Errors
+    /// A floor that is out of bounds or only half said.
+    pub(crate) fn quality(&self) -> Result<Quality, Refusal> {
+        Quality::of(self.quality, self.min_retained_mass, self.below_floor)
+    }
+}
+
 /// One policy.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct PolicyArgs {
     /// What is remembered: dense (every key), window (sinks and recent keys) or h2o (sinks,
-    /// recent keys and heavy hitters)
-    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::H2o)]
-    pub(crate) policy: PolicyKind,
+    /// recent keys and heavy hitters; the default)
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<PolicyKind>,
     #[command(flatten)]
     pub(crate) budget: BudgetArgs,
 }
@@ -97,7 +126,7 @@ pub(crate) struct PolicyArgs {
 impl PolicyArgs {
     /// The policy in the words of the cluster.
     pub(crate) fn policy(&self) -> MemoryPolicy {
-        self.budget.policy(self.policy)
+        self.budget.policy(self.policy.unwrap_or_default())
     }
 }
 

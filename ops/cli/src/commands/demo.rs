@@ -119,7 +119,9 @@ async fn ask(front: &Front, prompt: Vec<TokenId>, json: bool) -> anyhow::Result<
             }
             GenerateEvent::ChoiceDone(done) => say(&done.text)?,
             GenerateEvent::Summary(summary) => return Ok((answer, *summary)),
-            GenerateEvent::Accepted(_) | GenerateEvent::PromptLogprobs { .. } => {}
+            GenerateEvent::Accepted(_)
+            | GenerateEvent::Escalated(_)
+            | GenerateEvent::PromptLogprobs { .. } => {}
         }
     }
     anyhow::bail!("the answer ended without a summary")

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: EvalLogitsArgs) -> anyhow::Result<()> {
     let row = Row {
         tokens: logits.rows(),
         vocab: cluster.shape().vocab,
-        policy: args.policy.policy.as_str(),
+        policy: args.policy.policy().kind.as_str(),
         chunk_tokens: args.policy.budget.chunk_tokens,
         exchange: report.exchange.as_str(),
         exchange_bytes: report.traffic.bytes(),

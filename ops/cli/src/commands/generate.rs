@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use aqueduct_client::{Client, ClientOptions, GenerateEvent, GenerateOptions, Prompt, Summary};
-use aqueduct_core::Refusal;
+use aqueduct_client::{
+    Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Prompt, Summary,
+};
+use aqueduct_core::{Quality, Refusal};
 use futures::StreamExt;
 
 use crate::args::{GenerateArgs, ModelArgs};
@@ -44,6 +46,9 @@ async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster,
 
 fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
     let sampling = &args.sampling;
+    let quality = args.quality.quality()?;
+    // Beside `exact` only a policy that was named is one that was meant.
+    let meant = quality != Quality::Exact || args.policy.policy.is_some();
     Ok(GenerateOptions {
         max_tokens: Some(sampling.max_tokens),
         temperature: Some(sampling.temperature),
@@ -51,7 +56,8 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         top_k: Some(sampling.top_k),
         seed: sampling.seed,
         stop: sampling.stop.clone(),
-        policy: Some(args.policy.policy()),
+        policy: meant.then(|| args.policy.policy()),
+        quality: Some(quality),
         chunk_tokens: Some(args.policy.budget.chunk_tokens),
         exchange: Some(args.exchange.exchange),
         wire: Some(args.exchange.wire),
@@ -87,6 +93,10 @@ async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<
         match &event {
             GenerateEvent::Accepted(accepted) => seed = accepted.seed,
             GenerateEvent::Progress(at) => display.show(at),
+            GenerateEvent::Escalated(_) => {
+                display.finish();
+                display = PrefillDisplay::new();
+            }
             GenerateEvent::Summary(summary) if !json => eprintln!("{}", figures(summary, seed)),
             _ => {}
         }
@@ -104,6 +114,11 @@ fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result
     match event {
         GenerateEvent::Accepted(accepted) => {
             accepted.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        }
+        GenerateEvent::Escalated(escalated) => {
+            let Escalated { policy, lowest_retained_mass: lowest, next, .. } = &**escalated;
+            let lowest = report::percent(*lowest);
+            eprintln!("{policy} kept {lowest} of the attention mass: again with {next}");
         }
         GenerateEvent::Token(token) => {
             display.finish();
