@@ -46,7 +46,7 @@ pub(crate) fn dense() -> MemoryPolicy {
     MemoryPolicy { kind: PolicyKind::Dense, ..MemoryPolicy::default() }
 }
 
-fn h2o() -> MemoryPolicy {
+pub(crate) fn h2o() -> MemoryPolicy {
     MemoryPolicy { kind: PolicyKind::H2o, sinks: 1, local: 2, heavy: 5, ..MemoryPolicy::default() }
 }
 

@@ -205,4 +205,6 @@ impl Asker {
 }
 
 #[cfg(test)]
+mod faulty;
+#[cfg(test)]
 mod tests;

@@ -148,7 +148,12 @@ impl ShardStore {
             let mut state = self.lock();
             state.room_for(q.data.bytes() as u64, self.bytes_max)?;
             let round = Round::asked(place, q.clone());
-            state.change(at(place), |layer| layer.round = Some(round));
+            state.change(at(place), |layer| {
+                // Asked once more, perhaps long ago: what was counted since remains.
+                if !layer.round.as_ref().is_some_and(|round| round.is_of(place)) {
+                    layer.round = Some(round);
+                }
+            });
         }
         Ok(Answer::Ready(states))
     }

@@ -11,7 +11,7 @@ use crate::link::conformance::fit;
 use crate::{LoopbackHub, Worker, WorkerOptions, serve, tiny_model};
 
 /// A worker behind `address`, on a runtime of its own.
-fn worker_at(address: &str) -> (Runtime, Worker, String) {
+pub(super) fn worker_at(address: &str) -> (Runtime, Worker, String) {
     let theirs = Runtime::new().unwrap();
     let listener = theirs.block_on(TcpListener::bind(address)).unwrap();
     let peer = format!("http://{}", listener.local_addr().unwrap());
