@@ -16,7 +16,7 @@ pub mod v1 {
 /// Encoded `FileDescriptorSet` of `aqueduct.v1`, for gRPC reflection.
 pub const DESCRIPTOR: &[u8] = include_bytes!("generated/descriptor.bin");
 
-/// gRPC metadata of a `HandOff` call: the sender's model fingerprint.
+/// gRPC metadata of a `HandOff` or `Exchange` call: the sender's model fingerprint.
 pub const FINGERPRINT_METADATA: &str = "aqueduct-fingerprint";
 
 /// gRPC metadata of a `HandOff` call: what the sender's device brings to reach other devices. A

@@ -14,6 +14,7 @@ use aqueduct_core::{
     WireDtype,
 };
 use aqueduct_gguf::write::Writer;
+use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
 use aqueduct_proto::convert::frame::{SetHeader, split};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1;
@@ -26,6 +27,7 @@ fn main() -> std::io::Result<()> {
     write("frames", "one_part", &frames(3, KvDtype::F32))?;
     write("frames", "empty_memory", &frames(0, KvDtype::Bf16))?;
     write("frames", "notice", &notice())?;
+    write("exchange", "ask", &ask())?;
     write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign(false))))?;
     write("messages", "assign_shards", &message(0, &v1::WorkerCommand::from(assign(true))))?;
     write("messages", "decode", &message(0, &v1::WorkerCommand::from(decode())))?;
@@ -119,6 +121,21 @@ fn set(keys: u32, kv: KvDtype) -> SetHeader {
 fn notice() -> Vec<u8> {
     let notice = Notice::new(set(3, KvDtype::Bf16), &[1; 36]).to_frame();
     notice.expect("the header is within bounds").encode_length_delimited_to_vec()
+}
+
+fn ask() -> Vec<u8> {
+    let (request, epoch) = (KEY.request, KEY.epoch);
+    let block = CallBlock { request, branch: 0, layer: 1, epoch, start: 4, tokens: 2, chunks: 3 };
+    let header = CallHeader {
+        heads: 2,
+        head_dim: 2,
+        items: 1,
+        bytes: 40,
+        policy: Some(MemoryPolicy::default()),
+        ..CallHeader::new(7, Kind::Attend, block)
+    };
+    let frames = call::split(&header, vec![1; 40].into()).expect("the header is within bounds");
+    frames.flat_map(|frame| frame.encode_length_delimited_to_vec()).collect()
 }
 
 fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {

@@ -388,3 +388,183 @@ impl Assembler {
         Ok(header)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block() -> CallBlock {
+        let key = arbitrary::example_assignment().key;
+        CallBlock {
+            request: key.request,
+            branch: 2,
+            layer: 3,
+            epoch: key.epoch,
+            start: 4096,
+            tokens: 16,
+            chunks: 4,
+        }
+    }
+
+    /// An ask about two shards, for 4 heads of `head_dim`.
+    fn attend(head_dim: u32, dtype: WireDtype) -> CallHeader {
+        let header = CallHeader {
+            dtype,
+            heads: 4,
+            head_dim,
+            items: 2,
+            deadline_ms: 9,
+            policy: Some(MemoryPolicy::default()),
+            ..CallHeader::new(7, Kind::Attend, block())
+        };
+        CallHeader { bytes: header.payload_bytes().unwrap(), ..header }
+    }
+
+    fn shards(bytes: u64) -> CallHeader {
+        CallHeader { bytes, items: 1, ..CallHeader::new(7, Kind::Shards, block()) }
+    }
+
+    fn frames(header: &CallHeader) -> Vec<ExchangeFrame> {
+        split(header, payload(header)).unwrap().collect()
+    }
+
+    /// Bytes that differ everywhere, so that a part out of place shows.
+    fn payload(header: &CallHeader) -> Bytes {
+        (0..header.bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+    }
+
+    #[test]
+    fn messages_of_one_and_of_several_parts() {
+        let check = |header: CallHeader, parts: usize| {
+            let frames = frames(&header);
+            assert_eq!(frames.len(), parts);
+            assert!(frames.iter().all(|f| f.encoded_len() <= limits::GRPC_MESSAGE_BYTES_MAX));
+            let mut assembler = Assembler::bounded(header.bytes);
+            let mut got: Vec<_> = frames.into_iter().map(|one| assembler.accept(one)).collect();
+            assert_eq!(got.pop().unwrap(), Ok((header, Some(payload(&header)))));
+            assert!(got.into_iter().all(|earlier| earlier == Ok((header, None))));
+        };
+        check(attend(64, WireDtype::F32), 1);
+        check(attend(8, WireDtype::F16), 1);
+        check(shards(0), 1);
+        check(shards(9 << 20), 3);
+        check(CallHeader::new(0, Kind::Waiting, CallBlock::NONE), 1);
+    }
+
+    #[test]
+    fn a_short_message_may_come_between_the_parts_of_a_long_one() {
+        let (long, short) = (shards(5 << 20), attend(8, WireDtype::F32));
+        let mut assembler = Assembler::bounded(1 << 30);
+        let [first, second] = frames(&long).try_into().unwrap();
+        assert_eq!(assembler.accept(first.clone()), Ok((long, None)));
+        let between = assembler.accept(frames(&short).remove(0));
+        assert_eq!(between, Ok((short, Some(payload(&short)))));
+        assert_eq!(assembler.accept(second.clone()), Ok((long, Some(payload(&long)))));
+        let alone = assembler.accept(second);
+        assert_eq!(alone, Err(CallFrameError::Order { call: 7, seen: 1, want: 0 }));
+        let refused = Assembler::bounded(1 << 20).accept(first).unwrap_err().to_string();
+        assert!(refused.starts_with("frame.bytes = "), "{refused}");
+    }
+
+    #[test]
+    fn refuses_by_field() {
+        let refused = |change: fn(&mut v1::ExchangeHeader)| {
+            let mut wire = v1::ExchangeHeader::from(&attend(8, WireDtype::F32));
+            change(&mut wire);
+            let mut frame = frames(&attend(8, WireDtype::F32)).remove(0);
+            frame.header = wire.encode_to_vec().into();
+            frame.crc32 = checksum(&frame);
+            match check(&frame).unwrap_err() {
+                CallFrameError::Refused { call: 7, refusal } => refusal.field,
+                other => other.to_string(),
+            }
+        };
+        assert_eq!(refused(|h| h.kind = 0), "frame.kind");
+        assert_eq!(refused(|h| h.kind = 99), "frame.kind");
+        assert_eq!(refused(|h| h.log_base = 0), "frame.log_base");
+        assert_eq!(refused(|h| h.log_base = 2), "frame.log_base");
+        assert_eq!(refused(|h| h.normalisation = 0), "frame.normalisation");
+        assert_eq!(refused(|h| h.dtype = 0), "frame.dtype");
+        assert_eq!(refused(|h| h.dtype = 9), "frame.wire");
+        assert_eq!(refused(|h| h.kv = 0), "frame.kv");
+        assert_eq!(refused(|h| h.layer = 512), "frame.layer");
+        assert_eq!(refused(|h| h.tokens = 0), "frame.tokens");
+        assert_eq!(refused(|h| h.start = u32::MAX), "frame.start");
+        assert_eq!(refused(|h| h.heads = 5), "frame.bytes");
+        assert_eq!(refused(|h| h.dtype = 2), "frame.bytes");
+        assert_eq!(refused(|h| h.items = 5), "frame.items");
+        assert_eq!(refused(|h| h.policy = None), "frame.policy");
+        assert_eq!(refused(|h| h.bytes = u64::MAX), "frame.bytes");
+        assert!(refused(|h| h.convention = 2).starts_with("convention 2"));
+        assert!(split(&attend(8, WireDtype::F32), Bytes::from_static(b"short")).is_err());
+    }
+
+    fn some_header() -> impl Strategy<Value = v1::ExchangeHeader> {
+        let numbers = prop::array::uniform8(any::<u32>());
+        (numbers, 0..13i32, 0..4i32, any::<u64>(), prop::option::of(arbitrary::policy())).prop_map(
+            |(
+                [branch, layer, start, tokens, chunks, heads, head_dim, items],
+                kind,
+                small,
+                bytes,
+                policy,
+            )| {
+                v1::ExchangeHeader {
+                    convention: CONVENTION,
+                    call: bytes,
+                    kind,
+                    request: 1,
+                    branch,
+                    layer: layer % 600,
+                    epoch: start,
+                    start: start % (1 << 25),
+                    tokens: tokens % (1 << 17),
+                    chunks: chunks % (1 << 25),
+                    log_base: 1,
+                    normalisation: 1 + small % 2,
+                    dtype: small,
+                    kv: 1 + small % 2,
+                    heads: heads % 1100,
+                    head_dim: head_dim % 1100,
+                    items,
+                    bytes,
+                    deadline_ms: 5,
+                    policy: policy.map(Into::into),
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_byte_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let frame = frames(&attend(8, WireDtype::Bf16)).remove(0);
+            let mut bytes = frame.encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            if let Ok(changed) = ExchangeFrame::decode(bytes.as_slice()) {
+                // A flipped tag may turn into an unknown field of the same content.
+                prop_assert!(check(&changed).is_err() || changed == frame);
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+            header in some_header(),
+            (part_idx, part_count) in (any::<u32>(), any::<u32>()),
+            payload in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            if let Ok(frame) = ExchangeFrame::decode(bytes.as_slice()) {
+                let _ = Assembler::bounded(u64::MAX).accept(frame);
+            }
+            let header = header.encode_to_vec().into();
+            let payload = payload.into();
+            let mut frame = ExchangeFrame { header, part_idx, part_count, crc32: 0, payload };
+            frame.crc32 = checksum(&frame);
+            let _ = Assembler::bounded(u64::MAX).accept(frame);
+        }
+    }
+}

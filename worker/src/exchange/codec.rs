@@ -284,3 +284,6 @@ pub(super) fn read_waiting(header: &CallHeader, payload: &[u8]) -> Result<Vec<u6
     let mut reader = Reader::new(payload);
     (0..header.items).map(|_| reader.u64()).collect()
 }
+
+#[cfg(test)]
+mod tests;
