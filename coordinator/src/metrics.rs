@@ -1,9 +1,11 @@
 //! Figures for Prometheus. Where vLLM has a metric of the same meaning, this one has its name
 //! without the prefix.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use aqueduct_core::Exchange;
+use aqueduct_core::work::MergeAudit;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -37,6 +39,9 @@ struct ExchangeLabel {
     exchange: &'static str,
 }
 
+/// A gauge that only rises.
+type Worst = Gauge<f64, AtomicU64>;
+
 /// Everything that a coordinator counts.
 pub struct Metrics {
     registry: Registry,
@@ -51,6 +56,9 @@ pub struct Metrics {
     escalations: Counter,
     chunk_retries: Counter,
     exchange_bytes: Counter,
+    merge_audits: Counter,
+    merge_error_max: Worst,
+    merge_lse_error_max: Worst,
     requests: Family<OutcomeLabel, Counter>,
     exchanges: Family<ExchangeLabel, Counter>,
     running: Gauge,
@@ -83,6 +91,9 @@ impl Metrics {
             escalations: Counter::default(),
             chunk_retries: Counter::default(),
             exchange_bytes: Counter::default(),
+            merge_audits: Counter::default(),
+            merge_error_max: Gauge::default(),
+            merge_lse_error_max: Gauge::default(),
             requests: Family::default(),
             exchanges: Family::default(),
             running: Gauge::default(),
@@ -118,6 +129,7 @@ impl Metrics {
             ("escalations", "Prefills begun again for quality", &self.escalations),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
             ("exchange_bytes", "Bytes between workers for keys that stay", &self.exchange_bytes),
+            ("merge_audits", "Rows of merged states computed again in f64", &self.merge_audits),
         ];
         for (name, help, counter) in counters {
             self.registry.register(name, help, counter.clone());
@@ -128,6 +140,13 @@ impl Metrics {
             ("workers_up", "Workers that take work", &self.workers_up),
         ];
         for (name, help, gauge) in gauges {
+            self.registry.register(name, help, gauge.clone());
+        }
+        let errors = [
+            ("merge_error_max", "Worst audited output beside f64", &self.merge_error_max),
+            ("merge_lse_error_max", "Worst audited log-sum-exp", &self.merge_lse_error_max),
+        ];
+        for (name, help, gauge) in errors {
             self.registry.register(name, help, gauge.clone());
         }
         let help = "Share of attention mass that the memory kept, one sample a request";
@@ -163,6 +182,22 @@ impl Metrics {
     pub fn exchanged(&self, exchange: Exchange, bytes: u64) {
         self.exchanges.get_or_create(&ExchangeLabel { exchange: exchange.as_str() }).inc();
         self.exchange_bytes.inc_by(bytes);
+    }
+
+    /// Some merged states were computed again, with errors as large as these.
+    pub fn audited(&self, audits: &[MergeAudit]) {
+        for audit in audits {
+            self.merge_audits.inc_by(audit.rows);
+            let errors = [
+                (&self.merge_error_max, audit.error),
+                (&self.merge_lse_error_max, audit.lse_error),
+            ];
+            for (worst, error) in errors {
+                if error.is_nan() || error > worst.get() {
+                    worst.set(error);
+                }
+            }
+        }
     }
 
     /// The first token of a request came.
@@ -215,6 +250,8 @@ mod tests {
         metrics.prefilled(100, Duration::from_millis(30), 1);
         metrics.retained(0.97);
         metrics.exchanged(Exchange::Stay, 70);
+        let audit = MergeAudit { layer: 1, rows: 8, error: 0.25, lse_error: 0.5 };
+        metrics.audited(&[audit, MergeAudit { error: 0.125, ..audit }]);
         metrics.first_token(Duration::from_millis(40));
         metrics.token(Some(Duration::from_millis(5)));
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
@@ -234,6 +271,9 @@ mod tests {
             "chunk_retries_total 1",
             "retained_mass_count 1",
             "exchange_bytes_total 70",
+            "merge_audits_total 16",
+            "merge_error_max 0.25",
+            "merge_lse_error_max 0.5",
             "exchanges_total{exchange=\"stay\"} 1",
             "requests_total{outcome=\"Finished\"} 1",
         ] {

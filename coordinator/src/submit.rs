@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use aqueduct_core::work::{Emitted, FailureKind, Outputs, RetainedMass, TokenLogprob, Traffic};
+use aqueduct_core::work::{
+    Emitted, FailureKind, MergeAudit, Outputs, RetainedMass, TokenLogprob, Traffic,
+};
 use aqueduct_core::{
     ChunkGrid, Clamp, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling,
     TokenId, WireDtype, WorkerId, limits,
@@ -81,6 +83,8 @@ pub struct PrefillReport {
     pub exchange: Exchange,
     /// Bytes between workers for keys that stayed where they were computed.
     pub traffic: Traffic,
+    /// Of merged states, per layer that was audited.
+    pub audits: Vec<MergeAudit>,
     /// From acceptance to the end of the last chunk.
     pub elapsed: Duration,
     /// Chunks that had to be done again elsewhere.

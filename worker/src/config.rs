@@ -38,6 +38,9 @@ pub struct WorkerOptions {
     /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
     /// bounds them.
     pub pool_tokens: u64,
+    /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
+    /// before the chunk come to it for that layer. 0 audits none.
+    pub audit_every: u32,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
@@ -60,6 +63,7 @@ impl WorkerOptions {
             inbox_bytes: limits::INBOX_BYTES_DEFAULT,
             threads: 1,
             pool_tokens: u64::MAX,
+            audit_every: 0,
             homes: None,
             shortcut: false,
             direct: None,

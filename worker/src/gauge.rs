@@ -1,7 +1,9 @@
 //! How much is held: counters that go down by themselves when what they count is dropped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aqueduct_core::work::MergeAudit;
 
 /// A counter that many hold a share of.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +40,26 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.gauge.0.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// What audits of merged states have shown, by layer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Audits(Arc<Mutex<Vec<MergeAudit>>>);
+
+impl Audits {
+    /// Adds `more`.
+    pub(crate) fn gather(&self, more: &[MergeAudit]) {
+        MergeAudit::gather(&mut self.lock(), more);
+    }
+
+    /// All of them, ascending by layer.
+    pub(crate) fn read(&self) -> Vec<MergeAudit> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<MergeAudit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aqueduct_core::work::{CONVENTION, Command, Event, WorkerInfo};
+use aqueduct_core::work::{CONVENTION, Command, Event, MergeAudit, WorkerInfo};
 use aqueduct_core::{Refusal, limits};
 use aqueduct_engine::{Model, ShardStore};
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
 use crate::exchange::Holder;
 use crate::executor::{Executor, Session};
-use crate::gauge::{Gauges, Stats};
+use crate::gauge::{Audits, Gauges, Stats};
 use crate::inbox::{Fit, Inbox};
 use crate::link::codec;
 use crate::link::nccl::Direct;
@@ -49,6 +49,7 @@ pub(crate) struct Shared {
     /// Answers for the shards held here.
     pub(crate) holder: Arc<Holder>,
     pub(crate) gauges: Gauges,
+    pub(crate) audits: Audits,
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
     pub(crate) stopped: AtomicBool,
@@ -83,6 +84,7 @@ impl Worker {
             inbox,
             holder,
             gauges: Gauges::default(),
+            audits: Audits::default(),
             arrivals: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
@@ -123,6 +125,11 @@ impl Worker {
             home_bytes: gauges.home_bytes.read(),
             shard_bytes: holder.store().bytes(),
         }
+    }
+
+    /// What audits of merged states have shown since it was started, ascending by layer.
+    pub fn merge_audits(&self) -> Vec<MergeAudit> {
+        self.handle.shared.audits.read()
     }
 
     /// What answers for the shards that it holds.

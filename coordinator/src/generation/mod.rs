@@ -194,8 +194,9 @@ impl Generation {
         self.report.prefill = prefill;
         metrics.retained(self.report.retained_mass());
         self.report.warnings.extend(self.report.shortfall());
-        let PrefillReport { exchange, traffic, .. } = &self.report.prefill;
+        let PrefillReport { exchange, traffic, audits, .. } = &self.report.prefill;
         metrics.exchanged(*exchange, traffic.bytes());
+        metrics.audited(audits);
         self.token_bytes = self.generator.runtime.load().token_bytes;
         self.count_dense_bytes();
         self.queue.push_back(TextEvent::Prefilled);

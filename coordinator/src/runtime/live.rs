@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{
-    Assignment, ChunkReport, DecodeSpec, Emitted, NextHop, Outputs, RetainedMass, TokenLogprob,
-    Traffic,
+    Assignment, ChunkReport, DecodeSpec, Emitted, MergeAudit, NextHop, Outputs, RetainedMass,
+    TokenLogprob, Traffic,
 };
 use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
@@ -300,6 +300,8 @@ impl Live {
         let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();
         reports.values().for_each(|report| traffic.add(report.traffic));
+        let mut audits = Vec::new();
+        reports.values().for_each(|report| MergeAudit::gather(&mut audits, &report.audits));
         // What is remembered at the end is with the last chunk, unless keys stayed with each.
         let rest = if self.carry().is_some() { 0 } else { self.grid.chunk_count() - 1 };
         let remembered = || reports.range(rest..).map(|(_, report)| report);
@@ -311,6 +313,7 @@ impl Live {
             memory_tokens: remembered().fold(0, add_tokens),
             exchange: used(self.carry(), traffic),
             traffic,
+            audits,
             elapsed: self.accepted.elapsed(),
             chunks_retried,
         })));

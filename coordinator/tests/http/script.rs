@@ -80,6 +80,7 @@ impl Script {
             memory_tokens: 5,
             exchange: Exchange::Stay,
             traffic: Traffic { sent_bytes: 30, received_bytes: 40, asked: 2, fetched: 1 },
+            audits: Vec::new(),
             elapsed: Duration::from_millis(250),
             chunks_retried: 0,
         })));

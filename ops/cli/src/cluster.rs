@@ -44,12 +44,14 @@ pub(crate) struct Workers {
     pub(crate) count: usize,
     /// Most tokens whose keys each of them keeps in shards.
     pub(crate) pool_tokens: u64,
+    /// One of so many merges is audited; none if 0.
+    pub(crate) audit_every: u32,
 }
 
 impl Workers {
     /// So many workers, with pools that memory alone bounds.
     pub(crate) fn plain(count: usize) -> Self {
-        Self { count, pool_tokens: u64::MAX }
+        Self { count, pool_tokens: u64::MAX, audit_every: 0 }
     }
 
     /// What the user asks for.
@@ -57,7 +59,8 @@ impl Workers {
     /// # Errors
     /// A number that is out of bounds.
     pub(crate) fn asked(args: &ClusterArgs) -> Result<Self, Refusal> {
-        let workers = Self { count: args.workers, pool_tokens: args.pool.tokens()? };
+        let pool_tokens = args.pool.tokens()?;
+        let workers = Self { pool_tokens, ..Self::plain(args.workers) };
         workers.validate()?;
         Ok(workers)
     }
@@ -110,6 +113,7 @@ impl Cluster {
             let mut options = WorkerOptions::new(format!("local://w{idx}"), hub.clone());
             options.threads = loaded.threads as u32;
             options.pool_tokens = workers.pool_tokens;
+            options.audit_every = workers.audit_every;
             options.homes = Some(shown.clone());
             Worker::start(loaded.model.clone(), options)
         };

@@ -62,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Worker(args) => commands::worker::run(args).await,
             Command::Generate(args) => commands::generate::run(args).await,
             Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,
+            Command::Eval(EvalCommand::Merge(args)) => commands::eval_merge::run(args).await,
             Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
             Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
             Command::Bench(BenchCommand::Decode(args)) => commands::bench_decode::run(args).await,

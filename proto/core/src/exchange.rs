@@ -108,6 +108,17 @@ pub fn queries_bytes(shape: &ModelShape, wire: WireDtype, block_tokens: u32, sta
     u64::from(shape.heads) * u64::from(block_tokens) * (row + u64::from(states) * (row + 8))
 }
 
+/// The largest error that an audit of merged states may show (see
+/// [`MergeAudit`](crate::work::MergeAudit)): of f32 arithmetic, or of the roundings that a
+/// backend may do beside bf16 keys and that two bytes on the wire do.
+pub fn merge_error_bound(kv: KvDtype, wire: WireDtype) -> f64 {
+    match (kv, wire) {
+        (KvDtype::F32, WireDtype::F32) => 1e-5,
+        (KvDtype::F32, WireDtype::F16) => 1e-2,
+        (KvDtype::Bf16, _) | (_, WireDtype::Bf16) => 5e-2,
+    }
+}
+
 impl WireDtype {
     /// Bytes of one element.
     pub const fn bytes(self) -> usize {

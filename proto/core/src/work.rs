@@ -177,6 +177,44 @@ impl RetainedMass {
     }
 }
 
+/// How far merged states were from what f64 makes of the keys that they are of, in one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MergeAudit {
+    /// Layer.
+    pub layer: u32,
+    /// Rows, of one head each, that were computed again.
+    pub rows: u64,
+    /// Of the outputs: the largest difference, relative to the row's largest element.
+    pub error: f64,
+    /// Of the log-sum-exps: the largest difference.
+    pub lse_error: f64,
+}
+
+impl MergeAudit {
+    /// Adds what other rows of the layer showed. What is no number stays.
+    pub fn add(&mut self, other: Self) {
+        let worse = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+        self.rows = self.rows.saturating_add(other.rows);
+        self.error = worse(self.error, other.error);
+        self.lse_error = worse(self.lse_error, other.lse_error);
+    }
+
+    /// Adds each of `more` to that of its layer in `audits`, ascending by layer.
+    pub fn gather(audits: &mut Vec<Self>, more: &[Self]) {
+        for &audit in more {
+            match audits.binary_search_by_key(&audit.layer, |known| known.layer) {
+                Ok(at) => audits[at].add(audit),
+                Err(at) => audits.insert(at, audit),
+            }
+        }
+    }
+
+    /// Whether both errors are numbers of at most `bound`.
+    pub fn is_within(&self, bound: f64) -> bool {
+        self.error <= bound && self.lse_error <= bound
+    }
+}
+
 /// What a finished chunk reports.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChunkReport {
@@ -192,6 +230,8 @@ pub struct ChunkReport {
     pub wait_us: u64,
     /// What the exchange with other workers' shards came to.
     pub traffic: Traffic,
+    /// Of the layers that were audited.
+    pub audits: Vec<MergeAudit>,
 }
 
 /// Bytes between workers for the shards of one chunk, headers not counted.

@@ -213,6 +213,7 @@ fn report() -> impl Strategy<Value = ChunkReport> {
                 asked: memory_tokens,
                 fetched: memory_tokens / 3,
             },
+            audits: Vec::new(),
         },
     )
 }

@@ -146,6 +146,7 @@ fn chunk_done(wire: v1::ChunkReport) -> Result<Event, Refusal> {
         busy_us: wire.busy_us,
         wait_us: wire.wait_us,
         traffic: wire.traffic.unwrap_or_default().into(),
+        audits: Vec::new(),
     };
     Ok(Event::ChunkDone { key: key(wire.key)?, report: Box::new(report) })
 }

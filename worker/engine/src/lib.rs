@@ -22,4 +22,4 @@ pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::Rope;
 pub use sample::{Sampled, logprob_of, sample};
-pub use shards::{Past, ShardPort, ShardStore, prefill_sharded};
+pub use shards::{Found, Past, ShardPort, ShardStore, prefill_sharded};

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::work::RetainedMass;
+use aqueduct_core::work::{MergeAudit, RetainedMass};
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
@@ -45,6 +45,8 @@ pub struct Prefilled {
     pub hidden: Rows,
     /// `[2]` of each layer, see [`Selected::retained`](aqueduct_kernels::Selected).
     pub(crate) retained: Vec<Array<f64>>,
+    /// Of the layers whose shards came to be audited.
+    pub audits: Vec<MergeAudit>,
 }
 
 impl Prefilled {
@@ -86,7 +88,7 @@ pub fn prefill(
         let last = idx + 1 == model.layers();
         x = step.finish(layer, x, &attended.output, if last { want } else { Want::All })?;
     }
-    Ok(Prefilled { hidden: x, retained })
+    Ok(Prefilled { hidden: x, retained, audits: Vec::new() })
 }
 
 /// What every layer of one block shares.

@@ -48,6 +48,7 @@ pub(crate) struct Executor {
     /// The chunk that runs; `None` as soon as it is to stop.
     running: Option<ChunkKey>,
     progress_told: Instant,
+    audit_every: u32,
 }
 
 impl Executor {
@@ -56,6 +57,7 @@ impl Executor {
         Self {
             waker: shared.doorbell.clone().into(),
             homes: options.homes.clone(),
+            audit_every: options.audit_every,
             exchange: Exchange::new(
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),

@@ -36,6 +36,15 @@ impl PoolArg {
     }
 }
 
+/// How often merged states are audited.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct AuditArg {
+    /// Compute a row of one of so many merges of partial states again in f64 (counted by chunk and
+    /// layer), for which all keys before the chunk travel to it; 0 is never
+    #[arg(long, value_name = "MERGES", default_value_t = 0)]
+    pub(crate) audit_every: u32,
+}
+
 /// What connects coordinator and workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Link {

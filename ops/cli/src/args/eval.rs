@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aqueduct_core::PolicyKind;
+use aqueduct_core::{PolicyKind, WireDtype};
 use clap::{Args, Subcommand};
 
 use super::{BudgetArgs, ClusterArgs, ExchangeArgs, Link, ModelArgs, PolicyArgs};
@@ -12,6 +12,8 @@ use super::{BudgetArgs, ClusterArgs, ExchangeArgs, Link, ModelArgs, PolicyArgs};
 pub(crate) enum EvalCommand {
     /// Write the logits of every token of a prompt
     Logits(EvalLogitsArgs),
+    /// Compare merged attention states with what f64 makes of the same keys
+    Merge(EvalMergeArgs),
     /// Perplexity on a text, for one policy or several side by side
     Ppl(EvalPplArgs),
 }
@@ -45,6 +47,42 @@ pub(crate) struct EvalLogitsArgs {
     pub(crate) out: PathBuf,
     /// Print a JSON line: tokens, vocab, policy, chunk_tokens, exchange, exchange_bytes, workers,
     /// link, seconds
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct eval merge`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys stay with the workers that computed them. In every audited layer of a chunk the keys come to
+it as well, and one token's row of every head is computed again in f64, from keys and values as
+they are stored. A row has `layer`, `rows` (computed again), `error` (largest difference of an
+output, relative to the largest element of its row), `lse_error` (largest difference of a
+log-sum-exp) and `bound`; an error above its bound ends the command with exit code 1. Servers
+sample the same with --audit-every and show it at /metrics.
+
+Example:
+  aqueduct eval merge --model model --prompt-tokens 8192 --workers 4 --kv f32 --json")]
+pub(crate) struct EvalMergeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Tokens of the shipped book, repeated when it is too short
+    #[arg(long, value_name = "TOKENS", default_value_t = 4096)]
+    pub(crate) prompt_tokens: u32,
+    /// What is remembered: dense, window or h2o
+    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::Dense)]
+    pub(crate) policy: PolicyKind,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    /// What travelling queries and outputs are: f32 (exact), bf16 or f16
+    #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
+    pub(crate) wire: WireDtype,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Audit one of so many merges, counted by chunk and layer
+    #[arg(long, value_name = "MERGES", default_value_t = 1)]
+    pub(crate) every: u32,
+    /// Print a JSON line for each layer
     #[arg(long)]
     pub(crate) json: bool,
 }

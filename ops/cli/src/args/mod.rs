@@ -18,9 +18,9 @@ pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
     BenchProfileArgs,
 };
-pub(crate) use cluster::{ClusterArgs, Link, PoolArg};
+pub(crate) use cluster::{AuditArg, ClusterArgs, Link, PoolArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
-pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalPplArgs};
+pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{ClusterArgs, ModelArgs, PolicyArgs, PoolArg};
+use super::{AuditArg, ClusterArgs, ModelArgs, PolicyArgs, PoolArg};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -36,6 +36,8 @@ pub(crate) struct ServeArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) audit: AuditArg,
     #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
@@ -83,6 +85,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) threads: usize,
     #[command(flatten)]
     pub(crate) pool: PoolArg,
+    #[command(flatten)]
+    pub(crate) audit: AuditArg,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]

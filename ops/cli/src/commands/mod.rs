@@ -9,6 +9,7 @@ pub(crate) mod coordinator;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod eval_logits;
+pub(crate) mod eval_merge;
 pub(crate) mod eval_ppl;
 pub(crate) mod generate;
 pub(crate) mod gpu_bench;

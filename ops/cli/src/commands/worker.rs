@@ -32,6 +32,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
+    options.audit_every = args.audit.audit_every;
     options.direct = match args.link_nccl {
         NcclArg::Auto => Direct::of(&loaded.model),
         NcclArg::Off => None,

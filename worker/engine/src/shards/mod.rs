@@ -3,6 +3,7 @@
 //! [`prefill_sharded`] is the spine of a block whose past is in shards, [`ShardPort`] its door
 //! to the workers that hold them, and [`ShardStore`] what such a worker holds and answers.
 
+mod audit;
 mod place;
 mod port;
 mod round;
@@ -10,6 +11,6 @@ mod spine;
 mod store;
 
 pub use place::{Branch, Place, ShardKey};
-pub use port::ShardPort;
+pub use port::{Found, ShardPort};
 pub use spine::{Past, prefill_sharded};
 pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States, states_over};

@@ -7,7 +7,17 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{AttentionState, Candidate, Cutoff, Heads, Shard};
 
+use super::store::Shards;
 use crate::error::PortError;
+
+/// What came back from the shards of one layer.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Each of a node of the fold.
+    pub states: BTreeMap<Node, AttentionState>,
+    /// All shards themselves, where the merge is to be audited.
+    pub shards: Option<Shards>,
+}
 
 /// How a block reaches the shards of everything before it.
 ///
@@ -21,11 +31,11 @@ pub trait ShardPort {
     /// A holder that cannot be reached; a request that is not wanted any more.
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError>;
 
-    /// Waits for the states over all shards, each of a node of the fold.
+    /// Waits for the states over all shards.
     ///
     /// # Errors
     /// What did not come, or cannot be used.
-    fn states(&mut self, layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError>;
+    fn states(&mut self, layer: usize) -> Result<Found, PortError>;
 
     /// Sends `lse`, `[heads, tokens]` of the merged state, for every holder to count what the
     /// rows spend on its keys.

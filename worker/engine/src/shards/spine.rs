@@ -9,7 +9,8 @@ use aqueduct_kernels::fold::{Missing, Node, fold};
 use aqueduct_kernels::shard::cutoffs;
 use aqueduct_kernels::{AttentionState, Heads, Passed, Qkv, Shard};
 
-use super::port::ShardPort;
+use super::audit::audit;
+use super::port::{Found, ShardPort};
 use crate::error::{EngineError, PortError};
 use crate::model::Model;
 use crate::prefill::{Block, Prefilled, Step, Want};
@@ -39,6 +40,7 @@ pub fn prefill_sharded(
     let Past { chunks, port } = past;
     let mut x = model.embed(block.tokens)?;
     let mut retained = vec![RetainedMass::default(); model.layers()];
+    let mut audits = Vec::new();
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let Qkv { q, keys } = step.project(layer, &x)?;
         let q = Arc::new(q);
@@ -49,7 +51,13 @@ pub fn prefill_sharded(
         }
         let mut state = own.attend(model.backend(), step.queries(idx, &q))?;
         if chunks > 0 {
-            state = folded(chunks, port.states(idx)?, idx)?.merge(&state);
+            let Found { states, shards } = port.states(idx)?;
+            state = folded(chunks, states, idx)?.merge(&state);
+            if let Some(past) = shards {
+                let all = past.values().chain([&own]).map(Arc::as_ref);
+                let row = (idx, idx % block.tokens.len()); // another one in each layer
+                audits.push(audit(row, step.queries(idx, &q), all, &state)?);
+            }
         }
         if !step.selection.keep_all {
             retained[idx] = settle(&step, (idx, &q), own, &state, port)?;
@@ -61,7 +69,7 @@ pub fn prefill_sharded(
         retained.add(past);
     }
     let sums = |mass: &RetainedMass| vec![mass.kept, mass.total].into();
-    Ok(Prefilled { hidden: x, retained: retained.iter().map(sums).collect() })
+    Ok(Prefilled { hidden: x, retained: retained.iter().map(sums).collect(), audits })
 }
 
 fn folded(

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::RetainedMass;
-use aqueduct_core::{Epoch, MemoryPolicy, RequestId};
+use aqueduct_core::{Epoch, KvDtype, MemoryPolicy, RequestId, WireDtype};
 use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing};
 use aqueduct_engine::{
-    Block, Model, Past, PortError, Prefilled, ShardPort, ShardStore, Want, prefill_sharded,
+    Block, Found, Model, Past, PortError, Prefilled, ShardPort, ShardStore, Want, prefill_sharded,
 };
-use aqueduct_kernels::fold::Node;
-use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
+use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 const REQUEST: RequestId = RequestId(7);
 
@@ -77,14 +77,25 @@ impl<'m> Sharded<'m> {
             of: self,
             own,
             tokens: tokens.len() as u32,
-            states: BTreeMap::new(),
+            found: Found::default(),
             candidates: Vec::new(),
             masses: Vec::new(),
         };
         let past = Past { chunks: self.chunks, port: &mut port };
         let done = prefill_sharded(self.model, block, &self.policy, past, Want::All).unwrap();
         self.end += tokens.len() as u32;
+        let audits = if self.chunks > 0 { self.model.layers() } else { 0 };
+        let bound = merge_error_bound(self.kv(), WireDtype::F32);
+        assert_eq!(done.audits.len(), audits);
+        assert!(done.audits.iter().all(|audit| audit.is_within(bound)), "{:?}", done.audits);
         done
+    }
+
+    fn kv(&self) -> KvDtype {
+        match self.model.kv() {
+            aqueduct_kernels::KvDtype::F32 => KvDtype::F32,
+            aqueduct_kernels::KvDtype::Bf16 => KvDtype::Bf16,
+        }
     }
 
     fn holder(&self, chunk: u32) -> usize {
@@ -139,7 +150,7 @@ struct Port<'a, 'm> {
     of: &'a Sharded<'m>,
     own: u32,
     tokens: u32,
-    states: BTreeMap<Node, AttentionState>,
+    found: Found,
     candidates: Vec<Standing>,
     masses: Vec<BTreeMap<u32, RetainedMass>>,
 }
@@ -158,14 +169,16 @@ impl ShardPort for Port<'_, '_> {
                 let Answer::Ready(states) = store.attend(self.of.model, &place, q).unwrap() else {
                     panic!("chunks follow each other here");
                 };
-                self.states.extend(states);
+                self.found.states.extend(states);
             }
+            let Ok(Answer::Ready(shards)) = store.shards(&place) else { panic!("not there") };
+            self.found.shards.get_or_insert_default().extend(shards);
         }
         Ok(())
     }
 
-    fn states(&mut self, _layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError> {
-        Ok(std::mem::take(&mut self.states))
+    fn states(&mut self, _layer: usize) -> Result<Found, PortError> {
+        Ok(std::mem::take(&mut self.found))
     }
 
     fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {

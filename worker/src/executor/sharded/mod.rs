@@ -14,7 +14,7 @@ use aqueduct_engine::shards::Branch;
 use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
 
 pub(super) use self::calls::Exchange;
-use self::port::{Asker, ShardsPort, Wait};
+use self::port::{Asker, Sampling, ShardsPort, Wait};
 pub(super) use self::sequence::{ShardedHome, ShardedSequence};
 use super::Executor;
 use super::chunk::{ChunkError, micros, want};
@@ -87,8 +87,11 @@ impl Executor {
             chunks: work.key.chunk_idx,
             own: work.key.chunk_idx,
         };
+        let audit_every = self.audit_every;
         let wait = ChunkWait { executor: self, key: work.key, aside: Duration::ZERO };
+        let before = work.key.chunk_idx.wrapping_mul(model.layers() as u32);
         let mut port = ShardsPort::new(&holders, asker, wait);
+        port.sampling = Sampling { every: audit_every, before };
         let past = Past { chunks: work.key.chunk_idx, port: &mut port };
         let done = prefill_sharded(&model, block, &work.policy, past, want(work))?;
         let retained = done.retained()?;
@@ -119,6 +122,8 @@ impl Executor {
             self.report_kept(work, &mut report);
         }
         report.retained = retained;
+        self.shared.audits.gather(&done.audits);
+        report.audits = done.audits;
         Ok(report)
     }
 

@@ -1,5 +1,7 @@
 //! The port behind which the shards are: those of this worker and those of others.
 
+mod audit;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,10 +9,10 @@ use std::time::Instant;
 use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
 use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing, States, states_over};
-use aqueduct_engine::{PortError, ShardPort};
-use aqueduct_kernels::fold::Node;
-use aqueduct_kernels::{AttentionState, Cutoff, Heads, Shard};
+use aqueduct_engine::{Found, PortError, ShardPort};
+use aqueduct_kernels::{Cutoff, Heads, Shard};
 
+pub(super) use self::audit::Sampling;
 use super::Holders;
 use super::calls::Exchange;
 use crate::exchange::{Ask, CallError, Fares, Reply};
@@ -51,6 +53,8 @@ struct Part {
     call: Option<u64>,
     /// States that were there at once.
     states: Option<States>,
+    /// The call for another's shards themselves, where they are audited.
+    audit: Option<u64>,
 }
 
 /// A settlement under way: its layer, holder and call.
@@ -73,6 +77,7 @@ pub(super) struct ShardsPort<'a, W: Wait> {
     settling: Vec<Settling>,
     /// Per layer and chunk.
     masses: Vec<BTreeMap<u32, RetainedMass>>,
+    pub(super) sampling: Sampling,
     report: ChunkReport,
 }
 
@@ -88,6 +93,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
             deadline: Instant::now() + holders.deadline,
             settling: Vec::new(),
             masses: Vec::new(),
+            sampling: Sampling::default(),
             report: ChunkReport::default(),
         }
     }
@@ -188,7 +194,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         (peer, shards): &(Peer, Vec<(u32, Epoch)>),
     ) -> Result<Part, PortError> {
         let (peer, place) = (peer.clone(), self.place(layer, shards));
-        let mut part = Part { peer, place, call: None, states: None };
+        let mut part = Part { peer, place, call: None, states: None, audit: None };
         let place = part.place.clone();
         if !self.wait.exchange().is_here(&part.peer) {
             let ask = if self.keys_come(&place) {
@@ -199,6 +205,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
                 Ask::Attend { place, q: self.q.clone() }
             };
             part.call = Some(self.call(layer, &part.peer, ask)?);
+            self.ask_to_audit(layer, &mut part)?;
         } else if self.asker.own < self.asker.chunks {
             // What is kept from now on goes into one of these shards.
             part.states = Some(self.own_states(layer, place)?);
@@ -257,13 +264,13 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
         Ok(())
     }
 
-    fn states(&mut self, layer: usize) -> Result<BTreeMap<Node, AttentionState>, PortError> {
+    fn states(&mut self, layer: usize) -> Result<Found, PortError> {
         let mut states = BTreeMap::new();
         // This worker's own last of all asked, first of all computed.
         for idx in (0..self.parts.len()).rev() {
             states.extend(self.states_of(layer, idx)?);
         }
-        Ok(states)
+        Ok(Found { states, shards: self.audited(layer)? })
     }
 
     fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
@@ -346,7 +353,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
 impl<W: Wait> Drop for ShardsPort<'_, W> {
     /// Where a block ends early, answers still come.
     fn drop(&mut self) {
-        let of_parts = self.parts.iter().filter_map(|part| part.call);
+        let of_parts = self.parts.iter().flat_map(|part| [part.call, part.audit]).flatten();
         let calls: Vec<u64> = of_parts.chain(self.settling.iter().map(|one| one.call)).collect();
         self.wait.exchange().give_up(calls);
     }
