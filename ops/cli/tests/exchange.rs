@@ -1,4 +1,4 @@
-//! What `bench exchange` and `eval merge` report and refuse.
+//! What `bench exchange` reports and refuses.
 
 mod binary;
 
@@ -36,7 +36,7 @@ fn formula(row: &Value) -> u64 {
 
 #[test]
 fn every_block_and_exchange_has_a_row() {
-    let rows = bench(&["--workers", "4", "--block-tokens", "1,64"]);
+    let rows = bench(&["--workers", "4", "--block-tokens", "1,64", "--link", "loopback"]);
     let names: Vec<_> = rows.iter().map(|row| row["exchange"].as_str().unwrap()).collect();
     assert_eq!(names, ["move", "stay", "auto", "move", "stay", "auto"]);
     for row in &rows {
@@ -52,22 +52,22 @@ fn every_block_and_exchange_has_a_row() {
 }
 
 #[test]
-fn merged_states_are_what_f64_says() {
-    let model = model();
-    let merge = ["eval", "merge", "--model", model.to_str().unwrap(), "--threads", "1", "--json"];
-    let prompt = ["--prompt-tokens", "150", "--chunk", "32", "--workers", "3"];
-    for policy in ["dense", "h2o"] {
-        let more = ["--policy", policy, "--kv", "f32", "--local", "8", "--heavy", "8"];
-        let rows = rows(&run([&merge[..], &prompt, &more].concat()));
-        let layers: Vec<_> = rows.iter().map(|row| row["layer"].as_u64().unwrap()).collect();
-        assert!(layers.len() > 1 && layers.into_iter().eq(0..rows.len() as u64));
-        for row in &rows {
-            assert_eq!(row["bound"].as_f64(), Some(1e-5), "{row}");
-            assert!(row["error"].as_f64().unwrap() < 1e-5, "{row}");
-            assert!(row["lse_error"].as_f64().unwrap() < 1e-5, "{row}");
-            assert!(row["rows"].as_u64().unwrap() > 0, "{row}");
-            assert_eq!(row["exchange"], "stay", "{row}");
-        }
+fn sockets_carry_what_the_formula_says() {
+    for row in bench(&["--workers", "4", "--block-tokens", "1,64", "--link", "grpc"]) {
+        let (bytes, formula) = (row["bytes"].as_u64().unwrap(), formula(&row));
+        assert!(bytes.abs_diff(formula) * 20 <= formula, "{formula}: {row}");
+    }
+}
+
+#[test]
+fn a_stream_is_measured_beside_a_copy() {
+    let rows = bench(&["--stream"]);
+    let names: Vec<_> = rows.iter().map(|row| row["stream"].as_str().unwrap()).collect();
+    assert_eq!(names, ["grpc", "tcp"]);
+    for row in &rows {
+        let [bytes, seconds, speed] =
+            ["bytes", "seconds", "gb_per_second"].map(|key| row[key].as_f64().unwrap());
+        assert!(bytes > 0.0 && (speed * seconds / bytes * 1e9 - 1.0).abs() < 1e-6, "{row}");
     }
 }
 

@@ -126,7 +126,8 @@ impl Member {
         let worker = match carrier {
             Carrier::Loopback => {
                 let name = format!("local://{:p}-{}", Arc::as_ptr(&model), unique());
-                Worker::start(model, WorkerOptions::new(name, hub.clone())).unwrap()
+                let options = WorkerOptions::new(name, hub.clone());
+                Worker::start(model, WorkerOptions { audit_every: 3, ..options }).unwrap()
             }
             Carrier::Grpc | Carrier::Direct => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

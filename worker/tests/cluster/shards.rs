@@ -1,9 +1,11 @@
 //! Requests whose keys stay in shards: the same bits from one worker and from many, whatever
 //! travels, and nothing left behind.
 
+use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::{Assignment, Command, FailureKind, Outputs};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
 use aqueduct_kernels::KvDtype;
+use aqueduct_worker::link::codec;
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish};
 use crate::tiny_model::tiny;
@@ -61,6 +63,10 @@ async fn answer(
     }
     let home = how.0(job.grid().chunk_count() as usize - 1, count);
     decode(&mut members[home], job, 11, &mut answer).await;
+    let audits: Vec<_> = members.iter().flat_map(|member| member.worker.merge_audits()).collect();
+    assert_eq!(audits.is_empty(), job.grid().chunk_count() == 1);
+    let bound = merge_error_bound(codec::to_core(kv), WireDtype::F32);
+    assert!(audits.iter().all(|audit| audit.is_within(bound)), "{audits:?}");
     for member in &members {
         member.send(Command::Cancel { request: job.request }).await;
         member.settle_empty().await;

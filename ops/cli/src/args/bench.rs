@@ -166,8 +166,8 @@ pub(crate) struct BenchExchangeArgs {
     /// Compute threads of all workers together; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
-    /// What connects them: loopback (nothing is copied) or grpc (sockets of 127.0.0.1)
-    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Link::Loopback)]
+    /// What connects them: grpc (sockets of 127.0.0.1) or loopback (nothing is copied)
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Link::Grpc)]
     pub(crate) link: Link,
     /// What travelling queries and outputs are: f32 (exact), bf16 or f16
     #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
