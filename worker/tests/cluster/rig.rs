@@ -132,7 +132,8 @@ impl Member {
             Carrier::Grpc | Carrier::Direct => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let name = format!("http://{}", listener.local_addr().unwrap());
-                let options = WorkerOptions { direct, ..WorkerOptions::new(name, hub.clone()) };
+                let options = WorkerOptions::new(name, hub.clone());
+                let options = WorkerOptions { direct, audit_every: 3, ..options };
                 let worker = Worker::start(model, options).unwrap();
                 tokio::spawn(serve(worker.clone(), listener, std::future::pending()));
                 worker
