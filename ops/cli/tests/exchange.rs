@@ -87,3 +87,23 @@ fn wrong_input_is_refused() {
     check(&["--reps", "0"], "reps = 0: must be between 1 and");
     check(&["--link", "pigeon"], "loopback");
 }
+
+#[test]
+fn merged_states_are_what_f64_says() {
+    let model = model();
+    let merge = ["eval", "merge", "--model", model.to_str().unwrap(), "--threads", "1", "--json"];
+    let prompt = ["--prompt-tokens", "150", "--chunk", "32", "--workers", "3"];
+    for policy in ["dense", "h2o"] {
+        let more = ["--policy", policy, "--kv", "f32", "--local", "8", "--heavy", "8"];
+        let rows = rows(&run([&merge[..], &prompt, &more].concat()));
+        let layers: Vec<_> = rows.iter().map(|row| row["layer"].as_u64().unwrap()).collect();
+        assert!(layers.len() > 1 && layers.into_iter().eq(0..rows.len() as u64));
+        for row in &rows {
+            assert_eq!(row["bound"].as_f64(), Some(1e-5), "{row}");
+            assert!(row["error"].as_f64().unwrap() < 1e-5, "{row}");
+            assert!(row["lse_error"].as_f64().unwrap() < 1e-5, "{row}");
+            assert!(row["rows"].as_u64().unwrap() > 0, "{row}");
+            assert_eq!(row["exchange"], "stay", "{row}");
+        }
+    }
+}

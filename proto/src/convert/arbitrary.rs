@@ -1,8 +1,8 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
 use aqueduct_core::work::{
-    Assignment, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, NextHop, Outputs,
-    Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
+    Assignment, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, MergeAudit, NextHop,
+    Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
@@ -213,7 +213,9 @@ fn report() -> impl Strategy<Value = ChunkReport> {
                 asked: memory_tokens,
                 fetched: memory_tokens / 3,
             },
-            audits: Vec::new(),
+            audits: (0..memory_tokens % 3)
+                .map(|layer| MergeAudit { layer, rows: wait_us, error: 1e-6, lse_error: 0.0 })
+                .collect(),
         },
     )
 }

@@ -1,6 +1,8 @@
 //! Events of a worker.
 
-use aqueduct_core::work::{ChunkReport, Emitted, Event, FailureKind, RetainedMass, TokenLogprob};
+use aqueduct_core::work::{
+    ChunkReport, Emitted, Event, FailureKind, MergeAudit, RetainedMass, TokenLogprob,
+};
 use aqueduct_core::{ChunkKey, Refusal, RequestId, limits};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -133,6 +135,7 @@ fn report_to_wire(key: ChunkKey, report: ChunkReport) -> v1::ChunkReport {
         busy_us: report.busy_us,
         wait_us: report.wait_us,
         traffic: Some(report.traffic.into()),
+        audits: report.audits.into_iter().map(audit_to_wire).collect(),
     }
 }
 
@@ -146,9 +149,25 @@ fn chunk_done(wire: v1::ChunkReport) -> Result<Event, Refusal> {
         busy_us: wire.busy_us,
         wait_us: wire.wait_us,
         traffic: wire.traffic.unwrap_or_default().into(),
-        audits: Vec::new(),
+        audits: audits(wire.audits).under("audits")?,
     };
     Ok(Event::ChunkDone { key: key(wire.key)?, report: Box::new(report) })
+}
+
+fn audit_to_wire(audit: MergeAudit) -> v1::MergeAudit {
+    let MergeAudit { layer, rows, error, lse_error } = audit;
+    v1::MergeAudit { layer, rows, error, lse_error }
+}
+
+/// Errors that are no numbers are what audits are for, so they pass.
+fn audits(wire: Vec<v1::MergeAudit>) -> Result<Vec<MergeAudit>, Refusal> {
+    bounded("count", &wire, limits::LAYERS_MAX as usize)?;
+    let audit = |wire: v1::MergeAudit| {
+        let v1::MergeAudit { layer, rows, error, lse_error } = wire;
+        let layer = Refusal::unless_within("layer", layer, 0, limits::LAYERS_MAX - 1)?;
+        Ok(MergeAudit { layer, rows, error, lse_error })
+    };
+    wire.into_iter().map(audit).collect()
 }
 
 impl From<FailureKind> for v1::FailureKind {

@@ -1406,6 +1406,24 @@ pub struct ChunkReport {
     pub wait_us: u64,
     #[prost(message, optional, tag = "7")]
     pub traffic: ::core::option::Option<Traffic>,
+    /// ascending by layer
+    #[prost(message, repeated, tag = "8")]
+    pub audits: ::prost::alloc::vec::Vec<MergeAudit>,
+}
+/// How far merged states were from what 64 bits say, in one layer.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct MergeAudit {
+    #[prost(uint32, tag = "1")]
+    pub layer: u32,
+    /// of one head each, computed again
+    #[prost(uint64, tag = "2")]
+    pub rows: u64,
+    /// of outputs, relative to the row's largest element; NaN where one was
+    #[prost(double, tag = "3")]
+    pub error: f64,
+    /// of log-sum-exps
+    #[prost(double, tag = "4")]
+    pub lse_error: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChunkFailed {
