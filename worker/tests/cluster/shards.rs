@@ -13,6 +13,20 @@ use crate::tiny_model::tiny;
 /// Where chunks go.
 type Place = fn(usize, usize) -> usize;
 
+/// Where chunks go, what travels, and in what form.
+#[derive(Clone, Copy)]
+struct How {
+    place: Place,
+    carry: Carry,
+    wire: WireDtype,
+}
+
+impl How {
+    fn exact(place: Place, carry: Carry) -> Self {
+        Self { place, carry, wire: WireDtype::F32 }
+    }
+}
+
 fn in_turn(idx: usize, count: usize) -> usize {
     idx % count
 }
@@ -26,7 +40,7 @@ fn assignment(
     job: &Job,
     (idx, epoch): (u32, u32),
     members: &[Member],
-    (place, carry): (Place, Carry),
+    How { place, carry, wire }: How,
 ) -> Assignment {
     let at = |chunk: u32| place(chunk as usize, members.len()) as u32;
     let peer = &members[at(idx) as usize].peer;
@@ -34,38 +48,33 @@ fn assignment(
         holders: members.iter().map(|member| member.peer.clone()).collect(),
         shards: (0..idx).map(|chunk| (at(chunk), Epoch(epoch))).collect(),
         carry,
-        wire: WireDtype::F32,
+        wire,
     };
     let shards = Some(Box::new(directory));
     Assignment { next: None, shards, ..job.assignment(idx, epoch, (peer, 0)) }
 }
 
 /// Runs `job`, decodes two completions and forgets everything.
-async fn answer(
-    (count, carrier): (usize, Carrier),
-    job: &Job,
-    how: (Place, Carry),
-    kv: KvDtype,
-) -> Answer {
+async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvDtype) -> Answer {
     let mut members = cluster(&tiny(kv), count, carrier).await;
     let mut answer = Answer::default();
     for chunk in job.grid().chunks() {
-        let at = how.0(chunk.idx as usize, count);
+        let at = (how.place)(chunk.idx as usize, count);
         members[at].assign(assignment(job, (chunk.idx, 0), &members, how)).await;
     }
     for chunk in job.grid().chunks() {
-        let at = how.0(chunk.idx as usize, count);
+        let at = (how.place)(chunk.idx as usize, count);
         finish(&mut members[at], job.key(chunk.idx, 0), &mut answer).await;
     }
     if !job.policy.keeps_all() {
         let held: u64 = members.iter().map(|member| member.stats().shard_bytes).sum();
         assert_eq!(answer.memory.last().map(|last| last.1), Some(held), "told as held");
     }
-    let home = how.0(job.grid().chunk_count() as usize - 1, count);
+    let home = (how.place)(job.grid().chunk_count() as usize - 1, count);
     decode(&mut members[home], job, 11, &mut answer).await;
     let audits: Vec<_> = members.iter().flat_map(|member| member.worker.merge_audits()).collect();
     assert_eq!(audits.is_empty(), job.grid().chunk_count() == 1);
-    let bound = merge_error_bound(codec::to_core(kv), WireDtype::F32);
+    let bound = merge_error_bound(codec::to_core(kv), how.wire);
     assert!(audits.iter().all(|audit| audit.is_within(bound)), "{audits:?}");
     for member in &members {
         member.send(Command::Cancel { request: job.request }).await;
@@ -75,7 +84,7 @@ async fn answer(
 }
 
 async fn check(job: Job, kv: KvDtype) {
-    let want = answer((1, Carrier::Loopback), &job, (in_turn, Carry::Queries), kv).await;
+    let want = answer((1, Carrier::Loopback), &job, How::exact(in_turn, Carry::Queries), kv).await;
     assert_eq!(want.logits.len(), job.prompt.len());
     assert_eq!(want.tokens.len(), 22);
     let carries: &[Carry] = match job.policy.keeps_all() {
@@ -85,7 +94,7 @@ async fn check(job: Job, kv: KvDtype) {
     for &carry in carries {
         for (count, place) in [(2, in_turn as Place), (3, in_turn), (4, anyhow), (8, in_turn)] {
             for carrier in [Carrier::Loopback, Carrier::Grpc] {
-                let seen = answer((count, carrier), &job, (place, carry), kv).await;
+                let seen = answer((count, carrier), &job, How::exact(place, carry), kv).await;
                 let what = format!("{count} workers over {carrier:?}, {carry:?}, {:?}", job.policy);
                 assert!(seen == want, "{what}");
             }
@@ -113,7 +122,7 @@ async fn scored() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_holder_fails_those_that_need_it() {
     for policy in [MemoryPolicy::dense(), MemoryPolicy::h2o(2, 3, 3)] {
-        let (job, how) = (Job::new(59, policy), (in_turn as Place, Carry::Queries));
+        let (job, how) = (Job::new(59, policy), How::exact(in_turn, Carry::Queries));
         let want = answer((1, Carrier::Loopback), &job, how, KvDtype::Bf16).await;
         let mut members = cluster(&tiny(KvDtype::Bf16), 3, Carrier::Loopback).await;
         // Chunk 2 never runs: its worker dies first.
@@ -153,14 +162,10 @@ async fn as_a_set_that_travels() {
         let job = Job { outputs: Outputs::Logits, ..Job::new(59, policy) };
         let mut members = cluster(&tiny(KvDtype::F32), 2, Carrier::Loopback).await;
         let moved = crate::rig::run(&mut members, &job, 11).await;
-        let how = (in_turn as Place, Carry::Queries);
+        let how = How::exact(in_turn, Carry::Queries);
         let stayed = answer((4, Carrier::Loopback), &job, how, KvDtype::F32).await;
-        for ((at, a), (_, b)) in stayed.logits.iter().zip(&moved.logits) {
-            let (a, b) = (floats(a), floats(b));
-            let scale = b.iter().fold(0f32, |max, z| max.max(z.abs()));
-            let apart = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale;
-            assert!(apart <= 1e-5, "position {at}: {apart}, {policy:?}");
-        }
+        let apart = difference(&stayed, &moved);
+        assert!(apart <= 1e-5, "{apart}, {policy:?}");
         let tokens = |answer: &Answer| -> Vec<_> {
             answer.tokens.iter().map(|token| (token.0, token.1, token.2)).collect()
         };
@@ -170,4 +175,27 @@ async fn as_a_set_that_travels() {
 
 fn floats(bits: &[u32]) -> Vec<f32> {
     bits.iter().map(|&bits| f32::from_bits(bits)).collect()
+}
+
+/// The largest difference of logits, relative to the largest of their row.
+fn difference(a: &Answer, b: &Answer) -> f32 {
+    let row = |((_, a), (_, b)): (&(u32, Vec<u32>), &(u32, Vec<u32>))| {
+        let (a, b) = (floats(a), floats(b));
+        let scale = b.iter().fold(0f32, |max, z| max.max(z.abs()));
+        a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale
+    };
+    a.logits.iter().zip(&b.logits).map(row).fold(0.0, f32::max)
+}
+
+/// Two bytes an element on the wire: close to four, and not the same, or nothing was rounded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rounded_on_the_wire() {
+    for (wire, bound) in [(WireDtype::Bf16, 2e-2), (WireDtype::F16, 3e-3)] {
+        let job = Job::new(59, MemoryPolicy::dense());
+        let exact = How::exact(in_turn, Carry::Queries);
+        let want = answer((3, Carrier::Grpc), &job, exact, KvDtype::F32).await;
+        let seen = answer((3, Carrier::Grpc), &job, How { wire, ..exact }, KvDtype::F32).await;
+        let apart = difference(&seen, &want);
+        assert!(apart > 0.0 && apart <= bound, "{apart}, {wire}");
+    }
 }
