@@ -179,12 +179,13 @@ fn floats(bits: &[u32]) -> Vec<f32> {
 
 /// The largest difference of logits, relative to the largest of their row.
 fn difference(a: &Answer, b: &Answer) -> f32 {
-    let row = |((_, a), (_, b)): (&(u32, Vec<u32>), &(u32, Vec<u32>))| {
+    let row = |a: &[u32], b: &[u32]| {
         let (a, b) = (floats(a), floats(b));
         let scale = b.iter().fold(0f32, |max, z| max.max(z.abs()));
         a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale
     };
-    a.logits.iter().zip(&b.logits).map(row).fold(0.0, f32::max)
+    let rows = a.logits.iter().zip(&b.logits);
+    rows.map(|(a, b)| row(&a.1, &b.1)).fold(0.0, f32::max)
 }
 
 /// Two bytes an element on the wire: close to four, and not the same, or nothing was rounded.
