@@ -99,6 +99,16 @@ impl Passed<'_> {
     }
 }
 
+/// The `most` best of one KV head, in order.
+pub fn best(mut candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
+    if most < candidates.len() {
+        candidates.select_nth_unstable_by(most, Candidate::order);
+        candidates.truncate(most);
+    }
+    candidates.sort_unstable_by(Candidate::order);
+    candidates
+}
+
 /// Per KV head, which candidates stay: the `heavy` best of all that the shards name.
 ///
 /// `candidates` is `[shards][kv_heads]`, each the best of its shard and at least `heavy` of them
@@ -247,16 +257,8 @@ impl Shard {
     pub fn candidates(&self, tally: &Tally, passed: Passed<'_>) -> Vec<Vec<Candidate>> {
         let most = passed.selection.heavy.saturating_add(1);
         let best = |(part, g): (usize, usize)| {
-            let mut all: Vec<Candidate> = self
-                .entries(tally, (part, g), &passed.selection.ranking)
-                .filter(|candidate| !passed.is_safe(candidate.position))
-                .collect();
-            if most < all.len() {
-                all.select_nth_unstable_by(most, Candidate::order);
-                all.truncate(most);
-            }
-            all.sort_unstable_by(Candidate::order);
-            all
+            let all = self.entries(tally, (part, g), &passed.selection.ranking);
+            best(all.filter(|candidate| !passed.is_safe(candidate.position)).collect(), most)
         };
         self.each_head().map(best).collect()
     }

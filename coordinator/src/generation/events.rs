@@ -99,9 +99,7 @@ pub struct Report {
 impl Report {
     /// Share of attention mass that the memory kept, over all layers.
     pub fn retained_mass(&self) -> f64 {
-        let mut sum = RetainedMass::default();
-        self.prefill.retained.iter().for_each(|layer| sum.add(*layer));
-        sum.share()
+        self.prefill.retained.iter().copied().sum::<RetainedMass>().share()
     }
 
     /// The same of the layer that kept least.

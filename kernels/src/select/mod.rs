@@ -118,11 +118,10 @@ pub(crate) fn votes(row_weights: &[f32]) -> (f32, Vec<f32>) {
     (sum as f32, from)
 }
 
-/// A key that neither its age nor its freshness saves.
+/// A candidate, and which key it is.
 #[derive(Clone, Copy)]
 struct Candidate {
-    rank: f32,
-    position: u32,
+    key: crate::shard::Candidate,
     /// Into past keys followed by own keys.
     idx: usize,
 }
@@ -131,7 +130,7 @@ impl Candidate {
     /// Best first. Positions of one head are distinct, so no two candidates are equal and the
     /// kept set does not depend on how it was partitioned.
     fn order(a: &Self, b: &Self) -> std::cmp::Ordering {
-        b.rank.total_cmp(&a.rank).then(a.position.cmp(&b.position))
+        a.key.order(&b.key)
     }
 }
 
@@ -274,7 +273,7 @@ impl Head<'_> {
             always.push(safe);
             if !safe {
                 let rank = rank(score, votes, &selection.ranking);
-                rest.push(Candidate { rank, position, idx });
+                rest.push(Candidate { key: crate::shard::Candidate { rank, position }, idx });
             }
         }
         (always, rest)

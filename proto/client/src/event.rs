@@ -174,9 +174,7 @@ pub struct Summary {
 impl Summary {
     /// Attention mass kept, over all layers.
     pub fn retained_total(&self) -> RetainedMass {
-        let mut total = RetainedMass::default();
-        self.retained.iter().for_each(|&layer| total.add(layer));
-        total
+        self.retained.iter().copied().sum()
     }
 }
 

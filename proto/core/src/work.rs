@@ -177,6 +177,15 @@ impl RetainedMass {
     }
 }
 
+impl std::iter::Sum for RetainedMass {
+    fn sum<I: Iterator<Item = Self>>(masses: I) -> Self {
+        masses.fold(Self::default(), |mut sum, mass| {
+            sum.add(mass);
+            sum
+        })
+    }
+}
+
 /// How far merged states were from what f64 makes of the keys that they are of, in one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MergeAudit {

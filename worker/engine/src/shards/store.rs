@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, Refusal, RequestId};
 use aqueduct_kernels::fold::{Missing, Node, cover, fold};
+use aqueduct_kernels::shard::best;
 use aqueduct_kernels::{
     AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Shard, Tally,
 };
@@ -378,14 +379,8 @@ pub fn states_over(
 /// The best of all, per KV head, in order.
 fn best_of(all: Vec<Standing>, most: usize) -> Standing {
     let kv_heads = all.first().map_or(0, Vec::len);
-    let best = |g: usize| {
-        let mut head: Vec<Candidate> =
-            all.iter().filter_map(|shard| shard.get(g)).flatten().copied().collect();
-        head.sort_unstable_by(Candidate::order);
-        head.truncate(most);
-        head
-    };
-    (0..kv_heads).map(best).collect()
+    let head = |g: usize| all.iter().filter_map(move |shard| shard.get(g)).flatten().copied();
+    (0..kv_heads).map(|g| best(head(g).collect(), most)).collect()
 }
 
 fn at(place: &Place) -> (RequestId, Branch, u32) {

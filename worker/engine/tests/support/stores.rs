@@ -222,12 +222,7 @@ impl ShardPort for Port<'_, '_> {
     }
 
     fn finish(&mut self) -> Result<Vec<RetainedMass>, PortError> {
-        let sum = |masses: BTreeMap<u32, RetainedMass>| {
-            masses.into_values().fold(RetainedMass::default(), |mut sum, mass| {
-                sum.add(mass);
-                sum
-            })
-        };
-        Ok(std::mem::take(&mut self.masses).into_iter().map(sum).collect())
+        let masses = std::mem::take(&mut self.masses).into_iter();
+        Ok(masses.map(|masses| masses.into_values().sum()).collect())
     }
 }

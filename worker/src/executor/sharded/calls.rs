@@ -67,10 +67,11 @@ impl Exchange {
         self.answers.remove(&id)
     }
 
-    /// A call that has failed, of those made and not yet read.
-    pub(super) fn failure(&mut self) -> Option<CallError> {
+    /// Why one of these calls has failed, if one has.
+    pub(super) fn failure(&mut self, ids: impl IntoIterator<Item = u64>) -> Option<CallError> {
         self.collect();
-        self.answers.values().find_map(|answered| answered.reply.as_ref().err().cloned())
+        let failed = |id| self.answers.get(&id)?.reply.as_ref().err();
+        ids.into_iter().find_map(failed).cloned()
     }
 
     fn collect(&mut self) {

@@ -1,6 +1,7 @@
 //! The port behind which the shards are: those of this worker and those of others.
 
 mod audit;
+mod bring;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -174,10 +175,17 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         Ok(())
     }
 
+    /// The calls under way.
+    fn calls(&self) -> Vec<u64> {
+        let of_parts = self.parts.iter().flat_map(|part| [part.call, part.audit]).flatten();
+        of_parts.chain(self.settling.iter().map(|one| one.call)).collect()
+    }
+
     /// Whether it makes sense to wait on. What one holder waits for may be what another has lost,
     /// so any failure ends the wait.
     fn check(&mut self, layer: usize) -> Result<(), PortError> {
-        if let Some(error) = self.wait.exchange().failure() {
+        let calls = self.calls();
+        if let Some(error) = self.wait.exchange().failure(calls) {
             return Err(PortError::Peer { layer, what: format!("shards: {error}") });
         }
         if Instant::now() < self.deadline {
@@ -340,21 +348,15 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
             self.settled(layer, reply)?;
         }
         // Chunks ascending, whoever holds them: the same sum for any placement.
-        let sum = |masses: BTreeMap<u32, RetainedMass>| {
-            masses.into_values().fold(RetainedMass::default(), |mut sum, mass| {
-                sum.add(mass);
-                sum
-            })
-        };
-        Ok(std::mem::take(&mut self.masses).into_iter().map(sum).collect())
+        let masses = std::mem::take(&mut self.masses).into_iter();
+        Ok(masses.map(|masses| masses.into_values().sum()).collect())
     }
 }
 
 impl<W: Wait> Drop for ShardsPort<'_, W> {
     /// Where a block ends early, answers still come.
     fn drop(&mut self) {
-        let of_parts = self.parts.iter().flat_map(|part| [part.call, part.audit]).flatten();
-        let calls: Vec<u64> = of_parts.chain(self.settling.iter().map(|one| one.call)).collect();
+        let calls = self.calls();
         self.wait.exchange().give_up(calls);
     }
 }

@@ -1,17 +1,15 @@
 //! A completion whose prompt is in shards: a step asks all holders at once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::{Carry, Epoch, TokenId};
-use aqueduct_engine::shards::{Branch, Place, ShardKey, Shards};
+use aqueduct_engine::shards::Branch;
 use aqueduct_engine::{Block, EngineError, Model, Past, PortError, Want, prefill_sharded};
 
 use super::Holders;
 use super::calls::Exchange;
 use super::port::{Asker, ShardsPort, Wait};
-use crate::exchange::{Ask, Reply};
 
 /// A finished prefill.
 #[derive(Debug)]
@@ -55,23 +53,15 @@ impl ShardedSequence {
         exchange: &mut Exchange,
     ) -> Result<Vec<f32>, EngineError> {
         if self.tokens == 0 && self.holders.carry == Carry::Keys {
-            self.fetch(model, exchange)?;
+            self.fetch(model.layers(), exchange)?;
         }
-        let is_new = self.tokens.is_multiple_of(self.holders.chunk_tokens);
-        let asker = Asker {
-            branch: self.branch,
-            epoch: self.home.epoch,
-            start: self.home.end + self.tokens,
-            tokens: 1,
-            chunks: self.chunks,
-            own: if is_new { self.chunks } else { self.chunks - 1 },
-        };
+        let asker = self.asker();
         let block = Block { tokens: &[token], start: asker.start };
         let mut port = ShardsPort::new(&self.holders, asker, StepWait { exchange });
         let past = Past { chunks: self.chunks, port: &mut port };
         let done = prefill_sharded(model, block, &self.holders.policy, past, Want::Last)?;
         drop(port);
-        if is_new {
+        if self.begins_chunk() {
             let peer = exchange.peer().clone();
             self.holders.add(&peer, self.chunks, self.home.epoch);
             self.chunks += 1;
@@ -81,78 +71,32 @@ impl ShardedSequence {
     }
 
     /// Brings every shard here, once: then the steps ask nobody.
-    fn fetch(&mut self, model: &Model, exchange: &mut Exchange) -> Result<(), EngineError> {
-        let there: Vec<_> = self
-            .holders
-            .shards
-            .iter()
-            .filter(|(peer, _)| !exchange.is_here(peer))
-            .cloned()
-            .collect();
+    fn fetch(&mut self, layers: usize, exchange: &mut Exchange) -> Result<(), EngineError> {
         let here = exchange.peer().clone();
-        for (peer, shards) in &there {
-            for layer in 0..model.layers() {
-                let place = Place {
-                    request: self.holders.request,
-                    branch: Branch::PROMPT,
-                    layer: layer as u32,
-                    epoch: self.home.epoch,
-                    start: self.home.end,
-                    tokens: 1,
-                    chunks: self.chunks,
-                    shards: shards.as_slice().into(),
-                    policy: self.holders.policy,
-                };
-                let shards = bring(exchange, (peer, &self.holders), place)?;
-                self.keep(exchange, layer, shards)?;
-            }
-            for &(chunk, epoch) in shards {
-                self.holders.add(&here, chunk, epoch);
-            }
-        }
-        self.holders.shards.retain(|(peer, _)| *peer == here);
-        self.holders.shards.iter_mut().for_each(|(_, shards)| shards.sort_unstable());
+        ShardsPort::new(&self.holders, self.asker(), StepWait { exchange }).bring(layers)?;
+        let mut shards: Vec<_> =
+            self.holders.shards.drain(..).flat_map(|(_, shards)| shards).collect();
+        shards.sort_unstable();
+        self.holders.shards.push((here, shards));
         Ok(())
     }
 
-    fn keep(&self, exchange: &Exchange, layer: usize, shards: Shards) -> Result<(), PortError> {
-        let epochs: BTreeMap<u32, Epoch> =
-            self.holders.shards.iter().flat_map(|(_, shards)| shards.iter().copied()).collect();
-        for (chunk_idx, shard) in shards {
-            let Some(&epoch) = epochs.get(&chunk_idx) else { continue };
-            let (request, branch, layer) = (self.holders.request, Branch::PROMPT, layer as u32);
-            let key = ShardKey { request, branch, layer, chunk_idx, epoch };
-            let kept = exchange.holder.store().put(key, shard);
-            kept.map_err(|refusal| PortError::Unfit { layer: layer as usize, refusal })?;
+    /// The next token's block.
+    fn asker(&self) -> Asker {
+        let begins = self.begins_chunk();
+        Asker {
+            branch: self.branch,
+            epoch: self.home.epoch,
+            start: self.home.end + self.tokens,
+            tokens: 1,
+            chunks: self.chunks,
+            own: if begins { self.chunks } else { self.chunks - 1 },
         }
-        Ok(())
     }
-}
 
-/// The shards of `place` from one holder.
-fn bring(
-    exchange: &mut Exchange,
-    (peer, holders): (&aqueduct_core::work::Peer, &Holders),
-    place: Place,
-) -> Result<Shards, PortError> {
-    let layer = place.layer as usize;
-    let deadline = Instant::now() + holders.deadline;
-    let lost = |what: String| PortError::Peer { layer, what };
-    let call = exchange
-        .call(peer, Ask::Keys { place }, holders.wire, deadline)
-        .map_err(|error| lost(error.to_string()))?;
-    loop {
-        match exchange.answer(call).map(|answered| answered.reply) {
-            Some(Ok(Reply::Keys(shards))) => return Ok(shards),
-            Some(Ok(_)) => return Err(lost("no keys came".to_owned())),
-            Some(Err(error)) => return Err(lost(error.to_string())),
-            None if Instant::now() >= deadline => {
-                exchange.give_up([call]);
-                let deadline_ms = holders.deadline.as_millis() as u64;
-                return Err(PortError::Deadline { layer, deadline_ms });
-            }
-            None => exchange.doorbell.wait_until(Some(deadline)),
-        }
+    /// Whether the next token is the first of a chunk.
+    fn begins_chunk(&self) -> bool {
+        self.tokens.is_multiple_of(self.holders.chunk_tokens)
     }
 }
 
