@@ -6,27 +6,35 @@
 //! A worker runs its chunks first in, first out, and a running chunk blocks its device until
 //! the chunk before it has given its memory. Two workers could therefore wait for each other:
 //! one runs A1 in front of B0, the other B1 in front of A0. The plan makes that impossible by
-//! one total order over all chunks, by request in the order of admission, then by chunk index:
+//! one total order over all chunks, the order of their first dispatch: each is given a
+//! *ticket* then, greater than all before it, and keeps it for as long as anything in flight
+//! may wait for it.
 //!
-//! 1. Every worker's unfinished chunks stand in its queue in this order. First assignments
-//!    are dispatched in it: all chunks of a request before any chunk of the next one. When a
-//!    lost chunk goes to a worker that already has later ones, those are assigned again
+//! 1. Every worker's unfinished chunks stand in its queue in the order of tickets. A chunk that
+//!    is dispatched for the first time goes to the end of a queue and is last in the order. When
+//!    a lost chunk goes to a worker that already has later ones, those are assigned again
 //!    behind it, in a new epoch, which replaces what the worker had of them. A chunk that can
 //!    not be given its memory where it is does not stay there: its request leaves that worker.
-//! 2. A chunk needs only the chunk before it, which is earlier in the order.
+//! 2. A chunk needs only the chunk before it, which was dispatched before it, so is earlier.
+//! 3. A chunk that is done again goes out however much is in flight, at the latest when all
+//!    chunks before it are done. Only one without a ticket waits for what is in flight to end.
 //!
 //! So the earliest unfinished chunk of all is the first in its worker's queue, and the chunk
 //! before it is done and its memory held: it can always run, and by induction all of them do.
+//! This holds in whatever order chunks of several requests are dispatched for the first time;
+//! which of them is next is a question of fairness alone (`turns`).
 //!
 //! Where keys stay in shards, a chunk needs all the chunks before it, which are earlier too. If
 //! one of them is lost, or has to line up behind another, so is every chunk that still needs
-//! it: workers are told to drop them, and they are assigned again when it is their turn, in the
-//! same order. What is dropped blocks nobody, however long that takes.
+//! it: workers are told to drop them, and as nothing in flight waits for them, they lose their
+//! tickets and are dispatched as if for the first time. What is dropped blocks nobody, however
+//! long that takes.
 #![forbid(unsafe_code)]
 
 mod plan;
 mod request;
 mod room;
+mod turns;
 mod words;
 
 pub use plan::Plan;

@@ -8,6 +8,7 @@ use aqueduct_core::work::{FailureKind, Peer};
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
 use crate::request::{Phase, Request};
+use crate::turns::Turns;
 use crate::words::{Command, End, Event, Failure, Job, Limits};
 
 #[derive(Debug)]
@@ -24,8 +25,11 @@ pub struct Plan {
     /// Every worker there ever was: chunks may name one that is gone.
     workers: BTreeMap<WorkerId, Worker>,
     queue: VecDeque<(RequestId, Job)>,
-    /// In the order of admission, which is the first half of the total order of chunks.
+    /// In the order of admission.
     running: Vec<Request>,
+    turns: Turns,
+    /// Greater than those of all chunks: their total order.
+    next_ticket: u64,
     /// Where the next placement starts, so that short requests spread over the workers.
     rotation: usize,
     now_ms: u64,
@@ -40,6 +44,8 @@ impl Plan {
             workers: BTreeMap::new(),
             queue: VecDeque::new(),
             running: Vec::new(),
+            turns: Turns::default(),
+            next_ticket: 0,
             rotation: 0,
             now_ms: 0,
             commands: Vec::new(),

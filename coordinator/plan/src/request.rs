@@ -34,6 +34,8 @@ struct Chunk {
     worker: WorkerId,
     epoch: Epoch,
     state: State,
+    /// Its place in the total order of chunks, from its first dispatch on.
+    ticket: Option<u64>,
 }
 
 /// What a request is at.
@@ -66,8 +68,11 @@ pub(crate) struct Request {
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
-    /// Chunks that are assigned and not done.
+    /// Chunks that are assigned and not done, and their tokens.
     pub(crate) in_flight: usize,
+    pub(crate) in_flight_tokens: u64,
+    /// When its next chunk is due, in virtual time.
+    pub(crate) turn: u64,
 }
 
 /// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
@@ -81,7 +86,8 @@ pub(crate) struct Loss {
 impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
-        let chunk = |worker| Chunk { worker, epoch: Epoch::default(), state: State::Waiting };
+        let (epoch, state) = (Epoch::default(), State::Waiting);
+        let chunk = |worker| Chunk { worker, epoch, state, ticket: None };
         Self {
             id,
             waiting: places.len(),
@@ -96,7 +102,18 @@ impl Request {
             frontier: 0,
             confirmed: 0,
             in_flight: 0,
+            in_flight_tokens: 0,
+            turn: 0,
         }
+    }
+
+    /// What the dispatch of chunk `idx` costs of the request's share.
+    pub(crate) fn cost(&self, idx: usize) -> u64 {
+        self.tokens(idx)
+    }
+
+    fn tokens(&self, idx: usize) -> u64 {
+        self.job.grid.chunk(idx as u32).map_or(0, |span| span.tokens.into())
     }
 
     pub(crate) fn is_sharded(&self) -> bool {
@@ -163,13 +180,15 @@ impl Request {
         undone.find(|idx| self.chunks[*idx].state == State::Waiting)
     }
 
-    /// Whether chunk `idx` has never been given a second place.
-    pub(crate) fn is_first_try(&self, idx: usize) -> bool {
-        self.chunks[idx].epoch == Epoch::default()
+    /// The place of chunk `idx` in the total order; `None` while it is behind all that have one.
+    pub(crate) fn ticket(&self, idx: usize) -> Option<u64> {
+        self.chunks[idx].ticket
     }
 
-    /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it.
-    pub(crate) fn start(&mut self, idx: usize) {
+    /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it. It
+    /// has `ticket` from now on, unless it has an earlier one.
+    pub(crate) fn start(&mut self, idx: usize, ticket: u64) {
+        self.chunks[idx].ticket.get_or_insert(ticket);
         self.set(idx, State::Running);
         let own_and_next = if self.is_sharded() { 1 } else { 2 };
         let own_and_next = self.chunks[idx..].iter().take(own_and_next);
@@ -182,10 +201,13 @@ impl Request {
         (0..self.chunks.len()).filter(on).collect()
     }
 
-    /// Chunks that run on `worker`, from `first` on.
-    pub(crate) fn running_on(&self, worker: WorkerId, first: usize) -> Vec<usize> {
-        let on = |chunk: &Chunk| chunk.worker == worker && chunk.state == State::Running;
-        (first..self.chunks.len()).filter(|idx| on(&self.chunks[*idx])).collect()
+    /// Chunks that run on `worker` and come after `ticket` in the total order, with theirs.
+    pub(crate) fn running_behind(&self, ticket: u64, worker: WorkerId) -> Vec<(u64, usize)> {
+        let running = |idx: &usize| self.chunks[*idx].state == State::Running;
+        let in_flight = (self.frontier..self.chunks.len()).filter(running).take(self.in_flight);
+        let on_worker = in_flight.filter(|idx| self.chunks[*idx].worker == worker);
+        let later = on_worker.filter_map(|idx| Some((self.chunks[idx].ticket?, idx)));
+        later.filter(|(later, _)| *later > ticket).collect()
     }
 
     /// Takes a report of `worker` about `key`; false when it is out of date.
@@ -254,8 +276,8 @@ impl Request {
     /// They are done again, and so is every later chunk that still needs them: what is running
     /// and, because decoding needs the shards too, the last one. Where chunks prune the shards
     /// of earlier ones, all are done again: some may be pruned for what is not done. All get
-    /// new epochs, so that no answer for an earlier try is taken for one to this. Gives what is
-    /// to be dropped.
+    /// new epochs, so that no answer for an earlier try is taken for one to this, and nothing
+    /// in flight needs them, so they are last in the total order. Gives what is to be dropped.
     pub(crate) fn begin_again(&mut self, first: usize, lost: &[usize]) -> Vec<(WorkerId, usize)> {
         let pruned = self.job.sharded.is_some_and(|sharded| sharded.pruned);
         let last = self.chunks.len() - 1;
@@ -272,6 +294,7 @@ impl Request {
             }
             self.redo(idx);
             self.move_to(idx, worker);
+            self.chunks[idx].ticket = None;
         }
         dropped
     }
@@ -328,5 +351,7 @@ impl Request {
         self.waiting -= usize::from(old == State::Waiting);
         self.in_flight += usize::from(state == State::Running);
         self.in_flight -= usize::from(old == State::Running);
+        self.in_flight_tokens += if state == State::Running { self.tokens(idx) } else { 0 };
+        self.in_flight_tokens -= if old == State::Running { self.tokens(idx) } else { 0 };
     }
 }

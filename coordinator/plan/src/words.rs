@@ -6,7 +6,8 @@ use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, W
 /// How much the plan takes on at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens of one request in flight at once; at least one chunk is.
+    /// Tokens of one request in flight at once, and of all requests together for each worker
+    /// that is up; at least one chunk is.
     pub batch_tokens: u32,
     /// Chunks of all requests in flight at once.
     pub batch_chunks: usize,

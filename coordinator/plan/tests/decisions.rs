@@ -138,7 +138,11 @@ fn shown(command: Command) -> String {
 /// event before them must give, all of them, in order. An event followed by none must give
 /// none, unless it is set off with `..`, which skips its commands.
 fn check(script: &str) {
-    let mut plan = Plan::new(LIMITS);
+    check_with(LIMITS, script);
+}
+
+fn check_with(limits: Limits, script: &str) {
+    let mut plan = Plan::new(limits);
     let mut got: Vec<String> = Vec::new();
     let mut last = "";
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -202,23 +206,45 @@ fn a_prefill_alone_ends_with_its_last_chunk() {
 }
 
 #[test]
-fn requests_take_turns_in_one_order_and_short_ones_spread() {
+fn requests_take_turns_chunk_by_chunk_and_short_ones_spread() {
     check(
         "up w0
          up w1
-         submit r1 35
+         submit r1 55
          = w0: assign r1 c0 e0 -> w1 e0
          = w1: assign r1 c1 e0 -> w0 e0
          submit r2 5
-         submit r3 5
-         = r3 1 requests are waiting
+         = w0: assign r2 c0 e0 -> home
+         submit r3 25
+         = w1: assign r3 c0 e0 -> w0 e0
+         = w0: assign r3 c1 e0 -> w1 e0
+         submit r4 5
          done w0 r1 c0 e0
          = w0: assign r1 c2 e0 -> w1 e0
+         done w0 r2 c0 e0
+         = r2 prefilled, 0 retried
+         = w0: decode r2
          done w1 r1 c1 e0
-         = w1: assign r1 c3 e0 -> home
+         = w0: assign r4 c0 e0 -> home
+         = w1: assign r1 c3 e0 -> w0 e0",
+    );
+}
+
+#[test]
+fn a_full_queue_refuses_what_would_not_begin_at_once() {
+    let limits = Limits { running_requests: 1, ..LIMITS };
+    check_with(
+        limits,
+        "up w0
+         .. submit r1 35
+         submit r2 5
+         submit r3 5
+         = r3 1 requests are waiting
+         cancel r1
+         = w0: cancel r1
+         = r1 cancelled
          = w0: assign r2 c0 e0 -> home
-         submit r4 5
-         = w1: assign r4 c0 e0 -> home",
+         submit r4 5",
     );
 }
 
@@ -587,7 +613,9 @@ fn the_home_knows_where_the_shards_are_that_it_decodes_from() {
 
 #[test]
 fn what_begins_anew_is_forgotten_first_and_stands_in_front_of_a_full_queue() {
-    check(
+    let limits = Limits { running_requests: 1, ..LIMITS };
+    check_with(
+        limits,
         "up w0
          up w1
          submit r1 35
@@ -600,7 +628,6 @@ fn what_begins_anew_is_forgotten_first_and_stands_in_front_of_a_full_queue() {
          = r1 cancelled
          = w0: assign r9 c0 e0 -> w1 e0
          = w1: assign r9 c1 e0 -> home
-         = w0: assign r2 c0 e0 -> home
          done w1 r1 c1 e0
          again r1 r10 15
          .. done w0 r9 c0 e0
@@ -609,7 +636,8 @@ fn what_begins_anew_is_forgotten_first_and_stands_in_front_of_a_full_queue() {
          = r9 choice 0 ended, eos true
          = w0: cancel r9
          = w1: cancel r9
-         = r9 finished",
+         = r9 finished
+         = w0: assign r2 c0 e0 -> home",
     );
 }
 

@@ -56,8 +56,8 @@ struct Promises {
     places: BTreeMap<(RequestId, u32), (Peer, Epoch)>,
     /// The last chunk of each request so far, and where it was told that its past is.
     directories: BTreeMap<RequestId, (ChunkKey, Shards)>,
-    /// The order of first assignments.
-    order: Vec<(RequestId, u32)>,
+    /// The chunk of each request that was assigned last for the first time.
+    begun: BTreeMap<RequestId, u32>,
 }
 
 struct Cluster {
@@ -367,10 +367,9 @@ impl Promises {
                         self.directories.insert(key.request, (*key, shards.clone()));
                     }
                 }
-                if !self.order.contains(&chunk) {
-                    assert!(self.order.last().is_none_or(|last| *last < chunk), "{key} too late");
-                    self.order.push(chunk);
-                }
+                let begun = self.begun.entry(key.request).or_insert(0);
+                assert!(key.chunk_idx <= *begun + 1, "{key} before {begun}");
+                *begun = key.chunk_idx.max(*begun);
             }
             Command::Confirm { request, chunk_idx, .. } => {
                 let next = (*request, chunk_idx + 1);

@@ -11,62 +11,99 @@ use crate::room::{Need, Room};
 use crate::words::{Command, Job, Shards};
 
 impl Plan {
-    /// Assigns what may be assigned now, in the total order, and admits from the queue.
+    /// Admits from the queue and assigns what may be assigned now.
     pub(super) fn dispatch(&mut self) {
-        let mut pos = 0;
-        while pos < self.running.len() || self.admit() {
-            self.dispatch_chunks(pos);
-            if !self.running[pos].all_dispatched() {
-                return;
-            }
-            pos += 1;
-        }
+        while self.admit() {}
+        self.dispatch_again();
+        self.dispatch_first();
     }
 
-    /// Assigns the chunks of one request that may be assigned now.
-    fn dispatch_chunks(&mut self, pos: usize) {
-        let chunk_tokens = self.running[pos].job.grid.chunk_tokens();
-        let window = (self.limits.batch_tokens / chunk_tokens).max(1) as usize;
+    /// Assigns what is done again and what in flight waits for, whatever else is in flight.
+    fn dispatch_again(&mut self) {
         // Per worker, the first chunk that is done again there in front of later ones.
         let mut redone = BTreeMap::new();
-        while let Some(idx) = self.running[pos].next_chunk(window) {
-            let request = &self.running[pos];
-            let first_try = request.is_first_try(idx);
-            let has_begun = request.is_sharded() && request.in_flight > 0;
-            if (first_try || has_begun) && self.is_full() {
-                break; // What is in flight, or of this request, is earlier: so it ends.
-            }
-            let worker = request.worker(idx);
-            if !first_try && !self.running_behind(pos, idx, worker).is_empty() {
-                redone.entry(worker).or_insert(idx);
+        while let Some((ticket, pos, idx)) = self.first_again() {
+            let worker = self.running[pos].worker(idx);
+            if !self.running_behind(ticket, worker).is_empty() {
+                redone.entry(worker).or_insert(ticket);
             }
             self.assign(pos, idx);
         }
         // Once for each worker, so that a loss costs commands in proportion to what is in
         // flight and not to its square.
-        for (worker, idx) in redone {
-            self.line_up_behind(pos, idx, worker);
+        for (worker, ticket) in redone {
+            self.line_up_behind(ticket, worker);
         }
+    }
+
+    /// The first in the total order of what may be assigned again.
+    fn first_again(&self) -> Option<(u64, usize, usize)> {
+        let ready = self.ready();
+        ready.filter_map(|(pos, idx)| Some((self.running[pos].ticket(idx)?, pos, idx))).min()
+    }
+
+    /// Assigns chunks for the first time, in turn, as long as there may be more in flight.
+    fn dispatch_first(&mut self) {
+        while !self.is_full()
+            && let Some((_, pos, idx)) = self.first_in_turn()
+        {
+            let request = &mut self.running[pos];
+            request.turn = self.turns.take(request.turn, request.cost(idx));
+            self.assign(pos, idx);
+        }
+        for pos in 0..self.running.len() {
+            let request = &self.running[pos];
+            if self.next_chunk(request).is_none() {
+                self.running[pos].turn = self.turns.idle(request.turn);
+            }
+        }
+    }
+
+    /// Of what may be assigned for the first time, the chunk whose turn it is.
+    fn first_in_turn(&self) -> Option<(u64, usize, usize)> {
+        let first = |(pos, idx): &(usize, usize)| self.running[*pos].ticket(*idx).is_none();
+        self.ready().filter(first).map(|(pos, idx)| (self.running[pos].turn, pos, idx)).min()
+    }
+
+    /// The next chunk of each request that has one.
+    fn ready(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let requests = self.running.iter().enumerate();
+        requests.filter_map(|(pos, request)| Some((pos, self.next_chunk(request)?)))
+    }
+
+    /// The chunk that `request` may have in flight next.
+    fn next_chunk(&self, request: &Request) -> Option<usize> {
+        let window = self.limits.batch_tokens / request.job.grid.chunk_tokens();
+        request.next_chunk(window.max(1) as usize)
     }
 
     /// Whether `job` would begin at once.
     pub(super) fn may_admit(&self, job: &Job) -> bool {
         let free = self.queue.is_empty() && self.running.len() < self.limits.running_requests;
-        free && self.running.iter().all(Request::all_dispatched) && self.places(job).is_some()
+        free && self.places(job).is_some()
     }
 
-    /// Requests begin in the order of their arrival: one that waits for room holds up those
-    /// behind it.
+    /// Requests begin in the order of the queue. One that waits for room for its keys holds up
+    /// those behind it that need room too, or it might wait for ever; others go past it.
     fn admit(&mut self) -> bool {
         if self.running.len() >= self.limits.running_requests {
             return false;
         }
-        let Some(places) = self.queue.front().and_then(|(_, job)| self.places(job)) else {
-            return false;
-        };
-        let Some((id, job)) = self.queue.pop_front() else { return false };
+        let mut is_held_up = false;
+        let next = self.queue.iter().enumerate().find_map(|(idx, (_, job))| {
+            if is_held_up && job.sharded.is_some() {
+                return None;
+            }
+            let places = self.places(job);
+            is_held_up |= places.is_none();
+            Some((idx, places?))
+        });
+        let Some((idx, places)) = next else { return false };
+        let Some((id, job)) = self.queue.remove(idx) else { return false };
         self.rotation = self.rotation.wrapping_add(places.len());
-        self.running.push(Request::new(id, job, places));
+        let mut request = Request::new(id, job, places);
+        request.turn = self.turns.first(request.cost(0));
+        self.running.push(request);
         true
     }
 
@@ -131,13 +168,19 @@ impl Plan {
         (!fits).then(|| room.refusal(job))
     }
 
+    /// Whether nothing more may be in flight for the first time. What is in flight is earlier in
+    /// the total order than all that waits to be: so it ends.
     fn is_full(&self) -> bool {
-        let in_flight: usize = self.running.iter().map(|request| request.in_flight).sum();
-        in_flight >= self.limits.batch_chunks
+        let chunks: usize = self.running.iter().map(|request| request.in_flight).sum();
+        let tokens: u64 = self.running.iter().map(|request| request.in_flight_tokens).sum();
+        let workers = self.workers.values().filter(|worker| worker.up).count() as u64;
+        let most = workers.saturating_mul(self.limits.batch_tokens.into());
+        chunks >= self.limits.batch_chunks || tokens >= most
     }
 
     fn assign(&mut self, pos: usize, idx: usize) {
-        self.running[pos].start(idx);
+        self.running[pos].start(idx, self.next_ticket);
+        self.next_ticket += 1;
         let request = &self.running[pos];
         let Some(span) = request.job.grid.chunk(idx as u32) else { return };
         let ends_here = request.is_sharded() || idx + 1 == request.chunk_count();
@@ -158,35 +201,31 @@ impl Plan {
         NextHop { peer, epoch: request.key(idx).epoch }
     }
 
-    /// What `worker` has of the chunks after chunk `idx` in the total order, in that order:
-    /// requests by their place in `running`, and chunks. Of a request with shards only others
-    /// than its own: what stands behind one of its chunks has begun anew with it.
-    fn running_behind(&self, pos: usize, idx: usize, worker: WorkerId) -> Vec<(usize, usize)> {
-        let of = |(later_pos, request): (usize, &Request)| {
-            let first = match later_pos == pos {
-                true if request.is_sharded() => request.chunk_count(),
-                true => idx + 1,
-                false => 0,
-            };
-            let chunks = request.running_on(worker, first);
-            chunks.into_iter().map(move |later| (later_pos, later)).collect::<Vec<_>>()
+    /// What `worker` has of the chunks after `ticket` in the total order, in that order: tickets,
+    /// requests by their place in `running`, and chunks.
+    fn running_behind(&self, ticket: u64, worker: WorkerId) -> Vec<(u64, usize, usize)> {
+        let of = |(pos, request): (usize, &Request)| {
+            let chunks = request.running_behind(ticket, worker);
+            chunks.into_iter().map(move |(later, idx)| (later, pos, idx)).collect::<Vec<_>>()
         };
-        self.running.iter().enumerate().skip(pos).flat_map(of).collect()
+        let mut behind: Vec<_> = self.running.iter().enumerate().flat_map(of).collect();
+        behind.sort_unstable();
+        behind
     }
 
-    /// Has all of that stand behind chunk `idx`: assigns it again or, where other chunks need
-    /// its shards, lets it and them begin anew when their turn comes.
-    fn line_up_behind(&mut self, pos: usize, idx: usize, worker: WorkerId) {
-        for (later_pos, later) in self.running_behind(pos, idx, worker) {
-            let request = &mut self.running[later_pos];
+    /// Has all of that stand behind the chunk with `ticket`: assigns it again or, where it would
+    /// have to be told to other chunks, lets it and them begin anew when their turn comes.
+    fn line_up_behind(&mut self, ticket: u64, worker: WorkerId) {
+        for (_, pos, idx) in self.running_behind(ticket, worker) {
+            let request = &mut self.running[pos];
             if request.is_sharded() {
-                let (id, dropped) = (request.id, request.begin_again(later, &[]));
+                let (id, dropped) = (request.id, request.begin_again(idx, &[]));
                 self.drop_chunks(id, dropped);
                 continue;
             }
-            request.move_to(later, worker);
-            self.redirect_to(later_pos, later);
-            self.assign(later_pos, later);
+            request.move_to(idx, worker);
+            self.redirect_to(pos, idx);
+            self.assign(pos, idx);
         }
     }
 

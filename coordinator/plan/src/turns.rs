@@ -1,0 +1,41 @@
+//! Whose chunk is next: requests in prefill share what may be in flight, chunk by chunk.
+//!
+//! This is start-time fair queueing. Every request carries a *turn*, the virtual time at which
+//! its next chunk is due; of all chunks that may be dispatched the one with the smallest turn
+//! is, which moves the request's turn on by the chunk's cost (its tokens) and virtual time to
+//! where the turn was. A request that begins is due one chunk from now, as if it had just had
+//! its turn. One that has nothing to dispatch, because enough of it is in flight, saves
+//! nothing up: its turn is never before now.
+//!
+//! So nobody starves: from the moment a request could have its next chunk dispatched until it
+//! is, each other place among the running requests, whoever comes to stand in it, has chunks
+//! dispatched for at most the cost of one chunk of the waiting request and one more chunk. Why:
+//! when the request begins to wait, its turn is at most one of its chunks from now; nobody is
+//! served whose turn is later; nobody's turn is before now; and in one place turns follow each
+//! other by the cost of what was dispatched, also from one request to the next. A place can
+//! be served once more at the very end, which is the one chunk more. Chunks that are done again
+//! after a failure come on top: they are not charged, for others wait for them.
+
+/// Virtual time: what was dispatched, as its smallest share would count it.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    now: u64,
+}
+
+impl Turns {
+    /// When a request is due that begins with a chunk of this cost.
+    pub(crate) fn first(&self, cost: u64) -> u64 {
+        self.now.saturating_add(cost)
+    }
+
+    /// Takes a turn for a chunk of this cost; gives the next.
+    pub(crate) fn take(&mut self, turn: u64, cost: u64) -> u64 {
+        self.now = self.now.max(turn);
+        turn.saturating_add(cost)
+    }
+
+    /// The turn of a request that has nothing to dispatch.
+    pub(crate) fn idle(&self, turn: u64) -> u64 {
+        turn.max(self.now)
+    }
+}
