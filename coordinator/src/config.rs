@@ -7,7 +7,8 @@ use aqueduct_core::{MemoryPolicy, Refusal, limits};
 /// How a coordinator serves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Tokens of one request in flight at once; at least one chunk is.
+    /// Tokens of one request in flight at once, and of all together for each worker that is up;
+    /// at least one chunk is.
     pub batch_tokens: u32,
     /// C, where a caller names none.
     pub chunk_tokens: u32,
@@ -15,17 +16,21 @@ pub struct Config {
     pub policy: MemoryPolicy,
     /// Whether prompts must fit the positions that the model was made for. Benches lift it.
     pub positions_limited: bool,
+    /// Longest prompt that is taken, in tokens.
+    pub prompt_tokens_max: u32,
     /// Requests that wait for their turn before new ones are refused.
     pub queued_requests: usize,
+    /// Tokens of the prompts that wait, if more than one does, before new ones are refused.
+    pub queued_tokens: u64,
     /// Requests that are prefilled or decoded at once.
     pub running_requests: usize,
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
-    /// How long a request may take, where a caller does not say.
+    /// How long a request may take; a caller may ask for less.
     pub request_deadline: Duration,
     /// How long a chunk waits for the memory of the chunk before it.
     pub handoff_deadline: Duration,
-    /// What a refused caller is told about trying again.
+    /// When a refused caller is told to try again at the earliest.
     pub retry_after: Duration,
     /// Most bytes of prompt logits that one request may ask for; they wait for a slow caller.
     pub logits_bytes: u64,
@@ -38,8 +43,10 @@ impl Default for Config {
             chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
             policy: MemoryPolicy::default(),
             positions_limited: true,
+            prompt_tokens_max: limits::PROMPT_TOKENS_MAX,
             queued_requests: limits::QUEUE_REQUESTS_DEFAULT,
-            running_requests: 32,
+            queued_tokens: limits::QUEUE_TOKENS_DEFAULT,
+            running_requests: limits::RUNNING_REQUESTS_DEFAULT,
             retries: 4,
             request_deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             handoff_deadline: Duration::from_millis(limits::HANDOFF_DEADLINE_MS),
@@ -57,6 +64,9 @@ impl Config {
     pub fn validate(&self) -> Result<(), Refusal> {
         Refusal::unless_within("chunk_tokens", self.chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
         Refusal::unless_within("batch_tokens", self.batch_tokens, 1, limits::PROMPT_TOKENS_MAX)?;
+        let most = limits::PROMPT_TOKENS_MAX;
+        Refusal::unless_within("prompt_tokens_max", self.prompt_tokens_max, 1, most)?;
+        Refusal::unless_within("queued_tokens", self.queued_tokens, 1, u64::MAX)?;
         let most = limits::COMMANDS_MAX / 8;
         Refusal::unless_within("running_requests", self.running_requests, 1, most)?;
         self.policy.validate()
@@ -70,6 +80,7 @@ impl Config {
             // reads its commands always has room for them.
             batch_chunks: limits::COMMANDS_MAX / 8,
             queued_requests: self.queued_requests,
+            queued_tokens: self.queued_tokens,
             running_requests: self.running_requests,
             retries: self.retries,
         }

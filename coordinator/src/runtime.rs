@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 mod event_loop;
 mod live;
 mod mailbox;
+mod pace;
 mod serving;
 mod status;
 

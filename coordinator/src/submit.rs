@@ -13,6 +13,8 @@ use aqueduct_core::{
 
 use crate::config::Config;
 
+pub use aqueduct_plan::Busy;
+
 /// A request, complete and in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
@@ -38,6 +40,8 @@ pub struct Submission {
     pub eos: Vec<TokenId>,
     /// What else to compute for the prompt's own tokens.
     pub outputs: Outputs,
+    /// Lower begins earlier and has a larger share of the workers; 0 is what most have.
+    pub priority: i32,
     /// After this long the request fails.
     pub deadline: Duration,
 }
@@ -173,11 +177,11 @@ pub enum RequestError {
     /// The request is wrong: HTTP 400, INVALID_ARGUMENT.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The queue is full: HTTP 429, RESOURCE_EXHAUSTED.
-    #[error("{queued} requests are waiting, the most allowed; retry after {retry_after:?}")]
+    /// There is no room for it now: HTTP 429, RESOURCE_EXHAUSTED.
+    #[error("{busy}; retry after {retry_after:?}")]
     Busy {
-        /// Requests that wait.
-        queued: usize,
+        /// Where there is none.
+        busy: Busy,
         /// When to try again.
         retry_after: Duration,
     },
@@ -206,7 +210,10 @@ impl Submission {
     pub fn validate(&self, shape: &ModelShape, config: &Config) -> Result<(), Refusal> {
         let prompt_tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         ChunkGrid::new(prompt_tokens, self.chunk_tokens)?;
+        Refusal::unless_within("prompt_tokens", prompt_tokens, 1, config.prompt_tokens_max)?;
         Refusal::unless_within("max_tokens", self.max_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
+        let most = limits::PRIORITY_MAX;
+        Refusal::unless_within("priority", self.priority, -most, most)?;
         if config.positions_limited {
             self.fits_positions(prompt_tokens, shape)?;
         }
@@ -276,6 +283,7 @@ mod tests {
             max_tokens: 10,
             eos: vec![2],
             outputs: Outputs::None,
+            priority: 0,
             deadline: Duration::from_secs(1),
         }
     }
@@ -298,6 +306,7 @@ mod tests {
         );
         check(|bad| bad.prompt[3] = 100, "prompt[3] = 100: must be below vocab = 100");
         check(|bad| bad.chunk_tokens = 0, "chunk_tokens = 0: must be between 1 and 65536");
+        check(|bad| bad.priority = -101, "priority = -101: must be between -100 and 100");
         check(|bad| bad.choices = 0, "choices = 0: must be between 1 and 64");
         check(|bad| bad.deadline = Duration::ZERO, "deadline_ms = 0: must be above 0");
         check(
@@ -319,8 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_a_position_limit_takes_any_length() {
+    fn a_model_without_a_position_limit_takes_what_the_coordinator_does() {
         let shape = ModelShape { max_positions: 0, ..SHAPE };
         assert_eq!(good().validate(&shape, &Config::default()), Ok(()));
+        let config = Config { prompt_tokens_max: 39, ..Config::default() };
+        let refusal = good().validate(&shape, &config).unwrap_err();
+        assert_eq!(refusal.to_string(), "prompt_tokens = 40: must be between 1 and 39");
     }
 }

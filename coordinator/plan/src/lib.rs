@@ -32,10 +32,11 @@
 #![forbid(unsafe_code)]
 
 mod plan;
+mod queue;
 mod request;
 mod room;
 mod turns;
 mod words;
 
 pub use plan::Plan;
-pub use words::{Command, End, Event, Failure, Job, Limits, Sharded, Shards};
+pub use words::{Busy, Command, End, Event, Failure, Job, Limits, Sharded, Shards};

@@ -2,14 +2,15 @@
 
 mod dispatch;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use aqueduct_core::work::{FailureKind, Peer};
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
+use crate::queue::Queue;
 use crate::request::{Phase, Request};
 use crate::turns::Turns;
-use crate::words::{Command, End, Event, Failure, Job, Limits};
+use crate::words::{Busy, Command, End, Event, Failure, Job, Limits};
 
 #[derive(Debug)]
 struct Worker {
@@ -24,7 +25,7 @@ pub struct Plan {
     limits: Limits,
     /// Every worker there ever was: chunks may name one that is gone.
     workers: BTreeMap<WorkerId, Worker>,
-    queue: VecDeque<(RequestId, Job)>,
+    queue: Queue,
     /// In the order of admission.
     running: Vec<Request>,
     turns: Turns,
@@ -42,7 +43,7 @@ impl Plan {
         Self {
             limits,
             workers: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             running: Vec::new(),
             turns: Turns::default(),
             next_ticket: 0,
@@ -86,9 +87,19 @@ impl Plan {
         self.queue.len()
     }
 
+    /// Tokens of their prompts.
+    pub fn queued_tokens(&self) -> u64 {
+        self.queue.prompt_tokens()
+    }
+
     /// Requests that are prefilled or decoded.
     pub fn running(&self) -> usize {
         self.running.len()
+    }
+
+    /// Whether any of them is prefilled.
+    pub fn prefills(&self) -> bool {
+        self.running.iter().any(|request| request.phase == Phase::Prefill)
     }
 
     /// When the next [`Event::Tick`] is needed, if nothing else happens.
@@ -135,23 +146,36 @@ impl Plan {
             Failure::TooLong(refusal) => Some(Failure::Unavailable(refusal.to_string())),
             failure => Some(failure),
         };
-        let failed = self.queue.iter().filter_map(|(id, job)| Some((*id, failure(job)?)));
+        let failed = self.queue.iter().filter_map(|(id, job)| Some((id, failure(job)?)));
         for (id, failure) in failed.collect::<Vec<_>>() {
             self.fail(id, failure);
         }
     }
 
     fn submit(&mut self, request: RequestId, job: Job) {
-        let queued = self.queue.len();
-        let failure = if let Some(failure) = self.without_a_place(&job) {
-            failure
-        } else if queued >= self.limits.queued_requests && !self.may_admit(&job) {
-            Failure::Busy { queued }
+        let failure = self.without_a_place(&job);
+        match failure.or_else(|| self.no_place_in_queue(&job).map(Failure::Busy)) {
+            Some(failure) => {
+                self.commands.push(Command::Ended { request, end: End::Failed(failure) });
+            }
+            None => self.queue.push(request, job),
+        }
+    }
+
+    /// Why `job` may not wait, if it would have to.
+    fn no_place_in_queue(&self, job: &Job) -> Option<Busy> {
+        let (queued, queued_tokens) = (self.queued(), self.queued_tokens());
+        let prompt_tokens = job.grid.prompt_tokens();
+        let most = &self.limits;
+        let busy = if queued >= most.queued_requests {
+            Busy::Requests { queued }
+        } else if queued > 0 && queued_tokens + u64::from(prompt_tokens) > most.queued_tokens {
+            // One alone may wait however long it is, or it would have to come when all is idle.
+            Busy::Tokens { queued_tokens, prompt_tokens, most: most.queued_tokens }
         } else {
-            self.queue.push_back((request, job));
-            return;
+            return None;
         };
-        self.commands.push(Command::Ended { request, end: End::Failed(failure) });
+        (!self.may_admit(job)).then_some(busy)
     }
 
     /// Why no worker, or none of those there are, could ever begin `job`.
@@ -172,7 +196,7 @@ impl Plan {
             let end = End::Failed(failure);
             return self.commands.push(Command::Ended { request: anew, end });
         }
-        self.queue.push_front((anew, job));
+        self.queue.push_front(anew, job);
     }
 
     fn chunk_done(&mut self, worker: WorkerId, key: ChunkKey) {
@@ -270,7 +294,7 @@ impl Plan {
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let running = self.running.iter().map(|request| (request.id, &request.job));
-        let all = running.chain(self.queue.iter().map(|(id, job)| (*id, job)));
+        let all = running.chain(self.queue.iter());
         let overdue = all.filter(|(_, job)| job.deadline_at_ms <= self.now_ms);
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Failure::Deadline);
@@ -327,7 +351,7 @@ impl Plan {
 
     fn fail_as(&mut self, id: RequestId, kind: FailureKind, message: String) {
         let failure = match kind {
-            FailureKind::Exhausted => Failure::Busy { queued: self.queue.len() },
+            FailureKind::Exhausted => Failure::Busy(Busy::Memory(message)),
             kind => Failure::Worker { kind, message },
         };
         self.fail(id, failure);
@@ -344,9 +368,7 @@ impl Plan {
             let up = request.touched.iter().filter(|worker| self.workers[worker].up);
             let cancel = |worker: &WorkerId| Command::Cancel { worker: *worker, request: id };
             self.commands.extend(up.map(cancel));
-        } else if let Some(pos) = self.queue.iter().position(|(queued, _)| *queued == id) {
-            self.queue.remove(pos);
-        } else {
+        } else if self.queue.take(id).is_none() {
             return;
         }
         self.commands.push(Command::Ended { request: id, end });

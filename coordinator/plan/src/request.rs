@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
+use crate::turns;
 use crate::words::Job;
 
 /// How many done chunks keep what they gave. Two, because then the loss of any one worker
@@ -109,7 +110,7 @@ impl Request {
 
     /// What the dispatch of chunk `idx` costs of the request's share.
     pub(crate) fn cost(&self, idx: usize) -> u64 {
-        self.tokens(idx)
+        turns::cost(self.tokens(idx), self.job.priority)
     }
 
     fn tokens(&self, idx: usize) -> u64 {

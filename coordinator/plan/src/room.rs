@@ -132,7 +132,7 @@ mod tests {
     fn job(prompt_tokens: u32, chunk_tokens: u32, output_tokens: u64) -> Job {
         let grid = ChunkGrid::new(prompt_tokens, chunk_tokens).unwrap();
         let sharded = Some(Sharded { output_tokens, pruned: false });
-        Job { grid, choices: 1, sharded, deadline_at_ms: 0 }
+        Job { grid, choices: 1, sharded, priority: 0, arrived_at_ms: 0, deadline_at_ms: 0 }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //!
 //! This is start-time fair queueing. Every request carries a *turn*, the virtual time at which
 //! its next chunk is due; of all chunks that may be dispatched the one with the smallest turn
-//! is, which moves the request's turn on by the chunk's cost (its tokens) and virtual time to
-//! where the turn was. A request that begins is due one chunk from now, as if it had just had
-//! its turn. One that has nothing to dispatch, because enough of it is in flight, saves
-//! nothing up: its turn is never before now.
+//! is. That moves virtual time to where the turn was, and the turn on by the chunk's cost: its
+//! tokens, and for every step of priority twice, or half, as much. A request that begins is due
+//! one chunk from now, as if it had just had its turn. One that has nothing to dispatch, because
+//! enough of it is in flight, saves nothing up: its turn is never before now.
 //!
 //! So nobody starves: from the moment a request could have its next chunk dispatched until it
 //! is, each other place among the running requests, whoever comes to stand in it, has chunks
@@ -15,6 +15,14 @@
 //! other by the cost of what was dispatched, also from one request to the next. A place can
 //! be served once more at the very end, which is the one chunk more. Chunks that are done again
 //! after a failure come on top: they are not charged, for others wait for them.
+
+/// So many steps of priority, above or below 0, double or halve a share.
+const SHARE_STEPS: i32 = 3;
+
+/// What it costs of a request's share to dispatch a chunk of so many tokens.
+pub(crate) fn cost(tokens: u64, priority: i32) -> u64 {
+    tokens << (SHARE_STEPS + priority.clamp(-SHARE_STEPS, SHARE_STEPS))
+}
 
 /// Virtual time: what was dispatched, as its smallest share would count it.
 #[derive(Debug, Default)]

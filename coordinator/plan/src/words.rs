@@ -13,6 +13,8 @@ pub struct Limits {
     pub batch_chunks: usize,
     /// Requests that wait for their turn before new ones are refused.
     pub queued_requests: usize,
+    /// Tokens of the prompts that wait, if more than one does, before new ones are refused.
+    pub queued_tokens: u64,
     /// Requests that are prefilled or decoded at once.
     pub running_requests: usize,
     /// Failures that one request survives by having chunks done again.
@@ -28,6 +30,10 @@ pub struct Job {
     pub choices: u32,
     /// Present: keys stay in shards, with the workers that computed them.
     pub sharded: Option<Sharded>,
+    /// Lower begins earlier, and has a larger share of what is in flight.
+    pub priority: i32,
+    /// When it came, on the clock of [`Event::Tick`].
+    pub arrived_at_ms: u64,
     /// When the request fails, on the clock of [`Event::Tick`].
     pub deadline_at_ms: u64,
 }
@@ -262,11 +268,8 @@ pub enum Failure {
     #[error(transparent)]
     TooLong(Refusal),
     /// No room, in the queue or on a worker.
-    #[error("{queued} requests are waiting")]
-    Busy {
-        /// Requests that wait.
-        queued: usize,
-    },
+    #[error(transparent)]
+    Busy(#[from] Busy),
     /// Workers are missing, or failed too often.
     #[error("unavailable: {0}")]
     Unavailable(String),
@@ -281,6 +284,33 @@ pub enum Failure {
         /// For a person.
         message: String,
     },
+}
+
+/// What there is no room for just now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Busy {
+    /// Another request in the queue.
+    #[error("{queued} requests are waiting, the most allowed")]
+    Requests {
+        /// Requests that wait.
+        queued: usize,
+    },
+    /// So long a prompt in the queue.
+    #[error(
+        "prompts of {queued_tokens} tokens are waiting: with prompt_tokens = {prompt_tokens} they \
+         must be at most {most}"
+    )]
+    Tokens {
+        /// Tokens of the prompts that wait.
+        queued_tokens: u64,
+        /// Tokens of this one.
+        prompt_tokens: u32,
+        /// The most that may wait.
+        most: u64,
+    },
+    /// Something that a worker wants to remember; in its words.
+    #[error("{0}")]
+    Memory(String),
 }
 
 impl Failure {

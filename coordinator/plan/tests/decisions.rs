@@ -8,6 +8,7 @@ const LIMITS: Limits = Limits {
     batch_tokens: 20,
     batch_chunks: 100,
     queued_requests: 1,
+    queued_tokens: 1000,
     running_requests: 8,
     retries: 2,
 };
@@ -23,7 +24,8 @@ fn key(request: &str, chunk: &str, epoch: &str) -> ChunkKey {
 }
 
 /// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
-/// ms; with `keep 0`, `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0
+/// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `keep 0`, `prune 0` keys stay in
+/// shards, and so many are generated), `done w0 r1 c0
 /// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`, `again
 /// r1 r2 35` (and more, as of `submit`), `tick 500`.
 fn event(line: &str) -> Event {
@@ -43,6 +45,8 @@ fn event(line: &str) -> Event {
         grid: ChunkGrid::new(number(tokens), CHUNK_TOKENS).unwrap(),
         choices: named("choices").unwrap_or(1),
         sharded: sharded("keep", false).or(sharded("prune", true)),
+        priority: named("prio").map_or(0, |steps| steps as i32 - 50),
+        arrived_at_ms: named("at").unwrap_or(0).into(),
         deadline_at_ms: named("by").unwrap_or(1000).into(),
     };
     match words[0] {
@@ -239,12 +243,77 @@ fn a_full_queue_refuses_what_would_not_begin_at_once() {
          .. submit r1 35
          submit r2 5
          submit r3 5
-         = r3 1 requests are waiting
+         = r3 1 requests are waiting, the most allowed
          cancel r1
          = w0: cancel r1
          = r1 cancelled
          = w0: assign r2 c0 e0 -> home
          submit r4 5",
+    );
+}
+
+#[test]
+fn a_queue_is_full_by_tokens_but_one_may_wait_however_long() {
+    let limits = Limits { running_requests: 1, queued_requests: 9, queued_tokens: 20, ..LIMITS };
+    check_with(
+        limits,
+        "up w0
+         .. submit r1 5
+         submit r2 900
+         submit r3 1
+         = r3 prompts of 900 tokens are waiting: with prompt_tokens = 1 they must be at most 20
+         cancel r2
+         = r2 cancelled
+         submit r4 15
+         submit r5 5
+         submit r6 1
+         = r6 prompts of 20 tokens are waiting: with prompt_tokens = 1 they must be at most 20",
+    );
+}
+
+#[test]
+fn requests_begin_by_priority_but_waiting_counts() {
+    let limits = Limits { running_requests: 1, queued_requests: 9, ..LIMITS };
+    check_with(
+        limits,
+        "up w0
+         .. submit r1 5 choices 0
+         submit r2 5 choices 0 at 0 prio 52
+         submit r3 5 choices 0 at 1
+         submit r4 5 choices 0 at 2 prio 49
+         submit r5 5 choices 0 at 20001
+         .. done w0 r1 c0 e0
+         done w0 r4 c0 e0
+         = r4 prefilled, 0 retried
+         = w0: cancel r4
+         = r4 finished
+         = w0: assign r3 c0 e0 -> home
+         done w0 r3 c0 e0
+         = r3 prefilled, 0 retried
+         = w0: cancel r3
+         = r3 finished
+         = w0: assign r2 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn what_needs_no_room_goes_past_what_waits_for_it() {
+    let limits = Limits { queued_requests: 9, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         submit r1 15 keep 0
+         = w0: assign r1 c0 e0 after
+         = w0: assign r1 c1 e0 after w0e0
+         submit r2 15 keep 0
+         submit r3 15 keep 0
+         submit r4 5
+         = w0: assign r4 c0 e0 -> home
+         cancel r1
+         = w0: cancel r1
+         = r1 cancelled
+         = w0: assign r2 c0 e0 after
+         = w0: assign r2 c1 e0 after w0e0",
     );
 }
 
@@ -365,7 +434,7 @@ fn failures_are_told_apart() {
         check(&format!("{started}{event}\n{cancelled}= r1 {how}\n tick 2000"));
     };
     ends("invalid w0 r1 c0 e0", "so it is");
-    ends("exhausted w0 r1 c0 e0", "0 requests are waiting");
+    ends("exhausted w0 r1 c0 e0", "so it is");
     ends("cancel r1", "cancelled");
     ends("tick 1000", "the deadline passed");
     check(&format!("{started}invalid w1 r1 c0 e0\n invalid w0 r1 c0 e1\n tick 999"));
@@ -544,7 +613,7 @@ fn room_for_keys_is_looked_for_on_every_worker() {
          = w1: assign r1 c1 e0 after w0e0
          submit r2 5 keep 0
          submit r3 15
-         = r3 1 requests are waiting
+         = r3 1 requests are waiting, the most allowed
          done w0 r1 c0 e0
          = w1: assign r1 c2 e0 after w0e0 w1e0
          done w1 r1 c1 e0

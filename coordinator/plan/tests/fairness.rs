@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     batch_tokens: 40,
     batch_chunks: 9,
     queued_requests: 4,
+    queued_tokens: 1000,
     running_requests: 4,
     retries: 0,
 };
@@ -24,14 +25,25 @@ const SIZES: [u32; 3] = [5, 10, 40];
 #[derive(Debug)]
 struct Running {
     grid: ChunkGrid,
+    priority: i32,
     workers: Vec<WorkerId>,
     done: u32,
     begun: u32,
-    /// Tokens that the others had dispatched since it could have had its next chunk.
+    /// What the others had dispatched since it could have had its next chunk, at its cost.
     passed: BTreeMap<RequestId, u64>,
 }
 
 impl Running {
+    /// Every step of priority halves a share, at most three steps either way.
+    fn cost(&self, tokens: u32) -> u64 {
+        u64::from(tokens) << (3 + self.priority.clamp(-3, 3))
+    }
+
+    /// Most that a chunk of it costs.
+    fn chunk_cost(&self) -> u64 {
+        self.cost(self.grid.chunk_tokens())
+    }
+
     fn waits(&self) -> bool {
         let window = (LIMITS.batch_tokens / self.grid.chunk_tokens()).max(1);
         self.begun < self.grid.chunk_count() && self.begun - self.done < window
@@ -47,12 +59,15 @@ impl Running {
 struct Scene {
     plan: Plan,
     running: BTreeMap<RequestId, Running>,
+    /// Most that a chunk has cost so far.
+    dearest: u64,
     next_id: u64,
 }
 
 impl Scene {
     fn new() -> Self {
-        let mut scene = Self { plan: Plan::new(LIMITS), running: BTreeMap::new(), next_id: 0 };
+        let (plan, running) = (Plan::new(LIMITS), BTreeMap::new());
+        let mut scene = Self { plan, running, dearest: 0, next_id: 0 };
         for worker in (0..WORKERS).map(WorkerId) {
             let peer = Peer(format!("local://{worker}"));
             scene.step(Event::WorkerUp { worker, peer, pool_tokens: u64::MAX });
@@ -61,7 +76,7 @@ impl Scene {
     }
 
     /// Only as many as run at once, so that none waits in the queue.
-    fn submit(&mut self, prompt_tokens: u32, chunk_tokens: u32) {
+    fn submit(&mut self, prompt_tokens: u32, chunk_tokens: u32, priority: i32) {
         if self.running.len() == LIMITS.running_requests {
             return;
         }
@@ -69,8 +84,11 @@ impl Scene {
         self.next_id += 1;
         let grid = ChunkGrid::new(prompt_tokens, chunk_tokens).unwrap();
         let (workers, passed) = (Vec::new(), BTreeMap::new());
-        self.running.insert(request, Running { grid, workers, done: 0, begun: 0, passed });
-        let job = Job { grid, choices: 0, sharded: None, deadline_at_ms: 1000 };
+        let running = Running { grid, priority, workers, done: 0, begun: 0, passed };
+        self.running.insert(request, running);
+        let (arrived_at_ms, deadline_at_ms) = (0, 1000);
+        let sharded = None;
+        let job = Job { grid, choices: 0, sharded, priority, arrived_at_ms, deadline_at_ms };
         self.step(Event::Submit { request, job });
     }
 
@@ -119,20 +137,21 @@ impl Scene {
         served.begun += 1;
         served.workers.push(worker);
         served.passed.clear();
-        let tokens = u64::from(served.grid.chunk(key.chunk_idx).unwrap().tokens);
-        let served_chunk = u64::from(served.grid.chunk_tokens());
+        let cost = served.cost(served.grid.chunk(key.chunk_idx).unwrap().tokens);
+        let served_chunk = served.chunk_cost();
+        let dearest = self.running.values().map(Running::chunk_cost).max().unwrap();
+        self.dearest = self.dearest.max(dearest);
         for (id, running) in &mut self.running {
             if *id == key.request || !running.waits() {
                 continue;
             }
+            let own = running.chunk_cost();
             let passed = running.passed.entry(key.request).or_default();
-            *passed += tokens;
-            let own = u64::from(running.grid.chunk_tokens());
-            assert!(*passed <= own + served_chunk, "{id} was passed by {key} for {passed} tokens");
+            *passed += cost;
+            assert!(*passed <= own + served_chunk, "{id} was passed by {key} for {passed}");
             let all: u64 = running.passed.values().sum();
-            let largest = u64::from(SIZES[SIZES.len() - 1]);
-            let most = (LIMITS.running_requests as u64 - 1) * (own + largest);
-            assert!(all <= most, "{id} was passed for {all} tokens");
+            let most = (LIMITS.running_requests as u64 - 1) * (own + self.dearest);
+            assert!(all <= most, "{id} was passed for {all}");
         }
     }
 
@@ -147,7 +166,7 @@ impl Scene {
 
 #[derive(Debug, Clone)]
 enum Move {
-    Submit { prompt_tokens: u32, chunk_tokens: u32 },
+    Submit { prompt_tokens: u32, chunk_tokens: u32, priority: i32 },
     Finish(usize),
     Cancel(usize),
 }
@@ -156,8 +175,9 @@ fn any_move() -> impl Strategy<Value = Move> {
     let prompt_tokens = prop_oneof![2 => 1u32..20, 1 => 20u32..400];
     let sizes = prop::sample::select(&SIZES[..]);
     prop_oneof![
-        4 => (prompt_tokens, sizes)
-            .prop_map(|(prompt_tokens, chunk_tokens)| Move::Submit { prompt_tokens, chunk_tokens }),
+        4 => (prompt_tokens, sizes, -4..5).prop_map(|(prompt_tokens, chunk_tokens, priority)| {
+            Move::Submit { prompt_tokens, chunk_tokens, priority }
+        }),
         8 => any::<usize>().prop_map(Move::Finish),
         1 => any::<usize>().prop_map(Move::Cancel),
     ]
@@ -175,8 +195,8 @@ proptest! {
         let mut scene = Scene::new();
         for step in moves {
             match step {
-                Move::Submit { prompt_tokens, chunk_tokens } => {
-                    scene.submit(prompt_tokens, chunk_tokens);
+                Move::Submit { prompt_tokens, chunk_tokens, priority } => {
+                    scene.submit(prompt_tokens, chunk_tokens, priority);
                 }
                 Move::Finish(which) => scene.finish(which),
                 Move::Cancel(which) => scene.cancel(which),
@@ -188,9 +208,9 @@ proptest! {
 #[test]
 fn a_short_prompt_does_not_wait_for_a_long_one() {
     let mut scene = Scene::new();
-    scene.submit(64_000, 10);
+    scene.submit(64_000, 10, 0);
     let short = RequestId(scene.next_id);
-    scene.submit(15, 10);
+    scene.submit(15, 10, 0);
     let mut chunks = 0;
     while scene.running.contains_key(&short) {
         scene.finish(chunks % 2);

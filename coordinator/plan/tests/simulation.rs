@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     batch_tokens: 30,
     batch_chunks: 5,
     queued_requests: 4,
+    queued_tokens: 150,
     running_requests: 4,
     retries: 50,
 };
@@ -104,10 +105,12 @@ impl Cluster {
         }
     }
 
-    fn submit(&mut self, chunks: u32, choices: u32, sharded: Option<Sharded>) {
+    fn submit(&mut self, asked: Asked) {
+        let Asked { chunks, choices, sharded, priority } = asked;
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
-        let job = Job { grid, choices, sharded, deadline_at_ms: 1_000_000 };
+        let (arrived_at_ms, deadline_at_ms) = (request.0, 1_000_000);
+        let job = Job { grid, choices, sharded, priority, arrived_at_ms, deadline_at_ms };
         self.jobs.insert(request, job.clone());
         self.step(Event::Submit { request, job });
     }
@@ -418,9 +421,18 @@ fn addressee(command: &Command) -> Option<usize> {
     Some(worker.0 as usize)
 }
 
+/// What there is to know of a request before it comes.
+#[derive(Debug, Clone)]
+struct Asked {
+    chunks: u32,
+    choices: u32,
+    sharded: Option<Sharded>,
+    priority: i32,
+}
+
 #[derive(Debug, Clone)]
 enum Move {
-    Submit { chunks: u32, choices: u32, sharded: Option<Sharded> },
+    Submit(Asked),
     Cancel(u64),
     Stop(u64),
     Kill(usize),
@@ -446,11 +458,19 @@ fn any_pools(workers: usize) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(prop_oneof![Just(u64::MAX), 0u64..80], workers)
 }
 
+fn any_asked(chunks: std::ops::Range<u32>) -> impl Strategy<Value = Asked> {
+    (chunks, 0u32..3, any_shards(), -4..5).prop_map(|(chunks, choices, sharded, priority)| Asked {
+        chunks,
+        choices,
+        sharded,
+        priority,
+    })
+}
+
 fn any_move() -> impl Strategy<Value = Move> {
     let worker = 0..WORKERS;
     prop_oneof![
-        3 => (1u32..9, 0u32..3, any_shards())
-            .prop_map(|(chunks, choices, sharded)| Move::Submit { chunks, choices, sharded }),
+        3 => any_asked(1..9).prop_map(Move::Submit),
         1 => (0u64..12).prop_map(Move::Cancel),
         1 => (0u64..12).prop_map(Move::Stop),
         1 => worker.clone().prop_map(Move::Kill),
@@ -467,7 +487,7 @@ fn any_move() -> impl Strategy<Value = Move> {
 
 fn play(cluster: &mut Cluster, step: Move) {
     match step {
-        Move::Submit { chunks, choices, sharded } => cluster.submit(chunks, choices, sharded),
+        Move::Submit(asked) => cluster.submit(asked),
         Move::Cancel(request) => cluster.step(Event::Cancel { request: RequestId(request) }),
         Move::Stop(request) => {
             cluster.step(Event::StopChoice { request: RequestId(request), choice: 0 });
@@ -505,12 +525,12 @@ proptest! {
     #[test]
     fn without_faults_every_request_finishes(
         pools in (1..=WORKERS).prop_flat_map(any_pools),
-        asked in prop::collection::vec((1u32..20, any_shards()), 1..4),
+        asked in prop::collection::vec(any_asked(1..20), 1..4),
         moves in prop::collection::vec(any_move(), 0..200),
     ) {
         let workers = pools.len();
         let mut cluster = Cluster::new(&pools);
-        asked.iter().for_each(|(chunks, sharded)| cluster.submit(*chunks, 1, *sharded));
+        asked.into_iter().for_each(|asked| cluster.submit(asked));
         for step in moves {
             if let Move::Deliver(idx)
             | Move::Run(idx)
@@ -524,7 +544,8 @@ proptest! {
         cluster.settle();
         cluster.check_at_rest();
         let ended = &cluster.promises.ended;
-        let refused = |end: &End| matches!(end, End::Failed(Failure::TooLong(_)));
+        let refused =
+            |end: &End| matches!(end, End::Failed(Failure::TooLong(_) | Failure::Busy(_)));
         prop_assert!(ended.values().all(|end| *end == End::Finished || refused(end)));
         let finished = ended.iter().filter(|(_, end)| **end == End::Finished);
         let chunks = finished.map(|(request, _)| cluster.jobs[request].grid.chunk_count());

@@ -182,7 +182,8 @@ fn submission(
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
         outputs,
-        deadline: params.memory.deadline.unwrap_or(options.deadline),
+        priority: params.priority,
+        deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
     })
 }
 

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::submit::RequestError;
+use crate::submit::{Busy, RequestError};
 use crate::text::TextError;
 
 /// What went wrong with a call, for its caller.
@@ -21,6 +21,8 @@ pub struct ApiError {
     pub message: String,
     /// The field that was wrong.
     pub param: Option<String>,
+    /// What kind of error; follows from the status unless given.
+    pub kind: Option<&'static str>,
     /// For a program.
     pub code: Option<&'static str>,
     /// When to try again.
@@ -30,7 +32,8 @@ pub struct ApiError {
 impl ApiError {
     /// An error without a field.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after: None }
+        let message = message.into();
+        Self { status, message, param: None, kind: None, code: None, retry_after: None }
     }
 
     /// 400: `param` is wrong.
@@ -41,12 +44,12 @@ impl ApiError {
 
     /// The object under `error`.
     pub fn body(&self) -> Value {
-        let kind = match self.status.as_u16() {
-            429 => "rate_limit_error",
+        let kind = self.kind.unwrap_or(match self.status.as_u16() {
+            429 => "requests",
             400..=499 => "invalid_request_error",
             503 | 504 => "service_unavailable_error",
             _ => "server_error",
-        };
+        });
         let Self { message, param, code, .. } = self;
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
@@ -56,7 +59,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         if let Some(after) = self.retry_after {
-            let seconds = HeaderValue::from(after.as_secs().max(1));
+            let seconds = HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
@@ -65,8 +68,9 @@ impl IntoResponse for ApiError {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let param = Some(refusal.field.clone());
-        Self { param, ..Self::new(StatusCode::BAD_REQUEST, refusal.to_string()) }
+        let code = (refusal.field == "prompt_tokens").then_some("context_length_exceeded");
+        let error = Self::new(StatusCode::BAD_REQUEST, refusal.to_string());
+        Self { param: Some(refusal.field), code, ..error }
     }
 }
 
@@ -84,21 +88,27 @@ impl From<RequestError> for ApiError {
         let message = error.to_string();
         let (status, code) = match &error {
             RequestError::Refused(refusal) => return refusal.clone().into(),
-            RequestError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            RequestError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
             RequestError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             RequestError::Failed { kind, .. } => match kind {
                 FailureKind::Invalid => (StatusCode::BAD_REQUEST, "invalid"),
-                FailureKind::Exhausted => (StatusCode::TOO_MANY_REQUESTS, "exhausted"),
+                FailureKind::Exhausted => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
                 FailureKind::Deadline => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
                 FailureKind::Peer => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
                 FailureKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
             },
         };
+        let kind = match &error {
+            RequestError::Busy { busy: Busy::Tokens { .. } | Busy::Memory(_), .. } => {
+                Some("tokens")
+            }
+            _ => None,
+        };
         let retry_after = match error {
             RequestError::Busy { retry_after, .. } => Some(retry_after),
             _ => (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::from_secs(1)),
         };
-        Self { code: Some(code), retry_after, ..Self::new(status, message) }
+        Self { kind, code: Some(code), retry_after, ..Self::new(status, message) }
     }
 }

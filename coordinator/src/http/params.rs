@@ -33,6 +33,8 @@ pub struct Params {
     pub stream: bool,
     /// Report token counts at a stream's end.
     pub include_usage: bool,
+    /// Lower begins earlier.
+    pub priority: i32,
     /// The `aqueduct` object.
     pub memory: MemoryFields,
 }
@@ -137,6 +139,7 @@ impl Params {
             ignore_eos: fields.take_or("ignore_eos", false)?,
             stream,
             include_usage: stream_options.take_or("include_usage", false)?,
+            priority: fields.take_or("priority", 0)?,
             memory: MemoryFields::take(fields.object("aqueduct")?)?,
         })
     }

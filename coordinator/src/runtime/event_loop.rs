@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::work::{CONVENTION, Command as Order, Event as Said, WorkerInfo};
+use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
 use aqueduct_core::{RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Plan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::live::{Asked, Live, Timing};
 use super::mailbox::Mailbox;
-use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
+use super::pace::Pace;
+use super::status::{Cluster, ModelInfo, Stats, WorkerState, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
@@ -49,6 +50,7 @@ pub(crate) struct EventLoop {
     orders: BTreeMap<WorkerId, mpsc::Sender<Order>>,
     outputs: Outputs,
     stats: Stats,
+    pace: Pace,
     started: Instant,
     next_id: u64,
 }
@@ -62,6 +64,7 @@ impl EventLoop {
             orders: BTreeMap::new(),
             outputs,
             stats: Stats::default(),
+            pace: Pace::default(),
             started: Instant::now(),
             next_id: first_id,
         }
@@ -124,10 +127,13 @@ impl EventLoop {
     }
 
     fn timing(&self, deadline: Duration) -> Timing {
+        let deadline = deadline.min(self.config.request_deadline);
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        let arrived_at_ms = self.now_ms();
         Timing {
             handoff_deadline: self.config.handoff_deadline,
-            deadline_at_ms: self.now_ms().saturating_add(deadline_ms.max(1)),
+            arrived_at_ms,
+            deadline_at_ms: arrived_at_ms.saturating_add(deadline_ms.max(1)),
         }
     }
 
@@ -221,8 +227,9 @@ impl EventLoop {
             }
             Said::ChunkDone { key, report } => {
                 let live = self.live.get_mut(&key.request);
-                let is_new = live.is_some_and(|live| live.chunk_done(worker, key, *report));
-                self.stats.chunks_done += u64::from(is_new);
+                let tokens = live.and_then(|live| live.chunk_done(worker, key, *report));
+                self.stats.chunks_done += u64::from(tokens.is_some());
+                self.pace.done(tokens.unwrap_or(0), Instant::now());
                 let anew = self.escalated(key.request);
                 self.step(anew.unwrap_or(Event::ChunkDone { worker, key }));
             }
@@ -320,8 +327,9 @@ impl EventLoop {
     fn error_of(&self, failure: Failure, live: &Live) -> RequestError {
         match failure {
             Failure::TooLong(refusal) => refusal.into(),
-            Failure::Busy { queued } => {
-                RequestError::Busy { queued, retry_after: self.config.retry_after }
+            Failure::Busy(busy) => {
+                let wait = self.pace.wait_for(self.plan.queued_tokens());
+                RequestError::Busy { busy, retry_after: wait.max(self.config.retry_after) }
             }
             Failure::Unavailable(why) => RequestError::Unavailable(why),
             Failure::Deadline => RequestError::Deadline(live.submission.deadline),
@@ -330,7 +338,9 @@ impl EventLoop {
     }
 
     fn publish_stats(&mut self) {
+        self.pace.look(self.plan.prefills(), Instant::now());
         self.stats.queued = self.plan.queued();
+        self.stats.queued_tokens = self.plan.queued_tokens();
         self.stats.running = self.plan.running();
         self.stats.workers_up = self.orders.len();
         self.outputs.stats.send_if_modified(|shown| {
@@ -346,42 +356,4 @@ impl EventLoop {
 struct Aftermath {
     hung: Vec<WorkerId>,
     failed: Vec<(RequestId, RequestError)>,
-}
-
-impl Cluster {
-    /// Whether a worker gives the same answers as those that were here first, and is reached
-    /// where no other is: memory for one would be lost at the other. Of two that name one
-    /// address, the one that was found there is right; it gives the other, which must go.
-    fn accepts(&self, worker: WorkerId, info: &WorkerInfo) -> Result<Option<WorkerId>, String> {
-        if info.convention != CONVENTION {
-            return Err(format!("convention = {}: must be {CONVENTION}", info.convention));
-        }
-        match &self.model {
-            Some(model) if model.fingerprint != info.fingerprint => Err(format!(
-                "fingerprint = {}: must be {}, the cluster's",
-                info.fingerprint, model.fingerprint
-            )),
-            _ => self.twin_to_leave(worker, info),
-        }
-    }
-
-    /// The worker that names the same address without being found there, if there is one.
-    fn twin_to_leave(
-        &self,
-        worker: WorkerId,
-        info: &WorkerInfo,
-    ) -> Result<Option<WorkerId>, String> {
-        let is_twin = |other: &&WorkerStatus| {
-            let peer = other.info.as_ref().map(|known| &known.peer);
-            other.worker != worker && other.state == WorkerState::Up && peer == Some(&info.peer)
-        };
-        let Some(twin) = self.workers.iter().find(is_twin) else { return Ok(None) };
-        let found_there = self.workers[worker.0 as usize].name == info.peer.0;
-        found_there.then_some(Some(twin.worker)).ok_or_else(|| reached_there(info, twin.worker))
-    }
-}
-
-/// Why a worker is refused whose memory would go to another.
-fn reached_there(info: &WorkerInfo, other: WorkerId) -> String {
-    format!("peer = {}: is where worker {other} is reached", info.peer)
 }

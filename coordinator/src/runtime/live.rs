@@ -56,7 +56,9 @@ pub(crate) struct Live {
 pub(crate) struct Timing {
     /// A chunk waits so long for the memory before it.
     pub(crate) handoff_deadline: Duration,
-    /// When the request fails, on the plan's clock.
+    /// When the request came, on the plan's clock.
+    pub(crate) arrived_at_ms: u64,
+    /// When it fails.
     pub(crate) deadline_at_ms: u64,
 }
 
@@ -113,6 +115,8 @@ impl Live {
             grid: self.grid,
             choices: if decodes { self.submission.choices } else { 0 },
             sharded: self.carry().map(|_| self.sharded()),
+            priority: self.submission.priority,
+            arrived_at_ms: self.timing.arrived_at_ms,
             deadline_at_ms: self.timing.deadline_at_ms,
         }
     }
@@ -177,16 +181,16 @@ impl Live {
         self.tell_progress();
     }
 
-    /// True when the chunk was not done before.
+    /// Its tokens, when the chunk was not done before.
     pub(crate) fn chunk_done(
         &mut self,
         worker: WorkerId,
         key: ChunkKey,
         report: ChunkReport,
-    ) -> bool {
-        let Some(span) = self.grid.chunk(key.chunk_idx) else { return false };
+    ) -> Option<u32> {
+        let span = self.grid.chunk(key.chunk_idx)?;
         if self.prefill.reports.contains_key(&key.chunk_idx) {
-            return false;
+            return None;
         }
         self.prefill.reports.insert(key.chunk_idx, report);
         self.prefill.tokens_done += span.tokens;
@@ -194,7 +198,7 @@ impl Live {
         at.chunk_idx = key.chunk_idx;
         at.chunks_done += 1;
         self.tell_progress();
-        true
+        Some(span.tokens)
     }
 
     fn worker(&mut self, worker: WorkerId) -> &mut WorkerProgress {
@@ -369,6 +373,7 @@ mod tests {
             max_tokens: 10,
             eos: Vec::new(),
             outputs: Outputs::None,
+            priority: 0,
             deadline: Duration::from_secs(1),
         };
         let shape = ModelShape {
@@ -385,7 +390,8 @@ mod tests {
         let grid = ChunkGrid::new(40, 16).unwrap();
         let mailbox = Arc::new(Mailbox::new(Arc::default()));
         let asked = Asked { submission, grid, model };
-        let timing = Timing { handoff_deadline: Duration::from_secs(1), deadline_at_ms: 1 };
+        let handoff_deadline = Duration::from_secs(1);
+        let timing = Timing { handoff_deadline, arrived_at_ms: 0, deadline_at_ms: 1 };
         Live::new(RequestId(7), asked, mailbox, timing)
     }
 
@@ -396,7 +402,7 @@ mod tests {
             let memory_bytes = 10 + u64::from(chunk_idx);
             let report =
                 ChunkReport { memory_bytes, memory_tokens: 5, traffic, ..Default::default() };
-            assert!(live.chunk_done(WorkerId(0), key, report));
+            assert!(live.chunk_done(WorkerId(0), key, report).is_some());
         }
         live.prefilled(0);
         let updates = std::iter::from_fn(|| futures::FutureExt::now_or_never(live.mailbox.next()));

@@ -1,6 +1,6 @@
 //! What a coordinator tells about itself.
 
-use aqueduct_core::work::WorkerInfo;
+use aqueduct_core::work::{CONVENTION, WorkerInfo};
 use aqueduct_core::{KvDtype, ModelShape, WorkerId};
 
 /// The model that the cluster serves: that of the first worker.
@@ -76,6 +76,46 @@ impl Cluster {
         (status.state, status.reason) = (state, reason);
         changed
     }
+
+    /// Whether a worker gives the same answers as those that were here first, and is reached
+    /// where no other is: memory for one would be lost at the other. Of two that name one
+    /// address, the one that was found there is right; it gives the other, which must go.
+    pub(crate) fn accepts(
+        &self,
+        worker: WorkerId,
+        info: &WorkerInfo,
+    ) -> Result<Option<WorkerId>, String> {
+        if info.convention != CONVENTION {
+            return Err(format!("convention = {}: must be {CONVENTION}", info.convention));
+        }
+        match &self.model {
+            Some(model) if model.fingerprint != info.fingerprint => Err(format!(
+                "fingerprint = {}: must be {}, the cluster's",
+                info.fingerprint, model.fingerprint
+            )),
+            _ => self.twin_to_leave(worker, info),
+        }
+    }
+
+    /// The worker that names the same address without being found there, if there is one.
+    fn twin_to_leave(
+        &self,
+        worker: WorkerId,
+        info: &WorkerInfo,
+    ) -> Result<Option<WorkerId>, String> {
+        let is_twin = |other: &&WorkerStatus| {
+            let peer = other.info.as_ref().map(|known| &known.peer);
+            other.worker != worker && other.state == WorkerState::Up && peer == Some(&info.peer)
+        };
+        let Some(twin) = self.workers.iter().find(is_twin) else { return Ok(None) };
+        let found_there = self.workers[worker.0 as usize].name == info.peer.0;
+        found_there.then_some(Some(twin.worker)).ok_or_else(|| reached_there(info, twin.worker))
+    }
+}
+
+/// Why a worker is refused whose memory would go to another.
+pub(crate) fn reached_there(info: &WorkerInfo, other: WorkerId) -> String {
+    format!("peer = {}: is where worker {other} is reached", info.peer)
 }
 
 /// Figures since the start, and how things stand now.
@@ -83,6 +123,8 @@ impl Cluster {
 pub struct Stats {
     /// Requests that wait for their turn.
     pub queued: usize,
+    /// Tokens of their prompts.
+    pub queued_tokens: u64,
     /// Requests that are prefilled or decoded.
     pub running: usize,
     /// Workers that take work.

@@ -40,6 +40,7 @@ fn ms(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::submit::Busy;
     use aqueduct_core::Refusal;
 
     #[test]
@@ -54,7 +55,10 @@ mod tests {
         check(failed(FailureKind::Deadline), Code::DeadlineExceeded);
         check(failed(FailureKind::Peer), Code::Unavailable);
         check(failed(FailureKind::Internal), Code::Internal);
-        let busy = RequestError::Busy { queued: 3, retry_after: Duration::from_secs(2) };
+        let busy = RequestError::Busy {
+            busy: Busy::Requests { queued: 3 },
+            retry_after: Duration::from_secs(2),
+        };
         let status = status_of(busy);
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(status.metadata().get(RETRY_AFTER).unwrap(), "2000");

@@ -54,6 +54,7 @@ pub(super) fn submission(
         max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
         eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },
         outputs,
+        priority: message.priority.unwrap_or(0),
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
     };
     let warning = is_chat.then(|| text.template().warning()).flatten();

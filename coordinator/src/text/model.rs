@@ -83,8 +83,9 @@ impl TextModel {
         // the longest, and a normaliser shrinks a text to a third at the very most.
         let bytes_max = (self.prompt_tokens_max as usize).saturating_mul(self.longest_piece * 3);
         if text.len() > bytes_max.min(limits::PROMPT_BYTES_MAX) {
-            let bound = format!("at most {} tokens long", self.prompt_tokens_max);
-            return Err(Refusal::new("prompt", format!("{} bytes", text.len()), bound));
+            let bound = format!("at most {}", self.prompt_tokens_max);
+            let value = format!("those of {} bytes", text.len());
+            return Err(Refusal::new("prompt_tokens", value, bound));
         }
         let encoding = self.tokenizer.encode_fast(text, add_special);
         let encoding = encoding
@@ -111,8 +112,8 @@ impl TextModel {
     /// Too many tokens, or one outside the vocabulary.
     pub fn check(&self, tokens: &[TokenId]) -> Result<(), Refusal> {
         if tokens.len() > self.prompt_tokens_max as usize {
-            let bound = format!("at most {} tokens long", self.prompt_tokens_max);
-            return Err(Refusal::new("prompt", format!("{} tokens", tokens.len()), bound));
+            let bound = format!("at most {}", self.prompt_tokens_max);
+            return Err(Refusal::new("prompt_tokens", tokens.len(), bound));
         }
         let vocab = self.vocab();
         match tokens.iter().find(|token| **token >= vocab) {

@@ -225,6 +225,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         max_tokens: 2,
         eos: Vec::new(),
         outputs: Outputs::None,
+        priority: 0,
         deadline: SOON,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fake::{Fake, Habit, SOON, VOCAB, all, submission};
 use aqueduct_coordinator::runtime::WorkerState;
-use aqueduct_coordinator::submit::{RequestError, Submission, Update};
+use aqueduct_coordinator::submit::{Busy, RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs, Peer};
 use aqueduct_core::{Carry, Epoch, Exchange, MemoryPolicy, WireDtype};
@@ -148,8 +148,8 @@ async fn a_full_queue_is_busy_and_frees_itself() {
     let running = coordinator.submit(submission(8)).await.unwrap();
     let mut waiting = coordinator.submit(submission(1)).await.unwrap();
     let error = coordinator.submit(submission(1)).await.unwrap_err();
-    let retry_after = Duration::from_secs(1);
-    assert_eq!(error, RequestError::Busy { queued: 1, retry_after });
+    let (busy, retry_after) = (Busy::Requests { queued: 1 }, Duration::from_secs(1));
+    assert_eq!(error, RequestError::Busy { busy, retry_after });
     drop(running);
     assert_eq!(all(&mut waiting).await.1, None);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion};
-use aqueduct_coordinator::submit::RequestError;
+use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
 use proptest::prelude::*;
@@ -53,8 +53,8 @@ async fn wrong_fields_are_named() {
     check("prompt", json!(["a", 5]), "prompt").await;
     check("prompt", json!([1, -5]), "prompt").await;
     check("prompt", json!([4096]), "prompt token").await;
-    check("prompt", json!("word ".repeat(2000)), "prompt").await;
     check("prompt", json!(vec!["a"; 65]), "n times prompts").await;
+    check("priority", json!("high"), "priority").await;
     check("aqueduct", json!({ "policy": "lru" }), "policy").await;
     check("aqueduct", json!({ "heavvy": 5 }), "aqueduct.heavvy").await;
     check("aqueduct", json!({ "heavy": -5 }), "aqueduct.heavy").await;
@@ -75,6 +75,20 @@ async fn wrong_fields_are_named() {
     check("aqueduct", json!([]), "aqueduct").await;
     assert!(server.script.seen.lock().unwrap().is_empty());
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn prompts_that_are_too_long_have_a_code_of_their_own() {
+    let server = start(answering("x")).await;
+    for prompt in [json!("word ".repeat(2000)), json!("x".repeat(100_000)), json!(vec![1; 1001])] {
+        let reply = server.completion(json!({ "prompt": prompt })).await;
+        assert_eq!(reply.status, 400);
+        let error = &reply.json()["error"];
+        assert_eq!(error["type"], "invalid_request_error");
+        assert_eq!(error["code"], "context_length_exceeded", "{error}");
+        assert_eq!(error["param"], "prompt_tokens");
+        assert!(error["message"].as_str().unwrap().ends_with("must be at most 1000"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -125,7 +139,8 @@ async fn what_is_not_json_is_refused() {
 #[tokio::test]
 async fn errors_of_the_runtime_have_their_status() {
     let failed = |kind| RequestError::Failed { kind, message: "why".into() };
-    let busy = RequestError::Busy { queued: 9, retry_after: Duration::from_secs(7) };
+    let busy = Busy::Tokens { queued_tokens: 90, prompt_tokens: 1, most: 90 };
+    let busy = RequestError::Busy { busy, retry_after: Duration::from_millis(6001) };
     for (error, status) in [
         (RequestError::Refused(Refusal::new("prompt", "x", "shorter")), 400),
         (busy, 429),
@@ -139,6 +154,11 @@ async fn errors_of_the_runtime_have_their_status() {
         assert_eq!(reply.status, status, "{}", reply.body);
         assert_eq!(reply.head.contains("retry-after: 7"), status == 429);
         assert_eq!(reply.json()["error"]["message"], error.to_string());
+        if status == 429 {
+            let error = &reply.json()["error"];
+            let kind = (&error["type"], &error["code"]);
+            assert_eq!(kind, (&json!("tokens"), &json!("rate_limit_exceeded")));
+        }
 
         let server = start(Script { fail: Some(error.clone()), ..Script::default() }).await;
         assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, status);

@@ -92,6 +92,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         max_tokens: 0,
         eos: Vec::new(),
         outputs: Outputs::None,
+        priority: 0,
         deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
     }
 }

@@ -58,13 +58,17 @@ impl Front {
         model: &Path,
         doors: Doors,
     ) -> anyhow::Result<Self> {
+        let text = TextModel::load(model)?;
+        let prompt_tokens_max =
+            text.prompt_tokens_max().min(coordinator.config().prompt_tokens_max);
         let generator = Generator {
-            text: Arc::new(TextModel::load(model)?),
+            text: Arc::new(text.with_prompt_tokens_max(prompt_tokens_max)),
             runtime: Arc::new(coordinator.clone()),
             metrics: Arc::new(Metrics::default()),
         };
         let name = name_of(model);
         let mut options = ApiOptions::new(name.clone());
+        options.deadline = coordinator.config().request_deadline;
         if let Some(policy) = doors.policy {
             options.policy = policy.policy();
             options.chunk_tokens = policy.budget.chunk_tokens;

@@ -61,6 +61,8 @@ pub struct GenerateOptions {
     pub prompt_logprobs: bool,
     /// Generate on after an end token.
     pub ignore_eos: bool,
+    /// Lower begins earlier and has a larger share of the workers; 0 is what most have.
+    pub priority: Option<i32>,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -85,6 +87,7 @@ impl GenerateOptions {
             choices: None,
             prompt_logprobs: false,
             ignore_eos: false,
+            priority: None,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -124,6 +127,7 @@ impl GenerateOptions {
             choices: self.choices,
             prompt_logprobs: self.prompt_logprobs,
             ignore_eos: self.ignore_eos,
+            priority: self.priority,
         }
     }
 }

@@ -62,6 +62,14 @@ pub const WORKERS_MAX: usize = 1024;
 pub const THREADS_MAX: usize = 1024;
 /// Requests that wait for their turn before new ones are refused.
 pub const QUEUE_REQUESTS_DEFAULT: usize = 256;
+/// Tokens of the prompts that wait before new ones are refused.
+pub const QUEUE_TOKENS_DEFAULT: u64 = PROMPT_TOKENS_MAX as u64;
+/// Requests that are prefilled or decoded at once, unless configured otherwise.
+pub const RUNNING_REQUESTS_DEFAULT: usize = 32;
+/// The most, and the least: how early a request begins. Lower is earlier.
+pub const PRIORITY_MAX: i32 = 100;
+/// So much longer a request waits behind others for each step that its priority is above theirs.
+pub const PRIORITY_STEP_MS: u64 = 10_000;
 /// Commands a worker may hold before the coordinator waits.
 pub const COMMANDS_MAX: usize = 1024;
 /// Events a worker may have under way to its coordinator.

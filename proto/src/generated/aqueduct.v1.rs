@@ -292,6 +292,9 @@ pub struct GenerateRequest {
     /// default memory, without a floor
     #[prost(message, optional, tag = "14")]
     pub quality: ::core::option::Option<Quality>,
+    /// Lower begins earlier and has a larger share of the workers: -100 to 100, default 0.
+    #[prost(sint32, optional, tag = "15")]
+    pub priority: ::core::option::Option<i32>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }

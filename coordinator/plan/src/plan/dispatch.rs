@@ -79,7 +79,7 @@ impl Plan {
 
     /// Whether `job` would begin at once.
     pub(super) fn may_admit(&self, job: &Job) -> bool {
-        let free = self.queue.is_empty() && self.running.len() < self.limits.running_requests;
+        let free = self.queue.len() == 0 && self.running.len() < self.limits.running_requests;
         free && self.places(job).is_some()
     }
 
@@ -90,16 +90,16 @@ impl Plan {
             return false;
         }
         let mut is_held_up = false;
-        let next = self.queue.iter().enumerate().find_map(|(idx, (_, job))| {
+        let next = self.queue.iter().find_map(|(id, job)| {
             if is_held_up && job.sharded.is_some() {
                 return None;
             }
             let places = self.places(job);
             is_held_up |= places.is_none();
-            Some((idx, places?))
+            Some((id, places?))
         });
-        let Some((idx, places)) = next else { return false };
-        let Some((id, job)) = self.queue.remove(idx) else { return false };
+        let Some((id, places)) = next else { return false };
+        let Some(job) = self.queue.take(id) else { return false };
         self.rotation = self.rotation.wrapping_add(places.len());
         let mut request = Request::new(id, job, places);
         request.turn = self.turns.first(request.cost(0));

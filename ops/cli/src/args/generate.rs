@@ -42,6 +42,9 @@ pub(crate) struct GenerateArgs {
     pub(crate) exchange: ExchangeArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// How early it begins beside others: lower is earlier, and has a larger share of the workers
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) priority: i32,
     /// Give up after this many seconds
     #[arg(long = "deadline-seconds", value_name = "S", default_value_t = 3600)]
     pub(crate) deadline_seconds: u64,

@@ -1,5 +1,6 @@
 //! Arguments of the commands that stay up.
 
+use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
 use super::{AuditArg, ClusterArgs, ModelArgs, PolicyArgs, PoolArg};
@@ -13,12 +14,36 @@ pub(crate) struct FrontArgs {
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,
-    /// Tokens of one request in flight at once; a multiple of the chunk size
+    /// Tokens of one request in flight at once, and of all together for each worker; a multiple of
+    /// the chunk size
     #[arg(long = "batch", value_name = "TOKENS",
-          default_value_t = aqueduct_core::limits::BATCH_TOKENS_DEFAULT)]
+          default_value_t = limits::BATCH_TOKENS_DEFAULT)]
     pub(crate) batch_tokens: u32,
     #[command(flatten)]
+    pub(crate) admission: AdmissionArgs,
+    #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+}
+
+/// How much a coordinator takes on; what is over a bound is refused with 429.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct AdmissionArgs {
+    /// Requests that are prefilled or decoded at once; more wait
+    #[arg(long, visible_alias = "max-num-seqs", value_name = "N",
+          default_value_t = limits::RUNNING_REQUESTS_DEFAULT)]
+    pub(crate) max_running: usize,
+    /// Requests that may wait
+    #[arg(long, value_name = "N", default_value_t = limits::QUEUE_REQUESTS_DEFAULT)]
+    pub(crate) max_queued: usize,
+    /// Prompt tokens that may wait, if more than one request does
+    #[arg(long, value_name = "TOKENS", default_value_t = limits::QUEUE_TOKENS_DEFAULT)]
+    pub(crate) queue_tokens: u64,
+    /// Longest prompt that is taken
+    #[arg(long, value_name = "TOKENS", default_value_t = limits::PROMPT_TOKENS_MAX)]
+    pub(crate) max_prompt_tokens: u32,
+    /// How long a request may wait and run together; a caller may ask for less
+    #[arg(long, value_name = "S", default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
+    pub(crate) deadline_seconds: u64,
 }
 
 /// Arguments of `aqueduct serve`.

@@ -61,6 +61,7 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         chunk_tokens: Some(args.policy.budget.chunk_tokens),
         exchange: Some(args.exchange.exchange),
         wire: Some(args.exchange.wire),
+        priority: Some(args.priority),
         deadline: args.deadline(),
         ..GenerateOptions::new(Prompt::Text(prompt(args)?))
     })

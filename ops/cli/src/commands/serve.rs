@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use aqueduct_coordinator::{Config, Coordinator};
 use serde::Serialize;
@@ -37,7 +38,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
 
 /// The coordinator's options.
 pub(super) fn config(args: &FrontArgs) -> Config {
+    let admission = &args.admission;
     Config {
+        running_requests: admission.max_running,
+        queued_requests: admission.max_queued,
+        queued_tokens: admission.queue_tokens,
+        prompt_tokens_max: admission.max_prompt_tokens,
+        request_deadline: Duration::from_secs(admission.deadline_seconds),
         batch_tokens: args.batch_tokens,
         chunk_tokens: args.policy.budget.chunk_tokens,
         policy: args.policy.policy(),
