@@ -66,6 +66,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Passes over `name`, whatever it says.
+    pub(super) fn ignore(&mut self, name: &str) {
+        self.fields.remove(name);
+    }
+
     /// Refuses whatever is left.
     pub(super) fn finish(self) -> Result<(), ApiError> {
         match self.fields.keys().next() {

@@ -87,6 +87,17 @@ const UNSUPPORTED: [(&str, Harmless); 20] = [
     ("structured_outputs", Value::is_null),
 ];
 
+/// Fields that say who asks, how to bill or what to remember of it, and change no answer.
+const IGNORED: [&str; 7] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
 type Harmless = fn(&Value) -> bool;
 
 fn is_zero(value: &Value) -> bool {
@@ -114,6 +125,7 @@ impl Params {
         for (name, harmless) in UNSUPPORTED {
             fields.refuse(name, harmless)?;
         }
+        IGNORED.iter().for_each(|name| fields.ignore(name));
         let choices = fields.take_or("n", 1)?;
         Refusal::unless_within("n", choices, 1, limits::CHOICES_MAX)?;
         if fields.take("best_of")?.is_some_and(|best: u32| best != choices) {
@@ -129,6 +141,10 @@ impl Params {
         )?;
         let stream = fields.take_or("stream", false)?;
         let mut stream_options = fields.object("stream_options")?;
+        let include_usage = stream_options.take_or("include_usage", false)?;
+        // Padding against eavesdroppers, which nobody is promised.
+        stream_options.ignore("include_obfuscation");
+        stream_options.finish()?;
         Ok(Self {
             model: fields.take("model")?,
             max_tokens,
@@ -138,7 +154,7 @@ impl Params {
             stop: take_stop(fields)?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
             stream,
-            include_usage: stream_options.take_or("include_usage", false)?,
+            include_usage,
             priority: fields.take_or("priority", 0)?,
             memory: MemoryFields::take(fields.object("aqueduct")?)?,
         })

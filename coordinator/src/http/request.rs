@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
-use crate::text::ChatMessage;
+use crate::text::{ChatMessage, Role};
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +52,7 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
     let echo = fields.take_or("echo", false)?;
     let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+    fields.finish()?;
     let prompts = parse_prompts(raw)?;
     let choices_max = limits::CHOICES_MAX as usize;
     Refusal::unless_within(
@@ -102,6 +103,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
         Refusal::unless_within("top_logprobs", top.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
     let messages: Vec<RawMessage> =
         fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
+    fields.finish()?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "must have at least one message"));
     }
@@ -140,15 +142,7 @@ impl RawMessage {
         if self.tool_calls.is_some_and(|calls| !calls.is_empty()) {
             return Err(ApiError::field(&at("tool_calls"), "is not supported"));
         }
-        let role = match self.role.as_str() {
-            // The newer name of the same role, which templates do not know.
-            "developer" => "system".to_owned(),
-            "system" | "user" | "assistant" => self.role,
-            other => {
-                let bound = "system, developer, user or assistant";
-                return Err(Refusal::new(at("role"), other, bound).into());
-            }
-        };
+        let role = Role::named(&at("role"), &self.role)?;
         let content = match self.content {
             None => String::new(),
             Some(Content::Text(text)) => text,

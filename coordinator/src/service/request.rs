@@ -16,7 +16,7 @@ use tonic::metadata::MetadataMap;
 use crate::config::Config;
 use crate::generation::TextOptions;
 use crate::submit::Submission;
-use crate::text::{ChatMessage, TextModel};
+use crate::text::{ChatMessage, Role, TextModel};
 
 const MAX_TOKENS_DEFAULT: u32 = 256;
 
@@ -89,9 +89,12 @@ fn checked(ids: Vec<TokenId>, text: &TextModel) -> Result<Vec<TokenId>, Refusal>
 }
 
 fn encode_chat(chat: v1::ChatPrompt, text: &TextModel) -> Result<(String, Vec<TokenId>), Refusal> {
-    let message =
-        |message: v1::ChatMessage| ChatMessage { role: message.role, content: message.content };
-    let messages: Vec<ChatMessage> = chat.messages.into_iter().map(message).collect();
+    let message = |(idx, message): (usize, v1::ChatMessage)| {
+        let role = Role::named(&format!("chat.messages[{idx}].role"), &message.role)?;
+        Ok(ChatMessage { role, content: message.content })
+    };
+    let messages = chat.messages.into_iter().enumerate().map(message);
+    let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
     let template = text.template();
     let prompt = template.render(&messages, SystemTime::now())?;

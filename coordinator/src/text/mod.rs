@@ -1,5 +1,6 @@
 //! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
 
+mod chat;
 mod clock;
 mod detokenizer;
 mod gguf;
@@ -10,11 +11,12 @@ mod pretokenizer;
 mod stop;
 mod template;
 
+pub use chat::{ChatMessage, Role};
 pub use detokenizer::{Detokenizer, Start};
 pub use gguf::GgufVocabulary;
 pub use model::{TextModel, Vocabulary};
 pub use stop::StopMatcher;
-pub use template::{ChatMessage, ChatTemplate};
+pub use template::ChatTemplate;
 
 use std::path::PathBuf;
 

@@ -7,19 +7,10 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 
-use super::TextError;
+use super::{ChatMessage, TextError};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
-
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChatMessage {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
 
 /// How a conversation becomes a prompt.
 pub struct ChatTemplate {
@@ -80,7 +71,7 @@ impl ChatTemplate {
 }
 
 fn plain(messages: &[ChatMessage]) -> String {
-    let line = |message: &ChatMessage| format!("{}: {}\n", message.role, message.content);
+    let line = |message: &ChatMessage| format!("{}: {}\n", message.role.as_str(), message.content);
     messages.iter().map(line).chain(["assistant:".to_owned()]).collect()
 }
 
@@ -124,12 +115,13 @@ fn python_json(value: &Value) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Role;
     use super::*;
     use std::time::UNIX_EPOCH;
 
     fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
         let message = |(role, content): &(&str, &str)| ChatMessage {
-            role: (*role).to_owned(),
+            role: Role::named("role", role).unwrap(),
             content: (*content).to_owned(),
         };
         turns.iter().map(message).collect()

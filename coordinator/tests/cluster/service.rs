@@ -154,8 +154,11 @@ async fn errors_have_codes() {
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().contains(part), "{status}");
     };
+    let wizard = v1::ChatMessage { role: "wizard".into(), content: String::new() };
+    let wizard = Some(Prompt::Chat(v1::ChatPrompt { messages: vec![wizard] }));
     for (wrong, part) in [
         (v1::GenerateRequest { prompt: None, ..ask("") }, "prompt = absent"),
+        (v1::GenerateRequest { prompt: wizard, ..ask("") }, "chat.messages[0].role = wizard"),
         (v1::GenerateRequest { prompt: prompt(vec![1, 1_000_000]), ..ask("") }, "1000000"),
         (v1::GenerateRequest { stop: vec![String::new()], ..ask("short") }, "stop[0]"),
         (v1::GenerateRequest { choices: Some(1000), ..ask("short") }, "choices = 1000"),

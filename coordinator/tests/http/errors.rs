@@ -55,6 +55,8 @@ async fn wrong_fields_are_named() {
     check("prompt", json!([4096]), "prompt token").await;
     check("prompt", json!(vec!["a"; 65]), "n times prompts").await;
     check("priority", json!("high"), "priority").await;
+    check("tempreature", json!(0), "tempreature").await;
+    check("stream_options", json!({ "usage": true }), "stream_options.usage").await;
     check("aqueduct", json!({ "policy": "lru" }), "policy").await;
     check("aqueduct", json!({ "heavvy": 5 }), "aqueduct.heavvy").await;
     check("aqueduct", json!({ "heavy": -5 }), "aqueduct.heavy").await;
