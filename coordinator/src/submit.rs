@@ -8,7 +8,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     ChunkGrid, Clamp, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling,
-    TokenId, WireDtype, WorkerId, limits,
+    Steering, TokenId, WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
@@ -32,6 +32,8 @@ pub struct Submission {
     pub wire: WireDtype,
     /// How tokens are drawn; choice i uses seed + i.
     pub sampling: Sampling,
+    /// What bends logits before that.
+    pub steering: Steering,
     /// Completions of the one prompt.
     pub choices: u32,
     /// Most tokens of each completion; 0 prefills only.
@@ -224,6 +226,7 @@ impl Submission {
         self.policy.validate()?;
         self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
+        self.steering.validate(shape.vocab)?;
         Refusal::unless_within("choices", self.choices, 1, limits::CHOICES_MAX)?;
         if self.deadline.is_zero() {
             return Err(Refusal::new("deadline_ms", 0, "above 0"));
@@ -279,6 +282,7 @@ mod tests {
             exchange: Exchange::default(),
             wire: WireDtype::default(),
             sampling: Sampling::default(),
+            steering: Steering::default(),
             choices: 1,
             max_tokens: 10,
             eos: vec![2],
@@ -323,6 +327,10 @@ mod tests {
                 bad.floor = Some(Floor { min_retained_mass: 1.5, below });
             },
             "min_retained_mass = 1.5: must be above 0 and at most 1",
+        );
+        check(
+            |bad| bad.steering = Steering::by_bias([(100, 1.0)]),
+            "logit_bias = 100: must be tokens below vocab = 100",
         );
         check(|bad| bad.sampling.top_p = 0.0, "top_p = 0: must be above 0 and at most 1");
     }

@@ -178,6 +178,7 @@ fn submission(
         exchange: params.memory.exchange,
         wire: params.memory.wire,
         sampling,
+        steering: params.steering.clone(),
         choices: params.choices,
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },

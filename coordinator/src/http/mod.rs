@@ -9,6 +9,7 @@ mod logprobs;
 mod params;
 mod reply;
 mod request;
+mod sampling;
 mod server;
 mod stream;
 

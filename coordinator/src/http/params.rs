@@ -4,13 +4,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, WireDtype, limits,
+    Exchange, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, Steering, WireDtype,
+    limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::sampling;
 
 /// What both endpoints understand.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +25,8 @@ pub struct Params {
     pub choices: u32,
     /// How tokens are drawn; its seed and log probabilities are set later.
     pub sampling: Sampling,
+    /// What bends logits before that.
+    pub steering: Steering,
     /// `None`: drawn by the server.
     pub seed: Option<u64>,
     /// Strings that end a completion.
@@ -64,17 +68,12 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 20] = [
+const UNSUPPORTED: [(&str, Harmless); 15] = [
     ("tools", is_empty),
     ("tool_choice", |value| value == "none" || value == "auto"),
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
     ("response_format", |value| value["type"] == "text"),
-    ("logit_bias", is_empty),
-    ("presence_penalty", is_zero),
-    ("frequency_penalty", is_zero),
-    ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
-    ("min_p", is_zero),
     ("min_tokens", is_zero),
     ("stop_token_ids", is_empty),
     ("bad_words", is_empty),
@@ -149,7 +148,8 @@ impl Params {
             model: fields.take("model")?,
             max_tokens,
             choices,
-            sampling: take_sampling(fields)?,
+            sampling: sampling::take_sampling(fields)?,
+            steering: sampling::take_steering(fields)?,
             seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
             stop: take_stop(fields)?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
@@ -159,21 +159,6 @@ impl Params {
             memory: MemoryFields::take(fields.object("aqueduct")?)?,
         })
     }
-}
-
-fn take_sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
-    // -1 is how others write "all".
-    let top_k = fields.take("top_k")?.filter(|top_k: &i64| *top_k != -1).unwrap_or(0);
-    let top_k = u32::try_from(top_k)
-        .map_err(|_| Refusal::new("top_k", top_k, "-1, 0 or a number of tokens"))?;
-    let sampling = Sampling {
-        temperature: fields.take_or("temperature", 1.0)?,
-        top_p: fields.take_or("top_p", 1.0)?,
-        top_k,
-        ..Sampling::default()
-    };
-    sampling.validate()?;
-    Ok(sampling)
 }
 
 fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {

@@ -1,7 +1,7 @@
 //! One accepted request as the runtime carries it: its tokens, which the plan never sees, and
 //! what has been told of it so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -166,9 +166,14 @@ impl Live {
     }
 
     pub(crate) fn decode_spec(&self) -> DecodeSpec {
+        let sampling = self.submission.sampling;
+        let prompt = sampling.repeats_differ().then_some(&self.submission.prompt);
+        let words: BTreeSet<_> = prompt.into_iter().flatten().copied().collect();
         DecodeSpec {
             request: self.run,
-            sampling: self.submission.sampling,
+            sampling,
+            steering: self.submission.steering.clone(),
+            prompt_vocabulary: words.into_iter().collect(),
             choices: self.submission.choices,
             max_tokens: self.submission.max_tokens,
             eos: self.submission.eos.clone(),
@@ -369,6 +374,7 @@ mod tests {
             exchange,
             wire: WireDtype::Bf16,
             sampling: Sampling::default(),
+            steering: Default::default(),
             choices: 2,
             max_tokens: 10,
             eos: Vec::new(),

@@ -50,6 +50,7 @@ pub(super) fn submission(
         exchange: exchange(message.exchange)?.unwrap_or_default(),
         wire: wire_dtype(message.wire)?.unwrap_or_default(),
         sampling,
+        steering: message.steering.unwrap_or_default().try_into()?,
         choices: message.choices.unwrap_or(1),
         max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
         eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },

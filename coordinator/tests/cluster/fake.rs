@@ -10,7 +10,9 @@ use aqueduct_core::work::{
     Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, Outputs, Peer,
     RetainedMass, WorkerInfo,
 };
-use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, WireDtype, limits};
+use aqueduct_core::{
+    Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, Steering, WireDtype, limits,
+};
 use tokio::sync::{Notify, mpsc};
 
 pub(crate) const VOCAB: u32 = 4096;
@@ -221,6 +223,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         exchange: Exchange::default(),
         wire: WireDtype::default(),
         sampling: Sampling::greedy(),
+        steering: Steering::default(),
         choices: 1,
         max_tokens: 2,
         eos: Vec::new(),

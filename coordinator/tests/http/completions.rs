@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{BelowFloor, Exchange, Floor, PolicyKind, WireDtype};
+use aqueduct_core::{BelowFloor, Exchange, Floor, PolicyKind, Sampling, WireDtype};
 use serde_json::{Value, json};
 
 use super::client::{answering, start, text};
@@ -46,7 +46,8 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     let server = start(answering("x")).await;
     let body = json!({
         "prompt": [5, 6, 7], "max_tokens": 3, "n": 2, "temperature": 0.5, "top_p": 0.9,
-        "top_k": -1, "seed": 11, "ignore_eos": true, "logprobs": 2, "user": "somebody",
+        "top_k": -1, "min_p": 0.05, "presence_penalty": -1, "frequency_penalty": 0.5,
+        "repetition_penalty": 1.1, "logit_bias": { "9": -5, "8": 1.5 }, "seed": 11, "ignore_eos": true, "logprobs": 2, "user": "somebody",
         "aqueduct": {
             "policy": "h2o", "sinks": 2, "local": 600, "heavy": 9, "decay": 0.95, "window": 16,
             "age_normalised": true, "chunk_tokens": 512, "deadline_ms": 1500,
@@ -60,6 +61,10 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     assert_eq!((seen.max_tokens, seen.choices, seen.chunk_tokens), (3, 2, 512));
     assert_eq!((seen.sampling.temperature, seen.sampling.top_p), (0.5, 0.9));
     assert_eq!((seen.sampling.top_k, seen.sampling.seed), (0, 11));
+    assert_eq!((seen.sampling.min_p, seen.sampling.presence_penalty), (0.05, -1.0));
+    let Sampling { frequency_penalty, repetition_penalty, .. } = seen.sampling;
+    assert_eq!((frequency_penalty, repetition_penalty), (0.5, 1.1));
+    assert_eq!(seen.steering.bias, [(8, 1.5), (9, -5.0)]);
     assert_eq!((seen.sampling.logprobs, seen.outputs), (Some(2), Outputs::None));
     assert_eq!((seen.policy.sinks, seen.policy.local, seen.policy.heavy), (2, 600, 9));
     assert_eq!((seen.policy.scoring.decay, seen.policy.scoring.window), (0.95, 16));

@@ -27,9 +27,13 @@ async fn wrong_fields_are_named() {
     };
     check("tools", json!([{ "type": "function" }]), "tools").await;
     check("response_format", json!({ "type": "json_object" }), "response_format").await;
-    check("logit_bias", json!({ "5": 1 }), "logit_bias").await;
-    check("presence_penalty", json!(0.1), "presence_penalty").await;
-    check("frequency_penalty", json!(-1), "frequency_penalty").await;
+    check("logit_bias", json!({ "five": 1 }), "logit_bias").await;
+    check("logit_bias", json!({ "5": 101 }), "logit_bias[5]").await;
+    check("logit_bias", json!({ "5": "high" }), "logit_bias").await;
+    check("presence_penalty", json!(2.1), "presence_penalty").await;
+    check("frequency_penalty", json!(-2.1), "frequency_penalty").await;
+    check("repetition_penalty", json!(0), "repetition_penalty").await;
+    check("min_p", json!(1.1), "min_p").await;
     check("best_of", json!(3), "best_of").await;
     check("suffix", json!("end"), "suffix").await;
     check("temperature", json!("hot"), "temperature").await;

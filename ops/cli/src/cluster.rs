@@ -12,7 +12,8 @@ use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
-    Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, Sampling, TokenId, WireDtype, limits,
+    Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, Sampling, Steering, TokenId, WireDtype,
+    limits,
 };
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Worker, WorkerOptions};
@@ -88,6 +89,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         exchange: Exchange::default(),
         wire: WireDtype::default(),
         sampling: Sampling::greedy(),
+        steering: Steering::default(),
         choices: 1,
         max_tokens: 0,
         eos: Vec::new(),

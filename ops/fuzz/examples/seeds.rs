@@ -11,7 +11,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling,
-    WireDtype,
+    Steering, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -78,7 +78,9 @@ fn assign(is_sharded: bool) -> Command {
 fn decode() -> Command {
     Command::Decode(Box::new(DecodeSpec {
         request: KEY.request,
-        sampling: Sampling::default(),
+        sampling: Sampling { repetition_penalty: 1.1, ..Sampling::default() },
+        steering: Steering::by_bias([(3, -1.0)]),
+        prompt_vocabulary: vec![1, 2, 3],
         choices: 2,
         max_tokens: 16,
         eos: vec![0],

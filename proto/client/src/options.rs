@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{Exchange, MemoryPolicy, Quality, TokenId, WireDtype, limits};
+use aqueduct_core::{Exchange, MemoryPolicy, Quality, Steering, TokenId, WireDtype, limits};
 use aqueduct_proto::v1;
 
 /// One turn of a chat.
@@ -39,6 +39,16 @@ pub struct GenerateOptions {
     pub top_p: Option<f32>,
     /// Most likely tokens to draw from; 0 is all.
     pub top_k: Option<u32>,
+    /// Least likelihood, as a fraction of the most likely token's.
+    pub min_p: Option<f32>,
+    /// Taken off the logits of tokens that the completion has.
+    pub presence_penalty: Option<f32>,
+    /// Taken off the logits of tokens for each time that the completion has them.
+    pub frequency_penalty: Option<f32>,
+    /// What logits of tokens of the prompt and the completion shrink by.
+    pub repetition_penalty: Option<f32>,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(TokenId, f32)>,
     /// Seed; the server draws one and reports it otherwise.
     pub seed: Option<u64>,
     /// Alternatives to report for each token.
@@ -76,6 +86,11 @@ impl GenerateOptions {
             temperature: None,
             top_p: None,
             top_k: None,
+            min_p: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            repetition_penalty: None,
+            logit_bias: Vec::new(),
             seed: None,
             logprobs: None,
             policy: None,
@@ -117,7 +132,12 @@ impl GenerateOptions {
                 top_k: self.top_k,
                 seed: self.seed,
                 logprobs: self.logprobs,
+                min_p: self.min_p,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                repetition_penalty: self.repetition_penalty,
             }),
+            steering: Some(Steering::by_bias(self.logit_bias).into()),
             policy: self.policy.map(Into::into),
             quality: self.quality.map(Into::into),
             chunk_tokens: self.chunk_tokens,

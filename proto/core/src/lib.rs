@@ -14,6 +14,7 @@ pub mod model;
 pub mod policy;
 pub mod quality;
 pub mod sampling;
+pub mod steering;
 pub mod work;
 
 pub use chunk::{ChunkGrid, ChunkSpan};
@@ -24,6 +25,7 @@ pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
 pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};
 pub use sampling::Sampling;
+pub use steering::Steering;
 
 /// A token of the model's vocabulary.
 pub type TokenId = u32;

@@ -18,6 +18,14 @@ pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 pub const CHOICES_MAX: u32 = 64;
 /// Alternatives reported per token (`logprobs`).
 pub const TOP_LOGPROBS_MAX: u32 = 20;
+/// Tokens of one request whose logits are biased.
+pub const LOGIT_BIAS_MAX: usize = 1024;
+/// Most that is added to a logit, or taken off.
+pub const LOGIT_BIAS_MOST: f32 = 100.0;
+/// Largest presence or frequency penalty, of either sign.
+pub const PENALTY_MOST: f32 = 2.0;
+/// Largest repetition penalty.
+pub const REPETITION_PENALTY_MAX: f32 = 10.0;
 /// Stop strings of one request, and the length of one, in bytes.
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Longest stop string, in bytes.

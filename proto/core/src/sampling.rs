@@ -12,6 +12,15 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep the `top_k` most likely tokens; 0 keeps all.
     pub top_k: u32,
+    /// Keep tokens that are at least this fraction as likely as the most likely one.
+    pub min_p: f32,
+    /// Taken off the logits of tokens that the completion has.
+    pub presence_penalty: f32,
+    /// Taken off the logits of tokens that the completion has, as often as it has them.
+    pub frequency_penalty: f32,
+    /// What positive logits of tokens of the prompt and the completion are divided by, and
+    /// others multiplied; 1 changes nothing.
+    pub repetition_penalty: f32,
     /// Seed of the request's random numbers.
     pub seed: u64,
     /// Alternatives to report for each token, with log probabilities; `None` reports none.
@@ -20,7 +29,17 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 1.0, top_p: 1.0, top_k: 0, seed: 0, logprobs: None }
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+            logprobs: None,
+        }
     }
 }
 
@@ -28,6 +47,16 @@ impl Sampling {
     /// The most likely token each time.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Whether tokens lose or gain by having been said.
+    pub fn penalises(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 || self.repeats_differ()
+    }
+
+    /// Whether tokens of the prompt count too.
+    pub fn repeats_differ(&self) -> bool {
+        self.repetition_penalty != 1.0
     }
 
     /// Checks every field against its bound.
@@ -40,6 +69,15 @@ impl Sampling {
             return Err(Refusal::new("top_p", self.top_p, "above 0 and at most 1"));
         }
         Refusal::unless_within("top_k", self.top_k, 0, limits::VOCAB_MAX)?;
+        Refusal::unless_within("min_p", self.min_p, 0.0, 1.0)?;
+        let most = limits::PENALTY_MOST;
+        Refusal::unless_within("presence_penalty", self.presence_penalty, -most, most)?;
+        Refusal::unless_within("frequency_penalty", self.frequency_penalty, -most, most)?;
+        let (repetition, most) = (self.repetition_penalty, limits::REPETITION_PENALTY_MAX);
+        if !(repetition > 0.0 && repetition <= most) {
+            let bound = format!("above 0 and at most {most}");
+            return Err(Refusal::new("repetition_penalty", repetition, bound));
+        }
         Refusal::unless_within(
             "logprobs",
             self.logprobs.unwrap_or(0),
@@ -65,6 +103,11 @@ mod tests {
         check(Sampling { temperature: -0.1, ..good }, "temperature");
         check(Sampling { temperature: f32::NAN, ..good }, "temperature");
         check(Sampling { top_p: 0.0, ..good }, "top_p");
+        check(Sampling { min_p: 1.5, ..good }, "min_p");
+        check(Sampling { presence_penalty: 2.5, ..good }, "presence_penalty");
+        check(Sampling { frequency_penalty: f32::NAN, ..good }, "frequency_penalty");
+        check(Sampling { repetition_penalty: 0.0, ..good }, "repetition_penalty");
+        check(Sampling { repetition_penalty: f32::INFINITY, ..good }, "repetition_penalty");
         check(Sampling { logprobs: Some(21), ..good }, "logprobs");
     }
 }

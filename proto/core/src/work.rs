@@ -3,7 +3,7 @@
 
 use crate::{
     ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, RequestId, Sampling,
-    TokenId,
+    Steering, TokenId,
 };
 
 /// Where a worker can be reached by other workers: `http://host:port`, or `local://name` for
@@ -97,6 +97,11 @@ pub struct DecodeSpec {
     pub request: RequestId,
     /// Sampling of choice i uses `sampling.seed + i`.
     pub sampling: Sampling,
+    /// What bends the logits before that.
+    pub steering: Steering,
+    /// The prompt's tokens, ascending, each once, where its repetition is penalised; otherwise
+    /// empty.
+    pub prompt_vocabulary: Vec<TokenId>,
     /// How many completions.
     pub choices: u32,
     /// Most tokens of each.

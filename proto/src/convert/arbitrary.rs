@@ -6,7 +6,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
-    RequestId, Sampling, Scoring, WireDtype, limits,
+    RequestId, Sampling, Scoring, Steering, WireDtype, limits,
 };
 use proptest::prelude::*;
 
@@ -28,15 +28,26 @@ pub(crate) fn policy() -> impl Strategy<Value = MemoryPolicy> {
 
 pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
     let logprobs = prop::option::of(0..=limits::TOP_LOGPROBS_MAX);
-    (0.0f32..=2.0, 0.001f32..=1.0, 0..limits::VOCAB_MAX, any::<u64>(), logprobs).prop_map(
-        |(temperature, top_p, top_k, seed, logprobs)| Sampling {
+    let penalties = (-2.0f32..=2.0, -2.0f32..=2.0, 0.001f32..=10.0);
+    let drawn = (0.0f32..=2.0, 0.001f32..=1.0, 0..limits::VOCAB_MAX, 0.0f32..=1.0);
+    (drawn, penalties, any::<u64>(), logprobs).prop_map(
+        |((temperature, top_p, top_k, min_p), penalties, seed, logprobs)| Sampling {
             temperature,
             top_p,
             top_k,
+            min_p,
+            presence_penalty: penalties.0,
+            frequency_penalty: penalties.1,
+            repetition_penalty: penalties.2,
             seed,
             logprobs,
         },
     )
+}
+
+pub(crate) fn steering() -> impl Strategy<Value = Steering> {
+    prop::collection::btree_map(0..limits::VOCAB_MAX, -100.0f32..=100.0, 0..4)
+        .prop_map(Steering::by_bias)
 }
 
 pub(crate) fn token_logprob() -> impl Strategy<Value = TokenLogprob> {
@@ -114,6 +125,7 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     let request = || any::<u64>().prop_map(RequestId);
     let chunk_idx = || 0..limits::PROMPT_TOKENS_MAX;
     let eos = prop::collection::vec(0..limits::VOCAB_MAX, 0..4);
+    let words = prop::collection::btree_set(0..limits::VOCAB_MAX, 0..4);
     let counts = (1..=limits::CHOICES_MAX, 1..=limits::OUTPUT_TOKENS_MAX);
     prop_oneof![
         assignment().prop_map(|assignment| Command::Assign(Box::new(assignment))),
@@ -123,11 +135,13 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Drop { request, chunk_idx }),
-        (request(), sampling(), counts, eos).prop_map(
-            |(request, sampling, (choices, max_tokens), eos)| {
+        (request(), (sampling(), steering()), counts, eos, words).prop_map(
+            |(request, (sampling, steering), (choices, max_tokens), eos, words)| {
                 Command::Decode(Box::new(DecodeSpec {
                     request,
                     sampling,
+                    steering,
+                    prompt_vocabulary: words.into_iter().collect(),
                     choices,
                     max_tokens,
                     eos,

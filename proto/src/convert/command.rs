@@ -185,6 +185,8 @@ impl From<DecodeSpec> for v1::Decode {
             choices: spec.choices,
             max_tokens: spec.max_tokens,
             eos: spec.eos,
+            steering: Some(spec.steering.into()),
+            prompt_vocabulary: spec.prompt_vocabulary,
         }
     }
 }
@@ -202,14 +204,26 @@ impl TryFrom<v1::Decode> for DecodeSpec {
             choices: Refusal::unless_within("choices", wire.choices, 1, limits::CHOICES_MAX)?,
             max_tokens: Refusal::unless_within("max_tokens", wire.max_tokens, 1, tokens_max)?,
             eos: wire.eos,
+            steering: wire.steering.unwrap_or_default().try_into().under("steering")?,
+            prompt_vocabulary: prompt_vocabulary(wire.prompt_vocabulary)?,
         })
     }
+}
+
+/// Ascending, so that there are no more than a vocabulary has.
+fn prompt_vocabulary(wire: Vec<TokenId>) -> Result<Vec<TokenId>, Refusal> {
+    if let Some([_, token]) = wire.array_windows().find(|[a, b]| a >= b) {
+        return Err(Refusal::new("prompt_vocabulary", token, "ascending"));
+    }
+    wire.last().map_or(Ok(0), |last| token("prompt_vocabulary", *last))?;
+    Ok(wire)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::arbitrary;
     use super::*;
+    use aqueduct_core::Sampling;
     use proptest::prelude::*;
     use prost::Message;
 
@@ -246,6 +260,14 @@ mod tests {
         };
         check(None, "command");
         check(Some(Kind::Decode(v1::Decode::default())), "decode.sampling");
+        let decode = v1::Decode {
+            sampling: Some(Sampling::default().into()),
+            choices: 1,
+            max_tokens: 1,
+            prompt_vocabulary: vec![3, 3],
+            ..Default::default()
+        };
+        check(Some(Kind::Decode(decode)), "decode.prompt_vocabulary");
         check(Some(Kind::Redirect(v1::Redirect::default())), "redirect.next");
         check(
             Some(Kind::StopChoice(v1::StopChoice { request: 1, choice: 64 })),

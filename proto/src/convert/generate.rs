@@ -75,6 +75,10 @@ pub fn sampling_or(seed: u64, wire: Option<v1::Sampling>) -> Result<Sampling, Re
         top_k: wire.top_k.unwrap_or(default.top_k),
         seed: wire.seed.unwrap_or(seed),
         logprobs: wire.logprobs,
+        min_p: wire.min_p.unwrap_or(default.min_p),
+        presence_penalty: wire.presence_penalty.unwrap_or(default.presence_penalty),
+        frequency_penalty: wire.frequency_penalty.unwrap_or(default.frequency_penalty),
+        repetition_penalty: wire.repetition_penalty.unwrap_or(default.repetition_penalty),
     };
     sampling.validate()?;
     Ok(sampling)

@@ -14,6 +14,7 @@ pub mod policy;
 pub mod quality;
 pub mod sampling;
 pub mod shape;
+pub mod steering;
 
 use aqueduct_core::{Refusal, limits};
 

@@ -13,6 +13,10 @@ impl From<Sampling> for v1::Sampling {
             top_p: Some(sampling.top_p),
             top_k: Some(sampling.top_k),
             seed: Some(sampling.seed),
+            min_p: Some(sampling.min_p),
+            presence_penalty: Some(sampling.presence_penalty),
+            frequency_penalty: Some(sampling.frequency_penalty),
+            repetition_penalty: Some(sampling.repetition_penalty),
             logprobs: sampling.logprobs,
         }
     }
@@ -29,6 +33,10 @@ impl TryFrom<v1::Sampling> for Sampling {
             top_k: required("top_k", wire.top_k)?,
             seed: required("seed", wire.seed)?,
             logprobs: wire.logprobs,
+            min_p: required("min_p", wire.min_p)?,
+            presence_penalty: required("presence_penalty", wire.presence_penalty)?,
+            frequency_penalty: required("frequency_penalty", wire.frequency_penalty)?,
+            repetition_penalty: required("repetition_penalty", wire.repetition_penalty)?,
         };
         sampling.validate()?;
         Ok(sampling)
@@ -83,6 +91,8 @@ mod tests {
         check(v1::Sampling { seed: None, ..good }, "seed");
         check(v1::Sampling { top_p: Some(f32::NAN), ..good }, "top_p");
         check(v1::Sampling { logprobs: Some(1000), ..good }, "logprobs");
+        check(v1::Sampling { min_p: None, ..good }, "min_p");
+        check(v1::Sampling { repetition_penalty: Some(-1.0), ..good }, "repetition_penalty");
         let none = v1::TokenLogprob { token: 1, logprob: f32::NAN };
         assert_eq!(TokenLogprob::try_from(none).unwrap_err().field, "logprob");
     }

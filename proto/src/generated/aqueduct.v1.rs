@@ -93,6 +93,35 @@ pub struct Sampling {
     /// alternatives per token; absent: none
     #[prost(uint32, optional, tag = "5")]
     pub logprobs: ::core::option::Option<u32>,
+    /// Keep tokens that are at least this fraction as likely as the most likely one; default 0.
+    #[prost(float, optional, tag = "6")]
+    pub min_p: ::core::option::Option<f32>,
+    /// Taken off the logits of tokens that the completion has: once, and once for each time.
+    ///
+    /// default 0, -2 to 2
+    #[prost(float, optional, tag = "7")]
+    pub presence_penalty: ::core::option::Option<f32>,
+    /// default 0, -2 to 2
+    #[prost(float, optional, tag = "8")]
+    pub frequency_penalty: ::core::option::Option<f32>,
+    /// What positive logits of tokens of the prompt and the completion are divided by, and others
+    /// multiplied; default 1, above 0 and at most 10.
+    #[prost(float, optional, tag = "9")]
+    pub repetition_penalty: ::core::option::Option<f32>,
+}
+/// What bends logits before a token is drawn.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Steering {
+    #[prost(message, repeated, tag = "1")]
+    pub bias: ::prost::alloc::vec::Vec<TokenBias>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct TokenBias {
+    #[prost(uint32, tag = "1")]
+    pub token: u32,
+    /// added to the token's logit; -100 to 100
+    #[prost(float, tag = "2")]
+    pub bias: f32,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct TokenLogprob {
@@ -295,6 +324,8 @@ pub struct GenerateRequest {
     /// Lower begins earlier and has a larger share of the workers: -100 to 100, default 0.
     #[prost(sint32, optional, tag = "15")]
     pub priority: ::core::option::Option<i32>,
+    #[prost(message, optional, tag = "16")]
+    pub steering: ::core::option::Option<Steering>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -1302,6 +1333,11 @@ pub struct Decode {
     pub max_tokens: u32,
     #[prost(uint32, repeated, tag = "5")]
     pub eos: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, optional, tag = "6")]
+    pub steering: ::core::option::Option<Steering>,
+    /// The prompt's tokens, ascending, each once, where sampling penalises repetition.
+    #[prost(uint32, repeated, tag = "7")]
+    pub prompt_vocabulary: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopChoice {

@@ -21,5 +21,5 @@ pub use model::{Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::Rope;
-pub use sample::{Sampled, logprob_of, sample};
+pub use sample::{Sampled, Sampler, logprob_of, sample};
 pub use shards::{Found, Past, ShardPort, ShardStore, prefill_sharded};

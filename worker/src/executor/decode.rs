@@ -1,10 +1,11 @@
 //! Completions at their home: a token at a time, in turn.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
-use aqueduct_core::{MemoryPolicy, RequestId, Sampling, TokenId};
-use aqueduct_engine::{EngineError, Model, Sequence, sample};
+use aqueduct_core::{MemoryPolicy, TokenId};
+use aqueduct_engine::{EngineError, Model, Sampler, Sequence};
 
 use super::Executor;
 use super::chunk::ChunkError;
@@ -15,10 +16,8 @@ use crate::gauge::{Charge, Gauge};
 
 /// The completions of one request that are under way.
 pub(super) struct Decoding {
-    request: RequestId,
     policy: MemoryPolicy,
-    max_tokens: u32,
-    eos: Vec<TokenId>,
+    spec: Arc<DecodeSpec>,
     choices: Vec<Choice>,
 }
 
@@ -54,11 +53,10 @@ impl Continuation {
 /// One completion.
 struct Choice {
     idx: u32,
-    sampling: Sampling,
+    sampler: Sampler,
     sequence: Continuation,
     /// `[vocab]`, for the next token.
     logits: Vec<f32>,
-    token_idx: u32,
     charge: Charge,
 }
 
@@ -107,6 +105,7 @@ impl Request {
 impl Decoding {
     /// All completions share the prompt's memory until each changes its own.
     fn new(model: &Model, home: Home, spec: DecodeSpec, gauge: &Gauge) -> Self {
+        let spec = Arc::new(spec);
         let choice = |idx: u32| {
             let sequence = match &home.memory {
                 Memory::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
@@ -116,19 +115,14 @@ impl Decoding {
             };
             Choice {
                 idx,
-                sampling: Sampling {
-                    seed: spec.sampling.seed.wrapping_add(idx.into()),
-                    ..spec.sampling
-                },
+                sampler: Sampler::new(spec.clone(), idx),
                 charge: gauge.charge(sequence.bytes()),
                 sequence,
                 logits: home.logits.clone(),
-                token_idx: 0,
             }
         };
         let choices = (0..spec.choices).map(choice).collect();
-        let DecodeSpec { request, max_tokens, eos, .. } = spec;
-        Self { request, policy: home.policy, max_tokens, eos, choices }
+        Self { policy: home.policy, spec, choices }
     }
 
     fn round(
@@ -149,9 +143,11 @@ impl Decoding {
                 Err(error) => {
                     let error = ChunkError::from(error);
                     let (kind, message) = (error.kind(), error.to_string());
-                    tracing::warn!(request = %self.request, message, "decode failed");
-                    outlet
-                        .send(Event::DecodeFailed { request: self.request, kind, message }, waker);
+                    tracing::warn!(request = %self.spec.request, message, "decode failed");
+                    outlet.send(
+                        Event::DecodeFailed { request: self.spec.request, kind, message },
+                        waker,
+                    );
                     self.choices.clear();
                     break;
                 }
@@ -168,20 +164,20 @@ impl Decoding {
         mut choice: Choice,
         mut send: impl FnMut(Event),
     ) -> Result<Option<Choice>, EngineError> {
-        let (request, idx) = (self.request, choice.idx);
-        let drawn = sample(&choice.logits, &choice.sampling, choice.token_idx)?;
+        let DecodeSpec { request, max_tokens, ref eos, .. } = *self.spec;
+        let (idx, token_idx) = (choice.idx, choice.sampler.token_idx());
+        let drawn = choice.sampler.draw(&choice.logits)?;
         let token = drawn.token.token;
         send(Event::Token(Box::new(Emitted {
             request,
             choice: idx,
-            token_idx: choice.token_idx,
+            token_idx,
             token,
             logprob: drawn.token.logprob,
             top: drawn.top,
         })));
-        choice.token_idx += 1;
-        let eos = self.eos.contains(&token);
-        if eos || choice.token_idx == self.max_tokens {
+        let eos = eos.contains(&token);
+        if eos || choice.sampler.token_idx() == max_tokens {
             drop(choice); // its memory goes before anybody hears of the end
             send(Event::ChoiceDone { request, choice: idx, eos });
             return Ok(None);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use aqueduct_core::work::{
     Assignment, Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer,
 };
-use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, TokenId};
+use aqueduct_core::{
+    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId,
+};
 use aqueduct_engine::Model;
 use aqueduct_worker::{Direct, LoopbackHub, Stats, Worker, WorkerOptions, serve};
 use tokio::net::TcpListener;
@@ -99,6 +101,8 @@ impl Job {
         Command::Decode(Box::new(DecodeSpec {
             request,
             sampling,
+            steering: Steering::default(),
+            prompt_vocabulary: Vec::new(),
             choices,
             max_tokens,
             eos: vec![],

@@ -75,10 +75,32 @@ pub(crate) struct SamplingArgs {
     /// Draw from this many most likely tokens; 0 is all
     #[arg(long, default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
+    /// Draw from tokens that are at least this fraction as likely as the most likely one
+    #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: f32,
+    /// Taken off the logits of tokens that the answer has
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+    /// Taken off the logits of tokens for each time that the answer has them
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+    /// Divides positive logits of tokens of the prompt and the answer, multiplies others
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: f32,
+    /// Added to the logit of a token, by its id; may be given more than once
+    #[arg(long, value_name = "TOKEN=X", value_parser = parse_bias)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws; a new one each time unless given, and always reported
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// A string that ends the answer; may be given more than once
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(token, bias)| Some((token.parse().ok()?, bias.parse().ok()?)));
+    parsed.ok_or_else(|| format!("{text} is not a token id, `=` and a number"))
 }

@@ -1,9 +1,12 @@
 //! Drawing the next token: a pure function of logits, sampling fields and token index.
 
 mod ranked;
+mod sampler;
 #[cfg(test)]
 mod tests;
 mod weight;
+
+pub use sampler::Sampler;
 
 use std::cmp::Ordering;
 
@@ -24,7 +27,7 @@ pub struct Sampled {
 
 /// Draws token number `token_idx` of a completion from `logits` (`[vocab]`).
 ///
-/// Temperature 0 takes the largest logit. Otherwise `top_k`, then `top_p` narrow the
+/// Temperature 0 takes the largest logit. Otherwise `min_p`, `top_k` and `top_p` narrow the
 /// candidates, in order of descending logit with ties to the smaller id, and one uniform
 /// number made from (seed, token_idx) picks among them. Nothing else enters: no state, no
 /// neighbour in a batch.
@@ -32,20 +35,36 @@ pub struct Sampled {
 /// # Errors
 /// Logits that are not numbers: a broken model, not a broken request.
 pub fn sample(logits: &[f32], sampling: &Sampling, token_idx: u32) -> Result<Sampled, Refusal> {
-    let Some(max) = largest(logits) else {
+    let max = usable_max(logits)?;
+    Ok(tell(logits, max, pick(logits, max, sampling, token_idx), sampling.logprobs))
+}
+
+/// The largest logit.
+///
+/// # Errors
+/// Logits that are not numbers.
+fn usable_max(logits: &[f32]) -> Result<f32, Refusal> {
+    largest(logits).ok_or_else(|| {
         let broken = |z: &f32| z.is_nan() || *z == f32::INFINITY;
         let token = logits.iter().position(broken).unwrap_or(0);
-        return Err(Refusal::new(format!("logits[{token}]"), logits[token], "a number"));
-    };
-    let token = if sampling.temperature == 0.0 {
-        logits.iter().position(|z| z.to_bits() == max.to_bits()).unwrap_or(0) as TokenId
-    } else {
-        let ranked = Ranked::new(logits, max, sampling.temperature);
-        draw(&ranked, sampling, uniform(sampling.seed, token_idx))
-    };
+        Refusal::new(format!("logits[{token}]"), logits[token], "a number")
+    })
+}
+
+/// Draws a token; `max` is the largest logit.
+fn pick(logits: &[f32], max: f32, sampling: &Sampling, token_idx: u32) -> TokenId {
+    if sampling.temperature == 0.0 {
+        return logits.iter().position(|z| z.to_bits() == max.to_bits()).unwrap_or(0) as TokenId;
+    }
+    let ranked = Ranked::new(logits, max, sampling.temperature);
+    draw(&ranked, sampling, uniform(sampling.seed, token_idx))
+}
+
+/// What was asked for about a token, under the unmodified logits.
+fn tell(logits: &[f32], max: f32, token: TokenId, top: Option<u32>) -> Sampled {
     let told = Told { logits, lse: log_sum_exp(logits, max) };
-    let top = sampling.logprobs.map(|count| told.best(count as usize)).unwrap_or_default();
-    Ok(Sampled { token: told.logprob(token), top })
+    let top = top.map(|count| told.best(count as usize)).unwrap_or_default();
+    Sampled { token: told.logprob(token), top }
 }
 
 /// The log probability of `token` after these logits, and the `count` most likely tokens.
@@ -97,8 +116,14 @@ fn best(logits: &[f32], count: usize) -> Vec<TokenId> {
 /// Walks the candidates in rank order until `u` of their probability is spent.
 fn draw(ranked: &Ranked<'_>, sampling: &Sampling, u: f64) -> TokenId {
     let (mut count, mut mass) = ranked.all();
+    let mut most = count;
+    if sampling.min_p > 0.0 {
+        most = most.min(ranked.at_least(sampling.min_p));
+    }
     if sampling.top_k > 0 {
-        let most = count.min(sampling.top_k as usize);
+        most = most.min(sampling.top_k as usize);
+    }
+    if most < count {
         Prefix { tokens: count, weight: mass, .. } = ranked.prefix(|tokens, _| tokens >= most);
     }
     if sampling.top_p < 1.0 {

@@ -64,9 +64,17 @@ impl<'a> Ranked<'a> {
         Self { logits, max, sharpness, buckets: buckets.collect() }
     }
 
-    /// How many tokens there are, and the sum of their weights.
+    /// How many tokens there are, those that are barred (logit -inf) aside, and the sum of their
+    /// weights.
     pub(super) fn all(&self) -> (usize, f64) {
-        (self.logits.len(), self.buckets.iter().map(|bucket| bucket.weight).sum())
+        let possible = self.logits.iter().filter(|z| **z > f32::NEG_INFINITY).count();
+        (possible.max(1), self.buckets.iter().map(|bucket| bucket.weight).sum())
+    }
+
+    /// How many tokens weigh at least `weight`.
+    pub(super) fn at_least(&self, weight: f32) -> usize {
+        let enough = |z: &&f32| exp(-(self.max - **z) * self.sharpness) >= weight;
+        self.logits.iter().filter(enough).count().max(1)
     }
 
     /// The fewest first tokens that are `enough`, told by number and weight; all if none are.

@@ -61,12 +61,13 @@ fn by_sorting(logits: &[f32], sampling: &Sampling, idx: u32) -> TokenId {
     if sampling.temperature == 0.0 {
         return ids[0];
     }
-    if sampling.top_k > 0 {
-        ids.truncate(sampling.top_k as usize);
-    }
     let max = f64::from(logits[ids[0] as usize]);
     let temperature = f64::from(sampling.temperature);
     let weight = |&id: &TokenId| ((f64::from(logits[id as usize]) - max) / temperature).exp();
+    ids.retain(|id| weight(id) >= f64::from(sampling.min_p));
+    if sampling.top_k > 0 {
+        ids.truncate(sampling.top_k as usize);
+    }
     let weights: Vec<f64> = ids.iter().map(weight).collect();
     let first = |enough: &dyn Fn(f64) -> bool, count: usize| {
         let mut sum = 0.0;
@@ -105,8 +106,11 @@ fn draws_what_sorting_everything_draws() {
         ] {
             let sampling = Sampling { temperature, top_k, top_p, ..Sampling::default() };
             for idx in 0..40 {
-                let want = by_sorting(&logits, &sampling, idx);
-                assert_eq!(token(&logits, sampling, idx), want, "{sampling:?}, token {idx}");
+                for min_p in [0.0, 0.07, 0.9] {
+                    let sampling = Sampling { min_p, ..sampling };
+                    let want = by_sorting(&logits, &sampling, idx);
+                    assert_eq!(token(&logits, sampling, idx), want, "{sampling:?}, token {idx}");
+                }
             }
         }
     }

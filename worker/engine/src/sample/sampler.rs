@@ -1,0 +1,211 @@
+//! The draws of one completion: what was asked and what was said so far bend the logits, then
+//! a token is drawn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aqueduct_core::work::DecodeSpec;
+use aqueduct_core::{Refusal, Sampling, TokenId};
+
+use super::{Sampled, pick, tell, usable_max};
+
+/// Draws the tokens of one completion, one after another.
+///
+/// In this order, each in f32: bias is added; `repetition_penalty` divides positive logits of
+/// tokens of the prompt and of the completion and multiplies others; `frequency_penalty` times
+/// the token's count in the completion is taken off, then `presence_penalty` from those that
+/// it has; temperature, `min_p`, `top_k` and `top_p` narrow what is drawn from. Log
+/// probabilities are of the logits as they came. A completion's draws depend on the request,
+/// its index, and its logits alone.
+pub struct Sampler {
+    spec: Arc<DecodeSpec>,
+    sampling: Sampling,
+    /// Tokens of the completion, and how often it has each.
+    counts: HashMap<TokenId, u32>,
+    token_idx: u32,
+}
+
+impl Sampler {
+    /// Of completion number `choice` of the request.
+    pub fn new(spec: Arc<DecodeSpec>, choice: u32) -> Self {
+        let seed = spec.sampling.seed.wrapping_add(choice.into());
+        let sampling = Sampling { seed, ..spec.sampling };
+        Self { spec, sampling, counts: HashMap::new(), token_idx: 0 }
+    }
+
+    /// Tokens drawn so far.
+    pub fn token_idx(&self) -> u32 {
+        self.token_idx
+    }
+
+    /// Draws the next token from `logits` (`[vocab]`).
+    ///
+    /// # Errors
+    /// Logits that are not numbers.
+    pub fn draw(&mut self, logits: &[f32]) -> Result<Sampled, Refusal> {
+        let max = usable_max(logits)?;
+        let token = match self.steered(logits) {
+            None => pick(logits, max, &self.sampling, self.token_idx),
+            Some(steered) => {
+                let max = usable_max(&steered)?;
+                pick(&steered, max, &self.sampling, self.token_idx)
+            }
+        };
+        self.token_idx += 1;
+        if self.sampling.penalises() {
+            *self.counts.entry(token).or_default() += 1;
+        }
+        Ok(tell(logits, max, token, self.sampling.logprobs))
+    }
+
+    /// The logits that are drawn from; `None` where they are `logits`.
+    fn steered(&self, logits: &[f32]) -> Option<Vec<f32>> {
+        if self.spec.steering.bias.is_empty() && !self.sampling.penalises() {
+            return None;
+        }
+        let mut steered = logits.to_vec();
+        for (token, bias) in &self.spec.steering.bias {
+            change(&mut steered, *token, |z| z + bias);
+        }
+        self.penalise(&mut steered);
+        Some(steered)
+    }
+
+    fn penalise(&self, logits: &mut [f32]) {
+        let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } =
+            self.sampling;
+        if repetition_penalty != 1.0 {
+            let prompt = &self.spec.prompt_vocabulary;
+            let is_new = |token: &&TokenId| prompt.binary_search(token).is_err();
+            for token in prompt.iter().chain(self.counts.keys().filter(is_new)) {
+                let lessen =
+                    |z| if z > 0.0 { z / repetition_penalty } else { z * repetition_penalty };
+                change(logits, *token, lessen);
+            }
+        }
+        for (token, count) in &self.counts {
+            change(logits, *token, |z| z - frequency_penalty * *count as f32 - presence_penalty);
+        }
+    }
+}
+
+/// Tokens that the model does not have are nobody's.
+fn change(logits: &mut [f32], token: TokenId, how: impl FnOnce(f32) -> f32) {
+    if let Some(z) = logits.get_mut(token as usize) {
+        *z = how(*z);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::sample;
+    use aqueduct_core::{RequestId, Steering};
+    use proptest::prelude::*;
+
+    fn spec(sampling: Sampling, bias: &[(TokenId, f32)], prompt: &[TokenId]) -> DecodeSpec {
+        DecodeSpec {
+            request: RequestId(1),
+            sampling,
+            steering: Steering::by_bias(bias.iter().copied()),
+            prompt_vocabulary: prompt.to_vec(),
+            choices: 1,
+            max_tokens: 100,
+            eos: Vec::new(),
+        }
+    }
+
+    fn drawn(spec: DecodeSpec, logits: &[f32], tokens: usize) -> Vec<TokenId> {
+        let mut sampler = Sampler::new(Arc::new(spec), 0);
+        (0..tokens).map(|_| sampler.draw(logits).unwrap().token.token).collect()
+    }
+
+    #[test]
+    fn what_was_said_is_said_less() {
+        let greedy = Sampling::greedy();
+        let check = |sampling: Sampling, prompt: &[TokenId], want: [TokenId; 4]| {
+            assert_eq!(
+                drawn(spec(sampling, &[], prompt), &[3.0, 2.5, -1.0], 4),
+                want,
+                "{sampling:?}"
+            );
+        };
+        check(greedy, &[], [0, 0, 0, 0]);
+        check(Sampling { presence_penalty: 1.0, ..greedy }, &[], [0, 1, 0, 0]);
+        check(Sampling { frequency_penalty: 1.0, ..greedy }, &[], [0, 1, 0, 1]);
+        check(Sampling { repetition_penalty: 1.5, ..greedy }, &[], [0, 1, 0, 0]);
+        check(Sampling { repetition_penalty: 1.5, ..greedy }, &[0], [1, 0, 0, 0]);
+        // What repeats is punished where it is unlikely, too: -1 becomes -10.
+        check(Sampling { repetition_penalty: 10.0, ..greedy }, &[0, 1, 2], [0, 0, 0, 0]);
+        check(Sampling { presence_penalty: -2.0, ..greedy }, &[1], [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn bias_bars_and_forces() {
+        let logits = [3.0, 2.5, -1.0];
+        let hot = Sampling { temperature: 2.0, ..Sampling::default() };
+        assert_eq!(drawn(spec(hot, &[(2, 100.0)], &[]), &logits, 20), [2; 20]);
+        let rest = drawn(spec(hot, &[(0, -100.0), (9, 5.0)], &[]), &logits, 50);
+        assert!(!rest.contains(&0) && rest.contains(&1) && rest.contains(&2));
+    }
+
+    #[test]
+    fn log_probabilities_are_of_the_logits_as_they_came() {
+        let sampling = Sampling { logprobs: Some(1), ..Sampling::greedy() };
+        let spec = spec(sampling, &[(2, 100.0)], &[]);
+        let got = Sampler::new(Arc::new(spec), 0).draw(&[1.0, 0.0, -1.0]).unwrap();
+        let told = sample(&[1.0, 0.0, -1.0], &sampling, 0).unwrap();
+        assert_eq!((got.token.token, got.top), (2, told.top));
+        assert!(got.token.logprob < -2.0);
+    }
+
+    /// The same in the plainest words.
+    fn plainly(spec: &DecodeSpec, said: &[TokenId], logits: &[f32]) -> Vec<f32> {
+        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
+            spec.sampling;
+        let one = |(token, &z): (usize, &f32)| {
+            let token = token as TokenId;
+            let count = said.iter().filter(|other| **other == token).count();
+            let mut z = z;
+            for (biased, bias) in &spec.steering.bias {
+                z += if *biased == token { *bias } else { 0.0 };
+            }
+            if count > 0 || spec.prompt_vocabulary.contains(&token) {
+                z = if z > 0.0 { z / repetition_penalty } else { z * repetition_penalty };
+            }
+            if count > 0 { z - frequency_penalty * count as f32 - presence_penalty } else { z }
+        };
+        logits.iter().enumerate().map(one).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn draws_from_what_the_plain_words_give(
+            logits in prop::collection::vec(-9f32..9.0, 4..40),
+            bias in prop::collection::btree_map(0u32..50, -9f32..9.0, 0..5),
+            prompt in prop::collection::btree_set(0u32..50, 0..9),
+            penalties in (-2f32..2.0, -2f32..2.0, 0.5f32..2.0),
+            seed: u64,
+        ) {
+            let sampling = Sampling {
+                presence_penalty: penalties.0,
+                frequency_penalty: penalties.1,
+                repetition_penalty: penalties.2,
+                top_p: 0.95,
+                seed,
+                ..Sampling::default()
+            };
+            let bias: Vec<_> = bias.into_iter().collect();
+            let prompt: Vec<_> = prompt.into_iter().collect();
+            let spec = spec(sampling, &bias, &prompt);
+            let mut sampler = Sampler::new(Arc::new(spec.clone()), 0);
+            let mut said = Vec::new();
+            for idx in 0..12 {
+                let want = sample(&plainly(&spec, &said, &logits), &sampling, idx).unwrap();
+                let got = sampler.draw(&logits).unwrap();
+                prop_assert_eq!(got.token.token, want.token.token);
+                said.push(got.token.token);
+            }
+        }
+    }
+}
