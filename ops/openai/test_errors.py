@@ -46,10 +46,10 @@ def test_logprobs(client):
 
 
 def test_a_prompt_that_is_too_long(client):
-    call = lambda: complete(client, prompt=[1] * 65537)
-    check(call, openai.BadRequestError, 400, None, 'prompt', '65537', '65536')
-    call = lambda: complete(client, prompt=[1] * 65530)
-    check(call, openai.BadRequestError, 400, None, 'prompt_tokens', '65530', '65524')
+    for tokens, bound in [(65537, '65536'), (65530, '65524')]:
+        call = lambda: complete(client, prompt=[1] * tokens)
+        check(call, openai.BadRequestError, 400, 'context_length_exceeded', 'prompt_tokens',
+              str(tokens), bound)
 
 
 def test_tokens_outside_the_vocabulary(client):

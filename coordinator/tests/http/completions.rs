@@ -47,7 +47,8 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     let body = json!({
         "prompt": [5, 6, 7], "max_tokens": 3, "n": 2, "temperature": 0.5, "top_p": 0.9,
         "top_k": -1, "min_p": 0.05, "presence_penalty": -1, "frequency_penalty": 0.5,
-        "repetition_penalty": 1.1, "logit_bias": { "9": -5, "8": 1.5 }, "seed": 11, "ignore_eos": true, "logprobs": 2, "user": "somebody",
+        "repetition_penalty": 1.1, "logit_bias": { "9": -5, "8": 1.5 }, "seed": 11,
+        "ignore_eos": true, "logprobs": 2, "user": "somebody",
         "aqueduct": {
             "policy": "h2o", "sinks": 2, "local": 600, "heavy": 9, "decay": 0.95, "window": 16,
             "age_normalised": true, "chunk_tokens": 512, "deadline_ms": 1500,
