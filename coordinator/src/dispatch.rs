@@ -8,6 +8,7 @@ use aqueduct_core::{Refusal, WorkerId, limits};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
@@ -35,6 +36,10 @@ enum Kind {
 /// What the runtime hears of a worker.
 #[derive(Debug)]
 pub(crate) enum Notice {
+    /// It is to be connected to; whoever had its id before has left.
+    Joined { name: String },
+    /// It is no member any more, and its session is over.
+    Left,
     /// It said hello; dropping `commands` ends the session.
     Up { info: Box<WorkerInfo>, commands: mpsc::Sender<Command> },
     /// It said something else.
@@ -90,21 +95,24 @@ impl Session {
     }
 
     /// Keeps the session going in a task of its own, for as long as the runtime listens.
-    pub(crate) fn spawn(self, worker: WorkerId, notices: mpsc::Sender<(WorkerId, Notice)>) {
+    pub(crate) fn spawn(
+        self,
+        worker: WorkerId,
+        notices: mpsc::Sender<(WorkerId, Notice)>,
+    ) -> AbortHandle {
         let line = Line { worker, notices };
-        match self.kind {
+        let task = match self.kind {
             Kind::InProcess { commands, events } => {
                 let events = ReceiverStream::new(events).map(Ok);
                 tokio::spawn(async move {
                     let Err(Closed) = line.run(commands, events).await else { return };
-                });
+                })
             }
-            Kind::Remote(endpoint) => {
-                tokio::spawn(async move {
-                    let Err(Closed) = line.keep_connected(&endpoint).await;
-                });
-            }
-        }
+            Kind::Remote(endpoint) => tokio::spawn(async move {
+                let Err(Closed) = line.keep_connected(&endpoint).await;
+            }),
+        };
+        task.abort_handle()
     }
 }
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod discovery;
 pub mod dispatch;
 pub mod generation;
 pub mod http;

@@ -1,6 +1,7 @@
 //! The runtime: the plan's hands. [`Coordinator`] is the handle that API layers hold; behind
 //! it one task owns the plan ([`event_loop`]), and one task per worker keeps its session.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,8 @@ mod status;
 pub use status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 
 use crate::config::Config;
-use crate::dispatch::Session;
+use crate::discovery::Discovery;
+use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
 use event_loop::{Arrival, EventLoop, Inputs, Outputs};
 use live::Asked;
@@ -25,6 +27,8 @@ use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
 const ARRIVALS_MAX: usize = 64;
+
+type NoticeSender = mpsc::Sender<(WorkerId, Notice)>;
 
 /// Why a coordinator could not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,24 +57,46 @@ impl Coordinator {
     /// # Errors
     /// An option out of bounds; no session, or more than [`limits::WORKERS_MAX`].
     pub fn start(config: Config, sessions: Vec<Session>) -> Result<Self, StartError> {
-        config.validate()?;
         Refusal::unless_within("workers", sessions.len(), 1, limits::WORKERS_MAX)?;
+        let (coordinator, notices) = Self::of(config, known(&sessions))?;
+        for (idx, session) in sessions.into_iter().enumerate() {
+            session.spawn(WorkerId(idx as u32), notices.clone());
+        }
+        Ok(coordinator)
+    }
+
+    /// Starts a coordinator of the workers at `urls` (`http://host:port`), which come and go. A
+    /// worker that is not among them any more remains for as long as its session goes on.
+    ///
+    /// # Errors
+    /// An option out of bounds.
+    pub fn follow(
+        config: Config,
+        urls: watch::Receiver<BTreeSet<String>>,
+    ) -> Result<Self, StartError> {
+        let (coordinator, notices) = Self::of(config, Cluster::default())?;
+        tokio::spawn(Discovery::new(urls, coordinator.watch(), notices).run());
+        Ok(coordinator)
+    }
+
+    /// A coordinator, and where it hears of its workers.
+    fn of(config: Config, known: Cluster) -> Result<(Self, NoticeSender), StartError> {
+        config.validate()?;
         let (arrivals_sender, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
         let wished = Arc::new(Notify::new());
         let stopping = Arc::new(Notify::new());
-        let (cluster_sender, cluster) = watch::channel(known(&sessions));
+        let (cluster_sender, cluster) = watch::channel(known);
         let (stats_sender, stats) = watch::channel(Stats::default());
         let outputs = Outputs { cluster: cluster_sender, stats: stats_sender };
         let event_loop = EventLoop::new(config.clone(), outputs, first_id());
         let inputs =
             Inputs { arrivals, notices, wished: wished.clone(), stopping: stopping.clone() };
         tokio::spawn(event_loop.run(inputs));
-        for (idx, session) in sessions.into_iter().enumerate() {
-            session.spawn(WorkerId(idx as u32), notices_sender.clone());
-        }
         let config = Arc::new(config);
-        Ok(Self { config, arrivals: arrivals_sender, wished, stopping, cluster, stats })
+        let arrivals = arrivals_sender;
+        let coordinator = Self { config, arrivals, wished, stopping, cluster, stats };
+        Ok((coordinator, notices_sender))
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.
@@ -167,12 +193,8 @@ impl Drop for Reader {
 }
 
 fn known(sessions: &[Session]) -> Cluster {
-    let status = |(idx, session): (usize, &Session)| WorkerStatus {
-        worker: WorkerId(idx as u32),
-        name: session.name().to_owned(),
-        state: WorkerState::Connecting,
-        reason: None,
-        info: None,
+    let status = |(idx, session): (usize, &Session)| {
+        WorkerStatus::connecting(WorkerId(idx as u32), session.name().to_owned())
     };
     Cluster { model: None, workers: sessions.iter().enumerate().map(status).collect() }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use super::live::{Asked, Live, Timing};
 use super::mailbox::Mailbox;
 use super::pace::Pace;
-use super::status::{Cluster, ModelInfo, Stats, WorkerState, reached_there};
+use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
@@ -164,6 +164,8 @@ impl EventLoop {
 
     fn hear(&mut self, worker: WorkerId, notice: Notice) {
         match notice {
+            Notice::Joined { name } => self.worker_joined(worker, name),
+            Notice::Left => self.worker_down(worker, WorkerState::Down, "it has left the cluster"),
             Notice::Up { info, commands } => self.worker_up(worker, *info, commands),
             // The session of a refused worker ends because it was refused.
             Notice::Down { .. } if self.is_refused(worker) => {}
@@ -171,6 +173,17 @@ impl EventLoop {
             Notice::Event(_) if !self.orders.contains_key(&worker) => {}
             Notice::Event(said) => self.worker_said(worker, said),
         }
+    }
+
+    fn worker_joined(&self, worker: WorkerId, name: String) {
+        tracing::info!(%worker, name, "worker is a member");
+        self.outputs.cluster.send_modify(|cluster| {
+            let status = WorkerStatus::connecting(worker, name);
+            match cluster.workers.get_mut(worker.0 as usize) {
+                Some(known) => *known = status,
+                None => cluster.workers.push(status), // ids ascend from 0 without a gap
+            }
+        });
     }
 
     fn is_refused(&self, worker: WorkerId) -> bool {

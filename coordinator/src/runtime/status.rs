@@ -49,6 +49,13 @@ pub struct WorkerStatus {
     pub info: Option<WorkerInfo>,
 }
 
+impl WorkerStatus {
+    /// Nothing was heard of it yet.
+    pub(crate) fn connecting(worker: WorkerId, name: String) -> Self {
+        Self { worker, name, state: WorkerState::Connecting, reason: None, info: None }
+    }
+}
+
 /// The cluster as the coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {

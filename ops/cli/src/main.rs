@@ -10,6 +10,7 @@ mod front;
 mod lines;
 mod loading;
 mod machine;
+mod members;
 mod picture;
 mod plot;
 mod progress;

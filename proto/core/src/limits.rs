@@ -66,6 +66,12 @@ pub const VOCAB_MAX: u32 = 1 << 22;
 
 /// Workers in one cluster.
 pub const WORKERS_MAX: usize = 1024;
+/// Most bytes of what a worker says of itself in etcd.
+pub const MEMBER_BYTES_MAX: usize = 16 << 10;
+/// Addresses of etcd.
+pub const ETCD_ENDPOINTS_MAX: usize = 16;
+/// Shortest lease of a member, in seconds: it is renewed three times in one.
+pub const ETCD_TTL_S_MIN: u32 = 2;
 /// Compute threads of one process.
 pub const THREADS_MAX: usize = 1024;
 /// Requests that wait for their turn before new ones are refused.

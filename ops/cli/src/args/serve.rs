@@ -3,7 +3,7 @@
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
-use super::{AuditArg, ClusterArgs, ModelArgs, PolicyArgs, PoolArg};
+use super::{AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -71,19 +71,27 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Of the model only the tokeniser and the configuration are read; the workers hold the weights.
+Workers are those that --worker names, or those that register in the etcd that --etcd names, as
+they come and go.
 
-Example:
+Examples:
   aqueduct worker --model model --listen 127.0.0.1:7001 &
   aqueduct worker --model model --listen 127.0.0.1:7002 &
   aqueduct coordinator --model model --worker http://127.0.0.1:7001 \\
-      --worker http://127.0.0.1:7002")]
+      --worker http://127.0.0.1:7002
+
+  aqueduct worker --model model --listen 127.0.0.1:7001 --etcd http://127.0.0.1:2379 &
+  aqueduct coordinator --model model --etcd http://127.0.0.1:2379")]
 pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: std::path::PathBuf,
     /// Workers, as http://host:port
-    #[arg(long, value_name = "URL", required = true, num_args = 1..)]
+    #[arg(long, value_name = "URL", num_args = 1.., required_unless_present = "etcd",
+          conflicts_with = "etcd")]
     pub(crate) worker: Vec<String>,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
@@ -108,6 +116,8 @@ pub(crate) struct WorkerArgs {
     /// Compute threads; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
     pub(crate) pool: PoolArg,
     #[command(flatten)]

@@ -4,18 +4,24 @@ use aqueduct_coordinator::{Coordinator, Session};
 
 use crate::args::CoordinatorArgs;
 use crate::commands::serve;
-use crate::front;
+use crate::{front, members};
 
 /// Serves until SIGINT or SIGTERM. Until the first worker is up, which may take any time,
 /// callers hear that none is; workers that come later, or come back, join.
 ///
 /// # Errors
-/// A worker's URL that is none, a tokeniser that cannot be used, an address that is taken.
+/// A URL that is none, a tokeniser that cannot be used, an address that is taken.
 pub(crate) async fn run(args: CoordinatorArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = serve::bind(&args.front).await?;
-    let sessions = args.worker.iter().map(|url| Session::connect(url)).collect::<Result<_, _>>()?;
-    let coordinator = Coordinator::start(serve::config(&args.front), sessions)?;
+    let config = serve::config(&args.front);
+    let coordinator = match args.etcd.etcd()? {
+        Some(etcd) => Coordinator::follow(config, members::addresses(etcd))?,
+        None => {
+            let sessions = args.worker.iter().map(|url| Session::connect(url));
+            Coordinator::start(config, sessions.collect::<Result<_, _>>()?)?
+        }
+    };
     serve::answer(&coordinator, &args.model, doors, stop).await?;
     coordinator.stop().await;
     Ok(())

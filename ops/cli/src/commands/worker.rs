@@ -7,6 +7,7 @@ use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions};
 use serde::Serialize;
 
 use crate::args::{NcclArg, WorkerArgs};
+use crate::members::Member;
 use crate::{front, lines, loading};
 
 /// Printed once the worker listens; `eval logits --link grpc` reads it.
@@ -24,6 +25,7 @@ struct Listening<'a> {
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let pool_tokens = args.pool.tokens()?;
+    let etcd = args.etcd.etcd()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
     let address = listener.local_addr()?;
@@ -38,7 +40,14 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         NcclArg::Off => None,
     };
     let worker = Worker::start(loaded.model, options)?;
+    let member = etcd.map(|etcd| Member::register(etcd, &worker, &loaded.device)).transpose()?;
     lines::print(&Listening { event: "listening", address, url: &url })?;
+    let stop = async {
+        stop.await;
+        if let Some(member) = member {
+            member.end().await; // before the sessions end, so that nobody looks for it again
+        }
+    };
     aqueduct_worker::serve(worker, listener, stop).await?;
     Ok(())
 }

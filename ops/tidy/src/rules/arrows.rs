@@ -11,6 +11,7 @@ const KERNELS: &str = "aqueduct-kernels";
 const PROTO: &str = "aqueduct-proto";
 const PLAN: &str = "aqueduct-plan";
 const ENGINE: &str = "aqueduct-engine";
+const MEMBERS: &str = "aqueduct-members";
 const CLIENT: &str = "aqueduct-client";
 const COORDINATOR: &str = "aqueduct-coordinator";
 const WORKER: &str = "aqueduct-worker";
@@ -24,11 +25,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     (PLAN, &[CORE]),
     (ENGINE, &[CORE, GGUF, KERNELS]),
     (CLIENT, &[CORE, PROTO]),
+    (MEMBERS, &[CORE]),
     (COORDINATOR, &[CORE, GGUF, PLAN, PROTO]),
     (WORKER, &[CORE, ENGINE, KERNELS, PROTO]),
     ("aqueduct-sim", &[CORE, ENGINE, PLAN]),
     ("aqueduct-tidy", &[]),
-    ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, PLAN, PROTO, WORKER]),
+    ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, WORKER]),
 ];
 
 /// Arrows that tests alone may follow: importer, imported, why.
@@ -43,7 +45,7 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "this crate is synchronous and knows no network, so that it can be tested and simulated",
     ),
     (
-        &[CORE, GGUF, KERNELS, PLAN, ENGINE, PROTO, CLIENT, COORDINATOR, WORKER],
+        &[CORE, GGUF, KERNELS, PLAN, ENGINE, PROTO, CLIENT, MEMBERS, COORDINATOR, WORKER],
         &["anyhow"],
         "a library's errors are named types; only the command line may erase them",
     ),

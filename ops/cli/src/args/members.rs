@@ -1,0 +1,37 @@
+//! Where workers register and coordinators find them.
+
+use aqueduct_core::Refusal;
+use aqueduct_members::Etcd;
+use clap::Args;
+
+/// An etcd that workers and coordinators share.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EtcdArgs {
+    /// etcd, as http://host:port; any of its members, separated by commas
+    #[arg(long, value_name = "URL", env = "AQUEDUCT_ETCD", hide_env_values = true,
+          value_delimiter = ',', num_args = 1..)]
+    pub(crate) etcd: Vec<String>,
+    /// What the cluster's keys in etcd begin with
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "AQUEDUCT_ETCD_PREFIX",
+        hide_env_values = true,
+        default_value = "/aqueduct"
+    )]
+    pub(crate) etcd_prefix: String,
+    /// How long a worker that says nothing to etcd remains a member, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) etcd_ttl_s: u32,
+}
+
+impl EtcdArgs {
+    /// `None` where no etcd is named.
+    ///
+    /// # Errors
+    /// A URL, a prefix or a time that is out of bounds.
+    pub(crate) fn etcd(&self) -> Result<Option<Etcd>, Refusal> {
+        let named = !self.etcd.is_empty();
+        named.then(|| Etcd::new(self.etcd.clone(), &self.etcd_prefix, self.etcd_ttl_s)).transpose()
+    }
+}

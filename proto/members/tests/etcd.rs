@@ -1,0 +1,103 @@
+//! Against a real etcd: members come, stay while it is away, and go.
+
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_members::{Etcd, Load, Members, Record, Registration, Roll};
+use server::EtcdServer;
+use tokio::sync::watch;
+
+const TTL_S: u32 = 2;
+
+fn record(port: u16) -> Record {
+    Record {
+        url: format!("http://127.0.0.1:{port}"),
+        fingerprint: "abc".into(),
+        device: "cpu".into(),
+        pool_tokens: Some(4096),
+        threads: 2,
+        load: Load::default(),
+    }
+}
+
+fn register(etcd: &Etcd, port: u16) -> (Registration, watch::Sender<Record>) {
+    let (change, record) = watch::channel(record(port));
+    (Registration::start(etcd.clone(), record).unwrap(), change)
+}
+
+/// Waits until the members are as `wanted` says.
+async fn until(roll: &Roll, what: &str, wanted: impl Fn(&Members) -> bool) -> Arc<Members> {
+    let mut members = roll.members();
+    let seen = members.wait_for(|members| wanted(members));
+    let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+    seen.unwrap_or_else(|_| panic!("not within half a minute: {what}")).unwrap().clone()
+}
+
+fn ports(members: &Members) -> Vec<&str> {
+    members.keys().map(|host| host.rsplit_once(':').unwrap().1).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_come_change_and_go() {
+    let server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (first, change) = register(&etcd, 7001);
+    let (second, _keep) = register(&etcd, 7002);
+    let other_cluster = Etcd::new(vec![server.url()], "/other", TTL_S).unwrap();
+    let (_third, _keep_third) = register(&other_cluster, 7003);
+
+    let members = until(&roll, "both", |members| members.len() == 2).await;
+    assert_eq!(ports(&members), ["7001", "7002"]);
+    assert_eq!(members["127.0.0.1:7001"], record(7001));
+
+    let load = Load { requests: 3, bytes: 9 };
+    change.send_modify(|record| record.load = load);
+    until(&roll, "its load", |members| members["127.0.0.1:7001"].load == load).await;
+
+    // One says that it goes; the other's process dies, and its lease ends.
+    first.end().await;
+    until(&roll, "one is gone", |members| ports(members) == ["7002"]).await;
+    drop(change);
+    second.kill();
+    until(&roll, "both are gone", Members::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_leaves_because_etcd_does() {
+    let mut server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    let (second, _keep_second) = register(&etcd, 7002);
+    until(&roll, "both", |members| members.len() == 2).await;
+
+    server.kill();
+    let mut members = roll.members();
+    members.mark_unchanged();
+    let changed =
+        tokio::time::timeout(Duration::from_secs(2 * u64::from(TTL_S)), members.changed());
+    assert!(changed.await.is_err(), "somebody came or went: {:?}", members.borrow());
+
+    // It comes back without its data: it learns who is there, and who is not there goes.
+    second.kill();
+    server.start_again(true);
+    let seen = until(&roll, "the one that is there", |members| members.len() == 1).await;
+    assert_eq!(ports(&seen), ["7001"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_record_is_nobody() {
+    let server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let mut client = etcd_client::Client::connect([server.url()], None).await.unwrap();
+    client.put("/aqueduct/workers/10.0.0.9:7001", "{", None).await.unwrap();
+    let elsewhere = Record { url: "http://10.0.0.8:7001".into(), ..record(1) };
+    client.put("/aqueduct/workers/10.0.0.7:7001", elsewhere.to_json(), None).await.unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    let members = until(&roll, "the good one", |members| !members.is_empty()).await;
+    assert_eq!(ports(&members), ["7001"]);
+}
