@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod generation;
 pub mod http;
 pub mod metrics;
+mod request_id;
 pub mod runtime;
 pub mod service;
 pub mod submit;

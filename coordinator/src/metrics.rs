@@ -35,6 +35,11 @@ struct OutcomeLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExchangeLabel {
     exchange: &'static str,
 }
@@ -49,6 +54,7 @@ pub struct Metrics {
     inter_token_latency: Histogram,
     e2e_request_latency: Histogram,
     prefill_time: Histogram,
+    queue_time: Histogram,
     retained_mass: Histogram,
     prompt_tokens: Counter,
     generation_tokens: Counter,
@@ -60,9 +66,11 @@ pub struct Metrics {
     merge_error_max: Worst,
     merge_lse_error_max: Worst,
     requests: Family<OutcomeLabel, Counter>,
+    rejected: Family<ReasonLabel, Counter>,
     exchanges: Family<ExchangeLabel, Counter>,
     running: Gauge,
     waiting: Gauge,
+    waiting_tokens: Gauge,
     workers_up: Gauge,
 }
 
@@ -84,6 +92,7 @@ impl Metrics {
             inter_token_latency: step(),
             e2e_request_latency: latency(),
             prefill_time: latency(),
+            queue_time: latency(),
             retained_mass: Histogram::new(shares),
             prompt_tokens: Counter::default(),
             generation_tokens: Counter::default(),
@@ -95,9 +104,11 @@ impl Metrics {
             merge_error_max: Gauge::default(),
             merge_lse_error_max: Gauge::default(),
             requests: Family::default(),
+            rejected: Family::default(),
             exchanges: Family::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
+            waiting_tokens: Gauge::default(),
             workers_up: Gauge::default(),
         };
         metrics.register_times();
@@ -115,6 +126,7 @@ impl Metrics {
             ("inter_token_latency", "Between tokens of a completion", &self.inter_token_latency),
             ("e2e_request_latency", "From submission to the end", &self.e2e_request_latency),
             ("request_prefill_time", "From submission to the prompt's end", &self.prefill_time),
+            ("request_queue_time", "From submission to the first chunk's start", &self.queue_time),
         ];
         for (name, help, histogram) in times {
             self.registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -137,6 +149,7 @@ impl Metrics {
         let gauges = [
             ("num_requests_running", "Requests being served", &self.running),
             ("num_requests_waiting", "Requests in the queue", &self.waiting),
+            ("num_tokens_waiting", "Tokens of their prompts", &self.waiting_tokens),
             ("workers_up", "Workers that take work", &self.workers_up),
         ];
         for (name, help, gauge) in gauges {
@@ -152,6 +165,8 @@ impl Metrics {
         let help = "Share of attention mass that the memory kept, one sample a request";
         self.registry.register("retained_mass", help, self.retained_mass.clone());
         self.registry.register("requests", "Requests by how they ended", self.requests.clone());
+        let help = "Requests not taken, by what was in the way";
+        self.registry.register("requests_rejected", help, self.rejected.clone());
         let help = "Prompts in memory by how their past reached them";
         self.registry.register("exchanges", help, self.exchanges.clone());
     }
@@ -171,6 +186,16 @@ impl Metrics {
         self.prompt_tokens.inc_by(prompt_tokens.into());
         self.prefill_time.observe(elapsed.as_secs_f64());
         self.chunk_retries.inc_by(chunks_retried.into());
+    }
+
+    /// A prompt waited so long for its turn.
+    pub fn queued(&self, elapsed: Duration) {
+        self.queue_time.observe(elapsed.as_secs_f64());
+    }
+
+    /// A request was not taken, because of this.
+    pub fn rejected(&self, reason: &'static str) {
+        self.rejected.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     /// The memory of a prompt kept this share of its attention mass.
@@ -226,6 +251,7 @@ impl Metrics {
         let now = [
             (&self.running, load.running),
             (&self.waiting, load.waiting),
+            (&self.waiting_tokens, load.waiting_tokens as usize),
             (&self.workers_up, load.workers_up),
         ];
         for (gauge, count) in now {
@@ -255,7 +281,11 @@ mod tests {
         metrics.first_token(Duration::from_millis(40));
         metrics.token(Some(Duration::from_millis(5)));
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
-        let text = metrics.render(&Load { running: 3, waiting: 4, workers_up: 2, token_bytes: 10 });
+        metrics.queued(Duration::from_millis(20));
+        metrics.rejected("queued_tokens");
+        let load =
+            Load { running: 3, waiting: 4, waiting_tokens: 50, workers_up: 2, token_bytes: 10 };
+        let text = metrics.render(&load);
         for line in [
             "time_to_first_token_seconds_count 1",
             "inter_token_latency_seconds_count 1",
@@ -263,6 +293,9 @@ mod tests {
             "request_prefill_time_seconds_count 1",
             "num_requests_running 3",
             "num_requests_waiting 4",
+            "num_tokens_waiting 50",
+            "request_queue_time_seconds_count 1",
+            "requests_rejected_total{reason=\"queued_tokens\"} 1",
             "workers_up 2",
             "prompt_tokens_total 100",
             "generation_tokens_total 1",

@@ -16,11 +16,14 @@ use futures::{Stream, TryStreamExt, stream};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 use tonic_health::server::HealthReporter;
 
 use crate::generation::Generator;
+use crate::request_id::REQUEST_ID;
 use crate::runtime::{Coordinator, WorkerState, WorkerStatus};
+use crate::submit::Submission;
 use error::status_of;
 use events::Narrator;
 
@@ -114,18 +117,9 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
-        let timeout = request::timeout(request.metadata());
-        let (text, config) = (self.generator.text.clone(), self.coordinator.config().clone());
-        let message = request.into_inner();
-        let prepare = move || request::submission(message, timeout, &text, &config);
-        let (submission, options) = self.prepare(prepare).await?;
-        let generation = self.generator.start(submission, options).await.map_err(status_of)?;
-        let narrator = Narrator::new(generation, &self.coordinator);
-        let events = stream::try_unfold(narrator, async |mut narrator| {
-            let event = narrator.next().await.map_err(status_of)?;
-            Ok(event.map(|event| (event, narrator)))
-        });
-        Ok(Response::new(Box::pin(events.into_stream())))
+        let caller_id = request::caller_id(request.metadata());
+        let answer = self.start(request, caller_id.clone()).await;
+        answer.map_err(|status| named(status, &caller_id))
     }
 
     async fn tokenize(
@@ -155,6 +149,30 @@ impl Aqueduct for Service {
 }
 
 impl Service {
+    async fn start(
+        &self,
+        request: Request<v1::GenerateRequest>,
+        caller_id: String,
+    ) -> Result<Response<Events>, Status> {
+        let timeout = request::timeout(request.metadata());
+        let (text, config) = (self.generator.text.clone(), self.coordinator.config().clone());
+        let message = request.into_inner();
+        let prepare = move || request::submission(message, timeout, &text, &config);
+        let (submission, options) = self.prepare(prepare).await?;
+        let submission = Submission { caller_id: caller_id.clone(), ..submission };
+        let generation = self.generator.start(submission, options).await.map_err(status_of)?;
+        let narrator = Narrator::new(generation, &self.coordinator);
+        let id = caller_id.clone();
+        let events = stream::try_unfold((narrator, id), async |(mut narrator, id)| {
+            let event = narrator.next().await.map_err(|error| named(status_of(error), &id))?;
+            Ok(event.map(|event| (event, (narrator, id))))
+        });
+        let events: Events = Box::pin(events.into_stream());
+        let mut response = Response::new(events);
+        name(response.metadata_mut(), &caller_id);
+        Ok(response)
+    }
+
     /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.
     async fn prepare<T: Send + 'static>(
         &self,
@@ -168,6 +186,18 @@ impl Service {
             Status::internal("the request could not be prepared")
         })?
         .map_err(|refusal| status_of(refusal.into()))
+    }
+}
+
+/// What goes wrong carries the caller's id as an answer does.
+fn named(mut status: Status, caller_id: &str) -> Status {
+    name(status.metadata_mut(), caller_id);
+    status
+}
+
+fn name(metadata: &mut MetadataMap, caller_id: &str) {
+    if let Ok(value) = caller_id.parse() {
+        metadata.insert(REQUEST_ID, value);
     }
 }
 

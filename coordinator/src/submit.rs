@@ -44,6 +44,8 @@ pub struct Submission {
     pub outputs: Outputs,
     /// Lower begins earlier and has a larger share of the workers; 0 is what most have.
     pub priority: i32,
+    /// What its caller, and the log, know it by; may be empty.
+    pub caller_id: String,
     /// After this long the request fails.
     pub deadline: Duration,
 }
@@ -93,6 +95,8 @@ pub struct PrefillReport {
     pub audits: Vec<MergeAudit>,
     /// From acceptance to the end of the last chunk.
     pub elapsed: Duration,
+    /// Of that, before the first chunk was given to a worker.
+    pub queued: Duration,
     /// Chunks that had to be done again elsewhere.
     pub chunks_retried: u32,
 }
@@ -203,6 +207,22 @@ pub enum RequestError {
     },
 }
 
+impl RequestError {
+    /// What was in the way, in a word for figures.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) if refusal.field == "prompt_tokens" => "prompt_tokens",
+            Self::Refused(_) => "invalid",
+            Self::Busy { busy: Busy::Requests { .. }, .. } => "queued_requests",
+            Self::Busy { busy: Busy::Tokens { .. }, .. } => "queued_tokens",
+            Self::Busy { busy: Busy::Memory(_), .. } => "memory",
+            Self::Unavailable(_) => "unavailable",
+            Self::Deadline(_) => "deadline",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
 impl Submission {
     /// Checks the request against the limits, the model and what this coordinator allows.
     /// What is left to the workers is only what depends on their state.
@@ -288,6 +308,7 @@ mod tests {
             eos: vec![2],
             outputs: Outputs::None,
             priority: 0,
+            caller_id: String::new(),
             deadline: Duration::from_secs(1),
         }
     }

@@ -66,7 +66,8 @@ impl Generator {
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
         let updates = self.runtime.submit(submission).await;
-        let updates = updates.inspect_err(|_| {
+        let updates = updates.inspect_err(|error| {
+            self.metrics.rejected(error.reason());
             self.metrics.ended(Outcome::Refused, started.elapsed());
         })?;
         Ok(Generation {
@@ -190,6 +191,7 @@ impl Generation {
         let metrics = &self.generator.metrics;
         let elapsed = self.clock.started.elapsed();
         metrics.prefilled(self.report.prompt_tokens, elapsed, prefill.chunks_retried);
+        metrics.queued(prefill.queued);
         self.clock.prefilled = Some(Instant::now());
         self.report.prefill = prefill;
         metrics.retained(self.report.retained_mass());
@@ -264,6 +266,9 @@ impl Generation {
 
     fn fail(&mut self, error: RequestError) -> RequestError {
         let refused = matches!(error, RequestError::Refused(_) | RequestError::Busy { .. });
+        if refused {
+            self.generator.metrics.rejected(error.reason());
+        }
         self.set_outcome(if refused { Outcome::Refused } else { Outcome::Failed });
         self.queue.clear();
         error

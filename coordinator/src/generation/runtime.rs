@@ -34,6 +34,8 @@ pub struct Load {
     pub running: usize,
     /// Requests in the queue.
     pub waiting: usize,
+    /// Tokens of their prompts.
+    pub waiting_tokens: u64,
     /// Bytes of keys and values of one token, over all layers and KV heads.
     pub token_bytes: u64,
 }

@@ -6,11 +6,11 @@ use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{Sampling, TokenId};
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::future::try_join_all;
 
 use super::choices::{Echo, Pieces, View};
@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::params::Params;
 use super::reply::{Endpoint, Envelope};
 use super::request::{Prompt, parse_chat, parse_completion};
+use super::request_id::CallerId;
 use super::stream::{self, Running};
 use super::{ApiState, Shared, body};
 use crate::generation::{Report, TextEvent, TextOptions};
@@ -44,15 +45,20 @@ struct PreparedPrompt {
 
 pub(super) async fn completions(
     State(state): State<ApiState>,
+    Extension(caller_id): Extension<CallerId>,
     body: Body,
 ) -> Result<Response, ApiError> {
     let prepared = prepare(&state, body, prepare_completion).await?;
-    answer(&state, prepared).await
+    answer(&state, prepared, caller_id).await
 }
 
-pub(super) async fn chat(State(state): State<ApiState>, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn chat(
+    State(state): State<ApiState>,
+    Extension(caller_id): Extension<CallerId>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let prepared = prepare(&state, body, prepare_chat).await?;
-    answer(&state, prepared).await
+    answer(&state, prepared, caller_id).await
 }
 
 type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
@@ -117,9 +123,13 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     })
 }
 
-async fn answer(state: &ApiState, prepared: Prepared) -> Result<Response, ApiError> {
+async fn answer(
+    state: &ApiState,
+    prepared: Prepared,
+    caller_id: CallerId,
+) -> Result<Response, ApiError> {
     let (stream, include_usage) = (prepared.params.stream, prepared.params.include_usage);
-    let (running, envelope) = start(&state.0, prepared).await?;
+    let (running, envelope) = start(&state.0, prepared, caller_id).await?;
     if stream {
         return Ok(stream::response(running, envelope, include_usage));
     }
@@ -129,7 +139,11 @@ async fn answer(state: &ApiState, prepared: Prepared) -> Result<Response, ApiErr
 }
 
 /// Submits every prompt; returns when all are accepted, so that a refusal has its HTTP status.
-async fn start(shared: &Shared, prepared: Prepared) -> Result<(Vec<Running>, Envelope), ApiError> {
+async fn start(
+    shared: &Shared,
+    prepared: Prepared,
+    CallerId(caller_id): CallerId,
+) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, echo, logprobs, warnings } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
@@ -145,6 +159,7 @@ async fn start(shared: &Shared, prepared: Prepared) -> Result<(Vec<Running>, Env
             View { text: shared.generator.text.clone(), endpoint, logprobs, echo, first_choice };
         let sampling = Sampling { seed, logprobs, ..params.sampling };
         let submission = submission(shared, &params, tokens, sampling, outputs)?;
+        let submission = Submission { caller_id: caller_id.clone(), ..submission };
         let options = TextOptions {
             stop: params.stop.clone(),
             continues: endpoint == Endpoint::Completions,
@@ -184,6 +199,7 @@ fn submission(
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
         outputs,
         priority: params.priority,
+        caller_id: String::new(),
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
     })
 }

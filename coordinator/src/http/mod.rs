@@ -9,6 +9,7 @@ mod logprobs;
 mod params;
 mod reply;
 mod request;
+mod request_id;
 mod sampling;
 mod server;
 mod stream;
@@ -102,6 +103,7 @@ pub fn router(state: ApiState) -> Router {
         .method_not_allowed_fallback(|| async {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
         })
+        .layer(axum::middleware::from_fn(request_id::echo))
         .with_state(state)
 }
 

@@ -132,6 +132,7 @@ pub(super) fn figures(report: &Report) -> Value {
         "received_bytes": prefill.traffic.received_bytes,
         "asked": prefill.traffic.asked,
         "fetched": prefill.traffic.fetched,
+        "queue_seconds": prefill.queued.as_secs_f64(),
         "prefill_seconds": prefill.elapsed.as_secs_f64(),
         "decode_seconds": report.decode_elapsed.as_secs_f64(),
         "warnings": report.warnings,

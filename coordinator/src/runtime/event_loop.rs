@@ -289,7 +289,7 @@ impl EventLoop {
         let (worker, order) = match command {
             Command::Assign { worker, key, span, next, shards } => {
                 self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
-                let Some(live) = self.live.get(&key.request) else { return };
+                let Some(live) = self.live.get_mut(&key.request) else { return };
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Redirect { worker, request, chunk_idx, next } => {
@@ -331,7 +331,8 @@ impl EventLoop {
             End::Failed(failure) => Some(self.error_of(failure, &live)),
         };
         if let Some(error) = &error {
-            tracing::info!(%request, %error, "request failed");
+            let caller_id = &live.submission.caller_id;
+            tracing::info!(%request, caller_id, %error, "request failed");
         }
         live.mailbox.end(error.clone());
         error.map(|error| (request, error))

@@ -47,6 +47,8 @@ pub(crate) struct Live {
     policy: MemoryPolicy,
     timing: Timing,
     accepted: Instant,
+    /// When its first chunk was given to a worker.
+    began: Option<Instant>,
     prefill: Prefill,
     choices: Vec<Choice>,
 }
@@ -92,6 +94,9 @@ impl Live {
         let Asked { submission, grid, model } = asked;
         let (policy, clamps) = submission.policy.clamped(grid.chunk_tokens());
         let chunk_count = grid.chunk_count();
+        let Submission { caller_id, priority, .. } = &submission;
+        let prompt_tokens = grid.prompt_tokens();
+        tracing::debug!(%request, caller_id, prompt_tokens, priority, "request arrived");
         clamps.iter().for_each(|clamp| tracing::warn!(%request, %clamp, "memory budget lowered"));
         mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
         Self {
@@ -105,6 +110,7 @@ impl Live {
             policy,
             timing,
             accepted: Instant::now(),
+            began: None,
             prefill: Prefill::default(),
         }
     }
@@ -138,12 +144,13 @@ impl Live {
     }
 
     pub(crate) fn assignment(
-        &self,
+        &mut self,
         key: ChunkKey,
         span: ChunkSpan,
         next: Option<NextHop>,
         shards: Option<Shards>,
     ) -> Assignment {
+        self.began.get_or_insert_with(Instant::now);
         let shards = shards.zip(self.carry()).map(|(Shards { holders, chunks }, carry)| {
             let wire = self.submission.wire;
             Box::new(Directory { holders, shards: chunks, carry, wire })
@@ -324,6 +331,7 @@ impl Live {
             traffic,
             audits,
             elapsed: self.accepted.elapsed(),
+            queued: self.began.unwrap_or(self.accepted) - self.accepted,
             chunks_retried,
         })));
     }
@@ -380,6 +388,7 @@ mod tests {
             eos: Vec::new(),
             outputs: Outputs::None,
             priority: 0,
+            caller_id: String::new(),
             deadline: Duration::from_secs(1),
         };
         let shape = ModelShape {
@@ -447,7 +456,7 @@ mod tests {
 
     #[test]
     fn an_assignment_says_where_the_past_is() {
-        let live = live(Exchange::Auto, MemoryPolicy::dense());
+        let mut live = live(Exchange::Auto, MemoryPolicy::dense());
         let key = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(3) };
         let holders = vec![Peer("local://w1".into())];
         let shards = Shards { holders: holders.clone(), chunks: vec![(0, Epoch(2))] };

@@ -26,6 +26,7 @@ impl Submit for Coordinator {
             workers_up: stats.workers_up,
             running: stats.running,
             waiting: stats.queued,
+            waiting_tokens: stats.queued_tokens,
             token_bytes: self.cluster.borrow().model.as_ref().map_or(0, token_bytes),
         }
     }

@@ -123,6 +123,7 @@ impl Narrator {
             escalations: report.escalations,
             prompt_tokens: report.prompt_tokens,
             output_tokens: report.output_tokens,
+            queue_seconds: report.prefill.queued.as_secs_f64(),
             prefill_seconds: report.prefill.elapsed.as_secs_f64(),
             decode_seconds: report.decode_elapsed.as_secs_f64(),
             memory_bytes: report.prefill.memory_bytes,

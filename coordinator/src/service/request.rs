@@ -15,6 +15,7 @@ use tonic::metadata::MetadataMap;
 
 use crate::config::Config;
 use crate::generation::TextOptions;
+use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
 use crate::text::{ChatMessage, Role, TextModel};
 
@@ -56,6 +57,7 @@ pub(super) fn submission(
         eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },
         outputs,
         priority: message.priority.unwrap_or(0),
+        caller_id: String::new(),
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
     };
     let warning = is_chat.then(|| text.template().warning()).flatten();
@@ -127,6 +129,11 @@ pub(super) fn timeout(metadata: &MetadataMap) -> Option<Duration> {
         _ => return None,
     };
     Some(unit * value)
+}
+
+/// What the caller calls its call, or a new id.
+pub(super) fn caller_id(metadata: &MetadataMap) -> String {
+    or_drawn(metadata.get(REQUEST_ID).and_then(|id| id.to_str().ok()))
 }
 
 #[cfg(test)]

@@ -229,6 +229,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         eos: Vec::new(),
         outputs: Outputs::None,
         priority: 0,
+        caller_id: String::new(),
         deadline: SOON,
     }
 }

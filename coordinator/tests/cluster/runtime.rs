@@ -165,6 +165,43 @@ async fn a_deadline_ends_a_request() {
     assert_eq!(all(&mut handle).await, (vec![], None), "an error is told once");
 }
 
+#[tokio::test]
+async fn a_deadline_passes_in_the_queue_too() {
+    let config = Config { running_requests: 1, ..Config::default() };
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 1 }]);
+    let coordinator = start(config, &fakes).await;
+    let running = coordinator.submit(submission(8)).await.unwrap();
+    let deadline = Duration::from_millis(30);
+    let asked = Submission { deadline, priority: -100, ..submission(8) };
+    let mut waiting = coordinator.submit(asked).await.unwrap();
+    let (updates, error) = all(&mut waiting).await;
+    assert!(matches!(updates[..], [Update::Accepted { .. }]), "{updates:?}");
+    assert_eq!(error, Some(RequestError::Deadline(deadline)));
+    drop(running);
+}
+
+#[tokio::test]
+async fn who_finds_the_queue_full_by_tokens_is_told_how_long_it_will_take() {
+    let config = Config {
+        running_requests: 1,
+        queued_tokens: 9,
+        retry_after: Duration::from_millis(1),
+        ..Config::default()
+    };
+    let coordinator = start(config, &cluster(&[Habit::Hold { chunk_idx: 1 }])).await;
+    let running = coordinator.submit(submission(8)).await.unwrap();
+    let mut first = coordinator.submit(submission(4)).await.unwrap();
+    let mut second = coordinator.submit(submission(4)).await.unwrap();
+    let error = coordinator.submit(submission(2)).await.unwrap_err();
+    let RequestError::Busy { busy, retry_after } = error else { panic!("{error}") };
+    assert_eq!(busy, Busy::Tokens { queued_tokens: 8, prompt_tokens: 2, most: 9 });
+    assert!(retry_after >= Duration::from_millis(1));
+    assert_eq!(coordinator.stats().queued_tokens, 8);
+    drop(running);
+    assert_eq!(all(&mut first).await.1, None);
+    assert_eq!(all(&mut second).await.1, None);
+}
+
 /// Logits of the whole prompt, and the tokens.
 pub(crate) fn answer(updates: &[Update]) -> (Vec<f32>, Vec<u32>) {
     let mut rows: Vec<(u32, f32)> = Vec::new();

@@ -176,6 +176,8 @@ async fn errors_have_codes() {
     let status = all(&client, held_up.clone()).await.unwrap_err();
     check(&status, Code::ResourceExhausted, "retry after");
     assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+    let id = status.metadata().get("x-request-id").unwrap().to_str().unwrap();
+    assert!(id.starts_with("req-"), "{id}");
     drop(stream);
     held.told(|command| matches!(command, Command::Cancel { .. })).await;
 

@@ -52,7 +52,7 @@ impl Submit for Script {
     }
 
     fn load(&self) -> Load {
-        Load { workers_up: 1, running: 1, waiting: 2, token_bytes: 10 }
+        Load { workers_up: 1, running: 1, waiting: 2, waiting_tokens: 30, token_bytes: 10 }
     }
 }
 
@@ -82,6 +82,7 @@ impl Script {
             traffic: Traffic { sent_bytes: 30, received_bytes: 40, asked: 2, fetched: 1 },
             audits: Vec::new(),
             elapsed: Duration::from_millis(250),
+            queued: Duration::from_millis(125),
             chunks_retried: 0,
         })));
         let mut updates: VecDeque<_> = updates.into_iter().map(Ok).collect();

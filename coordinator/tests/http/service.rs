@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::metrics::Metrics;
+use aqueduct_coordinator::submit::{Busy, RequestError};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,10 +41,43 @@ async fn models_health_and_metrics() {
         "time_to_first_token_seconds_count 2",
         "prompt_tokens_total 2",
         "num_requests_waiting 2",
+        "num_tokens_waiting 30",
+        "request_queue_time_seconds_count 2",
         "clamps_total 2",
     ] {
         assert!(metrics.body.lines().any(|seen| seen == line), "{line}: {}", metrics.body);
     }
+}
+
+#[tokio::test]
+async fn every_answer_has_the_id_of_its_call() {
+    let server = start(answering("some words")).await;
+    let ask = |id: &str, body: &str| {
+        let head = format!("POST /v1/completions HTTP/1.1\r\nx-request-id: {id}\r\n");
+        let request = String::from_utf8(request("POST", "/v1/completions", body.as_bytes()));
+        request.unwrap().replacen("POST /v1/completions HTTP/1.1\r\n", &head, 1)
+    };
+    for body in ["{\"prompt\": \"a\"}", "{\"prompt\": \"a\", \"stream\": true}", "{"] {
+        let reply = server.send(ask("trace-7", body).as_bytes()).await;
+        assert!(reply.head.contains("x-request-id: trace-7"), "{}", reply.head);
+    }
+    assert_eq!(server.script.seen.lock().unwrap()[0].caller_id, "trace-7");
+    let reply = server.send(ask("not fit", "{").as_bytes()).await;
+    assert!(reply.head.contains("x-request-id: req-"), "{}", reply.head);
+    assert!(server.get("/nowhere").await.head.contains("x-request-id: req-"));
+}
+
+#[tokio::test]
+async fn what_is_not_taken_is_counted_by_reason() {
+    let busy = RequestError::Busy {
+        busy: Busy::Requests { queued: 3 },
+        retry_after: Duration::from_secs(1),
+    };
+    let server = start(Script { refuse: Some(busy), ..Script::default() }).await;
+    assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 429);
+    let metrics = server.get("/metrics").await.body;
+    let line = "requests_rejected_total{reason=\"queued_requests\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
 }
 
 #[tokio::test]

@@ -95,6 +95,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         eos: Vec::new(),
         outputs: Outputs::None,
         priority: 0,
+        caller_id: String::new(),
         deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
     }
 }

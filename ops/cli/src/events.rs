@@ -31,6 +31,7 @@ pub(crate) enum Row<'a> {
     Summary {
         prompt_tokens: u32,
         output_tokens: u32,
+        queue_seconds: f64,
         prefill_seconds: f64,
         decode_seconds: f64,
         tokens_per_second: f64,
@@ -101,6 +102,7 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
             GenerateEvent::Summary(summary) => Self::Summary {
                 prompt_tokens: summary.prompt_tokens,
                 output_tokens: summary.output_tokens,
+                queue_seconds: summary.queued.as_secs_f64(),
                 prefill_seconds: summary.prefill.as_secs_f64(),
                 decode_seconds: summary.decode.as_secs_f64(),
                 tokens_per_second: tokens_per_second(summary.prompt_tokens, summary.prefill),

@@ -10,13 +10,17 @@ use aqueduct_proto::v1::aqueduct_client::AqueductClient;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::Instant;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::config::ClientOptions;
-use crate::error::ClientError;
+use crate::error::{ClientError, pushback};
 use crate::event::{Description, GenerateEvent, Tokenized};
 use crate::options::{GenerateOptions, Prompt};
+
+/// Metadata that carries the id of a request.
+const REQUEST_ID: &str = "x-request-id";
 
 /// A connection to a coordinator; cheap to clone, safe to share.
 #[derive(Debug, Clone)]
@@ -45,20 +49,38 @@ impl Client {
         Ok(Self { rpc, options })
     }
 
-    /// Prefills a prompt and generates from it. Dropping the stream cancels the request.
+    /// Prefills a prompt and generates from it. Dropping the stream cancels the request. A busy
+    /// server is asked again when it says so, as often as the client's options allow.
     ///
     /// # Errors
     /// What the server refuses before its first event; later errors come in the stream.
     pub async fn generate(&self, options: GenerateOptions) -> Result<Generation, ClientError> {
-        let deadline = options.deadline;
+        let (deadline, id) = (options.deadline, request_id(options.request_id.as_deref())?);
         let until = Instant::now() + deadline;
-        let mut request = Request::new(options.into_message());
-        request.set_timeout(deadline);
-        let mut rpc = self.rpc.clone();
-        let answer = within(until, deadline, rpc.generate(request)).await??.into_inner();
+        let message = options.into_message();
+        let mut tries = self.options.busy_tries;
+        let answer = loop {
+            let mut request = Request::new(message.clone());
+            request.set_timeout(until.saturating_duration_since(Instant::now()));
+            id.iter().for_each(|id| drop(request.metadata_mut().insert(REQUEST_ID, id.clone())));
+            let mut rpc = self.rpc.clone();
+            let status = match within(until, deadline, rpc.generate(request)).await? {
+                Ok(answer) => break answer,
+                Err(status) => status,
+            };
+            tries = tries.saturating_sub(1);
+            let again = pushback(&status).map(|wait| Instant::now() + wait);
+            match again.filter(|again| tries > 0 && *again < until) {
+                Some(again) => tokio::time::sleep_until(again).await,
+                None => return Err(status.into()),
+            }
+        };
+        let id = answer.metadata().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+        let request_id = id.unwrap_or_default().to_owned();
+        let answer = answer.into_inner();
         let events =
             stream::unfold(Some(answer), move |answer| next_event(answer, until, deadline));
-        Ok(Generation { events: events.boxed() })
+        Ok(Generation { request_id, events: events.boxed() })
     }
 
     /// Text or turns to token ids, token ids to text.
@@ -91,7 +113,15 @@ impl Client {
 
 /// The events of one request. Ends after [`GenerateEvent::Summary`] or the first error.
 pub struct Generation {
+    request_id: String,
     events: BoxStream<'static, Result<GenerateEvent, ClientError>>,
+}
+
+impl Generation {
+    /// The id by which the server's log knows the request: the caller's own, or a new one.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
 }
 
 impl Stream for Generation {
@@ -106,6 +136,14 @@ impl std::fmt::Debug for Generation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Generation")
     }
+}
+
+fn request_id(asked: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, ClientError> {
+    let parse = |id: &str| {
+        id.parse()
+            .map_err(|error| ClientError::InvalidArgument(format!("request_id = {id}: {error}")))
+    };
+    asked.map(parse).transpose()
 }
 
 type Answer = Option<Streaming<v1::GenerateEvent>>;

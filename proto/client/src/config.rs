@@ -11,6 +11,9 @@ pub struct ClientOptions {
     pub connect_deadline: Duration,
     /// How long `tokenize` and `describe` may take.
     pub call_deadline: Duration,
+    /// How often a request is sent to a server that is busy and says when to come again, within
+    /// the request's own deadline; 1 is never again.
+    pub busy_tries: u32,
 }
 
 impl Default for ClientOptions {
@@ -18,6 +21,7 @@ impl Default for ClientOptions {
         Self {
             connect_deadline: Duration::from_millis(limits::CONNECT_DEADLINE_MS),
             call_deadline: Duration::from_secs(60),
+            busy_tries: 3,
         }
     }
 }

@@ -59,8 +59,14 @@ impl From<Status> for ClientError {
 }
 
 fn retry_after(status: &Status) -> Duration {
-    let text = status.metadata().get(RETRY_AFTER_METADATA).and_then(|value| value.to_str().ok());
-    Duration::from_millis(text.and_then(|text| text.parse().ok()).unwrap_or(1000))
+    pushback(status).unwrap_or(Duration::from_secs(1))
+}
+
+/// When the server wants to be asked again; `None` where it says nothing, or a negative number,
+/// which is gRPC's way to say never.
+pub(crate) fn pushback(status: &Status) -> Option<Duration> {
+    let text = status.metadata().get(RETRY_AFTER_METADATA)?.to_str().ok()?;
+    text.parse().ok().map(Duration::from_millis)
 }
 
 #[cfg(test)]

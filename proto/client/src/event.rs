@@ -144,7 +144,9 @@ pub struct Summary {
     pub output_tokens: u32,
     /// From acceptance to the end of the prefill.
     pub prefill: Duration,
-    /// From there to the end.
+    /// Of that, before the first chunk began.
+    pub queued: Duration,
+    /// From the end of the prefill to the end.
     pub decode: Duration,
     /// Bytes that the memory holds.
     pub memory_bytes: u64,

@@ -73,6 +73,8 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Lower begins earlier and has a larger share of the workers; 0 is what most have.
     pub priority: Option<i32>,
+    /// What the server's log is to call it; up to 128 visible ASCII characters.
+    pub request_id: Option<String>,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -103,6 +105,7 @@ impl GenerateOptions {
             prompt_logprobs: false,
             ignore_eos: false,
             priority: None,
+            request_id: None,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }

@@ -140,6 +140,7 @@ impl TryFrom<v1::Summary> for Summary {
             prompt_tokens: summary.prompt_tokens,
             output_tokens: summary.output_tokens,
             prefill: seconds("prefill_seconds", summary.prefill_seconds)?,
+            queued: seconds("queue_seconds", summary.queue_seconds)?,
             decode: seconds("decode_seconds", summary.decode_seconds)?,
             memory_bytes: summary.memory_bytes,
             dense_bytes: summary.dense_bytes,

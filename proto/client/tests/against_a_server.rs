@@ -1,5 +1,6 @@
 //! The client against a scripted server on a real socket.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use aqueduct_client::{
@@ -19,6 +20,8 @@ struct Scripted {
     hold: bool,
     /// Told when a held stream has been dropped.
     dropped: mpsc::Sender<()>,
+    /// So often it is busy first.
+    busy: AtomicU32,
 }
 
 #[tonic::async_trait]
@@ -27,8 +30,14 @@ impl Aqueduct for Scripted {
 
     async fn generate(
         &self,
-        _request: Request<v1::GenerateRequest>,
+        request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
+        let one_less = |left: u32| left.checked_sub(1);
+        if self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            let mut status = Status::resource_exhausted("5 requests are waiting");
+            status.metadata_mut().insert("grpc-retry-pushback-ms", "1".parse().unwrap());
+            return Err(status);
+        }
         let (events, stream) = mpsc::channel(self.script.len() + 1);
         for kind in self.script.clone() {
             events.try_send(Ok(v1::GenerateEvent { kind: Some(kind) })).unwrap();
@@ -40,7 +49,11 @@ impl Aqueduct for Scripted {
                 dropped.send(()).await.ok();
             });
         }
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let mut response = Response::new(ReceiverStream::new(stream));
+        if let Some(id) = request.metadata().get("x-request-id") {
+            response.metadata_mut().insert("x-request-id", id.clone());
+        }
+        Ok(response)
     }
 
     async fn tokenize(
@@ -62,10 +75,18 @@ async fn connect(
     script: Vec<v1::generate_event::Kind>,
     hold: bool,
 ) -> (Client, mpsc::Receiver<()>) {
+    connect_busy(script, hold, 0).await
+}
+
+async fn connect_busy(
+    script: Vec<v1::generate_event::Kind>,
+    hold: bool,
+    busy: u32,
+) -> (Client, mpsc::Receiver<()>) {
     let (dropped, was_dropped) = mpsc::channel(1);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let service = AqueductServer::new(Scripted { script, hold, dropped });
+    let service = AqueductServer::new(Scripted { script, hold, dropped, busy: busy.into() });
     let server = tonic::transport::Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     (Client::connect(&url, ClientOptions::default()).await.unwrap(), was_dropped)
@@ -122,6 +143,19 @@ async fn a_stream_without_a_summary_is_an_error() {
     let (client, _) = connect(vec![accepted()], false).await;
     let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;
     assert!(matches!(events[..], [Ok(_), Err(ClientError::Unavailable(_))]), "{events:?}");
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_when_it_says_so() {
+    let (client, _) = connect_busy(vec![summary()], false, 2).await;
+    let options = GenerateOptions { request_id: Some("mine".into()), ..GenerateOptions::text("x") };
+    let events = client.generate(options).await.unwrap();
+    assert_eq!(events.request_id(), "mine");
+    assert_eq!(events.count().await, 1);
+    let (client, _) = connect_busy(vec![summary()], false, 3).await;
+    let error = client.generate(GenerateOptions::text("x")).await.unwrap_err();
+    let retry_after = Duration::from_millis(1);
+    assert_eq!(error, ClientError::Busy { message: "5 requests are waiting".into(), retry_after });
 }
 
 #[tokio::test]

@@ -84,6 +84,8 @@ pub const RUNNING_REQUESTS_DEFAULT: usize = 32;
 pub const PRIORITY_MAX: i32 = 100;
 /// So much longer a request waits behind others for each step that its priority is above theirs.
 pub const PRIORITY_STEP_MS: u64 = 10_000;
+/// Most bytes of the id that a caller gives its call.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Commands a worker may hold before the coordinator waits.
 pub const COMMANDS_MAX: usize = 1024;
 /// Events a worker may have under way to its coordinator.

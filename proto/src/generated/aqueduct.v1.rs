@@ -644,6 +644,9 @@ pub struct Summary {
     pub min_retained_mass: ::core::option::Option<f64>,
     #[prost(uint32, tag = "15")]
     pub escalations: u32,
+    /// of prefill_seconds, before the first chunk began
+    #[prost(double, tag = "16")]
+    pub queue_seconds: f64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TokenizeRequest {

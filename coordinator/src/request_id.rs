@@ -1,0 +1,44 @@
+//! The id by which a caller knows its call: its own, or one that is drawn for it. It is echoed
+//! with every answer, good or bad, and stands in the log beside the request's number.
+
+use std::hash::{BuildHasher, RandomState};
+
+use aqueduct_core::limits::REQUEST_ID_BYTES_MAX;
+
+/// HTTP header and gRPC metadata that carry it.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+
+/// What the caller asked for, if that can stand in a header and in a log, or a new one.
+pub(crate) fn or_drawn(asked: Option<&str>) -> String {
+    match asked.filter(|asked| is_fit(asked)) {
+        Some(asked) => asked.to_owned(),
+        None => format!("req-{:016x}", RandomState::new().hash_one(())),
+    }
+}
+
+fn is_fit(asked: &str) -> bool {
+    let length = 1..=REQUEST_ID_BYTES_MAX;
+    length.contains(&asked.len()) && asked.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_fit_is_kept() {
+        let check = |asked: Option<&str>, kept: bool| {
+            let id = or_drawn(asked);
+            assert_eq!(asked == Some(&id), kept, "{asked:?} became {id}");
+            assert!(is_fit(&id));
+        };
+        check(None, false);
+        check(Some("7f-a:b/c"), true);
+        check(Some(""), false);
+        check(Some("two words"), false);
+        check(Some("line\nbreak"), false);
+        check(Some("é"), false);
+        check(Some(&"x".repeat(REQUEST_ID_BYTES_MAX)), true);
+        check(Some(&"x".repeat(REQUEST_ID_BYTES_MAX + 1)), false);
+    }
+}
