@@ -140,7 +140,7 @@ impl Metrics {
             ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
             ("escalations", "Prefills begun again for quality", &self.escalations),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
-            ("exchange_bytes", "Bytes between workers for keys that stay", &self.exchange_bytes),
+            ("exchange_bytes", "Bytes between workers for the past", &self.exchange_bytes),
             ("merge_audits", "Rows of merged states computed again in f64", &self.merge_audits),
         ];
         for (name, help, counter) in counters {

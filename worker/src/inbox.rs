@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aqueduct_core::work::Traffic;
 use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, limits};
 use aqueduct_engine::Model;
 use aqueduct_kernels::{KvDtype, MemorySet, SetShape};
@@ -26,6 +27,18 @@ pub enum Verdict {
     Exhausted,
     /// It does not fit the model.
     Unfit(Refusal),
+}
+
+/// How a set came.
+#[derive(Debug, Clone, Copy)]
+pub enum Came<'a> {
+    /// From a worker of this process, to be rung as soon as there is room where there is none.
+    Near(&'a Arc<Doorbell>),
+    /// From another process.
+    Far {
+        /// What travelled, headers not counted.
+        bytes: u64,
+    },
 }
 
 /// The shape that every set must have.
@@ -68,6 +81,8 @@ struct Slot {
     layers: BTreeMap<u32, Arc<MemorySet>>,
     /// Layers that came, whether or not they were taken since.
     seen: BTreeSet<u32>,
+    /// What that came to between processes.
+    traffic: Traffic,
     /// The coordinator has assigned the chunk here.
     claimed: bool,
     /// The chunk has ended and takes nothing more.
@@ -107,6 +122,7 @@ impl Slot {
             epoch,
             layers: BTreeMap::new(),
             seen: BTreeSet::new(),
+            traffic: Traffic::default(),
             claimed: false,
             done: false,
             since: Instant::now(),
@@ -139,26 +155,26 @@ impl Inbox {
         self.lock().bytes
     }
 
-    /// Takes `memory` for `key` and `layer`. When there is no room, `sender` is rung as soon
-    /// as some becomes free. The chunk that is running is never refused for want of room: it is
-    /// the one that makes room.
+    /// Takes `memory` for `key` and `layer`. The chunk that is running is never refused for want
+    /// of room: it is the one that makes room.
     pub fn deliver(
         &self,
         key: ChunkKey,
         layer: u32,
         memory: Arc<MemorySet>,
-        sender: Option<&Arc<Doorbell>>,
+        came: Came<'_>,
     ) -> Verdict {
         if let Err(refusal) = self.fit.check(layer, &SetShape::of(&memory)) {
             return Verdict::Unfit(refusal);
         }
         let mut state = self.lock();
         if let Some(verdict) = state.judge(&key, layer, cost(memory.bytes()), self.bytes_max) {
-            let waiter = sender.filter(|_| verdict == Verdict::Exhausted);
-            state.waiters.extend(waiter.cloned());
+            if let (Came::Near(sender), Verdict::Exhausted) = (came, &verdict) {
+                state.waiters.push(sender.clone());
+            }
             return verdict;
         }
-        state.put(key, layer, memory);
+        state.put(key, layer, memory, came);
         drop(state);
         self.doorbell.ring();
         Verdict::Taken
@@ -201,17 +217,18 @@ impl Inbox {
         Some(memory)
     }
 
-    /// The chunk has ended; what comes for it later is not kept.
-    pub fn finish(&self, key: ChunkKey) {
+    /// The chunk has ended; what comes for it later is not kept. Says what came from other
+    /// processes until now.
+    pub fn finish(&self, key: ChunkKey) -> Traffic {
         let mut state = self.lock();
         state.running = None;
-        if let Some(slot) = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch)
-        {
-            slot.done = true;
-            let freed = slot.bytes();
-            slot.layers.clear();
-            state.release(freed);
-        }
+        let slot = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch);
+        let Some(slot) = slot else { return Traffic::default() };
+        slot.done = true;
+        let (freed, traffic) = (slot.bytes(), slot.traffic);
+        slot.layers.clear();
+        state.release(freed);
+        traffic
     }
 
     /// Drops everything of `request`, and what still comes for it.
@@ -273,10 +290,15 @@ impl State {
         })
     }
 
-    fn put(&mut self, key: ChunkKey, layer: u32, memory: Arc<MemorySet>) {
+    fn put(&mut self, key: ChunkKey, layer: u32, memory: Arc<MemorySet>, came: Came<'_>) {
         self.bytes += cost(memory.bytes());
         let slot = self.slot(key);
         slot.seen.insert(layer);
+        if let Came::Far { bytes } = came {
+            slot.traffic.fetched += 1;
+            slot.traffic.received_bytes += bytes;
+            slot.traffic.spared_bytes += (memory.bytes() as u64).saturating_sub(bytes);
+        }
         slot.layers.insert(layer, memory);
     }
 
@@ -323,6 +345,8 @@ mod tests {
     use super::*;
     use crate::link::conformance::{fit, key, set};
 
+    const FAR: Came<'_> = Came::Far { bytes: 100 };
+
     fn inbox(sets: u64) -> Inbox {
         let bytes = sets * cost(set(4, 0).bytes());
         Inbox::new(Arc::default(), "model".into(), fit(), bytes)
@@ -332,20 +356,33 @@ mod tests {
     fn keeps_one_set_for_each_layer_until_it_is_taken() {
         let inbox = inbox(8);
         let memory = Arc::new(set(4, 1));
-        assert_eq!(inbox.deliver(key(1, 0), 2, memory.clone(), None), Verdict::Taken);
+        assert_eq!(inbox.deliver(key(1, 0), 2, memory.clone(), FAR), Verdict::Taken);
         assert!(!inbox.holds(key(1, 0), 1) && inbox.holds(key(1, 0), 2));
         assert_eq!(inbox.take(key(1, 0), 1), None);
         assert_eq!(inbox.take(key(1, 0), 2), Some(memory.clone()));
-        assert_eq!(inbox.deliver(key(1, 0), 2, memory, None), Verdict::Taken);
+        assert_eq!(inbox.deliver(key(1, 0), 2, memory, FAR), Verdict::Taken);
         assert_eq!(inbox.take(key(1, 0), 2), None, "a duplicate is not taken twice");
         assert!(!inbox.holds(key(1, 0), 2));
         assert_eq!(inbox.bytes(), 0);
     }
 
     #[test]
+    fn counts_what_came_from_far_and_what_it_spared() {
+        let (inbox, memory) = (inbox(8), Arc::new(set(4, 1)));
+        let here = Arc::new(Doorbell::default());
+        for (layer, came) in [(0, FAR), (1, FAR), (1, FAR), (2, Came::Near(&here))] {
+            assert_eq!(inbox.deliver(key(1, 0), layer, memory.clone(), came), Verdict::Taken);
+        }
+        let spared_bytes = 2 * (memory.bytes() as u64 - 100);
+        let want = Traffic { received_bytes: 200, fetched: 2, spared_bytes, ..Traffic::default() };
+        assert_eq!(inbox.finish(key(1, 0)), want);
+        assert_eq!(inbox.finish(key(2, 0)), Traffic::default());
+    }
+
+    #[test]
     fn a_newer_epoch_replaces_an_older_one() {
         let inbox = inbox(8);
-        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), None);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
         assert_eq!(deliver(1), Verdict::Taken);
         assert_eq!(deliver(0), Verdict::Stale);
         assert_eq!(deliver(2), Verdict::Taken);
@@ -360,8 +397,9 @@ mod tests {
     fn is_bounded_but_for_the_chunk_that_runs() {
         let inbox = inbox(2);
         let sender = Arc::new(Doorbell::default());
-        let deliver =
-            |chunk, layer| inbox.deliver(key(chunk, 0), layer, Arc::new(set(4, 1)), Some(&sender));
+        let deliver = |chunk, layer| {
+            inbox.deliver(key(chunk, 0), layer, Arc::new(set(4, 1)), Came::Near(&sender))
+        };
         assert_eq!(deliver(1, 0), Verdict::Taken);
         assert_eq!(deliver(2, 0), Verdict::Taken);
         assert_eq!(deliver(2, 1), Verdict::Exhausted);
@@ -377,18 +415,18 @@ mod tests {
     #[test]
     fn forgets_a_request_and_what_still_comes_for_it() {
         let inbox = inbox(2);
-        inbox.deliver(key(1, 0), 0, Arc::new(set(4, 1)), None);
+        inbox.deliver(key(1, 0), 0, Arc::new(set(4, 1)), FAR);
         inbox.forget(key(1, 0).request);
         assert_eq!(inbox.bytes(), 0);
-        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Stale);
+        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), FAR), Verdict::Stale);
         inbox.claim(key(1, 0));
-        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), None), Verdict::Taken);
+        assert_eq!(inbox.deliver(key(1, 0), 1, Arc::new(set(4, 1)), FAR), Verdict::Taken);
     }
 
     #[test]
     fn suspends_a_request_until_a_newer_epoch() {
         let inbox = inbox(2);
-        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), None);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
         inbox.claim(key(1, 3));
         assert_eq!(deliver(3), Verdict::Taken);
         inbox.suspend(key(1, 3).request);
@@ -409,7 +447,7 @@ mod tests {
             key(1, 0),
             layer,
             Arc::new(memory),
-            None,
+            FAR,
         ) {
             Verdict::Unfit(refusal) => assert_eq!(refusal.field, field),
             other => panic!("{field}: {other:?}"),

@@ -19,6 +19,7 @@ mod gauge;
 #[path = "../tests/cluster/in_process.rs"]
 mod in_process;
 pub mod inbox;
+mod ledger;
 pub mod link;
 mod service;
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use aqueduct_core::work::{CONVENTION, Command};
 use aqueduct_core::{ChunkKey, limits};
+use aqueduct_kernels::MemorySet;
 use aqueduct_proto::FINGERPRINT_METADATA;
-use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader};
+use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader, Spared};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
@@ -22,8 +23,10 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exchange::serve::Desk;
-use crate::inbox::{Inbox, Verdict};
+use crate::inbox::{Came, Inbox, Verdict};
+use crate::ledger::Ledger;
 use crate::link::codec;
+use crate::link::delta::{self, DeltaError};
 use crate::link::nccl::Dock;
 use crate::worker::Worker;
 
@@ -116,7 +119,8 @@ impl WorkerRpc for Service {
         let assembler = Assembler::bounded(inbox.bytes_max());
         let (direct, mut answer) = (self.worker.direct(), MetadataMap::new());
         let dock = Dock::open(inbox.clone(), direct, request.metadata(), &mut answer);
-        let receiver = Receiver { frames: request.into_inner(), inbox, assembler, dock };
+        let (frames, ledger) = (request.into_inner(), self.worker.ledger());
+        let receiver = Receiver { frames, inbox, ledger, assembler, dock };
         let acks = stream::unfold(Some(receiver), Receiver::next_ack);
         let mut response = self.while_serving(acks);
         *response.metadata_mut() = answer;
@@ -179,6 +183,7 @@ async fn forward(
 struct Receiver {
     frames: Streaming<HandOffFrame>,
     inbox: Arc<Inbox>,
+    ledger: Ledger,
     assembler: Assembler,
     dock: Dock,
 }
@@ -220,11 +225,32 @@ impl Receiver {
     }
 
     fn deliver(&self, header: &SetHeader, payload: &[u8]) -> HandOffAck {
-        let memory = match codec::decode(header, payload) {
-            Ok(memory) => Arc::new(memory),
-            Err(refusal) => return ack(Answer::Corrupt, refusal),
+        let &SetHeader { key, layer, .. } = header;
+        let read = match &header.spared {
+            None => codec::decode(header, payload).map_err(DeltaError::Refused),
+            Some(spared) => match self.inbox.would_take(key, layer, &codec::shape(header)) {
+                Verdict::Taken => self.complete(header, spared, payload),
+                verdict => return judged(verdict, key),
+            },
         };
-        judged(self.inbox.deliver(header.key, header.layer, memory, None), header.key)
+        let came = Came::Far { bytes: payload.len() as u64 };
+        match read {
+            Ok(memory) => judged(self.inbox.deliver(key, layer, Arc::new(memory), came), key),
+            Err(error @ DeltaError::Refused(_)) => ack(Answer::Corrupt, error),
+            Err(error @ DeltaError::Unlike) => ack(Answer::Whole, error),
+        }
+    }
+
+    /// Puts a set together with what was given here.
+    fn complete(
+        &self,
+        header: &SetHeader,
+        spared: &Spared,
+        payload: &[u8],
+    ) -> Result<MemorySet, DeltaError> {
+        let base = self.ledger.find(header.key.request, &spared.base, header.layer);
+        let base = base.filter(|base| delta::is_here(base)).ok_or(DeltaError::Unlike)?;
+        delta::decode(header, spared, payload, &base)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::exchange::Holder;
 use crate::executor::{Executor, Session};
 use crate::gauge::{Audits, Gauges, Stats};
 use crate::inbox::{Fit, Inbox};
+use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::nccl::Direct;
 
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) info: WorkerInfo,
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) inbox: Arc<Inbox>,
+    /// What was given here and is still kept.
+    pub(crate) ledger: Ledger,
     /// Answers for the shards held here.
     pub(crate) holder: Arc<Holder>,
     pub(crate) gauges: Gauges,
@@ -82,6 +85,7 @@ impl Worker {
             info,
             doorbell,
             inbox,
+            ledger: Ledger::default(),
             holder,
             gauges: Gauges::default(),
             audits: Audits::default(),
@@ -144,6 +148,10 @@ impl Worker {
 
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         self.handle.shared.inbox.clone()
+    }
+
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.handle.shared.ledger.clone()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use aqueduct_core::work::Base;
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
 use crate::turns;
@@ -171,6 +172,24 @@ impl Request {
         !self.is_sharded() && matches!(self.chunks[idx].state, State::Running | State::Held)
     }
 
+    /// The newest memory before that of chunk `idx` which its worker holds, or will hold by the
+    /// time that it is handed the one before: what both remember need not travel there.
+    pub(crate) fn base_of(&self, idx: usize) -> Option<Base> {
+        let worker = self.chunks[idx].worker;
+        let base = (0..idx).rev().find(|before| self.chunks[*before].worker == worker)?;
+        let span = self.job.grid.chunk(base as u32).filter(|_| self.can_send(base))?;
+        let epoch = self.chunks[base].epoch;
+        Some(Base { chunk_idx: span.idx, epoch, end: span.positions().end })
+    }
+
+    /// Whether the memory of chunk `idx` will spare bytes of a hand-off to its own worker.
+    fn will_spare(&self, idx: usize) -> bool {
+        let Chunk { worker, state, .. } = self.chunks[idx];
+        let mut later = self.chunks[idx + 1..].iter();
+        let next_there = later.find(|chunk| chunk.worker == worker);
+        state == State::Held && next_there.is_some_and(|chunk| !chunk.state.is_done())
+    }
+
     /// The first chunk that waits, if it is among the first `window` chunks that are not done.
     pub(crate) fn next_chunk(&self, window: usize) -> Option<usize> {
         if self.all_dispatched() {
@@ -252,7 +271,9 @@ impl Request {
         } else {
             self.frontier.saturating_sub(HELD_CHUNKS)
         };
-        let ready = self.confirmed.min(end)..end;
+        let from = self.confirmed.min(end);
+        let end = (from..end).find(|idx| self.will_spare(*idx)).unwrap_or(end);
+        let ready = from..end;
         self.confirmed = end;
         let held: Vec<usize> = ready.filter(|idx| self.chunks[*idx].state == State::Held).collect();
         for idx in &held {

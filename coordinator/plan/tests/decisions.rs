@@ -1,6 +1,6 @@
 //! The plan's decisions, written as a script: one event a line in, commands out.
 
-use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards};
 
@@ -332,9 +332,44 @@ fn a_lost_worker_costs_its_chunk_alone() {
          done w2 r1 c2 e0
          done w1 r1 c2 e0
          done w1 r1 c2 e1
+         = w1: assign r1 c4 e0 -> home
+         done w0 r1 c3 e0
          = w0: confirm r1 c0
-         = w1: assign r1 c4 e0 -> home",
+         = w1: confirm r1 c1",
     );
+}
+
+/// For each hop that the last of `lines` is answered with: the chunk that receives, and chunk,
+/// epoch and end of what its worker has given.
+fn bases(lines: &[&str]) -> Vec<String> {
+    let mut plan = Plan::new(Limits { batch_tokens: 50, ..LIMITS });
+    let mut commands = Vec::new();
+    for line in lines {
+        commands = plan.step(event(line));
+    }
+    let hop = |command| match command {
+        Command::Assign { key, next, .. } => Some((key.chunk_idx + 1, next?)),
+        Command::Redirect { chunk_idx, next, .. } => Some((chunk_idx, next)),
+        _ => None,
+    };
+    let base = |(chunk_idx, next): (u32, NextHop)| match next.base {
+        None => format!("c{chunk_idx}"),
+        Some(Base { chunk_idx: given, epoch, end }) => {
+            format!("c{chunk_idx} on c{given} {epoch} to {end}")
+        }
+    };
+    commands.into_iter().filter_map(hop).map(base).collect()
+}
+
+#[test]
+fn a_hop_names_the_newest_memory_that_its_worker_has_given() {
+    let alone = bases(&["up w0", "submit r1 35"]);
+    assert_eq!(alone, ["c1 on c0 e0 to 10", "c2 on c1 e0 to 20", "c3 on c2 e0 to 30"]);
+    let three = ["up w0", "up w1", "up w2", "submit r1 45"];
+    assert_eq!(bases(&three), ["c1", "c2", "c3 on c0 e0 to 10", "c4 on c1 e0 to 20"]);
+    // Chunk 2 is done again at w1, which has given chunk 1's; for w0 nothing has changed.
+    let moved = bases(&[&three[..], &["done w0 r1 c0 e0", "down w2"]].concat());
+    assert_eq!(moved, ["c2 on c1 e0 to 20", "c3 on c0 e0 to 10", "c4 on c2 e1 to 30"]);
 }
 
 #[test]

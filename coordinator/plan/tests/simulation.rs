@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use aqueduct_core::work::{FailureKind, NextHop, Peer};
+use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 use proptest::prelude::*;
@@ -67,6 +67,8 @@ struct Cluster {
     jobs: BTreeMap<RequestId, Job>,
     pools: Vec<u64>,
     promises: Promises,
+    /// Hand-offs whose receiver did not have what the plan said that it had given.
+    lacking: u32,
 }
 
 fn peer(idx: usize) -> Peer {
@@ -87,6 +89,7 @@ impl Cluster {
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
             promises: Promises::default(),
+            lacking: 0,
         };
         (0..workers).for_each(|idx| cluster.start(idx));
         cluster
@@ -192,6 +195,8 @@ impl Cluster {
             let key = ChunkKey { request, chunk_idx, epoch: next.epoch };
             to.see(key);
             to.inbox.insert(key);
+            let is_there = |base: Base| to.given.contains(&(request, base.chunk_idx));
+            self.lacking += u32::from(next.base.is_some_and(|base| !is_there(base)));
         }
     }
 
@@ -550,5 +555,6 @@ proptest! {
         let finished = ended.iter().filter(|(_, end)| **end == End::Finished);
         let chunks = finished.map(|(request, _)| cluster.jobs[request].grid.chunk_count());
         prop_assert_eq!(cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
+        prop_assert_eq!(cluster.lacking, 0);
     }
 }

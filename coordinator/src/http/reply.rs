@@ -133,6 +133,7 @@ pub(super) fn figures(report: &Report) -> Value {
         "asked": prefill.traffic.asked,
         "fetched": prefill.traffic.fetched,
         "queue_seconds": prefill.queued.as_secs_f64(),
+        "spared_bytes": prefill.traffic.spared_bytes,
         "prefill_seconds": prefill.elapsed.as_secs_f64(),
         "decode_seconds": report.decode_elapsed.as_secs_f64(),
         "warnings": report.warnings,

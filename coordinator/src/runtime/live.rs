@@ -411,7 +411,8 @@ mod tests {
     }
 
     fn prefilled(live: &mut Live) -> PrefillReport {
-        let traffic = Traffic { sent_bytes: 1, received_bytes: 2, asked: 3, fetched: 4 };
+        let traffic =
+            Traffic { sent_bytes: 1, received_bytes: 2, asked: 3, fetched: 4, spared_bytes: 5 };
         for chunk_idx in 0..3 {
             let key = ChunkKey { request: RequestId(7), chunk_idx, epoch: Epoch(0) };
             let memory_bytes = 10 + u64::from(chunk_idx);
@@ -434,7 +435,8 @@ mod tests {
         assert_eq!((live.carry(), live.job().sharded), (None, None));
         let report = prefilled(&mut live);
         assert_eq!((report.memory_bytes, report.memory_tokens), (12, 5));
-        assert_eq!((report.exchange, report.traffic.sent_bytes), (Exchange::Move, 3));
+        let Traffic { sent_bytes, spared_bytes, .. } = report.traffic;
+        assert_eq!((report.exchange, sent_bytes, spared_bytes), (Exchange::Move, 3, 15));
     }
 
     #[test]

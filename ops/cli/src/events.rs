@@ -52,6 +52,7 @@ pub(crate) enum Row<'a> {
         received_bytes: u64,
         asked: u32,
         fetched: u32,
+        spared_bytes: u64,
         warnings: &'a [String],
     },
 }
@@ -123,6 +124,7 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
                 received_bytes: summary.traffic.received_bytes,
                 asked: summary.traffic.asked,
                 fetched: summary.traffic.fetched,
+                spared_bytes: summary.traffic.spared_bytes,
                 warnings: &summary.warnings,
             },
         }

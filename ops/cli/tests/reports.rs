@@ -87,6 +87,25 @@ fn bench_has_a_row_for_each_combination() {
 }
 
 #[test]
+fn bench_counts_what_travels_between_processes_and_what_is_spared() {
+    let model = model();
+    let bench = ["bench", "prefill", "--model", model.to_str().unwrap(), "--link", "grpc"];
+    let prompt = ["--prompt-tokens", "256", "--workers", "1,2", "--chunk", "32"];
+    let budget = ["--local", "8", "--heavy", "8", "--json"];
+    let rows = rows(&run([&bench[..], &prompt, &budget].concat()));
+    // 7 hops of 6 layers, 2 KV heads, 20 keys: what docs/WIRE.md says of whole sets.
+    let whole = 7 * 6 * 2 * 20 * (2 * 64 * 2 + 12);
+    for (row, workers) in rows.iter().zip([1u64, 2]) {
+        let [bytes, spared] =
+            ["exchange_bytes", "spared_bytes"].map(|name| row[name].as_u64().unwrap());
+        assert_eq!((row["workers"].as_u64(), bytes + spared), (Some(workers), whole), "{row}");
+        assert!(spared > 0, "{row}");
+    }
+    let alone = rows[0]["exchange_bytes"].as_u64();
+    assert_eq!(alone, Some(7 * 6 * 2 * 20 * 12), "who has all of it is sent scores alone");
+}
+
+#[test]
 fn bench_goes_beyond_the_positions_of_the_model() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["generation_config.json", "model.safetensors", "tokenizer.json"] {

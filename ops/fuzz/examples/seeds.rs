@@ -54,7 +54,8 @@ fn message(kind: u8, wire: &impl Message) -> Vec<u8> {
 }
 
 fn assign(is_sharded: bool) -> Command {
-    let next = NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2) };
+    let base = Some(BASE);
+    let next = NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2), base };
     let shards = Directory {
         holders: vec![Peer("local://w1".to_owned())],
         shards: vec![(0, Epoch(1))],
@@ -117,6 +118,7 @@ fn set(keys: u32, kv: KvDtype) -> SetHeader {
         head_dim: 2,
         keys,
         end: 16,
+        spared: None,
     }
 }
 

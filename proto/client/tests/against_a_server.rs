@@ -114,7 +114,13 @@ fn summary() -> v1::generate_event::Kind {
         min_retained_mass: Some(0.5),
         escalations: 1,
         exchange: v1::Exchange::Stay.into(),
-        traffic: Some(v1::Traffic { sent_bytes: 7, received_bytes: 9, asked: 2, fetched: 1 }),
+        traffic: Some(v1::Traffic {
+            sent_bytes: 7,
+            received_bytes: 9,
+            asked: 2,
+            fetched: 1,
+            spared_bytes: 5,
+        }),
         ..Default::default()
     })
 }
@@ -136,6 +142,7 @@ async fn events_arrive_in_types_and_end_with_the_summary() {
     let quality = (last.lowest_retained_mass, last.min_retained_mass, last.escalations);
     assert_eq!(quality, (0.75, Some(0.5), 1));
     assert_eq!((last.exchange, last.traffic.bytes()), (Exchange::Stay, 16));
+    assert_eq!(last.traffic.spared_bytes, 5);
 }
 
 #[tokio::test]

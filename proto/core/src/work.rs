@@ -1,10 +1,13 @@
 //! What a coordinator asks of a worker and what a worker tells it. The same types travel
 //! through a channel inside one process and, converted by `aqueduct-proto`, over gRPC.
 
+mod report;
+
 use crate::{
     ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, RequestId, Sampling,
     Steering, TokenId,
 };
+pub use report::{ChunkReport, MergeAudit, RetainedMass, Traffic};
 
 /// Where a worker can be reached by other workers: `http://host:port`, or `local://name` for
 /// workers of one process.
@@ -61,6 +64,22 @@ pub struct NextHop {
     pub peer: Peer,
     /// The epoch of the next chunk's assignment, which its frames carry.
     pub epoch: Epoch,
+    /// The newest memory sets that the worker of the next chunk has given itself; `None` if it
+    /// has given none.
+    pub base: Option<Base>,
+}
+
+/// Memory sets that a worker has given and keeps until they are confirmed. What a later set of
+/// the request remembers of the tokens before `end`, these remember too, with the same keys and
+/// values: so those need not travel there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Base {
+    /// The chunk that gave them.
+    pub chunk_idx: u32,
+    /// The epoch of its assignment.
+    pub epoch: Epoch,
+    /// Tokens processed before they were made.
+    pub end: u32,
 }
 
 /// One chunk to be prefilled.
@@ -158,122 +177,6 @@ pub enum Command {
         /// The request.
         request: RequestId,
     },
-}
-
-/// How much of the attention mass the memory kept.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RetainedMass {
-    /// Score of the keys that selection kept, summed over blocks and KV heads.
-    pub kept: f64,
-    /// Score of all the keys that it chose from.
-    pub total: f64,
-}
-
-impl RetainedMass {
-    /// kept / total; 1 where nothing was chosen from.
-    pub fn share(&self) -> f64 {
-        if self.total > 0.0 { self.kept / self.total } else { 1.0 }
-    }
-
-    /// Adds what another block kept.
-    pub fn add(&mut self, other: Self) {
-        self.kept += other.kept;
-        self.total += other.total;
-    }
-}
-
-impl std::iter::Sum for RetainedMass {
-    fn sum<I: Iterator<Item = Self>>(masses: I) -> Self {
-        masses.fold(Self::default(), |mut sum, mass| {
-            sum.add(mass);
-            sum
-        })
-    }
-}
-
-/// How far merged states were from what f64 makes of the keys that they are of, in one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct MergeAudit {
-    /// Layer.
-    pub layer: u32,
-    /// Rows, of one head each, that were computed again.
-    pub rows: u64,
-    /// Of the outputs: the largest difference, relative to the row's largest element.
-    pub error: f64,
-    /// Of the log-sum-exps: the largest difference.
-    pub lse_error: f64,
-}
-
-impl MergeAudit {
-    /// Adds what other rows of the layer showed. What is no number stays.
-    pub fn add(&mut self, other: Self) {
-        let worse = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
-        self.rows = self.rows.saturating_add(other.rows);
-        self.error = worse(self.error, other.error);
-        self.lse_error = worse(self.lse_error, other.lse_error);
-    }
-
-    /// Adds each of `more` to that of its layer in `audits`, ascending by layer.
-    pub fn gather(audits: &mut Vec<Self>, more: &[Self]) {
-        for &audit in more {
-            match audits.binary_search_by_key(&audit.layer, |known| known.layer) {
-                Ok(at) => audits[at].add(audit),
-                Err(at) => audits.insert(at, audit),
-            }
-        }
-    }
-
-    /// Whether both errors are numbers of at most `bound`.
-    pub fn is_within(&self, bound: f64) -> bool {
-        self.error <= bound && self.lse_error <= bound
-    }
-}
-
-/// What a finished chunk reports.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct ChunkReport {
-    /// Per layer.
-    pub retained: Vec<RetainedMass>,
-    /// Bytes of the memory sets it gave, over all layers.
-    pub memory_bytes: u64,
-    /// Keys per KV head in its last layer's memory set.
-    pub memory_tokens: u32,
-    /// Time computing.
-    pub busy_us: u64,
-    /// Time waiting for memory.
-    pub wait_us: u64,
-    /// What the exchange with other workers' shards came to.
-    pub traffic: Traffic,
-    /// Of the layers that were audited.
-    pub audits: Vec<MergeAudit>,
-}
-
-/// Bytes between workers for the shards of one chunk, headers not counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
-    /// Queries, log-sum-exps and decisions that went out.
-    pub sent_bytes: u64,
-    /// States, candidates and keys that came back.
-    pub received_bytes: u64,
-    /// How often, per layer and holder, queries went out.
-    pub asked: u32,
-    /// How often, per layer and holder, keys came instead.
-    pub fetched: u32,
-}
-
-impl Traffic {
-    /// Bytes in both directions.
-    pub fn bytes(&self) -> u64 {
-        self.sent_bytes.saturating_add(self.received_bytes)
-    }
-
-    /// Adds that of another chunk.
-    pub fn add(&mut self, other: Self) {
-        self.sent_bytes = self.sent_bytes.saturating_add(other.sent_bytes);
-        self.received_bytes = self.received_bytes.saturating_add(other.received_bytes);
-        self.asked = self.asked.saturating_add(other.asked);
-        self.fetched = self.fetched.saturating_add(other.fetched);
-    }
 }
 
 impl Assignment {

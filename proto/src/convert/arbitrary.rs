@@ -1,8 +1,8 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
 use aqueduct_core::work::{
-    Assignment, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, MergeAudit, NextHop,
-    Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
+    Assignment, Base, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, MergeAudit,
+    NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
@@ -60,8 +60,21 @@ fn top() -> impl Strategy<Value = Vec<TokenLogprob>> {
 }
 
 pub(crate) fn next_hop() -> impl Strategy<Value = NextHop> {
-    ("(http|local)://[a-z0-9:.-]{1,40}", any::<u32>())
-        .prop_map(|(peer, epoch)| NextHop { peer: Peer(peer), epoch: Epoch(epoch) })
+    ("(http|local)://[a-z0-9:.-]{1,40}", any::<u32>(), prop::option::of(base()))
+        .prop_map(|(peer, epoch, base)| NextHop { peer: Peer(peer), epoch: Epoch(epoch), base })
+}
+
+/// `next` as it may be for chunk `chunk_idx`: what its worker has given is of chunks before.
+fn to_chunk(next: NextHop, chunk_idx: u32) -> NextHop {
+    NextHop { base: next.base.filter(|base| base.chunk_idx < chunk_idx), ..next }
+}
+
+pub(crate) fn base() -> impl Strategy<Value = Base> {
+    (0..1000u32, any::<u32>(), 1..64u32).prop_map(|(chunk_idx, epoch, chunk_tokens)| Base {
+        chunk_idx,
+        epoch: Epoch(epoch),
+        end: (chunk_idx + 1) * chunk_tokens,
+    })
 }
 
 fn outputs() -> impl Strategy<Value = Outputs> {
@@ -78,6 +91,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let rest = (policy(), outputs(), 1..=limits::REQUEST_DEADLINE_MS);
     (0..1000u32, 1..64u32, tokens, next_token, prop::option::of(next_hop()), rest, key()).prop_map(
         |(idx, chunk_tokens, tokens, next_token, next, (policy, outputs, deadline_ms), key)| {
+            let next = next.map(|next| to_chunk(next, idx + 1));
             let shards = (next.is_none() && deadline_ms % 2 == 0).then(|| directory(idx));
             Assignment {
                 key: ChunkKey { chunk_idx: idx, ..key },
@@ -115,7 +129,7 @@ pub(crate) fn example_assignment() -> Assignment {
         tokens: vec![1, 2, 3],
         next_token: Some(4),
         outputs: Outputs::Logprobs(5),
-        next: Some(NextHop { peer: Peer("local://w1".into()), epoch: Epoch(0) }),
+        next: Some(NextHop { peer: Peer("local://w1".into()), epoch: Epoch(0), base: None }),
         shards: None,
         deadline_ms: 1000,
     }
@@ -129,8 +143,10 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     let counts = (1..=limits::CHOICES_MAX, 1..=limits::OUTPUT_TOKENS_MAX);
     prop_oneof![
         assignment().prop_map(|assignment| Command::Assign(Box::new(assignment))),
-        (request(), chunk_idx(), next_hop())
-            .prop_map(|(request, chunk_idx, next)| Command::Redirect { request, chunk_idx, next }),
+        (request(), chunk_idx(), next_hop()).prop_map(|(request, chunk_idx, next)| {
+            let next = to_chunk(next, chunk_idx);
+            Command::Redirect { request, chunk_idx, next }
+        }),
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
         (request(), chunk_idx())
@@ -226,6 +242,7 @@ fn report() -> impl Strategy<Value = ChunkReport> {
                 received_bytes: wait_us,
                 asked: memory_tokens,
                 fetched: memory_tokens / 3,
+                spared_bytes: busy_us / 3,
             },
             audits: (0..memory_tokens % 3)
                 .map(|layer| MergeAudit { layer, rows: wait_us, error: 1e-6, lse_error: 0.0 })

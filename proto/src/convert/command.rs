@@ -75,8 +75,17 @@ fn redirect(wire: v1::Redirect) -> Result<Command, Refusal> {
     Ok(Command::Redirect {
         request: RequestId(wire.request),
         chunk_idx: chunk_idx(wire.chunk_idx)?,
-        next: required("next", wire.next)?.try_into().under("next")?,
+        next: next_hop(required("next", wire.next)?, wire.chunk_idx).under("next")?,
     })
+}
+
+/// The way to chunk `chunk_idx`, whose worker may have given what a chunk before it made.
+fn next_hop(wire: v1::NextHop, chunk_idx: u32) -> Result<NextHop, Refusal> {
+    let next = NextHop::try_from(wire)?;
+    if let Some(base) = next.base.filter(|base| base.chunk_idx >= chunk_idx) {
+        return Err(Refusal::new("base.chunk_idx", base.chunk_idx, format!("below {chunk_idx}")));
+    }
+    Ok(next)
 }
 
 impl From<Assignment> for v1::Assignment {
@@ -115,6 +124,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             let want = key.chunk_idx as usize;
             Refusal::unless_within("shards.shards", shards.shards.len(), want, want)?;
         }
+        let next = wire.next.map(|next| next_hop(next, key.chunk_idx + 1)).transpose();
         let policy = required("policy", wire.policy)?;
         let deadline_max = limits::REQUEST_DEADLINE_MS;
         Ok(Self {
@@ -124,7 +134,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             policy: MemoryPolicy::try_from(policy).under("policy")?,
             next_token: wire.next_token.map(|id| token("next_token", id)).transpose()?,
             outputs: wire.outputs.unwrap_or_default().try_into().under("outputs")?,
-            next: wire.next.map(NextHop::try_from).transpose().under("next")?,
+            next: next.under("next")?,
             shards: shards.map(Box::new),
             deadline_ms: Refusal::unless_within("deadline_ms", wire.deadline_ms, 1, deadline_max)?,
             tokens: wire.tokens,
@@ -227,6 +237,10 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message;
 
+    fn based(wire: &mut v1::Assignment, chunk_idx: u32, end: u32) {
+        wire.next.as_mut().unwrap().base = Some(v1::Base { chunk_idx, epoch: 0, end });
+    }
+
     #[test]
     fn refuses_an_assignment_by_field() {
         let check = |change: fn(&mut v1::Assignment), field: &str| {
@@ -247,6 +261,10 @@ mod tests {
         check(|wire| wire.policy.as_mut().unwrap().sinks = None, "policy.sinks");
         check(|wire| wire.next = None, "next");
         check(|wire| wire.next.as_mut().unwrap().peer.clear(), "next.peer");
+        check(|wire| based(wire, 2, 9), "next.base.chunk_idx");
+        check(|wire| based(wire, u32::MAX, 9), "next.base.chunk_idx");
+        check(|wire| based(wire, 1, 1), "next.base.end");
+        check(|wire| based(wire, 1, u32::MAX), "next.base.end");
         check(|wire| wire.outputs.as_mut().unwrap().top = 21, "outputs.top");
         check(|wire| wire.deadline_ms = 0, "deadline_ms");
         check(|wire| wire.next_token = Some(u32::MAX), "next_token");

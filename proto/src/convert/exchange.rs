@@ -55,15 +55,15 @@ pub fn wire_dtype(wire: i32) -> Result<Option<WireDtype>, Refusal> {
 
 impl From<Traffic> for v1::Traffic {
     fn from(traffic: Traffic) -> Self {
-        let Traffic { sent_bytes, received_bytes, asked, fetched } = traffic;
-        Self { sent_bytes, received_bytes, asked, fetched }
+        let Traffic { sent_bytes, received_bytes, asked, fetched, spared_bytes } = traffic;
+        Self { sent_bytes, received_bytes, asked, fetched, spared_bytes }
     }
 }
 
 impl From<v1::Traffic> for Traffic {
     fn from(wire: v1::Traffic) -> Self {
-        let v1::Traffic { sent_bytes, received_bytes, asked, fetched } = wire;
-        Self { sent_bytes, received_bytes, asked, fetched }
+        let v1::Traffic { sent_bytes, received_bytes, asked, fetched, spared_bytes } = wire;
+        Self { sent_bytes, received_bytes, asked, fetched, spared_bytes }
     }
 }
 

@@ -4,13 +4,13 @@
 //! Nothing here believes a header: lengths follow from the shape, memory grows only by bytes
 //! that arrived, and every part's checksum covers header and payload.
 
-use aqueduct_core::work::CONVENTION;
+use aqueduct_core::work::{Base, CONVENTION};
 use aqueduct_core::{ChunkKey, KvDtype, Refusal, limits};
 use bytes::Bytes;
 
 use super::parts::{self, Gatherer, OutOfOrder, Part};
 use super::shape::kv;
-use super::{Under, key};
+use super::{Under, key, required};
 use crate::v1::{self, HandOffFrame};
 
 /// Most tokens a sequence can have seen.
@@ -35,6 +35,20 @@ pub struct SetHeader {
     pub keys: u32,
     /// Tokens processed before the set was made.
     pub end: u32,
+    /// What does not travel because the receiver has it; `None`: the set is whole.
+    pub spared: Option<Spared>,
+}
+
+/// What a set lacks on its way: keys and values at positions below the end of a set that the
+/// receiver has given itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spared {
+    /// Which set that is.
+    pub base: Base,
+    /// Keys that do travel, over all KV heads.
+    pub rows: u64,
+    /// CRC-32 of the keys and values that do not, in byte form.
+    pub crc32: u32,
 }
 
 /// A set's header and the place of one part in it.
@@ -84,14 +98,34 @@ pub enum FrameError {
 
 impl SetHeader {
     /// Bytes of the set: positions, scores and votes (4 bytes each), K and V.
-    pub const fn payload_bytes(&self) -> u64 {
-        let element = 2 * self.head_dim as u64 * self.kv.bytes() as u64;
-        self.kv_heads as u64 * self.keys as u64 * (3 * 4 + element)
+    pub const fn set_bytes(&self) -> u64 {
+        self.lists_bytes() + self.rows() * self.row_bytes()
     }
 
-    /// Parts that the set is cut into; an empty set is one empty part.
+    /// Bytes of it that travel.
+    pub const fn payload_bytes(&self) -> u64 {
+        let rows = match &self.spared {
+            None => self.rows(),
+            Some(spared) => spared.rows,
+        };
+        self.lists_bytes() + rows * self.row_bytes()
+    }
+
+    /// Parts that what travels is cut into; nothing is one empty part.
     pub const fn part_count(&self) -> u32 {
         parts::part_count(self.payload_bytes())
+    }
+
+    const fn rows(&self) -> u64 {
+        self.kv_heads as u64 * self.keys as u64
+    }
+
+    const fn row_bytes(&self) -> u64 {
+        2 * self.head_dim as u64 * self.kv.bytes() as u64
+    }
+
+    const fn lists_bytes(&self) -> u64 {
+        3 * 4 * self.rows()
     }
 
     pub(super) fn validate(&self) -> Result<(), Refusal> {
@@ -100,14 +134,33 @@ impl SetHeader {
         Refusal::unless_within("head_dim", self.head_dim, 1, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("end", self.end, 0, END_MAX)?;
         Refusal::unless_within("keys", self.keys, 0, self.end)?;
+        if let Some(spared) = &self.spared {
+            Refusal::unless_within("spared.base.end", spared.base.end, 1, self.end)?;
+            Refusal::unless_within("spared.rows", spared.rows, 0, self.rows())?;
+        }
         Ok(())
     }
 }
 
-/// Cuts a set's bytes into frames of at most [`limits::FRAME_BYTES_MAX`] payload bytes.
+impl From<Spared> for v1::Spared {
+    fn from(spared: Spared) -> Self {
+        Self { base: Some(spared.base.into()), rows: spared.rows, crc32: spared.crc32 }
+    }
+}
+
+impl TryFrom<v1::Spared> for Spared {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Spared) -> Result<Self, Refusal> {
+        let base = required("base", wire.base)?.try_into().under("base")?;
+        Ok(Self { base, rows: wire.rows, crc32: wire.crc32 })
+    }
+}
+
+/// Cuts what travels of a set into frames of at most [`limits::FRAME_BYTES_MAX`] payload bytes.
 ///
 /// # Errors
-/// A header out of bounds, or a payload of another length than the header's shape implies.
+/// A header out of bounds, or a payload of another length than the header implies.
 pub fn split(set: &SetHeader, payload: Bytes) -> Result<Vec<HandOffFrame>, Refusal> {
     set.validate()?;
     let want = set.payload_bytes();
@@ -132,6 +185,7 @@ pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
         part_count,
         crc32: 0,
         payload,
+        spared: set.spared.map(Into::into),
     };
     frame.crc32 = checksum(&frame);
     frame
@@ -156,6 +210,13 @@ fn checksum(frame: &HandOffFrame) -> u32 {
         frame.part_count,
     ] {
         hasher.update(&field.to_le_bytes());
+    }
+    if let Some(v1::Spared { base, rows, crc32 }) = frame.spared {
+        let v1::Base { chunk_idx, epoch, end } = base.unwrap_or_default();
+        for field in [chunk_idx, epoch, end, crc32] {
+            hasher.update(&field.to_le_bytes());
+        }
+        hasher.update(&rows.to_le_bytes());
     }
     hasher.update(&frame.payload);
     hasher.finalize()
@@ -194,6 +255,7 @@ pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
         head_dim: frame.head_dim,
         keys: frame.keys,
         end: frame.end,
+        spared: frame.spared.map(Spared::try_from).transpose().under("spared")?,
     };
     set.validate()?;
     Ok(set)
@@ -245,8 +307,7 @@ impl Assembler {
     fn check(&self, frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
         let header = check(frame)?;
         let bytes_max = self.bytes_max.unwrap_or(u64::MAX);
-        Refusal::unless_within("payload_bytes", header.set.payload_bytes(), 0, bytes_max)
-            .under("frame")?;
+        Refusal::unless_within("set_bytes", header.set.set_bytes(), 0, bytes_max).under("frame")?;
         Ok(header)
     }
 }
@@ -255,13 +316,30 @@ impl Assembler {
 mod tests {
     use super::super::arbitrary;
     use super::*;
+    use aqueduct_core::Epoch;
     use proptest::prelude::*;
     use prost::Message;
 
     fn header_of(keys: u32, kv: KvDtype) -> SetHeader {
         let key = arbitrary::example_assignment().key;
         let (kv_heads, head_dim, end) = (2, 64, keys + 5);
-        SetHeader { key, layer: 3, convention: CONVENTION, kv, kv_heads, head_dim, keys, end }
+        SetHeader {
+            key,
+            layer: 3,
+            convention: CONVENTION,
+            kv,
+            kv_heads,
+            head_dim,
+            keys,
+            end,
+            spared: None,
+        }
+    }
+
+    /// The same set, of which `rows` keys travel.
+    fn sparing(set: SetHeader, rows: u64) -> SetHeader {
+        let base = Base { chunk_idx: 0, epoch: Epoch(4), end: 3 };
+        SetHeader { spared: Some(Spared { base, rows, crc32: 0x1234_5678 }), ..set }
     }
 
     /// Bytes that differ everywhere, so that a part out of place shows.
@@ -276,8 +354,7 @@ mod tests {
 
     #[test]
     fn sets_of_one_and_of_several_parts() {
-        let check = |keys, kv, parts: usize| {
-            let set = header_of(keys, kv);
+        let check = |set: SetHeader, parts: usize| {
             let payload = payload_of(&set);
             let frames = split(&set, payload.clone()).unwrap();
             assert_eq!(frames.len(), parts);
@@ -286,10 +363,12 @@ mod tests {
             assert_eq!(got.pop().unwrap(), Ok(Some((set, payload))));
             assert!(got.into_iter().all(|earlier| earlier == Ok(None)));
         };
-        check(0, KvDtype::F32, 1);
-        check(1, KvDtype::Bf16, 1);
-        check(512, KvDtype::Bf16, 1);
-        check(10_000, KvDtype::F32, 3);
+        check(header_of(0, KvDtype::F32), 1);
+        check(header_of(1, KvDtype::Bf16), 1);
+        check(header_of(512, KvDtype::Bf16), 1);
+        check(header_of(10_000, KvDtype::F32), 3);
+        check(sparing(header_of(512, KvDtype::Bf16), 0), 1);
+        check(sparing(header_of(10_000, KvDtype::F32), 9_000), 2);
     }
 
     #[test]
@@ -316,15 +395,19 @@ mod tests {
     fn a_set_over_the_bound_is_refused_at_its_first_part() {
         let set = header_of(10_000, KvDtype::F32);
         let first = split(&set, payload_of(&set)).unwrap().remove(0);
-        let mut assembler = Assembler::bounded(set.payload_bytes() - 1);
-        let refused = assembler.accept(first.clone()).unwrap_err().to_string();
-        assert!(refused.starts_with("frame.payload_bytes = "), "{refused}");
-        assert_eq!(Assembler::bounded(set.payload_bytes()).accept(first), Ok(None));
+        let little = sparing(set, 0);
+        let spared = split(&little, payload_of(&little)).unwrap().remove(0);
+        for first in [&first, &spared] {
+            let mut assembler = Assembler::bounded(set.set_bytes() - 1);
+            let refused = assembler.accept(first.clone()).unwrap_err().to_string();
+            assert!(refused.starts_with("frame.set_bytes = "), "{refused}");
+        }
+        assert_eq!(Assembler::bounded(set.set_bytes()).accept(first), Ok(None));
     }
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let set = header_of(8, KvDtype::F32);
+        let set = sparing(header_of(8, KvDtype::F32), 5);
         let good = split(&set, payload_of(&set)).unwrap().remove(0);
         let refused = |change: fn(&mut HandOffFrame)| {
             let mut frame = good.clone();
@@ -342,14 +425,26 @@ mod tests {
         assert_eq!(refused(|f| f.part_count = 2), "frame.part_count");
         assert_eq!(refused(|f| f.part_idx = 1), "frame.part_idx");
         assert_eq!(refused(|f| f.layer = 512), "frame.layer");
+        assert_eq!(refused(|f| f.spared = None), "frame.payload");
+        assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 4), "frame.payload");
+        assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 17), "frame.spared.rows");
+        assert_eq!(refused(|f| f.spared.as_mut().unwrap().base = None), "frame.spared.base");
+        fn base_end(f: &mut HandOffFrame, end: u32) {
+            f.spared.as_mut().unwrap().base.as_mut().unwrap().end = end;
+        }
+        assert_eq!(refused(|f| base_end(f, 0)), "frame.spared.base.end");
+        assert_eq!(refused(|f| base_end(f, 14)), "frame.spared.base.end");
         assert!(refused(|f| f.convention = 2).starts_with("convention 2"));
         assert!(split(&set, Bytes::from_static(b"short")).is_err());
     }
 
     proptest! {
         #[test]
-        fn one_changed_byte_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+        fn one_changed_byte_is_noticed(
+            at in any::<prop::sample::Index>(), flip in 1u8.., rows in prop::option::of(0..16u64),
+        ) {
             let set = header_of(8, KvDtype::Bf16);
+            let set = rows.map_or(set, |rows| sparing(set, rows));
             let frame = split(&set, payload_of(&set)).unwrap().remove(0);
             let mut bytes = frame.encode_to_vec();
             let at = at.index(bytes.len());
@@ -365,7 +460,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..400),
             numbers in prop::array::uniform9(any::<u32>()),
             payload in prop::collection::vec(any::<u8>(), 0..64),
-            key in arbitrary::key(),
+            (key, base) in (arbitrary::key(), prop::option::of(arbitrary::base())),
         ) {
             if let Ok(frame) = HandOffFrame::decode(bytes.as_slice()) {
                 let _ = Assembler::default().accept(frame);
@@ -376,6 +471,9 @@ mod tests {
                 kv: (kv % 4) as i32, kv_heads: kv_heads % 1025, head_dim: head_dim % 1025,
                 keys: keys % (1 << 25), end: end % (1 << 25), part_idx, part_count,
                 crc32: 0, payload: payload.into(),
+                spared: base.map(|base| {
+                    Spared { base, rows: u64::from(numbers[8]), crc32: layer }.into()
+                }),
             };
             frame.crc32 = checksum(&frame);
             let _ = Assembler::default().accept(frame);

@@ -53,7 +53,10 @@ impl Notice {
         let set = set_header(frame)?;
         Refusal::unless_within("part_count", frame.part_count, 0, 0)?;
         Refusal::unless_within("part_idx", frame.part_idx, 0, 0)?;
-        Refusal::unless_within("payload_bytes", set.payload_bytes(), 0, bytes_max)?;
+        Refusal::unless_within("set_bytes", set.set_bytes(), 0, bytes_max)?;
+        if set.spared.is_some() {
+            return Err(Refusal::new("spared", "present", "absent: sets go whole between devices"));
+        }
         let seen = frame.payload.len();
         let crc32 = frame.payload.first_chunk().filter(|_| seen == size_of::<u32>());
         let crc32 = crc32.ok_or_else(|| Refusal::new("payload", seen, "4 bytes"))?;
@@ -72,12 +75,15 @@ impl Notice {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame::Spared;
     use super::super::{arbitrary, frame};
     use super::*;
-    use aqueduct_core::KvDtype;
-    use aqueduct_core::work::CONVENTION;
+    use aqueduct_core::work::{Base, CONVENTION};
+    use aqueduct_core::{Epoch, KvDtype};
     use proptest::prelude::*;
     use prost::Message;
+
+    const BASE: Base = Base { chunk_idx: 0, epoch: Epoch(0), end: 8 };
 
     fn notice() -> Notice {
         let key = arbitrary::example_assignment().key;
@@ -90,6 +96,7 @@ mod tests {
             head_dim: 64,
             keys: 512,
             end: 517,
+            spared: None,
         };
         Notice::new(set, b"positions, scores, votes")
     }
@@ -120,9 +127,13 @@ mod tests {
         };
         let bytes = notice().set.payload_bytes();
         assert_eq!(Notice::of(&notice().to_frame().unwrap(), bytes), Ok(notice()));
-        assert_eq!(refused(|_| {}, bytes - 1), "frame.payload_bytes");
+        assert_eq!(refused(|_| {}, bytes - 1), "frame.set_bytes");
         assert_eq!(refused(|it| it.set.keys = 518, u64::MAX), "frame.keys");
         assert_eq!(refused(|it| it.set.layer = 512, u64::MAX), "frame.layer");
+        let lacking = |it: &mut Notice| {
+            it.set.spared = Some(Spared { base: BASE, rows: 1024, crc32: 0 });
+        };
+        assert_eq!(refused(lacking, u64::MAX), "frame.spared");
         let longer = FrameHeader { set: notice().set, part_idx: 0, part_count: 0 };
         let longer = to_wire(&longer, Bytes::from_static(b"12345"));
         assert!(Notice::of(&longer, u64::MAX).is_err());

@@ -1,7 +1,7 @@
 //! What a worker is: the shape of its model, its KV dtype, where it can be reached.
 
-use aqueduct_core::work::{NextHop, Peer, WorkerInfo};
-use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal};
+use aqueduct_core::work::{Base, NextHop, Peer, WorkerInfo};
+use aqueduct_core::{Epoch, KvDtype, ModelShape, Refusal, limits};
 
 use super::{Under, required};
 use crate::v1;
@@ -83,7 +83,7 @@ fn fingerprint(wire: String) -> Result<String, Refusal> {
 
 impl From<NextHop> for v1::NextHop {
     fn from(next: NextHop) -> Self {
-        Self { peer: next.peer.0, epoch: next.epoch.0 }
+        Self { peer: next.peer.0, epoch: next.epoch.0, base: next.base.map(Into::into) }
     }
 }
 
@@ -91,7 +91,26 @@ impl TryFrom<v1::NextHop> for NextHop {
     type Error = Refusal;
 
     fn try_from(wire: v1::NextHop) -> Result<Self, Refusal> {
-        Ok(Self { peer: peer(wire.peer)?, epoch: Epoch(wire.epoch) })
+        let base = wire.base.map(Base::try_from).transpose().under("base")?;
+        Ok(Self { peer: peer(wire.peer)?, epoch: Epoch(wire.epoch), base })
+    }
+}
+
+impl From<Base> for v1::Base {
+    fn from(base: Base) -> Self {
+        Self { chunk_idx: base.chunk_idx, epoch: base.epoch.0, end: base.end }
+    }
+}
+
+impl TryFrom<v1::Base> for Base {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Base) -> Result<Self, Refusal> {
+        let most = limits::PROMPT_TOKENS_MAX;
+        let chunk_idx = Refusal::unless_within("chunk_idx", wire.chunk_idx, 0, most - 1)?;
+        // Each of the chunks up to it has a token at least.
+        let end = Refusal::unless_within("end", wire.end, chunk_idx + 1, most)?;
+        Ok(Self { chunk_idx, epoch: Epoch(wire.epoch), end })
     }
 }
 

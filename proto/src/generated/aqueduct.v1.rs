@@ -178,6 +178,9 @@ pub struct Traffic {
     /// per layer and holder: keys came
     #[prost(uint32, tag = "4")]
     pub fetched: u32,
+    /// of memory sets: what their receiver had
+    #[prost(uint64, tag = "5")]
+    pub spared_bytes: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1163,6 +1166,20 @@ pub struct NextHop {
     pub peer: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub epoch: u32,
+    /// absent: the worker there has given no set of the request
+    #[prost(message, optional, tag = "3")]
+    pub base: ::core::option::Option<Base>,
+}
+/// Memory sets that a worker has given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Base {
+    #[prost(uint32, tag = "1")]
+    pub chunk_idx: u32,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    /// tokens processed before they were made
+    #[prost(uint32, tag = "3")]
+    pub end: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Outputs {
@@ -1571,6 +1588,22 @@ pub struct HandOffFrame {
     pub crc32: u32,
     #[prost(bytes = "bytes", tag = "12")]
     pub payload: ::prost::bytes::Bytes,
+    /// absent: the set is whole
+    #[prost(message, optional, tag = "13")]
+    pub spared: ::core::option::Option<Spared>,
+}
+/// What a set lacks because its receiver has given it itself: keys and values at positions below
+/// the base's end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Spared {
+    #[prost(message, optional, tag = "1")]
+    pub base: ::core::option::Option<Base>,
+    /// keys that do travel, over all KV heads
+    #[prost(uint64, tag = "2")]
+    pub rows: u64,
+    /// of the keys and values that do not
+    #[prost(fixed32, tag = "3")]
+    pub crc32: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HandOffAck {
@@ -1602,6 +1635,8 @@ pub mod hand_off_ack {
         Corrupt = 3,
         /// no room
         Exhausted = 4,
+        /// the base is not there: send the whole set
+        Whole = 5,
     }
     impl Verdict {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -1615,6 +1650,7 @@ pub mod hand_off_ack {
                 Self::Stale => "VERDICT_STALE",
                 Self::Corrupt => "VERDICT_CORRUPT",
                 Self::Exhausted => "VERDICT_EXHAUSTED",
+                Self::Whole => "VERDICT_WHOLE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1625,6 +1661,7 @@ pub mod hand_off_ack {
                 "VERDICT_STALE" => Some(Self::Stale),
                 "VERDICT_CORRUPT" => Some(Self::Corrupt),
                 "VERDICT_EXHAUSTED" => Some(Self::Exhausted),
+                "VERDICT_WHOLE" => Some(Self::Whole),
                 _ => None,
             }
         }

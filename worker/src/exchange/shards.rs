@@ -77,7 +77,17 @@ fn take_part(
     let [kv_heads, keys, end] = [reader.u32()?, reader.u32()?, reader.u32()?];
     Refusal::unless_within("kv_heads", kv_heads, 1, header.heads)?;
     let (layer, kv, head_dim) = (header.block.layer, header.kv, header.head_dim);
-    let set = SetHeader { key, layer, convention: CONVENTION, kv, kv_heads, head_dim, keys, end };
+    let set = SetHeader {
+        key,
+        layer,
+        convention: CONVENTION,
+        kv,
+        kv_heads,
+        head_dim,
+        keys,
+        end,
+        spared: None,
+    };
     let bytes = usize::try_from(set.payload_bytes()).unwrap_or(usize::MAX);
     codec::decode(&set, reader.raw(bytes)?)
 }

@@ -11,6 +11,7 @@ use aqueduct_kernels::MemorySet;
 use super::Executor;
 use super::request::{Home, Kept, Memory};
 use crate::config::HomeMemory;
+use crate::worker::Shared;
 
 /// Progress is told at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
@@ -48,12 +49,13 @@ impl Executor {
         self.running = Some(key);
         self.shared.inbox.begin(key);
         let result = self.prefill_chunk(work);
-        self.shared.inbox.finish(key);
+        let came = self.shared.inbox.finish(key);
         if self.running.take().is_none() {
             return;
         }
         match result {
-            Ok(report) => {
+            Ok(mut report) => {
+                report.traffic.add(came);
                 let report = Box::new(report);
                 self.send(key.request, Event::ChunkDone { key, report });
             }
@@ -217,18 +219,20 @@ impl MemoryPort for ChunkPort<'_> {
     }
 
     fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
-        let ChunkKey { request, chunk_idx, .. } = self.work.key;
+        let key @ ChunkKey { request, chunk_idx, .. } = self.work.key;
         let bytes = memory.bytes() as u64;
         self.given.report.memory_bytes += bytes;
         self.given.report.memory_tokens = memory.keys.len() as u32;
         if self.work.next.is_none() {
             self.given.home.push(memory);
         } else {
-            let charge = self.executor.shared.gauges.outbox_bytes.charge(bytes);
+            let Shared { gauges, ledger, .. } = self.executor.shared.as_ref();
+            let charge = gauges.outbox_bytes.charge(bytes);
+            let entry = ledger.enter(key, layer as u32, &memory);
             let held = self.executor.requests.get_mut(&request);
             // Confirmed already, if the chunk after was redone from elsewhere.
             if let Some(out) = held.and_then(|held| held.outbox.get_mut(&(chunk_idx + 1))) {
-                out.sets.push(Kept::new(memory, charge));
+                out.sets.push(Kept::new(memory, charge, entry));
             }
             self.executor.pump();
         }

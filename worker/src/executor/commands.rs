@@ -176,7 +176,8 @@ impl Executor {
                 while !outgoing.broken && outgoing.sent < outgoing.sets.len() {
                     let memory = Arc::downgrade(&outgoing.sets[outgoing.sent].memory);
                     let layer = outgoing.sent as u32;
-                    let parcel = Parcel { key, layer, memory, deadline };
+                    let base = outgoing.next.base;
+                    let parcel = Parcel { key, layer, memory, base, deadline };
                     if links.send(&outgoing.next.peer, parcel).is_err() {
                         break; // full; the doorbell rings when it is not
                     }

@@ -11,6 +11,7 @@ use super::decode::Decoding;
 use super::session::SessionId;
 use super::sharded::ShardedHome;
 use crate::gauge::Charge;
+use crate::ledger::Entry;
 
 /// State of one request; dropping it frees everything.
 pub(super) struct Request {
@@ -37,10 +38,11 @@ pub(super) struct Outgoing {
     pub(super) broken: bool,
 }
 
-/// A memory set and its share of the outbox.
+/// A memory set, its share of the outbox, and its place in the ledger.
 pub(super) struct Kept {
     pub(super) memory: Arc<MemorySet>,
     _charge: Charge,
+    _entry: Entry,
 }
 
 /// What a prompt left.
@@ -78,7 +80,7 @@ impl Outgoing {
 }
 
 impl Kept {
-    pub(super) fn new(memory: Arc<MemorySet>, charge: Charge) -> Self {
-        Self { memory, _charge: charge }
+    pub(super) fn new(memory: Arc<MemorySet>, charge: Charge, entry: Entry) -> Self {
+        Self { memory, _charge: charge, _entry: entry }
     }
 }

@@ -10,7 +10,7 @@ use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
 use half::bf16;
 
-/// The header under which `memory` travels.
+/// The header under which the whole of `memory` travels.
 pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
     SetHeader {
         key,
@@ -21,6 +21,7 @@ pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
         head_dim: memory.keys.k.head_dim as u32,
         keys: memory.keys.len() as u32,
         end: memory.end,
+        spared: None,
     }
 }
 
@@ -119,7 +120,7 @@ pub fn validate(memory: &MemorySet) -> Result<(), Refusal> {
 }
 
 /// Element by element into a slice of known length, which compiles to a copy.
-fn put<T: Copy, const N: usize>(
+pub(super) fn put<T: Copy, const N: usize>(
     bytes: &mut Vec<u8>,
     values: &[T],
     to_bytes: impl Fn(T) -> [u8; N],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::{ChunkKey, Epoch, RequestId};
 use aqueduct_kernels::{KvDtype, MemorySet};
 
-use aqueduct_core::work::Peer;
+use aqueduct_core::work::{Base, Peer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -16,6 +16,7 @@ use super::nccl::Direct;
 use super::{Link, Outcome, Parcel, Receipt};
 use crate::doorbell::Doorbell;
 use crate::inbox::{Fit, Inbox};
+use crate::ledger::Ledger;
 use crate::tiny_model;
 use crate::{LoopbackHub, Worker, WorkerOptions, serve};
 
@@ -50,11 +51,67 @@ pub(crate) fn set(keys: u32, seed: u32) -> MemorySet {
     }
 }
 
+/// The sets after a block and after a later one, of up to `keys` keys per KV head: the later one
+/// has some of the earlier one's, other scores, and as many new ones as make it as large.
+pub(crate) fn nested(keys: u32, seed: u64) -> [MemorySet; 2] {
+    let Fit { kv_heads, .. } = fit();
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as u32
+    };
+    let first_end = 2 * keys + 1;
+    let end = first_end + keys + 3;
+    let mut some_below = |bound: u32, count: u32| {
+        let mut all: Vec<u32> = (0..bound).collect();
+        while all.len() > count as usize {
+            all.remove(next() as usize % all.len());
+        }
+        all
+    };
+    let first: Vec<_> = (0..kv_heads).map(|_| some_below(first_end, keys)).collect();
+    let later = first.iter().map(|first| {
+        let old = some_below(keys, keys / 2 + 1);
+        let kept = old.iter().filter(|&&j| j < keys).map(|&j| first[j as usize]);
+        let mut positions: Vec<u32> = kept.collect();
+        let new = some_below(keys, keys - positions.len() as u32);
+        positions.extend(new.iter().map(|at| first_end + at));
+        positions
+    });
+    let later = later.collect();
+    [of_positions(first, first_end, 1.0), of_positions(later, end, 2.0)]
+}
+
+/// A set whose keys and values follow from head and position, and its scores also from `factor`.
+fn of_positions(heads: Vec<Vec<u32>>, end: u32, factor: f32) -> MemorySet {
+    let Fit { kv_heads, head_dim, kv, .. } = fit();
+    let keys = heads[0].len();
+    let rows = |shift: u32| {
+        let row = |(g, &at): (usize, &u32)| {
+            let first = (at + shift + 100 * g as u32) as f32;
+            (0..head_dim).map(move |d| (first + d as f32 / 10.0).sin()).collect::<Vec<_>>()
+        };
+        let all = heads.iter().enumerate().flat_map(|(g, head)| head.iter().map(move |at| (g, at)));
+        let data: Vec<f32> = all.flat_map(row).collect();
+        aqueduct_kernels::KvHeads::from_f32(kv_heads, keys, head_dim, &data, kv)
+    };
+    let positions = heads.concat();
+    let scores = |factor: f32| positions.iter().map(|&at| factor * at as f32).collect();
+    MemorySet {
+        score: scores(factor),
+        votes: scores(factor + 1.0),
+        keys: aqueduct_kernels::Keys::new(positions.clone(), rows(0), rows(7)),
+        end,
+    }
+}
+
 /// A link under test and the inbox at its other end.
 pub(crate) struct Rig {
     pub(crate) link: Box<dyn Link>,
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) inbox: Arc<Inbox>,
+    /// What the receiver has given.
+    pub(crate) ledger: Ledger,
     /// What serves the other end, where it is in reach of this one by sockets alone.
     pub(crate) peer: Option<Runtime>,
     /// What lives as long as the rig.
@@ -64,8 +121,22 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn offer(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> bool {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let parcel = Parcel { key, layer, memory: Arc::downgrade(memory), deadline };
+        let parcel = Parcel { key, layer, memory: Arc::downgrade(memory), base: None, deadline };
         self.link.send(parcel).is_ok()
+    }
+
+    /// Sends `memory` to somebody who may have `base` of it.
+    pub(crate) fn send_on(
+        &mut self,
+        base: Base,
+        key: ChunkKey,
+        memory: &Arc<MemorySet>,
+    ) -> Outcome {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let memory = Arc::downgrade(memory);
+        let parcel = Parcel { key, layer: 0, memory, base: Some(base), deadline };
+        assert!(self.link.send(parcel).is_ok());
+        wait_for_receipt(self).outcome
     }
 
     /// Sends, waiting for room, and waits for the receipt.
@@ -99,19 +170,30 @@ impl Rig {
 /// which sets go from device to device.
 pub(crate) fn grpc_rig(inbox_bytes: u64, [sender, receiver]: [Option<Direct>; 2]) -> Rig {
     let (own, theirs) = (Runtime::new().unwrap(), Runtime::new().unwrap());
-    let listener = theirs.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let (peer, inbox, ledger) = grpc_worker(&theirs, inbox_bytes, receiver);
+    let (doorbell, fingerprint) = (Arc::<Doorbell>::default(), inbox.fingerprint().to_owned());
+    let link = GrpcLink::open(own.handle(), peer, fingerprint, doorbell.clone(), sender);
+    let (link, peer, _keep) = (Box::new(link), Some(theirs), Box::new(own));
+    Rig { link, doorbell, inbox, ledger, peer, _keep }
+}
+
+/// A worker that `runtime` serves on a port of its own.
+pub(crate) fn grpc_worker(
+    runtime: &Runtime,
+    inbox_bytes: u64,
+    direct: Option<Direct>,
+) -> (Peer, Arc<Inbox>, Ledger) {
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let peer = format!("http://{}", listener.local_addr().unwrap());
     let worker = {
-        let _inside = theirs.enter();
+        let _inside = runtime.enter();
         let options = WorkerOptions::new(&peer, LoopbackHub::default());
-        let options = WorkerOptions { inbox_bytes, direct: receiver, ..options };
+        let options = WorkerOptions { inbox_bytes, direct, ..options };
         Worker::start(tiny_model::tiny(fit().kv), options).unwrap()
     };
-    let inbox = worker.inbox();
-    theirs.spawn(serve(worker, listener, std::future::pending()));
-    let (doorbell, fingerprint) = (Arc::<Doorbell>::default(), inbox.fingerprint().to_owned());
-    let link = GrpcLink::open(own.handle(), Peer(peer), fingerprint, doorbell.clone(), sender);
-    Rig { link: Box::new(link), doorbell, inbox, peer: Some(theirs), _keep: Box::new(own) }
+    let (inbox, ledger) = (worker.inbox(), worker.ledger());
+    runtime.spawn(serve(worker, listener, std::future::pending()));
+    (Peer(peer), inbox, ledger)
 }
 
 /// Runs the whole suite; `rig(inbox_bytes)` makes a fresh link to a fresh inbox.
@@ -121,6 +203,7 @@ pub(crate) fn suite(rig: impl Fn(u64) -> Rig) {
     sets_of_any_size_arrive(rig(ROOM));
     duplicates_are_taken_once(rig(ROOM));
     older_epochs_are_stale(rig(ROOM));
+    a_set_arrives_whatever_of_it_its_receiver_has(rig(ROOM));
     a_withdrawn_set_is_not_kept(rig(ROOM));
     what_does_not_fit_fails(rig(ROOM));
     a_full_inbox_delays_and_loses_nothing(rig);
@@ -161,6 +244,35 @@ fn older_epochs_are_stale(mut rig: Rig) {
     rig.inbox.forget(key(1, 2).request);
     assert_eq!(rig.send(key(1, 2), 1, &memory), Outcome::Stale);
     assert_eq!(rig.inbox.bytes(), 0);
+}
+
+fn a_set_arrives_whatever_of_it_its_receiver_has(mut rig: Rig) {
+    let [before, memory] = nested(300, 1).map(Arc::new);
+    let mut check = |chunk_idx: u32, theirs: Option<&MemorySet>, base_epoch: u32| {
+        let theirs = theirs.map(|theirs| Arc::new(theirs.clone()));
+        let given = key(chunk_idx - 1, 1);
+        let entry = theirs.as_ref().map(|theirs| rig.ledger.enter(given, 0, theirs));
+        let (chunk_idx, epoch) = (given.chunk_idx, Epoch(base_epoch));
+        let base = Base { chunk_idx, epoch, end: before.end };
+        let key = key(chunk_idx + 1, 0);
+        assert_eq!(rig.send_on(base, key, &memory), Outcome::Delivered);
+        assert_eq!(rig.inbox.take(key, 0), Some(memory.clone()), "chunk {chunk_idx}");
+        drop(entry);
+    };
+    check(1, Some(&before), 1);
+    check(2, None, 1);
+    check(3, Some(&before), 0); // given in another epoch
+    check(4, Some(&memory), 1); // which ends later
+    let mut other = MemorySet::clone(&before);
+    other.keys.positions[0] += 1;
+    check(5, Some(&other), 1);
+    other.keys = aqueduct_kernels::Keys::new(
+        before.keys.positions.clone(),
+        before.keys.v.clone(),
+        before.keys.k.clone(),
+    );
+    check(6, Some(&other), 1);
+    check(7, Some(&before), 1);
 }
 
 fn a_withdrawn_set_is_not_kept(mut rig: Rig) {

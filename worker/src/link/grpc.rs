@@ -4,15 +4,17 @@
 //! arrived. Within a set, a window of frames is under way.
 
 mod call;
+#[cfg(test)]
+mod faulty;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::limits;
-use aqueduct_core::work::Peer;
-use aqueduct_kernels::Mark;
-use aqueduct_proto::convert::frame;
+use aqueduct_core::work::{Base, Peer};
+use aqueduct_core::{RequestId, limits};
+use aqueduct_kernels::{Mark, MemorySet};
+use aqueduct_proto::convert::frame::{self, SetHeader};
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -20,7 +22,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::nccl::{Bond, Departure, Direct};
-use super::{Link, Outcome, Parcel, Receipt, codec};
+use super::{Link, Outcome, Parcel, Receipt, codec, delta};
 use crate::doorbell::Doorbell;
 pub(super) use call::Call;
 pub(crate) use call::{connect, describe};
@@ -53,8 +55,15 @@ impl GrpcLink {
         let (parcels, queue) = mpsc::channel(limits::LINK_PARCELS_MAX);
         // A receipt for each parcel in the queue and for those that the courier holds.
         let (done, receipts) = mpsc::channel(limits::LINK_PARCELS_MAX);
-        let courier =
-            Courier { peer, fingerprint, doorbell, done, direct: direct.clone(), stream: None };
+        let courier = Courier {
+            peer,
+            fingerprint,
+            doorbell,
+            done,
+            direct: direct.clone(),
+            stream: None,
+            lacks: None,
+        };
         Self { parcels, direct, receipts, courier: runtime.spawn(courier.run(queue)) }
     }
 }
@@ -96,6 +105,8 @@ struct Courier {
     /// `None` where sets go over gRPC alone, as they do once a pair has failed.
     direct: Option<Direct>,
     stream: Option<Stream>,
+    /// The last base that the peer was found not to have.
+    lacks: Option<(RequestId, Base)>,
 }
 
 /// What sets go over.
@@ -171,6 +182,7 @@ impl Courier {
             Attempt::Broken(what) => {
                 self.stream = None;
                 next.tries += 1;
+                next.parcel.base = None;
                 tracing::warn!(peer = %self.peer, key = %next.parcel.key, layer = next.parcel.layer,
                     tries = next.tries, what, "a hand-off broke");
                 let failed = || Outcome::Failed(format!("{}: {what}", self.peer));
@@ -186,7 +198,7 @@ impl Courier {
         let header = codec::header(parcel.key, parcel.layer, &memory);
         let patience = parcel.deadline.saturating_duration_since(Instant::now());
         let departure = Departure { memory, header, made: made.clone(), patience };
-        match self.exchange(departure).await {
+        match self.exchange(departure, parcel.base).await {
             Ok((Verdict::Ok, _)) => Attempt::Ended(Outcome::Delivered),
             Ok((Verdict::Stale, _)) => Attempt::Ended(Outcome::Stale),
             Ok((Verdict::Exhausted, _)) => Attempt::NoRoom,
@@ -197,16 +209,46 @@ impl Courier {
         }
     }
 
-    /// Sends a set, from device to device where that goes.
-    async fn exchange(&mut self, departure: Departure) -> Result<(Verdict, String), Attempt> {
+    /// Sends a set: from device to device where that goes, and otherwise without what the peer
+    /// has of it, if it turns out to have that.
+    async fn exchange(
+        &mut self,
+        departure: Departure,
+        base: Option<Base>,
+    ) -> Result<(Verdict, String), Attempt> {
         let (memory, header) = (departure.memory.clone(), departure.header);
         if let Some(verdict) = self.exchange_directly(departure).await? {
             return Ok(verdict);
         }
+        let request = header.key.request;
+        let mut base = base.filter(|base| self.lacks != Some((request, *base)));
+        loop {
+            let (verdict, message) = self.send(memory.clone(), header, base).await?;
+            match base.take().filter(|_| verdict == Verdict::Whole) {
+                Some(base) => self.lacks = Some((request, base)),
+                None => return Ok((verdict, message)),
+            }
+        }
+    }
+
+    /// Sends a set in frames.
+    async fn send(
+        &mut self,
+        memory: Arc<MemorySet>,
+        header: SetHeader,
+        base: Option<Base>,
+    ) -> Result<(Verdict, String), Attempt> {
         // Reading a set may wait for a device, and panics where the device is lost.
-        let payload = spawn_blocking(move || codec::encode(&memory)).await;
-        let payload = payload.map_err(|error| Attempt::Broken(error.to_string()))?;
-        let frames = frame::split(&header, payload)
+        let encoded = spawn_blocking(move || {
+            let base = base.filter(|_| delta::is_here(&memory));
+            match base.and_then(|base| delta::encode(&memory, base)) {
+                Some((spared, payload)) => (Some(spared), payload),
+                None => (None, codec::encode(&memory)),
+            }
+        });
+        let encoded = encoded.await.map_err(|error| Attempt::Broken(error.to_string()));
+        let (spared, payload) = encoded?;
+        let frames = frame::split(&SetHeader { spared, ..header }, payload)
             .map_err(|refusal| Attempt::Ended(Outcome::Failed(refusal.to_string())))?;
         let stream = self.stream().await?;
         stream.call.send_set(&frames).await.map_err(Attempt::Broken)
@@ -257,12 +299,34 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conformance::{grpc_rig, key, set, suite};
+    use crate::link::conformance::{Rig, grpc_rig, key, nested, set, suite};
     use aqueduct_kernels::{Array, BackendError, Resident};
 
     #[test]
     fn conforms() {
         suite(|inbox_bytes| grpc_rig(inbox_bytes, [None, None]));
+    }
+
+    #[test]
+    fn what_the_receiver_has_does_not_travel() {
+        let mut rig = grpc_rig(1 << 20, [None, None]);
+        let [before, memory] = nested(300, 1).map(Arc::new);
+        let base = Base { chunk_idx: 0, epoch: key(0, 0).epoch, end: before.end };
+        let traffic = |rig: &mut Rig, chunk_idx: u32| {
+            assert_eq!(rig.send_on(base, key(chunk_idx, 0), &memory), Outcome::Delivered);
+            rig.inbox.finish(key(chunk_idx, 0))
+        };
+        let entry = rig.ledger.enter(key(0, 0), 0, &before);
+        let spared = traffic(&mut rig, 1);
+        let old = |at: &&u32| **at < before.end;
+        let rows = memory.keys.positions.iter().filter(old).count();
+        assert!(rows > 100 && spared.spared_bytes == (rows * 2 * 8 * 2) as u64, "{spared:?}");
+        assert_eq!(spared.received_bytes + spared.spared_bytes, memory.bytes() as u64);
+        drop(entry);
+        let whole = traffic(&mut rig, 2);
+        assert_eq!((whole.received_bytes, whole.spared_bytes), (memory.bytes() as u64, 0));
+        let _entry = rig.ledger.enter(key(0, 0), 0, &before);
+        assert_eq!(traffic(&mut rig, 3), whole, "it is not asked again who said so once");
     }
 
     /// Votes on a device that is no more.

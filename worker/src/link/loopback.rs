@@ -9,7 +9,7 @@ use aqueduct_core::work::Peer;
 use super::{Link, Outcome, Parcel, Receipt};
 use crate::doorbell::Doorbell;
 use crate::exchange::Holder;
-use crate::inbox::{Inbox, Verdict};
+use crate::inbox::{Came, Inbox, Verdict};
 
 /// The workers of a process, by the name under which others reach them.
 #[derive(Debug, Clone, Default)]
@@ -93,7 +93,7 @@ impl LoopbackLink {
         if inbox.fingerprint() != self.fingerprint {
             return Some(Outcome::Failed(format!("{} has another model", self.peer)));
         }
-        match inbox.deliver(parcel.key, parcel.layer, memory, Some(&self.doorbell)) {
+        match inbox.deliver(parcel.key, parcel.layer, memory, Came::Near(&self.doorbell)) {
             Verdict::Taken => Some(Outcome::Delivered),
             Verdict::Stale => Some(Outcome::Stale),
             Verdict::Exhausted => None,
@@ -136,7 +136,8 @@ mod tests {
             assert!(hub.join(&peer, &inbox, &holder).is_err(), "the name is taken");
             let doorbell = Arc::new(Doorbell::default());
             let link = LoopbackLink::new(hub, peer, "model".into(), doorbell.clone());
-            Rig { link: Box::new(link), doorbell, inbox, peer: None, _keep: Box::new(()) }
+            let (link, ledger, _keep) = (Box::new(link), Default::default(), Box::new(()));
+            Rig { link, doorbell, inbox, ledger, peer: None, _keep }
         });
     }
 }

@@ -6,6 +6,7 @@
 pub mod codec;
 #[cfg(test)]
 pub(crate) mod conformance;
+pub mod delta;
 pub mod grpc;
 pub mod loopback;
 pub mod nccl;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use aqueduct_core::ChunkKey;
-use aqueduct_core::work::Peer;
+use aqueduct_core::work::{Base, Peer};
 use aqueduct_kernels::MemorySet;
 
 use crate::config::WorkerOptions;
@@ -32,6 +33,8 @@ pub struct Parcel {
     pub layer: u32,
     /// The set; gone when the sender has withdrawn it.
     pub memory: Weak<MemorySet>,
+    /// What the receiver has given itself, if it has: what that remembers may stay behind.
+    pub base: Option<Base>,
     /// When to stop trying.
     pub deadline: Instant,
 }

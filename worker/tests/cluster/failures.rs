@@ -146,9 +146,13 @@ async fn a_lost_worker_is_replaced_with_the_same_bits() {
         members[2].assign(job.assignment(2, 0, (&lost, 0))).await;
         finish(&mut members[0], job.key(0, 0), &mut answer).await;
         assert_eq!(members[0].failure().await, (job.key(1, 0), FailureKind::Peer));
-        // It is done again at member 1, from the memory that member 0 still holds.
-        members[1].assign(job.assignment(1, 1, (&peers[2], 0))).await;
-        let next = NextHop { peer: peers[1].clone(), epoch: Epoch(1) };
+        // It is done again at member 1, from the memory that member 0 still holds. What either
+        // is said to have given itself it has not: nothing can be spared.
+        let mut again = job.assignment(1, 1, (&peers[2], 0));
+        again.next.as_mut().unwrap().base = Some(job.base(0, 0));
+        members[1].assign(again).await;
+        let base = Some(job.base(0, 0));
+        let next = NextHop { peer: peers[1].clone(), epoch: Epoch(1), base };
         let redirect = Command::Redirect { request: job.request, chunk_idx: 1, next };
         members[0].send(redirect).await;
         finish(&mut members[1], job.key(1, 1), &mut answer).await;
@@ -166,7 +170,7 @@ async fn a_redirect_in_time_moves_what_is_still_to_come() {
     let mut members = cluster(&model, 3, Carrier::Loopback).await;
     let peers: Vec<Peer> = members.iter().map(|member| member.peer.clone()).collect();
     members[0].assign(job.assignment(0, 0, (&peers[1], 0))).await;
-    let next = NextHop { peer: peers[2].clone(), epoch: Epoch(1) };
+    let next = NextHop { peer: peers[2].clone(), epoch: Epoch(1), base: None };
     members[0].send(Command::Redirect { request: job.request, chunk_idx: 1, next }).await;
     members[2].assign(job.assignment(1, 1, (&peers[0], 0))).await;
     let mut answer = Answer::default();

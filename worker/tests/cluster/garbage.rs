@@ -1,10 +1,10 @@
 //! Garbage on the gRPC port: a clear answer, and the next request works.
 
-use aqueduct_core::work::{Command, Outputs};
+use aqueduct_core::work::{Base, Command, Outputs};
 use aqueduct_core::{ChunkKey, Epoch, MemoryPolicy, RequestId, limits};
 use aqueduct_kernels::KvDtype;
 use aqueduct_proto::FINGERPRINT_METADATA;
-use aqueduct_proto::convert::frame::{self, SetHeader};
+use aqueduct_proto::convert::frame::{self, SetHeader, Spared};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use aqueduct_proto::v1::worker_client::WorkerClient;
@@ -88,6 +88,7 @@ fn header(request: u64, kv_heads: u32, keys: u32) -> SetHeader {
         head_dim: 8,
         keys,
         end: keys.max(8),
+        spared: None,
     }
 }
 
@@ -103,6 +104,14 @@ async fn frames_with_a_right_checksum_are_not_believed_either() {
     refused(sound(1, 2, 2), "positions").await; // twice position 0
     refused(HandOffFrame { crc32: 1, ..sound(1, 2, 1) }, "checksum").await;
     refused(HandOffFrame { keys: u32::MAX, ..sound(1, 2, 1) }, "checksum").await;
+    // Nobody here has given anything that a set could lack.
+    let base = Base { chunk_idx: 0, epoch: Epoch(0), end: 8 };
+    let spared = Some(Spared { base, rows: 0, crc32: 0 });
+    let set = SetHeader { spared, ..header(1, 2, 1) };
+    let lists = vec![0; set.payload_bytes() as usize].into();
+    let lacking = frame::split(&set, lists).unwrap();
+    let acks = hand_off(&member, "tiny-F32", lacking).await.unwrap();
+    assert_eq!(acks[0].verdict(), Verdict::Whole);
     // Part 0 of a set of two parts, and the stream ends: nothing of it is kept.
     let acks = hand_off(&member, "tiny-F32", vec![sound(1, 2, 40_000)]).await.unwrap();
     assert!(acks.len() == 1 && acks[0].verdict() == Verdict::Ok, "{acks:?}");

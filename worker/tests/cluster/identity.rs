@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::work::Outputs;
+use aqueduct_core::work::{Outputs, Traffic};
 use aqueduct_core::{MemoryPolicy, RequestId};
 use aqueduct_kernels::{KvDtype, MemorySet};
 
 use crate::in_process::{Meeting, Trouble};
-use crate::rig::{Answer, Carrier, Job, cluster, run, with_devices};
+use crate::rig::{Answer, Carrier, Job, Member, cluster, run, with_devices};
 use crate::tiny_model::tiny;
 
 async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answer {
@@ -17,7 +17,24 @@ async fn answer(count: usize, carrier: Carrier, job: &Job, kv: KvDtype) -> Answe
     for member in &members {
         member.settle(|stats| stats.home_bytes + stats.inbox_bytes + stats.outbox_bytes == 0).await;
     }
+    check_traffic(&members, carrier, job, kv);
     answer
+}
+
+/// Whatever was sent and spared comes to the sets that were given, wherever there was a wire.
+fn check_traffic(members: &[Member], carrier: Carrier, job: &Job, kv: KvDtype) {
+    let mut traffic = Traffic::default();
+    members.iter().for_each(|member| traffic.add(member.traffic));
+    if carrier == Carrier::Loopback {
+        assert_eq!(traffic, Traffic::default());
+    }
+    if carrier == Carrier::Grpc && job.policy.heavy > 0 {
+        let model = tiny(kv);
+        let hops = job.grid().chunk_count() - 1;
+        assert_eq!(traffic.fetched, hops * model.layers() as u32);
+        let is_repeated = hops as usize >= members.len();
+        assert_eq!(traffic.spared_bytes > 0, is_repeated, "{hops} hops, {traffic:?}");
+    }
 }
 
 /// Every number of workers gives what one gives.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::work::{
-    Assignment, Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer,
+    Assignment, Base, Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer, Traffic,
 };
 use aqueduct_core::{
     ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId,
@@ -35,6 +35,8 @@ pub(crate) struct Member {
     pub(crate) peer: Peer,
     pub(crate) commands: Sender<Command>,
     pub(crate) events: Receiver<Event>,
+    /// What its chunks' past came to between processes.
+    pub(crate) traffic: Traffic,
     /// Chunks of others that it said had failed, while something else was waited for.
     failures: Vec<(ChunkKey, FailureKind)>,
 }
@@ -76,7 +78,7 @@ impl Job {
     /// The assignment of chunk `idx` in `epoch`, whose memory goes to `next` (in `next_epoch`).
     pub(crate) fn assignment(&self, idx: u32, epoch: u32, next: (&Peer, u32)) -> Assignment {
         let (grid, span) = (self.grid(), self.grid().chunk(idx).unwrap());
-        let next = NextHop { peer: next.0.clone(), epoch: Epoch(next.1) };
+        let next = NextHop { peer: next.0.clone(), epoch: Epoch(next.1), base: None };
         Assignment {
             key: self.key(idx, epoch),
             span,
@@ -93,6 +95,12 @@ impl Job {
 
     pub(crate) fn key(&self, chunk_idx: u32, epoch: u32) -> ChunkKey {
         ChunkKey { request: self.request, chunk_idx, epoch: Epoch(epoch) }
+    }
+
+    /// What chunk `idx` gave in `epoch`.
+    pub(crate) fn base(&self, idx: u32, epoch: u32) -> Base {
+        let end = self.grid().chunk(idx).unwrap().positions().end;
+        Base { chunk_idx: idx, epoch: Epoch(epoch), end }
     }
 
     pub(crate) fn decode(&self, choices: u32, max_tokens: u32) -> Command {
@@ -145,8 +153,8 @@ impl Member {
         };
         let (commands, events) = worker.open_session();
         let peer = worker.info().peer.clone();
-        let failures = Vec::new();
-        let mut member = Self { worker, peer, commands, events, failures };
+        let (traffic, failures) = (Traffic::default(), Vec::new());
+        let mut member = Self { worker, peer, commands, events, traffic, failures };
         assert!(matches!(member.event().await, Event::Hello(_)));
         member
     }
@@ -239,16 +247,24 @@ pub(crate) async fn run(members: &mut [Member], job: &Job, output_tokens: u32) -
     for chunk in job.grid().chunks() {
         let idx = chunk.idx as usize;
         let next = (&members[(idx + 1) % count].peer, 0);
-        members[idx % count].assign(job.assignment(chunk.idx, 0, next)).await;
+        let mut assignment = job.assignment(chunk.idx, 0, next);
+        if let (Some(next), Some(given)) = (&mut assignment.next, (idx + 1).checked_sub(count)) {
+            next.base = Some(job.base(given as u32, 0));
+        }
+        members[idx % count].assign(assignment).await;
     }
     let mut answer = Answer::default();
+    let confirm = |idx: usize| Command::Confirm { request: job.request, chunk_idx: idx as u32 };
     for chunk in job.grid().chunks() {
         let idx = chunk.idx as usize;
         finish(&mut members[idx % count], job.key(chunk.idx, 0), &mut answer).await;
-        if idx > 0 {
-            let confirm = Command::Confirm { request: job.request, chunk_idx: chunk.idx - 1 };
-            members[(idx - 1) % count].send(confirm).await;
+        if let Some(given) = idx.checked_sub(count) {
+            members[given % count].send(confirm(given)).await; // it has spared all that it can
         }
+    }
+    let last = job.grid().chunk_count() as usize - 1;
+    for given in last.saturating_sub(count)..last {
+        members[given % count].send(confirm(given)).await;
     }
     let home = &mut members[(job.grid().chunk_count() as usize - 1) % count];
     decode(home, job, output_tokens, &mut answer).await;
@@ -275,6 +291,7 @@ pub(crate) async fn finish(member: &mut Member, key: ChunkKey, answer: &mut Answ
                 let kept = report.retained.iter().map(|mass| mass.kept.to_bits()).collect();
                 let (bytes, keys) = (report.memory_bytes, report.memory_tokens);
                 answer.memory.push((done.chunk_idx, bytes, keys, kept));
+                member.traffic.add(report.traffic);
                 if done == key {
                     return;
                 }

@@ -198,7 +198,7 @@ impl Plan {
 
     pub(super) fn hop_to(&self, request: &Request, idx: usize) -> NextHop {
         let peer = self.workers[&request.worker(idx)].peer.clone();
-        NextHop { peer, epoch: request.key(idx).epoch }
+        NextHop { peer, epoch: request.key(idx).epoch, base: request.base_of(idx) }
     }
 
     /// What `worker` has of the chunks after `ticket` in the total order, in that order: tickets,

@@ -60,7 +60,8 @@ The prompt is the shipped book, repeated when it is too short; a prompt may be l
 model's positions here. The first chunk that is prefilled does not count. A row has the median
 over the repetitions and their spread (longest less shortest time). kv_bytes is what is
 remembered at the end of the prompt, exchange how the past reached its chunks (move or stay) and
-exchange_bytes what travelled between workers for keys that stayed.
+exchange_bytes what travelled between processes for it, if `--link grpc` makes a process of every
+worker; spared_bytes is what did not, because the receiver of a memory set had it.
 
 Example:
   aqueduct bench prefill --model model --prompt-tokens 4096,16384,65536 --policy h2o,dense \\
@@ -87,6 +88,10 @@ pub(crate) struct BenchPrefillArgs {
     pub(crate) memory: BudgetArgs,
     #[command(flatten)]
     pub(crate) exchange: ExchangeArgs,
+    /// What connects coordinator and workers: loopback (one process) or grpc (a process for each
+    /// worker, which share the threads)
+    #[arg(long, value_enum, hide_possible_values = true, default_value_t = Link::Loopback)]
+    pub(crate) link: Link,
     /// Draw seconds over prompt tokens into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,

@@ -11,7 +11,7 @@ use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
 use aqueduct_core::{PolicyKind, Refusal, TokenId, limits};
 use serde::Serialize;
 
-use crate::args::BenchPrefillArgs;
+use crate::args::{BenchPrefillArgs, Link};
 use crate::cluster::{self, Cluster, Workers, prefill_only};
 use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
@@ -34,8 +34,11 @@ struct Row<'a> {
     kv_bytes: u64,
     /// How the past reached the chunks: `move` or `stay`.
     exchange: &'static str,
-    /// Between workers, for keys that stayed.
+    /// Between processes, for the past of all chunks; 0 where workers share one.
     exchange_bytes: u64,
+    /// Of memory sets: keys and values that did not travel, because their receiver had them.
+    spared_bytes: u64,
+    link: &'static str,
     /// Median over the repetitions.
     seconds: f64,
     /// Longest less shortest.
@@ -99,7 +102,7 @@ impl Bench {
     async fn measure<'a>(&'a self, workers: usize, rows: &mut Vec<Row<'a>>) -> anyhow::Result<()> {
         let config = cluster::config(workers, self.args.memory.chunk_tokens);
         let config = Config { positions_limited: false, ..config };
-        let cluster = Cluster::embedded(&self.loaded, Workers::plain(workers), config).await?;
+        let cluster = self.cluster(Workers::plain(workers), config).await?;
         cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &prompt_tokens in &self.args.prompt_tokens {
@@ -111,6 +114,14 @@ impl Bench {
         }
         cluster.stop().await;
         Ok(())
+    }
+
+    async fn cluster(&self, workers: Workers, config: Config) -> anyhow::Result<Cluster> {
+        let BenchPrefillArgs { model, threads, link, .. } = &self.args;
+        match link {
+            Link::Loopback => Cluster::embedded(&self.loaded, workers, config).await,
+            Link::Grpc => Cluster::processes(model, workers, *threads, config).await,
+        }
     }
 
     async fn repeat(
@@ -161,6 +172,8 @@ impl Bench {
             kv_bytes: runs[0].memory_bytes,
             exchange: runs[0].exchange.as_str(),
             exchange_bytes: runs[0].traffic.bytes(),
+            spared_bytes: runs[0].traffic.spared_bytes,
+            link: self.args.link.as_str(),
             seconds: seconds.median,
             seconds_spread: seconds.spread,
             reps: runs.len() as u32,

@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use super::{Direct, Held, Joining, wait};
-use crate::inbox::{Inbox, Verdict};
+use crate::inbox::{Came, Inbox, Verdict};
 use crate::link::codec;
 use crate::service::{ack, judged};
 
@@ -78,7 +78,10 @@ impl Dock {
         let notice = self.expected.take()?;
         let SetHeader { key, layer, .. } = notice.set;
         Some(match self.berth.receive(notice).await {
-            Ok(set) => judged(self.inbox.deliver(key, layer, Arc::new(set), None), key),
+            Ok(set) => {
+                let came = Came::Far { bytes: set.bytes() as u64 };
+                judged(self.inbox.deliver(key, layer, Arc::new(set), came), key)
+            }
             Err(error) => {
                 tracing::warn!(%error, %key, layer, "a set did not come from device to device");
                 self.berth = Berth::Closed(error.to_string());
