@@ -13,6 +13,7 @@ use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
+use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -50,10 +51,10 @@ pub async fn serve(
     let service = WorkerServer::new(Service { worker, sessions, stopped })
         .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-    let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
     Server::builder()
-        .initial_stream_window_size(window)
-        .initial_connection_window_size(window)
+        .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
+        .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
+        .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(health)
         .add_service(service)
@@ -133,7 +134,7 @@ impl WorkerRpc for Service {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let holder = self.worker.holder().clone();
         same_model(request.metadata(), holder.model().fingerprint())?;
-        let (frames, outgoing) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
+        let (frames, outgoing) = mpsc::channel(limits::EXCHANGE_WINDOW_FRAMES);
         tokio::spawn(Desk::open(holder, request.into_inner()).run(frames));
         Ok(self.while_serving(ReceiverStream::new(outgoing)))
     }
@@ -208,7 +209,7 @@ impl Receiver {
         } else {
             self.assembler.accept(frame).map(|set| match set {
                 None => ack(Answer::Ok, ""),
-                Some((header, payload)) => self.deliver(&header, &payload),
+                Some((header, payload)) => self.deliver(&header, payload),
             })
         };
         match accepted {
@@ -224,16 +225,16 @@ impl Receiver {
         }
     }
 
-    fn deliver(&self, header: &SetHeader, payload: &[u8]) -> HandOffAck {
+    fn deliver(&self, header: &SetHeader, payload: Bytes) -> HandOffAck {
         let &SetHeader { key, layer, .. } = header;
+        let came = Came::Far { bytes: payload.len() as u64 };
         let read = match &header.spared {
             None => codec::decode(header, payload).map_err(DeltaError::Refused),
             Some(spared) => match self.inbox.would_take(key, layer, &codec::shape(header)) {
-                Verdict::Taken => self.complete(header, spared, payload),
+                Verdict::Taken => self.complete(header, spared, &payload),
                 verdict => return judged(verdict, key),
             },
         };
-        let came = Came::Far { bytes: payload.len() as u64 };
         match read {
             Ok(memory) => judged(self.inbox.deliver(key, layer, Arc::new(memory), came), key),
             Err(error @ DeltaError::Refused(_)) => ack(Answer::Corrupt, error),

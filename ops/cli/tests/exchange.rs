@@ -63,7 +63,7 @@ fn sockets_carry_what_the_formula_says() {
 fn a_stream_is_measured_beside_a_copy() {
     let rows = bench(&["--stream"]);
     let names: Vec<_> = rows.iter().map(|row| row["stream"].as_str().unwrap()).collect();
-    assert_eq!(names, ["grpc", "tcp"]);
+    assert_eq!(names, ["grpc", "plain", "tcp"]);
     for row in &rows {
         let [bytes, seconds, speed] =
             ["bytes", "seconds", "gb_per_second"].map(|key| row[key].as_f64().unwrap());

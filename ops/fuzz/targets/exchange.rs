@@ -3,7 +3,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use aqueduct_proto::convert::call::{Assembler, CallFrameError, check, split};
+use aqueduct_proto::convert::call::{Arrival, Assembler, CallFrameError, check, split};
 use aqueduct_proto::v1::ExchangeFrame;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -13,8 +13,8 @@ fuzz_target!(|stream: &[u8]| {
     let mut assembler = Assembler::bounded(u64::MAX);
     while let Ok(mut frame) = ExchangeFrame::decode_length_delimited(&mut stream) {
         mend(&mut frame);
-        if let Ok((header, Some(payload))) = assembler.accept(frame) {
-            assert!(split(&header, payload).is_ok());
+        if let Ok(Arrival { header, payload, is_whole: true, .. }) = assembler.accept(frame) {
+            assert!(split(&header, std::mem::take(payload)).is_ok());
         }
     }
 });

@@ -31,10 +31,16 @@ pub const STOP_STRINGS_MAX: usize = 16;
 /// Longest stop string, in bytes.
 pub const STOP_BYTES_MAX: usize = 1024;
 
-/// Most bytes of payload in one hand-off frame.
-pub const FRAME_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of one gRPC message: a frame and its header.
-pub const GRPC_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
+/// Most bytes of payload in one frame of a hand-off or an exchange: few enough to be in a core's
+/// cache from when they are gathered until they are sent, and from when they come until they are
+/// read.
+pub const FRAME_BYTES_MAX: usize = 512 << 10;
+/// Most bytes of one gRPC message between workers and coordinators.
+pub const GRPC_MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
+/// Most bytes of one HTTP/2 frame between workers: a frame and its header go in one.
+pub const HTTP2_FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Bytes that a worker's peer may send it before it must have read some.
+pub const HTTP2_WINDOW_BYTES: u32 = 8 << 20;
 /// Most bytes of one gRPC `Generate` or `Tokenize` request, which carries a whole prompt.
 pub const PROMPT_BYTES_MAX: usize = 256 << 20;
 /// Frames a link may have under way before the sender waits.
@@ -50,6 +56,8 @@ pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
 pub const EXCHANGE_CALLS_MAX: usize = 4096;
 /// Most bytes of one ask or answer, and of the asks that one stream may have wait at a worker.
 pub const EXCHANGE_BYTES_MAX: u64 = 8 << 30;
+/// Frames that an end of an exchange makes before the connection takes them.
+pub const EXCHANGE_WINDOW_FRAMES: usize = 4;
 /// How long an asker waits for a holder before it asks again.
 pub const EXCHANGE_RETRY_MS: u64 = 2_000;
 
@@ -117,7 +125,10 @@ const _: () = {
     assert!(PROMPT_TOKENS_MAX as u64 + (OUTPUT_TOKENS_MAX as u64) < u32::MAX as u64);
     assert!(CHUNK_TOKENS_DEFAULT <= CHUNK_TOKENS_MAX);
     assert!(BATCH_TOKENS_DEFAULT.is_multiple_of(CHUNK_TOKENS_DEFAULT));
-    assert!(FRAME_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
+    assert!(FRAME_BYTES_MAX + (64 << 10) <= GRPC_MESSAGE_BYTES_MAX);
+    assert!(FRAME_BYTES_MAX + (64 << 10) <= HTTP2_FRAME_BYTES_MAX as usize);
+    assert!(HTTP2_FRAME_BYTES_MAX < 1 << 24); // as HTTP/2 says
+    assert!(GRPC_MESSAGE_BYTES_MAX <= HTTP2_WINDOW_BYTES as usize);
     assert!(GRPC_MESSAGE_BYTES_MAX <= PROMPT_BYTES_MAX);
     // A prompt of the greatest length fits one message: four bytes a token.
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);

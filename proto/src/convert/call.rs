@@ -5,13 +5,16 @@
 //! it must agree, memory grows only by bytes that arrived, and a part's checksum covers header
 //! and payload.
 
+mod assembler;
+
 use aqueduct_core::work::CONVENTION;
 use aqueduct_core::{Epoch, KvDtype, MemoryPolicy, Refusal, RequestId, WireDtype, limits};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use prost::Message;
 
 use super::exchange::wire_dtype;
-use super::parts::{self, Gatherer, OutOfOrder, Part};
+use super::parts::{self, Cut, Part};
+use super::pieces::Pieces;
 use super::shape::kv;
 use super::{Under, required};
 use crate::v1;
@@ -19,6 +22,7 @@ use crate::v1::ExchangeFrame;
 use crate::v1::exchange_header::{LogBase, Normalisation};
 
 pub use crate::v1::exchange_header::Kind;
+pub use assembler::{Arrival, Assembler};
 
 /// Most bytes of the text that says why there is no answer.
 pub const TEXT_BYTES_MAX: u64 = 4096;
@@ -280,24 +284,44 @@ impl TryFrom<v1::ExchangeHeader> for CallHeader {
     }
 }
 
+/// A message's frames, each made when it is asked for.
+#[derive(Debug)]
+pub struct Frames {
+    header: Bytes,
+    part_count: u32,
+    parts: Cut,
+}
+
+impl Frames {
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+impl Iterator for Frames {
+    type Item = ExchangeFrame;
+
+    fn next(&mut self) -> Option<ExchangeFrame> {
+        let (part_idx, payload) = self.parts.next()?;
+        let Self { header, part_count, .. } = self;
+        let (header, part_count) = (header.clone(), *part_count);
+        let mut frame = ExchangeFrame { header, part_idx, part_count, crc32: 0, payload };
+        frame.crc32 = checksum(&frame);
+        Some(frame)
+    }
+}
+
 /// A message's frames, one after the other.
 ///
 /// # Errors
 /// A header out of bounds, or a payload of another length than it says.
-pub fn split(
-    header: &CallHeader,
-    payload: Bytes,
-) -> Result<impl Iterator<Item = ExchangeFrame> + use<>, Refusal> {
+pub fn split(header: &CallHeader, payload: Pieces) -> Result<Frames, Refusal> {
     header.validate()?;
-    Refusal::unless_within("payload", payload.len() as u64, header.bytes, header.bytes)?;
+    Refusal::unless_within("payload", payload.remaining() as u64, header.bytes, header.bytes)?;
     let part_count = parts::part_count(header.bytes);
-    let header: Bytes = v1::ExchangeHeader::from(header).encode_to_vec().into();
-    Ok(parts::cut(payload).map(move |(part_idx, payload)| {
-        let mut frame =
-            ExchangeFrame { header: header.clone(), part_idx, part_count, crc32: 0, payload };
-        frame.crc32 = checksum(&frame);
-        frame
-    }))
+    let header = v1::ExchangeHeader::from(header).encode_to_vec().into();
+    Ok(Frames { header, part_count, parts: Cut::new(payload) })
 }
 
 /// CRC-32 over the header's length, the header, and the other fields; numbers are 4 bytes, little
@@ -345,50 +369,6 @@ fn part(frame: &ExchangeFrame) -> Part {
     Part { idx: part_idx, count: part_count, payload: payload.clone() }
 }
 
-/// Puts the frames of one stream together, message after message. Messages of one frame may come
-/// between the parts of another.
-#[derive(Debug)]
-pub struct Assembler {
-    bytes_max: u64,
-    messages: Gatherer<CallHeader>,
-}
-
-impl Assembler {
-    /// Refuses messages of more than `bytes_max` bytes before their first part is kept.
-    pub fn bounded(bytes_max: u64) -> Self {
-        Self { bytes_max, messages: Gatherer::default() }
-    }
-
-    /// Takes the next frame; the message's payload is returned with its last part.
-    ///
-    /// # Errors
-    /// A frame that fails [`check`], or that is not the next part of the message under way; that
-    /// message is then forgotten.
-    pub fn accept(
-        &mut self,
-        frame: ExchangeFrame,
-    ) -> Result<(CallHeader, Option<Bytes>), CallFrameError> {
-        let header = self.check(&frame).inspect_err(|_| self.messages.reset())?;
-        if frame.part_count == 1 {
-            return Ok((header, Some(frame.payload)));
-        }
-        let whole = self.messages.accept(header, part(&frame));
-        let whole = whole.map_err(|OutOfOrder { seen, want }| CallFrameError::Order {
-            call: header.call,
-            seen,
-            want,
-        })?;
-        Ok((header, whole.map(|(_, payload)| payload)))
-    }
-
-    fn check(&self, frame: &ExchangeFrame) -> Result<CallHeader, CallFrameError> {
-        let header = check(frame)?;
-        Refusal::unless_within("frame.bytes", header.bytes, 0, self.bytes_max)
-            .map_err(|refusal| CallFrameError::Refused { call: header.call, refusal })?;
-        Ok(header)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::arbitrary;
@@ -427,12 +407,29 @@ mod tests {
     }
 
     fn frames(header: &CallHeader) -> Vec<ExchangeFrame> {
-        split(header, payload(header)).unwrap().collect()
+        split(header, payload(header).into()).unwrap().collect()
     }
 
     /// Bytes that differ everywhere, so that a part out of place shows.
     fn payload(header: &CallHeader) -> Bytes {
         (0..header.bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+    }
+
+    /// What the next frame makes of its message: its payload where that is whole.
+    fn accept(
+        assembler: &mut Assembler,
+        frame: ExchangeFrame,
+    ) -> Result<(CallHeader, Option<Bytes>), CallFrameError> {
+        let part_idx = frame.part_idx;
+        let arrival = assembler.accept(frame)?;
+        assert_eq!(arrival.part_idx, part_idx);
+        let whole = arrival.is_whole.then(|| std::mem::take(arrival.payload).into_bytes());
+        Ok((arrival.header, whole))
+    }
+
+    /// Bytes of this many parts, the last of which is not full.
+    const fn of_parts(count: u64) -> u64 {
+        count * limits::FRAME_BYTES_MAX as u64 - 1000
     }
 
     #[test]
@@ -442,29 +439,52 @@ mod tests {
             assert_eq!(frames.len(), parts);
             assert!(frames.iter().all(|f| f.encoded_len() <= limits::GRPC_MESSAGE_BYTES_MAX));
             let mut assembler = Assembler::bounded(header.bytes);
-            let mut got: Vec<_> = frames.into_iter().map(|one| assembler.accept(one)).collect();
+            let mut got: Vec<_> =
+                frames.into_iter().map(|one| accept(&mut assembler, one)).collect();
             assert_eq!(got.pop().unwrap(), Ok((header, Some(payload(&header)))));
             assert!(got.into_iter().all(|earlier| earlier == Ok((header, None))));
         };
         check(attend(64, WireDtype::F32), 1);
         check(attend(8, WireDtype::F16), 1);
         check(shards(0), 1);
-        check(shards(9 << 20), 3);
+        check(shards(of_parts(3)), 3);
         check(CallHeader::new(0, Kind::Waiting, CallBlock::NONE), 1);
     }
 
     #[test]
+    fn a_payload_may_be_taken_as_it_comes() {
+        let long = shards(of_parts(3));
+        let (mut assembler, mut seen) = (Assembler::bounded(1 << 30), Pieces::default());
+        for frame in frames(&long) {
+            let came = frame.payload.clone();
+            let Arrival { payload, .. } = assembler.accept(frame).unwrap();
+            assert_eq!(payload.remaining(), came.len());
+            seen.push(std::mem::take(payload).into_bytes());
+        }
+        assert_eq!(seen.into_bytes(), payload(&long));
+    }
+
+    #[test]
+    fn frames_are_the_same_whatever_the_pieces() {
+        let long = shards(of_parts(2));
+        let mut pieces = Pieces::default();
+        payload(&long).chunks(77_777).for_each(|some| pieces.push(some.to_vec().into()));
+        assert!(split(&long, pieces).unwrap().eq(frames(&long)));
+    }
+
+    #[test]
     fn a_short_message_may_come_between_the_parts_of_a_long_one() {
-        let (long, short) = (shards(5 << 20), attend(8, WireDtype::F32));
+        let (long, short) = (shards(of_parts(2)), attend(8, WireDtype::F32));
         let mut assembler = Assembler::bounded(1 << 30);
         let [first, second] = frames(&long).try_into().unwrap();
-        assert_eq!(assembler.accept(first.clone()), Ok((long, None)));
-        let between = assembler.accept(frames(&short).remove(0));
+        assert_eq!(accept(&mut assembler, first.clone()), Ok((long, None)));
+        let between = accept(&mut assembler, frames(&short).remove(0));
         assert_eq!(between, Ok((short, Some(payload(&short)))));
-        assert_eq!(assembler.accept(second.clone()), Ok((long, Some(payload(&long)))));
-        let alone = assembler.accept(second);
+        let whole = accept(&mut assembler, second.clone());
+        assert_eq!(whole, Ok((long, Some(payload(&long)))));
+        let alone = accept(&mut assembler, second);
         assert_eq!(alone, Err(CallFrameError::Order { call: 7, seen: 1, want: 0 }));
-        let refused = Assembler::bounded(1 << 20).accept(first).unwrap_err().to_string();
+        let refused = Assembler::bounded(1 << 18).accept(first).unwrap_err().to_string();
         assert!(refused.starts_with("frame.bytes = "), "{refused}");
     }
 
@@ -498,7 +518,7 @@ mod tests {
         assert_eq!(refused(|h| h.policy = None), "frame.policy");
         assert_eq!(refused(|h| h.bytes = u64::MAX), "frame.bytes");
         assert!(refused(|h| h.convention = 2).starts_with("convention 2"));
-        assert!(split(&attend(8, WireDtype::F32), Bytes::from_static(b"short")).is_err());
+        assert!(split(&attend(8, WireDtype::F32), Bytes::from_static(b"short").into()).is_err());
     }
 
     fn some_header() -> impl Strategy<Value = v1::ExchangeHeader> {

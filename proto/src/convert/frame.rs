@@ -8,7 +8,7 @@ use aqueduct_core::work::{Base, CONVENTION};
 use aqueduct_core::{ChunkKey, KvDtype, Refusal, limits};
 use bytes::Bytes;
 
-use super::parts::{self, Gatherer, OutOfOrder, Part};
+use super::parts::{self, Cut, Gatherer, OutOfOrder, Part};
 use super::shape::kv;
 use super::{Under, key, required};
 use crate::v1::{self, HandOffFrame};
@@ -167,7 +167,7 @@ pub fn split(set: &SetHeader, payload: Bytes) -> Result<Vec<HandOffFrame>, Refus
     Refusal::unless_within("payload", payload.len() as u64, want, want)?;
     let part_count = set.part_count();
     let frame = |(part_idx, part)| to_wire(&FrameHeader { set: *set, part_idx, part_count }, part);
-    Ok(parts::cut(payload).map(frame).collect())
+    Ok(Cut::new(payload.into()).map(frame).collect())
 }
 
 pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
@@ -296,12 +296,11 @@ impl Assembler {
         frame: HandOffFrame,
     ) -> Result<Option<(SetHeader, Bytes)>, FrameError> {
         let FrameHeader { set, .. } = self.check(&frame).inspect_err(|_| self.sets.reset())?;
-        self.sets.accept(set, part(&frame)).map_err(|OutOfOrder { seen, want }| FrameError::Order {
-            key: set.key,
-            layer: set.layer,
-            seen,
-            want,
-        })
+        let gathered = self.sets.accept(set, part(&frame));
+        let (payload, is_whole) = gathered.map_err(|OutOfOrder { seen, want }| {
+            FrameError::Order { key: set.key, layer: set.layer, seen, want }
+        })?;
+        Ok(is_whole.then(|| (set, std::mem::take(payload).into_bytes())))
     }
 
     fn check(&self, frame: &HandOffFrame) -> Result<FrameHeader, FrameError> {
@@ -366,14 +365,14 @@ mod tests {
         check(header_of(0, KvDtype::F32), 1);
         check(header_of(1, KvDtype::Bf16), 1);
         check(header_of(512, KvDtype::Bf16), 1);
-        check(header_of(10_000, KvDtype::F32), 3);
+        check(header_of(1_200, KvDtype::F32), 3);
         check(sparing(header_of(512, KvDtype::Bf16), 0), 1);
-        check(sparing(header_of(10_000, KvDtype::F32), 9_000), 2);
+        check(sparing(header_of(1_200, KvDtype::F32), 1_500), 2);
     }
 
     #[test]
     fn parts_come_in_order_and_once() {
-        let set = header_of(10_000, KvDtype::F32);
+        let set = header_of(1_200, KvDtype::F32);
         let frames = split(&set, payload_of(&set)).unwrap();
         let check = |order: &[usize], whole: bool| {
             let got = assemble(order.iter().map(|&idx| frames[idx].clone()).collect());
@@ -393,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_set_over_the_bound_is_refused_at_its_first_part() {
-        let set = header_of(10_000, KvDtype::F32);
+        let set = header_of(1_200, KvDtype::F32);
         let first = split(&set, payload_of(&set)).unwrap().remove(0);
         let little = sparing(set, 0);
         let spared = split(&little, payload_of(&little)).unwrap().remove(0);

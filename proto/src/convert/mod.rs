@@ -10,6 +10,7 @@ pub mod frame;
 pub mod generate;
 pub mod notice;
 mod parts;
+pub mod pieces;
 pub mod policy;
 pub mod quality;
 pub mod sampling;

@@ -1,7 +1,9 @@
 //! Bytes too long for one frame: cut into parts, and put together again.
 
 use aqueduct_core::{Refusal, limits};
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes};
+
+use super::pieces::Pieces;
 
 /// Bytes of a part that is not the last.
 const FULL: u64 = limits::FRAME_BYTES_MAX as u64;
@@ -18,13 +20,34 @@ pub(super) const fn part_bytes(bytes: u64, part_idx: u32) -> u64 {
     if left < FULL { left } else { FULL }
 }
 
-/// The parts of `payload`.
-pub(super) fn cut(payload: Bytes) -> impl Iterator<Item = (u32, Bytes)> {
-    (0..part_count(payload.len() as u64)).map(move |part_idx| {
-        let from = part_idx as usize * limits::FRAME_BYTES_MAX;
-        let to = from + part_bytes(payload.len() as u64, part_idx) as usize;
-        (part_idx, payload.slice(from..to))
-    })
+/// The parts of a payload, each cut when it is asked for.
+#[derive(Debug)]
+pub(super) struct Cut {
+    payload: Pieces,
+    part_idx: u32,
+    part_count: u32,
+}
+
+impl Cut {
+    pub(super) fn new(payload: Pieces) -> Self {
+        let part_count = part_count(payload.remaining() as u64);
+        Self { payload, part_idx: 0, part_count }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.part_idx == self.part_count
+    }
+}
+
+impl Iterator for Cut {
+    type Item = (u32, Bytes);
+
+    fn next(&mut self) -> Option<(u32, Bytes)> {
+        let part_idx = (!self.is_empty()).then_some(self.part_idx)?;
+        self.part_idx += 1;
+        let bytes = limits::FRAME_BYTES_MAX.min(self.payload.remaining());
+        Some((part_idx, self.payload.copy_to_bytes(bytes)))
+    }
 }
 
 /// One part, and its place in `bytes` bytes.
@@ -54,7 +77,7 @@ pub(super) struct OutOfOrder {
     pub(super) want: u32,
 }
 
-/// Puts parts together, whole after whole. Part 0 always begins anew. Grows by what arrived.
+/// Puts parts together, whole after whole. Part 0 always begins anew.
 #[derive(Debug)]
 pub(super) struct Gatherer<H> {
     underway: Option<Underway<H>>,
@@ -64,7 +87,7 @@ pub(super) struct Gatherer<H> {
 struct Underway<H> {
     header: H,
     parts_done: u32,
-    bytes: BytesMut,
+    payload: Pieces,
 }
 
 impl<H> Default for Gatherer<H> {
@@ -79,29 +102,25 @@ impl<H: PartialEq> Gatherer<H> {
         self.underway = None;
     }
 
-    /// Takes the next part, which was validated; the whole is returned with its last.
+    /// Takes the next part, which was validated; what was gathered and not taken from here yet,
+    /// and whether this part was the last.
     pub(super) fn accept(
         &mut self,
         header: H,
         part: Part,
-    ) -> Result<Option<(H, Bytes)>, OutOfOrder> {
-        let before = self.underway.take();
-        if part.count == 1 {
-            return Ok(Some((header, part.payload)));
-        }
-        let mut underway = match before {
-            Some(underway) if part.idx > 0 && underway.header == header => underway,
-            _ => Underway { header, parts_done: 0, bytes: BytesMut::new() },
+    ) -> Result<(&mut Pieces, bool), OutOfOrder> {
+        let goes_on =
+            |one: &Underway<H>| part.idx > 0 && one.parts_done < part.count && one.header == header;
+        let mut underway = match self.underway.take() {
+            Some(one) if goes_on(&one) => one,
+            _ => Underway { header, parts_done: 0, payload: Pieces::default() },
         };
         if part.idx != underway.parts_done {
             return Err(OutOfOrder { seen: part.idx, want: underway.parts_done });
         }
-        underway.bytes.extend_from_slice(&part.payload);
+        underway.payload.push(part.payload);
         underway.parts_done += 1;
-        if underway.parts_done == part.count {
-            return Ok(Some((underway.header, underway.bytes.freeze())));
-        }
-        self.underway = Some(underway);
-        Ok(None)
+        let is_whole = underway.parts_done == part.count;
+        Ok((&mut self.underway.insert(underway).payload, is_whole))
     }
 }

@@ -2,20 +2,34 @@
 
 use aqueduct_core::{Refusal, WireDtype};
 use aqueduct_proto::convert::call::CallHeader;
+use aqueduct_proto::convert::pieces::Pieces;
+use bytes::{Buf, Bytes};
 use half::{bf16, f16};
 
 use super::codec::Message;
 
+/// Elements that are looked at and moved in one go: few enough to lie in the nearest cache.
+const BLOCK: usize = 2048;
+
 /// Appends numbers.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
+    /// What stands before `bytes`.
+    pieces: Pieces,
     bytes: Vec<u8>,
 }
 
 impl Writer {
     /// The message of what was written.
-    pub(super) fn finish(self, header: CallHeader) -> Message {
-        (CallHeader { bytes: self.bytes.len() as u64, ..header }, self.bytes.into())
+    pub(super) fn finish(mut self, header: CallHeader) -> Message {
+        self.pieces.push(self.bytes.into());
+        (CallHeader { bytes: self.pieces.remaining() as u64, ..header }, self.pieces)
+    }
+
+    /// Appends `bytes` as they lie.
+    pub(super) fn piece(&mut self, bytes: Bytes) {
+        self.pieces.push(std::mem::take(&mut self.bytes).into());
+        self.pieces.push(bytes);
     }
 
     pub(super) fn reserve(&mut self, bytes: usize) {
@@ -63,13 +77,16 @@ impl Writer {
             WireDtype::Bf16 => (f32::from_bits(0x7f7f_7fff), "bf16"),
             WireDtype::F16 => (65519.996, "f16"),
         };
-        if let Some(value) = values.iter().find(|value| value.is_nan() || value.abs() > most) {
-            return Err(Refusal::new(field, value, format!("a number that {name} can hold")));
-        }
-        match dtype {
-            WireDtype::F32 => self.f32s(values),
-            WireDtype::Bf16 => self.put(values, |value| bf16::from_f32(value).to_le_bytes()),
-            WireDtype::F16 => self.put(values, |value| f16::from_f32(value).to_le_bytes()),
+        self.bytes.reserve(values.len() * dtype.bytes());
+        for block in values.chunks(BLOCK) {
+            if let Some(value) = beyond(block, most) {
+                return Err(Refusal::new(field, value, format!("a number that {name} can hold")));
+            }
+            match dtype {
+                WireDtype::F32 => self.f32s(block),
+                WireDtype::Bf16 => self.put(block, |value| bf16::from_f32(value).to_le_bytes()),
+                WireDtype::F16 => self.put(block, |value| f16::from_f32(value).to_le_bytes()),
+            }
         }
         Ok(())
     }
@@ -85,36 +102,51 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote; what is missing is an error.
-#[derive(Debug)]
-pub(super) struct Reader<'a> {
-    bytes: &'a [u8],
+/// A value that is no number, or is greater than `most` or less than `-most`. Looks at all of
+/// them and only then for the one, which the compiler makes one pass without a branch of.
+fn beyond(values: &[f32], most: f32) -> Option<f32> {
+    let fits = |value: &f32| value.abs() <= most;
+    if values.iter().fold(true, |all, value| all & fits(value)) {
+        return None;
+    }
+    values.iter().copied().find(|value| !fits(value))
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes }
+/// Reads what a [`Writer`] wrote; what is missing is an error.
+#[derive(Debug)]
+pub(super) struct Reader {
+    payload: Pieces,
+}
+
+impl Reader {
+    pub(super) fn new(payload: Pieces) -> Self {
+        Self { payload }
     }
 
     /// Nothing may be left.
     pub(super) fn finish(self) -> Result<(), Refusal> {
-        Refusal::unless_within("payload", self.bytes.len(), 0, 0)
+        Refusal::unless_within("payload", self.payload.remaining(), 0, 0)
             .map(drop)
             .map_err(|refusal| Refusal { field: "payload.rest".to_owned(), ..refusal })
     }
 
-    /// The next `count` bytes.
-    pub(super) fn raw(&mut self, count: usize) -> Result<&'a [u8], Refusal> {
-        let Some((now, later)) = self.bytes.split_at_checked(count) else {
-            let bound = format!("at least {count} more bytes");
-            return Err(Refusal::new("payload", self.bytes.len(), bound));
-        };
-        self.bytes = later;
-        Ok(now)
+    /// What is not read yet.
+    pub(super) fn rest(&mut self) -> &mut Pieces {
+        &mut self.payload
     }
 
     fn one<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
-        self.raw(N)?.try_into().map_err(|_| Refusal::new("payload", N, "as many bytes"))
+        self.has(N)?;
+        let mut word = [0; N];
+        self.payload.copy_to_slice(&mut word);
+        Ok(word)
+    }
+
+    fn has(&self, bytes: usize) -> Result<(), Refusal> {
+        match self.payload.remaining() {
+            left if left < bytes => Err(missing(left, bytes)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, Refusal> {
@@ -134,16 +166,16 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn u32s(&mut self, count: usize) -> Result<Vec<u32>, Refusal> {
-        self.take(count, u32::from_le_bytes)
+        self.take(count, u32::from_le_bytes, |_| Ok(()))
     }
 
     pub(super) fn f32s(&mut self, count: usize) -> Result<Vec<f32>, Refusal> {
-        self.take(count, f32::from_le_bytes)
+        self.take(count, f32::from_le_bytes, |_| Ok(()))
     }
 
     /// Numbers that are neither infinite nor none.
     pub(super) fn finite(&mut self, field: &str, count: usize) -> Result<Vec<f32>, Refusal> {
-        finite(field, self.f32s(count)?)
+        self.elements(field, count, WireDtype::F32)
     }
 
     /// The same, of `dtype`.
@@ -153,27 +185,36 @@ impl<'a> Reader<'a> {
         count: usize,
         dtype: WireDtype,
     ) -> Result<Vec<f32>, Refusal> {
-        let values = match dtype {
-            WireDtype::F32 => self.f32s(count),
-            WireDtype::Bf16 => self.take(count, |word| bf16::from_le_bytes(word).to_f32()),
-            WireDtype::F16 => self.take(count, |word| f16::from_le_bytes(word).to_f32()),
+        let finite = |values: &[f32]| match beyond(values, f32::MAX) {
+            Some(value) => Err(Refusal::new(field, value, "finite")),
+            None => Ok(()),
         };
-        finite(field, values?)
+        match dtype {
+            WireDtype::F32 => self.take(count, f32::from_le_bytes, finite),
+            WireDtype::Bf16 => self.take(count, |word| bf16::from_le_bytes(word).to_f32(), finite),
+            WireDtype::F16 => self.take(count, |word| f16::from_le_bytes(word).to_f32(), finite),
+        }
     }
 
+    /// Elements, which `check` sees a block at a time.
     fn take<T, const N: usize>(
         &mut self,
         count: usize,
         of_bytes: impl Fn([u8; N]) -> T,
+        check: impl Fn(&[T]) -> Result<(), Refusal>,
     ) -> Result<Vec<T>, Refusal> {
-        let bytes = self.raw(count.saturating_mul(N))?;
-        Ok(bytes.as_chunks::<N>().0.iter().map(|&word| of_bytes(word)).collect())
+        self.has(count.saturating_mul(N))?;
+        let mut values = Vec::with_capacity(count);
+        while values.len() < count {
+            let before = values.len();
+            self.payload.drain(&mut values, count.min(before + BLOCK), &of_bytes);
+            check(&values[before..])?;
+        }
+        Ok(values)
     }
 }
 
-fn finite(field: &str, values: Vec<f32>) -> Result<Vec<f32>, Refusal> {
-    match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(Refusal::new(field, value, "finite")),
-        None => Ok(values),
-    }
+/// A payload that ends too early.
+pub(super) fn missing(left: usize, want: usize) -> Refusal {
+    Refusal::new("payload", left, format!("at least {want} more bytes"))
 }

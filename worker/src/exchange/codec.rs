@@ -1,5 +1,6 @@
 //! Asks and answers as bytes, as docs/WIRE.md lays them out.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,14 +9,15 @@ use aqueduct_core::{Epoch, ModelShape, Refusal, limits};
 use aqueduct_engine::shards::{Branch, Place};
 use aqueduct_kernels::fold::{Node, cover};
 use aqueduct_kernels::{Candidate, Cutoff, Heads};
-use aqueduct_proto::convert::call::{CallBlock, CallHeader, Kind, TEXT_BYTES_MAX};
-use bytes::Bytes;
+use aqueduct_proto::convert::call::{Arrival, CallBlock, CallHeader, Kind, TEXT_BYTES_MAX};
+use aqueduct_proto::convert::pieces::Pieces;
+use bytes::Buf;
 
 use super::bytes::{Reader, Writer};
 use super::{Ask, Call, CallError, Reply, shards, states};
 
 /// A message's header and bytes.
-pub type Message = (CallHeader, Bytes);
+pub type Message = (CallHeader, Pieces);
 
 /// `call` as it travels at `now`.
 ///
@@ -56,12 +58,12 @@ pub fn ask_message(call: &Call, now: Instant) -> Result<Message, Refusal> {
 ///
 /// # Errors
 /// What cannot be about such a model, or is no number.
-pub fn read_ask(header: &CallHeader, payload: &[u8], shape: &ModelShape) -> Result<Ask, Refusal> {
+pub fn read_ask(header: &CallHeader, payload: Pieces, shape: &ModelShape) -> Result<Ask, Refusal> {
     let CallBlock { request, branch, layer, epoch, start, tokens, chunks } = header.block;
     Refusal::unless_within("layer", layer, 0, shape.layers - 1)?;
     let exactly = |field, seen, want| Refusal::unless_within(field, seen, want, want).map(drop);
+    let mut shards = Vec::with_capacity(payload.remaining().min(8 * header.items as usize) / 8);
     let mut reader = Reader::new(payload);
-    let mut shards = Vec::with_capacity(payload.len().min(8 * header.items as usize) / 8);
     for _ in 0..header.items {
         shards.push((reader.u32()?, Epoch(reader.u32()?)));
     }
@@ -146,6 +148,43 @@ pub fn error_message(call: u64, block: CallBlock, error: &CallError) -> Message 
     writer.finish(CallHeader::new(call, kind, block))
 }
 
+/// Reads the answers of one stream. The keys of shards, which are long, are read as they come.
+#[derive(Debug, Default)]
+pub struct Answers {
+    shards: Option<shards::Taking>,
+}
+
+impl Answers {
+    /// The answer to `call`, once it has come to its end.
+    ///
+    /// # Errors
+    /// What does not answer this ask, or cannot be.
+    pub fn read(
+        &mut self,
+        call: &Call,
+        arrival: Arrival<'_>,
+    ) -> Result<Option<Result<Reply, CallError>>, Refusal> {
+        let Arrival { header, part_idx, payload, is_whole } = arrival;
+        let comes_in_parts = header.kind == Kind::Shards && !(part_idx == 0 && is_whole);
+        if !comes_in_parts {
+            return is_whole.then(|| read_reply(call, &header, mem::take(payload))).transpose();
+        }
+        if part_idx == 0 {
+            answers(call, &header)?;
+            self.shards = Some(shards::Taking::new(&header, call.ask.place()));
+        }
+        let taking = self.shards.as_mut().filter(|taking| *taking.header() == header);
+        let taking = taking.ok_or_else(|| Refusal::new("part_idx", part_idx, "0 at first"))?;
+        taking.take(payload)?;
+        if !is_whole {
+            return Ok(None);
+        }
+        let shards = self.shards.take().map(|taking| taking.finish(payload)).transpose()?;
+        Reader::new(mem::take(payload)).finish()?;
+        Ok(shards.map(|shards| Ok(Reply::Keys(shards))))
+    }
+}
+
 /// The answer to `call` that a message is.
 ///
 /// # Errors
@@ -153,26 +192,14 @@ pub fn error_message(call: u64, block: CallBlock, error: &CallError) -> Message 
 pub fn read_reply(
     call: &Call,
     header: &CallHeader,
-    payload: &[u8],
+    payload: Pieces,
 ) -> Result<Result<Reply, CallError>, Refusal> {
     let place = call.ask.place();
-    let text = || String::from_utf8_lossy(payload).into_owned();
+    let text = |payload: Pieces| String::from_utf8_lossy(&payload.into_bytes()).into_owned();
     match header.kind {
-        Kind::Refused => return Ok(Err(CallError::Refused(text()))),
-        Kind::Lost => return Ok(Err(CallError::Lost(text()))),
-        _ => {}
-    }
-    if header.block != block_of(place) {
-        return Err(Refusal::new("block", format!("{:?}", header.block), "the one that asked"));
-    }
-    let want = match &call.ask {
-        Ask::Attend { .. } => Kind::States,
-        Ask::Weigh { .. } => Kind::Standing,
-        Ask::Settle { .. } => Kind::Settled,
-        Ask::Keys { .. } => Kind::Shards,
-    };
-    if header.kind != want {
-        return Err(Refusal::new("kind", header.kind.as_str_name(), want.as_str_name()));
+        Kind::Refused => return Ok(Err(CallError::Refused(text(payload)))),
+        Kind::Lost => return Ok(Err(CallError::Lost(text(payload)))),
+        _ => answers(call, header)?,
     }
     let mut reader = Reader::new(payload);
     let reply = match &call.ask {
@@ -183,6 +210,23 @@ pub fn read_reply(
     };
     reader.finish()?;
     Ok(Ok(reply))
+}
+
+/// Checks that a message is of the block and kind that answer `call`.
+fn answers(call: &Call, header: &CallHeader) -> Result<(), Refusal> {
+    if header.block != block_of(call.ask.place()) {
+        return Err(Refusal::new("block", format!("{:?}", header.block), "the one that asked"));
+    }
+    let want = match &call.ask {
+        Ask::Attend { .. } => Kind::States,
+        Ask::Weigh { .. } => Kind::Standing,
+        Ask::Settle { .. } => Kind::Settled,
+        Ask::Keys { .. } => Kind::Shards,
+    };
+    match header.kind == want {
+        true => Ok(()),
+        false => Err(Refusal::new("kind", header.kind.as_str_name(), want.as_str_name())),
+    }
 }
 
 /// The nodes that the holder of `place`'s shards gives the states of.
@@ -215,7 +259,7 @@ fn put_candidate(writer: &mut Writer, one: &Candidate) {
     writer.u32s([one.position]);
 }
 
-fn take_candidate(reader: &mut Reader<'_>) -> Result<Candidate, Refusal> {
+fn take_candidate(reader: &mut Reader) -> Result<Candidate, Refusal> {
     let candidate = Candidate { rank: reader.f32()?, position: reader.u32()? };
     if candidate.rank.is_nan() {
         return Err(Refusal::new("rank", candidate.rank, "a number"));
@@ -235,7 +279,7 @@ fn put_cutoff(writer: &mut Writer, cutoff: &Cutoff) {
     put_candidate(writer, last);
 }
 
-fn take_cutoff(reader: &mut Reader<'_>) -> Result<Cutoff, Refusal> {
+fn take_cutoff(reader: &mut Reader) -> Result<Cutoff, Refusal> {
     let which = reader.u32()?;
     let last = take_candidate(reader)?;
     match which {
@@ -246,10 +290,7 @@ fn take_cutoff(reader: &mut Reader<'_>) -> Result<Cutoff, Refusal> {
     }
 }
 
-fn take_standing(
-    header: &CallHeader,
-    reader: &mut Reader<'_>,
-) -> Result<Vec<Vec<Candidate>>, Refusal> {
+fn take_standing(header: &CallHeader, reader: &mut Reader) -> Result<Vec<Vec<Candidate>>, Refusal> {
     let counts = reader.u32s(header.heads as usize)?;
     let sum: u64 = counts.iter().map(|&count| u64::from(count)).sum();
     Refusal::unless_within("candidates", sum, u64::from(header.items), u64::from(header.items))?;
@@ -260,7 +301,7 @@ fn take_standing(
 fn take_masses(
     place: &Place,
     header: &CallHeader,
-    reader: &mut Reader<'_>,
+    reader: &mut Reader,
 ) -> Result<Vec<(u32, RetainedMass)>, Refusal> {
     let count = place.shards.len() as u32;
     Refusal::unless_within("items", header.items, count, count)?;
@@ -280,7 +321,7 @@ fn take_masses(
 ///
 /// # Errors
 /// Another length than that of its items.
-pub(super) fn read_waiting(header: &CallHeader, payload: &[u8]) -> Result<Vec<u64>, Refusal> {
+pub(super) fn read_waiting(header: &CallHeader, payload: Pieces) -> Result<Vec<u64>, Refusal> {
     let mut reader = Reader::new(payload);
     (0..header.items).map(|_| reader.u64()).collect()
 }

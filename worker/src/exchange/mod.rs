@@ -12,6 +12,7 @@ pub mod grpc;
 pub mod holder;
 mod links;
 pub mod loopback;
+mod outbox;
 pub(crate) mod serve;
 mod shards;
 mod states;

@@ -1,15 +1,16 @@
 //! The holder's end of a stream: asks come in as frames, answers go out as they are ready.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::{Refusal, limits};
 use aqueduct_proto::convert::call::{
-    Assembler, CallBlock, CallFrameError, CallHeader, Kind, split,
+    Arrival, Assembler, CallBlock, CallFrameError, CallHeader, Kind, split,
 };
+use aqueduct_proto::convert::pieces::Pieces;
 use aqueduct_proto::v1::ExchangeFrame;
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
@@ -17,6 +18,7 @@ use tonic::{Status, Streaming};
 use super::bytes::Writer;
 use super::codec::{self, Message};
 use super::holder::{Holder, Tell};
+use super::outbox::Outbox;
 use super::{CallError, Reply};
 
 /// How often an asker hears that its asks are known.
@@ -32,7 +34,7 @@ pub(crate) struct Desk {
     tell: mpsc::Sender<Message>,
     told: mpsc::Receiver<Message>,
     /// What is left of the answer that is being sent.
-    frames: VecDeque<ExchangeFrame>,
+    outbox: Outbox,
 }
 
 /// Makes the answer's bytes where it was computed, and leaves them at the desk.
@@ -65,8 +67,8 @@ impl Desk {
     pub(crate) fn open(holder: Arc<Holder>, incoming: Streaming<ExchangeFrame>) -> Self {
         let (tell, told) = mpsc::channel(limits::EXCHANGE_CALLS_MAX);
         let assembler = Assembler::bounded(limits::EXCHANGE_BYTES_MAX);
-        let (open, frames) = (BTreeMap::new(), VecDeque::new());
-        Self { holder, incoming, assembler, open, tell, told, frames }
+        let (open, outbox) = (BTreeMap::new(), Outbox::default());
+        Self { holder, incoming, assembler, open, tell, told, outbox }
     }
 
     /// Serves until either end closes the stream.
@@ -76,13 +78,13 @@ impl Desk {
         loop {
             tokio::select! {
                 () = outgoing.closed() => return,
-                permit = outgoing.reserve(), if !self.frames.is_empty() => {
-                    let (Ok(permit), Some(next)) = (permit, self.frames.pop_front()) else {
+                permit = outgoing.reserve(), if !self.outbox.is_empty() => {
+                    let (Ok(permit), Some(next)) = (permit, self.outbox.pop()) else {
                         return;
                     };
                     permit.send(Ok(next));
                 }
-                Some(message) = self.told.recv(), if self.frames.is_empty() => self.send(message),
+                Some(message) = self.told.recv(), if self.outbox.is_empty() => self.send(message),
                 frame = self.incoming.message() => {
                     let Ok(Some(frame)) = frame else { return };
                     if let Err(status) = self.accept(frame) {
@@ -103,9 +105,10 @@ impl Desk {
     /// Takes a frame; an error ends the stream, and the asker asks again by another.
     fn accept(&mut self, frame: ExchangeFrame) -> Result<(), Status> {
         match self.assembler.accept(frame) {
-            Ok((_, None)) => Ok(()),
-            Ok((header, Some(payload))) => {
-                self.ask(header, &payload);
+            Ok(Arrival { is_whole: false, .. }) => Ok(()),
+            Ok(Arrival { header, payload, .. }) => {
+                let payload = mem::take(payload);
+                self.ask(header, payload);
                 Ok(())
             }
             Err(CallFrameError::Refused { call, refusal }) => {
@@ -120,7 +123,7 @@ impl Desk {
         }
     }
 
-    fn ask(&mut self, header: CallHeader, payload: &Bytes) {
+    fn ask(&mut self, header: CallHeader, payload: Pieces) {
         if self.open.contains_key(&header.call) {
             return; // a duplicate; the answer is on its way
         }
@@ -150,12 +153,12 @@ impl Desk {
         self.send(no_answer(ask, why));
     }
 
-    /// Cuts an answer into frames, behind what is being sent.
-    fn send(&mut self, (header, payload): Message) {
+    /// Puts an answer behind what is being sent.
+    fn send(&mut self, message: Message) {
+        let header = message.0;
         self.open.remove(&header.call);
-        match split(&header, payload) {
-            Ok(frames) => self.frames.extend(frames),
-            Err(refusal) => self.refuse(&header, CallError::Refused(refusal.to_string())),
+        if let Err(refusal) = self.outbox.push(message) {
+            self.refuse(&header, CallError::Refused(refusal.to_string()));
         }
     }
 

@@ -40,11 +40,11 @@ pub(super) fn put(
             Form::Compact => {
                 writer.f32s(&state.lse());
                 let rows = o.chunks_exact(state.head_dim.max(1)).zip(l);
-                let unit = |(o, &l): (&[f32], &f32)| -> Vec<f32> {
+                let unit = rows.flat_map(|(o, &l)| {
                     let l = if l > 0.0 { l } else { 1.0 }; // a row that saw nothing
-                    o.iter().map(|o| o / l).collect()
-                };
-                let o: Vec<f32> = rows.flat_map(unit).collect();
+                    o.iter().map(move |o| o / l)
+                });
+                let o: Vec<f32> = unit.collect();
                 writer.elements("o", &o, header.dtype)?;
             }
         }
@@ -55,7 +55,7 @@ pub(super) fn put(
 /// The states that answer the queries `q` of `place`.
 pub(super) fn take(
     header: &CallHeader,
-    reader: &mut Reader<'_>,
+    reader: &mut Reader,
     (place, q): (&Place, &Heads),
 ) -> Result<States, Refusal> {
     let want = nodes_of(place);
@@ -75,7 +75,7 @@ pub(super) fn take(
 
 fn take_state(
     header: &CallHeader,
-    reader: &mut Reader<'_>,
+    reader: &mut Reader,
     q: &Heads,
 ) -> Result<AttentionState, Refusal> {
     let Heads { heads, tokens, head_dim, .. } = *q;
@@ -91,7 +91,8 @@ fn take_state(
     Ok(AttentionState { heads, tokens, head_dim, m: m.into(), l: l.into(), o: o.into() })
 }
 
-/// Checks what every state is: finite, but for rows that saw nothing, which are (-inf, 0, 0).
+/// Checks what every state is: finite, but for rows that saw nothing, which are (-inf, 0, 0). The
+/// elements of o are looked at where they are written and read.
 fn validate(m: &[f32], l: &[f32], o: &[f32]) -> Result<(), Refusal> {
     let head_dim = o.len().checked_div(m.len()).unwrap_or(0);
     for (row, (&m, &l)) in m.iter().zip(l).enumerate() {
@@ -104,8 +105,9 @@ fn validate(m: &[f32], l: &[f32], o: &[f32]) -> Result<(), Refusal> {
             return Err(Refusal::new("l", l, format!("0 or a sum of exp(z - m), as m = {m} says")));
         }
         let o = &o[row * head_dim..(row + 1) * head_dim];
-        if let Some(o) = o.iter().find(|o| !o.is_finite() || (saw_nothing && **o != 0.0)) {
-            return Err(Refusal::new("o", o, format!("finite, and 0 where m = {m} is -inf")));
+        let stray = if saw_nothing { o.iter().find(|&&o| o != 0.0) } else { None };
+        if let Some(o) = stray {
+            return Err(Refusal::new("o", o, "0 where m is -inf"));
         }
     }
     Ok(())

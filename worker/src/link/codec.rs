@@ -7,6 +7,7 @@ use aqueduct_core::{ChunkKey, Refusal};
 use aqueduct_kernels::tensor::KvData;
 use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet, SetShape};
 use aqueduct_proto::convert::frame::SetHeader;
+use aqueduct_proto::convert::pieces::Pieces;
 use bytes::Bytes;
 use half::bf16;
 
@@ -31,10 +32,7 @@ pub fn shape(header: &SetHeader) -> SetShape {
         kv_heads: header.kv_heads as usize,
         keys: header.keys as usize,
         head_dim: header.head_dim as usize,
-        kv: match header.kv {
-            aqueduct_core::KvDtype::F32 => KvDtype::F32,
-            aqueduct_core::KvDtype::Bf16 => KvDtype::Bf16,
-        },
+        kv: of_core(header.kv),
         end: header.end,
     }
 }
@@ -62,38 +60,94 @@ pub fn encode_lists(memory: &MemorySet) -> Vec<u8> {
     bytes
 }
 
-/// The set that `bytes` spell under `header`.
+/// The set that `payload` spells under `header`.
 ///
 /// # Errors
 /// Another length than the header implies, positions that do not ascend below `end`, scores or
 /// votes that are not finite or below 0.
-pub fn decode(header: &SetHeader, bytes: &[u8]) -> Result<MemorySet, Refusal> {
+pub fn decode(header: &SetHeader, payload: Bytes) -> Result<MemorySet, Refusal> {
     let want = header.payload_bytes();
-    Refusal::unless_within("payload", bytes.len() as u64, want, want)?;
-    let SetShape { kv_heads, keys, head_dim, kv, end } = shape(header);
-    let (count, elements) = (kv_heads * keys, kv_heads * keys * head_dim);
-    let mut reader = Reader { bytes };
-    let positions = reader.take(count, u32::from_le_bytes);
-    let score = reader.take(count, f32::from_le_bytes);
-    let votes = reader.take(count, f32::from_le_bytes);
-    let mut heads = || KvHeads {
-        kv_heads,
-        tokens: keys,
-        head_dim,
-        data: match kv {
-            KvDtype::F32 => KvData::F32(reader.take(elements, f32::from_le_bytes).into()),
-            KvDtype::Bf16 => KvData::Bf16(reader.take(elements, bf16::from_le_bytes).into()),
-        },
-    };
-    let (k, v) = (heads(), heads());
-    let memory = MemorySet {
-        keys: Keys::new(positions, k, v),
-        score: score.into(),
-        votes: votes.into(),
-        end,
-    };
-    validate(&memory)?;
-    Ok(memory)
+    Refusal::unless_within("payload", payload.len() as u64, want, want)?;
+    let mut filling = Filling::new(shape(header));
+    filling.take(&mut payload.into());
+    filling.finish()
+}
+
+/// A set that is read as its bytes come.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    shape: SetShape,
+    positions: Vec<u32>,
+    score: Vec<f32>,
+    votes: Vec<f32>,
+    k: Elements,
+    v: Elements,
+}
+
+#[derive(Debug)]
+enum Elements {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+}
+
+impl Elements {
+    fn new(kv: KvDtype) -> Self {
+        match kv {
+            KvDtype::F32 => Self::F32(Vec::new()),
+            KvDtype::Bf16 => Self::Bf16(Vec::new()),
+        }
+    }
+
+    fn take(&mut self, payload: &mut Pieces, count: usize) -> bool {
+        match self {
+            Self::F32(data) => payload.drain(data, count, f32::from_le_bytes),
+            Self::Bf16(data) => payload.drain(data, count, bf16::from_le_bytes),
+        }
+    }
+
+    fn finish(self) -> KvData {
+        match self {
+            Self::F32(data) => KvData::F32(data.into()),
+            Self::Bf16(data) => KvData::Bf16(data.into()),
+        }
+    }
+}
+
+impl Filling {
+    /// A set of `shape`, of which nothing has come.
+    pub(crate) fn new(shape: SetShape) -> Self {
+        let elements = || Elements::new(shape.kv);
+        let (k, v) = (elements(), elements());
+        Self { shape, positions: Vec::new(), score: Vec::new(), votes: Vec::new(), k, v }
+    }
+
+    /// Reads on as far as `payload` and the set go; whether the set is whole.
+    pub(crate) fn take(&mut self, payload: &mut Pieces) -> bool {
+        let count = self.shape.kv_heads * self.shape.keys;
+        let elements = count * self.shape.head_dim;
+        payload.drain(&mut self.positions, count, u32::from_le_bytes)
+            && payload.drain(&mut self.score, count, f32::from_le_bytes)
+            && payload.drain(&mut self.votes, count, f32::from_le_bytes)
+            && self.k.take(payload, elements)
+            && self.v.take(payload, elements)
+    }
+
+    /// The set, which is whole.
+    ///
+    /// # Errors
+    /// As [`validate`].
+    pub(crate) fn finish(self) -> Result<MemorySet, Refusal> {
+        let SetShape { kv_heads, keys: tokens, head_dim, end, .. } = self.shape;
+        let heads = |data: Elements| KvHeads { kv_heads, tokens, head_dim, data: data.finish() };
+        let memory = MemorySet {
+            keys: Keys::new(self.positions, heads(self.k), heads(self.v)),
+            score: self.score.into(),
+            votes: self.votes.into(),
+            end,
+        };
+        validate(&memory)?;
+        Ok(memory)
+    }
 }
 
 /// Checks what can be wrong with a set of the right shape.
@@ -133,16 +187,11 @@ pub(super) fn put<T: Copy, const N: usize>(
     }
 }
 
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl Reader<'_> {
-    /// The next `count` elements; the whole length was checked before.
-    fn take<T, const N: usize>(&mut self, count: usize, of_bytes: impl Fn([u8; N]) -> T) -> Vec<T> {
-        let (now, later) = self.bytes.split_at(count * N);
-        self.bytes = later;
-        now.as_chunks::<N>().0.iter().map(|&word| of_bytes(word)).collect()
+/// A dtype of `aqueduct-core` in the words of the kernels.
+pub(crate) fn of_core(kv: aqueduct_core::KvDtype) -> KvDtype {
+    match kv {
+        aqueduct_core::KvDtype::F32 => KvDtype::F32,
+        aqueduct_core::KvDtype::Bf16 => KvDtype::Bf16,
     }
 }
 
@@ -166,7 +215,7 @@ mod tests {
             let header = header(key(1, 0), 0, &memory);
             let bytes = encode(&memory);
             assert_eq!(bytes.len() as u64, header.payload_bytes());
-            assert_eq!(decode(&header, &bytes), Ok(memory));
+            assert_eq!(decode(&header, bytes), Ok(memory));
         };
         check(set(0, 1));
         check(set(1, 2));
@@ -205,7 +254,7 @@ mod tests {
             let mut memory = set(4, 1);
             change(&mut memory);
             let header = header(key(1, 0), 0, &memory);
-            assert_eq!(decode(&header, &encode(&memory)).unwrap_err().field, field);
+            assert_eq!(decode(&header, encode(&memory)).unwrap_err().field, field);
         };
         check(|memory| memory.keys.positions.swap(0, 1), "positions");
         check(|memory| memory.end = 1, "positions");
@@ -213,7 +262,7 @@ mod tests {
         check(|memory| memory.score[0] = -1.0, "score");
         check(|memory| memory.votes[0] = f32::INFINITY, "votes");
         let header = header(key(1, 0), 0, &set(4, 1));
-        assert_eq!(decode(&header, b"short").unwrap_err().field, "payload");
+        assert_eq!(decode(&header, Bytes::from_static(b"short")).unwrap_err().field, "payload");
     }
 
     proptest! {
@@ -227,7 +276,7 @@ mod tests {
                     (state >> 33) as u8
                 })
                 .collect();
-            if let Ok(memory) = decode(&header, &bytes) {
+            if let Ok(memory) = decode(&header, bytes.clone().into()) {
                 prop_assert_eq!(encode(&memory).to_vec(), bytes);
             }
         }

@@ -94,7 +94,7 @@ pub fn decode(
     if crc32.finalize() != spared.crc32 {
         return Err(DeltaError::Unlike);
     }
-    Ok(codec::decode(&SetHeader { spared: None, ..*header }, &whole)?)
+    Ok(codec::decode(&SetHeader { spared: None, ..*header }, whole.into())?)
 }
 
 /// For each KV head, rows of `base` for the keys that did not travel.

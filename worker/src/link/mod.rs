@@ -10,6 +10,7 @@ pub mod delta;
 pub mod grpc;
 pub mod loopback;
 pub mod nccl;
+pub(crate) mod views;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

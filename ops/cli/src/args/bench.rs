@@ -177,8 +177,9 @@ pub(crate) struct BenchExchangeArgs {
     /// What travelling queries and outputs are: f32 (exact), bf16 or f16
     #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
     pub(crate) wire: WireDtype,
-    /// Measure instead how fast keys come over gRPC, beside a copy of as many bytes over TCP: rows
-    /// of `stream` (grpc or tcp), `bytes`, `seconds`, `gb_per_second`, one thread a side
+    /// Measure instead how fast keys come over gRPC, beside as many bytes in a gRPC stream that
+    /// nobody makes or reads, and in a copy over TCP: rows of `stream` (grpc, plain or tcp),
+    /// `bytes`, `seconds`, `gb_per_second`, one thread a side
     #[arg(long)]
     pub(crate) stream: bool,
     /// Repetitions

@@ -45,15 +45,15 @@ fn states(tokens: usize) -> Reply {
 fn answered(call: &Call, reply: Reply) -> Result<Reply, Refusal> {
     let (ask, _) = ask_message(call, Instant::now()).unwrap();
     let (header, payload) = reply_message(&ask, &Ok(reply))?;
-    read_reply(call, &header, &payload).map(Result::unwrap)
+    read_reply(call, &header, payload).map(Result::unwrap)
 }
 
 #[test]
 fn exact_where_the_wire_is_exact() {
     let call = attend(3, WireDtype::F32);
     let (header, payload) = ask_message(&call, Instant::now()).unwrap();
-    assert_eq!(header.payload_bytes(), Some(payload.len() as u64));
-    let read = read_ask(&header, &payload, &shape()).unwrap();
+    assert_eq!(header.payload_bytes(), Some(payload.remaining() as u64));
+    let read = read_ask(&header, payload, &shape()).unwrap();
     assert_eq!(format!("{read:?}"), format!("{:?}", call.ask));
     same_bits(&answered(&call, states(3)).unwrap(), &states(3));
 }
@@ -121,9 +121,9 @@ fn what_does_not_answer_the_ask_is_refused() {
         let call = attend(2, WireDtype::F32);
         let (ask, _) = ask_message(&call, Instant::now()).unwrap();
         let (mut header, payload) = reply_message(&ask, &Ok(states(2))).unwrap();
-        let mut payload = payload.to_vec();
+        let mut payload = payload.into_bytes().to_vec();
         change(&mut header, &mut payload);
-        read_reply(&call, &header, &payload).unwrap_err().field
+        read_reply(&call, &header, payload.into()).unwrap_err().field
     };
     assert_eq!(refused(|header, _| header.block.layer += 1), "block");
     assert_eq!(refused(|header, _| header.block.epoch.0 += 1), "block");
@@ -141,9 +141,9 @@ fn asks_that_are_not_about_the_model_are_refused() {
     let refused = |change: fn(&mut CallHeader, &mut Vec<u8>)| {
         let call = attend(2, WireDtype::F32);
         let (mut header, payload) = ask_message(&call, Instant::now()).unwrap();
-        let mut payload = payload.to_vec();
+        let mut payload = payload.into_bytes().to_vec();
         change(&mut header, &mut payload);
-        read_ask(&header, &payload, &shape()).unwrap_err().field
+        read_ask(&header, payload.into(), &shape()).unwrap_err().field
     };
     assert_eq!(refused(|header, _| header.heads = 2), "heads");
     assert_eq!(refused(|header, _| header.head_dim = 16), "head_dim");
@@ -163,7 +163,70 @@ fn empty_shards_arrive() {
     });
 }
 
+/// The answer that `payload` is when it comes in parts that end at `cuts`.
+fn pieced(
+    call: &Call,
+    header: CallHeader,
+    mut payload: Pieces,
+    mut cuts: Vec<usize>,
+) -> Result<Reply, Refusal> {
+    let (mut answers, mut came, whole) =
+        (Answers::default(), Pieces::default(), payload.remaining());
+    cuts.push(whole);
+    for (part_idx, cut) in cuts.iter().enumerate() {
+        came.push(payload.copy_to_bytes(cut - (whole - payload.remaining())));
+        let (is_whole, part_idx) = (part_idx + 1 == cuts.len(), part_idx as u32);
+        let arrival = Arrival { header, part_idx, payload: &mut came, is_whole };
+        if let Some(reply) = answers.read(call, arrival)? {
+            assert!(is_whole);
+            return Ok(reply.unwrap());
+        }
+    }
+    panic!("the last part has come")
+}
+
+fn keys() -> (Call, CallHeader, Pieces, Reply) {
+    let ask = call(Ask::Keys { place: place(1, 2, dense()) }, WireDtype::F32);
+    let reply = Reply::Keys([(0, shard(0, 5, 5)), (2, shard(2, 3, 4000))].into());
+    let (sent, _) = ask_message(&ask, Instant::now()).unwrap();
+    let (header, payload) = reply_message(&sent, &Ok(reply.clone())).unwrap();
+    (ask, header, payload, reply)
+}
+
+#[test]
+fn keys_that_come_in_parts_are_refused_as_soon_as_they_are_wrong() {
+    let (call, header, payload, _) = keys();
+    let refused = |change: fn(&mut CallHeader, &mut Vec<u8>)| {
+        let (mut header, mut bytes) = (header, payload.clone().into_bytes().to_vec());
+        change(&mut header, &mut bytes);
+        let cut = bytes.len() / 2;
+        pieced(&call, header, bytes.into(), vec![cut]).unwrap_err().field
+    };
+    assert_eq!(refused(|header, _| header.block.layer += 1), "block");
+    assert_eq!(refused(|header, _| header.items = 3), "items");
+    assert_eq!(refused(|header, _| header.heads = 9), "kv_heads");
+    assert_eq!(refused(|_, bytes| bytes[0] ^= 1), "chunk");
+    assert_eq!(refused(|_, bytes| bytes[8] = 200), "parts");
+    assert_eq!(refused(|_, bytes| bytes.truncate(200)), "payload");
+    assert_eq!(refused(|_, bytes| bytes.push(0)), "payload.rest");
+    // A middle without its beginning.
+    let mut came = payload.clone();
+    let arrival = Arrival { header, part_idx: 1, payload: &mut came, is_whole: false };
+    assert_eq!(Answers::default().read(&call, arrival).unwrap_err().field, "part_idx");
+}
+
 proptest! {
+    #[test]
+    fn keys_are_the_same_however_they_come(
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let (call, header, payload, want) = keys();
+        let mut cuts: Vec<_> =
+            cuts.into_iter().map(|cut| cut.index(payload.remaining())).collect();
+        cuts.sort_unstable();
+        same_bits(&pieced(&call, header, payload, cuts).unwrap(), &want);
+    }
+
     #[test]
     fn garbage_never_panics(
         kind in 1..12i32,
@@ -185,8 +248,8 @@ proptest! {
         let kind = Kind::try_from(kind).unwrap();
         let form = if raw { Form::Raw } else { Form::Compact };
         let header = CallHeader { kind, heads, head_dim, items, form, ..sent };
-        let _ = read_ask(&header, &payload, &shape());
-        let _ = read_reply(&call, &header, &payload);
-        let _ = read_waiting(&header, &payload);
+        let _ = read_ask(&header, payload.clone().into(), &shape());
+        let _ = read_reply(&call, &header, payload.clone().into());
+        let _ = read_waiting(&header, payload.into());
     }
 }

@@ -1,16 +1,17 @@
 //! One stream to a holder: every call that is pending goes out by it, answers come back.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
 use aqueduct_core::work::Peer;
 use aqueduct_proto::FINGERPRINT_METADATA;
-use aqueduct_proto::convert::call::{Assembler, CallFrameError, CallHeader, Kind, split};
+use aqueduct_proto::convert::call::{Assembler, CallFrameError, Kind};
+use aqueduct_proto::convert::pieces::Pieces;
 use aqueduct_proto::v1::ExchangeFrame;
 use aqueduct_proto::v1::worker_client::WorkerClient;
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
@@ -18,7 +19,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::Desk;
-use crate::exchange::codec;
+use crate::exchange::codec::{self, Answers};
+use crate::exchange::outbox::Outbox;
 use crate::exchange::{Ask, Call, CallError};
 use crate::link::grpc::{connect, describe};
 
@@ -42,13 +44,14 @@ pub(super) struct Session {
     outgoing: mpsc::Sender<ExchangeFrame>,
     incoming: Streaming<ExchangeFrame>,
     assembler: Assembler,
+    answers: Answers,
     /// How long a call may be without a sign.
     patience: Duration,
     /// Calls that did not go out yet.
     unsent: VecDeque<u64>,
     /// What is left of the call that is going out.
-    frames: VecDeque<ExchangeFrame>,
-    answers: u64,
+    outbox: Outbox,
+    has_answers: bool,
 }
 
 impl Session {
@@ -62,7 +65,7 @@ impl Session {
         let mut client = WorkerClient::new(channel)
             .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-        let (outgoing, frames) = mpsc::channel(limits::LINK_WINDOW_FRAMES);
+        let (outgoing, frames) = mpsc::channel(limits::EXCHANGE_WINDOW_FRAMES);
         let mut request = tonic::Request::new(ReceiverStream::new(frames));
         let fingerprint =
             fingerprint.parse().map_err(|_| Ended::Unfit("fingerprint is not ASCII".to_owned()))?;
@@ -73,16 +76,17 @@ impl Session {
             outgoing,
             incoming: answer.map_err(|status| ended(&status))?.into_inner(),
             assembler: Assembler::bounded(limits::EXCHANGE_BYTES_MAX),
+            answers: Answers::default(),
             patience,
             unsent: VecDeque::new(),
-            frames: VecDeque::new(),
-            answers: 0,
+            outbox: Outbox::default(),
+            has_answers: false,
         })
     }
 
     /// Whether anything was answered.
     pub(super) fn has_answers(&self) -> bool {
-        self.answers > 0
+        self.has_answers
     }
 
     /// Carries the calls of `desk` until the stream is over.
@@ -100,7 +104,7 @@ impl Session {
     }
 
     async fn step(&mut self, desk: &mut Desk) -> Result<(), Ended> {
-        while self.frames.is_empty() && self.encode_next(desk).await {}
+        while self.outbox.is_empty() && self.encode_next(desk).await {}
         let wake = desk.next_deadline().into_iter().chain(self.overdue_at(desk)).min();
         let wake = wake.unwrap_or_else(|| Instant::now() + IDLE);
         let outgoing = self.outgoing.clone(); // what waits for room borrows it
@@ -110,8 +114,8 @@ impl Session {
                 Ok(None) => return Err(Ended::Broken("the peer ended the stream".to_owned())),
                 Err(status) => return Err(ended(&status)),
             },
-            permit = outgoing.reserve(), if !self.frames.is_empty() => {
-                let (Ok(permit), Some(frame)) = (permit, self.frames.pop_front()) else {
+            permit = outgoing.reserve(), if !self.outbox.is_empty() => {
+                let (Ok(permit), Some(frame)) = (permit, self.outbox.pop()) else {
                     return Err(Ended::Broken("the stream ended".to_owned()));
                 };
                 permit.send(frame);
@@ -148,12 +152,11 @@ impl Session {
         let Some(id) = self.unsent.pop_front() else { return false };
         let Some(one) = desk.pending.get_mut(&id) else { return true }; // it was given up
         match encode(one.call.clone()).await {
-            Ok((header, payload)) => {
-                one.bytes.0 += header.bytes;
+            Ok(message) => {
+                one.bytes.0 += message.0.bytes;
                 one.seen = Instant::now();
-                match split(&header, payload) {
-                    Ok(frames) => self.frames.extend(frames),
-                    Err(refusal) => desk.answer(id, Err(CallError::Refused(refusal.to_string()))),
+                if let Err(refusal) = self.outbox.push(message) {
+                    desk.answer(id, Err(CallError::Refused(refusal.to_string())));
                 }
             }
             Err(error) => desk.answer(id, Err(error)),
@@ -162,46 +165,40 @@ impl Session {
     }
 
     fn accept(&mut self, desk: &mut Desk, frame: ExchangeFrame) -> Result<(), Ended> {
-        let bytes = frame.payload.len() as u64;
-        match self.assembler.accept(frame) {
-            Ok((header, whole)) => {
-                if let Some(one) = desk.pending.get_mut(&header.call) {
-                    one.bytes.1 += bytes;
-                    one.seen = Instant::now();
-                }
-                whole.map_or(Ok(()), |payload| self.deliver(desk, &header, &payload))
-            }
+        let (bytes, now) = (frame.payload.len() as u64, Instant::now());
+        let arrival = match self.assembler.accept(frame) {
+            Ok(arrival) => arrival,
             // The holder's own answer cannot be used: asking again would bring the same.
             Err(CallFrameError::Refused { call, refusal }) => {
                 desk.answer(call, Err(CallError::Refused(refusal.to_string())));
-                Ok(())
+                return Ok(());
             }
-            Err(error @ CallFrameError::Convention { .. }) => Err(Ended::Unfit(error.to_string())),
-            Err(error) => Err(Ended::Broken(error.to_string())),
-        }
-    }
-
-    fn deliver(
-        &mut self,
-        desk: &mut Desk,
-        header: &CallHeader,
-        payload: &Bytes,
-    ) -> Result<(), Ended> {
-        if header.kind == Kind::Waiting {
-            let known = codec::read_waiting(header, payload)
+            Err(error @ CallFrameError::Convention { .. }) => {
+                return Err(Ended::Unfit(error.to_string()));
+            }
+            Err(error) => return Err(Ended::Broken(error.to_string())),
+        };
+        let id = arrival.header.call;
+        if arrival.header.kind == Kind::Waiting {
+            let known = codec::read_waiting(&arrival.header, mem::take(arrival.payload))
                 .map_err(|refusal| Ended::Broken(refusal.to_string()))?;
-            let now = Instant::now();
             for id in known {
                 desk.pending.entry(id).and_modify(|one| one.seen = now);
             }
             return Ok(());
         }
-        // Of a call that is not pending: a late answer, or the same a second time.
-        let Some(one) = desk.pending.get(&header.call) else { return Ok(()) };
-        let reply = codec::read_reply(&one.call, header, payload)
-            .unwrap_or_else(|refusal| Err(CallError::Refused(refusal.to_string())));
-        self.answers += 1;
-        desk.answer(header.call, reply);
+        let Some(one) = desk.pending.get_mut(&id) else {
+            *arrival.payload = Pieces::default(); // a late answer, or the same a second time
+            return Ok(());
+        };
+        one.bytes.1 += bytes;
+        one.seen = now;
+        let reply = self.answers.read(&one.call, arrival);
+        let reply = reply.map_err(|refusal| CallError::Refused(refusal.to_string()));
+        if let Some(reply) = reply.unwrap_or_else(|refused| Some(Err(refused))) {
+            self.has_answers = true;
+            desk.answer(id, reply);
+        }
         Ok(())
     }
 }

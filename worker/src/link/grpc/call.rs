@@ -92,14 +92,14 @@ impl Call {
 
 /// A connection to `peer`.
 pub(crate) async fn connect(peer: &Peer) -> Result<Channel, String> {
-    let window = limits::GRPC_MESSAGE_BYTES_MAX as u32;
     let endpoint = Endpoint::from_shared(peer.0.clone())
         .map_err(|error| error.to_string())?
         .connect_timeout(PATIENCE)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
-        .initial_stream_window_size(window)
-        .initial_connection_window_size(window);
+        .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
+        .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
+        .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES);
     endpoint.connect().await.map_err(|error| describe(&error))
 }
 

@@ -1,5 +1,6 @@
 //! `aqueduct bench exchange`: bytes and time of one layer where keys come, and where they stay.
 
+mod plain;
 mod scene;
 mod stream;
 

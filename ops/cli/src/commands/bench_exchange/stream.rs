@@ -1,13 +1,15 @@
-//! How fast keys come over gRPC, beside a plain copy over TCP.
+//! How fast keys come over gRPC, beside a stream of bytes over gRPC and a copy over TCP.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::plain::Plain;
 use super::scene::{Depth, Scene};
 use super::{Context, depth};
 use crate::args::{BenchExchangeArgs, Link};
@@ -19,9 +21,13 @@ use crate::timings::Timings;
 /// Of one write and one read of the plain copy.
 const COPY_BYTES: usize = 1 << 20;
 
+/// Keys as they come to an asker, bytes that nobody makes or reads, and a copy, in the order in
+/// which they are measured, in turn.
+const STREAMS: [&str; 3] = ["grpc", "plain", "tcp"];
+
 #[derive(Debug, Serialize)]
 struct Row<'a> {
-    /// `grpc` or `tcp`.
+    /// One of [`STREAMS`].
     stream: &'static str,
     bytes: u64,
     /// Median over the repetitions.
@@ -35,7 +41,7 @@ struct Row<'a> {
     context: Context<'a>,
 }
 
-/// Measures both in turn.
+/// Measures all in turn.
 ///
 /// # Errors
 /// A holder that does not answer, a socket that fails.
@@ -47,11 +53,13 @@ pub(super) async fn run(
     let (holder, asker) = (one_thread("holder")?, one_thread("asker")?);
     let depth = Depth { workers: 1, link: Link::Grpc, ..depth(args) };
     let mut scene = Scene::start(&loaded.model, depth, (holder.handle(), asker.handle())).await?;
-    let measured = tokio::task::block_in_place(|| measure(&mut scene, args.reps));
+    let plain = Plain::start(holder.handle(), asker.handle()).await?;
+    let plain = (plain, asker.handle());
+    let measured = tokio::task::block_in_place(|| measure(&mut scene, plain, args.reps));
     holder.shutdown_background();
     asker.shutdown_background();
     let (bytes, times) = measured?;
-    let rows = ["grpc", "tcp"].into_iter().zip(&times).map(|(stream, times)| {
+    let rows = STREAMS.into_iter().zip(&times).map(|(stream, times)| {
         let Timings { median, spread, .. } = Timings::of(times);
         Row {
             stream,
@@ -87,17 +95,27 @@ fn one_thread(name: &str) -> std::io::Result<Runtime> {
 }
 
 /// Bytes of keys, and how long they took to come and to be copied.
-fn measure(scene: &mut Scene, reps: u32) -> anyhow::Result<(u64, [Vec<Duration>; 2])> {
+fn measure(
+    scene: &mut Scene,
+    (plain, asker): (Plain, &Handle),
+    reps: u32,
+) -> anyhow::Result<(u64, [Vec<Duration>; 3])> {
     let mut copy = Copy::connect().context("a connection to 127.0.0.1")?;
-    let mut bytes = scene.fetch()?.1; // opens the connection
-    let (mut grpc, mut tcp) = (Vec::new(), Vec::new());
+    let plain = Arc::new(plain);
+    let pass = |bytes: u64| {
+        let plain = plain.clone();
+        let passed = asker.spawn(async move { plain.pass(bytes).await });
+        Handle::current().block_on(passed)?
+    };
+    let bytes = scene.fetch()?.1; // opens the connection
+    pass(bytes)?;
+    let mut times = [(); STREAMS.len()].map(|()| Vec::new());
     for _ in 0..reps {
-        let (took, came) = scene.fetch()?;
-        bytes = came;
-        grpc.push(took);
-        tcp.push(copy.pass(bytes)?);
+        times[0].push(scene.fetch()?.0);
+        times[1].push(pass(bytes)?);
+        times[2].push(copy.pass(bytes)?);
     }
-    Ok((bytes, [grpc, tcp]))
+    Ok((bytes, times))
 }
 
 /// Two ends of one TCP connection.
