@@ -255,6 +255,17 @@ pub trait Backend: AttentionOps + LayerOps {
     /// Whether the backend does `op`; the caller falls back or refuses when it does not.
     fn supports(&self, op: Op) -> bool;
 
+    /// Whether operations under way make way for those of a thread that goes first.
+    fn makes_way(&self) -> bool {
+        false
+    }
+
+    /// From `true` to `false`, the calling thread's operations go before those of others, which
+    /// wait meanwhile; so it must not wait for others' results in between. Where the backend
+    /// [makes way](Self::makes_way), the others get a share of the time in between. No bit
+    /// depends on it.
+    fn go_first(&self, _first: bool) {}
+
     /// What takes memory sets from its device to others; `None` where sets lie in the host's
     /// memory anyway.
     ///

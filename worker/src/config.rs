@@ -1,5 +1,7 @@
 //! What a worker is started with, checked once.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use aqueduct_core::work::Peer;
@@ -22,6 +24,75 @@ pub struct HomeMemory {
     pub layers: Vec<Arc<MemorySet>>,
 }
 
+/// Who goes first on a worker that both decodes and prefills. No answer depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheduler {
+    /// Decode rounds as soon as they can run, chunks in between.
+    #[default]
+    DecodeFirst,
+    /// Steps of one decode round and then whole chunks, as many as `step_tokens` allows.
+    Static,
+    /// In order of arrival: a round stands behind the chunks that were there before it.
+    Plain,
+}
+
+/// How a worker divides its time between decode rounds and chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Who goes first.
+    pub scheduler: Scheduler,
+    /// Decoded and prompt tokens of a step of [`Scheduler::Static`], which has at least one chunk
+    /// where one waits.
+    pub step_tokens: u32,
+}
+
+impl Scheduler {
+    /// The word that a user writes.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DecodeFirst => "decode-first",
+            Self::Static => "static",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Scheduler {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        match text {
+            "decode-first" => Ok(Self::DecodeFirst),
+            "static" => Ok(Self::Static),
+            "plain" => Ok(Self::Plain),
+            _ => Err(Refusal::new("scheduler", text, "decode-first, static or plain")),
+        }
+    }
+}
+
+impl Default for Scheduling {
+    fn default() -> Self {
+        Self { scheduler: Scheduler::default(), step_tokens: limits::STEP_TOKENS_DEFAULT }
+    }
+}
+
+impl Scheduling {
+    /// Checks every option against its bound.
+    ///
+    /// # Errors
+    /// A step of no tokens, or of more than the longest prompt has.
+    pub fn validate(self) -> Result<(), Refusal> {
+        let most = limits::PROMPT_TOKENS_MAX;
+        Refusal::unless_within("step_tokens", self.step_tokens, 1, most).map(drop)
+    }
+}
+
 /// Options of one worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
@@ -41,6 +112,8 @@ pub struct WorkerOptions {
     /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
     /// before the chunk come to it for that layer. 0 audits none.
     pub audit_every: u32,
+    /// Who goes first: decode rounds or chunks.
+    pub scheduling: Scheduling,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
@@ -64,6 +137,7 @@ impl WorkerOptions {
             threads: 1,
             pool_tokens: u64::MAX,
             audit_every: 0,
+            scheduling: Scheduling::default(),
             homes: None,
             shortcut: false,
             direct: None,
@@ -86,7 +160,7 @@ impl WorkerOptions {
         Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
         Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
         Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
-        Ok(())
+        self.scheduling.validate()
     }
 }
 
@@ -104,6 +178,18 @@ mod tests {
         check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
         check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
-        check(WorkerOptions { threads: 0, ..good }, "threads");
+        check(WorkerOptions { threads: 0, ..good.clone() }, "threads");
+        for step_tokens in [0, limits::PROMPT_TOKENS_MAX + 1] {
+            let scheduling = Scheduling { step_tokens, ..Scheduling::default() };
+            check(WorkerOptions { scheduling, ..good.clone() }, "step_tokens");
+        }
+    }
+
+    #[test]
+    fn schedulers_by_name() {
+        for scheduler in [Scheduler::DecodeFirst, Scheduler::Static, Scheduler::Plain] {
+            assert_eq!(scheduler.to_string().parse(), Ok(scheduler));
+        }
+        assert_eq!("fifo".parse::<Scheduler>().unwrap_err().field, "scheduler");
     }
 }

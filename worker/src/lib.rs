@@ -3,6 +3,7 @@
 //! ```text
 //! service.rs / Worker::open_session      commands in, events out
 //!   -> executor/                         the device thread; owns every request's state
+//!        schedule.rs                     who goes first: decode rounds or chunks
 //!        chunk.rs                        a chunk through the engine's spine, behind its port
 //!        decode.rs                       completions, a token at a time, between layers
 //!   -> link/{loopback,grpc,nccl}.rs      memory sets to the worker of the next chunk
@@ -27,7 +28,7 @@ mod service;
 mod tiny_model;
 mod worker;
 
-pub use config::{HomeMemory, WorkerOptions};
+pub use config::{HomeMemory, Scheduler, Scheduling, WorkerOptions};
 pub use gauge::Stats;
 pub use link::loopback::LoopbackHub;
 pub use link::nccl::Direct;

@@ -16,6 +16,7 @@ pub mod peak;
 mod simd;
 mod threads;
 mod tile;
+mod turns;
 
 use std::sync::Arc;
 
@@ -192,6 +193,17 @@ impl Backend for Cpu {
         match op {
             Op::Attention { head_dim, group, kv: _ } => head_dim > 0 && group > 0,
             Op::Layers => true,
+        }
+    }
+
+    fn makes_way(&self) -> bool {
+        true
+    }
+
+    fn go_first(&self, first: bool) {
+        match first {
+            true => self.threads.turns().go_first(),
+            false => self.threads.turns().line_up(),
         }
     }
 }

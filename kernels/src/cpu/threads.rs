@@ -11,9 +11,11 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
+
+use super::turns::Turns;
 
 /// How long a helper looks out for tasks before it sleeps: longer than what lies between two
 /// fork-joins of a layer, shorter than anybody would notice on a machine with other work.
@@ -25,17 +27,13 @@ const LOOKS: usize = 64;
 pub(super) struct Threads {
     floor: Arc<Floor>,
     helpers: Vec<JoinHandle<()>>,
-    turns: Turns,
 }
 
 impl Threads {
     /// `count` threads, at least one; helpers are named `aq-cpu-N`.
     pub(super) fn new(count: usize) -> std::io::Result<Self> {
-        let mut threads = Self {
-            floor: Arc::new(Floor::new(count.saturating_sub(1))),
-            helpers: Vec::new(),
-            turns: Turns::default(),
-        };
+        let mut threads =
+            Self { floor: Arc::new(Floor::new(count.saturating_sub(1))), helpers: Vec::new() };
         for idx in 1..count {
             let floor = threads.floor.clone();
             let helper = std::thread::Builder::new().name(format!("aq-cpu-{idx}"));
@@ -49,10 +47,15 @@ impl Threads {
         self.helpers.len() + 1
     }
 
-    /// Runs a whole operation on the caller's thread when its turn comes; callers have their
-    /// turns in the order in which they came. Operations must not be nested.
+    /// Who has them when.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.floor.turns
+    }
+
+    /// Runs a whole operation on the caller's thread when its turn comes. Operations must not be
+    /// nested.
     pub(super) fn enter<R>(&self, operation: impl FnOnce(Crew<'_>) -> R) -> R {
-        let _turn = self.turns.wait();
+        let _turn = self.turns().wait();
         operation(Crew { floor: &self.floor, threads: self.count(), here: PhantomData })
     }
 }
@@ -85,7 +88,7 @@ impl Crew<'_> {
     /// When `run` does; other indices may then have been left out.
     pub(super) fn for_each_index(self, count: usize, run: impl Fn(usize) + Sync) {
         if self.threads == 1 || count <= 1 {
-            (0..count).for_each(run);
+            (0..count).for_each(|idx| self.floor.alone(|| run(idx)));
         } else {
             self.floor.fork(count, &run);
         }
@@ -117,7 +120,7 @@ impl Crew<'_> {
         run: impl Fn(T) -> R + Sync,
     ) -> Vec<R> {
         if self.threads == 1 || tasks.len() <= 1 {
-            return tasks.into_iter().map(run).collect();
+            return tasks.into_iter().map(|task| self.floor.alone(|| run(task))).collect();
         }
         let mut places: Vec<(Option<T>, Option<R>)> =
             tasks.into_iter().map(|task| (Some(task), None)).collect();
@@ -143,38 +146,6 @@ impl<T> Base<T> {
     unsafe fn at(&self, offset: usize) -> *mut T {
         // SAFETY: as the caller promises.
         unsafe { self.0.add(offset) }
-    }
-}
-
-/// Callers in the order in which they came.
-#[derive(Default)]
-struct Turns {
-    /// Tickets given out, and tickets done with.
-    tickets: Mutex<(u64, u64)>,
-    next: Condvar,
-}
-
-struct Turn<'a>(&'a Turns);
-
-impl Turns {
-    fn wait(&self) -> Turn<'_> {
-        let mut tickets = relock(self.tickets.lock());
-        let ticket = tickets.0;
-        tickets.0 += 1;
-        while tickets.1 != ticket {
-            tickets = relock(self.next.wait(tickets));
-        }
-        Turn(self)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut tickets = relock(self.0.tickets.lock());
-        tickets.1 += 1;
-        if tickets.1 != tickets.0 {
-            self.0.next.notify_all();
-        }
     }
 }
 
@@ -210,6 +181,7 @@ struct Floor {
     helpers: Box<[Helper]>,
     closed: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    turns: Turns,
 }
 
 #[derive(Default)]
@@ -235,20 +207,39 @@ impl Floor {
             helpers: (0..helpers).map(|_| Helper::default()).collect(),
             closed: AtomicBool::new(false),
             panic: Mutex::new(None),
+            turns: Turns::default(),
         }
     }
 
-    /// One fork-join; the caller must have the turn.
+    /// A task of a caller that computes alone.
+    fn alone<R>(&self, task: impl FnOnce() -> R) -> R {
+        if self.turns.is_wanted() {
+            self.turns.make_way();
+        }
+        task()
+    }
+
+    /// Fork-joins until all tasks have run: one, and one more whenever others went first.
     fn fork(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
+        let mut first = self.fork_from(0, count, run);
+        while first < count {
+            self.turns.make_way();
+            first = self.fork_from(first, count, run);
+        }
+    }
+
+    /// One fork-join of the tasks from `first` on; the caller must have the turn. Returns the
+    /// first task that has not run, because somebody else wants the threads.
+    fn fork_from(&self, first: usize, count: usize, run: &(dyn Fn(usize) + Sync)) -> usize {
         // SAFETY: only the lifetime changes; nobody is inside any more when this returns.
         let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
         // SAFETY: the door is 0, so nobody reads; only the caller who has the turn writes.
         unsafe { *self.job.get() = Job { run, count } };
-        self.next.store(0, Ordering::Relaxed);
+        self.next.store(first, Ordering::Relaxed);
         // Sequentially consistent against `sleep`: either the helper sees the open door, or
         // this thread sees that it sleeps.
         self.door.store(OPEN, Ordering::SeqCst);
-        self.wake(count - 1);
+        self.wake(count - first - 1);
         let own = catch_unwind(AssertUnwindSafe(|| self.take_tasks()));
         self.shut();
         let mut looks = 0;
@@ -263,6 +254,7 @@ impl Floor {
         if let Some(panic) = own.err().or(panic) {
             resume_unwind(panic);
         }
+        self.next.load(Ordering::Relaxed).min(count) // all below were taken, and have ended
     }
 
     /// Wakes sleeping helpers, at most `wanted`.
@@ -276,11 +268,12 @@ impl Floor {
         }
     }
 
-    /// Runs tasks until none is left. Only for those inside, the caller among them.
+    /// Runs tasks until none is left or somebody wants the threads. Only for those inside, the
+    /// caller among them.
     fn take_tasks(&self) {
         // SAFETY: this thread is inside, so nobody writes.
         let Job { run, count } = unsafe { *self.job.get() };
-        loop {
+        while !self.turns.is_wanted() {
             let idx = self.next.fetch_add(1, Ordering::Relaxed);
             if idx >= count {
                 return;
@@ -290,7 +283,7 @@ impl Floor {
         }
     }
 
-    /// No task is left that anybody could come in for.
+    /// There is no task any more that anybody should come in for.
     fn shut(&self) {
         self.door.fetch_and(!OPEN, Ordering::Relaxed);
     }
@@ -433,22 +426,42 @@ mod tests {
         }
     }
 
+    /// Whoever goes first has all threads, however long the operation is that has the turn, and
+    /// every task of that one runs once all the same.
     #[test]
-    fn callers_have_their_turns_in_order() {
-        let threads = Threads::new(2).unwrap();
-        let order = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            threads.enter(|_| {
-                for caller in 0..4 {
-                    let (threads, order) = (&threads, &order);
-                    scope.spawn(move || threads.enter(|_| order.lock().unwrap().push(caller)));
-                    let queued = || threads.turns.tickets.lock().unwrap().0;
-                    while queued() < caller + 2 {
+    fn a_long_operation_makes_way() {
+        for count in [1, 2, 3] {
+            let threads = Threads::new(count).unwrap();
+            let (seen, begun) = (AtomicUsize::new(0), AtomicBool::new(false));
+            let taken: Vec<AtomicUsize> = (0..64).map(|_| AtomicUsize::new(0)).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !begun.load(Ordering::SeqCst) {
                         std::thread::yield_now();
                     }
-                }
+                    threads.turns().go_first();
+                    check(&threads, 100);
+                    check(&threads, 1);
+                    seen.store(1, Ordering::SeqCst);
+                    threads.turns().line_up();
+                });
+                threads.enter(|crew| {
+                    crew.for_each_index(64, |idx| {
+                        taken[idx].fetch_add(1, Ordering::Relaxed);
+                        begun.store(true, Ordering::SeqCst);
+                        // The last ones are too late to have been first.
+                        while idx < 16 && !threads.turns().is_wanted() {
+                            if seen.load(Ordering::SeqCst) == 1 {
+                                break;
+                            }
+                            std::thread::yield_now();
+                        }
+                    });
+                    assert_eq!(seen.load(Ordering::SeqCst), 1, "{count} threads");
+                });
             });
-        });
-        assert_eq!(order.into_inner().unwrap(), [0, 1, 2, 3]);
+            assert!(taken.iter().all(|taken| taken.load(Ordering::Relaxed) == 1));
+            check(&threads, 100);
+        }
     }
 }

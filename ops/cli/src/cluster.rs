@@ -16,7 +16,7 @@ use aqueduct_core::{
     limits,
 };
 use aqueduct_kernels::MemorySet;
-use aqueduct_worker::{HomeMemory, LoopbackHub, Worker, WorkerOptions};
+use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
 use tokio::sync::watch;
 
 use crate::args::{ClusterArgs, ModelArgs};
@@ -47,12 +47,15 @@ pub(crate) struct Workers {
     pub(crate) pool_tokens: u64,
     /// One of so many merges is audited; none if 0.
     pub(crate) audit_every: u32,
+    /// Who goes first on each of them.
+    pub(crate) scheduling: Scheduling,
 }
 
 impl Workers {
     /// So many workers, with pools that memory alone bounds.
     pub(crate) fn plain(count: usize) -> Self {
-        Self { count, pool_tokens: u64::MAX, audit_every: 0 }
+        let scheduling = Scheduling::default();
+        Self { count, pool_tokens: u64::MAX, audit_every: 0, scheduling }
     }
 
     /// What the user asks for.
@@ -118,6 +121,7 @@ impl Cluster {
             options.threads = loaded.threads as u32;
             options.pool_tokens = workers.pool_tokens;
             options.audit_every = workers.audit_every;
+            options.scheduling = workers.scheduling;
             options.homes = Some(shown.clone());
             Worker::start(loaded.model.clone(), options)
         };
@@ -161,6 +165,11 @@ impl Cluster {
     /// Shape of the model.
     pub(crate) fn shape(&self) -> &ModelShape {
         &self.shape
+    }
+
+    /// What each worker of this process holds at this moment.
+    pub(crate) fn held(&self) -> Vec<Stats> {
+        self.workers.iter().map(Worker::stats).collect()
     }
 
     /// What serves the requests.

@@ -35,6 +35,7 @@ pub(crate) struct Doors {
 /// A coordinator that can be talked to.
 pub(crate) struct Front {
     grpc: SocketAddr,
+    http: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
 }
@@ -74,6 +75,7 @@ impl Front {
             options.chunk_tokens = policy.budget.chunk_tokens;
         }
         let grpc = doors.grpc.local_addr()?;
+        let http = doors.http.as_ref().map(TcpListener::local_addr).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();
         if let Some(listener) = doors.http {
@@ -88,12 +90,17 @@ impl Front {
                 tracing::error!(%error, "the gRPC server ended");
             }
         });
-        Ok(Self { grpc, stop, servers })
+        Ok(Self { grpc, http, stop, servers })
     }
 
     /// Where a client of this machine reaches the gRPC API.
     pub(crate) fn grpc_url(&self) -> String {
         format!("http://{}", self.grpc)
+    }
+
+    /// Where the HTTP API listens, if it does.
+    pub(crate) fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// Closes the doors and gives answers under way a while to end.

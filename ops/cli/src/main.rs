@@ -4,6 +4,7 @@
 mod args;
 mod cluster;
 mod commands;
+mod draws;
 mod events;
 mod exit;
 mod front;
@@ -72,6 +73,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             }
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
+            Command::Bench(BenchCommand::Serve(args)) => commands::bench_serve::run(args).await,
+            Command::Bench(BenchCommand::Soak(args)) => commands::bench_soak::run(args).await,
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,
             Command::Gpu(GpuCommand::Check(args)) => commands::gpu_check::run(args).await,
             Command::Gpu(GpuCommand::Bench(args)) => commands::gpu_bench::run(args).await,

@@ -1,11 +1,23 @@
 //! The plot of a measurement: seconds over prompt tokens, log axes, as SVG.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::path::Path;
 
-use aqueduct_core::PolicyKind;
+use aqueduct_core::{PolicyKind, Refusal};
 
 use crate::report::grouped;
 use crate::svg::{self, text};
+
+/// The file that a plot goes to.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn create(path: &Path) -> Result<File, Refusal> {
+    File::create(path).map_err(|error| {
+        Refusal::new("plot", path.display(), format!("a file that can be written: {error}"))
+    })
+}
 
 /// How one policy fared on one number of workers.
 #[derive(Debug, Clone, PartialEq)]

@@ -41,9 +41,28 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
+/// Seconds that `share` of all waits do not exceed (nearest rank); 0 without waits.
+pub(crate) fn percentile(waits: &[Duration], share: f64) -> f64 {
+    let mut waits = waits.to_vec();
+    waits.sort_unstable();
+    let rank = (share * waits.len() as f64).ceil() as usize;
+    waits.get(rank.max(1) - 1).map_or(0.0, Duration::as_secs_f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentiles_by_nearest_rank() {
+        let waits: Vec<_> = (1..=200).rev().map(Duration::from_secs).collect();
+        let check = |share, want| assert_eq!(percentile(&waits, share), want);
+        check(0.5, 100.0);
+        check(0.99, 198.0);
+        check(1.0, 200.0);
+        check(0.0, 1.0);
+        assert_eq!(percentile(&[], 0.5), 0.0);
+    }
 
     #[test]
     fn the_median_of_odd_and_even_runs() {

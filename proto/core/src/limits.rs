@@ -12,6 +12,9 @@ pub const CHUNK_TOKENS_MAX: u32 = 1 << 16;
 pub const CHUNK_TOKENS_DEFAULT: u32 = 1024;
 /// Tokens of one request in flight at once, unless configured otherwise.
 pub const BATCH_TOKENS_DEFAULT: u32 = 4096;
+/// Decoded and prompt tokens of one step of a worker whose scheduler is `static`, unless
+/// configured otherwise.
+pub const STEP_TOKENS_DEFAULT: u32 = 2048;
 /// Largest number of remembered keys per layer and KV head that a policy may ask for.
 pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 /// Completions of one request (`n`).

@@ -17,7 +17,7 @@ pub mod shards;
 pub use decode::Sequence;
 pub use error::{EngineError, LoadError, PortError};
 pub use load::{LoadOptions, LoadProgress, WeightDtype};
-pub use model::{Model, ModelParts};
+pub use model::{Hurry, Model, ModelParts};
 pub use port::{LocalPort, MemoryPort};
 pub use prefill::{Block, Prefilled, Want, prefill};
 pub use rope::Rope;

@@ -49,6 +49,16 @@ impl std::fmt::Debug for Model {
     }
 }
 
+/// As long as it lives, what its thread computes goes first.
+#[must_use]
+pub struct Hurry<'a>(&'a dyn Backend);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.go_first(false);
+    }
+}
+
 impl Model {
     /// Takes the parts if their counts agree with the shape.
     ///
@@ -89,6 +99,13 @@ impl Model {
     /// What computes.
     pub fn backend(&self) -> &dyn Backend {
         self.parts.backend.as_ref()
+    }
+
+    /// Lets what this thread computes go before what others compute, who get a share of the time
+    /// before the next hurry. Meanwhile this thread must not wait for them.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.backend().go_first(true);
+        Hurry(self.backend())
     }
 
     /// What takes memory sets from the device that computes to others.

@@ -21,6 +21,18 @@ pub trait MemoryPort {
 
     /// What layer `layer` remembers after the block.
     fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError>;
+
+    /// Runs `compute`, a part of a layer, once; other things may be done beside it.
+    fn beside(&mut self, compute: &mut (dyn FnMut() + Send)) {
+        compute();
+    }
+}
+
+/// The result of `compute`, beside which the port may do other things.
+pub(crate) fn beside<T: Send>(port: &mut dyn MemoryPort, compute: impl FnOnce() -> T + Send) -> T {
+    let (mut compute, mut result) = (Some(compute), None);
+    port.beside(&mut || result = compute.take().map(|compute| compute()));
+    result.expect("a port runs what it is given")
 }
 
 /// A sequence's memory on this node: what is given is what is taken next time.

@@ -16,7 +16,7 @@ use aqueduct_kernels::{
 
 use crate::error::EngineError;
 use crate::model::Model;
-use crate::port::MemoryPort;
+use crate::port::{MemoryPort, beside};
 
 /// Consecutive tokens, and where they stand.
 #[derive(Debug, Clone, Copy)]
@@ -75,18 +75,19 @@ pub fn prefill(
     let mut x = model.embed(block.tokens)?;
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let qkv = step.project(layer, &x)?;
+        let qkv = beside(port, || step.project(layer, &x))?;
         let own = match port.is_ready(idx) {
             true => None,
-            false => Some(step.attend_own(idx, &qkv)?), // while the past is still on its way
+            false => Some(beside(port, || step.attend_own(idx, &qkv))?), // while the past is still on its way
         };
         let past = port.take(idx)?; // the previous chunk's memory set
-        let attended = step.attend((idx, layer), &qkv, &past, own)?;
+        let attended = beside(port, || step.attend((idx, layer), &qkv, &past, own))?;
         let selected = step.select(past, &qkv, &attended)?;
         port.give(idx, Arc::new(selected.memory))?;
         retained.push(selected.retained);
         let last = idx + 1 == model.layers();
-        x = step.finish(layer, x, &attended.output, if last { want } else { Want::All })?;
+        let want = if last { want } else { Want::All };
+        x = beside(port, || step.finish(layer, x, &attended.output, want))?;
     }
     Ok(Prefilled { hidden: x, retained, audits: Vec::new() })
 }

@@ -10,6 +10,7 @@ use aqueduct_kernels::MemorySet;
 
 use super::Executor;
 use super::request::{Home, Kept, Memory};
+use super::schedule::Boundary;
 use crate::config::HomeMemory;
 use crate::worker::Shared;
 
@@ -82,7 +83,7 @@ impl Executor {
         let retained = done.retained()?; // a device is at work until this is there
         let Given { home, mut report, aside } = port.given;
         report.busy_us = micros(since.elapsed().saturating_sub(aside));
-        self.attend();
+        self.attend(Boundary::Layer);
         self.emit_outputs(work, &done.hidden)?;
         if work.next.is_none() {
             self.keep_home(work, home, &done)?;
@@ -183,7 +184,7 @@ impl<'a> ChunkPort<'a> {
             if Instant::now() >= deadline {
                 return Err(PortError::Deadline { layer, deadline_ms });
             }
-            if !self.executor.attend() {
+            if !self.executor.attend(Boundary::Idle) {
                 self.executor.check_wanted(key)?;
                 self.executor.shared.doorbell.wait_until(Some(deadline));
             }
@@ -192,7 +193,7 @@ impl<'a> ChunkPort<'a> {
     }
 
     fn past(&mut self, layer: usize) -> Result<Arc<MemorySet>, PortError> {
-        self.executor.attend();
+        self.executor.attend(Boundary::Layer);
         self.executor.check_wanted(self.work.key)?;
         if self.work.span.idx == 0 {
             return Ok(Arc::new(self.executor.model.empty_memory()));
@@ -216,6 +217,10 @@ impl MemoryPort for ChunkPort<'_> {
         let past = self.past(layer);
         self.given.aside += since.elapsed();
         past
+    }
+
+    fn beside(&mut self, compute: &mut (dyn FnMut() + Send)) {
+        self.executor.beside(compute);
     }
 
     fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {

@@ -77,14 +77,14 @@ impl Executor {
         }
     }
 
-    /// One token for each completion whose session has room for it; whether there was any.
-    pub(super) fn decode_round(&mut self) -> bool {
+    /// One token for each completion whose session has room for it; how many.
+    pub(super) fn decode_round(&mut self) -> u32 {
         let Self { model, requests, sessions, waker, exchange, .. } = self;
-        let mut decoded = false;
+        let mut decoded = 0;
         for request in requests.values_mut() {
             let Some(decoding) = &mut request.decoding else { continue };
             let Some(session) = sessions.get_mut(&request.session) else { continue };
-            decoded |= decoding.round((model, exchange), &mut session.outlet, waker);
+            decoded += decoding.round((model, exchange), &mut session.outlet, waker);
             if decoding.choices.is_empty() {
                 request.decoding = None;
             }
@@ -125,19 +125,24 @@ impl Decoding {
         Self { policy: home.policy, spec, choices }
     }
 
+    /// Whether its steps need nothing of other workers.
+    pub(super) fn is_here(&self) -> bool {
+        self.choices.iter().all(|choice| matches!(choice.sequence, Continuation::Sets(_)))
+    }
+
     fn round(
         &mut self,
         (model, exchange): (&Model, &mut Exchange),
         outlet: &mut Outlet,
         waker: &Waker,
-    ) -> bool {
-        let mut decoded = false;
+    ) -> u32 {
+        let mut decoded = 0;
         for choice in std::mem::take(&mut self.choices) {
             if !outlet.has_room(waker) {
                 self.choices.push(choice);
                 continue;
             }
-            decoded = true;
+            decoded += 1;
             match self.step((model, exchange), choice, |event| outlet.send(event, waker)) {
                 Ok(next) => self.choices.extend(next),
                 Err(error) => {

@@ -2,13 +2,16 @@
 //!
 //! Chunks run one after the other, in the order of their assignments. At every layer boundary,
 //! and whenever it would wait, the thread attends to what is urgent: commands, sets to be sent,
-//! and one round of decode steps. So a token waits for at most one layer, and so does a cancel.
+//! and a round of decode steps where the schedule lets one run. So a cancel waits for at most
+//! one layer, and a token unless the schedule says otherwise.
 
+mod beside;
 mod chunk;
 mod commands;
 mod decode;
 mod outputs;
 mod request;
+mod schedule;
 mod session;
 mod sharded;
 
@@ -27,7 +30,9 @@ use crate::config::{HomeMemory, WorkerOptions};
 use crate::exchange::ExchangeLinks;
 use crate::link::Links;
 use crate::worker::Shared;
+use decode::Decoding;
 use request::Request;
+use schedule::{Boundary, Schedule};
 pub(crate) use session::Session;
 use session::SessionId;
 use sharded::Exchange;
@@ -45,6 +50,7 @@ pub(crate) struct Executor {
     next_session: u64,
     requests: BTreeMap<RequestId, Request>,
     queue: VecDeque<Assignment>,
+    schedule: Schedule,
     /// The chunk that runs; `None` as soon as it is to stop.
     running: Option<ChunkKey>,
     progress_told: Instant,
@@ -58,6 +64,7 @@ impl Executor {
             waker: shared.doorbell.clone().into(),
             homes: options.homes.clone(),
             audit_every: options.audit_every,
+            schedule: Schedule::new(options.scheduling),
             exchange: Exchange::new(
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),
@@ -79,8 +86,9 @@ impl Executor {
     /// Until the worker's last handle is dropped.
     pub(crate) fn run(mut self) {
         while !self.stopped() {
-            let decoded = self.attend();
+            let decoded = self.attend_between_chunks();
             if let Some(assignment) = self.queue.pop_front() {
+                self.schedule.chunk_begins(assignment.span.tokens);
                 self.run_chunk(&assignment);
             } else if !decoded {
                 self.shared.doorbell.wait_until(None);
@@ -88,13 +96,44 @@ impl Executor {
         }
     }
 
-    /// Does what is urgent; says whether a token was decoded.
-    fn attend(&mut self) -> bool {
+    /// Does what is urgent while a chunk runs; says whether a token was decoded.
+    fn attend(&mut self, at: Boundary) -> bool {
+        self.hear();
+        self.decode_at(at)
+    }
+
+    fn attend_between_chunks(&mut self) -> bool {
+        self.hear();
+        self.schedule.queue_shrank(self.queue.len());
+        let next_tokens = self.queue.front().map(|next| next.span.tokens);
+        self.decode_at(Boundary::Chunk(next_tokens))
+    }
+
+    /// Everything but decoding.
+    fn hear(&mut self) {
         self.admit();
         self.obey();
         self.account();
         self.pump();
-        self.decode_round()
+    }
+
+    fn decode_at(&mut self, at: Boundary) -> bool {
+        if !self.schedule.may_decode(at) {
+            return false;
+        }
+        let model = self.model.clone();
+        let _hurry = self.goes_first().then(|| model.hurry());
+        let tokens = self.decode_round();
+        self.schedule.round_done(tokens, self.queue.len());
+        tokens > 0
+    }
+
+    /// Whether rounds go before chunks that are under way, here and on other workers of the
+    /// process. Completions whose prompt is in shards wait for others' results, so these cannot.
+    fn goes_first(&self) -> bool {
+        let decoding = self.requests.values().filter_map(|request| request.decoding.as_ref());
+        let mut decoding = decoding.peekable();
+        self.schedule.interrupts() && decoding.peek().is_some() && decoding.all(Decoding::is_here)
     }
 
     /// Takes over sessions that were opened since the last time.

@@ -9,6 +9,7 @@ use aqueduct_kernels::Rows;
 
 use super::Executor;
 use super::chunk::ChunkError;
+use super::schedule::Boundary;
 
 /// A prompt token's log probability and its alternatives.
 type Entry = (TokenLogprob, Vec<TokenLogprob>);
@@ -40,7 +41,7 @@ impl Executor {
         let deadline_ms = work.deadline_ms;
         let deadline = Instant::now() + Duration::from_millis(deadline_ms);
         loop {
-            let attended = self.attend();
+            let attended = self.attend(Boundary::Idle);
             self.check_wanted(work.key).map_err(EngineError::from)?;
             if self.has_room(work) {
                 self.send(work.key.request, event);

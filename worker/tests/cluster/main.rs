@@ -8,5 +8,6 @@ mod garbage;
 mod identity;
 mod in_process;
 mod rig;
+mod scheduling;
 mod shards;
 mod tiny_model;

@@ -11,7 +11,7 @@ use aqueduct_core::{
     ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId,
 };
 use aqueduct_engine::Model;
-use aqueduct_worker::{Direct, LoopbackHub, Stats, Worker, WorkerOptions, serve};
+use aqueduct_worker::{Direct, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions, serve};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{Receiver, Sender};
 
@@ -151,6 +151,20 @@ impl Member {
                 worker
             }
         };
+        Self::of(worker).await
+    }
+
+    /// A worker of this process with a scheduler of its own.
+    pub(crate) async fn scheduled(
+        model: Arc<Model>,
+        hub: &LoopbackHub,
+        scheduling: Scheduling,
+    ) -> Self {
+        let options = WorkerOptions::new(format!("local://{}", unique()), hub.clone());
+        Self::of(Worker::start(model, WorkerOptions { scheduling, ..options }).unwrap()).await
+    }
+
+    async fn of(worker: Worker) -> Self {
         let (commands, events) = worker.open_session();
         let peer = worker.info().peer.clone();
         let (traffic, failures) = (Traffic::default(), Vec::new());

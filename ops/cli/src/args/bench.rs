@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aqueduct_core::{PolicyKind, WireDtype, limits};
 use clap::{Args, Subcommand};
 
-use super::{BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs};
+use super::{BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,10 @@ pub(crate) enum BenchCommand {
     Exchange(BenchExchangeArgs),
     /// Which part of a prefill, and of a decode step, takes how long
     Profile(BenchProfileArgs),
+    /// Latency of a server under load, for every scheduler
+    Serve(BenchServeArgs),
+    /// Ask a server for everything at random, and see that nothing is left of it
+    Soak(BenchSoakArgs),
 }
 
 /// Arguments of `aqueduct bench kernels`.

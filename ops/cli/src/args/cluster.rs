@@ -1,6 +1,7 @@
 //! Workers of a command that brings its own.
 
-use aqueduct_core::Refusal;
+use aqueduct_core::{Refusal, limits};
+use aqueduct_worker::{Scheduler, Scheduling};
 use clap::{Args, ValueEnum};
 
 /// A cluster that lives as long as the command.
@@ -33,6 +34,47 @@ impl PoolArg {
     pub(crate) fn tokens(self) -> Result<u64, Refusal> {
         let tokens = self.pool_tokens.unwrap_or(u64::MAX);
         Refusal::unless_within("pool_tokens", tokens, 1, u64::MAX)
+    }
+}
+
+/// Who goes first on a worker that both decodes and prefills.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct SchedulerArgs {
+    /// Who goes first on each worker: decode-first (a chunk makes way for tokens), static (steps
+    /// of one token for each completion, then whole chunks) or plain (order of arrival). No
+    /// answer depends on it
+    #[arg(long, value_name = "SCHEDULER", default_value_t = Scheduler::DecodeFirst)]
+    scheduler: Scheduler,
+    #[command(flatten)]
+    step: StepArg,
+}
+
+/// How long a step of the static scheduler is.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct StepArg {
+    /// Decoded and prompt tokens of a step of the static scheduler, at least one chunk
+    #[arg(long, value_name = "TOKENS", default_value_t = limits::STEP_TOKENS_DEFAULT)]
+    pub(crate) step_tokens: u32,
+}
+
+impl SchedulerArgs {
+    /// What the user asks for.
+    ///
+    /// # Errors
+    /// A step that is out of bounds.
+    pub(crate) fn scheduling(self) -> Result<Scheduling, Refusal> {
+        self.step.scheduling(self.scheduler)
+    }
+}
+
+impl StepArg {
+    /// Steps of this length under `scheduler`.
+    ///
+    /// # Errors
+    /// A length that is out of bounds.
+    pub(crate) fn scheduling(self, scheduler: Scheduler) -> Result<Scheduling, Refusal> {
+        let scheduling = Scheduling { scheduler, step_tokens: self.step_tokens };
+        scheduling.validate().map(|()| scheduling)
     }
 }
 

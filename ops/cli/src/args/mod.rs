@@ -1,6 +1,8 @@
 //! What a user can write on the command line, and what the help says about it.
 
 mod bench;
+mod bench_serve;
+mod bench_soak;
 mod cluster;
 mod device;
 mod eval;
@@ -19,7 +21,9 @@ pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
     BenchProfileArgs,
 };
-pub(crate) use cluster::{AuditArg, ClusterArgs, Link, PoolArg};
+pub(crate) use bench_serve::{Arrival, BenchServeArgs};
+pub(crate) use bench_soak::BenchSoakArgs;
+pub(crate) use cluster::{AuditArg, ClusterArgs, Link, PoolArg, SchedulerArgs, StepArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::GenerateArgs;

@@ -3,7 +3,9 @@
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
-use super::{AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg};
+use super::{
+    AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs,
+};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -61,6 +63,8 @@ pub(crate) struct ServeArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) scheduler: SchedulerArgs,
     #[command(flatten)]
     pub(crate) audit: AuditArg,
     #[command(flatten)]
@@ -120,6 +124,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
     pub(crate) pool: PoolArg,
+    #[command(flatten)]
+    pub(crate) scheduler: SchedulerArgs,
     #[command(flatten)]
     pub(crate) audit: AuditArg,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)

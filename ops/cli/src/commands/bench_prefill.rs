@@ -1,8 +1,6 @@
 //! `aqueduct bench prefill`: seconds and bytes for every length, policy and worker count.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -64,7 +62,7 @@ pub(crate) async fn run(args: BenchPrefillArgs) -> anyhow::Result<()> {
         Refusal::unless_within("prompt_tokens", tokens, 1, limits::PROMPT_TOKENS_MAX)?;
     }
     // Opened first: a folder that is not there should not cost the time of measuring.
-    let plot = args.plot.as_deref().map(create).transpose()?;
+    let plot = args.plot.as_deref().map(plot::create).transpose()?;
     let bench = Bench {
         book: prompts::tokeniser(&args.model.model)?.encode(prompts::BOOK, false)?,
         loaded: loading::load(&args.model, args.threads).await?,
@@ -82,12 +80,6 @@ pub(crate) async fn run(args: BenchPrefillArgs) -> anyhow::Result<()> {
         lines::say(&table(&rows).render())?;
     }
     Ok(())
-}
-
-fn create(path: &Path) -> Result<File, Refusal> {
-    File::create(path).map_err(|error| {
-        Refusal::new("plot", path.display(), format!("a file that can be written: {error}"))
-    })
 }
 
 struct Bench {

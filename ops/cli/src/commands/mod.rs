@@ -5,6 +5,8 @@ pub(crate) mod bench_exchange;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
 pub(crate) mod bench_profile;
+pub(crate) mod bench_serve;
+pub(crate) mod bench_soak;
 pub(crate) mod coordinator;
 pub(crate) mod demo;
 pub(crate) mod doctor;

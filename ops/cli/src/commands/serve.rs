@@ -28,7 +28,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = bind(&args.front).await?;
     let audit_every = args.audit.audit_every;
-    let workers = Workers { audit_every, ..Workers::asked(&args.cluster)? };
+    let scheduling = args.scheduler.scheduling()?;
+    let workers = Workers { audit_every, scheduling, ..Workers::asked(&args.cluster)? };
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     answer(cluster.coordinator(), &args.model.model, doors, stop).await?;

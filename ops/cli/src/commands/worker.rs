@@ -26,6 +26,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let pool_tokens = args.pool.tokens()?;
     let etcd = args.etcd.etcd()?;
+    let scheduling = args.scheduler.scheduling()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
     let address = listener.local_addr()?;
@@ -35,6 +36,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
     options.audit_every = args.audit.audit_every;
+    options.scheduling = scheduling;
     options.direct = match args.link_nccl {
         NcclArg::Auto => Direct::of(&loaded.model),
         NcclArg::Off => None,

@@ -19,6 +19,7 @@ pub(super) use self::sequence::{ShardedHome, ShardedSequence};
 use super::Executor;
 use super::chunk::{ChunkError, micros, want};
 use super::request::{Home, Memory};
+use super::schedule::Boundary;
 use crate::link::codec;
 
 /// Who holds the shards of a request, seen from one of its workers.
@@ -100,7 +101,7 @@ impl Executor {
         drop(port);
         report.wait_us = micros(waited);
         report.busy_us = micros(since.elapsed().saturating_sub(waited));
-        self.attend();
+        self.attend(Boundary::Layer);
         self.emit_outputs(work, &done.hidden)?;
         if work.is_last() {
             let logits = model.logits(&done.hidden.last_row())?.into_vec();
@@ -159,14 +160,14 @@ impl Wait for ChunkWait<'_> {
 
     fn breathe(&mut self) -> Result<(), PortError> {
         let since = Instant::now();
-        self.executor.attend();
+        self.executor.attend(Boundary::Layer);
         self.aside += since.elapsed();
         self.executor.check_wanted(self.key)
     }
 
     fn rest(&mut self, until: Instant) -> Result<(), PortError> {
         let since = Instant::now();
-        if !self.executor.attend() {
+        if !self.executor.attend(Boundary::Idle) {
             self.executor.check_wanted(self.key)?;
             self.executor.shared.doorbell.wait_until(Some(until));
         }
