@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{Epoch, MemoryPolicy, RequestId};
+use aqueduct_core::{Epoch, MemoryPolicy, Refusal, RequestId};
 
 /// Which of the continuations of a prompt a shard belongs to.
 ///
@@ -68,5 +68,11 @@ impl Place {
     /// Whether the block's rows vote on what is kept.
     pub fn is_scored(&self) -> bool {
         !self.policy.keeps_all()
+    }
+
+    /// Nobody remembers that this block has asked.
+    pub(super) fn unasked(&self) -> Refusal {
+        let block = format!("positions {}..{} in epoch {}", self.start, self.end(), self.epoch.0);
+        Refusal::new("block", block, "the one that asked last")
     }
 }

@@ -146,17 +146,23 @@ impl ShardStore {
         let Answer::Ready(shards) = self.lock().find(place)? else { return Ok(Answer::NotYet) };
         let states = states_over(model, place, q, &shards)?;
         if place.is_scored() {
-            let mut state = self.lock();
-            state.room_for(q.data.bytes() as u64, self.bytes_max)?;
-            let round = Round::asked(place, q.clone());
-            state.change(at(place), |layer| {
-                // Asked once more, perhaps long ago: what was counted since remains.
-                if !layer.round.as_ref().is_some_and(|round| round.is_of(place)) {
-                    layer.round = Some(round);
-                }
-            });
+            self.begin_round(place, q)?;
         }
         Ok(Answer::Ready(states))
+    }
+
+    fn begin_round(&self, place: &Place, q: &Arc<Heads>) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        state.check_held(place.request)?; // forgotten while its states were computed, perhaps
+        state.room_for(q.data.bytes() as u64, self.bytes_max)?;
+        let round = Round::asked(place, q.clone());
+        state.change(at(place), |layer| {
+            // Asked once more, perhaps long ago: what was counted since remains.
+            if !layer.round.as_ref().is_some_and(|round| round.is_of(place)) {
+                layer.round = Some(round);
+            }
+        });
+        Ok(())
     }
 
     /// The shards of `place` themselves, for an asker that attends to them by itself.
@@ -194,12 +200,12 @@ impl ShardStore {
             let state = self.lock();
             let shards = match state.find(place)? {
                 Answer::Ready(shards) => shards,
-                Answer::NotYet => return Err(unasked(place).into()),
+                Answer::NotYet => return Err(place.unasked().into()),
             };
             match state.round(place) {
                 Some(RoundStep::Asked(q)) => (shards, q.clone()),
                 Some(RoundStep::Counted(tallies)) => return Ok((shards, tallies.clone())),
-                Some(RoundStep::Settled(_)) | None => return Err(unasked(place).into()),
+                Some(RoundStep::Settled(_)) | None => return Err(place.unasked().into()),
             }
         };
         let want = q.heads * q.tokens;
@@ -229,9 +235,9 @@ impl ShardStore {
         let tallies = match state.round(place) {
             Some(RoundStep::Settled(masses)) => return Ok(masses.clone()),
             Some(RoundStep::Counted(tallies)) => tallies.clone(),
-            Some(RoundStep::Asked(_)) | None => return Err(unasked(place).into()),
+            Some(RoundStep::Asked(_)) | None => return Err(place.unasked().into()),
         };
-        let Answer::Ready(shards) = state.find(place)? else { return Err(unasked(place).into()) };
+        let Answer::Ready(shards) = state.find(place)? else { return Err(place.unasked().into()) };
         let kv_heads = shards.values().next().map_or(cutoffs.len(), |shard| shard.kv_heads());
         Refusal::unless_within("cutoffs", cutoffs.len(), kv_heads, kv_heads)?;
         let selection = selection_of(&place.policy);
@@ -239,7 +245,7 @@ impl ShardStore {
         let settle = |layer: &mut Layer| {
             let mut masses = Vec::with_capacity(place.shards.len());
             for (&(chunk, epoch), shard) in place.shards.iter().zip(shards.into_values()) {
-                let tally = tallies.get(&chunk).cloned().ok_or_else(|| unasked(place))?;
+                let tally = tallies.get(&chunk).cloned().ok_or_else(|| place.unasked())?;
                 let total = tally.mass();
                 layer.shards.remove(&chunk); // not held twice, so that it may change in place
                 let shard = Arc::new(shard.settle(tally, cutoffs, passed));
@@ -285,9 +291,7 @@ impl ShardStore {
 impl State {
     /// The shards that `place` names, if all are there as the block must find them.
     fn find(&self, place: &Place) -> Result<Answer<Shards>, ShardError> {
-        if self.forgotten.contains(&place.request) {
-            return Err(Refusal::new("request", place.request, "one that is held here").into());
-        }
+        self.check_held(place.request)?;
         let mut found = BTreeMap::new();
         for &(chunk, epoch) in place.shards.iter() {
             let Some((held, shard)) = self.shard(place, chunk) else { return Ok(Answer::NotYet) };
@@ -307,6 +311,11 @@ impl State {
         Ok(Answer::Ready(found))
     }
 
+    fn check_held(&self, request: RequestId) -> Result<(), Refusal> {
+        let held = (!self.forgotten.contains(&request)).then_some(());
+        held.ok_or_else(|| Refusal::new("request", request, "one that is held here"))
+    }
+
     /// A continuation's own shard, or the prompt's.
     fn shard(&self, place: &Place, chunk: u32) -> Option<&(Epoch, Arc<Shard>)> {
         let of =
@@ -321,11 +330,13 @@ impl State {
     }
 
     fn step(&mut self, place: &Place, step: RoundStep) {
-        self.change(at(place), |layer| {
-            if let Some(round) = layer.round.as_mut().filter(|round| round.is_of(place)) {
-                round.step = step;
-            }
-        });
+        if self.round(place).is_some() {
+            self.change(at(place), |layer| {
+                if let Some(round) = layer.round.as_mut() {
+                    round.step = step;
+                }
+            });
+        }
     }
 
     /// Changes a layer and keeps count of the bytes.
@@ -387,7 +398,33 @@ fn at(place: &Place) -> (RequestId, Branch, u32) {
     (place.request, place.branch, place.layer)
 }
 
-fn unasked(place: &Place) -> Refusal {
-    let block = format!("positions {}..{} in epoch {}", place.start, place.end(), place.epoch.0);
-    Refusal::new("block", block, "the one that asked last")
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::MemoryPolicy;
+
+    use super::*;
+
+    /// Found by `bench soak`: states take long, and the request may end meanwhile.
+    #[test]
+    fn a_round_of_a_forgotten_request_is_not_begun() {
+        let (store, request) = (ShardStore::default(), RequestId(1));
+        let place = Place {
+            request,
+            branch: Branch::PROMPT,
+            layer: 0,
+            epoch: Epoch(0),
+            start: 8,
+            tokens: 1,
+            chunks: 1,
+            shards: [(0, Epoch(0))].into(),
+            policy: MemoryPolicy::h2o(1, 2, 3),
+        };
+        let q = Arc::new(Heads::zeros(2, 1, 4));
+        assert_eq!(store.begin_round(&place, &q), Ok(()));
+        assert!(store.bytes() > 0);
+        store.forget(request);
+        assert_eq!(store.begin_round(&place, &q).unwrap_err().field, "request");
+        store.lock().step(&place, RoundStep::Asked(q));
+        assert_eq!((store.bytes(), store.lock().layers.len()), (0, 0));
+    }
 }
