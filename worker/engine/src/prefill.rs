@@ -78,7 +78,8 @@ pub fn prefill(
         let qkv = beside(port, || step.project(layer, &x))?;
         let own = match port.is_ready(idx) {
             true => None,
-            false => Some(beside(port, || step.attend_own(idx, &qkv))?), // while the past is still on its way
+            // While the past is still on its way.
+            false => Some(beside(port, || step.attend_own(idx, &qkv))?),
         };
         let past = port.take(idx)?; // the previous chunk's memory set
         let attended = beside(port, || step.attend((idx, layer), &qkv, &past, own))?;

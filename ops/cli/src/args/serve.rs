@@ -3,9 +3,7 @@
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
-use super::{
-    AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs,
-};
+use super::{AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
