@@ -11,8 +11,8 @@ fn nothing_is_left_of_any_request() {
     let seed = std::env::var("AQUEDUCT_SOAK_SEED").ok();
     let model = model();
     let mut args = vec!["bench", "soak", "--model", model.to_str().unwrap(), "--json"];
-    args.extend(["--prompt-tokens", "2048", "--seconds", &seconds]);
-    args.extend(seed.iter().flat_map(|seed| ["--seed", seed]));
+    args.extend(["--prompt-tokens", "2048", "--seconds", seconds.as_str()]);
+    args.extend(seed.iter().flat_map(|seed| ["--seed", seed.as_str()]));
     let output = run(args);
     println!("{}", stderr(&output)); // the seed, to be shown where this fails
     let rows = rows(&output);
