@@ -298,7 +298,7 @@ fn requests_begin_by_priority_but_waiting_counts() {
 
 #[test]
 fn what_needs_no_room_goes_past_what_waits_for_it() {
-    let limits = Limits { queued_requests: 9, ..LIMITS };
+    let limits = Limits { queued_requests: 2, ..LIMITS };
     check_with(
         limits,
         "up w0 pool 20
@@ -647,7 +647,7 @@ fn room_for_keys_is_looked_for_on_every_worker() {
          = w0: assign r1 c0 e0 after
          = w1: assign r1 c1 e0 after w0e0
          submit r2 5 keep 0
-         submit r3 15
+         submit r3 15 keep 0
          = r3 1 requests are waiting, the most allowed
          done w0 r1 c0 e0
          = w1: assign r1 c2 e0 after w0e0 w1e0

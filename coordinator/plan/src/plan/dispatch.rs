@@ -77,10 +77,12 @@ impl Plan {
         request.next_chunk(window.max(1) as usize)
     }
 
-    /// Whether `job` would begin at once.
+    /// Whether `job` would begin at once. While a place among the running is free, what waits
+    /// waits for room.
     pub(super) fn may_admit(&self, job: &Job) -> bool {
-        let free = self.queue.len() == 0 && self.running.len() < self.limits.running_requests;
-        free && self.places(job).is_some()
+        let is_free = self.running.len() < self.limits.running_requests;
+        let is_held_up = job.sharded.is_some() && self.queue.len() > 0;
+        is_free && !is_held_up && self.places(job).is_some()
     }
 
     /// Requests begin in the order of the queue. One that waits for room for its keys holds up
