@@ -7,8 +7,8 @@ use aqueduct_core::work::{
     Emitted, FailureKind, MergeAudit, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
-    ChunkGrid, Clamp, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId, Sampling,
-    Steering, TokenId, WireDtype, WorkerId, limits,
+    ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId,
+    Sampling, Steering, TokenId, WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
@@ -34,6 +34,8 @@ pub struct Submission {
     pub sampling: Sampling,
     /// What bends logits before that.
     pub steering: Steering,
+    /// What each completion must look like; the grammar has been compiled once.
+    pub constraint: Option<Constraint>,
     /// Completions of the one prompt.
     pub choices: u32,
     /// Most tokens of each completion; 0 prefills only.
@@ -303,6 +305,7 @@ mod tests {
             wire: WireDtype::default(),
             sampling: Sampling::default(),
             steering: Steering::default(),
+            constraint: None,
             choices: 1,
             max_tokens: 10,
             eos: vec![2],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Sampling, TokenId};
+use aqueduct_core::{Constraint, Grammar, Sampling, TokenId};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -23,6 +23,7 @@ use super::stream::{self, Running};
 use super::{ApiState, Shared, body};
 use crate::generation::{Report, TextEvent, TextOptions};
 use crate::submit::Submission;
+use crate::text::TextModel;
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -34,6 +35,7 @@ struct Prepared {
     prompts: Vec<PreparedPrompt>,
     echo: bool,
     logprobs: Option<u32>,
+    constraint: Option<Constraint>,
     warnings: Vec<String>,
 }
 
@@ -80,7 +82,7 @@ async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared,
 }
 
 fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let request = parse_completion(bytes)?;
+    let mut request = parse_completion(bytes)?;
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let prepare = |prompt| match prompt {
@@ -94,6 +96,7 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
             Ok(PreparedPrompt { tokens, text })
         }
     };
+    let constraint = constraint(text, request.params.format.take())?;
     let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
     Ok(Prepared {
         endpoint: Endpoint::Completions,
@@ -101,6 +104,7 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
         prompts,
         echo: request.echo,
         logprobs: request.logprobs,
+        constraint,
         warnings: Vec::new(),
     })
 }
@@ -110,6 +114,7 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     request.params.max_tokens.get_or_insert(shared.options.chat_max_tokens);
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
+    let constraint = constraint(text, request.params.format.take())?;
     let template = text.template();
     let prompt = template.render(&request.messages, SystemTime::now())?;
     let tokens = text.encode(&prompt, !template.writes_bos())?;
@@ -119,8 +124,14 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
         prompts: vec![PreparedPrompt { tokens, text: prompt }],
         echo: false,
         logprobs: request.logprobs,
+        constraint,
         warnings: template.warning().map(str::to_owned).into_iter().collect(),
     })
+}
+
+/// Compiled before anything is prefilled, so that a bad one is refused at once.
+fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constraint>, ApiError> {
+    Ok(format.map(|grammar| text.constraint("response_format", grammar)).transpose()?)
 }
 
 async fn answer(
@@ -144,7 +155,7 @@ async fn start(
     prepared: Prepared,
     CallerId(caller_id): CallerId,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
-    let Prepared { endpoint, params, prompts, echo, logprobs, warnings } = prepared;
+    let Prepared { endpoint, params, prompts, echo, logprobs, constraint, warnings } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = Envelope::new(endpoint, "", &shared.options.model);
@@ -159,7 +170,8 @@ async fn start(
             View { text: shared.generator.text.clone(), endpoint, logprobs, echo, first_choice };
         let sampling = Sampling { seed, logprobs, ..params.sampling };
         let submission = submission(shared, &params, tokens, sampling, outputs)?;
-        let submission = Submission { caller_id: caller_id.clone(), ..submission };
+        let (caller_id, constraint) = (caller_id.clone(), constraint.clone());
+        let submission = Submission { caller_id, constraint, ..submission };
         let options = TextOptions {
             stop: params.stop.clone(),
             continues: endpoint == Endpoint::Completions,
@@ -194,6 +206,7 @@ fn submission(
         wire: params.memory.wire,
         sampling,
         steering: params.steering.clone(),
+        constraint: None,
         choices: params.choices,
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },

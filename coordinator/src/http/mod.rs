@@ -5,6 +5,7 @@ mod calls;
 mod choices;
 mod error;
 mod fields;
+mod format;
 mod logprobs;
 mod params;
 mod reply;

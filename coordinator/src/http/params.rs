@@ -4,15 +4,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, Steering, WireDtype,
-    limits,
+    Exchange, Grammar, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, Steering,
+    WireDtype, limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::sampling;
+use super::{format, sampling};
 
 /// What both endpoints understand.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Params {
     pub sampling: Sampling,
     /// What bends logits before that.
     pub steering: Steering,
+    /// What each completion must look like.
+    pub format: Option<Grammar>,
     /// `None`: drawn by the server.
     pub seed: Option<u64>,
     /// Strings that end a completion.
@@ -68,12 +70,11 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 15] = [
+const UNSUPPORTED: [(&str, Harmless); 14] = [
     ("tools", is_empty),
     ("tool_choice", |value| value == "none" || value == "auto"),
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
-    ("response_format", |value| value["type"] == "text"),
     ("min_tokens", is_zero),
     ("stop_token_ids", is_empty),
     ("bad_words", is_empty),
@@ -150,6 +151,7 @@ impl Params {
             choices,
             sampling: sampling::take_sampling(fields)?,
             steering: sampling::take_steering(fields)?,
+            format: format::take_format(fields)?,
             seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
             stop: take_stop(fields)?,
             ignore_eos: fields.take_or("ignore_eos", false)?,

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Refusal, TokenId, limits};
+use aqueduct_core::{Grammar, Refusal, TokenId, limits};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::convert::quality::quality;
@@ -42,6 +42,8 @@ pub(super) fn submission(
     } else {
         Outputs::None
     };
+    let grammar = message.grammar.map(Grammar::try_from).transpose()?;
+    let constraint = grammar.map(|grammar| text.constraint("grammar", grammar)).transpose()?;
     let quality = quality(message.quality)?;
     let submission = Submission {
         prompt,
@@ -52,6 +54,7 @@ pub(super) fn submission(
         wire: wire_dtype(message.wire)?.unwrap_or_default(),
         sampling,
         steering: message.steering.unwrap_or_default().try_into()?,
+        constraint,
         choices: message.choices.unwrap_or(1),
         max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
         eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },

@@ -1,8 +1,9 @@
 //! A model's text side: tokeniser, end tokens and chat template in one.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
-use aqueduct_core::{Refusal, TokenId, limits};
+use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes, TokenId, limits};
 use tokenizers::Tokenizer;
 
 use super::pieces::Pieces;
@@ -33,6 +34,14 @@ pub struct TextModel {
     model_tokens: Option<u32>,
     template: ChatTemplate,
     prompt_tokens_max: u32,
+    /// What grammars are compiled for; made when the first one comes.
+    spelling: OnceLock<Result<Spelling, Refusal>>,
+}
+
+/// The vocabulary as grammars see it.
+struct Spelling {
+    bytes: Arc<TokenBytes>,
+    vocabulary: aqueduct_grammar::Vocabulary,
 }
 
 impl TextModel {
@@ -63,6 +72,7 @@ impl TextModel {
             model_tokens,
             template,
             prompt_tokens_max,
+            spelling: OnceLock::new(),
         })
     }
 
@@ -152,6 +162,29 @@ impl TextModel {
     /// Whether the token steers the model and is no part of any text.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.pieces.is_special(token)
+    }
+
+    /// What makes answers follow `grammar`, which comes from `field`.
+    ///
+    /// # Errors
+    /// A grammar that is too costly, is not understood or allows no answer; a vocabulary that is
+    /// too large.
+    pub fn constraint(&self, field: &str, grammar: Grammar) -> Result<Constraint, Refusal> {
+        let spelling = self.spelling.get_or_init(|| self.spelling()).as_ref();
+        let Spelling { bytes, vocabulary } = spelling.map_err(Clone::clone)?;
+        vocabulary.compile(field, &grammar)?;
+        Ok(Constraint { grammar, vocabulary: bytes.clone() })
+    }
+
+    fn spelling(&self) -> Result<Spelling, Refusal> {
+        let in_text = |token: TokenId| {
+            let is_none = self.is_special(token) || self.eos.contains(&token);
+            if is_none { &[] } else { self.token_bytes(token) }
+        };
+        let bytes = TokenBytes::of((0..self.pieces.len() as TokenId).map(in_text));
+        bytes.validate()?;
+        let vocabulary = aqueduct_grammar::Vocabulary::new(&bytes)?;
+        Ok(Spelling { bytes: Arc::new(bytes), vocabulary })
     }
 
     /// Ids that a prompt may have are below this: the embedding's rows if the model file says

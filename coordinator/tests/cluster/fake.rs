@@ -224,6 +224,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         wire: WireDtype::default(),
         sampling: Sampling::greedy(),
         steering: Steering::default(),
+        constraint: None,
         choices: 1,
         max_tokens: 2,
         eos: Vec::new(),

@@ -93,6 +93,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         wire: WireDtype::default(),
         sampling: Sampling::greedy(),
         steering: Steering::default(),
+        constraint: None,
         choices: 1,
         max_tokens: 0,
         eos: Vec::new(),

@@ -10,7 +10,7 @@ use aqueduct_core::work::{
     RetainedMass,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling,
+    Carry, ChunkKey, ChunkSpan, Constraint, Grammar, TokenBytes, Directory, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling,
     Steering, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
@@ -80,6 +80,10 @@ fn decode() -> Command {
     Command::Decode(Box::new(DecodeSpec {
         request: KEY.request,
         sampling: Sampling { repetition_penalty: 1.1, ..Sampling::default() },
+        constraint: Some(Constraint {
+            grammar: Grammar::json_object(),
+            vocabulary: TokenBytes::of([b"{".as_slice(), b"}"]).into(),
+        }),
         steering: Steering::by_bias([(3, -1.0)]),
         prompt_vocabulary: vec![1, 2, 3],
         choices: 2,

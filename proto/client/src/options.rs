@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{Exchange, MemoryPolicy, Quality, Steering, TokenId, WireDtype, limits};
+use aqueduct_core::{
+    Exchange, Grammar, MemoryPolicy, Quality, Steering, TokenId, WireDtype, limits,
+};
 use aqueduct_proto::v1;
 
 /// One turn of a chat.
@@ -63,6 +65,8 @@ pub struct GenerateOptions {
     pub exchange: Option<Exchange>,
     /// What queries and outputs are between workers, where they travel.
     pub wire: Option<WireDtype>,
+    /// What each completion must look like.
+    pub grammar: Option<Grammar>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
     /// Completions.
@@ -100,6 +104,7 @@ impl GenerateOptions {
             chunk_tokens: None,
             exchange: None,
             wire: None,
+            grammar: None,
             stop: Vec::new(),
             choices: None,
             prompt_logprobs: false,
@@ -146,6 +151,7 @@ impl GenerateOptions {
             chunk_tokens: self.chunk_tokens,
             exchange: self.exchange.map_or(v1::Exchange::Unspecified, Into::into).into(),
             wire: self.wire.map_or(v1::WireDtype::Unspecified, Into::into).into(),
+            grammar: self.grammar.map(Into::into),
             stop: self.stop,
             choices: self.choices,
             prompt_logprobs: self.prompt_logprobs,

@@ -8,6 +8,7 @@
 pub mod chunk;
 pub mod error;
 pub mod exchange;
+pub mod grammar;
 pub mod ids;
 pub mod limits;
 pub mod model;
@@ -20,6 +21,7 @@ pub mod work;
 pub use chunk::{ChunkGrid, ChunkSpan};
 pub use error::Refusal;
 pub use exchange::{Carry, Directory, Exchange, WireDtype};
+pub use grammar::{Constraint, Grammar, TokenBytes};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
 pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};

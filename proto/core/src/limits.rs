@@ -21,6 +21,10 @@ pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 pub const CHOICES_MAX: u32 = 64;
 /// Alternatives reported per token (`logprobs`).
 pub const TOP_LOGPROBS_MAX: u32 = 20;
+/// Longest grammar that an answer may have to follow, in bytes.
+pub const GRAMMAR_BYTES_MAX: usize = 128 << 10;
+/// Most bytes of all the tokens of a vocabulary that answers follow grammars in.
+pub const VOCABULARY_BYTES_MAX: usize = 3 << 20;
 /// Tokens of one request whose logits are biased.
 pub const LOGIT_BIAS_MAX: usize = 1024;
 /// Most that is added to a logit, or taken off.
@@ -135,6 +139,8 @@ const _: () = {
     assert!(GRPC_MESSAGE_BYTES_MAX <= PROMPT_BYTES_MAX);
     // A prompt of the greatest length fits one message: four bytes a token.
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
+    // A vocabulary of half a million tokens travels with the command that decodes.
+    assert!(VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) < GRPC_MESSAGE_BYTES_MAX);
     assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);

@@ -4,8 +4,8 @@
 mod report;
 
 use crate::{
-    ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, RequestId, Sampling,
-    Steering, TokenId,
+    ChunkKey, ChunkSpan, Constraint, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape,
+    RequestId, Sampling, Steering, TokenId,
 };
 pub use report::{ChunkReport, MergeAudit, RetainedMass, Traffic};
 
@@ -118,6 +118,8 @@ pub struct DecodeSpec {
     pub sampling: Sampling,
     /// What bends the logits before that.
     pub steering: Steering,
+    /// What each completion must look like.
+    pub constraint: Option<Constraint>,
     /// The prompt's tokens, ascending, each once, where its repetition is penalised; otherwise
     /// empty.
     pub prompt_vocabulary: Vec<TokenId>,

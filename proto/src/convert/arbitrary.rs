@@ -5,10 +5,11 @@ use aqueduct_core::work::{
     NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
-    RequestId, Sampling, Scoring, Steering, WireDtype, limits,
+    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
+    ModelShape, PolicyKind, RequestId, Sampling, Scoring, Steering, TokenBytes, WireDtype, limits,
 };
 use proptest::prelude::*;
+use std::sync::Arc;
 
 pub(crate) fn key() -> impl Strategy<Value = ChunkKey> {
     (any::<u64>(), 0..limits::PROMPT_TOKENS_MAX, any::<u32>()).prop_map(|(request, idx, epoch)| {
@@ -43,6 +44,15 @@ pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
             logprobs,
         },
     )
+}
+
+pub(crate) fn constraint() -> impl Strategy<Value = Constraint> {
+    let tokens = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5), 0..5);
+    (0..3, "[a-z]{1,9}", tokens).prop_map(|(kind, text, tokens)| {
+        let grammar = [Grammar::JsonSchema, Grammar::Regex, Grammar::Lark][kind as usize](text);
+        let vocabulary = TokenBytes::of(tokens.iter().map(Vec::as_slice));
+        Constraint { grammar, vocabulary: Arc::new(vocabulary) }
+    })
 }
 
 pub(crate) fn steering() -> impl Strategy<Value = Steering> {
@@ -151,19 +161,21 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Drop { request, chunk_idx }),
-        (request(), (sampling(), steering()), counts, eos, words).prop_map(
-            |(request, (sampling, steering), (choices, max_tokens), eos, words)| {
-                Command::Decode(Box::new(DecodeSpec {
-                    request,
-                    sampling,
-                    steering,
-                    prompt_vocabulary: words.into_iter().collect(),
-                    choices,
-                    max_tokens,
-                    eos,
-                }))
-            }
-        ),
+        (request(), (sampling(), steering(), prop::option::of(constraint())), counts, eos, words)
+            .prop_map(
+                |(request, (sampling, steering, constraint), (choices, max_tokens), eos, words)| {
+                    Command::Decode(Box::new(DecodeSpec {
+                        request,
+                        sampling,
+                        steering,
+                        constraint,
+                        prompt_vocabulary: words.into_iter().collect(),
+                        choices,
+                        max_tokens,
+                        eos,
+                    }))
+                }
+            ),
         (request(), 0..limits::CHOICES_MAX)
             .prop_map(|(request, choice)| Command::StopChoice { request, choice }),
         request().prop_map(|request| Command::Cancel { request }),

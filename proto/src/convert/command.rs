@@ -2,7 +2,7 @@
 
 use aqueduct_core::work::{Assignment, Command, DecodeSpec, NextHop, Outputs};
 use aqueduct_core::{
-    ChunkKey, ChunkSpan, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
+    ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
 };
 
 use super::{Under, bounded, choice, key, required};
@@ -196,6 +196,7 @@ impl From<DecodeSpec> for v1::Decode {
             max_tokens: spec.max_tokens,
             eos: spec.eos,
             steering: Some(spec.steering.into()),
+            constraint: spec.constraint.map(Into::into),
             prompt_vocabulary: spec.prompt_vocabulary,
         }
     }
@@ -215,6 +216,11 @@ impl TryFrom<v1::Decode> for DecodeSpec {
             max_tokens: Refusal::unless_within("max_tokens", wire.max_tokens, 1, tokens_max)?,
             eos: wire.eos,
             steering: wire.steering.unwrap_or_default().try_into().under("steering")?,
+            constraint: wire
+                .constraint
+                .map(Constraint::try_from)
+                .transpose()
+                .under("constraint")?,
             prompt_vocabulary: prompt_vocabulary(wire.prompt_vocabulary)?,
         })
     }

@@ -8,6 +8,7 @@ pub mod event;
 pub mod exchange;
 pub mod frame;
 pub mod generate;
+pub mod grammar;
 pub mod notice;
 mod parts;
 pub mod pieces;

@@ -115,6 +115,27 @@ pub struct Steering {
     #[prost(message, repeated, tag = "1")]
     pub bias: ::prost::alloc::vec::Vec<TokenBias>,
 }
+/// What an answer must look like.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Grammar {
+    #[prost(oneof = "grammar::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<grammar::Kind>,
+}
+/// Nested message and enum types in `Grammar`.
+pub mod grammar {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// a JSON document that the schema describes
+        #[prost(string, tag = "1")]
+        JsonSchema(::prost::alloc::string::String),
+        /// a text that it matches from end to end
+        #[prost(string, tag = "2")]
+        Regex(::prost::alloc::string::String),
+        /// a text of a grammar in llguidance's dialect of Lark
+        #[prost(string, tag = "3")]
+        Lark(::prost::alloc::string::String),
+    }
+}
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct TokenBias {
     #[prost(uint32, tag = "1")]
@@ -329,6 +350,8 @@ pub struct GenerateRequest {
     pub priority: ::core::option::Option<i32>,
     #[prost(message, optional, tag = "16")]
     pub steering: ::core::option::Option<Steering>,
+    #[prost(message, optional, tag = "17")]
+    pub grammar: ::core::option::Option<Grammar>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -1355,9 +1378,22 @@ pub struct Decode {
     pub eos: ::prost::alloc::vec::Vec<u32>,
     #[prost(message, optional, tag = "6")]
     pub steering: ::core::option::Option<Steering>,
+    #[prost(message, optional, tag = "8")]
+    pub constraint: ::core::option::Option<Constraint>,
     /// The prompt's tokens, ascending, each once, where sampling penalises repetition.
     #[prost(uint32, repeated, tag = "7")]
     pub prompt_vocabulary: ::prost::alloc::vec::Vec<u32>,
+}
+/// A grammar, and the vocabulary in which an answer follows it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Constraint {
+    #[prost(message, optional, tag = "1")]
+    pub grammar: ::core::option::Option<Grammar>,
+    /// of all tokens, one after another
+    #[prost(bytes = "bytes", tag = "2")]
+    pub token_bytes: ::prost::bytes::Bytes,
+    #[prost(uint32, repeated, tag = "3")]
+    pub token_lengths: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopChoice {

@@ -6,6 +6,7 @@ use std::task::Waker;
 use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_engine::{EngineError, Model, Sampler, Sequence};
+use aqueduct_grammar::Follower;
 
 use super::Executor;
 use super::chunk::ChunkError;
@@ -19,6 +20,12 @@ pub(super) struct Decoding {
     policy: MemoryPolicy,
     spec: Arc<DecodeSpec>,
     choices: Vec<Choice>,
+}
+
+/// What is to be decoded, with its grammar at the beginning.
+struct Asked {
+    spec: Arc<DecodeSpec>,
+    grammar: Option<Follower>,
 }
 
 /// What a completion goes on from.
@@ -71,6 +78,15 @@ impl Executor {
             self.send_to(session, Event::DecodeFailed { request, kind, message });
             return;
         };
+        let grammar = match self.grammars.begin(spec.constraint.as_ref()) {
+            Ok(grammar) => grammar,
+            Err(refusal) => {
+                let (kind, message) = (FailureKind::Invalid, refusal.to_string());
+                self.send_to(session, Event::DecodeFailed { request, kind, message });
+                return;
+            }
+        };
+        let spec = Asked { spec: Arc::new(spec), grammar };
         let decoding = Decoding::new(&self.model, home, spec, &self.shared.gauges.home_bytes);
         if let Some(request) = self.requests.get_mut(&request) {
             request.decoding = Some(decoding);
@@ -104,8 +120,8 @@ impl Request {
 
 impl Decoding {
     /// All completions share the prompt's memory until each changes its own.
-    fn new(model: &Model, home: Home, spec: DecodeSpec, gauge: &Gauge) -> Self {
-        let spec = Arc::new(spec);
+    fn new(model: &Model, home: Home, asked: Asked, gauge: &Gauge) -> Self {
+        let Asked { spec, grammar } = asked;
         let choice = |idx: u32| {
             let sequence = match &home.memory {
                 Memory::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
@@ -115,7 +131,7 @@ impl Decoding {
             };
             Choice {
                 idx,
-                sampler: Sampler::new(spec.clone(), idx),
+                sampler: Sampler::new(spec.clone(), idx, grammar.clone()),
                 charge: gauge.charge(sequence.bytes()),
                 sequence,
                 logits: home.logits.clone(),
@@ -181,7 +197,7 @@ impl Decoding {
             logprob: drawn.token.logprob,
             top: drawn.top,
         })));
-        let eos = eos.contains(&token);
+        let eos = eos.contains(&token) || choice.sampler.is_complete();
         if eos || choice.sampler.token_idx() == max_tokens {
             drop(choice); // its memory goes before anybody hears of the end
             send(Event::ChoiceDone { request, choice: idx, eos });

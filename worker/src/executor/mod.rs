@@ -9,6 +9,7 @@ mod beside;
 mod chunk;
 mod commands;
 mod decode;
+mod grammars;
 mod outputs;
 mod request;
 mod schedule;
@@ -31,6 +32,7 @@ use crate::exchange::ExchangeLinks;
 use crate::link::Links;
 use crate::worker::Shared;
 use decode::Decoding;
+use grammars::Grammars;
 use request::Request;
 use schedule::{Boundary, Schedule};
 pub(crate) use session::Session;
@@ -55,6 +57,7 @@ pub(crate) struct Executor {
     running: Option<ChunkKey>,
     progress_told: Instant,
     audit_every: u32,
+    grammars: Grammars,
 }
 
 impl Executor {
@@ -65,6 +68,7 @@ impl Executor {
             homes: options.homes.clone(),
             audit_every: options.audit_every,
             schedule: Schedule::new(options.scheduling),
+            grammars: Grammars::default(),
             exchange: Exchange::new(
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),

@@ -110,6 +110,7 @@ impl Job {
             request,
             sampling,
             steering: Steering::default(),
+            constraint: None,
             prompt_vocabulary: Vec::new(),
             choices,
             max_tokens,

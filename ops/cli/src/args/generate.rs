@@ -93,6 +93,12 @@ pub(crate) struct SamplingArgs {
     /// Seed of the draws; a new one each time unless given, and always reported
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// The answer is a JSON document that the schema in this file describes
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    pub(crate) json_schema: Option<PathBuf>,
+    /// The answer matches this regular expression from end to end
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) regex: Option<String>,
     /// A string that ends the answer; may be given more than once
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,

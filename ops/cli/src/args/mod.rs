@@ -26,7 +26,7 @@ pub(crate) use bench_soak::BenchSoakArgs;
 pub(crate) use cluster::{AuditArg, ClusterArgs, Link, PoolArg, SchedulerArgs, StepArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
-pub(crate) use generate::GenerateArgs;
+pub(crate) use generate::{GenerateArgs, SamplingArgs};
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};

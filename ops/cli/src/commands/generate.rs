@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use aqueduct_client::{
     Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Prompt, Summary,
 };
-use aqueduct_core::{Quality, Refusal};
+use aqueduct_core::{Grammar, Quality, Refusal};
 use futures::StreamExt;
 
-use crate::args::{GenerateArgs, ModelArgs};
+use crate::args::{GenerateArgs, ModelArgs, SamplingArgs};
 use crate::cluster::{self, Cluster, Workers};
 use crate::events::{self, Row};
 use crate::front::Front;
@@ -60,6 +61,7 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         repetition_penalty: Some(sampling.repetition_penalty),
         logit_bias: sampling.logit_bias.clone(),
         seed: sampling.seed,
+        grammar: grammar(sampling)?,
         stop: sampling.stop.clone(),
         policy: meant.then(|| args.policy.policy()),
         quality: Some(quality),
@@ -84,6 +86,15 @@ fn prompt(args: &GenerateArgs) -> anyhow::Result<String> {
         None => {}
     }
     Ok(text)
+}
+
+fn grammar(sampling: &SamplingArgs) -> anyhow::Result<Option<Grammar>> {
+    let Some(file) = &sampling.json_schema else {
+        return Ok(sampling.regex.clone().map(Grammar::Regex));
+    };
+    let schema = std::fs::read_to_string(file);
+    let schema = schema.with_context(|| format!("reading {}", file.display()))?;
+    Ok(Some(Grammar::JsonSchema(schema)))
 }
 
 async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<()> {

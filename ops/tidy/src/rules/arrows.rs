@@ -7,6 +7,7 @@ const RULE: &str = "arrows";
 
 const CORE: &str = "aqueduct-core";
 const GGUF: &str = "aqueduct-gguf";
+const GRAMMAR: &str = "aqueduct-grammar";
 const KERNELS: &str = "aqueduct-kernels";
 const PROTO: &str = "aqueduct-proto";
 const PLAN: &str = "aqueduct-plan";
@@ -20,14 +21,15 @@ const WORKER: &str = "aqueduct-worker";
 const ARROWS: &[(&str, &[&str])] = &[
     (CORE, &[]),
     (GGUF, &[]),
+    (GRAMMAR, &[CORE]),
     (KERNELS, &[]),
     (PROTO, &[CORE]),
     (PLAN, &[CORE]),
-    (ENGINE, &[CORE, GGUF, KERNELS]),
+    (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS]),
     (CLIENT, &[CORE, PROTO]),
     (MEMBERS, &[CORE]),
-    (COORDINATOR, &[CORE, GGUF, PLAN, PROTO]),
-    (WORKER, &[CORE, ENGINE, KERNELS, PROTO]),
+    (COORDINATOR, &[CORE, GGUF, GRAMMAR, PLAN, PROTO]),
+    (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO]),
     ("aqueduct-sim", &[CORE, ENGINE, PLAN]),
     ("aqueduct-tidy", &[]),
     ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, WORKER]),
@@ -40,12 +42,12 @@ const DEV_ARROWS: &[(&str, &str, &str)] =
 /// Crates of others that must stay out: importer, imported, why.
 const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     (
-        &[CORE, GGUF, KERNELS, PLAN, ENGINE],
+        &[CORE, GGUF, GRAMMAR, KERNELS, PLAN, ENGINE],
         &["tokio", "tokio-stream", "tonic", "prost", "axum", "hyper", "etcd-client"],
         "this crate is synchronous and knows no network, so that it can be tested and simulated",
     ),
     (
-        &[CORE, GGUF, KERNELS, PLAN, ENGINE, PROTO, CLIENT, MEMBERS, COORDINATOR, WORKER],
+        &[CORE, GGUF, GRAMMAR, KERNELS, PLAN, ENGINE, PROTO, CLIENT, MEMBERS, COORDINATOR, WORKER],
         &["anyhow"],
         "a library's errors are named types; only the command line may erase them",
     ),

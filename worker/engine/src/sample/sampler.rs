@@ -6,31 +6,34 @@ use std::sync::Arc;
 
 use aqueduct_core::work::DecodeSpec;
 use aqueduct_core::{Refusal, Sampling, TokenId};
+use aqueduct_grammar::Follower;
 
 use super::{Sampled, pick, tell, usable_max};
 
 /// Draws the tokens of one completion, one after another.
 ///
-/// In this order, each in f32: bias is added; `repetition_penalty` divides positive logits of
-/// tokens of the prompt and of the completion and multiplies others; `frequency_penalty` times
-/// the token's count in the completion is taken off, then `presence_penalty` from those that
-/// it has; temperature, `min_p`, `top_k` and `top_p` narrow what is drawn from. Log
-/// probabilities are of the logits as they came. A completion's draws depend on the request,
-/// its index, and its logits alone.
+/// In this order, each in f32: tokens that the grammar does not allow are barred, end tokens
+/// where the answer may not end among them; bias is added; `repetition_penalty` divides
+/// positive logits of tokens of the prompt and of the completion and multiplies others;
+/// `frequency_penalty` times the token's count in the completion is taken off, then
+/// `presence_penalty` from those that it has; temperature, `min_p`, `top_k` and `top_p` narrow
+/// what is drawn from. Log probabilities are of the logits as they came. A completion's draws
+/// depend on the request, its index, and its logits alone.
 pub struct Sampler {
     spec: Arc<DecodeSpec>,
     sampling: Sampling,
     /// Tokens of the completion, and how often it has each.
     counts: HashMap<TokenId, u32>,
     token_idx: u32,
+    grammar: Option<Follower>,
 }
 
 impl Sampler {
-    /// Of completion number `choice` of the request.
-    pub fn new(spec: Arc<DecodeSpec>, choice: u32) -> Self {
+    /// Of completion number `choice` of the request, which follows `grammar` from its beginning.
+    pub fn new(spec: Arc<DecodeSpec>, choice: u32, grammar: Option<Follower>) -> Self {
         let seed = spec.sampling.seed.wrapping_add(choice.into());
         let sampling = Sampling { seed, ..spec.sampling };
-        Self { spec, sampling, counts: HashMap::new(), token_idx: 0 }
+        Self { spec, sampling, counts: HashMap::new(), token_idx: 0, grammar }
     }
 
     /// Tokens drawn so far.
@@ -38,13 +41,18 @@ impl Sampler {
         self.token_idx
     }
 
+    /// Whether the grammar has come to its end: nothing may follow but the end.
+    pub fn is_complete(&self) -> bool {
+        self.grammar.as_ref().is_some_and(Follower::must_end)
+    }
+
     /// Draws the next token from `logits` (`[vocab]`).
     ///
     /// # Errors
-    /// Logits that are not numbers.
+    /// Logits that are not numbers; a grammar that cannot go on.
     pub fn draw(&mut self, logits: &[f32]) -> Result<Sampled, Refusal> {
         let max = usable_max(logits)?;
-        let token = match self.steered(logits) {
+        let token = match self.steered(logits)? {
             None => pick(logits, max, &self.sampling, self.token_idx),
             Some(steered) => {
                 let max = usable_max(&steered)?;
@@ -52,6 +60,9 @@ impl Sampler {
             }
         };
         self.token_idx += 1;
+        if let Some(grammar) = self.grammar.as_mut().filter(|_| !self.spec.eos.contains(&token)) {
+            grammar.take(token)?;
+        }
         if self.sampling.penalises() {
             *self.counts.entry(token).or_default() += 1;
         }
@@ -59,16 +70,20 @@ impl Sampler {
     }
 
     /// The logits that are drawn from; `None` where they are `logits`.
-    fn steered(&self, logits: &[f32]) -> Option<Vec<f32>> {
-        if self.spec.steering.bias.is_empty() && !self.sampling.penalises() {
-            return None;
+    fn steered(&mut self, logits: &[f32]) -> Result<Option<Vec<f32>>, Refusal> {
+        let is_plain = self.spec.steering.bias.is_empty() && !self.sampling.penalises();
+        if is_plain && self.grammar.is_none() {
+            return Ok(None);
         }
         let mut steered = logits.to_vec();
+        if let Some(grammar) = &mut self.grammar {
+            grammar.mask()?.bar(&mut steered, &self.spec.eos);
+        }
         for (token, bias) in &self.spec.steering.bias {
             change(&mut steered, *token, |z| z + bias);
         }
         self.penalise(&mut steered);
-        Some(steered)
+        Ok(Some(steered))
     }
 
     fn penalise(&self, logits: &mut [f32]) {
@@ -100,7 +115,8 @@ fn change(logits: &mut [f32], token: TokenId, how: impl FnOnce(f32) -> f32) {
 mod tests {
     use super::*;
     use crate::sample::sample;
-    use aqueduct_core::{RequestId, Steering};
+    use aqueduct_core::{Grammar, RequestId, Steering, TokenBytes};
+    use aqueduct_grammar::Vocabulary;
     use proptest::prelude::*;
 
     fn spec(sampling: Sampling, bias: &[(TokenId, f32)], prompt: &[TokenId]) -> DecodeSpec {
@@ -108,6 +124,7 @@ mod tests {
             request: RequestId(1),
             sampling,
             steering: Steering::by_bias(bias.iter().copied()),
+            constraint: None,
             prompt_vocabulary: prompt.to_vec(),
             choices: 1,
             max_tokens: 100,
@@ -116,7 +133,7 @@ mod tests {
     }
 
     fn drawn(spec: DecodeSpec, logits: &[f32], tokens: usize) -> Vec<TokenId> {
-        let mut sampler = Sampler::new(Arc::new(spec), 0);
+        let mut sampler = Sampler::new(Arc::new(spec), 0, None);
         (0..tokens).map(|_| sampler.draw(logits).unwrap().token.token).collect()
     }
 
@@ -153,10 +170,46 @@ mod tests {
     fn log_probabilities_are_of_the_logits_as_they_came() {
         let sampling = Sampling { logprobs: Some(1), ..Sampling::greedy() };
         let spec = spec(sampling, &[(2, 100.0)], &[]);
-        let got = Sampler::new(Arc::new(spec), 0).draw(&[1.0, 0.0, -1.0]).unwrap();
+        let got = Sampler::new(Arc::new(spec), 0, None).draw(&[1.0, 0.0, -1.0]).unwrap();
         let told = sample(&[1.0, 0.0, -1.0], &sampling, 0).unwrap();
         assert_eq!((got.token.token, got.top), (2, told.top));
         assert!(got.token.logprob < -2.0);
+    }
+
+    /// One token a byte, then one that ends.
+    fn spelled(grammar: Grammar, temperature: f32, seed: u64) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let vocabulary = TokenBytes::of(bytes.chunks(1));
+        let follower = Vocabulary::new(&vocabulary).unwrap().compile("grammar", &grammar).unwrap();
+        let sampling = Sampling { temperature, seed, ..Sampling::default() };
+        let spec = DecodeSpec { eos: vec![256], ..spec(sampling, &[(65, 3.0)], &[]) };
+        let mut sampler = Sampler::new(Arc::new(spec), 0, Some(follower));
+        let logits: Vec<f32> = (0..300).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut text = Vec::new();
+        while text.len() < 200 && !sampler.is_complete() {
+            match sampler.draw(&logits).unwrap().token.token {
+                256 => break,
+                byte => text.push(u8::try_from(byte).unwrap()),
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn answers_follow_their_grammar() {
+        for seed in 0..20 {
+            let schema = r#"{"type": "object", "properties": {"a": {"type": "integer",
+                "minimum": 0, "maximum": 99}, "b": {"type": "boolean"}}, "required": ["a", "b"],
+                "additionalProperties": false}"#;
+            for temperature in [0.0, 2.0] {
+                let text = spelled(Grammar::JsonSchema(schema.into()), temperature, seed);
+                let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                assert!(json["a"].as_u64().unwrap() < 100 && json["b"].is_boolean(), "{json}");
+            }
+            // It may end after three, or go on to five.
+            let text = spelled(Grammar::Regex("[ab]{3,5}".into()), 1.0, seed);
+            assert!((3..=5).contains(&text.len()) && text.iter().all(|byte| b"ab".contains(byte)));
+        }
     }
 
     /// The same in the plainest words.
@@ -198,7 +251,7 @@ mod tests {
             let bias: Vec<_> = bias.into_iter().collect();
             let prompt: Vec<_> = prompt.into_iter().collect();
             let spec = spec(sampling, &bias, &prompt);
-            let mut sampler = Sampler::new(Arc::new(spec.clone()), 0);
+            let mut sampler = Sampler::new(Arc::new(spec.clone()), 0, None);
             let mut said = Vec::new();
             for idx in 0..12 {
                 let want = sample(&plainly(&spec, &said, &logits), &sampling, idx).unwrap();

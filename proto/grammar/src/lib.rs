@@ -1,0 +1,13 @@
+//! Grammars: what a caller wants an answer to look like, and which tokens may come next.
+//!
+//! The coordinator compiles a grammar to refuse a bad one before anything is prefilled, the
+//! worker compiles it again to follow it while tokens are drawn; both do it here, within the
+//! same limits, so what the one accepts the other can follow. The crate knows tokens as bytes:
+//! those come from the coordinator, which alone knows tokenisers.
+#![forbid(unsafe_code)]
+
+mod follower;
+mod vocabulary;
+
+pub use follower::{Follower, Mask};
+pub use vocabulary::{Vocabulary, one_spelling};
