@@ -136,3 +136,18 @@ def test_n(client, stream):
         texts = [choice.message.content for choice in answer.choices]
     again = chat(client, n=3, temperature=1.2, seed=1).choices
     assert texts == [choice.message.content for choice in again]
+
+
+def test_progress(client):
+    prompt = PROMPT * 40
+    chunks = list(complete(client, prompt=prompt, stream=True, max_tokens=3,
+                           extra_body={'return_progress': True}))
+    told = [chunk.model_extra['prompt_progress'] for chunk in chunks
+            if 'prompt_progress' in chunk.model_extra]
+    processed = [progress['processed'] for progress in told]
+    assert processed == sorted(processed)
+    total = complete(client, prompt=prompt, max_tokens=1).usage.prompt_tokens
+    assert told[-1]['total'] == processed[-1] == total
+    assert {'total', 'cache', 'processed', 'time_ms'} == set(told[-1])
+    whole = complete(client, prompt=prompt, max_tokens=3).choices[0].text
+    assert ''.join(chunk.choices[0].text for chunk in chunks) == whole

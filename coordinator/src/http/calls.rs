@@ -23,7 +23,7 @@ use super::stream::{self, Running};
 use super::{ApiState, Shared, body};
 use crate::generation::{Report, TextEvent, TextOptions};
 use crate::submit::Submission;
-use crate::text::TextModel;
+use crate::text::{CallNotation, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -36,6 +36,8 @@ struct Prepared {
     echo: bool,
     logprobs: Option<u32>,
     constraint: Option<Constraint>,
+    /// How calls of tools are written, if any may be called.
+    notation: Option<CallNotation>,
     warnings: Vec<String>,
 }
 
@@ -105,6 +107,7 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
         echo: request.echo,
         logprobs: request.logprobs,
         constraint,
+        notation: None,
         warnings: Vec::new(),
     })
 }
@@ -114,9 +117,15 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     request.params.max_tokens.get_or_insert(shared.options.chat_max_tokens);
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
-    let constraint = constraint(text, request.params.format.take())?;
     let template = text.template();
-    let prompt = template.render(&request.messages, SystemTime::now())?;
+    let (tools, notation) = (request.tools.as_ref(), template.notation());
+    let offered = tools.map_or(&[][..], |tools| tools.list.as_slice());
+    let prompt = template.render(&request.messages, offered, SystemTime::now())?;
+    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation));
+    let constraint = match called {
+        Some(grammar) => Some(text.constraint("tools", grammar)?),
+        None => constraint(text, request.params.format.take())?,
+    };
     let tokens = text.encode(&prompt, !template.writes_bos())?;
     Ok(Prepared {
         endpoint: Endpoint::Chat,
@@ -125,6 +134,7 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
         echo: false,
         logprobs: request.logprobs,
         constraint,
+        notation: notation.filter(|_| tools.is_some()),
         warnings: template.warning().map(str::to_owned).into_iter().collect(),
     })
 }
@@ -155,7 +165,8 @@ async fn start(
     prepared: Prepared,
     CallerId(caller_id): CallerId,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
-    let Prepared { endpoint, params, prompts, echo, logprobs, constraint, warnings } = prepared;
+    let Prepared { endpoint, params, prompts, constraint, notation, .. } = prepared;
+    let Prepared { echo, logprobs, warnings, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = Envelope::new(endpoint, "", &shared.options.model);
@@ -166,8 +177,9 @@ async fn start(
         let echo = echo.then(|| Arc::new(Echo { text, tokens: tokens.clone() }));
         let outputs = logprobs.filter(|_| echo.is_some()).map_or(Outputs::None, Outputs::Logprobs);
         let first_choice = running.len() * params.choices as usize;
-        let view =
-            View { text: shared.generator.text.clone(), endpoint, logprobs, echo, first_choice };
+        let text = shared.generator.text.clone();
+        let return_progress = params.return_progress;
+        let view = View { text, endpoint, logprobs, echo, first_choice, notation, return_progress };
         let sampling = Sampling { seed, logprobs, ..params.sampling };
         let submission = submission(shared, &params, tokens, sampling, outputs)?;
         let (caller_id, constraint) = (caller_id.clone(), constraint.clone());

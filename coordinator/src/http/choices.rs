@@ -1,6 +1,7 @@
 //! One prompt's completions, as a list of `choices` entries: whole, or piece by piece.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use aqueduct_core::TokenId;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
 use crate::generation::{Finish, TextEvent, TextToken};
-use crate::text::TextModel;
+use crate::text::{CallNotation, CallParser, Said, TextModel};
 
 /// What the caller asked to see.
 #[derive(Clone)]
@@ -22,6 +23,10 @@ pub(super) struct View {
     pub(super) echo: Option<Arc<Echo>>,
     /// Index of the prompt's first choice in the answer.
     pub(super) first_choice: usize,
+    /// How calls of tools are written, if any may be called.
+    pub(super) notation: Option<CallNotation>,
+    /// Tell how far the prefill is.
+    pub(super) return_progress: bool,
 }
 
 /// A prompt that is given back.
@@ -38,6 +43,8 @@ pub(super) struct Pieces {
     /// One for each choice.
     completion_logprobs: Vec<CompletionLogprobs>,
     prompt_logprobs: BTreeMap<u32, Entry>,
+    /// One for each choice, where tools may be called.
+    calls: Vec<CallParser>,
 }
 
 /// What an event adds to one choice.
@@ -46,13 +53,17 @@ pub(super) struct Piece {
     pub(super) choice: usize,
     pub(super) text: String,
     pub(super) logprobs: Option<Value>,
-    pub(super) finish: Option<Finish>,
+    /// Calls of tools, as `tool_calls` has them.
+    pub(super) calls: Vec<Value>,
+    pub(super) finish: Option<&'static str>,
 }
 
 impl Pieces {
     pub(super) fn new(view: View, choices: u32) -> Self {
         let completion_logprobs = vec![CompletionLogprobs::default(); choices as usize];
-        Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new() }
+        let parser = view.notation.map(CallParser::new);
+        let calls = parser.map_or(Vec::new(), |parser| vec![parser; choices as usize]);
+        Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
     }
 
     pub(super) fn take(&mut self, event: TextEvent) -> Vec<Piece> {
@@ -64,8 +75,7 @@ impl Pieces {
             TextEvent::Prefilled => self.echo(),
             TextEvent::Token(token) if !token.is_end => vec![self.token(token)],
             TextEvent::ChoiceDone { choice, finish, text, .. } => {
-                let choice = choice as usize;
-                vec![Piece { choice, text, finish: Some(finish), logprobs: None }]
+                vec![self.last(choice as usize, finish, text)]
             }
             _ => Vec::new(),
         }
@@ -77,7 +87,7 @@ impl Pieces {
         let choices = self.completion_logprobs.len();
         let piece = |choice: usize| {
             let text = echo.text.clone();
-            Piece { choice, text, logprobs: self.echo_logprobs(choice, &echo), finish: None }
+            Piece { text, logprobs: self.echo_logprobs(choice, &echo), ..Piece::of(choice) }
         };
         (0..choices).map(piece).collect()
     }
@@ -108,14 +118,73 @@ impl Pieces {
                 json!({ "content": [chat_entry(&self.view.text, emitted.token, logprob, top)] })
             }
         });
-        Piece { choice, text, logprobs, finish: None }
+        Piece { logprobs, ..self.said(choice, text, false) }
+    }
+
+    /// What ends a choice.
+    fn last(&mut self, choice: usize, finish: Finish, text: String) -> Piece {
+        let piece = self.said(choice, text, true);
+        let calls = self.calls.get(choice).map_or(0, CallParser::calls);
+        let is_called = calls > 0 && finish == Finish::Stop;
+        let finish = if is_called { "tool_calls" } else { finish_reason(finish) };
+        Piece { finish: Some(finish), ..piece }
+    }
+
+    /// What a choice says by `text`, which is all text where no tool may be called.
+    fn said(&mut self, choice: usize, text: String, is_last: bool) -> Piece {
+        let mut piece = Piece::of(choice);
+        let Some(parser) = self.calls.get_mut(choice) else { return Piece { text, ..piece } };
+        let mut idx = parser.calls();
+        let mut said = parser.push(&text);
+        if is_last {
+            said.extend(parser.finish());
+        }
+        for said in said {
+            match said {
+                Said::Text(text) => piece.text += &text,
+                Said::Call { name, arguments } => {
+                    piece.calls.push(json!({
+                        "index": idx,
+                        "id": call_id(),
+                        "type": "function",
+                        "function": { "name": name, "arguments": arguments },
+                    }));
+                    idx += 1;
+                }
+            }
+        }
+        piece
+    }
+}
+
+/// One that no other call has.
+fn call_id() -> String {
+    let draw = || RandomState::new().hash_one(());
+    format!("call_{:016x}{:08x}", draw(), draw() as u32)
+}
+
+impl Piece {
+    /// Whether it says no more than that its choice is over.
+    fn is_bare_end(&self) -> bool {
+        self.text.is_empty() && self.calls.is_empty() && self.finish.is_some()
+    }
+
+    /// Whether it says anything.
+    pub(super) fn is_shown(&self) -> bool {
+        let says = !self.text.is_empty() || !self.calls.is_empty();
+        says || self.logprobs.is_some() || self.finish.is_some()
+    }
+
+    /// Nothing yet.
+    fn of(choice: usize) -> Self {
+        Self { choice, ..Self::default() }
     }
 }
 
 impl View {
     /// The entry of a streamed chunk.
     pub(super) fn delta(&self, piece: &Piece) -> Value {
-        let finish = piece.finish.map(finish_reason);
+        let finish = piece.finish;
         let mut entry = json!({
             "index": self.first_choice + piece.choice,
             "logprobs": piece.logprobs,
@@ -123,10 +192,18 @@ impl View {
         });
         match self.endpoint {
             Endpoint::Completions => entry["text"] = json!(piece.text),
-            Endpoint::Chat if piece.text.is_empty() && finish.is_some() => {
+            Endpoint::Chat if piece.is_bare_end() => {
                 entry["delta"] = json!({});
             }
-            Endpoint::Chat => entry["delta"] = json!({ "content": piece.text }),
+            Endpoint::Chat if piece.calls.is_empty() => {
+                entry["delta"] = json!({ "content": piece.text });
+            }
+            Endpoint::Chat => {
+                entry["delta"] = json!({ "tool_calls": piece.calls });
+                if !piece.text.is_empty() {
+                    entry["delta"]["content"] = json!(piece.text);
+                }
+            }
         }
         entry
     }
@@ -141,12 +218,19 @@ impl View {
         })
     }
 
+    /// An entry that says nothing, beside what a chunk says otherwise.
+    pub(super) fn empty(&self) -> Value {
+        self.delta(&Piece::default())
+    }
+
     /// The entry of a whole answer, from all of a choice's pieces.
     pub(super) fn whole(&self, choice: usize, pieces: &[Piece]) -> Value {
         let mine = || pieces.iter().filter(|piece| piece.choice == choice);
         let text: String = mine().map(|piece| piece.text.as_str()).collect();
         let logprobs = mine().filter_map(|piece| piece.logprobs.clone()).reduce(join_lists);
-        let finish = mine().find_map(|piece| piece.finish).map(finish_reason);
+        let finish = mine().find_map(|piece| piece.finish);
+        let calls: Vec<Value> =
+            mine().flat_map(|piece| piece.calls.iter().map(whole_call)).collect();
         let mut entry = json!({
             "index": self.first_choice + choice,
             "logprobs": logprobs,
@@ -156,6 +240,11 @@ impl View {
             Endpoint::Completions => entry["text"] = json!(text),
             Endpoint::Chat => {
                 entry["message"] = json!({ "role": "assistant", "content": text, "refusal": null });
+                if !calls.is_empty() {
+                    let content = if text.is_empty() { Value::Null } else { json!(text) };
+                    entry["message"]["content"] = content;
+                    entry["message"]["tool_calls"] = json!(calls);
+                }
                 if self.logprobs.is_some() && entry["logprobs"].is_null() {
                     entry["logprobs"] = json!({ "content": [] });
                 }
@@ -163,6 +252,13 @@ impl View {
         }
         entry
     }
+}
+
+/// A call without its place in a stream.
+fn whole_call(call: &Value) -> Value {
+    let mut call = call.clone();
+    call.as_object_mut().map(|fields| fields.remove("index"));
+    call
 }
 
 /// Joins two objects whose fields are lists.

@@ -14,11 +14,13 @@ mod request_id;
 mod sampling;
 mod server;
 mod stream;
+mod tools;
 
 pub use error::ApiError;
 pub use params::{MemoryFields, Params};
 pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
 pub use server::serve;
+pub use tools::Tools;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -41,6 +41,8 @@ pub struct Params {
     pub include_usage: bool,
     /// Lower begins earlier.
     pub priority: i32,
+    /// Report how far the prefill is, in a stream.
+    pub return_progress: bool,
     /// The `aqueduct` object.
     pub memory: MemoryFields,
 }
@@ -70,9 +72,7 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 14] = [
-    ("tools", is_empty),
-    ("tool_choice", |value| value == "none" || value == "auto"),
+const UNSUPPORTED: [(&str, Harmless); 12] = [
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
     ("min_tokens", is_zero),
@@ -141,6 +141,10 @@ impl Params {
         )?;
         let stream = fields.take_or("stream", false)?;
         let mut stream_options = fields.object("stream_options")?;
+        let return_progress = fields.take_or("return_progress", false)?;
+        if return_progress && !stream {
+            return Err(ApiError::field("return_progress", "needs stream to be true"));
+        }
         let include_usage = stream_options.take_or("include_usage", false)?;
         // Padding against eavesdroppers, which nobody is promised.
         stream_options.ignore("include_obfuscation");
@@ -158,6 +162,7 @@ impl Params {
             stream,
             include_usage,
             priority: fields.take_or("priority", 0)?,
+            return_progress,
             memory: MemoryFields::take(fields.object("aqueduct")?)?,
         })
     }

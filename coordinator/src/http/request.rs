@@ -2,11 +2,13 @@
 
 use aqueduct_core::{Refusal, TokenId, limits};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
-use crate::text::{ChatMessage, Role};
+use super::tools::Tools;
+use crate::text::{ChatMessage, Role, ToolCall};
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +37,8 @@ pub enum Prompt {
 pub struct ChatRequest {
     /// At least one.
     pub messages: Vec<ChatMessage>,
+    /// What the model may call.
+    pub tools: Option<Tools>,
     /// What completions have too.
     pub params: Params,
     /// Log probabilities of tokens and of this many alternatives.
@@ -50,6 +54,9 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let params = Params::take(&mut fields)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
+    for (name, harmless) in [("tools", is_empty as fn(&Value) -> bool), ("tool_choice", is_none)] {
+        fields.refuse(name, harmless)?;
+    }
     let echo = fields.take_or("echo", false)?;
     let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     fields.finish()?;
@@ -62,6 +69,14 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         choices_max,
     )?;
     Ok(CompletionRequest { prompts, params, echo, logprobs })
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn is_none(value: &Value) -> bool {
+    value == "none" || value == "auto"
 }
 
 /// Text, a list of texts, tokens or a list of lists of tokens: told apart by their first
@@ -99,6 +114,10 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     if top.is_some() && !wanted {
         return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
     }
+    let tools = Tools::take(&mut fields)?;
+    if tools.is_some() && params.format.is_some() {
+        return Err(ApiError::field("response_format", "is not supported beside tools"));
+    }
     let top =
         Refusal::unless_within("top_logprobs", top.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
     let messages: Vec<RawMessage> =
@@ -109,7 +128,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     }
     let messages = (0..).zip(messages).map(|(idx, message)| message.parse(idx));
     let messages = messages.collect::<Result<_, _>>()?;
-    Ok(ChatRequest { messages, params, logprobs: wanted.then_some(top) })
+    Ok(ChatRequest { messages, tools, params, logprobs: wanted.then_some(top) })
 }
 
 #[derive(Deserialize)]
@@ -118,7 +137,23 @@ struct RawMessage {
     #[serde(default)]
     content: Option<Content>,
     #[serde(default)]
-    tool_calls: Option<Vec<serde_json::Value>>,
+    tool_calls: Option<Vec<RawCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawCall {
+    #[serde(default)]
+    id: String,
+    function: RawFunction,
+}
+
+#[derive(Deserialize)]
+struct RawFunction {
+    name: String,
+    /// JSON, as text.
+    arguments: String,
 }
 
 #[derive(Deserialize)]
@@ -139,9 +174,6 @@ struct Part {
 impl RawMessage {
     fn parse(self, idx: usize) -> Result<ChatMessage, ApiError> {
         let at = |field: &str| format!("messages[{idx}].{field}");
-        if self.tool_calls.is_some_and(|calls| !calls.is_empty()) {
-            return Err(ApiError::field(&at("tool_calls"), "is not supported"));
-        }
         let role = Role::named(&at("role"), &self.role)?;
         let content = match self.content {
             None => String::new(),
@@ -153,6 +185,27 @@ impl RawMessage {
                 parts.into_iter().map(|part| part.text).collect()
             }
         };
-        Ok(ChatMessage { role, content })
+        let tool_calls = self.tool_calls.unwrap_or_default().into_iter().enumerate();
+        let tool_calls =
+            tool_calls.map(|(call_idx, call)| call.parse(&at(&format!("tool_calls[{call_idx}]"))));
+        let tool_calls = tool_calls.collect::<Result<Vec<_>, _>>()?;
+        if role != Role::Assistant && !tool_calls.is_empty() {
+            return Err(Refusal::new(at("tool_calls"), "present", "the assistant's alone").into());
+        }
+        Ok(ChatMessage { role, content, tool_calls, tool_call_id: self.tool_call_id })
+    }
+}
+
+impl RawCall {
+    fn parse(self, field: &str) -> Result<ToolCall, ApiError> {
+        let Self { id, function: RawFunction { name, arguments } } = self;
+        let parsed = serde_json::from_str::<Value>(&arguments);
+        match parsed.ok().filter(Value::is_object) {
+            Some(arguments) => Ok(ToolCall { id, name, arguments }),
+            None => {
+                let field = format!("{field}.function.arguments");
+                Err(Refusal::new(field, arguments, "a JSON object, as text").into())
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::choices::{Pieces, View};
 use super::error::ApiError;
 use super::reply::{Endpoint, Envelope, Usage, figures};
-use crate::generation::{Generation, Report};
+use crate::generation::{Generation, Report, TextEvent};
 
 /// One accepted prompt of a call.
 pub(super) struct Running {
@@ -133,12 +133,11 @@ impl PromptStream {
             }
             match self.generation.next().await {
                 Some(Ok(event)) => {
-                    for piece in self.pieces.take(event) {
-                        let shown = !piece.text.is_empty() || piece.logprobs.is_some();
-                        if shown || piece.finish.is_some() {
-                            let chunk = self.envelope.chunk(json!([self.view.delta(&piece)]));
-                            self.queue.push_back(Item::Chunk(chunk));
-                        }
+                    self.add_progress(&event);
+                    let pieces = self.pieces.take(event);
+                    for piece in pieces.iter().filter(|piece| piece.is_shown()) {
+                        let chunk = self.envelope.chunk(json!([self.view.delta(piece)]));
+                        self.queue.push_back(Item::Chunk(chunk));
                     }
                     self.add_figures();
                 }
@@ -151,6 +150,27 @@ impl PromptStream {
                     return Some(Item::Finished(Box::new(self.generation.report().clone())));
                 }
             }
+        }
+    }
+
+    /// How far the prefill is, as llama.cpp says it; the last one is complete.
+    fn add_progress(&mut self, event: &TextEvent) {
+        let report = self.generation.report();
+        let total = report.prompt_tokens;
+        let (processed, elapsed) = match event {
+            TextEvent::Progress(progress) => (progress.tokens_done, progress.elapsed),
+            TextEvent::Prefilled => (total, report.prefill.elapsed),
+            _ => return,
+        };
+        if self.view.return_progress {
+            let mut chunk = self.envelope.chunk(json!([self.view.empty()]));
+            chunk["prompt_progress"] = json!({
+                "total": total,
+                "cache": 0,
+                "processed": processed,
+                "time_ms": elapsed.as_millis() as u64,
+            });
+            self.queue.push_back(Item::Chunk(chunk));
         }
     }
 

@@ -97,13 +97,13 @@ fn checked(ids: Vec<TokenId>, text: &TextModel) -> Result<Vec<TokenId>, Refusal>
 fn encode_chat(chat: v1::ChatPrompt, text: &TextModel) -> Result<(String, Vec<TokenId>), Refusal> {
     let message = |(idx, message): (usize, v1::ChatMessage)| {
         let role = Role::named(&format!("chat.messages[{idx}].role"), &message.role)?;
-        Ok(ChatMessage { role, content: message.content })
+        Ok(ChatMessage::new(role, message.content))
     };
     let messages = chat.messages.into_iter().enumerate().map(message);
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
     let template = text.template();
-    let prompt = template.render(&messages, SystemTime::now())?;
+    let prompt = template.render(&messages, &[], SystemTime::now())?;
     let tokens = text.encode(&prompt, !template.writes_bos())?;
     Ok((prompt, tokens))
 }

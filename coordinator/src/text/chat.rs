@@ -1,6 +1,7 @@
 //! A conversation, as its template is given it.
 
 use aqueduct_core::Refusal;
+use serde_json::Value;
 
 /// Who says a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub enum Role {
     User,
     /// The model.
     Assistant,
+    /// What the model called.
+    Tool,
 }
 
 impl Role {
@@ -20,6 +23,7 @@ impl Role {
             Self::System => "system",
             Self::User => "user",
             Self::Assistant => "assistant",
+            Self::Tool => "tool",
         }
     }
 
@@ -33,16 +37,47 @@ impl Role {
             "system" | "developer" => Ok(Self::System),
             "user" => Ok(Self::User),
             "assistant" => Ok(Self::Assistant),
-            other => Err(Refusal::new(field, other, "system, developer, user or assistant")),
+            "tool" => Ok(Self::Tool),
+            other => {
+                let bound = "system, developer, user, assistant or tool";
+                Err(Refusal::new(field, other, bound))
+            }
         }
     }
 }
 
 /// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ChatMessage {
     /// Who says it.
     pub role: Role,
     /// What was said.
     pub content: String,
+    /// What the assistant called.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call the tool answers.
+    pub tool_call_id: Option<String>,
+}
+
+/// A call that the assistant made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolCall {
+    /// Names it for the answer.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// An object.
+    pub arguments: Value,
+}
+
+impl ChatMessage {
+    /// One that calls nothing.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None }
+    }
+
+    /// Whether only a template that knows tools can show it.
+    pub fn needs_tools(&self) -> bool {
+        self.role == Role::Tool || !self.tool_calls.is_empty()
+    }
 }

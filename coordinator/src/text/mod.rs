@@ -1,5 +1,6 @@
 //! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
 
+mod calls;
 mod chat;
 mod clock;
 mod detokenizer;
@@ -11,7 +12,8 @@ mod pretokenizer;
 mod stop;
 mod template;
 
-pub use chat::{ChatMessage, Role};
+pub use calls::{CallNotation, CallParser, Said};
+pub use chat::{ChatMessage, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};
 pub use gguf::GgufVocabulary;
 pub use model::{TextModel, Vocabulary};

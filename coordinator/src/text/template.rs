@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use aqueduct_core::Refusal;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 
-use super::{ChatMessage, TextError};
+use super::{CallNotation, ChatMessage, TextError, ToolCall};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
@@ -16,6 +16,8 @@ const NAME: &str = "chat_template";
 pub struct ChatTemplate {
     /// `None` when the model has no template.
     environment: Option<Environment<'static>>,
+    /// How a model of this template calls tools; `None` where it cannot be told of any.
+    notation: Option<CallNotation>,
     bos: String,
     eos: String,
 }
@@ -28,10 +30,12 @@ impl ChatTemplate {
         bos: Option<String>,
         eos: Option<String>,
     ) -> Result<Self, TextError> {
+        let notation = source.as_deref().and_then(CallNotation::of);
         let environment = source.map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, format!("{error:#}")))?;
-        Ok(Self { environment, bos: bos.unwrap_or_default(), eos: eos.unwrap_or_default() })
+        let (bos, eos) = (bos.unwrap_or_default(), eos.unwrap_or_default());
+        Ok(Self { environment, notation, bos, eos })
     }
 
     /// What a caller should be told about prompts made here.
@@ -45,18 +49,31 @@ impl ChatTemplate {
         self.environment.is_some()
     }
 
-    /// The prompt that asks for the next message of the assistant. `now` is what templates that
-    /// mention the date are told.
+    /// How the model calls tools; `None` where its template does not teach it, or not in a
+    /// notation that is known here.
+    pub fn notation(&self) -> Option<CallNotation> {
+        self.notation
+    }
+
+    /// The prompt that asks for the next message of the assistant, who may call `tools`. `now`
+    /// is what templates that mention the date are told.
     ///
     /// # Errors
     /// A conversation that the template does not take, in the template's own words.
-    pub fn render(&self, messages: &[ChatMessage], now: SystemTime) -> Result<String, Refusal> {
+    pub fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[serde_json::Value],
+        now: SystemTime,
+    ) -> Result<String, Refusal> {
+        self.check_tools(messages, tools)?;
         let Some(environment) = &self.environment else { return Ok(plain(messages)) };
-        let list = messages.iter().map(|message| {
-            context! { role => message.role.as_str(), content => message.content.as_str() }
-        });
+        let list = messages.iter().map(shown);
+        // Templates tell "none" and "an empty list" apart.
+        let tools = (!tools.is_empty()).then(|| tools.iter().map(value).collect::<Vec<_>>());
         let values = context! {
             messages => list.collect::<Vec<_>>(),
+            tools => tools,
             add_generation_prompt => true,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
@@ -67,6 +84,63 @@ impl ChatTemplate {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
         })
+    }
+
+    fn check_tools(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[serde_json::Value],
+    ) -> Result<(), Refusal> {
+        if self.notation.is_some() {
+            return Ok(());
+        }
+        let bound = "absent: the model's chat template does not take tools, or not in a way \
+            that is known here";
+        if !tools.is_empty() {
+            return Err(Refusal::new("tools", format!("{} tools", tools.len()), bound));
+        }
+        match messages.iter().position(ChatMessage::needs_tools) {
+            Some(idx) => Err(Refusal::new(format!("messages[{idx}].role"), "of a tool", bound)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A message, as the `transformers` library gives it to templates.
+fn shown(message: &ChatMessage) -> Value {
+    let ChatMessage { role, content, tool_calls, tool_call_id } = message;
+    let (role, content) = (role.as_str(), content.as_str());
+    let call = |call: &ToolCall| {
+        let arguments = value(&call.arguments);
+        let function = context! { name => call.name.as_str(), arguments };
+        context! { id => call.id.as_str(), type => "function", function }
+    };
+    match (tool_calls.as_slice(), tool_call_id) {
+        ([], None) => context! { role, content },
+        ([], Some(id)) => context! { role, content, tool_call_id => id.as_str() },
+        (calls, _) => {
+            let tool_calls: Vec<Value> = calls.iter().map(call).collect();
+            context! { role, content, tool_calls }
+        }
+    }
+}
+
+/// JSON, as templates see it: fields in the order in which they were written.
+fn value(json: &serde_json::Value) -> Value {
+    use serde_json::Value as Json;
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => Value::from(whole),
+            (None, Some(whole)) => Value::from(whole),
+            (None, None) => Value::from(number.as_f64()),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(list) => Value::from(list.iter().map(value).collect::<Vec<_>>()),
+        Json::Object(fields) => {
+            Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
+        }
     }
 }
 
@@ -83,28 +157,47 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_filter("tojson", |value: &Value| python_json(value));
+    environment.add_filter("tojson", |value: &Value, options: Kwargs| {
+        let indent = options.get::<Option<usize>>("indent")?;
+        options.assert_all_used()?;
+        python_json(value, indent.map(|width| Indent { width, depth: 0 }))
+    });
     // Jinja reads any line ending as `\n`, also inside of strings.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     environment.add_template_owned(NAME, source)?;
     Ok(environment)
 }
 
-/// JSON as Python writes it: a space after commas and colons, nothing escaped for HTML.
-fn python_json(value: &Value) -> Result<String, Error> {
-    let join = |parts: Vec<String>| parts.join(", ");
+/// How far JSON is moved in.
+#[derive(Clone, Copy)]
+struct Indent {
+    width: usize,
+    depth: usize,
+}
+
+/// JSON as Python writes it: a space after commas and colons, or each entry on a line of its
+/// own; nothing escaped for HTML.
+fn python_json(value: &Value, indent: Option<Indent>) -> Result<String, Error> {
+    let inner = indent.map(|Indent { width, depth }| Indent { width, depth: depth + 1 });
+    let enclose = |open: char, parts: Vec<String>, close: char| match indent.zip(inner) {
+        Some((outer, inner)) if !parts.is_empty() => {
+            let line = |Indent { width, depth }| format!("\n{}", " ".repeat(width * depth));
+            let parts = parts.join(&format!(",{}", line(inner)));
+            format!("{open}{}{parts}{}{close}", line(inner), line(outer))
+        }
+        _ => format!("{open}{}{close}", parts.join(", ")),
+    };
     Ok(match value.kind() {
         ValueKind::Map => {
             let entry = |key: Value| {
-                let text = python_json(&Value::from(key.to_string()))?;
-                Ok(format!("{text}: {}", python_json(&value.get_item(&key)?)?))
+                let text = python_json(&Value::from(key.to_string()), None)?;
+                Ok(format!("{text}: {}", python_json(&value.get_item(&key)?, inner)?))
             };
-            let entries = value.try_iter()?.map(entry).collect::<Result<_, Error>>()?;
-            format!("{{{}}}", join(entries))
+            enclose('{', value.try_iter()?.map(entry).collect::<Result<_, Error>>()?, '}')
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            let entries = value.try_iter()?.map(|entry| python_json(&entry));
-            format!("[{}]", join(entries.collect::<Result<_, _>>()?))
+            let entries = value.try_iter()?.map(|entry| python_json(&entry, inner));
+            enclose('[', entries.collect::<Result<_, _>>()?, ']')
         }
         ValueKind::None | ValueKind::Undefined => "null".to_owned(),
         ValueKind::Bool => value.is_true().to_string(),
@@ -120,9 +213,8 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     fn chat(turns: &[(&str, &str)]) -> Vec<ChatMessage> {
-        let message = |(role, content): &(&str, &str)| ChatMessage {
-            role: Role::named("role", role).unwrap(),
-            content: (*content).to_owned(),
+        let message = |(role, content): &(&str, &str)| {
+            ChatMessage::new(Role::named("role", role).unwrap(), *content)
         };
         turns.iter().map(message).collect()
     }
@@ -130,7 +222,7 @@ mod tests {
     fn render(source: &str, turns: &[(&str, &str)]) -> Result<String, Refusal> {
         let template =
             ChatTemplate::new(Some(source.into()), Some("<s>".into()), Some("</s>".into()));
-        template.unwrap().render(&chat(turns), UNIX_EPOCH)
+        template.unwrap().render(&chat(turns), &[], UNIX_EPOCH)
     }
 
     const TURNS: [(&str, &str); 4] =
@@ -249,7 +341,7 @@ mod tests {
     #[test]
     fn without_a_template_messages_are_lines() {
         let template = ChatTemplate::new(None, None, None).unwrap();
-        let text = template.render(&chat(&TURNS[2..]), UNIX_EPOCH).unwrap();
+        let text = template.render(&chat(&TURNS[2..]), &[], UNIX_EPOCH).unwrap();
         assert_eq!(text, "assistant: Yes?\nuser: Go\nassistant:");
         assert!(template.warning().is_some());
         assert!(ChatTemplate::new(Some("{% if %}".into()), None, None).is_err());
@@ -258,7 +350,52 @@ mod tests {
     #[test]
     fn json_is_python_s() {
         let source = "{{ {'b': [1, 2.5, true, none], 'a': \"<é'\\\"\"} | tojson }}";
-        let want = r#"{"a": "<é'\"", "b": [1, 2.5, true, null]}"#;
+        let want = r#"{"b": [1, 2.5, true, null], "a": "<é'\""}"#;
         assert_eq!(render(source, &[]).unwrap(), want);
+        let source = "{{ {'b': [1, {}], 'a': []} | tojson(indent=2) }}";
+        let want = "{\n  \"b\": [\n    1,\n    {}\n  ],\n  \"a\": []\n}";
+        assert_eq!(render(source, &[]).unwrap(), want);
+    }
+
+    /// Qwen's, as the tests with the `openai` package use it.
+    #[test]
+    fn tools_are_told_to_templates_that_take_them() {
+        let source = include_str!("../../../ops/openai/tools.jinja");
+        let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        assert_eq!(template.notation(), Some(CallNotation::Tagged));
+        let arguments = serde_json::json!({ "town": "Concord" });
+        let call = ToolCall { id: "1".into(), name: "weather".into(), arguments };
+        let said = ChatMessage::new(Role::Assistant, "Let me see.");
+        let messages = [
+            ChatMessage::new(Role::User, "How is it?"),
+            ChatMessage { tool_calls: vec![call], ..said },
+            ChatMessage { tool_call_id: Some("1".into()), ..ChatMessage::new(Role::Tool, "Hot") },
+        ];
+        let tools = [serde_json::json!({ "type": "function", "function": { "name": "weather" } })];
+        let prompt = template.render(&messages, &tools, UNIX_EPOCH).unwrap();
+        let (_, prompt) = prompt.split_once("<tools>").unwrap();
+        let (told, prompt) = prompt.split_once("</tools>").unwrap();
+        assert_eq!(told, "\n{\"type\": \"function\", \"function\": {\"name\": \"weather\"}}\n");
+        let (_, prompt) = prompt.split_once("<|im_end|>\n").unwrap();
+        insta::assert_snapshot!(prompt, @r#"
+        <|im_start|>user
+        How is it?<|im_end|>
+        <|im_start|>assistant
+        Let me see.
+        <tool_call>
+        {"name": "weather", "arguments": {"town": "Concord"}}
+        </tool_call><|im_end|>
+        <|im_start|>user
+        <tool_response>
+        Hot
+        </tool_response><|im_end|>
+        <|im_start|>assistant
+        "#);
+        let plain = ChatTemplate::new(None, None, None).unwrap();
+        let refused = |messages: &[ChatMessage], tools: &[serde_json::Value]| {
+            plain.render(messages, tools, UNIX_EPOCH).unwrap_err().field
+        };
+        assert_eq!(refused(&messages[..1], &tools), "tools");
+        assert_eq!(refused(&messages, &[]), "messages[1].role");
     }
 }

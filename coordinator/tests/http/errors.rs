@@ -26,7 +26,11 @@ async fn wrong_fields_are_named() {
         assert!(error["code"].is_null());
     };
     check("tools", json!([{ "type": "function" }]), "tools").await;
-    check("response_format", json!({ "type": "json_object" }), "response_format").await;
+    check("response_format", json!({ "type": "yaml" }), "response_format.type").await;
+    let wizard =
+        json!({ "type": "json_schema", "json_schema": { "schema": { "type": "wizard" } } });
+    check("response_format", wizard, "response_format").await;
+    check("return_progress", json!(true), "return_progress").await;
     check("logit_bias", json!({ "five": 1 }), "logit_bias").await;
     check("logit_bias", json!({ "5": 101 }), "logit_bias[5]").await;
     check("logit_bias", json!({ "5": "high" }), "logit_bias").await;

@@ -10,8 +10,8 @@ use aqueduct_core::work::{
     RetainedMass,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Constraint, Grammar, TokenBytes, Directory, Epoch, KvDtype, MemoryPolicy, RequestId, Sampling,
-    Steering, WireDtype,
+    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
+    RequestId, Sampling, Steering, TokenBytes, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};

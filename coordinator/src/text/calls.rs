@@ -1,0 +1,253 @@
+//! Tool calls in what a model says, in the two notations that templates teach.
+
+use serde_json::Value;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// How a model writes that it calls a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallNotation {
+    /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`, as Hermes and Qwen have it; other
+    /// text may stand beside it, and several calls after each other.
+    Tagged,
+    /// The answer is one object, `{"name": .., "parameters": ..}`, as Llama 3 has it.
+    Bare,
+}
+
+impl CallNotation {
+    /// The notation that a chat template teaches; `None` if it is none of these.
+    pub fn of(template: &str) -> Option<Self> {
+        if !template.contains("tools") {
+            None
+        } else if template.contains(OPEN) {
+            Some(Self::Tagged)
+        } else if template.contains("\"parameters\":") && template.contains("ipython") {
+            Some(Self::Bare)
+        } else {
+            None
+        }
+    }
+
+    /// What a call's arguments are named.
+    pub fn arguments_name(self) -> &'static str {
+        match self {
+            Self::Tagged => "arguments",
+            Self::Bare => "parameters",
+        }
+    }
+}
+
+/// A part of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// For the caller to read.
+    Text(String),
+    /// For the caller to run.
+    Call {
+        /// Of the tool.
+        name: String,
+        /// An object, as JSON.
+        arguments: String,
+    },
+}
+
+/// Tells calls from text as an answer comes.
+#[derive(Debug, Clone)]
+pub struct CallParser {
+    notation: CallNotation,
+    held: String,
+    in_call: bool,
+    calls: usize,
+    is_text: bool,
+}
+
+impl CallParser {
+    /// For one answer.
+    pub fn new(notation: CallNotation) -> Self {
+        Self { notation, held: String::new(), in_call: false, calls: 0, is_text: false }
+    }
+
+    /// Calls found so far.
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Takes more of the answer; what may become a call is held back until it is one, or is not.
+    pub fn push(&mut self, text: &str) -> Vec<Said> {
+        self.held.push_str(text);
+        match self.notation {
+            CallNotation::Tagged => self.tagged(),
+            CallNotation::Bare => self.bare(),
+        }
+    }
+
+    /// What was held back, when nothing follows. A call whose end is missing is one all the
+    /// same if its object is complete.
+    pub fn finish(&mut self) -> Vec<Said> {
+        let held = std::mem::take(&mut self.held);
+        let may_call = self.in_call || (self.notation == CallNotation::Bare && !self.is_text);
+        let said = if may_call { self.call(&held) } else { None };
+        let text = || if self.in_call { format!("{OPEN}{held}") } else { held.clone() };
+        let said = said.unwrap_or_else(|| Said::Text(text()));
+        let is_blank = matches!(&said, Said::Text(text) if text.trim().is_empty());
+        let is_nothing = said == Said::Text(String::new());
+        let shown = !(is_nothing || is_blank && self.calls > 0);
+        shown.then_some(said).into_iter().collect()
+    }
+
+    fn tagged(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        loop {
+            let tag = if self.in_call { CLOSE } else { OPEN };
+            let Some(at) = self.held.find(tag) else { break };
+            let rest = self.held.split_off(at + tag.len());
+            let mut before = std::mem::replace(&mut self.held, rest);
+            before.truncate(at);
+            if self.in_call {
+                let literal = || Said::Text(format!("{OPEN}{before}{CLOSE}"));
+                said.push(self.call(&before).unwrap_or_else(literal));
+            } else {
+                self.show(&before, &mut said);
+            }
+            self.in_call = !self.in_call;
+        }
+        if !self.in_call {
+            let text = &self.held[..self.held.len() - begun(&self.held, OPEN)];
+            let rest = self.held.split_off(text.trim_end().len());
+            let before = std::mem::replace(&mut self.held, rest);
+            if !before.is_empty() {
+                said.push(Said::Text(before));
+            }
+        }
+        said
+    }
+
+    /// White space before a call, and between two, is the notation's.
+    fn show(&self, before: &str, said: &mut Vec<Said>) {
+        let text = before.trim_end();
+        if !text.is_empty() {
+            said.push(Said::Text(text.to_owned()));
+        }
+    }
+
+    /// Everything is a call until it begins otherwise.
+    fn bare(&mut self) -> Vec<Said> {
+        let first = self.held.trim_start().chars().next();
+        self.is_text |= first.is_some_and(|first| first != '{');
+        if !self.is_text {
+            return Vec::new();
+        }
+        let text = std::mem::take(&mut self.held);
+        if text.is_empty() { Vec::new() } else { vec![Said::Text(text)] }
+    }
+
+    fn call(&mut self, text: &str) -> Option<Said> {
+        let mut call: Value = serde_json::from_str(text.trim()).ok()?;
+        let name = call["name"].as_str()?.to_owned();
+        let arguments = match call.get_mut(self.notation.arguments_name())?.take() {
+            Value::Object(fields) => Value::Object(fields).to_string(),
+            // Some write the object as text.
+            Value::String(text) => text,
+            _ => return None,
+        };
+        self.calls += 1;
+        Some(Said::Call { name, arguments })
+    }
+}
+
+/// Bytes at the end of `text` that begin `tag`.
+fn begun(text: &str, tag: &str) -> usize {
+    (1..tag.len()).rev().find(|&bytes| text.ends_with(&tag[..bytes])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(text: &str) -> Said {
+        Said::Text(text.into())
+    }
+
+    fn call(name: &str, arguments: &str) -> Said {
+        Said::Call { name: name.into(), arguments: arguments.into() }
+    }
+
+    /// In pieces of `cut` characters; neighbouring texts are one.
+    fn parsed(notation: CallNotation, answer: &str, cut: usize) -> Vec<Said> {
+        let mut parser = CallParser::new(notation);
+        let characters: Vec<char> = answer.chars().collect();
+        let mut said = Vec::new();
+        for part in characters.chunks(cut) {
+            said.extend(parser.push(&part.iter().collect::<String>()));
+        }
+        said.extend(parser.finish());
+        let mut joined: Vec<Said> = Vec::new();
+        for one in said {
+            match (joined.last_mut(), one) {
+                (Some(Said::Text(last)), Said::Text(more)) => *last += &more,
+                (_, one) => joined.push(one),
+            }
+        }
+        joined
+    }
+
+    fn check(notation: CallNotation, answer: &str, want: &[Said]) {
+        for cut in [1, 2, 3, 7, 1000] {
+            assert_eq!(parsed(notation, answer, cut), want, "{answer:?} in pieces of {cut}");
+        }
+    }
+
+    #[test]
+    fn tagged_calls() {
+        let check = |answer: &str, want: &[Said]| check(CallNotation::Tagged, answer, want);
+        check("Hello <tool> world\n", &[text("Hello <tool> world\n")]);
+        let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+        check(one, &[call("f", "{\"x\":1}")]);
+        check(&format!("Let me see.\n{one}"), &[text("Let me see."), call("f", "{\"x\":1}")]);
+        check(&format!("{one}\n{one}"), &[call("f", "{\"x\":1}"), call("f", "{\"x\":1}")]);
+        check(&one[..one.len() - 13], &[call("f", "{\"x\":1}")]);
+        check(
+            "<tool_call>{\"name\": 5}</tool_call>!",
+            &[text("<tool_call>{\"name\": 5}</tool_call>!")],
+        );
+        check("<tool_call>{\"name\": ", &[text("<tool_call>{\"name\": ")]);
+        check("a <tool_ca", &[text("a <tool_ca")]);
+    }
+
+    #[test]
+    fn bare_calls() {
+        let check = |answer: &str, want: &[Said]| check(CallNotation::Bare, answer, want);
+        check("It is {\"name\"}", &[text("It is {\"name\"}")]);
+        check(" {\"name\": \"f\", \"parameters\": {}}", &[call("f", "{}")]);
+        check(
+            "{\"name\": \"f\", \"parameters\": {\"x\"",
+            &[text("{\"name\": \"f\", \"parameters\": {\"x\"")],
+        );
+        check("{\"answer\": 42}", &[text("{\"answer\": 42}")]);
+        check("", &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_says_the_same(answer in "(<tool_call>|</tool_call>|\\{|\"name\"|[<a \n]){0,9}") {
+            for notation in [CallNotation::Tagged, CallNotation::Bare] {
+                let whole = parsed(notation, &answer, 1000);
+                prop_assert_eq!(parsed(notation, &answer, 1), whole);
+            }
+        }
+    }
+
+    #[test]
+    fn notations_are_known_by_their_templates() {
+        assert_eq!(
+            CallNotation::of("{{ tools }}<tool_call></tool_call>"),
+            Some(CallNotation::Tagged)
+        );
+        let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
+        assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
+        assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
+        assert_eq!(CallNotation::of("{{ tools }}[TOOL_CALLS]"), None);
+    }
+}

@@ -1,0 +1,141 @@
+"""Tool calls, of a model whose template teaches them (Qwen's) and of one without a template."""
+import json
+import shutil
+
+import jsonschema
+import openai
+import pytest
+
+from conftest import MODEL, serving
+from test_completions import MESSAGES, chat
+
+PLACE = {
+    'type': 'object',
+    'properties': {
+        'town': {'type': 'string', 'minLength': 1, 'maxLength': 10},
+        'unit': {'enum': ['celsius', 'kelvin']},
+    },
+    'required': ['town', 'unit'],
+    'additionalProperties': False,
+}
+CLOCK = {'type': 'object', 'properties': {}, 'additionalProperties': False}
+
+
+def tool(name, parameters):
+    function = {'name': name, 'description': f'Tells the {name}.', 'parameters': parameters}
+    return {'type': 'function', 'function': function}
+
+
+TOOLS = [tool('weather', PLACE), tool('time', CLOCK)]
+SCHEMAS = {'weather': PLACE, 'time': CLOCK}
+NAMED = {'type': 'function', 'function': {'name': 'weather'}}
+
+
+@pytest.fixture(scope='module')
+def caller(tmp_path_factory):
+    """A server of the shipped model with a chat template that teaches tool calls."""
+    folder = tmp_path_factory.mktemp('with-tools') / 'model'
+    shutil.copytree(MODEL, folder)
+    template = MODEL.parent / 'ops/openai/tools.jinja'
+    shutil.copy(template, folder / 'chat_template.jinja')
+    yield from serving(folder, '--chunk', '64')
+
+
+def check(calls):
+    assert calls
+    for call in calls:
+        assert call.type == 'function'
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert len({call.id for call in calls}) == len(calls)
+
+
+@pytest.mark.parametrize('temperature', [0, 1.5])
+def test_required(caller, temperature):
+    answer = chat(caller, tools=TOOLS, tool_choice='required', max_tokens=600, n=3, seed=4,
+                  temperature=temperature)
+    for choice in answer.choices:
+        assert choice.finish_reason == 'tool_calls'
+        assert choice.message.content is None
+        check(choice.message.tool_calls)
+
+
+def test_named(caller):
+    for seed in range(4):
+        answer = chat(caller, tools=TOOLS, tool_choice=NAMED, max_tokens=200, temperature=1.5,
+                      seed=seed)
+        call, = answer.choices[0].message.tool_calls
+        assert call.function.name == 'weather'
+        check([call])
+
+
+def test_one_call_only(caller):
+    answer = chat(caller, tools=TOOLS, tool_choice='required', parallel_tool_calls=False,
+                  max_tokens=200, temperature=1.5, seed=1)
+    assert len(answer.choices[0].message.tool_calls) == 1
+
+
+def test_streamed(caller):
+    fields = {'tools': TOOLS, 'tool_choice': 'required', 'max_tokens': 600, 'seed': 3,
+              'temperature': 1.5}
+    calls = {}
+    chunks = list(chat(caller, stream=True, **fields))
+    for chunk in chunks:
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            call = calls.setdefault(delta.index, {'name': '', 'arguments': ''})
+            call['name'] += delta.function.name or ''
+            call['arguments'] += delta.function.arguments or ''
+    assert chunks[-1].choices[0].finish_reason == 'tool_calls'
+    whole = chat(caller, **fields).choices[0].message.tool_calls
+    assert list(calls.values()) == [
+        {'name': call.function.name, 'arguments': call.function.arguments} for call in whole]
+
+
+def test_auto_and_none_may_just_talk(caller):
+    for fields in [{}, {'tool_choice': 'auto'}, {'tool_choice': 'none'}]:
+        choice = chat(caller, tools=TOOLS, **fields).choices[0]
+        assert choice.message.content
+        assert choice.message.tool_calls is None
+        assert choice.finish_reason == 'length'
+    with_tools = chat(caller, tools=TOOLS).usage.prompt_tokens
+    without = chat(caller).usage.prompt_tokens
+    assert with_tools > without
+    assert chat(caller, tools=TOOLS, tool_choice='none').usage.prompt_tokens == without
+
+
+def test_results_go_back(caller):
+    call = {'id': 'call_1', 'type': 'function',
+            'function': {'name': 'weather', 'arguments': '{"town": "Concord", "unit": "kelvin"}'}}
+    messages = [
+        *MESSAGES,
+        {'role': 'assistant', 'content': None, 'tool_calls': [call]},
+        {'role': 'tool', 'tool_call_id': 'call_1', 'content': '281'},
+    ]
+    answer = chat(caller, messages=messages, tools=TOOLS)
+    assert answer.usage.prompt_tokens > chat(caller, tools=TOOLS).usage.prompt_tokens
+    assert answer.choices[0].message.content
+
+
+def refused(client, param, *words, **fields):
+    with pytest.raises(openai.BadRequestError) as raised:
+        chat(client, **fields)
+    assert raised.value.param == param
+    for word in words:
+        assert word in raised.value.message
+
+
+def test_bad_tools_are_named(caller):
+    refused(caller, 'tools[0].function.name', 'a b', tools=[tool('a b', CLOCK)])
+    refused(caller, 'tools[0].type', tools=[{'type': 'retrieval'}])
+    refused(caller, 'tool_choice', 'weather', tool_choice=NAMED)
+    refused(caller, 'tool_choice', 'sometimes', tools=TOOLS, tool_choice='sometimes')
+    refused(caller, 'tools', 'wizard', tools=[tool('x', {'type': 'object', 'properties': {
+        'y': {'type': 'wizard'}}})], tool_choice='required')
+    call = {'id': '1', 'type': 'function', 'function': {'name': 'f', 'arguments': 'not JSON'}}
+    refused(caller, 'messages[0].tool_calls[0].function.arguments',
+            messages=[{'role': 'assistant', 'tool_calls': [call]}])
+
+
+def test_a_template_without_tools_refuses_them(client):
+    refused(client, 'tools', 'chat template', tools=TOOLS)
+    refused(client, 'messages[0].role', 'tool',
+            messages=[{'role': 'tool', 'tool_call_id': '1', 'content': '5'}])
