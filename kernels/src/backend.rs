@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
 use crate::weights::{Angles, LayerWeights, Linear, Matrix};
@@ -54,6 +55,21 @@ pub struct Qkv {
     pub q: Heads,
     /// Positions `start..start + tokens`, the same for every KV head.
     pub keys: Keys,
+}
+
+impl Qkv {
+    /// Each row as a block of its own, row i at `positions[i]`.
+    fn into_rows(self, positions: &[u32]) -> Result<Vec<Self>, BackendError> {
+        self.q.data.host()?;
+        self.keys.k.data.host()?;
+        self.keys.v.data.host()?;
+        let row = |(t, &position): (usize, &u32)| {
+            let positions = vec![position; self.keys.kv_heads()];
+            let keys = Keys::new(positions, self.keys.k.token(t), self.keys.v.token(t));
+            Self { q: self.q.token(t), keys }
+        };
+        Ok(positions.iter().enumerate().map(row).collect())
+    }
 }
 
 /// All keys that a block's rows look at, and how much they count where masses are asked for.
@@ -191,6 +207,16 @@ pub trait AttentionOps: Send + Sync {
         Ok(Attended { output: state.output(), past_mass, own_mass })
     }
 
+    /// [`attend_all`](Self::attend_all) for blocks that have nothing to do with each other, as
+    /// the rows of a decode batch are: bit for bit what each gives alone. One that is refused
+    /// leaves the others as they are.
+    fn attend_each(
+        &self,
+        blocks: &[(Queries<'_>, Scope<'_>)],
+    ) -> Vec<Result<Attended, BackendError>> {
+        blocks.iter().map(|&(queries, scope)| self.attend_all(queries, scope)).collect()
+    }
+
     /// The next memory set: of past and own keys, those that `selection` keeps.
     ///
     /// `past_mass` is `[kv_heads, past keys]`, `own_mass` `[kv_heads, own keys]`, from
@@ -233,6 +259,23 @@ pub trait LayerOps: Send + Sync {
         start: u32,
         angles: &Angles,
     ) -> Result<Qkv, BackendError>;
+
+    /// The same where each row is a block of its own, as in a decode batch: row i stands at
+    /// `positions[i]`, whose angles are row i. Bit for bit what each row gives alone.
+    fn project_each(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        positions: &[u32],
+        angles: &Angles,
+    ) -> Result<Vec<Qkv>, BackendError> {
+        shapes::placed_rows(x, positions)?;
+        match *positions {
+            [] => Ok(Vec::new()),
+            [start] => Ok(vec![self.project(layer, x, start, angles)?]),
+            _ => self.project(layer, x, 0, angles)?.into_rows(positions),
+        }
+    }
 
     /// The rest of the layer: output projection and residual, norm, SwiGLU, residual.
     /// `attention` is `[tokens, H D]`; returns the next layer's `[tokens, width]`.

@@ -4,6 +4,7 @@
 //! in f64 that shares no code with any backend. A check panics with the comparator's words.
 
 pub mod attention;
+pub mod batch;
 pub mod cells;
 pub mod chains;
 pub mod int8;
@@ -57,6 +58,9 @@ macro_rules! conformance_checks {
             attention::kv_dtypes,
             attention::model_sliding_window,
             attention::lengths_around_a_tile,
+            batch::rows_are_projected_at_their_own_positions,
+            batch::blocks_attend_as_they_do_alone,
+            batch::a_broken_block_ends_alone,
             cells::scattered_cells_give_the_same_bits,
             mass::column_sums_match_a_manual_sum,
             mass::a_row_spends_exactly_one_per_query_head,
@@ -121,6 +125,7 @@ mod tests {
         let list = include_str!("conformance.rs");
         let groups = [
             ("attention", include_str!("conformance/attention.rs")),
+            ("batch", include_str!("conformance/batch.rs")),
             ("cells", include_str!("conformance/cells.rs")),
             ("chains", include_str!("conformance/chains.rs")),
             ("int8", include_str!("conformance/int8.rs")),

@@ -155,6 +155,12 @@ pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &An
     positions_fit(OP, start, x.rows())
 }
 
+/// Rows of `x` that are blocks of their own, at these positions.
+pub(crate) fn placed_rows(x: &Rows, positions: &[u32]) -> Checked {
+    same("project", "positions", positions.len(), x.rows())?;
+    positions.iter().try_for_each(|&position| positions_fit("project", position, 1))
+}
+
 /// `x` and `attention` through the rest of a layer.
 pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Checked {
     const OP: &str = "finish";

@@ -1,8 +1,11 @@
 //! The few arrays that this system passes around.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use crate::array::Array;
+use crate::backend::BackendError;
 
 /// Activations: `[rows, cols]` f32, one row per token.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -72,10 +75,28 @@ impl Rows {
 
     /// The last row alone; the array must not be empty.
     pub fn last_row(&self) -> Self {
-        if self.rows == 1 {
+        self.some(self.rows - 1..self.rows)
+    }
+
+    /// Some of the rows.
+    pub fn some(&self, rows: Range<usize>) -> Self {
+        if rows == (0..self.rows) {
             return self.clone(); // wherever it lies
         }
-        Self::from_vec(1, self.cols, self.row(self.rows - 1).to_vec())
+        let data = self.data[rows.start * self.cols..rows.end * self.cols].to_vec();
+        Self::from_vec(rows.len(), self.cols, data)
+    }
+
+    /// The rows of `parts`, all of `cols` columns, one below the other.
+    ///
+    /// # Panics
+    /// When one has other columns: a bug of the caller.
+    pub fn stack(cols: usize, parts: &[Self]) -> Self {
+        if let [one] = parts {
+            return one.clone(); // wherever it lies
+        }
+        let data = parts.iter().flat_map(|part| part.data()).copied().collect();
+        Self::from_vec(parts.iter().map(Self::rows).sum(), cols, data)
     }
 
     /// The elements, without a copy.
@@ -110,7 +131,7 @@ impl Heads {
     }
 
     /// Some of the heads, copied.
-    pub fn some(&self, heads: std::ops::Range<usize>) -> Self {
+    pub fn some(&self, heads: Range<usize>) -> Self {
         let size = self.tokens * self.head_dim;
         let data = self.data[heads.start * size..heads.end * size].to_vec();
         Self { heads: heads.len(), data: data.into(), ..*self }
@@ -120,6 +141,18 @@ impl Heads {
     pub fn row(&self, h: usize, t: usize) -> &[f32] {
         &self.head(h)[t * self.head_dim..(t + 1) * self.head_dim]
     }
+
+    /// Token `t` alone, copied.
+    pub fn token(&self, t: usize) -> Self {
+        let data = rows_of_token(&self.data, (self.tokens, self.head_dim), t).into();
+        Self { tokens: 1, data, ..*self }
+    }
+}
+
+/// Row `t` of each `[tokens, head_dim]`.
+fn rows_of_token<T: Copy>(data: &[T], (tokens, head_dim): (usize, usize), t: usize) -> Vec<T> {
+    let heads = data.chunks_exact((tokens * head_dim).max(1));
+    heads.flat_map(|head| &head[t * head_dim..(t + 1) * head_dim]).copied().collect()
 }
 
 /// How keys and values are stored.
@@ -138,6 +171,19 @@ pub enum KvData {
     F32(Array<f32>),
     /// bf16.
     Bf16(Array<bf16>),
+}
+
+impl KvData {
+    /// Brings the elements to the host.
+    ///
+    /// # Errors
+    /// As [`Array::host`] has it.
+    pub(crate) fn host(&self) -> Result<(), BackendError> {
+        match self {
+            Self::F32(data) => data.host().map(drop),
+            Self::Bf16(data) => data.host().map(drop),
+        }
+    }
 }
 
 /// Keys or values: `[kv_heads, tokens, head_dim]`. Keys are rotated at absolute positions.
@@ -185,6 +231,16 @@ impl KvHeads {
             KvData::F32(_) => KvDtype::F32,
             KvData::Bf16(_) => KvDtype::Bf16,
         }
+    }
+
+    /// Token `t` alone, copied.
+    pub(crate) fn token(&self, t: usize) -> Self {
+        let shape = (self.tokens, self.head_dim);
+        let data = match &self.data {
+            KvData::F32(data) => KvData::F32(rows_of_token(data, shape, t).into()),
+            KvData::Bf16(data) => KvData::Bf16(rows_of_token(data, shape, t).into()),
+        };
+        Self { tokens: 1, data, ..*self }
     }
 
     /// Makes room for `cells` rows of each KV head, at least as many as there are.
@@ -238,4 +294,18 @@ fn spread<T: Copy + Default>(data: &[T], heads: usize, from: usize, to: usize) -
         wide.resize((head + 1) * to, T::default());
     }
     wide
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_those_of_their_parts() {
+        let x = Rows::from_vec(4, 3, (0..12).map(|i| i as f32).collect());
+        let parts = [x.some(0..1), x.some(1..1), x.some(1..4)];
+        assert_eq!(Rows::stack(3, &parts), x);
+        assert_eq!(Rows::stack(3, &[]), Rows::zeros(0, 3));
+        assert_eq!(x.last_row().data(), [9.0, 10.0, 11.0]);
+    }
 }

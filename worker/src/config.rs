@@ -114,6 +114,8 @@ pub struct WorkerOptions {
     pub audit_every: u32,
     /// Who goes first: decode rounds or chunks.
     pub scheduling: Scheduling,
+    /// Completions whose next tokens are computed together; more of them take turns.
+    pub decode_batch_max: usize,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Reach `http://` peers that live in this process through the hub.
@@ -138,6 +140,7 @@ impl WorkerOptions {
             pool_tokens: u64::MAX,
             audit_every: 0,
             scheduling: Scheduling::default(),
+            decode_batch_max: limits::DECODE_BATCH_MAX,
             homes: None,
             shortcut: false,
             direct: None,
@@ -159,6 +162,8 @@ impl WorkerOptions {
         }
         Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
         Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
+        let most = limits::DECODE_BATCH_MAX;
+        Refusal::unless_within("decode_batch_max", self.decode_batch_max, 1, most)?;
         Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
         self.scheduling.validate()
     }
@@ -178,6 +183,9 @@ mod tests {
         check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
         check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
+        check(WorkerOptions { decode_batch_max: 0, ..good.clone() }, "decode_batch_max");
+        let decode_batch_max = limits::DECODE_BATCH_MAX + 1;
+        check(WorkerOptions { decode_batch_max, ..good.clone() }, "decode_batch_max");
         check(WorkerOptions { threads: 0, ..good.clone() }, "threads");
         for step_tokens in [0, limits::PROMPT_TOKENS_MAX + 1] {
             let scheduling = Scheduling { step_tokens, ..Scheduling::default() };

@@ -342,7 +342,7 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
 }
 
 /// Queries, keys and values of row `t`, one after the other.
-fn row_bits(qkv: &Qkv, t: usize) -> Vec<f32> {
+pub(super) fn row_bits(qkv: &Qkv, t: usize) -> Vec<f32> {
     let d = qkv.q.head_dim;
     let mut bits: Vec<f32> = (0..qkv.q.heads).flat_map(|h| qkv.q.row(h, t).to_vec()).collect();
     for g in 0..qkv.keys.kv_heads() {

@@ -129,6 +129,27 @@ impl AttentionOps for Cpu {
         self.attend_rest(queries, scope, &own)
     }
 
+    fn attend_each(
+        &self,
+        mut blocks: &[(Queries<'_>, Scope<'_>)],
+    ) -> Vec<Result<Attended, BackendError>> {
+        let mut attended = Vec::with_capacity(blocks.len());
+        while let [(queries, scope), others @ ..] = blocks {
+            match attention::fit_together(blocks) {
+                0 => {
+                    attended.push(self.attend_all(*queries, *scope));
+                    blocks = others;
+                }
+                count => {
+                    let (together, others) = blocks.split_at(count);
+                    attended.extend(self.enter(|place| attention::attend_each(place, together)));
+                    blocks = others;
+                }
+            }
+        }
+        attended
+    }
+
     fn select(
         &self,
         past: Arc<MemorySet>,

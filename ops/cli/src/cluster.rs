@@ -49,13 +49,20 @@ pub(crate) struct Workers {
     pub(crate) audit_every: u32,
     /// Who goes first on each of them.
     pub(crate) scheduling: Scheduling,
+    /// Completions that go on together.
+    pub(crate) decode_batch_max: usize,
 }
 
 impl Workers {
     /// So many workers, with pools that memory alone bounds.
     pub(crate) fn plain(count: usize) -> Self {
-        let scheduling = Scheduling::default();
-        Self { count, pool_tokens: u64::MAX, audit_every: 0, scheduling }
+        Self {
+            count,
+            pool_tokens: u64::MAX,
+            audit_every: 0,
+            scheduling: Scheduling::default(),
+            decode_batch_max: limits::DECODE_BATCH_MAX,
+        }
     }
 
     /// What the user asks for.
@@ -123,6 +130,7 @@ impl Cluster {
             options.pool_tokens = workers.pool_tokens;
             options.audit_every = workers.audit_every;
             options.scheduling = workers.scheduling;
+            options.decode_batch_max = workers.decode_batch_max;
             options.homes = Some(shown.clone());
             Worker::start(loaded.model.clone(), options)
         };

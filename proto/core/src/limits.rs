@@ -19,6 +19,9 @@ pub const STEP_TOKENS_DEFAULT: u32 = 2048;
 pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 /// Completions of one request (`n`).
 pub const CHOICES_MAX: u32 = 64;
+/// Completions whose next tokens one worker computes together: as many rows as every backend
+/// computes with the bits of one (a library of matrix products may be asked for more).
+pub const DECODE_BATCH_MAX: usize = 64;
 /// Alternatives reported per token (`logprobs`).
 pub const TOP_LOGPROBS_MAX: u32 = 20;
 /// Longest grammar that an answer may have to follow, in bytes.
@@ -131,6 +134,8 @@ pub const REQUEST_DEADLINE_MS: u64 = 3_600_000;
 const _: () = {
     assert!(PROMPT_TOKENS_MAX as u64 + (OUTPUT_TOKENS_MAX as u64) < u32::MAX as u64);
     assert!(CHUNK_TOKENS_DEFAULT <= CHUNK_TOKENS_MAX);
+    // One request alone is no reason to take turns.
+    assert!(CHOICES_MAX as usize <= DECODE_BATCH_MAX);
     assert!(BATCH_TOKENS_DEFAULT.is_multiple_of(CHUNK_TOKENS_DEFAULT));
     assert!(FRAME_BYTES_MAX + (64 << 10) <= GRPC_MESSAGE_BYTES_MAX);
     assert!(FRAME_BYTES_MAX + (64 << 10) <= HTTP2_FRAME_BYTES_MAX as usize);

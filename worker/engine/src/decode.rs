@@ -1,14 +1,22 @@
-//! Decode at the home: one token at a time through the same spine as prefill.
+//! Decode at the home: the next token of many sequences, in one pass through the layers.
+//!
+//! Weights are read once for all rows; what is a sequence's own (its memory, its policy, where
+//! it stands) is asked of each. A row's bits do not depend on the rows beside it, so neither do
+//! a sequence's on who else is in the batch; and what goes wrong with one ends that one alone.
+
+mod rows;
+mod seat;
 
 use std::sync::Arc;
 
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::MemorySet;
 
+use self::rows::Batch;
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::LocalPort;
-use crate::prefill::{Block, Want, prefill};
+use crate::shards::Past;
 
 /// One completion under way: what it remembers, and where it stands.
 #[derive(Debug, Clone)]
@@ -38,6 +46,12 @@ impl Sequence {
         self.port.layers()
     }
 
+    /// Its turn in a batch. If that fails, nothing can go on from what is left.
+    pub fn turn<'a>(&'a mut self, token: TokenId, policy: &'a MemoryPolicy) -> Turn<'a> {
+        let position = self.position();
+        Turn { token, position, policy, past: Remembered::Sets(&mut self.port) }
+    }
+
     /// Appends `token` and returns the logits of the one after it, `[vocab]`.
     ///
     /// # Errors
@@ -48,8 +62,47 @@ impl Sequence {
         token: TokenId,
         policy: &MemoryPolicy,
     ) -> Result<Vec<f32>, EngineError> {
-        let block = Block { tokens: &[token], start: self.position() };
-        let done = prefill(model, block, policy, &mut self.port, Want::Last)?;
-        Ok(model.logits(&done.hidden)?.into_vec())
+        decode(model, vec![self.turn(token, policy)]).pop().expect("one for each turn")
     }
+}
+
+/// A sequence's part in a step of a batch.
+pub struct Turn<'a> {
+    /// What comes next.
+    pub token: TokenId,
+    /// Where it stands.
+    pub position: u32,
+    /// What is remembered.
+    pub policy: &'a MemoryPolicy,
+    /// Everything before.
+    pub past: Remembered<'a>,
+}
+
+/// Where a sequence has its memory.
+pub enum Remembered<'a> {
+    /// Sets, here.
+    Sets(&'a mut LocalPort),
+    /// Shards, here and elsewhere.
+    Shards(Past<'a>),
+}
+
+/// Appends a token to every sequence and returns for each the logits of the one after it,
+/// `[vocab]`: the bits that a batch of it alone gives.
+///
+/// # Errors
+/// For each sequence, what went wrong with it: a token outside the vocabulary, what the backend
+/// refuses, what its port could not do.
+pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, EngineError>> {
+    let mut batch = Batch::new(model, turns);
+    for (idx, layer) in model.parts.layers.iter().enumerate() {
+        let mut qkvs = batch.project(layer);
+        let of_shards = qkvs.split_off(batch.sets.len());
+        let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));
+        let asked = asked.collect(); // holders are at work while this node is
+        let mut outputs = seat::attend(model, (idx, layer), &mut batch.sets, &qkvs);
+        outputs.extend(seat::collect(&mut batch.shards, asked));
+        batch.finish(layer, outputs);
+    }
+    batch.settle();
+    batch.logits()
 }

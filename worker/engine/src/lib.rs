@@ -14,7 +14,7 @@ pub mod rope;
 pub mod sample;
 pub mod shards;
 
-pub use decode::Sequence;
+pub use decode::{Remembered, Sequence, Turn, decode};
 pub use error::{EngineError, LoadError, PortError};
 pub use load::{LoadOptions, LoadProgress, WeightDtype};
 pub use model::{Hurry, Model, ModelParts};

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId};
 use aqueduct_kernels::{
-    Backend, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear, MemorySet, Queries, Rows,
+    Angles, Backend, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear, MemorySet, Queries,
+    Rows,
 };
 
 use crate::error::EngineError;
+use crate::prefill::Block;
 use crate::rope::Rope;
 
 /// Everything that a loader found; [`Model::new`] checks that it fits together.
@@ -136,6 +138,16 @@ impl Model {
         Queries { q, start, scale: self.parts.scale, window: self.parts.windows[idx] }
     }
 
+    /// Of the block's positions.
+    pub(crate) fn angles(&self, block: Block<'_>) -> Angles {
+        self.parts.rope.angles(block.start, block.tokens.len())
+    }
+
+    /// Of any positions.
+    pub(crate) fn angles_at(&self, positions: &[u32]) -> Angles {
+        self.parts.rope.angles_at(positions.iter().copied().map(u64::from))
+    }
+
     /// What a layer remembers before the first token.
     pub fn empty_memory(&self) -> MemorySet {
         let shape = &self.parts.shape;
@@ -147,12 +159,20 @@ impl Model {
     /// # Errors
     /// A token outside the vocabulary.
     pub fn embed(&self, tokens: &[TokenId]) -> Result<Rows, EngineError> {
-        let vocab = self.parts.shape.vocab;
-        if let Some(idx) = tokens.iter().position(|&token| token >= vocab) {
-            let field = format!("tokens[{idx}]");
-            return Err(Refusal::new(field, tokens[idx], format!("below vocab = {vocab}")).into());
-        }
+        tokens.iter().enumerate().try_for_each(|(idx, &token)| self.check_token(idx, token))?;
         Ok(self.parts.backend.embed(&self.parts.embed, tokens)?)
+    }
+
+    /// Refuses token `idx` of a block if it is outside the vocabulary.
+    pub(crate) fn check_token(&self, idx: usize, token: TokenId) -> Result<(), Refusal> {
+        let vocab = self.parts.shape.vocab;
+        match token < vocab {
+            true => Ok(()),
+            false => {
+                let bound = format!("below vocab = {vocab}");
+                Err(Refusal::new(format!("tokens[{idx}]"), token, bound))
+            }
+        }
     }
 
     /// `[rows, vocab]` from the last layer's `[rows, width]`.

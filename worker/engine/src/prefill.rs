@@ -71,11 +71,13 @@ pub fn prefill(
     port: &mut dyn MemoryPort,
     want: Want,
 ) -> Result<Prefilled, EngineError> {
-    let step = Step::new(model, block, policy);
+    let step = Step::new(model, block.start, block.tokens.len(), policy);
+    let angles = model.angles(block);
     let mut x = model.embed(block.tokens)?;
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let qkv = beside(port, || step.project(layer, &x))?;
+        let qkv =
+            beside(port, || model.backend().project(layer, &x, block.start, &angles))?;
         let own = match port.is_ready(idx) {
             true => None,
             // While the past is still on its way.
@@ -96,43 +98,45 @@ pub fn prefill(
 /// What every layer of one block shares.
 pub(crate) struct Step<'a> {
     pub(crate) model: &'a Model,
-    block: Block<'a>,
-    angles: aqueduct_kernels::Angles,
+    /// Position of the first token.
+    pub(crate) start: u32,
+    tokens: usize,
     pub(crate) selection: Selection,
     row_weights: Vec<f32>,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn new(model: &'a Model, block: Block<'a>, policy: &MemoryPolicy) -> Self {
+    pub(crate) fn new(model: &'a Model, start: u32, tokens: usize, policy: &MemoryPolicy) -> Self {
         let selection = selection_of(policy);
-        Self {
-            model,
-            block,
-            angles: model.parts.rope.angles(block.start, block.tokens.len()),
-            row_weights: selection.ranking.row_weights(block.tokens.len()),
-            selection,
-        }
+        let row_weights = selection.ranking.row_weights(tokens);
+        Self { model, start, tokens, selection, row_weights }
     }
 
     /// Position after the block's last token.
     pub(crate) fn end(&self) -> u32 {
-        self.block.start + self.block.tokens.len() as u32
-    }
-
-    pub(crate) fn project(&self, layer: &LayerWeights, x: &Rows) -> Result<Qkv, EngineError> {
-        Ok(self.model.backend().project(layer, x, self.block.start, &self.angles)?)
+        self.start + self.tokens as u32
     }
 
     pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads) -> Queries<'q> {
-        self.model.queries(idx, q, self.block.start)
+        self.model.queries(idx, q, self.start)
+    }
+
+    /// Past and own keys, with masses unless every key is kept anyway.
+    pub(crate) fn scope<'s>(
+        &'s self,
+        layer: &LayerWeights,
+        past: &'s MemorySet,
+        qkv: &'s Qkv,
+    ) -> Scope<'s> {
+        let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
+        Scope { past: &past.keys, own: &qkv.keys, row_weights, rounded: layer.out.rounds }
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {
         Ok(self.model.backend().attend(self.queries(idx, &qkv.q), &qkv.keys)?)
     }
 
-    /// Over past and own keys, with masses unless every key is kept anyway; in one pass unless
-    /// `own` was attended before.
+    /// Over past and own keys, in one pass unless `own` was attended before.
     fn attend(
         &self,
         (idx, layer): (usize, &LayerWeights),
@@ -141,16 +145,14 @@ impl<'a> Step<'a> {
         own: Option<AttentionState>,
     ) -> Result<Attended, EngineError> {
         let (backend, queries) = (self.model.backend(), self.queries(idx, &qkv.q));
-        let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
-        let scope =
-            Scope { past: &past.keys, own: &qkv.keys, row_weights, rounded: layer.out.rounds };
+        let scope = self.scope(layer, past, qkv);
         Ok(match own {
             None => backend.attend_all(queries, scope)?,
             Some(own) => backend.attend_rest(queries, scope, &own)?,
         })
     }
 
-    fn select(
+    pub(crate) fn select(
         &self,
         past: Arc<MemorySet>,
         qkv: &Qkv,

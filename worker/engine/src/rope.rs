@@ -131,12 +131,18 @@ impl Rope {
         Ok(self)
     }
 
-    /// Angles of positions `start..start + tokens`. f64 throughout: at position 65,536 an f32
-    /// angle would already be off by 0.004 radians.
+    /// Angles of positions `start..start + tokens`.
     pub fn angles(&self, start: u32, tokens: usize) -> Angles {
+        self.angles_at((u64::from(start)..).take(tokens))
+    }
+
+    /// Angles of any positions. f64 throughout: at position 65,536 an f32 angle would already be
+    /// off by 0.004 radians.
+    pub fn angles_at(&self, positions: impl Iterator<Item = u64>) -> Angles {
         let half = self.inv_freq.len();
-        let [mut cosines, mut sines] = [(); 2].map(|()| Vec::with_capacity(tokens * half));
-        for position in (u64::from(start)..).take(tokens) {
+        let (mut tokens, mut cosines, mut sines) = (0, Vec::new(), Vec::new());
+        for position in positions {
+            tokens += 1;
             for freq in &self.inv_freq {
                 let (sin, cos) = (position as f64 * freq).sin_cos();
                 cosines.push((cos * self.attention_factor) as f32);

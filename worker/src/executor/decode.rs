@@ -1,18 +1,18 @@
-//! Completions at their home: a token at a time, in turn.
+//! Completions at their home: a token of each, all in one batch.
 
 use std::sync::Arc;
-use std::task::Waker;
 
 use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
-use aqueduct_core::{MemoryPolicy, TokenId};
+use aqueduct_core::{MemoryPolicy, RequestId, TokenId};
 use aqueduct_engine::{EngineError, Model, Sampler, Sequence};
 use aqueduct_grammar::Follower;
 
 use super::Executor;
+use super::batch::{self, Continuation, Part};
 use super::chunk::ChunkError;
 use super::request::{Home, Memory, Request};
-use super::session::{Outlet, SessionId};
-use super::sharded::{Exchange, ShardedSequence};
+use super::session::SessionId;
+use super::sharded::ShardedSequence;
 use crate::gauge::{Charge, Gauge};
 
 /// The completions of one request that are under way.
@@ -28,35 +28,6 @@ struct Asked {
     grammar: Option<Follower>,
 }
 
-/// What a completion goes on from.
-enum Continuation {
-    /// Memory sets of its own, here.
-    Sets(Sequence),
-    /// The prompt's shards, and its own.
-    Sharded(ShardedSequence),
-}
-
-impl Continuation {
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::Sets(sequence) => sequence.bytes(),
-            Self::Sharded(_) => 0, // the store counts them
-        }
-    }
-
-    fn step(
-        &mut self,
-        token: TokenId,
-        policy: &MemoryPolicy,
-        (model, exchange): (&Model, &mut Exchange),
-    ) -> Result<Vec<f32>, EngineError> {
-        match self {
-            Self::Sets(sequence) => sequence.step(model, token, policy),
-            Self::Sharded(sequence) => sequence.step(model, token, exchange),
-        }
-    }
-}
-
 /// One completion.
 struct Choice {
     idx: u32,
@@ -64,7 +35,24 @@ struct Choice {
     sequence: Continuation,
     /// `[vocab]`, for the next token.
     logits: Vec<f32>,
+    /// Number of its last step among all steps here; 0 before the first.
+    stepped: u64,
     charge: Charge,
+}
+
+/// A completion that has drawn a token and is to go on from it.
+struct Drawn {
+    request: RequestId,
+    policy: MemoryPolicy,
+    token: TokenId,
+    choice: Choice,
+}
+
+impl Drawn {
+    fn part(&mut self) -> Part<'_> {
+        let Self { policy, token, choice, .. } = self;
+        Part { token: *token, policy, from: &mut choice.sequence }
+    }
 }
 
 impl Executor {
@@ -93,19 +81,105 @@ impl Executor {
         }
     }
 
-    /// One token for each completion whose session has room for it; how many.
+    /// One token for each completion whose session has room for it; how many. If they are more
+    /// than a batch may have, those go first that have waited longest.
     pub(super) fn decode_round(&mut self) -> u32 {
-        let Self { model, requests, sessions, waker, exchange, .. } = self;
-        let mut decoded = 0;
-        for request in requests.values_mut() {
-            let Some(decoding) = &mut request.decoding else { continue };
-            let Some(session) = sessions.get_mut(&request.session) else { continue };
-            decoded += decoding.round((model, exchange), &mut session.outlet, waker);
-            if decoding.choices.is_empty() {
-                request.decoding = None;
+        let mut waiting: Vec<_> = self.requests.values().flat_map(Request::waiting).collect();
+        waiting.sort_unstable();
+        let (mut decoded, mut drawn) = (0, Vec::new());
+        for (_, request, idx) in waiting {
+            if drawn.len() == self.decode_batch_max {
+                break;
             }
+            let Some(choice) = self.take_if_room(request, idx) else { continue };
+            decoded += 1;
+            drawn.extend(self.draw(request, choice));
+        }
+        self.step(drawn);
+        for request in self.requests.values_mut() {
+            request.decoding.take_if(|decoding| decoding.choices.is_empty());
         }
         decoded
+    }
+
+    /// The completion, if its next token can be told at once.
+    fn take_if_room(&mut self, request: RequestId, idx: u32) -> Option<Choice> {
+        let held = self.requests.get_mut(&request)?;
+        let session = self.sessions.get_mut(&held.session)?;
+        if !session.outlet.has_room(&self.waker) {
+            return None;
+        }
+        let choices = &mut held.decoding.as_mut()?.choices;
+        let at = choices.iter().position(|choice| choice.idx == idx)?;
+        Some(choices.swap_remove(at))
+    }
+
+    /// Draws and tells a token; `None` when the completion has ended.
+    fn draw(&mut self, request: RequestId, mut choice: Choice) -> Option<Drawn> {
+        let (idx, token_idx) = (choice.idx, choice.sampler.token_idx());
+        let drawn = match choice.sampler.draw(&choice.logits) {
+            Ok(drawn) => drawn,
+            Err(refusal) => {
+                self.fail_decoding(request, refusal.into());
+                return None;
+            }
+        };
+        let token = drawn.token.token;
+        let (logprob, top) = (drawn.token.logprob, drawn.top);
+        let emitted = Emitted { request, choice: idx, token_idx, token, logprob, top };
+        self.send(request, Event::Token(Box::new(emitted)));
+        let decoding = self.requests.get(&request)?.decoding.as_ref()?;
+        let eos = decoding.spec.eos.contains(&token) || choice.sampler.is_complete();
+        if eos || choice.sampler.token_idx() == decoding.spec.max_tokens {
+            drop(choice); // its memory goes before anybody hears of the end
+            self.send(request, Event::ChoiceDone { request, choice: idx, eos });
+            return None;
+        }
+        let policy = decoding.policy;
+        match choice.sequence.prepare(&self.model, &self.exchange) {
+            Ok(()) => Some(Drawn { request, policy, token, choice }),
+            Err(error) => {
+                self.fail_decoding(request, error);
+                None
+            }
+        }
+    }
+
+    /// Computes what the tokens after those that were drawn are drawn from. A request one of
+    /// whose completions cannot go on ends; the others go on.
+    fn step(&mut self, mut drawn: Vec<Drawn>) {
+        if drawn.is_empty() {
+            return;
+        }
+        let mut parts: Vec<_> = drawn.iter_mut().map(Drawn::part).collect();
+        let logits = batch::step(&self.model, &self.exchange, &mut parts);
+        for (Drawn { request, mut choice, .. }, logits) in drawn.into_iter().zip(logits) {
+            match logits {
+                Ok(logits) => {
+                    choice.logits = logits;
+                    choice.charge.set(choice.sequence.bytes());
+                    self.decode_steps += 1;
+                    choice.stepped = self.decode_steps;
+                    let held = self.requests.get_mut(&request);
+                    if let Some(decoding) = held.and_then(|held| held.decoding.as_mut()) {
+                        decoding.choices.push(choice);
+                    }
+                }
+                Err(error) => self.fail_decoding(request, error),
+            }
+        }
+    }
+
+    /// Ends all completions of a request, once.
+    fn fail_decoding(&mut self, request: RequestId, error: EngineError) {
+        let held = self.requests.get_mut(&request);
+        if held.and_then(|held| held.decoding.take()).is_none() {
+            return;
+        }
+        let error = ChunkError::from(error);
+        let (kind, message) = (error.kind(), error.to_string());
+        tracing::warn!(%request, message, "decode failed");
+        self.send(request, Event::DecodeFailed { request, kind, message });
     }
 }
 
@@ -115,6 +189,14 @@ impl Request {
         if let Some(decoding) = &mut self.decoding {
             decoding.choices.retain(|choice| choice.idx != idx);
         }
+    }
+
+    /// Its completions, each behind the number of its last step.
+    fn waiting(&self) -> impl Iterator<Item = (u64, RequestId, u32)> {
+        self.decoding.iter().flat_map(|decoding| {
+            let request = decoding.spec.request;
+            decoding.choices.iter().map(move |choice| (choice.stepped, request, choice.idx))
+        })
     }
 }
 
@@ -135,6 +217,7 @@ impl Decoding {
                 charge: gauge.charge(sequence.bytes()),
                 sequence,
                 logits: home.logits.clone(),
+                stepped: 0,
             }
         };
         let choices = (0..spec.choices).map(choice).collect();
@@ -143,68 +226,6 @@ impl Decoding {
 
     /// Whether its steps need nothing of other workers.
     pub(super) fn is_here(&self) -> bool {
-        self.choices.iter().all(|choice| matches!(choice.sequence, Continuation::Sets(_)))
-    }
-
-    fn round(
-        &mut self,
-        (model, exchange): (&Model, &mut Exchange),
-        outlet: &mut Outlet,
-        waker: &Waker,
-    ) -> u32 {
-        let mut decoded = 0;
-        for choice in std::mem::take(&mut self.choices) {
-            if !outlet.has_room(waker) {
-                self.choices.push(choice);
-                continue;
-            }
-            decoded += 1;
-            match self.step((model, exchange), choice, |event| outlet.send(event, waker)) {
-                Ok(next) => self.choices.extend(next),
-                Err(error) => {
-                    let error = ChunkError::from(error);
-                    let (kind, message) = (error.kind(), error.to_string());
-                    tracing::warn!(request = %self.spec.request, message, "decode failed");
-                    outlet.send(
-                        Event::DecodeFailed { request: self.spec.request, kind, message },
-                        waker,
-                    );
-                    self.choices.clear();
-                    break;
-                }
-            }
-        }
-        decoded
-    }
-
-    /// Draws and tells a token, then computes what the one after it is drawn from; `None` when
-    /// the completion has ended.
-    fn step(
-        &self,
-        with: (&Model, &mut Exchange),
-        mut choice: Choice,
-        mut send: impl FnMut(Event),
-    ) -> Result<Option<Choice>, EngineError> {
-        let DecodeSpec { request, max_tokens, ref eos, .. } = *self.spec;
-        let (idx, token_idx) = (choice.idx, choice.sampler.token_idx());
-        let drawn = choice.sampler.draw(&choice.logits)?;
-        let token = drawn.token.token;
-        send(Event::Token(Box::new(Emitted {
-            request,
-            choice: idx,
-            token_idx,
-            token,
-            logprob: drawn.token.logprob,
-            top: drawn.top,
-        })));
-        let eos = eos.contains(&token) || choice.sampler.is_complete();
-        if eos || choice.sampler.token_idx() == max_tokens {
-            drop(choice); // its memory goes before anybody hears of the end
-            send(Event::ChoiceDone { request, choice: idx, eos });
-            return Ok(None);
-        }
-        choice.logits = choice.sequence.step(token, &self.policy, with)?;
-        choice.charge.set(choice.sequence.bytes());
-        Ok(Some(choice))
+        self.choices.iter().all(|choice| choice.sequence.is_here())
     }
 }

@@ -5,6 +5,7 @@
 //! and a round of decode steps where the schedule lets one run. So a cancel waits for at most
 //! one layer, and a token unless the schedule says otherwise.
 
+mod batch;
 mod beside;
 mod chunk;
 mod commands;
@@ -16,6 +17,7 @@ mod schedule;
 mod session;
 mod sharded;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -46,7 +48,7 @@ pub(crate) struct Executor {
     /// Rings the doorbell.
     waker: Waker,
     links: Links,
-    exchange: Exchange,
+    exchange: RefCell<Exchange>,
     homes: Option<watch::Sender<Option<HomeMemory>>>,
     sessions: BTreeMap<SessionId, Session>,
     next_session: u64,
@@ -55,6 +57,9 @@ pub(crate) struct Executor {
     schedule: Schedule,
     /// The chunk that runs; `None` as soon as it is to stop.
     running: Option<ChunkKey>,
+    /// Decode steps of all completions so far.
+    decode_steps: u64,
+    decode_batch_max: usize,
     progress_told: Instant,
     audit_every: u32,
     grammars: Grammars,
@@ -69,12 +74,13 @@ impl Executor {
             audit_every: options.audit_every,
             schedule: Schedule::new(options.scheduling),
             grammars: Grammars::default(),
-            exchange: Exchange::new(
+            decode_batch_max: options.decode_batch_max,
+            exchange: RefCell::new(Exchange::new(
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),
                 shared.holder.clone(),
                 shared.doorbell.clone(),
-            ),
+            )),
             links: Links::new(options, fingerprint, shared.doorbell.clone()),
             model,
             shared,
@@ -83,6 +89,7 @@ impl Executor {
             requests: BTreeMap::new(),
             queue: VecDeque::new(),
             running: None,
+            decode_steps: 0,
             progress_told: Instant::now(),
         }
     }

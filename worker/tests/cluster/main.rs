@@ -1,6 +1,7 @@
 //! Several workers in one process, commanded as a coordinator would: the answer does not depend
 //! on how many there are, on what carries the memory, or on what fails meanwhile.
 
+mod batch;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod emulated;
 mod failures;

@@ -93,6 +93,11 @@ impl Job {
         }
     }
 
+    /// Which of `count` members has the last chunk.
+    pub(crate) fn home(&self, count: usize) -> usize {
+        (self.grid().chunk_count() as usize - 1) % count
+    }
+
     pub(crate) fn key(&self, chunk_idx: u32, epoch: u32) -> ChunkKey {
         ChunkKey { request: self.request, chunk_idx, epoch: Epoch(epoch) }
     }
@@ -138,8 +143,7 @@ impl Member {
     ) -> Self {
         let worker = match carrier {
             Carrier::Loopback => {
-                let name = format!("local://{:p}-{}", Arc::as_ptr(&model), unique());
-                let options = WorkerOptions::new(name, hub.clone());
+                let options = in_process(&model, hub);
                 Worker::start(model, WorkerOptions { audit_every: 3, ..options }).unwrap()
             }
             Carrier::Grpc | Carrier::Direct => {
@@ -152,7 +156,7 @@ impl Member {
                 worker
             }
         };
-        Self::of(worker).await
+        Self::join(worker).await
     }
 
     /// A worker of this process with a scheduler of its own.
@@ -162,10 +166,11 @@ impl Member {
         scheduling: Scheduling,
     ) -> Self {
         let options = WorkerOptions::new(format!("local://{}", unique()), hub.clone());
-        Self::of(Worker::start(model, WorkerOptions { scheduling, ..options }).unwrap()).await
+        Self::join(Worker::start(model, WorkerOptions { scheduling, ..options }).unwrap()).await
     }
 
-    async fn of(worker: Worker) -> Self {
+    /// Another session with a worker.
+    pub(crate) async fn join(worker: Worker) -> Self {
         let (commands, events) = worker.open_session();
         let peer = worker.info().peer.clone();
         let (traffic, failures) = (Traffic::default(), Vec::new());
@@ -227,6 +232,12 @@ impl Member {
     }
 }
 
+/// Options of a worker that others reach through `hub`.
+pub(crate) fn in_process(model: &Arc<Model>, hub: &LoopbackHub) -> WorkerOptions {
+    let name = format!("local://{:p}-{}", Arc::as_ptr(model), unique());
+    WorkerOptions::new(name, hub.clone())
+}
+
 /// `count` workers of one model.
 pub(crate) async fn cluster(model: &Arc<Model>, count: usize, carrier: Carrier) -> Vec<Member> {
     let hub = LoopbackHub::default();
@@ -258,6 +269,14 @@ fn direct(meeting: &Arc<Meeting>, trouble: Trouble) -> Direct {
 /// Runs `job` over `members`, chunk k on member k mod N, then decodes two completions of
 /// `output_tokens` at the home.
 pub(crate) async fn run(members: &mut [Member], job: &Job, output_tokens: u32) -> Answer {
+    let mut answer = prefill(members, job).await;
+    let home = job.home(members.len());
+    decode(&mut members[home], job, output_tokens, &mut answer).await;
+    answer
+}
+
+/// Runs `job` over `members` up to its last chunk.
+pub(crate) async fn prefill(members: &mut [Member], job: &Job) -> Answer {
     let count = members.len();
     for chunk in job.grid().chunks() {
         let idx = chunk.idx as usize;
@@ -281,8 +300,6 @@ pub(crate) async fn run(members: &mut [Member], job: &Job, output_tokens: u32) -
     for given in last.saturating_sub(count)..last {
         members[given % count].send(confirm(given)).await;
     }
-    let home = &mut members[(job.grid().chunk_count() as usize - 1) % count];
-    decode(home, job, output_tokens, &mut answer).await;
     answer
 }
 

@@ -15,19 +15,19 @@ type Place = fn(usize, usize) -> usize;
 
 /// Where chunks go, what travels, and in what form.
 #[derive(Clone, Copy)]
-struct How {
+pub(crate) struct How {
     place: Place,
     carry: Carry,
     wire: WireDtype,
 }
 
 impl How {
-    fn exact(place: Place, carry: Carry) -> Self {
+    pub(crate) fn exact(place: Place, carry: Carry) -> Self {
         Self { place, carry, wire: WireDtype::F32 }
     }
 }
 
-fn in_turn(idx: usize, count: usize) -> usize {
+pub(crate) fn in_turn(idx: usize, count: usize) -> usize {
     idx % count
 }
 
@@ -36,7 +36,7 @@ fn anyhow(idx: usize, count: usize) -> usize {
 }
 
 /// The assignment of chunk `idx` in `epoch`, whose past is at `members` as `place` says.
-fn assignment(
+pub(crate) fn assignment(
     job: &Job,
     (idx, epoch): (u32, u32),
     members: &[Member],

@@ -29,6 +29,35 @@ pub(in crate::cpu) fn fits_one_pass(queries: &Queries<'_>, scope: &Scope<'_>) ->
         && past.kv_heads() == own.kv_heads()
 }
 
+/// How many of the first blocks [`attend_each`] is for: all have few rows, and together no more
+/// keys than whose p can be kept.
+pub(in crate::cpu) fn fit_together(blocks: &[(Queries<'_>, Scope<'_>)]) -> usize {
+    let mut keys = 0;
+    let fits = |(queries, scope): &&(Queries<'_>, Scope<'_>)| {
+        keys += scope.past.len() + scope.own.len();
+        keys <= KEYS_MAX
+            && few::serves(queries, scope.own.kv_heads())
+            && fits_one_pass(queries, scope)
+            && check(queries, scope).is_ok()
+    };
+    blocks.iter().take_while(fits).count()
+}
+
+/// See [`crate::AttentionOps::attend_each`]; for blocks that [fit together](fit_together).
+pub(in crate::cpu) fn attend_each(
+    place: Place,
+    blocks: &[(Queries<'_>, Scope<'_>)],
+) -> Vec<Result<Attended, BackendError>> {
+    few::attend_each(place, blocks)
+}
+
+fn check(queries: &Queries<'_>, scope: &Scope<'_>) -> Result<(), BackendError> {
+    let Scope { past, own, row_weights, .. } = *scope;
+    shapes::attention("attend", queries, own)?;
+    shapes::attention("attend", queries, past)?;
+    row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))
+}
+
 /// See [`crate::AttentionOps::attend_all`].
 pub(in crate::cpu) fn attend_all(
     place: Place,
@@ -36,11 +65,10 @@ pub(in crate::cpu) fn attend_all(
     scope: &Scope<'_>,
 ) -> Result<Attended, BackendError> {
     let Scope { past, own, row_weights, .. } = *scope;
-    shapes::attention("attend", queries, own)?;
-    shapes::attention("attend", queries, past)?;
-    row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))?;
+    check(queries, scope)?;
     if few::serves(queries, own.kv_heads()) {
-        return few::attend_all(place, queries, scope);
+        let mut alone = few::attend_each(place, &[(*queries, *scope)]);
+        return alone.pop().expect("one for each block");
     }
     let path = Path::of(place.isa, own.k.dtype());
     let stored = [past, own].map(|keys| Stored::new(path.form(), place.crew, keys, true));

@@ -14,7 +14,7 @@ mod sight;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // as above
 mod stored;
 
-pub(super) use self::all::{attend_all, fits_one_pass};
+pub(super) use self::all::{attend_all, attend_each, fit_together, fits_one_pass};
 use self::lines::Lines;
 pub(super) use self::masses::weigh;
 use self::pass::Pass;

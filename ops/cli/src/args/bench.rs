@@ -108,14 +108,19 @@ pub(crate) struct BenchPrefillArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each depth is prefilled once with the shipped book, repeated when it is too short; what follows
-the first token is timed, R times K tokens. The first chunk that is prefilled does not count.
-tokens_per_second and ms_per_token are medians over the repetitions, spread is the quickest
-repetition's tokens per second less the slowest's. weight_bytes and kv_bytes are read for every
-token; bandwidth_share is what that comes to, of what this machine reads from memory (see `bench
-kernels`). prefill_tokens_per_second is that of the one prefill.
+the first token is timed, R times K steps of B completions. The first chunk that is prefilled does
+not count. tokens_per_second (of all completions together) and ms_per_token (between two tokens of
+one) are medians over the repetitions, spread is the quickest repetition's tokens per second less
+the slowest's. A step reads weight_bytes once and kv_bytes for each completion; bandwidth_share is
+what that comes to, of what this machine reads from memory (see `bench kernels`).
+prefill_tokens_per_second is that of the one prefill.
 
-Example:
-  aqueduct bench decode --model model --depth-tokens 1024,32768 --policy h2o,dense --json")]
+Examples:
+  aqueduct bench decode --model model --depth-tokens 1024,32768 --policy h2o,dense --json
+  aqueduct bench decode --model model --depth-tokens 2048 --batch 1,4,16,64 --json
+What scores cost, beside a window of as many keys:
+  aqueduct bench decode --model model --depth-tokens 2048 --policy h2o,window,h2o,window \\
+      --same-keys --json")]
 pub(crate) struct BenchDecodeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -131,10 +136,16 @@ pub(crate) struct BenchDecodeArgs {
     /// Compute threads of all workers together; 0 is one for each core
     #[arg(long, value_name = "T", default_value_t = 0)]
     pub(crate) threads: usize,
-    /// Tokens of a repetition
+    /// Completions that are decoded together, separated by commas
+    #[arg(long, value_name = "B", value_delimiter = ',', default_value = "1")]
+    pub(crate) batch: Vec<u32>,
+    /// Give the window policy as many keys as h2o keeps
+    #[arg(long)]
+    pub(crate) same_keys: bool,
+    /// Tokens of each completion in a repetition
     #[arg(long, value_name = "K", default_value_t = 32)]
     pub(crate) tokens: u32,
-    /// Repetitions, one after the other on the same completion
+    /// Repetitions, one after the other on the same completions
     #[arg(long, value_name = "R", default_value_t = 5)]
     pub(crate) reps: u32,
     #[command(flatten)]

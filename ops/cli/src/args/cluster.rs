@@ -76,6 +76,12 @@ impl StepArg {
         let scheduling = Scheduling { scheduler, step_tokens: self.step_tokens };
         scheduling.validate().map(|()| scheduling)
     }
+/// How many completions go on together.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct BatchArg {
+    /// Completions whose next tokens a worker computes together; more of them take turns
+    #[arg(long = "max-batch", value_name = "N", default_value_t = limits::DECODE_BATCH_MAX)]
+    pub(crate) decode_batch_max: usize,
 }
 
 /// How often merged states are audited.

@@ -3,7 +3,9 @@
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
-use super::{AuditArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs};
+use super::{
+    AuditArg, BatchArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs,
+};
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -66,6 +68,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) audit: AuditArg,
     #[command(flatten)]
+    pub(crate) batch: BatchArg,
+    #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
 
@@ -126,6 +130,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) scheduler: SchedulerArgs,
     #[command(flatten)]
     pub(crate) audit: AuditArg,
+    #[command(flatten)]
+    pub(crate) batch: BatchArg,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use aqueduct_coordinator::Config;
 use aqueduct_coordinator::submit::{Submission, Update};
-use aqueduct_core::{PolicyKind, Refusal, TokenId, limits};
+use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
 use aqueduct_kernels::{Cpu, CpuOptions};
 use serde::Serialize;
 
@@ -21,18 +21,20 @@ use crate::{lines, prompts};
 struct Row<'a> {
     depth_tokens: u32,
     policy: &'static str,
+    /// Completions that were decoded together.
+    batch: u32,
     workers: usize,
-    /// At the median.
+    /// Of all completions, at the median.
     tokens_per_second: f64,
-    /// Median over the repetitions.
+    /// Between two tokens of a completion: median over the repetitions.
     ms_per_token: f64,
     /// Tokens per second of the quickest repetition less those of the slowest.
     spread: f64,
     /// Of the one prefill before.
     prefill_tokens_per_second: f64,
-    /// Read for every token.
+    /// Read in every step.
     weight_bytes: u64,
-    /// Remembered after the prompt, and read for every token.
+    /// Remembered after the prompt, and read in every step for each completion.
     kv_bytes: u64,
     /// Of what this machine's processor reads, where it computes, what weights and memory take.
     bandwidth_share: Option<f64>,
@@ -59,6 +61,9 @@ pub(crate) async fn run(args: BenchDecodeArgs) -> anyhow::Result<()> {
     let output_tokens = u64::from(args.reps) * u64::from(args.tokens);
     let most = u64::from(limits::OUTPUT_TOKENS_MAX - 1);
     Refusal::unless_within("reps * tokens", output_tokens, 1, most)?;
+    for &batch in &args.batch {
+        Refusal::unless_within("batch", batch, 1, limits::CHOICES_MAX)?;
+    }
     for &tokens in &args.depth_tokens {
         Refusal::unless_within("depth_tokens", tokens, 1, limits::PROMPT_TOKENS_MAX)?;
     }
@@ -92,6 +97,15 @@ struct Bench {
     bandwidth: Option<f64>,
 }
 
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Case {
+    kind: PolicyKind,
+    depth_tokens: u32,
+    /// Completions.
+    batch: u32,
+}
+
 /// What one prompt and its continuation gave.
 struct Run {
     /// Of as many tokens each as were asked for.
@@ -109,10 +123,13 @@ impl Bench {
         cluster.warm_up(&self.book, self.args.memory.chunk_tokens).await?;
         for &kind in &self.args.policy {
             for &depth_tokens in &self.args.depth_tokens {
-                let run = self.decode(&cluster, kind, depth_tokens).await?;
-                let row = self.row(workers, kind, depth_tokens, &run);
-                self.tell(&row)?;
-                rows.push(row);
+                for &batch in &self.args.batch {
+                    let case = Case { kind, depth_tokens, batch };
+                    let run = self.decode(&cluster, case).await?;
+                    let row = self.row(workers, case, &run);
+                    self.tell(&row)?;
+                    rows.push(row);
+                }
             }
         }
         cluster.stop().await;
@@ -121,21 +138,17 @@ impl Bench {
 
     /// Prefills once and goes on until there are tokens for every repetition. The first token
     /// belongs to the prefill.
-    async fn decode(
-        &self,
-        cluster: &Cluster,
-        kind: PolicyKind,
-        depth_tokens: u32,
-    ) -> anyhow::Result<Run> {
-        let prompt = prompts::cycled(&self.book, depth_tokens);
+    async fn decode(&self, cluster: &Cluster, case: Case) -> anyhow::Result<Run> {
+        let prompt = prompts::cycled(&self.book, case.depth_tokens);
         let submission = Submission {
-            policy: self.args.memory.policy(kind),
+            policy: self.policy(case.kind),
+            choices: case.batch,
             max_tokens: self.args.reps * self.args.tokens + 1,
             ..prefill_only(prompt, self.args.memory.chunk_tokens)
         };
         let (mut arrivals, mut prefilled) = (Vec::new(), None);
         let run = cluster.run(submission, |update| match update {
-            Update::Token(_) => arrivals.push(Instant::now()),
+            Update::Token(token) if token.choice == 0 => arrivals.push(Instant::now()),
             Update::Prefilled(report) => prefilled = Some(*report),
             _ => {}
         });
@@ -148,23 +161,37 @@ impl Bench {
         })
     }
 
-    fn row(&self, workers: usize, kind: PolicyKind, depth_tokens: u32, run: &Run) -> Row<'_> {
-        let tokens = f64::from(self.args.tokens);
+    /// What is remembered under `kind`.
+    fn policy(&self, kind: PolicyKind) -> MemoryPolicy {
+        let policy = self.args.memory.policy(kind);
+        match (kind, self.args.same_keys) {
+            (PolicyKind::Window, true) => {
+                let heavy = self.args.memory.policy(PolicyKind::H2o).heavy;
+                MemoryPolicy { local: policy.local.saturating_add(heavy), ..policy }
+            }
+            _ => policy,
+        }
+    }
+
+    fn row(&self, workers: usize, case: Case, run: &Run) -> Row<'_> {
+        let Case { kind, depth_tokens, batch } = case;
+        let steps = f64::from(self.args.tokens);
+        let tokens = steps * f64::from(batch);
         let seconds = Timings::of(&run.reps);
-        let tokens_per_second = tokens / seconds.median;
         let weight_bytes = self.loaded.model.weight_bytes();
-        let read = (weight_bytes + run.kv_bytes) as f64;
+        let read = (weight_bytes + u64::from(batch) * run.kv_bytes) as f64 * steps / seconds.median;
         Row {
             depth_tokens,
             policy: kind.as_str(),
+            batch,
             workers,
-            tokens_per_second,
-            ms_per_token: seconds.median / tokens * 1e3,
+            tokens_per_second: tokens / seconds.median,
+            ms_per_token: seconds.median / steps * 1e3,
             spread: tokens / seconds.least - tokens / (seconds.least + seconds.spread),
             prefill_tokens_per_second: f64::from(depth_tokens) / run.prefill.as_secs_f64(),
             weight_bytes,
             kv_bytes: run.kv_bytes,
-            bandwidth_share: self.bandwidth.map(|bandwidth| read * tokens_per_second / bandwidth),
+            bandwidth_share: self.bandwidth.map(|bandwidth| read / bandwidth),
             tokens: self.args.tokens,
             reps: run.reps.len() as u32,
             chunk_tokens: self.args.memory.chunk_tokens,
@@ -184,7 +211,8 @@ impl Bench {
         }
         let depth = report::grouped(row.depth_tokens.into());
         let (policy, speed) = (row.policy, row.tokens_per_second);
-        eprintln!("{policy}, {depth} tokens deep, {} workers: {speed:.1} tokens/s", row.workers);
+        let Row { batch, workers, .. } = row;
+        eprintln!("{policy}, {batch}, {depth} tokens deep, {workers} workers: {speed:.1} tokens/s");
         Ok(())
     }
 }
@@ -196,13 +224,23 @@ fn between(arrivals: &[Instant], tokens: usize) -> Vec<Duration> {
 }
 
 fn table(rows: &[Row<'_>]) -> Table {
-    let headings =
-        ["depth", "policy", "workers", "tokens/s", "spread", "ms/token", "KV bytes", "of memory"];
+    let headings = [
+        "depth",
+        "policy",
+        "batch",
+        "workers",
+        "tokens/s",
+        "spread",
+        "ms/token",
+        "KV bytes",
+        "of memory",
+    ];
     let mut table = Table::new(headings);
     for row in rows {
         table.row([
             report::grouped(row.depth_tokens.into()),
             row.policy.to_owned(),
+            row.batch.to_string(),
             row.workers.to_string(),
             format!("{:.1}", row.tokens_per_second),
             format!("{:.1}", row.spread),

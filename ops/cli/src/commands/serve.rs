@@ -29,7 +29,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let doors = bind(&args.front).await?;
     let audit_every = args.audit.audit_every;
     let scheduling = args.scheduler.scheduling()?;
-    let workers = Workers { audit_every, scheduling, ..Workers::asked(&args.cluster)? };
+    let decode_batch_max = args.batch.decode_batch_max;
+    let asked = Workers::asked(&args.cluster)?;
+    let workers = Workers { audit_every, scheduling, decode_batch_max, ..asked };
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     answer(cluster.coordinator(), &args.model.model, doors, stop).await?;

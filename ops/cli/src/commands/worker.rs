@@ -37,6 +37,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.pool_tokens = pool_tokens;
     options.audit_every = args.audit.audit_every;
     options.scheduling = scheduling;
+    options.decode_batch_max = args.batch.decode_batch_max;
     options.direct = match args.link_nccl {
         NcclArg::Auto => Direct::of(&loaded.model),
         NcclArg::Off => None,

@@ -4,12 +4,14 @@
 //! to the workers that hold them, and [`ShardStore`] what such a worker holds and answers.
 
 mod audit;
+mod layer;
 mod place;
 mod port;
 mod round;
 mod spine;
 mod store;
 
+pub(crate) use layer::{Asked, Merged};
 pub use place::{Branch, Place, ShardKey};
 pub use port::{Found, ShardPort};
 pub use spine::{Past, prefill_sharded};

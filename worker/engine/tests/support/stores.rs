@@ -21,8 +21,10 @@ pub(crate) struct Sharded<'m> {
     chunk_tokens: u32,
     places: Vec<usize>,
     stores: Vec<Arc<ShardStore>>,
-    chunks: u32,
-    end: u32,
+    /// Before the next token.
+    pub(crate) chunks: u32,
+    /// Position of the next token.
+    pub(crate) end: u32,
     /// Of the last chunk, which generated tokens fill.
     tail_tokens: u32,
     branch: Branch,
@@ -51,19 +53,36 @@ impl<'m> Sharded<'m> {
 
     /// The next prompt chunk.
     pub(crate) fn chunk(&mut self, tokens: &[u32]) -> Prefilled {
-        let done = self.block(tokens, self.chunks);
+        let port = self.port(tokens.len() as u32, self.chunks);
+        let done = self.block(tokens, port);
+        self.end += tokens.len() as u32;
         self.chunks += 1;
         done
     }
 
     /// The next token of completion `choice`.
     pub(crate) fn token(&mut self, token: u32, choice: u32) -> Prefilled {
-        self.branch = Branch::of_choice(choice);
-        let is_new = self.tail_tokens.is_multiple_of(self.chunk_tokens);
-        let done = self.block(&[token], if is_new { self.chunks } else { self.chunks - 1 });
-        self.chunks += u32::from(is_new);
-        self.tail_tokens += 1;
+        let port = self.port_for_token(choice);
+        let done = self.block(&[token], port);
+        self.after_token();
         done
+    }
+
+    /// The way to the shards for the next token of completion `choice`.
+    pub(crate) fn port_for_token(&mut self, choice: u32) -> Port<'m> {
+        self.branch = Branch::of_choice(choice);
+        self.port(1, if self.begins_chunk() { self.chunks } else { self.chunks - 1 })
+    }
+
+    /// What is different once the token is there.
+    pub(crate) fn after_token(&mut self) {
+        self.chunks += u32::from(self.begins_chunk());
+        self.tail_tokens += 1;
+        self.end += 1;
+    }
+
+    fn begins_chunk(&self) -> bool {
+        self.tail_tokens.is_multiple_of(self.chunk_tokens)
     }
 
     /// Everything up to here; continuations of it go their own ways.
@@ -71,19 +90,15 @@ impl<'m> Sharded<'m> {
         Self { places: self.places.clone(), stores: self.stores.clone(), ..*self }
     }
 
-    fn block(&mut self, tokens: &[u32], own: u32) -> Prefilled {
+    fn port(&self, tokens: u32, own: u32) -> Port<'m> {
+        let (found, candidates, masses) = (Found::default(), Vec::new(), Vec::new());
+        Port { of: self.fork(), own, tokens, found, candidates, masses }
+    }
+
+    fn block(&self, tokens: &[u32], mut port: Port<'_>) -> Prefilled {
         let block = Block { tokens, start: self.end };
-        let mut port = Port {
-            of: self,
-            own,
-            tokens: tokens.len() as u32,
-            found: Found::default(),
-            candidates: Vec::new(),
-            masses: Vec::new(),
-        };
         let past = Past { chunks: self.chunks, port: &mut port };
         let done = prefill_sharded(self.model, block, &self.policy, past, Want::All).unwrap();
-        self.end += tokens.len() as u32;
         let audits = if self.chunks > 0 { self.model.layers() } else { 0 };
         let bound = merge_error_bound(self.kv(), WireDtype::F32);
         assert_eq!(done.audits.len(), audits);
@@ -146,8 +161,8 @@ impl<'m> Sharded<'m> {
     }
 }
 
-struct Port<'a, 'm> {
-    of: &'a Sharded<'m>,
+pub(crate) struct Port<'m> {
+    of: Sharded<'m>,
     own: u32,
     tokens: u32,
     found: Found,
@@ -155,13 +170,13 @@ struct Port<'a, 'm> {
     masses: Vec<BTreeMap<u32, RetainedMass>>,
 }
 
-impl Port<'_, '_> {
+impl Port<'_> {
     fn places(&self, layer: usize) -> Vec<(Place, Arc<ShardStore>)> {
         self.of.places_of(layer as u32, self.of.end, self.tokens)
     }
 }
 
-impl ShardPort for Port<'_, '_> {
+impl ShardPort for Port<'_> {
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
         for (place, store) in self.places(layer) {
             for _ in 0..2 {

@@ -40,7 +40,7 @@ impl Exchange {
     }
 
     /// This worker's name.
-    pub(super) fn peer(&self) -> &Peer {
+    pub(in crate::executor) fn peer(&self) -> &Peer {
         &self.peer
     }
 

@@ -4,6 +4,7 @@ mod calls;
 mod port;
 mod sequence;
 
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
 
 pub(super) use self::calls::Exchange;
 use self::port::{Asker, Sampling, ShardsPort, Wait};
-pub(super) use self::sequence::{ShardedHome, ShardedSequence};
+pub(super) use self::sequence::{SequencePort, ShardedHome, ShardedSequence};
 use super::Executor;
 use super::chunk::{ChunkError, micros, want};
 use super::request::{Home, Memory};
@@ -154,8 +155,8 @@ struct ChunkWait<'a> {
 }
 
 impl Wait for ChunkWait<'_> {
-    fn exchange(&mut self) -> &mut Exchange {
-        &mut self.executor.exchange
+    fn exchange(&mut self) -> impl DerefMut<Target = Exchange> {
+        self.executor.exchange.get_mut()
     }
 
     fn breathe(&mut self) -> Result<(), PortError> {

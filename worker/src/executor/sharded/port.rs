@@ -4,6 +4,7 @@ mod audit;
 mod bring;
 
 use std::collections::BTreeMap;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,9 +20,9 @@ use super::calls::Exchange;
 use crate::exchange::{Ask, CallError, Fares, Reply};
 
 /// How whoever asks passes the time.
-pub(super) trait Wait {
-    /// The ways to the holders.
-    fn exchange(&mut self) -> &mut Exchange;
+pub(in crate::executor) trait Wait {
+    /// The ways to the holders, for as long as nobody waits.
+    fn exchange(&mut self) -> impl DerefMut<Target = Exchange>;
 
     /// Lets others go first, between layers.
     fn breathe(&mut self) -> Result<(), PortError>;
@@ -65,7 +66,7 @@ struct Settling {
     call: u64,
 }
 
-pub(super) struct ShardsPort<'a, W: Wait> {
+pub(in crate::executor) struct ShardsPort<'a, W: Wait> {
     holders: &'a Holders,
     asker: Asker,
     wait: W,
@@ -104,6 +105,12 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         (self.report.clone(), &self.wait)
     }
 
+    /// What is asked from now on has its own time: others of a batch may have waited long for
+    /// what came before.
+    fn begin_round(&mut self) {
+        self.deadline = Instant::now() + self.holders.deadline;
+    }
+
     fn place(&self, layer: usize, shards: &[(u32, Epoch)]) -> Place {
         let Asker { branch, epoch, start, tokens, chunks, .. } = self.asker;
         let (request, policy) = (self.holders.request, self.holders.policy);
@@ -124,8 +131,8 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
     /// Whether the keys come here.
     fn keys_come(&mut self, place: &Place) -> bool {
         let Holders { carry, wire, chunk_tokens, .. } = *self.holders;
-        let model = self.wait.exchange().holder.model();
-        Fares::of(model, place, chunk_tokens, wire).keys_come(carry)
+        let holder = self.wait.exchange().holder.clone();
+        Fares::of(holder.model(), place, chunk_tokens, wire).keys_come(carry)
     }
 
     fn call(&mut self, layer: usize, peer: &Peer, ask: Ask) -> Result<u64, PortError> {
@@ -137,7 +144,8 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
     /// Waits for the answer to `call`.
     fn reply(&mut self, layer: usize, peer: &Peer, call: u64) -> Result<Reply, PortError> {
         loop {
-            if let Some(answered) = self.wait.exchange().answer(call) {
+            let answered = self.wait.exchange().answer(call);
+            if let Some(answered) = answered {
                 self.report.traffic.sent_bytes += answered.bytes.0;
                 self.report.traffic.received_bytes += answered.bytes.1;
                 return answered.reply.map_err(|error| failed(layer, peer, &error));
@@ -153,8 +161,8 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
     /// What this worker's own shards say; they may wait for the block before.
     fn own(&mut self, layer: usize, ask: &Ask) -> Result<Reply, PortError> {
         loop {
-            let exchange = self.wait.exchange();
-            match exchange.own(ask) {
+            let answer = self.wait.exchange().own(ask);
+            match answer {
                 Ok(Answer::Ready(reply)) => return Ok(reply),
                 Ok(Answer::NotYet) => {
                     self.check(layer)?;
@@ -185,7 +193,8 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
     /// so any failure ends the wait.
     fn check(&mut self, layer: usize) -> Result<(), PortError> {
         let calls = self.calls();
-        if let Some(error) = self.wait.exchange().failure(calls) {
+        let failure = self.wait.exchange().failure(calls);
+        if let Some(error) = failure {
             return Err(PortError::Peer { layer, what: format!("shards: {error}") });
         }
         if Instant::now() < self.deadline {
@@ -256,7 +265,7 @@ const OWN_POLL: std::time::Duration = std::time::Duration::from_millis(1);
 impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
         self.wait.breathe()?;
-        self.deadline = Instant::now() + self.holders.deadline;
+        self.begin_round();
         self.q = q.clone();
         self.parts.clear();
         // Others first: they are at work while this worker is.
@@ -282,6 +291,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     }
 
     fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+        self.begin_round();
         for idx in 0..self.parts.len() {
             let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
             let ask = Ask::Weigh { place, lse: lse.clone() };
@@ -311,6 +321,7 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     }
 
     fn settle(&mut self, layer: usize, cutoffs: &Arc<[Cutoff]>) -> Result<(), PortError> {
+        self.begin_round();
         self.masses.resize_with(layer + 1, BTreeMap::new);
         for part in std::mem::take(&mut self.parts) {
             let ask = Ask::Settle { place: part.place, cutoffs: cutoffs.clone() };

@@ -1,11 +1,14 @@
 //! A completion whose prompt is in shards: a step asks all holders at once.
 
+use std::cell::RefCell;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Instant;
 
-use aqueduct_core::{Carry, Epoch, TokenId};
+use aqueduct_core::work::Peer;
+use aqueduct_core::{Carry, Epoch};
 use aqueduct_engine::shards::Branch;
-use aqueduct_engine::{Block, EngineError, Model, Past, PortError, Want, prefill_sharded};
+use aqueduct_engine::{EngineError, Model, PortError};
 
 use super::Holders;
 use super::calls::Exchange;
@@ -42,38 +45,52 @@ impl ShardedSequence {
         Self { holders, branch: Branch::of_choice(choice), chunks, tokens: 0, home }
     }
 
-    /// Appends `token` and returns the logits of the one after it, `[vocab]`.
+    /// Makes ready for the next token.
     ///
     /// # Errors
-    /// A token outside the vocabulary, what the backend refuses, a holder that is lost.
-    pub(in crate::executor) fn step(
+    /// A holder that is lost, or no room for what it has.
+    pub(in crate::executor) fn prepare(
         &mut self,
         model: &Model,
-        token: TokenId,
-        exchange: &mut Exchange,
-    ) -> Result<Vec<f32>, EngineError> {
+        exchange: &RefCell<Exchange>,
+    ) -> Result<(), EngineError> {
         if self.tokens == 0 && self.holders.carry == Carry::Keys {
             self.fetch(model.layers(), exchange)?;
         }
-        let asker = self.asker();
-        let block = Block { tokens: &[token], start: asker.start };
-        let mut port = ShardsPort::new(&self.holders, asker, StepWait { exchange });
-        let past = Past { chunks: self.chunks, port: &mut port };
-        let done = prefill_sharded(model, block, &self.holders.policy, past, Want::Last)?;
-        drop(port);
+        Ok(())
+    }
+
+    /// The way to the shards for the next token.
+    pub(in crate::executor) fn port<'a>(
+        &'a self,
+        exchange: &'a RefCell<Exchange>,
+    ) -> SequencePort<'a> {
+        ShardsPort::new(&self.holders, self.asker(), StepWait { exchange })
+    }
+
+    /// Chunks before the next token.
+    pub(in crate::executor) fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Of the next token.
+    pub(in crate::executor) fn position(&self) -> u32 {
+        self.home.end + self.tokens
+    }
+
+    /// What is different once a token is there.
+    pub(in crate::executor) fn advance(&mut self, here: &Peer) {
         if self.begins_chunk() {
-            let peer = exchange.peer().clone();
-            self.holders.add(&peer, self.chunks, self.home.epoch);
+            self.holders.add(here, self.chunks, self.home.epoch);
             self.chunks += 1;
         }
         self.tokens += 1;
-        Ok(model.logits(&done.hidden)?.into_vec())
     }
 
     /// Brings every shard here, once: then the steps ask nobody.
-    fn fetch(&mut self, layers: usize, exchange: &mut Exchange) -> Result<(), EngineError> {
-        let here = exchange.peer().clone();
-        ShardsPort::new(&self.holders, self.asker(), StepWait { exchange }).bring(layers)?;
+    fn fetch(&mut self, layers: usize, exchange: &RefCell<Exchange>) -> Result<(), EngineError> {
+        let here = exchange.borrow().peer().clone();
+        self.port(exchange).bring(layers)?;
         let mut shards: Vec<_> =
             self.holders.shards.drain(..).flat_map(|(_, shards)| shards).collect();
         shards.sort_unstable();
@@ -87,7 +104,7 @@ impl ShardedSequence {
         Asker {
             branch: self.branch,
             epoch: self.home.epoch,
-            start: self.home.end + self.tokens,
+            start: self.position(),
             tokens: 1,
             chunks: self.chunks,
             own: if begins { self.chunks } else { self.chunks - 1 },
@@ -100,14 +117,17 @@ impl ShardedSequence {
     }
 }
 
+/// The way of one completion; all of a batch share the exchange.
+pub(in crate::executor) type SequencePort<'a> = ShardsPort<'a, StepWait<'a>>;
+
 /// A decode step waits and does nothing else: it is what is urgent.
-struct StepWait<'a> {
-    exchange: &'a mut Exchange,
+pub(in crate::executor) struct StepWait<'a> {
+    exchange: &'a RefCell<Exchange>,
 }
 
 impl Wait for StepWait<'_> {
-    fn exchange(&mut self) -> &mut Exchange {
-        self.exchange
+    fn exchange(&mut self) -> impl DerefMut<Target = Exchange> {
+        self.exchange.borrow_mut()
     }
 
     fn breathe(&mut self) -> Result<(), PortError> {
@@ -115,7 +135,8 @@ impl Wait for StepWait<'_> {
     }
 
     fn rest(&mut self, until: Instant) -> Result<(), PortError> {
-        self.exchange.doorbell.wait_until(Some(until));
+        let doorbell = self.exchange.borrow().doorbell.clone();
+        doorbell.wait_until(Some(until));
         Ok(())
     }
 

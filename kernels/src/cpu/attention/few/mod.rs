@@ -12,6 +12,7 @@ use self::part::{Part, Seen, Spend};
 use super::sight::range_in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::Place;
+use crate::cpu::isa::Isa;
 use crate::cpu::simd::LANES;
 use crate::memory::Keys;
 use crate::shapes;
@@ -33,7 +34,7 @@ pub(super) fn attend(
     queries: &Queries<'_>,
     keys: &Keys,
 ) -> Result<AttentionState, BackendError> {
-    let [seen] = look(place, queries, [keys], true)?;
+    let [seen] = look(place, queries, keys, true)?;
     Ok(merged(queries, &seen))
 }
 
@@ -45,50 +46,97 @@ pub(super) fn weigh(
     lse: &[f32],
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
-    let [seen] = look(place, queries, [keys], false)?;
-    spent(place, queries, keys, &seen, (lse, row_weights))
+    let [seen] = look(place, queries, keys, false)?;
+    spent(place.isa, queries, keys, &seen, (lse, row_weights))
 }
 
-/// See [`super::attend_all`].
-pub(super) fn attend_all(
+/// See [`super::attend_each`].
+pub(super) fn attend_each(
     place: Place,
+    blocks: &[(Queries<'_>, Scope<'_>)],
+) -> Vec<Result<Attended, BackendError>> {
+    let sets: Vec<_> =
+        blocks.iter().map(|(queries, scope)| (*queries, [scope.past, scope.own])).collect();
+    let seen = look_each(place, &sets, true).into_iter().zip(blocks).collect();
+    let isa = place.isa;
+    place.crew.map(seen, |(seen, (queries, scope)): (Result<[Vec<Seen>; 2], _>, &(_, _))| {
+        attended(isa, queries, scope, &seen?)
+    })
+}
+
+/// What a block's rows make of all that they saw.
+fn attended(
+    isa: Isa,
     queries: &Queries<'_>,
     scope: &Scope<'_>,
+    [past, own]: &[Vec<Seen>; 2],
 ) -> Result<Attended, BackendError> {
-    let [past, own] = look(place, queries, [scope.past, scope.own], true)?;
-    let state = merged(queries, &past).merge(&merged(queries, &own));
+    let state = merged(queries, past).merge(&merged(queries, own));
     let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
     if let Some(row_weights) = scope.row_weights {
         let lse = state.lse();
-        past_mass = spent(place, queries, scope.past, &past, (&lse, row_weights))?;
-        own_mass = spent(place, queries, scope.own, &own, (&lse, row_weights))?;
+        past_mass = spent(isa, queries, scope.past, past, (&lse, row_weights))?;
+        own_mass = spent(isa, queries, scope.own, own, (&lse, row_weights))?;
     }
     Ok(Attended { output: state.output(), past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
-/// For each of `sets`: all rows over each part of it, KV heads and parts ascending.
-fn look<const N: usize>(
+/// All rows over each part of `keys`, KV heads and parts ascending.
+fn look(
     place: Place,
     queries: &Queries<'_>,
-    sets: [&Keys; N],
+    keys: &Keys,
     with_values: bool,
-) -> Result<[Vec<Seen>; N], BackendError> {
+) -> Result<[Vec<Seen>; 1], BackendError> {
+    let mut seen = look_each(place, &[(*queries, [keys])], with_values);
+    seen.pop().expect("one for each block")
+}
+
+/// For every block and each of its sets: all rows over each part of it, KV heads and parts
+/// ascending.
+fn look_each<const N: usize>(
+    place: Place,
+    blocks: &[(Queries<'_>, [&Keys; N])],
+    with_values: bool,
+) -> Vec<Result<[Vec<Seen>; N], BackendError>> {
+    let tasks = blocks.iter().enumerate().flat_map(|(block, (queries, sets))| {
+        tasks(queries, sets, with_values).into_iter().map(move |task| (block, task))
+    });
+    let seen = place.crew.map(tasks.collect(), |(block, task): (usize, Vec<(usize, Part<'_>)>)| {
+        let look = |(set, part)| (set, place.isa.run(part));
+        (block, task.into_iter().map(look).collect::<Vec<_>>())
+    });
+    let mut sorted: Vec<_> = blocks.iter().map(|_| Ok([const { Vec::new() }; N])).collect();
+    for (block, seen) in seen {
+        for (set, seen) in seen {
+            match &mut sorted[block] {
+                Ok(sets) if seen.finite => sets[set].push(seen),
+                refused => {
+                    let what = "a weighted sum of values";
+                    *refused = Err(BackendError::NotFinite { op: "attend", what });
+                }
+            }
+        }
+    }
+    sorted
+}
+
+/// The parts of a block's sets as tasks, each part with the set that it is of.
+fn tasks<'a, const N: usize>(
+    queries: &'a Queries<'a>,
+    sets: &[&'a Keys; N],
+    with_values: bool,
+) -> Vec<Vec<(usize, Part<'a>)>> {
     let mut tasks: Vec<Vec<(usize, Part<'_>)>> = Vec::new();
     for g in 0..sets[0].kv_heads() {
         let first = tasks.len();
-        for (set, keys) in sets.into_iter().enumerate() {
+        for (set, keys) in sets.iter().enumerate() {
             let sight: Vec<_> = (0..queries.q.tokens)
                 .map(|t| range_in_sight(queries, t, keys.head_positions(g)))
                 .collect();
             for span in spans(&sight) {
-                let part = Part {
-                    queries,
-                    keys,
-                    g,
-                    span: span.clone(),
-                    sight: sight.clone(),
-                    with_values,
-                };
+                let sight = sight.clone();
+                let part = Part { queries, keys, g, span: span.clone(), sight, with_values };
                 // A short part, as a decode step's own key is, is no task of its own.
                 match tasks[first..].last_mut() {
                     Some(task) if span.len() < PART / 8 => task.push((set, part)),
@@ -97,19 +145,7 @@ fn look<const N: usize>(
             }
         }
     }
-    let seen = place.crew.map(tasks, |task: Vec<(usize, Part<'_>)>| {
-        let look = |(set, part)| (set, place.isa.run(part));
-        task.into_iter().map(look).collect::<Vec<_>>()
-    });
-    let mut sorted = [const { Vec::new() }; N];
-    for (set, seen) in seen.into_iter().flatten() {
-        if !seen.finite {
-            let what = "a weighted sum of values";
-            return Err(BackendError::NotFinite { op: "attend", what });
-        }
-        sorted[set].push(seen);
-    }
-    Ok(sorted)
+    tasks
 }
 
 /// The parts of the keys that some row sees. They start at fixed places, so they are summed
@@ -143,7 +179,7 @@ fn merged(queries: &Queries<'_>, seen: &[Seen]) -> AttentionState {
 
 /// Column masses, `[kv_heads, keys]`, for lse `[heads, tokens]` and row weights `[tokens]`.
 fn spent(
-    place: Place,
+    isa: Isa,
     queries: &Queries<'_>,
     keys: &Keys,
     seen: &[Seen],
@@ -159,7 +195,7 @@ fn spent(
         };
         let weights: Vec<f32> = (0..rows).map(weight).collect();
         let to = &mut masses[seen.g * keys.len()..][seen.span.clone()];
-        place.isa.run(Spend { p: &seen.p, weights: &weights, to });
+        isa.run(Spend { p: &seen.p, weights: &weights, to });
     }
     shapes::finite("weigh", "a column mass", &masses)?;
     Ok(masses)

@@ -1,0 +1,192 @@
+//! The rows of a batch, from layer to layer: what all of them have in common.
+
+use std::ops::Range;
+
+use aqueduct_kernels::{Angles, BackendError, LayerWeights, Qkv, Rows};
+
+use super::seat::Seat;
+use super::{Remembered, Turn};
+use crate::error::EngineError;
+use crate::model::Model;
+use crate::port::LocalPort;
+use crate::shards::Past;
+
+/// The sequences that are still in a step; row i is that of seat i, those with sets first.
+pub(super) struct Batch<'m, 'a> {
+    model: &'m Model,
+    pub(super) sets: Vec<Seat<'m, &'a mut LocalPort>>,
+    pub(super) shards: Vec<Seat<'m, Past<'a>>>,
+    /// `[rows, width]`.
+    x: Rows,
+    /// Of the rows' positions, the same in all layers.
+    angles: Angles,
+    /// What became of every turn.
+    done: Vec<Option<Result<Vec<f32>, EngineError>>>,
+}
+
+impl<'m, 'a> Batch<'m, 'a> {
+    pub(super) fn new(model: &'m Model, turns: Vec<Turn<'a>>) -> Self {
+        let mut done: Vec<_> = turns.iter().map(|_| None).collect();
+        let (mut sets, mut shards) = (Vec::new(), Vec::new());
+        let (mut tokens, mut tokens_of_shards) = (Vec::new(), Vec::new());
+        for (idx, Turn { token, position, policy, past }) in turns.into_iter().enumerate() {
+            if let Err(refusal) = model.check_token(0, token) {
+                done[idx] = Some(Err(refusal.into()));
+                continue;
+            }
+            let at = (idx, position);
+            match past {
+                Remembered::Sets(port) => {
+                    sets.push(Seat::new(model, at, policy, port));
+                    tokens.push(token);
+                }
+                Remembered::Shards(past) => {
+                    shards.push(Seat::new(model, at, policy, past));
+                    tokens_of_shards.push(token);
+                }
+            }
+        }
+        tokens.extend(tokens_of_shards);
+        let x = Rows::zeros(tokens.len(), model.shape().width as usize);
+        let angles = model.angles_at(&[]);
+        let mut batch = Self { model, sets, shards, x, angles, done };
+        batch.angles = model.angles_at(&batch.positions());
+        batch.replace(|_, rows| model.embed(&tokens[rows]));
+        batch
+    }
+
+    /// Queries, keys and values of every row.
+    pub(super) fn project(&mut self, layer: &LayerWeights) -> Vec<Qkv> {
+        let project = |batch: &Self, rows: Range<usize>| {
+            let positions = &batch.positions()[rows.clone()];
+            let angles = match rows.len() == batch.x.rows() {
+                true => batch.angles.clone(),
+                false => batch.model.angles_at(positions),
+            };
+            let x = batch.x.some(rows);
+            Ok(batch.model.backend().project_each(layer, &x, positions, &angles)?)
+        };
+        self.together(project).into_iter().flatten().collect()
+    }
+
+    /// The rest of a layer, for rows whose attention gave `outputs`.
+    pub(super) fn finish(&mut self, layer: &LayerWeights, outputs: Vec<Result<Rows, EngineError>>) {
+        let many = outputs.len() > 1;
+        let read = |output: Rows| match many {
+            true => on_host(output),
+            false => Ok(output), // wherever it lies
+        };
+        let outputs = outputs.into_iter().map(|output| Ok(read(output?)?)).collect();
+        let attention = Rows::stack(layer.out.inputs, &self.part(outputs));
+        self.replace(|batch, rows| {
+            let (x, attention) = (batch.x.some(rows.clone()), attention.some(rows));
+            Ok(batch.model.backend().finish(layer, x, &attention)?)
+        });
+    }
+
+    /// Waits until every holder of shards has settled.
+    pub(super) fn settle(&mut self) {
+        let of_sets = self.sets.iter().map(|_| Ok(()));
+        let settled = of_sets.chain(self.shards.iter_mut().map(Seat::finish)).collect();
+        self.part(settled);
+    }
+
+    /// What became of every turn.
+    pub(super) fn logits(mut self) -> Vec<Result<Vec<f32>, EngineError>> {
+        let all = self.together(|batch, rows| {
+            let logits = batch.model.logits(&batch.x.some(rows))?;
+            logits.array().host()?;
+            Ok(logits)
+        });
+        let row = |rows: &Rows, i: usize| rows.some(i..i + 1).into_vec();
+        let each = all.iter().flat_map(|rows| (0..rows.rows()).map(move |i| row(rows, i)));
+        for (i, logits) in each.enumerate() {
+            let turn = self.turn(i);
+            self.done[turn] = Some(Ok(logits));
+        }
+        self.done.into_iter().map(|done| done.expect("every turn ends")).collect()
+    }
+
+    /// `compute` becomes the rows.
+    fn replace(&mut self, compute: impl Fn(&Self, Range<usize>) -> Result<Rows, EngineError>) {
+        let rows = self.together(compute);
+        self.x = Rows::stack(self.x.cols(), &rows);
+    }
+
+    /// `compute` of all rows at once or, where that fails, of each alone: those with which it
+    /// fails then end.
+    fn together<T>(
+        &mut self,
+        compute: impl Fn(&Self, Range<usize>) -> Result<T, EngineError>,
+    ) -> Vec<T> {
+        let rows = 0..self.x.rows();
+        if rows.is_empty() {
+            return Vec::new();
+        }
+        let results = match compute(self, rows.clone()) {
+            Err(_) if rows.len() > 1 => rows.map(|row| compute(self, row..row + 1)).collect(),
+            Ok(all) => return vec![all],
+            error => vec![error],
+        };
+        self.part(results)
+    }
+
+    /// What is there of `results`, one for each row. The others end here.
+    fn part<T>(&mut self, results: Vec<Result<T, EngineError>>) -> Vec<T> {
+        let stays: Vec<bool> = results.iter().map(Result::is_ok).collect();
+        let mut kept = Vec::with_capacity(results.len());
+        for (row, result) in results.into_iter().enumerate() {
+            match result {
+                Ok(result) => kept.push(result),
+                Err(error) => {
+                    let turn = self.turn(row);
+                    self.done[turn] = Some(Err(error));
+                }
+            }
+        }
+        if kept.len() < stays.len() {
+            self.keep(&stays);
+        }
+        kept
+    }
+
+    fn keep(&mut self, stays: &[bool]) {
+        let (of_sets, of_shards) = stays.split_at(self.sets.len());
+        let mut stay = of_sets.iter();
+        self.sets.retain(|_| stay.next() == Some(&true));
+        let mut stay = of_shards.iter();
+        self.shards.retain(|_| stay.next() == Some(&true));
+        self.x.array().host().ok(); // what it may tell was met before
+        let rows = (0..stays.len()).filter(|&row| stays[row]);
+        let rows: Vec<Rows> = rows.map(|row| self.x.some(row..row + 1)).collect();
+        self.x = Rows::stack(self.x.cols(), &rows);
+        self.angles = self.model.angles_at(&self.positions());
+    }
+
+    fn turn(&self, row: usize) -> usize {
+        let of_shards = |row: usize| self.shards[row - self.sets.len()].turn;
+        self.sets.get(row).map_or_else(|| of_shards(row), |seat| seat.turn)
+    }
+
+    /// Of every row.
+    fn positions(&self) -> Vec<u32> {
+        let of_sets = self.sets.iter().map(|seat| seat.step.start);
+        of_sets.chain(self.shards.iter().map(|seat| seat.step.start)).collect()
+    }
+}
+
+/// `row` on the host, if it is finite. A device says only when something is read that it met a
+/// number that is not, and to whoever reads first.
+fn on_host(row: Rows) -> Result<Rows, BackendError> {
+    if row.array().on_host().is_some() {
+        return Ok(row);
+    }
+    let told = row.array().host().map(drop);
+    match row.array().host()?.iter().all(|x| x.is_finite()) {
+        true => Ok(row),
+        false => {
+            let what = "a weighted sum of values";
+            told.and(Err(BackendError::NotFinite { op: "attend", what }))
+        }
+    }
+}

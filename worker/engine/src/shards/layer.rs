@@ -1,0 +1,119 @@
+//! One block in one layer whose past is in shards, from the queries that go out to the keys that
+//! stay. What sends and what waits are apart, so that a batch of blocks waits for all at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::work::{MergeAudit, RetainedMass};
+use aqueduct_kernels::fold::{Missing, Node, fold};
+use aqueduct_kernels::shard::cutoffs;
+use aqueduct_kernels::{AttentionState, Heads, Passed, Qkv, Shard};
+
+use super::audit::audit;
+use super::port::{Found, ShardPort};
+use crate::error::{EngineError, PortError};
+use crate::prefill::Step;
+
+/// A block whose queries are under way.
+pub(crate) struct Asked {
+    idx: usize,
+    q: Arc<Heads>,
+    own: Arc<Shard>,
+}
+
+/// A block that has seen every key.
+pub(crate) struct Merged {
+    pub(crate) state: AttentionState,
+    /// Where the port brought what it takes.
+    pub(crate) audit: Option<MergeAudit>,
+    /// Where keys are scored.
+    pub(crate) weighed: Option<Weighed>,
+}
+
+/// A block of whose merged state the holders were told.
+pub(crate) struct Weighed {
+    asked: Asked,
+    lse: Arc<[f32]>,
+}
+
+impl Asked {
+    /// Sends the queries of layer `idx`, and keeps the own keys where all are kept.
+    pub(crate) fn new(
+        step: &Step<'_>,
+        idx: usize,
+        Qkv { q, keys }: Qkv,
+        port: &mut dyn ShardPort,
+    ) -> Result<Self, EngineError> {
+        let q = Arc::new(q);
+        port.ask(idx, &q)?;
+        let own = Arc::new(Shard::new(keys, step.end()));
+        if step.selection.keep_all {
+            port.keep(idx, own.clone())?; // complete already: who waits for it waits no longer
+        }
+        Ok(Self { idx, q, own })
+    }
+
+    /// Waits for the states over the `chunks` chunks of the past; where keys are scored, has them
+    /// weighed.
+    pub(crate) fn merge(
+        self,
+        step: &Step<'_>,
+        chunks: u32,
+        port: &mut dyn ShardPort,
+    ) -> Result<Merged, EngineError> {
+        let Self { idx, q, own } = &self;
+        let queries = step.queries(*idx, q);
+        let (mut state, mut audited) = (own.attend(step.model.backend(), queries)?, None);
+        if chunks > 0 {
+            let Found { states, shards } = port.states(*idx)?;
+            state = folded(chunks, states, *idx)?.merge(&state);
+            if let Some(past) = shards {
+                let all = past.values().chain([own]).map(Arc::as_ref);
+                let row = (*idx, idx % q.tokens); // another one in each layer
+                audited = Some(audit(row, queries, all, &state)?);
+            }
+        }
+        let mut weighed = None;
+        if !step.selection.keep_all {
+            let lse: Arc<[f32]> = state.lse().into();
+            port.weigh(*idx, &lse)?;
+            weighed = Some(Weighed { asked: self, lse });
+        }
+        Ok(Merged { state, audit: audited, weighed })
+    }
+}
+
+impl Weighed {
+    /// Round two: what the rows spend on every key, and what is kept of all. Returns the mass that
+    /// the block's own keys have kept.
+    pub(crate) fn settle(
+        self,
+        step: &Step<'_>,
+        port: &mut dyn ShardPort,
+    ) -> Result<RetainedMass, EngineError> {
+        let Self { asked: Asked { idx, q, own }, lse } = self;
+        let selection = &step.selection;
+        let queries = step.queries(idx, &q);
+        let mass = own.weigh(step.model.backend(), queries, &lse, &selection.ranking)?;
+        let tally = own.count_own(&mass, &selection.ranking);
+        let passed = Passed { selection, end: step.end() };
+        let mut candidates = port.candidates(idx)?;
+        candidates.push(own.candidates(&tally, passed));
+        let cutoffs: Arc<[_]> = cutoffs(&candidates, own.kv_heads(), selection.heavy).into();
+        port.settle(idx, &cutoffs)?;
+        let total = tally.mass();
+        let own = own.settle(tally, &cutoffs, passed);
+        let kept = own.mass();
+        port.keep(idx, Arc::new(own))?;
+        Ok(RetainedMass { kept, total })
+    }
+}
+
+fn folded(
+    chunks: u32,
+    mut states: BTreeMap<Node, AttentionState>,
+    layer: usize,
+) -> Result<AttentionState, PortError> {
+    fold(Node::ROOT, chunks, &mut |node| Ok::<_, Missing>(states.remove(&node)))
+        .map_err(|missing| PortError::Peer { layer, what: missing.to_string() })
+}
