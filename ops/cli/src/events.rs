@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_client::{GenerateEvent, StopReason};
+use aqueduct_client::{GenerateEvent, StopReason, Summary};
 use serde::Serialize;
 
 /// One event; `event` says which.
@@ -100,33 +100,39 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
                 tokens: done.tokens,
                 text: &done.text,
             },
-            GenerateEvent::Summary(summary) => Self::Summary {
-                prompt_tokens: summary.prompt_tokens,
-                output_tokens: summary.output_tokens,
-                queue_seconds: summary.queued.as_secs_f64(),
-                prefill_seconds: summary.prefill.as_secs_f64(),
-                decode_seconds: summary.decode.as_secs_f64(),
-                tokens_per_second: tokens_per_second(summary.prompt_tokens, summary.prefill),
-                memory_bytes: summary.memory_bytes,
-                dense_bytes: summary.dense_bytes,
-                retained_mass: summary.retained_total().share(),
-                retained_mass_per_layer: summary.retained.iter().map(|l| l.share()).collect(),
-                lowest_retained_mass: summary.lowest_retained_mass,
-                min_retained_mass: summary.min_retained_mass,
-                escalations: summary.escalations,
-                policy: summary.policy.kind.as_str(),
-                sinks: summary.policy.sinks,
-                local: summary.policy.local,
-                heavy: summary.policy.heavy,
-                chunk_tokens: summary.chunk_tokens,
-                exchange: summary.exchange.as_str(),
-                sent_bytes: summary.traffic.sent_bytes,
-                received_bytes: summary.traffic.received_bytes,
-                asked: summary.traffic.asked,
-                fetched: summary.traffic.fetched,
-                spared_bytes: summary.traffic.spared_bytes,
-                warnings: &summary.warnings,
-            },
+            GenerateEvent::Summary(summary) => Self::summary(summary),
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    fn summary(summary: &'a Summary) -> Self {
+        Self::Summary {
+            prompt_tokens: summary.prompt_tokens,
+            output_tokens: summary.output_tokens,
+            queue_seconds: summary.queued.as_secs_f64(),
+            prefill_seconds: summary.prefill.as_secs_f64(),
+            decode_seconds: summary.decode.as_secs_f64(),
+            tokens_per_second: tokens_per_second(summary.prompt_tokens, summary.prefill),
+            memory_bytes: summary.memory_bytes,
+            dense_bytes: summary.dense_bytes,
+            retained_mass: summary.retained_total().share(),
+            retained_mass_per_layer: summary.retained.iter().map(|l| l.share()).collect(),
+            lowest_retained_mass: summary.lowest_retained_mass,
+            min_retained_mass: summary.min_retained_mass,
+            escalations: summary.escalations,
+            policy: summary.policy.kind.as_str(),
+            sinks: summary.policy.sinks,
+            local: summary.policy.local,
+            heavy: summary.policy.heavy,
+            chunk_tokens: summary.chunk_tokens,
+            exchange: summary.exchange.as_str(),
+            sent_bytes: summary.traffic.sent_bytes,
+            received_bytes: summary.traffic.received_bytes,
+            asked: summary.traffic.asked,
+            fetched: summary.traffic.fetched,
+            spared_bytes: summary.traffic.spared_bytes,
+            warnings: &summary.warnings,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use aqueduct_core::work::{
-    Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs, Peer,
+    Assignment, Base, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs, Peer,
     RetainedMass,
 };
 use aqueduct_core::{
@@ -15,7 +15,7 @@ use aqueduct_core::{
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
-use aqueduct_proto::convert::frame::{SetHeader, split};
+use aqueduct_proto::convert::frame::{SetHeader, Spared, split};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1;
 use prost::Message;
@@ -24,8 +24,11 @@ const KEY: ChunkKey = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epo
 
 fn main() -> std::io::Result<()> {
     write("gguf", "small", &gguf())?;
-    write("frames", "one_part", &frames(3, KvDtype::F32))?;
-    write("frames", "empty_memory", &frames(0, KvDtype::Bf16))?;
+    write("frames", "one_part", &frames(&set(3, KvDtype::F32)))?;
+    write("frames", "empty_memory", &frames(&set(0, KvDtype::Bf16)))?;
+    let base = Base { chunk_idx: 0, epoch: Epoch(1), end: 4 };
+    let spared = Some(Spared { base, rows: 1, crc32: 9 });
+    write("frames", "spared", &frames(&SetHeader { spared, ..set(3, KvDtype::F32) }))?;
     write("frames", "notice", &notice())?;
     write("exchange", "ask", &ask())?;
     write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign(false))))?;
@@ -54,8 +57,8 @@ fn message(kind: u8, wire: &impl Message) -> Vec<u8> {
 }
 
 fn assign(is_sharded: bool) -> Command {
-    let base = Some(BASE);
-    let next = NextHop { peer: Peer("http://127.0.0.1:1".to_owned()), epoch: Epoch(2), base };
+    let peer = Peer("http://127.0.0.1:1".to_owned());
+    let next = NextHop { peer, epoch: Epoch(2), base: None };
     let shards = Directory {
         holders: vec![Peer("local://w1".to_owned())],
         shards: vec![(0, Epoch(1))],
@@ -146,9 +149,8 @@ fn ask() -> Vec<u8> {
     frames.flat_map(|frame| frame.encode_length_delimited_to_vec()).collect()
 }
 
-fn frames(keys: u32, kv: KvDtype) -> Vec<u8> {
-    let set = set(keys, kv);
+fn frames(set: &SetHeader) -> Vec<u8> {
     let payload = vec![1; set.payload_bytes() as usize].into();
-    let frames = split(&set, payload).expect("the header is within bounds");
+    let frames = split(set, payload).expect("the header is within bounds");
     frames.iter().flat_map(Message::encode_length_delimited_to_vec).collect()
 }
