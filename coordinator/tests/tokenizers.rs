@@ -115,11 +115,11 @@ fn settings_of_a_folder_are_found() {
     );
     let text = TextModel::load(folder.path()).unwrap();
     assert_eq!((text.eos(), text.vocab()), ([2, 0].as_slice(), 5000));
-    let rendered = text.template().render(&[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let rendered = text.template().render(&[], &[], std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "<|im_start|>|<|im_end|>");
     put("chat_template.jinja", "from the file");
     let text = TextModel::load(folder.path()).unwrap();
-    let rendered = text.template().render(&[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let rendered = text.template().render(&[], &[], std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "from the file");
 }
 

@@ -373,7 +373,7 @@ mod tests {
         ];
         let tools = [serde_json::json!({ "type": "function", "function": { "name": "weather" } })];
         let prompt = template.render(&messages, &tools, UNIX_EPOCH).unwrap();
-        let (_, prompt) = prompt.split_once("<tools>").unwrap();
+        let (_, prompt) = prompt.split_once("tags:\n<tools>").unwrap();
         let (told, prompt) = prompt.split_once("</tools>").unwrap();
         assert_eq!(told, "\n{\"type\": \"function\", \"function\": {\"name\": \"weather\"}}\n");
         let (_, prompt) = prompt.split_once("<|im_end|>\n").unwrap();

@@ -76,8 +76,7 @@ pub fn prefill(
     let mut x = model.embed(block.tokens)?;
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let qkv =
-            beside(port, || model.backend().project(layer, &x, block.start, &angles))?;
+        let qkv = beside(port, || model.backend().project(layer, &x, block.start, &angles))?;
         let own = match port.is_ready(idx) {
             true => None,
             // While the past is still on its way.

@@ -91,6 +91,7 @@ impl Plan {
             choices,
             max_tokens,
             eos: vec![],
+            constraint: None,
         }))
     }
 

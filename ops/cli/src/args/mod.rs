@@ -23,9 +23,7 @@ pub(crate) use bench::{
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;
-pub(crate) use cluster::{
-    AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, StepArg,
-};
+pub(crate) use cluster::{AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, StepArg};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::{GenerateArgs, SamplingArgs};
