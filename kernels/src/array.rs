@@ -100,6 +100,23 @@ impl<T: Clone + 'static> Array<T> {
         device.downcast().ok()
     }
 
+    /// The same to read, for as long as the array is.
+    pub(crate) fn as_resident<R: Resident<T>>(&self) -> Option<&R> {
+        let device: &dyn Any = self.device.as_deref()?;
+        device.downcast_ref()
+    }
+
+    /// The same to be changed: a clone of them where another array shares them. What was copied
+    /// to the host is given up.
+    pub(crate) fn make_resident_mut<R: Resident<T> + Clone>(&mut self) -> Option<&mut R> {
+        self.as_resident::<R>()?;
+        if Arc::get_mut(self.device.as_mut()?).is_none() {
+            self.device = Some(Arc::new(self.as_resident::<R>()?.clone()));
+        }
+        self.host = OnceLock::new();
+        self.sole_resident()
+    }
+
     /// The same where no other array shares them.
     pub fn sole_resident<R: Resident<T>>(&mut self) -> Option<&mut R> {
         let device: &mut dyn Any = Arc::get_mut(self.device.as_mut()?)?;

@@ -121,6 +121,9 @@ pub enum Op {
     },
     /// `project`, `finish` and `linear` with such weights.
     Layers,
+    /// Reading keys where they lie in a [`Pool`](crate::Pool), which is memory of the host. Who
+    /// does not reads them too, from a copy.
+    Pages,
 }
 
 /// An operation that a backend cannot do.
@@ -147,6 +150,16 @@ pub enum BackendError {
         device: String,
         /// The driver's words, and the operation.
         what: String,
+    },
+    /// No pages left for keys; nothing was changed.
+    #[error("a pool of {bytes} bytes has {free_bytes} free, and {wanted_bytes} are needed")]
+    Exhausted {
+        /// Bytes of the pages that were asked for.
+        wanted_bytes: u64,
+        /// Bytes of the pages that nobody holds.
+        free_bytes: u64,
+        /// Bytes of the pool.
+        bytes: u64,
     },
     /// A value that is not a number where the arithmetic needs one.
     #[error("{op}: {what} is not finite")]

@@ -1,63 +1,116 @@
 //! One KV head's keys or values in order of position, wherever their cells lie.
 
-use std::ops::Range;
+use bytemuck::Pod;
+use half::bf16;
 
+use crate::array::Array;
+use crate::pool::Paged;
 use crate::tensor::{KvData, KvHeads};
 
 /// Rows of [`Keys`](crate::Keys)' `k` or `v` for one KV head: row j belongs to its key j.
 #[derive(Debug, Clone, Copy)]
-pub struct HeadRows<'a> {
-    heads: &'a KvHeads,
-    g: usize,
+pub enum HeadRows<'a> {
+    /// f32.
+    F32(RowsOf<'a, f32>),
+    /// bf16.
+    Bf16(RowsOf<'a, bf16>),
+}
+
+/// The same, of one element type.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsOf<'a, T> {
+    lain: Lain<'a, T>,
+    /// The KV head's first row.
+    first: usize,
     keys: usize,
+    width: usize,
     /// `[keys]`; `None` where key j has cell j.
     cells: Option<&'a [u32]>,
 }
 
-impl<'a> HeadRows<'a> {
-    pub(crate) fn new(heads: &'a KvHeads, g: usize, keys: usize, cells: Option<&'a [u32]>) -> Self {
-        Self { heads, g, keys, cells }
+/// `[rows, width]`, side by side or in pages. What computes asks for a row, or for rows that lie
+/// one behind the other, and so is the same for both.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lain<'a, T> {
+    Flat(&'a [T]),
+    Paged(&'a Paged<T>),
+}
+
+impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
+    pub(crate) fn of(array: &'a Array<T>) -> Self {
+        array.as_resident().map_or_else(|| Self::Flat(array), Self::Paged)
     }
 
-    /// The array in which the rows lie.
-    pub fn data(self) -> &'a KvData {
-        &self.heads.data
-    }
-
-    /// Elements of [`data`](Self::data) that hold row `j`.
-    pub fn row(self, j: usize) -> Range<usize> {
-        let cell = self.cells.map_or(j, |cells| cells[j] as usize);
-        let first = (self.g * self.heads.tokens + cell) * self.heads.head_dim;
-        first..first + self.heads.head_dim
-    }
-
-    /// Elements that hold rows `first..last`, where they lie one behind the other.
-    pub fn span(self, (first, last): (usize, usize)) -> Option<Range<usize>> {
-        let head = self.g * self.heads.tokens;
-        let width = self.heads.head_dim;
-        self.cells.is_none().then(|| (head + first) * width..(head + last) * width)
-    }
-
-    /// `[keys, head_dim]`, widened to f32.
-    pub fn to_f32(self) -> Vec<f32> {
-        match self.data() {
-            KvData::F32(data) => gather([self], data),
-            KvData::Bf16(data) => gather([self], data).into_iter().map(|x| x.to_f32()).collect(),
+    /// Row `idx` of `width` elements.
+    #[inline(always)]
+    pub(crate) fn row(self, idx: usize, width: usize) -> &'a [T] {
+        match self {
+            Self::Flat(data) => &data[idx * width..][..width],
+            Self::Paged(pages) => pages.row(idx),
         }
     }
 }
 
-/// All rows of all `heads`, which lie in `data`, one behind the other.
-pub(crate) fn gather<'a, T: Copy>(
-    heads: impl IntoIterator<Item = HeadRows<'a>>,
-    data: &[T],
-) -> Vec<T> {
-    let mut rows = Vec::with_capacity(data.len());
-    for head in heads {
-        match head.span((0, head.keys)) {
-            Some(span) => rows.extend_from_slice(&data[span]),
-            None => (0..head.keys).for_each(|j| rows.extend_from_slice(&data[head.row(j)])),
+impl<'a> HeadRows<'a> {
+    pub(crate) fn new(heads: &'a KvHeads, g: usize, keys: usize, cells: Option<&'a [u32]>) -> Self {
+        match &heads.data {
+            KvData::F32(data) => Self::F32(RowsOf::new(heads, Lain::of(data), g, (keys, cells))),
+            KvData::Bf16(data) => Self::Bf16(RowsOf::new(heads, Lain::of(data), g, (keys, cells))),
         }
     }
-    rows
+
+    /// `[keys, head_dim]`, widened to f32.
+    pub fn to_f32(self) -> Vec<f32> {
+        let mut all = Vec::new();
+        match self {
+            Self::F32(rows) => rows.append_to(&mut all, rows.keys * rows.width),
+            Self::Bf16(rows) => {
+                (0..rows.keys).for_each(|j| all.extend(rows.row(j).iter().map(|x| x.to_f32())));
+            }
+        }
+        all
+    }
+}
+
+impl<'a, T: Pod + Send + Sync> RowsOf<'a, T> {
+    fn new(
+        heads: &KvHeads,
+        lain: Lain<'a, T>,
+        g: usize,
+        (keys, cells): (usize, Option<&'a [u32]>),
+    ) -> Self {
+        Self { lain, first: g * heads.tokens, keys, width: heads.head_dim, cells }
+    }
+
+    /// Elements of a row.
+    pub fn width(self) -> usize {
+        self.width
+    }
+
+    /// Row `j`, `[head_dim]`.
+    #[inline(always)]
+    pub fn row(self, j: usize) -> &'a [T] {
+        let cell = self.cells.map_or(j, |cells| cells[j] as usize);
+        self.lain.row(self.first + cell, self.width)
+    }
+
+    /// Rows `first..last`, where they lie one behind the other.
+    pub fn span(self, (first, last): (usize, usize)) -> Option<&'a [T]> {
+        match (self.lain, self.cells) {
+            (Lain::Flat(data), None) => {
+                let elements = (self.first + first) * self.width..(self.first + last) * self.width;
+                Some(&data[elements])
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts all rows behind those in `to`, which makes room for `elements` before the first.
+    pub(crate) fn append_to(self, to: &mut Vec<T>, elements: usize) {
+        to.reserve_exact(elements - to.len());
+        match self.span((0, self.keys)) {
+            Some(rows) => to.extend_from_slice(rows),
+            None => (0..self.keys).for_each(|j| to.extend_from_slice(self.row(j))),
+        }
+    }
 }

@@ -1,18 +1,24 @@
 //! The memory set of one layer, and the choice of what it keeps.
 
+mod store;
+
 use std::borrow::Cow;
 
+pub(crate) use self::store::{Move, Source};
 use crate::array::Array;
-use crate::cells::{HeadRows, gather};
+use crate::backend::BackendError;
+use crate::cells::HeadRows;
+use crate::pool::Pool;
 use crate::tensor::{KvData, KvDtype, KvHeads};
 
 /// Keys with their values, per KV head, ascending by position: a block's own keys or a
 /// memory set. Every KV head has the same number of keys, not the same keys.
 ///
-/// Rows of `k` and `v` are cells. Decode steps give an evicted key's cell to the new key and
-/// leave room behind the last one, so that a step moves one row: [`rows`](Self::rows) finds a
-/// key's row. It is a form in memory only: sets that lie differently and hold the same keys
-/// are equal, and [`in_order`](Self::in_order) is what leaves a process.
+/// Rows of `k` and `v` are cells, side by side or in pages of a [`Pool`]. A key stays in its cell
+/// for as long as it is kept, new keys get the cells of those that were given up, and
+/// [`k_rows`](Self::k_rows) finds a key's row. It is a form in memory only: sets that lie
+/// differently and hold the same keys are equal, and [`in_order`](Self::in_order) is what leaves
+/// a process.
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// `[kv_heads, keys]`: absolute positions, ascending within each KV head.
@@ -62,6 +68,36 @@ impl Keys {
         Self::new(Vec::new(), none.clone(), none)
     }
 
+    /// No keys, in pages of `pool`: what is added lies there too.
+    ///
+    /// # Panics
+    /// Where the pool's pages are made for other rows: a bug of the caller.
+    pub fn empty_in(pool: &Pool, kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
+        let none = KvHeads::empty_in(pool, kv_heads, head_dim, dtype);
+        Self::new(Vec::new(), none.clone(), none)
+    }
+
+    /// The same keys in pages of `pool`, in order of position.
+    ///
+    /// # Errors
+    /// [`BackendError::Exhausted`].
+    ///
+    /// # Panics
+    /// Where the pool's pages are made for other rows: a bug of the caller.
+    pub fn put_in(&self, pool: &Pool) -> Result<Self, BackendError> {
+        let (kv_heads, head_dim, dtype) = (self.kv_heads(), self.k.head_dim, self.k.dtype());
+        let mut keys = Self::empty_in(pool, kv_heads, head_dim, dtype);
+        let each = |g| (0..self.keys).map(move |j| Move::own(g, j, j));
+        keys.store(self.keys, &(0..kv_heads).flat_map(each).collect::<Vec<_>>(), self)?;
+        (keys.positions, keys.keys) = (self.positions.clone(), self.keys);
+        Ok(keys)
+    }
+
+    /// The pool in whose pages they lie; `None` where they lie side by side.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.k.pool()
+    }
+
     /// Number of keys of each KV head.
     pub fn len(&self) -> usize {
         self.keys
@@ -104,14 +140,21 @@ impl Keys {
 
     /// The same keys as `k` and `v` of `[kv_heads, keys, head_dim]`, in order of position.
     pub fn in_order(&self) -> Cow<'_, Self> {
-        if self.table.is_none() && self.k.tokens == self.keys {
+        if self.table.is_none() && self.k.tokens == self.keys && self.pool().is_none() {
             return Cow::Borrowed(self);
         }
         let lay = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
-            let all = (0..self.kv_heads()).map(|g| rows(self, g));
+            let elements = self.kv_heads() * self.keys * heads.head_dim;
+            let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
+            for g in 0..self.kv_heads() {
+                match rows(self, g) {
+                    HeadRows::F32(rows) => rows.append_to(&mut f32s, elements),
+                    HeadRows::Bf16(rows) => rows.append_to(&mut bf16s, elements),
+                }
+            }
             let data = match &heads.data {
-                KvData::F32(data) => KvData::F32(gather(all, data).into()),
-                KvData::Bf16(data) => KvData::Bf16(gather(all, data).into()),
+                KvData::F32(_) => KvData::F32(f32s.into()),
+                KvData::Bf16(_) => KvData::Bf16(bf16s.into()),
             };
             KvHeads { tokens: self.keys, data, ..*heads }
         };
@@ -119,19 +162,11 @@ impl Keys {
         Cow::Owned(Self::new(self.positions.clone(), k, v))
     }
 
-    /// Makes it what [`in_order`](Self::in_order) says.
-    pub(crate) fn put_in_order(&mut self) {
-        if let Cow::Owned(keys) = self.in_order() {
-            *self = keys;
-        }
-    }
-
-    /// Bytes of keys, values, positions and cells, unused cells among them.
+    /// Bytes of keys, values and positions, wherever they lie: unused cells, and the table, are
+    /// not counted, so that two workers with the same keys count the same.
     pub fn bytes(&self) -> usize {
-        self.k.bytes()
-            + self.v.bytes()
-            + self.positions.bytes()
-            + self.table.as_ref().map_or(0, Array::bytes)
+        let elements = 2 * self.kv_heads() * self.keys * self.k.head_dim;
+        elements * self.k.dtype().bytes() + self.positions.bytes()
     }
 }
 
@@ -167,7 +202,36 @@ impl MemorySet {
         }
     }
 
-    /// The same set, its keys in order of position and without a cell to spare.
+    /// What a layer remembers before the first token, in pages of `pool`.
+    ///
+    /// # Panics
+    /// Where the pool's pages are made for other rows: a bug of the caller.
+    pub fn empty_in(pool: &Pool, kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
+        let keys = Keys::empty_in(pool, kv_heads, head_dim, dtype);
+        Self { keys, ..Self::empty(kv_heads, head_dim, dtype) }
+    }
+
+    /// The same set in pages of `pool`.
+    ///
+    /// # Errors
+    /// [`BackendError::Exhausted`].
+    ///
+    /// # Panics
+    /// Where the pool's pages are made for other rows: a bug of the caller.
+    pub fn put_in(&self, pool: &Pool) -> Result<Self, BackendError> {
+        let (score, votes) = (self.score.clone(), self.votes.clone());
+        Ok(Self { keys: self.keys.put_in(pool)?, score, votes, end: self.end })
+    }
+
+    /// The same set to be changed: a copy where it lies side by side, shared pages otherwise.
+    pub(crate) fn apart(&self) -> Self {
+        match self.keys.pool() {
+            Some(_) => self.clone(),
+            None => self.in_order(),
+        }
+    }
+
+    /// The same set, its keys in order of position, side by side and without a cell to spare.
     pub fn in_order(&self) -> Self {
         Self {
             keys: self.keys.in_order().into_owned(),

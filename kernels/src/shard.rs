@@ -18,6 +18,7 @@ use std::sync::Arc;
 use self::gather::join;
 use crate::backend::{Backend, BackendError, Queries};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::pool::Pool;
 use crate::select::{rank, sum, votes};
 use crate::state::AttentionState;
 use crate::tensor::Heads;
@@ -138,6 +139,15 @@ impl Shard {
     /// A shard of these sets: one of all KV heads, or one for each.
     pub fn of_parts(parts: Vec<MemorySet>, end: u32) -> Self {
         Self { parts, end }
+    }
+
+    /// The same shard in pages of `pool`.
+    ///
+    /// # Errors
+    /// [`BackendError::Exhausted`].
+    pub fn put_in(&self, pool: &Pool) -> Result<Self, BackendError> {
+        let parts = self.parts.iter().map(|part| part.put_in(pool));
+        Ok(Self { parts: parts.collect::<Result<_, _>>()?, end: self.end })
     }
 
     /// One set of all KV heads, or one for each.
@@ -265,8 +275,15 @@ impl Shard {
 
     /// Takes over `tally` and keeps what `cutoffs`, one for each KV head, and the selection let
     /// stay.
-    #[must_use]
-    pub fn settle(self: Arc<Self>, tally: Tally, cutoffs: &[Cutoff], passed: Passed<'_>) -> Self {
+    ///
+    /// # Errors
+    /// [`BackendError::Exhausted`], where others took the pages that it gave back.
+    pub fn settle(
+        self: Arc<Self>,
+        tally: Tally,
+        cutoffs: &[Cutoff],
+        passed: Passed<'_>,
+    ) -> Result<Self, BackendError> {
         let ranking = &passed.selection.ranking;
         let kept: Vec<Vec<usize>> = self
             .each_head()
@@ -287,9 +304,13 @@ impl Shard {
             (part.score, part.votes, part.end) = (score.into(), votes.into(), passed.end);
         }
         if kept.iter().map(Vec::len).sum::<usize>() < shard.keys() {
-            shard.parts = shard.pruned(&kept);
+            let pool = shard.parts[0].keys.pool().cloned();
+            shard.parts = shard.pruned(&kept); // what it held of the pool goes first
+            if let Some(pool) = pool {
+                shard = shard.put_in(&pool)?;
+            }
         }
-        shard
+        Ok(shard)
     }
 
     /// Adds the keys of `own`, a later block of the same chunk.

@@ -1,11 +1,15 @@
 //! The few arrays that this system passes around.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use bytemuck::Pod;
 use half::bf16;
 
 use crate::array::Array;
 use crate::backend::BackendError;
+use crate::cells::Lain;
+use crate::pool::{PAGE_CELLS, Page, Paged, Pool};
 
 /// Activations: `[rows, cols]` f32, one row per token.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -164,6 +168,16 @@ pub enum KvDtype {
     Bf16,
 }
 
+impl KvDtype {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
 /// Elements of keys or values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KvData {
@@ -243,26 +257,80 @@ impl KvHeads {
         Self { tokens: 1, data, ..*self }
     }
 
-    /// Makes room for `cells` rows of each KV head, at least as many as there are.
-    pub(crate) fn make_room(&mut self, cells: usize) {
-        let (from, to) = (self.tokens * self.head_dim, cells * self.head_dim);
+    /// No keys, in pages of `pool`.
+    ///
+    /// # Panics
+    /// Where the pool's pages are made for other rows: a bug of the caller.
+    pub(crate) fn empty_in(pool: &Pool, kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
+        let data = match dtype {
+            KvDtype::F32 => KvData::F32(Array::on_device(Arc::new(Paged::empty(pool, head_dim)))),
+            KvDtype::Bf16 => KvData::Bf16(Array::on_device(Arc::new(Paged::empty(pool, head_dim)))),
+        };
+        Self { kv_heads, tokens: 0, head_dim, data }
+    }
+
+    /// The pool in whose pages the rows lie; `None` where they lie side by side.
+    pub fn pool(&self) -> Option<&Pool> {
+        match &self.data {
+            KvData::F32(data) => data.as_resident().map(Paged::<f32>::pool),
+            KvData::Bf16(data) => data.as_resident().map(Paged::<bf16>::pool),
+        }
+    }
+
+    /// Has handles of its own of the pages in which the rows lie, whoever has others: only then
+    /// do the pages themselves know that they are shared.
+    pub(crate) fn hold_pages(&mut self) {
         match &mut self.data {
-            KvData::F32(data) => *data = spread(data, self.kv_heads, from, to).into(),
-            KvData::Bf16(data) => *data = spread(data, self.kv_heads, from, to).into(),
+            KvData::F32(data) => _ = data.make_resident_mut::<Paged<f32>>(),
+            KvData::Bf16(data) => _ = data.make_resident_mut::<Paged<bf16>>(),
+        }
+    }
+
+    /// Whether row `idx` lies in a page that somebody else holds too.
+    pub(crate) fn is_shared(&self, idx: usize) -> bool {
+        match &self.data {
+            KvData::F32(data) => data.as_resident().is_some_and(|p: &Paged<f32>| p.is_shared(idx)),
+            KvData::Bf16(data) => {
+                data.as_resident().is_some_and(|p: &Paged<bf16>| p.is_shared(idx))
+            }
+        }
+    }
+
+    /// Gives each KV head `cells` rows, of the first of which the contents stay. What lies in
+    /// pages takes new ones out of `fresh` and has whole pages.
+    pub(crate) fn restride(&mut self, cells: usize, fresh: &mut Vec<Page>) {
+        if cells == self.tokens {
+            return;
+        }
+        let strides = Strides { heads: self.kv_heads, from: self.tokens, to: cells };
+        match &mut self.data {
+            KvData::F32(data) => strides.apply(data, self.head_dim, fresh),
+            KvData::Bf16(data) => strides.apply(data, self.head_dim, fresh),
         }
         self.tokens = cells;
     }
 
-    /// Overwrites row `to` of `[kv_heads * tokens, head_dim]` with row `from` of `source`.
+    /// Overwrites row `to` of `[kv_heads * tokens, head_dim]` with row `from` of `source`, or of
+    /// its own; in a page out of `fresh` where row `to` is in a shared one.
     ///
     /// # Panics
-    /// When dtypes or widths differ, or a row is not there: a bug of the caller.
-    pub(crate) fn copy_row(&mut self, to: usize, source: &Self, from: usize) {
-        let width = self.head_dim;
-        let (to, from) = (to * width..(to + 1) * width, from * width..(from + 1) * width);
-        match (&mut self.data, &source.data) {
-            (KvData::F32(data), KvData::F32(source)) => data[to].copy_from_slice(&source[from]),
-            (KvData::Bf16(data), KvData::Bf16(source)) => data[to].copy_from_slice(&source[from]),
+    /// When dtypes or widths differ, or a row or a page is not there: a bug of the caller.
+    pub(crate) fn copy_row(
+        &mut self,
+        to: usize,
+        (source, from): (Option<&Self>, usize),
+        fresh: &mut Vec<Page>,
+    ) {
+        let rows = (to, from, self.head_dim);
+        match (&mut self.data, source.map(|source| &source.data)) {
+            (KvData::F32(data), None) => copy_row(data, None, rows, fresh),
+            (KvData::Bf16(data), None) => copy_row(data, None, rows, fresh),
+            (KvData::F32(data), Some(KvData::F32(source))) => {
+                copy_row(data, Some(source), rows, fresh);
+            }
+            (KvData::Bf16(data), Some(KvData::Bf16(source))) => {
+                copy_row(data, Some(source), rows, fresh);
+            }
             _ => panic!("rows of one dtype do not go into an array of another"),
         }
     }
@@ -286,14 +354,48 @@ impl KvHeads {
     }
 }
 
-/// Heads of `from` elements, `to` elements apart.
-fn spread<T: Copy + Default>(data: &[T], heads: usize, from: usize, to: usize) -> Vec<T> {
-    let mut wide = Vec::with_capacity(heads * to);
-    for head in 0..heads {
-        wide.extend_from_slice(&data[head * from..(head + 1) * from]);
-        wide.resize((head + 1) * to, T::default());
+/// Rows that each of some heads has, and is to have.
+struct Strides {
+    heads: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Strides {
+    fn apply<T: Pod + Default + Send + Sync>(
+        &self,
+        data: &mut Array<T>,
+        width: usize,
+        fresh: &mut Vec<Page>,
+    ) {
+        if let Some(pages) = data.make_resident_mut::<Paged<T>>() {
+            return pages.restride(self.heads, self.to / PAGE_CELLS, fresh);
+        }
+        let (from, to) = (self.from * width, self.to * width);
+        let mut rows = Vec::with_capacity(self.heads * to);
+        for head in 0..self.heads {
+            rows.extend_from_slice(&data[head * from..][..from.min(to)]);
+            rows.resize((head + 1) * to, T::default());
+        }
+        *data = rows.into();
     }
-    wide
+}
+
+fn copy_row<T: Pod + Send + Sync>(
+    data: &mut Array<T>,
+    source: Option<&Array<T>>,
+    (to, from, width): (usize, usize, usize),
+    fresh: &mut Vec<Page>,
+) {
+    let own = source.is_none().then(|| Lain::of(data).row(from, width).to_vec());
+    let row = match (source, &own) {
+        (Some(source), _) => Lain::of(source).row(from, width),
+        (None, own) => own.as_deref().unwrap_or_default(),
+    };
+    match data.make_resident_mut::<Paged<T>>() {
+        Some(pages) => pages.row_mut(to, fresh).copy_from_slice(row),
+        None => data[to * width..][..width].copy_from_slice(row),
+    }
 }
 
 #[cfg(test)]

@@ -5,23 +5,31 @@ use std::sync::Arc;
 use crate::array::Array;
 use crate::backend::Backend;
 use crate::compare::identical;
-use crate::memory::{Keys, MemorySet};
+use crate::memory::{Keys, MemorySet, Move};
+use crate::pool::{PAGE_CELLS, Pool, page_bytes};
 use crate::tensor::{KvDtype, KvHeads};
 
 use super::attention::{masses, merged};
 use super::chains::H2O;
 use super::scene::{Random, Shape};
 
-/// The same keys in shuffled cells, with `spare` cells of NaN behind them.
-pub(super) fn scattered(keys: &Keys, spare: usize) -> Keys {
-    let (count, kv_heads, width) = (keys.len(), keys.kv_heads(), keys.k.head_dim);
+/// Cells `0..keys` of each KV head, shuffled.
+fn shuffled(keys: &Keys) -> Vec<u32> {
+    let count = keys.len();
     let mut random = Random::new(77);
     let mut table = Vec::new();
-    for _ in 0..kv_heads {
+    for _ in 0..keys.kv_heads() {
         let mut cells: Vec<u32> = (0..count as u32).collect();
         (1..count).rev().for_each(|i| cells.swap(i, random.next() as usize % (i + 1)));
         table.extend(cells);
     }
+    table
+}
+
+/// The same keys in shuffled cells, with `spare` cells of NaN behind them.
+pub(super) fn scattered(keys: &Keys, spare: usize) -> Keys {
+    let (count, kv_heads, width) = (keys.len(), keys.kv_heads(), keys.k.head_dim);
+    let table = shuffled(keys);
     let cells = count + spare;
     let lay = |rows: &dyn Fn(usize) -> Vec<f32>, dtype: KvDtype| {
         let mut data = vec![f32::NAN; kv_heads * cells * width];
@@ -38,7 +46,40 @@ pub(super) fn scattered(keys: &Keys, spare: usize) -> Keys {
     Keys::scattered(keys.positions.clone(), k, v, table)
 }
 
-/// Attention, masses and selection over scattered cells, blocks of one token and of many.
+/// A pool with room for some copies of the keys, its pages in no order and full of NaN.
+fn pool_for(keys: &Keys) -> Pool {
+    let (head_dim, dtype) = (keys.k.head_dim, keys.k.dtype());
+    let pages = 8 * keys.kv_heads() * (keys.len() / PAGE_CELLS + 8);
+    let pool = Pool::new(head_dim, dtype, (pages * page_bytes(head_dim, dtype)) as u64);
+    let pool = pool.expect("pages fit");
+    let mut taken = pool.take(pages).expect("nobody else takes any");
+    for page in &mut taken {
+        page.elements_mut().expect("nobody else has it").fill(u8::MAX);
+    }
+    while !taken.is_empty() {
+        drop(taken.swap_remove(taken.len() / 3));
+    }
+    pool
+}
+
+/// The same keys in pages, in order and in shuffled cells.
+fn paged(keys: &Keys) -> [Keys; 2] {
+    let pool = pool_for(keys);
+    let lain = keys.put_in(&pool).expect("the pool has room");
+    let (count, table) = (keys.len(), shuffled(keys));
+    let mut moves: Vec<Move> = (0..keys.kv_heads())
+        .flat_map(|g| (0..count).map(move |j| (g, j)))
+        .map(|(g, j)| Move::own(g, j, table[g * count + j] as usize))
+        .collect();
+    moves.sort_unstable_by_key(|moved| (moved.g, moved.to));
+    let mut moved = keys.put_in(&pool).expect("the pool has room");
+    moved.store(count, &moves, keys).expect("nobody shares them");
+    moved.table = Some(table.into());
+    [lain, moved]
+}
+
+/// Attention, masses and selection over scattered cells, side by side and in pages; blocks of one
+/// token and of many.
 pub fn scattered_cells_give_the_same_bits(backend: &dyn Backend) {
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for (head_dim, window) in [(16, None), (80, None), (128, Some(90))] {
@@ -53,8 +94,8 @@ pub fn scattered_cells_give_the_same_bits(backend: &dyn Backend) {
 fn check(backend: &dyn Backend, shape: Shape, past: usize, tokens: usize) {
     let block = shape.block(2 * past as u32, tokens);
     let lain = shape.past(past);
-    for spare in [0, 5] {
-        let moved = scattered(&lain, spare);
+    let side_by_side = [0, 5].map(|spare| scattered(&lain, spare));
+    for moved in side_by_side.into_iter().chain(paged(&lain)) {
         assert_eq!(moved, lain);
         let (a, b) = (merged(backend, &lain, &block), merged(backend, &moved, &block));
         identical("m", &b.m, &a.m).unwrap();

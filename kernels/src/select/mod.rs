@@ -8,18 +8,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) use self::step::cells_after;
+use crate::array::Array;
 use crate::backend::{BackendError, Selected};
-use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::memory::{Keys, MemorySet, Move, Ranking, Selection, Source};
 use crate::shapes;
-use crate::tensor::{KvData, KvHeads};
 
 /// See [`AttentionOps::select`](crate::AttentionOps::select).
 ///
-/// A set that nobody else holds is changed in place: after one token, one row of each KV head
-/// moves. A key whose rank is NaN ranks last.
+/// A set that nobody else holds is changed in place, and of one that lies in pages only those
+/// pages are copied that change: kept keys stay in their cells, own keys come to those that
+/// others leave. A key whose rank is NaN ranks last.
 ///
 /// # Errors
-/// Arrays that do not fit each other; own keys that do not follow the past.
+/// Arrays that do not fit each other; own keys that do not follow the past; a pool without pages
+/// for them.
 pub fn select(
     past: Arc<MemorySet>,
     own: &Keys,
@@ -34,11 +36,11 @@ pub fn select(
             sum(&past.score) * fade + sum(masses.0) + sum(masses.1)
         }
     };
-    let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.in_order());
+    let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.apart());
     if own.len() == 1 && step::given_up(&set, selection) <= 1 {
-        step::append(&mut set, own, masses, selection);
+        step::append(&mut set, own, masses, selection)?;
     } else {
-        append(&mut set, own, masses, selection);
+        append(&mut set, own, masses, selection)?;
     }
     let kept = if selection.keep_all { 0.0 } else { sum(&set.score) };
     Ok(Selected { memory: set, retained: vec![kept, all].into() })
@@ -55,8 +57,12 @@ pub(crate) fn sum(values: &[f32]) -> f64 {
 }
 
 /// Any number of own keys, any number given up.
-fn append(set: &mut MemorySet, own: &Keys, masses: (&[f32], &[f32]), selection: &Selection) {
-    set.keys.put_in_order();
+fn append(
+    set: &mut MemorySet,
+    own: &Keys,
+    masses: (&[f32], &[f32]),
+    selection: &Selection,
+) -> Result<(), BackendError> {
     let own_tally = if selection.keep_all {
         let nothing = vec![0.0; own.positions.len()];
         Tally { score: nothing.clone(), votes: nothing }
@@ -65,12 +71,14 @@ fn append(set: &mut MemorySet, own: &Keys, masses: (&[f32], &[f32]), selection: 
     };
     set.end += own.len() as u32; // fits: checked with the shapes
     let plan = Plan::new(set, own, &own_tally, selection);
-    plan.apply(set.keys.positions.make_mut(), &own.positions, 1);
-    plan.apply(set.score.make_mut(), &own_tally.score, 1);
-    plan.apply(set.votes.make_mut(), &own_tally.votes, 1);
-    plan.apply_heads(&mut set.keys.k, &own.k);
-    plan.apply_heads(&mut set.keys.v, &own.v);
+    let cells = plan.cells(&set.keys);
+    set.keys.store(plan.kept_keys, &cells.moves, own)?;
+    set.keys.table = cells.table;
     set.keys.keys = plan.kept_keys;
+    plan.apply(set.keys.positions.make_mut(), &own.positions);
+    plan.apply(set.score.make_mut(), &own_tally.score);
+    plan.apply(set.votes.make_mut(), &own_tally.votes);
+    Ok(())
 }
 
 /// What ranks keys.
@@ -186,65 +194,57 @@ impl Plan {
         Self { past_keys, own_keys, kept_keys, heads }
     }
 
-    /// Turns `[kv_heads, past keys, width]` into `[kv_heads, kept keys, width]`, taking what
-    /// stays of `own`, `[kv_heads, own keys, width]`.
-    fn apply<T: Copy + Default>(&self, rows: &mut Vec<T>, own: &[T], width: usize) {
-        let survivors = self.close_gaps(rows, width);
-        self.restride(rows, &survivors, width);
-        for (g, (kept, &survivors)) in self.heads.iter().zip(&survivors).enumerate() {
-            let mut to = g * self.kept_keys * width + survivors;
-            for run in &kept.own {
-                let from = scaled(run, g * self.own_keys, width);
-                let end = to + from.len();
-                rows[to..end].copy_from_slice(&own[from]);
-                to = end;
+    /// Turns `[kv_heads, past keys]` into `[kv_heads, kept keys]`, taking what stays of `own`,
+    /// `[kv_heads, own keys]`.
+    fn apply<T: Copy>(&self, values: &mut Vec<T>, own: &[T]) {
+        let mut kept = Vec::with_capacity(self.heads.len() * self.kept_keys);
+        for (g, head) in self.heads.iter().enumerate() {
+            let stay = |values: &[T], runs: &[Range<usize>], first: usize, to: &mut Vec<T>| {
+                let runs = runs.iter().map(|run| &values[first + run.start..first + run.end]);
+                runs.for_each(|run| to.extend_from_slice(run));
+            };
+            stay(values, &head.past, g * self.past_keys, &mut kept);
+            stay(own, &head.own, g * self.own_keys, &mut kept);
+        }
+        *values = kept;
+    }
+
+    /// Where all that stays comes to lie: in the first `kept_keys` cells, and past keys that
+    /// have one of these already keep it.
+    fn cells(&self, keys: &Keys) -> Cells {
+        let mut table = Vec::with_capacity(self.heads.len() * self.kept_keys);
+        let mut moves = Vec::new();
+        for (g, head) in self.heads.iter().enumerate() {
+            let cell = |j: usize| keys.head_cells(g).map_or(j, |cells| cells[j] as usize);
+            let past = || head.past.iter().cloned().flatten().map(cell);
+            let mut holes = vec![true; self.kept_keys];
+            past().filter(|cell| *cell < self.kept_keys).for_each(|cell| holes[cell] = false);
+            let mut holes = (0..self.kept_keys).filter(|cell| holes[*cell]);
+            let own = head.own.iter().cloned().flatten().map(Source::Own);
+            for from in past().map(Source::Cell).chain(own) {
+                let to = match from {
+                    Source::Cell(cell) if cell < self.kept_keys => cell,
+                    _ => holes.next().expect("as many cells as keys"),
+                };
+                table.push(to as u32);
+                moves.extend((!matches!(from, Source::Cell(cell) if cell == to)).then_some(Move {
+                    g,
+                    from,
+                    to,
+                }));
             }
         }
+        let in_order = table.iter().zip((0..self.kept_keys as u32).cycle()).all(|(a, b)| *a == b);
+        Cells { moves, table: (!in_order).then(|| table.into()) }
     }
+}
 
-    fn apply_heads(&self, heads: &mut KvHeads, own: &KvHeads) {
-        let width = heads.head_dim;
-        match (&mut heads.data, &own.data) {
-            (KvData::F32(rows), KvData::F32(own)) => self.apply(rows.make_mut(), own, width),
-            (KvData::Bf16(rows), KvData::Bf16(own)) => self.apply(rows.make_mut(), own, width),
-            _ => unreachable!("dtypes were compared with the shapes"),
-        }
-        heads.tokens = self.kept_keys;
-    }
-
-    /// Moves what stays of each head to the head's front; returns how many elements that is.
-    fn close_gaps<T: Copy>(&self, rows: &mut [T], width: usize) -> Vec<usize> {
-        let close = |(g, kept): (usize, &Kept)| {
-            let front = g * self.past_keys * width;
-            let mut to = front;
-            for run in &kept.past {
-                let from = scaled(run, g * self.past_keys, width);
-                let end = to + from.len();
-                if from.start != to {
-                    rows.copy_within(from, to);
-                }
-                to = end;
-            }
-            to - front
-        };
-        self.heads.iter().enumerate().map(close).collect()
-    }
-
-    /// Moves heads from `past keys` apart to `kept keys` apart, never over what is still to be
-    /// moved. Growth is amortised by the vector's own.
-    fn restride<T: Copy + Default>(&self, rows: &mut Vec<T>, survivors: &[usize], width: usize) {
-        let (from, to) = (self.past_keys * width, self.kept_keys * width);
-        let shift = |rows: &mut Vec<T>, g: usize| {
-            rows.copy_within(g * from..g * from + survivors[g], g * to);
-        };
-        if to > from {
-            rows.resize(survivors.len() * to, T::default());
-            (1..survivors.len()).rev().for_each(|g| shift(rows, g));
-        } else if to < from {
-            (1..survivors.len()).for_each(|g| shift(rows, g));
-            rows.truncate(survivors.len() * to);
-        }
-    }
+/// Where keys come to lie.
+struct Cells {
+    /// Ascending by KV head and cell.
+    moves: Vec<Move>,
+    /// See [`Keys`].
+    table: Option<Array<u32>>,
 }
 
 impl Kept {
@@ -320,9 +320,4 @@ fn runs(marks: &[bool]) -> Vec<Range<usize>> {
         }
     }
     runs
-}
-
-/// A run of rows behind `first`, as elements.
-fn scaled(run: &Range<usize>, first: usize, width: usize) -> Range<usize> {
-    (first + run.start) * width..(first + run.end) * width
 }

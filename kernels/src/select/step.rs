@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::{count_past, rank};
-use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::backend::BackendError;
+use crate::memory::{Keys, MemorySet, Move, Ranking, Selection};
 
 /// Cells that a growing set gets at least, when it needs one.
 const CELLS_GROWN: usize = 32;
@@ -20,12 +21,15 @@ pub(super) fn given_up(set: &MemorySet, selection: &Selection) -> usize {
 }
 
 /// Adds the one key of `own`. What [`given_up`] said must be at most 1.
+///
+/// # Errors
+/// What [`Keys::store`] says.
 pub(super) fn append(
     set: &mut MemorySet,
     own: &Keys,
     (past_mass, own_mass): (&[f32], &[f32]),
     selection: &Selection,
-) {
+) -> Result<(), BackendError> {
     let full = given_up(set, selection) > 0;
     let weight = if selection.keep_all {
         0.0
@@ -37,13 +41,12 @@ pub(super) fn append(
     let new =
         |g: usize| NewKey { own, g, score: own_mass.get(g).copied().unwrap_or(0.0), votes: weight };
     if full {
-        for g in 0..set.keys.kv_heads() {
-            replace(set, new(g), selection);
-        }
+        replace(set, new, selection)?;
     } else {
-        add(set, new, selection);
+        add(set, new, selection)?;
     }
     set.end += 1; // fits: checked with the shapes
+    Ok(())
 }
 
 /// The own key of KV head `g`.
@@ -57,12 +60,6 @@ struct NewKey<'a> {
 impl NewKey<'_> {
     fn position(&self) -> u32 {
         self.own.positions[self.g]
-    }
-
-    fn store(&self, keys: &mut Keys, cell: usize) {
-        let to = self.g * keys.k.tokens + cell;
-        keys.k.copy_row(to, &self.own.k, self.own.row(self.g, 0));
-        keys.v.copy_row(to, &self.own.v, self.own.row(self.g, 0));
     }
 }
 
@@ -79,15 +76,20 @@ fn candidates(set: &MemorySet, g: usize, selection: &Selection) -> Range<usize> 
 }
 
 /// Adds a key to every KV head.
-fn add<'a>(set: &mut MemorySet, new: impl Fn(usize) -> NewKey<'a>, selection: &Selection) {
+fn add<'a>(
+    set: &mut MemorySet,
+    new: impl Fn(usize) -> NewKey<'a>,
+    selection: &Selection,
+) -> Result<(), BackendError> {
     let keys = &mut set.keys;
-    let count = keys.keys;
-    if count == keys.k.tokens {
-        let cells = cells_after(count, selection);
-        keys.k.make_room(cells);
-        keys.v.make_room(cells);
-    }
-    let kv_heads = keys.kv_heads();
+    let (count, kv_heads) = (keys.keys, keys.kv_heads());
+    let cells = match keys.k.tokens {
+        cells if count < cells => cells,
+        _ if keys.pool().is_some() => count + 1, // of pages, the next one
+        _ => cells_after(count, selection),
+    };
+    let moves: Vec<Move> = (0..kv_heads).map(|g| Move::own(g, 0, count)).collect();
+    keys.store(cells, &moves, new(0).own)?;
     push_each(keys.positions.make_mut(), count, kv_heads, |g| new(g).position());
     push_each(set.score.make_mut(), count, kv_heads, |g| new(g).score);
     push_each(set.votes.make_mut(), count, kv_heads, |g| new(g).votes);
@@ -95,7 +97,7 @@ fn add<'a>(set: &mut MemorySet, new: impl Fn(usize) -> NewKey<'a>, selection: &S
         push_each(table.make_mut(), count, kv_heads, |_| count as u32);
     }
     keys.keys += 1;
-    (0..kv_heads).for_each(|g| new(g).store(keys, count));
+    Ok(())
 }
 
 /// Cells for a set that has outgrown `count`: a part of it more, so that growing costs a step
@@ -125,29 +127,46 @@ fn push_each<T: Copy + Default>(
     }
 }
 
-/// Evicts the worst candidate of `new`'s KV head for `new`, which may be the worst itself.
-fn replace(set: &mut MemorySet, new: NewKey<'_>, selection: &Selection) {
-    let count = set.keys.keys;
-    let head = new.g * count..(new.g + 1) * count;
-    let candidates = candidates(set, new.g, selection);
-    let is_candidate = candidates.end > count;
-    let past = head.start + candidates.start..head.start + candidates.end.min(count);
-    let (score, votes) = (&set.score[past.clone()], &set.votes[past.clone()]);
-    let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
-    if is_candidate && order(rank(new.score, new.votes, &selection.ranking)) <= worst {
-        return;
+/// Evicts the worst candidate of every KV head for the new key, which may be the worst itself.
+fn replace<'a>(
+    set: &mut MemorySet,
+    new: impl Fn(usize) -> NewKey<'a>,
+    selection: &Selection,
+) -> Result<(), BackendError> {
+    let (count, kv_heads) = (set.keys.keys, set.keys.kv_heads());
+    let evicted: Vec<(usize, usize)> =
+        (0..kv_heads).filter_map(|g| Some((g, evicted(set, &new(g), selection)?))).collect();
+    if evicted.is_empty() {
+        return Ok(());
     }
-    let evicted = past.start + idx;
+    let to_cell =
+        |&(g, j): &(usize, usize)| Move::own(g, 0, set.keys.row(g, j) - g * set.keys.k.tokens);
+    let moves: Vec<Move> = evicted.iter().map(to_cell).collect();
+    set.keys.store(set.keys.k.tokens, &moves, new(0).own)?;
     let keys = &mut set.keys;
-    let kv_heads = keys.kv_heads();
     let table =
         keys.table.get_or_insert_with(|| (0..kv_heads).flat_map(|_| 0..count as u32).collect());
-    let cell = table[evicted];
-    move_up(table, evicted..head.end, cell);
-    move_up(&mut keys.positions, evicted..head.end, new.position());
-    move_up(&mut set.score, evicted..head.end, new.score);
-    move_up(&mut set.votes, evicted..head.end, new.votes);
-    new.store(keys, cell as usize);
+    for ((g, j), Move { to, .. }) in evicted.into_iter().zip(moves) {
+        let (span, new) = (g * count + j..(g + 1) * count, new(g));
+        move_up(table, span.clone(), to as u32);
+        move_up(&mut keys.positions, span.clone(), new.position());
+        move_up(&mut set.score, span.clone(), new.score);
+        move_up(&mut set.votes, span, new.votes);
+    }
+    Ok(())
+}
+
+/// The key of `new`'s KV head that goes; `None` where it is the new one.
+fn evicted(set: &MemorySet, new: &NewKey<'_>, selection: &Selection) -> Option<usize> {
+    let count = set.keys.keys;
+    let candidates = candidates(set, new.g, selection);
+    let is_candidate = candidates.end > count;
+    let first = new.g * count;
+    let past = first + candidates.start..first + candidates.end.min(count);
+    let (score, votes) = (&set.score[past.clone()], &set.votes[past]);
+    let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
+    let stays = !is_candidate || order(rank(new.score, new.votes, &selection.ranking)) > worst;
+    stays.then_some(candidates.start + idx)
 }
 
 /// Drops the first of `span`, moves the others up and puts `new` behind them.

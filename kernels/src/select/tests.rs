@@ -54,7 +54,7 @@ proptest! {
                 .collect();
             let masses = (mass.as_slice(), &given.repeat(KV_HEADS)[..voting]);
             stepped = select(Arc::new(stepped), &own, masses, &selection).unwrap().memory;
-            append(&mut general, &own, masses, &selection);
+            append(&mut general, &own, masses, &selection).unwrap();
             prop_assert_eq!(&stepped.keys, &general.keys);
             identical("score", &stepped.score, &general.score).unwrap();
             identical("votes", &stepped.votes, &general.votes).unwrap();

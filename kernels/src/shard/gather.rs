@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::backend::{Backend, BackendError};
+use crate::cells::HeadRows;
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::tensor::{KvData, KvDtype, KvHeads};
 
@@ -46,43 +47,33 @@ impl Shard {
             })
             .collect();
         let (score, votes) = (pick(|set| &set.score), pick(|set| &set.votes));
-        let keys = Keys::new(
-            positions,
-            self.rows(heads, |keys| &keys.k),
-            self.rows(heads, |keys| &keys.v),
-        );
+        let keys =
+            Keys::new(positions, self.rows(heads, Keys::k_rows), self.rows(heads, Keys::v_rows));
         MemorySet { keys, score: score.into(), votes: votes.into(), end: self.end }
     }
 
-    fn rows(&self, heads: &[((usize, usize), &[usize])], of: fn(&Keys) -> &KvHeads) -> KvHeads {
-        let like = of(&self.parts[0].keys);
-        let mut k = KvHeads {
-            kv_heads: heads.len(),
-            tokens: heads[0].1.len(),
-            ..KvHeads::empty(0, like.head_dim, like.dtype())
-        };
-        let elements = k.kv_heads * k.tokens * k.head_dim;
-        k.data = match like.dtype() {
-            KvDtype::F32 => KvData::F32(Vec::with_capacity(elements).into()),
-            KvDtype::Bf16 => KvData::Bf16(Vec::with_capacity(elements).into()),
-        };
+    fn rows(
+        &self,
+        heads: &[((usize, usize), &[usize])],
+        of: fn(&Keys, usize) -> HeadRows<'_>,
+    ) -> KvHeads {
+        let (tokens, head_dim) = (heads[0].1.len(), self.parts[0].keys.k.head_dim);
+        let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
         for &((part, g), kept) in heads {
-            let keys = &self.parts[part].keys;
-            for &j in kept {
-                let first = keys.row(g, j) * like.head_dim;
-                let span = first..first + like.head_dim;
-                match (&mut k.data, &of(keys).data) {
-                    (KvData::F32(to), KvData::F32(from)) => {
-                        to.make_mut().extend_from_slice(&from[span])
-                    }
-                    (KvData::Bf16(to), KvData::Bf16(from)) => {
-                        to.make_mut().extend_from_slice(&from[span])
-                    }
-                    _ => unreachable!("a shard's parts have one dtype"),
+            match of(&self.parts[part].keys, g) {
+                HeadRows::F32(rows) => {
+                    kept.iter().for_each(|&j| f32s.extend_from_slice(rows.row(j)));
+                }
+                HeadRows::Bf16(rows) => {
+                    kept.iter().for_each(|&j| bf16s.extend_from_slice(rows.row(j)));
                 }
             }
         }
-        k
+        let data = match self.parts[0].keys.k.dtype() {
+            KvDtype::F32 => KvData::F32(f32s.into()),
+            KvDtype::Bf16 => KvData::Bf16(bf16s.into()),
+        };
+        KvHeads { kv_heads: heads.len(), tokens, head_dim, data }
     }
 }
 

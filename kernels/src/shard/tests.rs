@@ -110,7 +110,7 @@ proptest! {
             shards = shards
                 .into_iter()
                 .zip(tallies)
-                .map(|(shard, tally)| Arc::new(shard.settle(tally, &cutoffs, passed)))
+                .map(|(shard, tally)| Arc::new(shard.settle(tally, &cutoffs, passed).unwrap()))
                 .collect();
             let parts: Vec<&MemorySet> = shards.iter().flat_map(|shard| shard.parts()).collect();
             let (got, want) = (entries(&parts), entries(&[&set]));
@@ -156,7 +156,7 @@ fn heads_that_keep_different_keys_attend_as_one() {
     let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
     let passed = Passed { selection: &selection, end: 4 };
     let last = |rank, position| Cutoff::Last(Candidate { rank, position });
-    let kept = shard.clone().settle(tally.clone(), &[last(3.0, 1), last(2.0, 1)], passed);
+    let kept = shard.clone().settle(tally.clone(), &[last(3.0, 1), last(2.0, 1)], passed).unwrap();
     assert_eq!(kept.parts().iter().map(|part| part.keys.len()).collect::<Vec<_>>(), [2, 3]);
     assert_eq!((kept.keys(), kept.kv_heads()), (5, 2));
     let state = kept.attend(&Reference, queries(&q, 4)).unwrap();
@@ -165,7 +165,7 @@ fn heads_that_keep_different_keys_attend_as_one() {
         let alone = Reference.attend(queries(&q, 4), &part.keys).unwrap();
         assert_eq!(state.l[g * 8..(g + 1) * 8], alone.l[..]);
     }
-    let none = shard.settle(tally, &[Cutoff::None, Cutoff::None], passed);
+    let none = shard.settle(tally, &[Cutoff::None, Cutoff::None], passed).unwrap();
     assert_eq!((none.keys(), none.parts().len()), (0, 1));
     assert_eq!(none.attend(&Reference, queries(&q, 4)).unwrap().l[..], [0.0; 16]);
 }

@@ -27,6 +27,14 @@ pub enum PortError {
         /// What happened.
         what: String,
     },
+    /// No pages are left for the layer's keys.
+    #[error("memory of layer {layer}: {source}")]
+    Exhausted {
+        /// The layer.
+        layer: usize,
+        /// What was asked of the pool.
+        source: BackendError,
+    },
     /// A set arrived that does not fit the model.
     #[error("memory set of layer {layer}: {refusal}")]
     Unfit {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use aqueduct_core::{ModelShape, Refusal, TokenId};
+use aqueduct_kernels::pool::{PAGE_CELLS, page_bytes};
 use aqueduct_kernels::{
-    Angles, Backend, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear, MemorySet, Queries,
-    Rows,
+    Angles, Backend, BackendError, Fabric, FabricError, Heads, KvDtype, LayerWeights, Linear,
+    MemorySet, Op, Pool, Queries, Rows,
 };
 
 use crate::error::EngineError;
@@ -152,6 +153,33 @@ impl Model {
     pub fn empty_memory(&self) -> MemorySet {
         let shape = &self.parts.shape;
         MemorySet::empty(shape.kv_heads as usize, shape.head_dim as usize, self.parts.kv)
+    }
+
+    /// The same, in pages of `pool` where there is one.
+    pub fn empty_memory_in(&self, pool: Option<&Pool>) -> MemorySet {
+        let shape = &self.parts.shape;
+        let (kv_heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
+        let in_pool = |pool| MemorySet::empty_in(pool, kv_heads, head_dim, self.parts.kv);
+        pool.map_or_else(|| self.empty_memory(), in_pool)
+    }
+
+    /// Bytes that one token's keys and values take in all layers.
+    pub fn token_bytes(&self) -> u64 {
+        let shape = &self.parts.shape;
+        let page = page_bytes(shape.head_dim as usize, self.parts.kv) as u64;
+        2 * u64::from(shape.layers) * u64::from(shape.kv_heads) * page / PAGE_CELLS as u64
+    }
+
+    /// Pages of `bytes` for the keys of this model; `None` where the device reads none of them
+    /// and keeps keys in memory of its own.
+    ///
+    /// # Errors
+    /// Not one page fits, or there are no addresses for so many.
+    pub fn pool(&self, bytes: u64) -> Result<Option<Pool>, BackendError> {
+        if !self.backend().supports(Op::Pages) {
+            return Ok(None);
+        }
+        Pool::new(self.parts.shape.head_dim as usize, self.parts.kv, bytes).map(Some)
     }
 
     /// `[tokens, width]`.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{MemorySet, Pool};
 
 use crate::error::PortError;
 use crate::model::Model;
@@ -46,6 +46,12 @@ impl LocalPort {
     /// A sequence that has seen nothing.
     pub fn empty(model: &Model) -> Self {
         let nothing = Arc::new(model.empty_memory());
+        Self::resume(vec![nothing; model.layers()], model)
+    }
+
+    /// A sequence that has seen nothing and remembers in pages of `pool`.
+    pub fn empty_in(pool: &Pool, model: &Model) -> Self {
+        let nothing = Arc::new(model.empty_memory_in(Some(pool)));
         Self::resume(vec![nothing; model.layers()], model)
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind, Outputs};
 use aqueduct_core::{ChunkKey, Refusal};
 use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want, prefill};
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{BackendError, MemorySet};
 
 use super::Executor;
 use super::request::{Home, Kept, Memory};
@@ -36,6 +36,10 @@ impl ChunkError {
         match self {
             Self::Unread { .. } => FailureKind::Deadline,
             Self::Engine(EngineError::Refused(_)) => FailureKind::Invalid,
+            Self::Engine(
+                EngineError::Backend(BackendError::Exhausted { .. })
+                | EngineError::Port(PortError::Exhausted { .. }),
+            ) => FailureKind::Exhausted,
             Self::Engine(EngineError::Backend(_)) => FailureKind::Internal,
             Self::Engine(EngineError::Port(PortError::Deadline { .. })) => FailureKind::Deadline,
             Self::Engine(EngineError::Port(_)) => FailureKind::Peer,

@@ -6,8 +6,8 @@ use half::bf16;
 
 use super::layouts::{self, PairLanes};
 use super::lines::Lines;
-use crate::cells::HeadRows;
-use crate::cpu::simd::{LANES, Pair, Simd, Vector};
+use crate::cells::{HeadRows, RowsOf};
+use crate::cpu::simd::{Element, LANES, Pair, Simd, Vector};
 use crate::cpu::threads::Crew;
 use crate::memory::Keys;
 use crate::tensor::{KvData, KvDtype};
@@ -147,24 +147,36 @@ impl Widener {
         rows: HeadRows<'a>,
         (first, last): (usize, usize),
     ) -> &'a [f32] {
-        match (rows.data(), rows.span((first, last))) {
-            (KvData::F32(data), Some(span)) => return &data[span],
-            (KvData::Bf16(data), Some(span)) => {
-                self.0.resize(span.len(), 0.0);
-                widen(simd, &data[span], &mut self.0);
-            }
-            (data, None) => {
-                let width = rows.row(first).len();
-                self.0.resize((last - first) * width, 0.0);
-                for (j, to) in (first..last).zip(self.0.chunks_exact_mut(width)) {
-                    match data {
-                        KvData::F32(data) => to.copy_from_slice(&data[rows.row(j)]),
-                        KvData::Bf16(data) => widen(simd, &data[rows.row(j)], to),
-                    }
+        match rows {
+            HeadRows::F32(rows) => {
+                if let Some(span) = rows.span((first, last)) {
+                    return span;
                 }
+                self.each(rows, (first, last), |from, to| to.copy_from_slice(from));
             }
+            HeadRows::Bf16(rows) => match rows.span((first, last)) {
+                Some(span) => {
+                    self.0.resize(span.len(), 0.0);
+                    widen(simd, span, &mut self.0);
+                }
+                None => self.each(rows, (first, last), |from, to| widen(simd, from, to)),
+            },
         }
         &self.0
+    }
+
+    /// Row by row.
+    #[inline(always)]
+    fn each<E: Element>(
+        &mut self,
+        rows: RowsOf<'_, E>,
+        (first, last): (usize, usize),
+        widen: impl Fn(&[E], &mut [f32]),
+    ) {
+        self.0.resize((last - first) * rows.width(), 0.0);
+        for (j, to) in (first..last).zip(self.0.chunks_exact_mut(rows.width())) {
+            widen(rows.row(j), to);
+        }
     }
 }
 

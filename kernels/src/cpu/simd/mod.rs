@@ -116,7 +116,7 @@ pub(crate) trait Kernel {
 }
 
 /// Elements that widen to f32 without rounding.
-pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
+pub(crate) trait Element: bytemuck::Pod + Default + Send + Sync {
     /// Sixteen of them.
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V;
 }

@@ -102,7 +102,7 @@ impl Weighed {
         let cutoffs: Arc<[_]> = cutoffs(&candidates, own.kv_heads(), selection.heavy).into();
         port.settle(idx, &cutoffs)?;
         let total = tally.mass();
-        let own = own.settle(tally, &cutoffs, passed);
+        let own = own.settle(tally, &cutoffs, passed)?;
         let kept = own.mass();
         port.keep(idx, Arc::new(own))?;
         Ok(RetainedMass { kept, total })

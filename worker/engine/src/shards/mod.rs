@@ -9,10 +9,12 @@ mod place;
 mod port;
 mod round;
 mod spine;
+mod states;
 mod store;
 
 pub(crate) use layer::{Asked, Merged};
 pub use place::{Branch, Place, ShardKey};
 pub use port::{Found, ShardPort};
 pub use spine::{Past, prefill_sharded};
-pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States, states_over};
+pub use states::states_over;
+pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States};

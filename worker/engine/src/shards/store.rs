@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, Refusal, RequestId};
-use aqueduct_kernels::fold::{Missing, Node, cover, fold};
+use aqueduct_kernels::fold::{Missing, Node};
 use aqueduct_kernels::shard::best;
 use aqueduct_kernels::{
-    AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Shard, Tally,
+    AttentionState, BackendError, Candidate, Cutoff, Heads, Passed, Pool, Shard, Tally,
 };
 
 use super::place::{Branch, Place, ShardKey};
 use super::round::{Round, RoundStep};
+use super::states::states_over;
 use crate::model::Model;
 use crate::prefill::selection_of;
 
@@ -59,6 +60,8 @@ pub enum ShardError {
 #[derive(Debug)]
 pub struct ShardStore {
     bytes_max: u64,
+    /// Where shards lie, if not in memory of their own.
+    pool: Option<Pool>,
     state: Mutex<State>,
 }
 
@@ -92,7 +95,12 @@ impl Default for ShardStore {
 impl ShardStore {
     /// Nothing yet, and at most `bytes_max` ever.
     pub fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, state: Mutex::default() }
+        Self { bytes_max, pool: None, state: Mutex::default() }
+    }
+
+    /// Nothing yet, and shards in pages of `pool`, which bounds them.
+    pub fn in_pool(pool: Option<Pool>) -> Self {
+        Self { pool, ..Self::default() }
     }
 
     /// Bytes held: shards, and the queries of rounds under way.
@@ -104,7 +112,8 @@ impl ShardStore {
     ///
     /// # Errors
     /// No room.
-    pub fn put(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), Refusal> {
+    pub fn put(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), ShardError> {
+        let shard = self.lay(shard)?;
         let mut state = self.lock();
         state.room_for(shard.bytes() as u64, self.bytes_max)?;
         state.change((key.request, key.branch, key.layer), |layer| {
@@ -127,10 +136,18 @@ impl ShardStore {
             Some((epoch, before)) if epoch == key.epoch => {
                 Arc::new(before.append(model.backend(), &own)?)
             }
-            _ => own,
+            _ => self.lay(own)?,
         };
         state.change(place, |layer| layer.shards.insert(key.chunk_idx, (key.epoch, whole)));
         Ok(())
+    }
+
+    /// `shard` where shards lie.
+    fn lay(&self, shard: Arc<Shard>) -> Result<Arc<Shard>, BackendError> {
+        match &self.pool {
+            Some(pool) => Ok(Arc::new(shard.put_in(pool)?)),
+            None => Ok(shard),
+        }
     }
 
     /// Round one: the states of the queries `q` over the shards of `place`, of the fewest nodes.
@@ -225,7 +242,7 @@ impl ShardStore {
     /// Returns the mass that each chunk's shard kept.
     ///
     /// # Errors
-    /// A block that was not weighed first.
+    /// A block that was not weighed first, or no room for what stays.
     pub fn settle(
         &self,
         place: &Place,
@@ -248,11 +265,11 @@ impl ShardStore {
                 let tally = tallies.get(&chunk).cloned().ok_or_else(|| place.unasked())?;
                 let total = tally.mass();
                 layer.shards.remove(&chunk); // not held twice, so that it may change in place
-                let shard = Arc::new(shard.settle(tally, cutoffs, passed));
+                let shard = Arc::new(shard.settle(tally, cutoffs, passed)?);
                 masses.push((chunk, RetainedMass { kept: shard.mass(), total }));
                 layer.shards.insert(chunk, (epoch, shard));
             }
-            Ok::<_, Refusal>(masses)
+            Ok::<_, ShardError>(masses)
         };
         let masses = state.change(at(place), settle)?;
         state.step(place, RoundStep::Settled(masses.clone()));
@@ -366,25 +383,6 @@ impl State {
         });
         self.bytes -= freed;
     }
-}
-
-/// The states of the queries `q` over `shards`, of the fewest nodes.
-///
-/// # Errors
-/// What the backend refuses.
-pub fn states_over(
-    model: &Model,
-    place: &Place,
-    q: &Heads,
-    shards: &Shards,
-) -> Result<States, ShardError> {
-    let queries = model.queries(place.layer as usize, q, place.start);
-    let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
-        let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
-        Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
-    };
-    let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
-    nodes.into_iter().map(|node| Ok((node, fold(node, place.chunks, &mut leaf)?))).collect()
 }
 
 /// The best of all, per KV head, in order.

@@ -10,9 +10,11 @@ use std::time::Instant;
 
 use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
-use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing, States, states_over};
+use aqueduct_engine::shards::{
+    Answer, Branch, Place, ShardError, ShardKey, Standing, States, states_over,
+};
 use aqueduct_engine::{Found, PortError, ShardPort};
-use aqueduct_kernels::{Cutoff, Heads, Shard};
+use aqueduct_kernels::{BackendError, Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
 use super::Holders;
@@ -344,10 +346,10 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
         self.report.memory_tokens = self.asker.tokens;
         let holder = self.wait.exchange().holder.clone();
         let kept = match chunk_idx < chunks {
-            true => holder.store().append(holder.model(), key, own).map_err(|e| e.to_string()),
-            false => holder.store().put(key, own).map_err(|refusal| refusal.to_string()),
+            true => holder.store().append(holder.model(), key, own),
+            false => holder.store().put(key, own),
         };
-        kept.map_err(|what| PortError::Peer { layer, what })?;
+        kept.map_err(|error| not_kept(layer, error))?;
         holder.changed();
         self.wait.layer_done(layer as u32 + 1);
         Ok(())
@@ -374,6 +376,16 @@ impl<W: Wait> Drop for ShardsPort<'_, W> {
 
 fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError {
     PortError::Peer { layer, what: format!("shards at {peer}: {error}") }
+}
+
+/// Why a shard of `layer` is not here.
+fn not_kept(layer: usize, error: ShardError) -> PortError {
+    match error {
+        ShardError::Backend(source @ BackendError::Exhausted { .. }) => {
+            PortError::Exhausted { layer, source }
+        }
+        error => PortError::Peer { layer, what: error.to_string() },
+    }
 }
 
 fn unexpected(layer: usize, reply: &Reply) -> PortError {

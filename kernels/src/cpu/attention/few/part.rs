@@ -6,14 +6,13 @@ use std::ops::Range;
 use half::bf16;
 
 use crate::backend::Queries;
-use crate::cells::HeadRows;
+use crate::cells::{HeadRows, RowsOf};
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
 use crate::cpu::simd::{
     Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum,
 };
 use crate::memory::Keys;
-use crate::tensor::KvData;
 
 type Lanes = [f32; LANES];
 
@@ -58,9 +57,9 @@ impl Kernel for Part<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Seen {
-        match (&self.keys.k.data, &self.keys.v.data) {
-            (KvData::F32(k), KvData::F32(v)) => self.look(simd, k, v, |q| q),
-            (KvData::Bf16(k), KvData::Bf16(v)) => {
+        match (self.keys.k_rows(self.g), self.keys.v_rows(self.g)) {
+            (HeadRows::F32(k), HeadRows::F32(v)) => self.look(simd, k, v, |q| q),
+            (HeadRows::Bf16(k), HeadRows::Bf16(v)) => {
                 self.look(simd, k, v, |q| bf16::from_f32(q).to_f32())
             }
             // Refused with other shapes that do not belong together.
@@ -87,24 +86,17 @@ impl Part<'_> {
     fn look<S: Simd, E: Element>(
         self,
         simd: S,
-        k: &[E],
-        v: &[E],
+        k: RowsOf<'_, E>,
+        v: RowsOf<'_, E>,
         round: impl Fn(f32) -> f32,
     ) -> Seen {
-        let (k_rows, v_rows) = (self.keys.k_rows(self.g), self.keys.v_rows(self.g));
         let (with_values, scale) = (self.with_values, self.queries.scale);
         let (sight, head_dim) = (self.sight.clone(), self.queries.q.head_dim);
         let q = self.queries(round);
         let mut seen = self.nothing();
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        let keys = Stretch {
-            rows: k_rows,
-            data: k,
-            keys: seen.span.clone(),
-            end: seen.span.end,
-            head_dim,
-        };
+        let keys = Stretch { rows: k, keys: seen.span.clone(), end: seen.span.end, head_dim };
         keys.dots(simd, &q, seen.p.as_flattened_mut(), steps * LANES);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
             hide(&sight[row % sight.len()], seen.span.clone(), p.as_flattened_mut());
@@ -117,7 +109,7 @@ impl Part<'_> {
                 let keys = start..seen.span.end.min(start + STRETCH);
                 let first = start - seen.span.start;
                 let p = &seen.p.as_flattened()[first..];
-                let values = Stretch { rows: v_rows, data: v, keys, end: seen.span.end, head_dim };
+                let values = Stretch { rows: v, keys, end: seen.span.end, head_dim };
                 values.add(simd, (p, steps * LANES), &mut o);
             }
             let per_row = o.chunks_exact(head_dim.div_ceil(LANES));
@@ -176,8 +168,7 @@ fn soften<S: Simd>(simd: S, p: &mut [Lanes], scale: f32) -> (f32, f32) {
 
 /// Some rows of keys or values.
 struct Stretch<'a, E> {
-    rows: HeadRows<'a>,
-    data: &'a [E],
+    rows: RowsOf<'a, E>,
     keys: Range<usize>,
     /// Behind the last row that will be read after these.
     end: usize,
@@ -187,7 +178,7 @@ struct Stretch<'a, E> {
 impl<E: Element> Stretch<'_, E> {
     #[inline(always)]
     fn row(&self, idx: usize) -> &[E] {
-        &self.data[self.rows.row(idx)][..self.head_dim]
+        &self.rows.row(idx)[..self.head_dim]
     }
 
     /// Has row `idx` brought near, if there is one.
@@ -243,7 +234,7 @@ impl<E: Element> Stretch<'_, E> {
         (out, stride): (&mut [f32], usize),
     ) -> usize {
         let steps = self.head_dim.div_ceil(LANES);
-        let mut keys = [&self.data[..0]; J];
+        let mut keys: [&[E]; J] = [&[]; J];
         for (i, key) in keys.iter_mut().enumerate() {
             let idx = self.keys.start + j + i;
             self.ask_for(idx + AHEAD);

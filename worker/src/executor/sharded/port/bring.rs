@@ -5,7 +5,7 @@ use std::time::Instant;
 use aqueduct_engine::PortError;
 use aqueduct_engine::shards::{Branch, ShardKey};
 
-use super::{ShardsPort, Wait, unexpected};
+use super::{ShardsPort, Wait, not_kept, unexpected};
 use crate::exchange::{Ask, Reply};
 
 impl<W: Wait> ShardsPort<'_, W> {
@@ -29,7 +29,7 @@ impl<W: Wait> ShardsPort<'_, W> {
                     let (branch, layer_idx) = (Branch::PROMPT, layer as u32);
                     let key = ShardKey { request, branch, layer: layer_idx, chunk_idx, epoch };
                     let kept = self.wait.exchange().holder.store().put(key, shard);
-                    kept.map_err(|refusal| PortError::Unfit { layer, refusal })?;
+                    kept.map_err(|error| not_kept(layer, error))?;
                 }
             }
         }
