@@ -82,6 +82,7 @@ impl Config {
             queued_requests: self.queued_requests,
             queued_tokens: self.queued_tokens,
             running_requests: self.running_requests,
+            page_tokens: limits::PAGE_TOKENS,
             retries: self.retries,
         }
     }

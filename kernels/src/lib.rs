@@ -56,5 +56,5 @@ pub use pool::{Pool, PoolUsage};
 pub use reference::Reference;
 pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};
 pub use state::AttentionState;
-pub use tensor::{Heads, KvData, KvDtype, KvHeads, Rows};
+pub use tensor::{Heads, KvData, KvDtype, KvHeads, KvRow, Rows};
 pub use weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};

@@ -200,6 +200,15 @@ impl KvData {
     }
 }
 
+/// One key or value, `[head_dim]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KvRow<'a> {
+    /// f32.
+    F32(&'a [f32]),
+    /// bf16.
+    Bf16(&'a [bf16]),
+}
+
 /// Keys or values: `[kv_heads, tokens, head_dim]`. Keys are rotated at absolute positions.
 /// Where they belong to a memory set, a row is a cell (see [`Keys`](crate::Keys)).
 #[derive(Debug, Clone, PartialEq)]
@@ -332,6 +341,14 @@ impl KvHeads {
                 copy_row(data, Some(source), rows, fresh);
             }
             _ => panic!("rows of one dtype do not go into an array of another"),
+        }
+    }
+
+    /// Row `idx` of `[kv_heads * tokens, head_dim]`, wherever it lies.
+    pub fn row(&self, idx: usize) -> KvRow<'_> {
+        match &self.data {
+            KvData::F32(data) => KvRow::F32(Lain::of(data).row(idx, self.head_dim)),
+            KvData::Bf16(data) => KvRow::Bf16(Lain::of(data).row(idx, self.head_dim)),
         }
     }
 

@@ -109,6 +109,9 @@ pub struct WorkerOptions {
     /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
     /// bounds them.
     pub pool_tokens: u64,
+    /// Bytes of the pages in which all remembered keys and values lie. Addresses are reserved at
+    /// start, memory is used as pages are.
+    pub pool_bytes: u64,
     /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
     /// before the chunk come to it for that layer. 0 audits none.
     pub audit_every: u32,
@@ -138,6 +141,7 @@ impl WorkerOptions {
             inbox_bytes: limits::INBOX_BYTES_DEFAULT,
             threads: 1,
             pool_tokens: u64::MAX,
+            pool_bytes: limits::POOL_BYTES_DEFAULT,
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
@@ -164,6 +168,7 @@ impl WorkerOptions {
         Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
         let most = limits::DECODE_BATCH_MAX;
         Refusal::unless_within("decode_batch_max", self.decode_batch_max, 1, most)?;
+        Refusal::unless_within("pool_bytes", self.pool_bytes, 1, limits::POOL_BYTES_MAX)?;
         Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
         self.scheduling.validate()
     }
@@ -183,6 +188,7 @@ mod tests {
         check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
         check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
+        check(WorkerOptions { pool_bytes: 0, ..good.clone() }, "pool_bytes");
         check(WorkerOptions { decode_batch_max: 0, ..good.clone() }, "decode_batch_max");
         let decode_batch_max = limits::DECODE_BATCH_MAX + 1;
         check(WorkerOptions { decode_batch_max, ..good.clone() }, "decode_batch_max");

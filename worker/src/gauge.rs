@@ -84,6 +84,8 @@ pub struct Stats {
     pub home_bytes: u64,
     /// Keys that stay here in shards, and queries about them.
     pub shard_bytes: u64,
+    /// Pages of the pool that hold keys and values of any of these (shared ones counted once).
+    pub pool_used_bytes: u64,
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use aqueduct_core::work::{CONVENTION, Command, Event, MergeAudit, WorkerInfo};
 use aqueduct_core::{Refusal, limits};
 use aqueduct_engine::{Model, ShardStore};
+use aqueduct_kernels::pool::PAGE_CELLS;
+use aqueduct_kernels::{BackendError, Pool, PoolUsage};
 use tokio::sync::mpsc;
 
 use crate::config::WorkerOptions;
@@ -24,6 +26,9 @@ pub enum StartError {
     /// An option is out of bounds, or the name is taken.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// There is no pool of that size.
+    #[error("pool_bytes: {0}")]
+    Pool(#[from] BackendError),
     /// The device thread could not be made.
     #[error("device thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -51,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
     /// Answers for the shards held here.
     pub(crate) holder: Arc<Holder>,
+    /// Where keys lie that are remembered here; `None` where the device has memory of its own.
+    pub(crate) pool: Option<Pool>,
     pub(crate) gauges: Gauges,
     pub(crate) audits: Audits,
     /// Sessions that the device thread has not seen yet.
@@ -69,7 +76,10 @@ impl Worker {
         let fingerprint = model.fingerprint().to_owned();
         let (fit, bytes) = (Fit::of(&model), options.inbox_bytes);
         let inbox = Arc::new(Inbox::new(doorbell.clone(), fingerprint.clone(), fit, bytes));
-        let store = Arc::<ShardStore>::default();
+        let least = limits::PAGE_TOKENS * model.token_bytes();
+        Refusal::unless_within("pool_bytes", options.pool_bytes, least, limits::POOL_BYTES_MAX)?;
+        let pool = model.pool(options.pool_bytes)?;
+        let store = Arc::new(ShardStore::in_pool(pool.clone()));
         let holder = Holder::start(model.clone(), store)?;
         options.hub.join(&options.peer, &inbox, &holder)?;
         let info = WorkerInfo {
@@ -78,7 +88,7 @@ impl Worker {
             shape: model.shape().clone(),
             kv: codec::to_core(model.kv()),
             threads: options.threads,
-            pool_tokens: options.pool_tokens,
+            pool_tokens: pool_tokens(&options, pool.as_ref(), model.token_bytes()),
             convention: CONVENTION,
         };
         let shared = Arc::new(Shared {
@@ -87,6 +97,7 @@ impl Worker {
             inbox,
             ledger: Ledger::default(),
             holder,
+            pool,
             gauges: Gauges::default(),
             audits: Audits::default(),
             arrivals: Mutex::default(),
@@ -121,14 +132,20 @@ impl Worker {
 
     /// What it holds at this moment.
     pub fn stats(&self) -> Stats {
-        let Shared { inbox, holder, gauges, .. } = self.handle.shared.as_ref();
+        let Shared { inbox, holder, pool, gauges, .. } = self.handle.shared.as_ref();
         Stats {
             requests: gauges.requests.read(),
             inbox_bytes: inbox.bytes(),
             outbox_bytes: gauges.outbox_bytes.read(),
             home_bytes: gauges.home_bytes.read(),
             shard_bytes: holder.store().bytes(),
+            pool_used_bytes: pool.as_ref().map_or(0, |pool| pool.usage().used_bytes()),
         }
+    }
+
+    /// The pages of its pool; `None` where its device keeps keys in memory of its own.
+    pub fn pool(&self) -> Option<PoolUsage> {
+        self.handle.shared.pool.as_ref().map(Pool::usage)
     }
 
     /// What audits of merged states have shown since it was started, ascending by layer.
@@ -170,4 +187,13 @@ impl Shared {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.doorbell.ring();
     }
+}
+
+/// Tokens that the worker is given keys of: as many as its pool holds, which has room for
+/// [`limits::PAGE_TOKENS`] at once, and as it was told.
+fn pool_tokens(options: &WorkerOptions, pool: Option<&Pool>, token_bytes: u64) -> u64 {
+    const { assert!(PAGE_CELLS as u64 == limits::PAGE_TOKENS) };
+    let pages = |pool: &Pool| pool.usage().bytes() / (limits::PAGE_TOKENS * token_bytes);
+    let fit = pool.map_or(u64::MAX, |pool| pages(pool) * limits::PAGE_TOKENS);
+    options.pool_tokens.min(fit)
 }

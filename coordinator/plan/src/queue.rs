@@ -67,7 +67,15 @@ mod tests {
 
     fn job(priority: i32, arrived_at_ms: u64) -> Job {
         let grid = ChunkGrid::new(7, 10).unwrap();
-        Job { grid, choices: 1, sharded: None, priority, arrived_at_ms, deadline_at_ms: u64::MAX }
+        Job {
+            grid,
+            choices: 1,
+            sharded: None,
+            memory_tokens: 0,
+            priority,
+            arrived_at_ms,
+            deadline_at_ms: u64::MAX,
+        }
     }
 
     fn order(queue: &Queue) -> Vec<u64> {

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use aqueduct_core::work::Base;
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
+use crate::room::output;
 use crate::turns;
 use crate::words::Job;
 
 /// How many done chunks keep what they gave. Two, because then the loss of any one worker
 /// leaves a memory to go on from: were it one, losing the worker of the newest done chunk
 /// would send the request back to its first.
-const HELD_CHUNKS: usize = 2;
+pub(crate) const HELD_CHUNKS: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -75,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) in_flight_tokens: u64,
     /// When its next chunk is due, in virtual time.
     pub(crate) turn: u64,
+    /// Tokens that its memory sets take of the pool of every worker that has a chunk of it.
+    pub(crate) set_tokens: u64,
 }
 
 /// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
@@ -106,6 +109,7 @@ impl Request {
             in_flight: 0,
             in_flight_tokens: 0,
             turn: 0,
+            set_tokens: 0,
         }
     }
 
@@ -123,12 +127,19 @@ impl Request {
     }
 
     /// Tokens that it takes of workers' pools, part by part.
-    pub(crate) fn reserved(&self) -> impl Iterator<Item = (WorkerId, u64)> + '_ {
-        let output_tokens = self.job.sharded.map(|sharded| sharded.output_tokens);
-        let home = output_tokens.and_then(|tokens| Some((self.chunks.last()?.worker, tokens)));
-        let spans = self.job.grid.chunks().filter(move |_| output_tokens.is_some());
-        let chunk = |(chunk, span): (&Chunk, ChunkSpan)| (chunk.worker, u64::from(span.tokens));
-        self.chunks.iter().zip(spans).map(chunk).chain(home)
+    pub(crate) fn reserved(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
+        if !self.is_sharded() {
+            let workers: BTreeSet<WorkerId> = match self.phase {
+                Phase::Decode { home, .. } => [home].into(),
+                Phase::Prefill => self.chunks.iter().map(|chunk| chunk.worker).collect(),
+            };
+            return workers.into_iter().map(|worker| (worker, self.set_tokens)).collect();
+        }
+        let home = self.chunks.last().map(|last| (last.worker, output(&self.job, page_tokens)));
+        let in_pages = |span: ChunkSpan| u64::from(span.tokens).next_multiple_of(page_tokens);
+        let spans = self.job.grid.chunks().map(in_pages);
+        let workers = self.chunks.iter().map(|chunk| chunk.worker);
+        workers.zip(spans).chain(home).collect()
     }
 
     /// Where the keys of the chunks before `idx` are: workers, and for each chunk which of

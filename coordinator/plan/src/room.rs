@@ -1,4 +1,4 @@
-//! Room for shards: which workers can hold the keys of which chunks.
+//! Room for keys: which workers can hold the shards of which chunks, or memory sets.
 
 use aqueduct_core::{Refusal, WorkerId};
 
@@ -19,14 +19,24 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// All chunks of `job`.
-    pub(crate) fn of(job: &Job) -> Self {
+    /// All chunks of `job`, in whole pages.
+    pub(crate) fn of(job: &Job, page_tokens: u64) -> Self {
         let full_chunks = u64::from(job.grid.chunk_count()) - 1;
         let chunk_tokens = u64::from(job.grid.chunk_tokens());
         let last_tokens = u64::from(job.grid.prompt_tokens()) - full_chunks * chunk_tokens;
-        let output_tokens = job.sharded.map_or(0, |sharded| sharded.output_tokens);
-        Self { chunk_tokens, full_chunks, home_tokens: Some(last_tokens + output_tokens) }
+        let home_tokens = last_tokens.next_multiple_of(page_tokens) + output(job, page_tokens);
+        let chunk_tokens = chunk_tokens.next_multiple_of(page_tokens);
+        Self { chunk_tokens, full_chunks, home_tokens: Some(home_tokens) }
     }
+}
+
+/// What the home of `job` keeps of what it generates: every completion has chunks of its own.
+pub(crate) fn output(job: &Job, page_tokens: u64) -> u64 {
+    let output_tokens = job.sharded.map_or(0, |sharded| sharded.output_tokens);
+    let (choices, chunk) = (u64::from(job.choices.max(1)), u64::from(job.grid.chunk_tokens()));
+    let each = output_tokens.div_ceil(choices);
+    let full = (each / chunk).saturating_mul(chunk.next_multiple_of(page_tokens));
+    choices.saturating_mul(full.saturating_add((each % chunk).next_multiple_of(page_tokens)))
 }
 
 impl Room {
@@ -37,6 +47,11 @@ impl Room {
     /// The room of `workers` alone.
     pub(crate) fn of(&self, workers: &[WorkerId]) -> Self {
         Self::new(self.0.iter().copied().filter(|(worker, _)| workers.contains(worker)))
+    }
+
+    /// The workers that have room for `tokens`.
+    pub(crate) fn with(&self, tokens: u64) -> Vec<WorkerId> {
+        self.0.iter().filter(|(_, free)| *free >= tokens).map(|(worker, _)| *worker).collect()
     }
 
     /// A worker for each full chunk, in rotation over those that have room, and then one for
@@ -90,13 +105,27 @@ impl Room {
         chunks.fold(0, u64::saturating_add).min(need.full_chunks)
     }
 
+    /// Why memory sets that take `set_tokens` of every worker have a place nowhere.
+    pub(crate) fn too_small(&self, set_tokens: u64) -> Refusal {
+        let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
+        let bound = format!("at most {largest}, the largest pool of a worker");
+        Refusal::new("memory_tokens", set_tokens, bound)
+    }
+
     /// Why `job`, for which there is no place, is too long.
-    pub(crate) fn refusal(&self, job: &Job) -> Refusal {
-        let need = Need::of(job);
+    pub(crate) fn refusal(&self, job: &Job, page_tokens: u64) -> Refusal {
+        let need = Need::of(job, page_tokens);
         let output_tokens = job.sharded.map_or(0, |sharded| sharded.output_tokens);
+        let chunk_tokens = u64::from(job.grid.chunk_tokens());
+        // Tokens of as many whole chunks as fit, and of what is left beside them.
+        let fit = |pages: u64| {
+            let last = pages % need.chunk_tokens / page_tokens * page_tokens;
+            (pages / need.chunk_tokens).saturating_mul(chunk_tokens) + last
+        };
         let at_home = |idx: usize| {
-            let own = self.0[idx].1.checked_sub(output_tokens).filter(|own| *own > 0)?;
-            Some(self.elsewhere(idx, need) * need.chunk_tokens + own)
+            let own = self.0[idx].1.checked_sub(output(job, page_tokens))?;
+            let own = fit(own).min(u64::from(u32::MAX));
+            (own > 0).then(|| self.elsewhere(idx, need) * chunk_tokens + own)
         };
         let Some(most) = (0..self.0.len()).filter_map(at_home).max() else {
             let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
@@ -132,13 +161,21 @@ mod tests {
     fn job(prompt_tokens: u32, chunk_tokens: u32, output_tokens: u64) -> Job {
         let grid = ChunkGrid::new(prompt_tokens, chunk_tokens).unwrap();
         let sharded = Some(Sharded { output_tokens, pruned: false });
-        Job { grid, choices: 1, sharded, priority: 0, arrived_at_ms: 0, deadline_at_ms: 0 }
+        Job {
+            grid,
+            choices: 1,
+            sharded,
+            memory_tokens: 0,
+            priority: 0,
+            arrived_at_ms: 0,
+            deadline_at_ms: 0,
+        }
     }
 
     #[test]
     fn chunks_go_round_where_there_is_room() {
         let check = |pools: &[u64], rotation, asked: Job, want: Option<&[u32]>| {
-            let places = room(pools).place(Need::of(&asked), rotation);
+            let places = room(pools).place(Need::of(&asked, 1), rotation);
             let want = want.map(|want| want.iter().copied().map(WorkerId).collect::<Vec<_>>());
             assert_eq!(places, want, "{pools:?} {asked:?}");
         };
@@ -156,8 +193,8 @@ mod tests {
     #[test]
     fn refusals_say_what_would_fit() {
         let check = |pools: &[u64], asked: Job, want: &str| {
-            assert_eq!(room(pools).place(Need::of(&asked), 0), None);
-            assert_eq!(room(pools).refusal(&asked).to_string(), want);
+            assert_eq!(room(pools).place(Need::of(&asked, 1), 0), None);
+            assert_eq!(room(pools).refusal(&asked, 1).to_string(), want);
         };
         check(
             &[16384],
@@ -179,8 +216,8 @@ mod tests {
     }
 
     /// Whether any placement holds the job, by trying every home.
-    fn fits(pools: &[u64], asked: &Job) -> bool {
-        let need = Need::of(asked);
+    fn fits(pools: &[u64], asked: &Job, page_tokens: u64) -> bool {
+        let need = Need::of(asked, page_tokens);
         (0..pools.len()).any(|home| {
             let mut free = pools.to_vec();
             let Some(left) = free[home].checked_sub(need.home_tokens.unwrap()) else {
@@ -199,19 +236,21 @@ mod tests {
             tokens in 1u32..200,
             chunk_tokens in 1u32..20,
             output_tokens in 0u64..30,
+            page_tokens in 1u64..5,
         ) {
             let asked = job(tokens, chunk_tokens, output_tokens);
-            let need = Need::of(&asked);
+            let need = Need::of(&asked, page_tokens);
             let places = room(&pools).place(need, rotation);
-            prop_assert_eq!(places.is_some(), fits(&pools, &asked));
+            prop_assert_eq!(places.is_some(), fits(&pools, &asked, page_tokens));
             let Some(places) = places else {
-                let refusal = room(&pools).refusal(&asked);
+                let refusal = room(&pools).refusal(&asked, page_tokens);
                 let most = refusal.bound.trim_start_matches("at most ").split(',').next().unwrap();
                 if let Ok(most) = most.parse::<u32>() {
                     let shorter = job(most, chunk_tokens, output_tokens);
-                    prop_assert!(most < tokens && fits(&pools, &shorter));
+                    prop_assert!(most < tokens && fits(&pools, &shorter, page_tokens));
                 } else {
-                    prop_assert!(pools.iter().all(|pool| *pool <= output_tokens));
+                    let least = output(&asked, page_tokens) + page_tokens;
+                    prop_assert!(pools.iter().all(|pool| *pool < least));
                 }
                 return Ok(());
             };

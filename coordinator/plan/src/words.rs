@@ -17,6 +17,9 @@ pub struct Limits {
     pub queued_tokens: u64,
     /// Requests that are prefilled or decoded at once.
     pub running_requests: usize,
+    /// Pools give room for so many tokens at once: keys of one chunk, or of one memory set, take
+    /// a multiple of it. At least 1.
+    pub page_tokens: u64,
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
 }
@@ -30,6 +33,8 @@ pub struct Job {
     pub choices: u32,
     /// Present: keys stay in shards, with the workers that computed them.
     pub sharded: Option<Sharded>,
+    /// Most tokens whose keys are in one memory set, where these are handed from chunk to chunk.
+    pub memory_tokens: u64,
     /// Lower begins earlier, and has a larger share of what is in flight.
     pub priority: i32,
     /// When it came, on the clock of [`Event::Tick`].

@@ -10,6 +10,7 @@ const LIMITS: Limits = Limits {
     queued_requests: 1,
     queued_tokens: 1000,
     running_requests: 8,
+    page_tokens: 1,
     retries: 2,
 };
 const CHUNK_TOKENS: u32 = 10;
@@ -45,6 +46,7 @@ fn event(line: &str) -> Event {
         grid: ChunkGrid::new(number(tokens), CHUNK_TOKENS).unwrap(),
         choices: named("choices").unwrap_or(1),
         sharded: sharded("keep", false).or(sharded("prune", true)),
+        memory_tokens: named("mem").unwrap_or(0).into(),
         priority: named("prio").map_or(0, |steps| steps as i32 - 50),
         arrived_at_ms: named("at").unwrap_or(0).into(),
         deadline_at_ms: named("by").unwrap_or(1000).into(),
@@ -756,5 +758,39 @@ fn what_has_no_place_anew_fails() {
          = w1: cancel r1
          = r1 cancelled
          = r2 prompt_tokens = 35: must be at most 20, what the pools of 2 workers (20 tokens) hold",
+    );
+}
+
+#[test]
+fn memory_sets_wait_for_room_and_what_never_has_any_is_refused() {
+    check(
+        "up w0 pool 20
+         submit r1 5 mem 8 choices 0
+         = w0: assign r1 c0 e0 -> home
+         submit r2 5 mem 8 choices 0
+         = w0: assign r2 c0 e0 -> home
+         submit r3 5 mem 8 choices 0
+         submit r4 5 mem 8 choices 3
+         = r4 memory_tokens = 24: must be at most 20, the largest pool of a worker
+         done w0 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w0: cancel r1
+         = r1 finished
+         = w0: assign r3 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn shards_that_wait_are_passed_only_by_what_they_would_fit_beside() {
+    let limits = Limits { queued_requests: 9, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         submit r1 5 keep 8 choices 0
+         = w0: assign r1 c0 e0 after
+         submit r2 9 keep 6 choices 0
+         submit r3 5 mem 6 choices 0
+         submit r4 5 mem 5 choices 0
+         = w0: assign r4 c0 e0 -> home",
     );
 }

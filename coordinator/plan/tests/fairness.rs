@@ -15,6 +15,7 @@ const LIMITS: Limits = Limits {
     queued_requests: 4,
     queued_tokens: 1000,
     running_requests: 4,
+    page_tokens: 1,
     retries: 0,
 };
 const WORKERS: u32 = 2;
@@ -88,7 +89,15 @@ impl Scene {
         self.running.insert(request, running);
         let (arrived_at_ms, deadline_at_ms) = (0, 1000);
         let sharded = None;
-        let job = Job { grid, choices: 0, sharded, priority, arrived_at_ms, deadline_at_ms };
+        let job = Job {
+            grid,
+            choices: 0,
+            sharded,
+            memory_tokens: 0,
+            priority,
+            arrived_at_ms,
+            deadline_at_ms,
+        };
         self.step(Event::Submit { request, job });
     }
 

@@ -15,6 +15,7 @@ const LIMITS: Limits = Limits {
     queued_requests: 4,
     queued_tokens: 150,
     running_requests: 4,
+    page_tokens: 1,
     retries: 50,
 };
 const CHUNK_TOKENS: u32 = 10;
@@ -113,7 +114,9 @@ impl Cluster {
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
         let (arrived_at_ms, deadline_at_ms) = (request.0, 1_000_000);
-        let job = Job { grid, choices, sharded, priority, arrived_at_ms, deadline_at_ms };
+        let memory_tokens = 0;
+        let job =
+            Job { grid, choices, sharded, memory_tokens, priority, arrived_at_ms, deadline_at_ms };
         self.jobs.insert(request, job.clone());
         self.step(Event::Submit { request, job });
     }

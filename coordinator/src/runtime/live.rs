@@ -121,6 +121,7 @@ impl Live {
             grid: self.grid,
             choices: if decodes { self.submission.choices } else { 0 },
             sharded: self.carry().map(|_| self.sharded()),
+            memory_tokens: self.memory_tokens(),
             priority: self.submission.priority,
             arrived_at_ms: self.timing.arrived_at_ms,
             deadline_at_ms: self.timing.deadline_at_ms,
@@ -133,6 +134,12 @@ impl Live {
         let Submission { exchange, wire, .. } = self.submission;
         let model = (&self.model.shape, self.model.kv);
         exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
+    }
+
+    /// Most tokens whose keys one memory set keeps.
+    fn memory_tokens(&self) -> u64 {
+        let all = u64::from(self.grid.prompt_tokens()) + u64::from(self.submission.max_tokens);
+        self.policy.budget_tokens().map_or(all, |budget| all.min(budget.into()))
     }
 
     fn sharded(&self) -> Sharded {

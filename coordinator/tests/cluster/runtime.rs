@@ -7,7 +7,7 @@ use aqueduct_coordinator::runtime::WorkerState;
 use aqueduct_coordinator::submit::{Busy, RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs, Peer};
-use aqueduct_core::{Carry, Epoch, Exchange, MemoryPolicy, WireDtype};
+use aqueduct_core::{Carry, Epoch, Exchange, MemoryPolicy, WireDtype, limits};
 
 pub(crate) async fn start(config: Config, fakes: &[Fake]) -> Coordinator {
     let coordinator =
@@ -108,14 +108,15 @@ async fn keys_that_stay_are_named_to_later_chunks_and_forgotten_at_the_end() {
 #[tokio::test]
 async fn keys_that_no_pool_could_hold_are_refused() {
     let mut fakes = cluster(&[Habit::Obey; 2]);
-    fakes.iter_mut().for_each(|fake| fake.pool_tokens = 8);
+    // Seven chunks each, in pages of 16 tokens: a chunk of four tokens takes one.
+    fakes.iter_mut().for_each(|fake| fake.pool_tokens = 7 * limits::PAGE_TOKENS);
     let coordinator = start(Config::default(), &fakes).await;
-    assert_eq!(all(&mut coordinator.submit(exact(14)).await.unwrap()).await.1, None);
+    assert_eq!(all(&mut coordinator.submit(exact(52)).await.unwrap()).await.1, None);
     assert_eq!(all(&mut coordinator.submit(submission(26)).await.unwrap()).await.1, None);
-    let Err(RequestError::Refused(refusal)) = coordinator.submit(exact(15)).await else { panic!() };
+    let Err(RequestError::Refused(refusal)) = coordinator.submit(exact(53)).await else { panic!() };
     assert_eq!(
         refusal.to_string(),
-        "prompt_tokens = 15: must be at most 14, what the pools of 2 workers (16 tokens) hold \
+        "prompt_tokens = 53: must be at most 52, what the pools of 2 workers (224 tokens) hold \
          beside 2 tokens to generate"
     );
 }

@@ -45,6 +45,8 @@ pub(crate) struct Workers {
     pub(crate) count: usize,
     /// Most tokens whose keys each of them keeps in shards.
     pub(crate) pool_tokens: u64,
+    /// Bytes of the pages of each of them.
+    pub(crate) pool_bytes: u64,
     /// One of so many merges is audited; none if 0.
     pub(crate) audit_every: u32,
     /// Who goes first on each of them.
@@ -54,11 +56,12 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// So many workers, with pools that memory alone bounds.
+    /// So many workers, with pools of the default size.
     pub(crate) fn plain(count: usize) -> Self {
         Self {
             count,
             pool_tokens: u64::MAX,
+            pool_bytes: limits::POOL_BYTES_DEFAULT,
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
@@ -70,8 +73,8 @@ impl Workers {
     /// # Errors
     /// A number that is out of bounds.
     pub(crate) fn asked(args: &ClusterArgs) -> Result<Self, Refusal> {
-        let pool_tokens = args.pool.tokens()?;
-        let workers = Self { pool_tokens, ..Self::plain(args.workers) };
+        let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
+        let workers = Self { pool_tokens, pool_bytes, ..Self::plain(args.workers) };
         workers.validate()?;
         Ok(workers)
     }
@@ -128,6 +131,7 @@ impl Cluster {
             let mut options = WorkerOptions::new(format!("local://w{idx}"), hub.clone());
             options.threads = loaded.threads as u32;
             options.pool_tokens = workers.pool_tokens;
+            options.pool_bytes = workers.pool_bytes;
             options.audit_every = workers.audit_every;
             options.scheduling = workers.scheduling;
             options.decode_batch_max = workers.decode_batch_max;
@@ -158,7 +162,7 @@ impl Cluster {
         workers.validate()?;
         let threads = if threads == 0 { crate::machine::cores() } else { threads };
         let each = (threads / workers.count).max(1);
-        let start = |_| WorkerProcess::start(model, each, workers.pool_tokens);
+        let start = |_| WorkerProcess::start(model, each, workers);
         let start = (0..workers.count).map(start);
         let processes = futures::future::try_join_all(start).await?;
         let sessions = processes

@@ -50,6 +50,7 @@ fn wrong_numbers() {
     refused(&model(), "1", &["--workers", "0"], 2, &["workers = 0", "between 1 and"]);
     refused(&model(), "1", &["--chunk", "0"], 2, &["chunk_tokens = 0", "between 1 and"]);
     refused(&model(), "1", &["--pool-tokens", "0"], 2, &["pool_tokens = 0", "between 1 and"]);
+    refused(&model(), "1", &["--pool-bytes", "0"], 2, &["pool_bytes = 0", "between 1 and"]);
     refused(&model(), "1", &["--decay", "0"], 2, &["decay = 0", "above 0"]);
     refused(&model(), "1", &["--threads", "1025"], 2, &["threads = 1025", "and 1024"]);
 }

@@ -61,6 +61,13 @@ pub const LINK_PARCELS_MAX: usize = 4096;
 pub const LINK_TRIES_MAX: u32 = 5;
 /// Memory sets that wait at a worker for their chunk, in bytes over all requests.
 pub const INBOX_BYTES_DEFAULT: u64 = 8 << 30;
+/// Pages of a worker for remembered keys and values, over all requests.
+pub const POOL_BYTES_DEFAULT: u64 = 8 << 30;
+/// Most of them: addresses for it are reserved at once, and a process has 2^47 or more.
+pub const POOL_BYTES_MAX: u64 = 1 << 45;
+
+/// Pools give room for so many tokens at once.
+pub const PAGE_TOKENS: u64 = 16;
 
 /// Asks about shards that may wait at one worker, or on one link.
 pub const EXCHANGE_CALLS_MAX: usize = 4096;
@@ -147,6 +154,7 @@ const _: () = {
     // A vocabulary of half a million tokens travels with the command that decodes.
     assert!(VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) < GRPC_MESSAGE_BYTES_MAX);
     assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
+    assert!(POOL_BYTES_DEFAULT <= POOL_BYTES_MAX);
     assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);

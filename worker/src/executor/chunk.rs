@@ -96,6 +96,21 @@ impl Executor {
         Ok(report)
     }
 
+    /// What a layer remembers before the first token.
+    fn empty_memory(&self) -> MemorySet {
+        self.model.empty_memory_in(self.shared.pool.as_ref())
+    }
+
+    /// The same set in this worker's pool; it may come off a wire or from a neighbour's.
+    fn put_in_pool(&self, memory: Arc<MemorySet>) -> Result<Arc<MemorySet>, BackendError> {
+        match (&self.shared.pool, memory.keys.pool()) {
+            (Some(pool), its) if !its.is_some_and(|its| its.is(pool)) => {
+                memory.put_in(pool).map(Arc::new)
+            }
+            _ => Ok(memory),
+        }
+    }
+
     /// The worker of the last chunk is the request's home.
     fn keep_home(
         &mut self,
@@ -107,11 +122,9 @@ impl Executor {
         let bytes = memory.iter().map(|set| set.bytes() as u64).sum();
         let charge = self.shared.gauges.home_bytes.charge(bytes);
         if let Some(homes) = &self.homes {
-            let home = HomeMemory {
-                request: work.key.request,
-                policy: work.policy,
-                layers: memory.clone(),
-            };
+            // A copy: whoever looks at it may do so for as long as it likes.
+            let layers = memory.iter().map(|set| Arc::new(set.in_order())).collect();
+            let home = HomeMemory { request: work.key.request, policy: work.policy, layers };
             homes.send_replace(Some(home));
         }
         if let Some(request) = self.requests.get_mut(&work.key.request) {
@@ -200,13 +213,13 @@ impl<'a> ChunkPort<'a> {
         self.executor.attend(Boundary::Layer);
         self.executor.check_wanted(self.work.key)?;
         if self.work.span.idx == 0 {
-            return Ok(Arc::new(self.executor.model.empty_memory()));
+            return Ok(Arc::new(self.executor.empty_memory()));
         }
         let memory = self.wait_for(layer)?;
         let start = self.work.span.start;
         Refusal::unless_within("end", memory.end, start, start)
             .map_err(|refusal| PortError::Unfit { layer, refusal })?;
-        Ok(memory)
+        self.executor.put_in_pool(memory).map_err(|source| PortError::Exhausted { layer, source })
     }
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use aqueduct_core::Refusal;
 use aqueduct_core::work::Base;
 use aqueduct_kernels::tensor::KvData;
-use aqueduct_kernels::{KvHeads, MemorySet, SetShape};
+use aqueduct_kernels::{KvHeads, KvRow, MemorySet, SetShape};
 use aqueduct_proto::convert::frame::{SetHeader, Spared};
 use bytes::Bytes;
 use crc32fast::Hasher;
@@ -33,10 +33,11 @@ pub enum DeltaError {
 /// Whether keys and values lie with the host, where they are put together. Sets that lie on a
 /// device go whole, so that none is copied from there to be compared.
 pub fn is_here(memory: &MemorySet) -> bool {
-    [&memory.keys.k, &memory.keys.v].iter().all(|heads| match &heads.data {
+    let on_host = |heads: &KvHeads| match &heads.data {
         KvData::F32(data) => data.on_host().is_some(),
         KvData::Bf16(data) => data.on_host().is_some(),
-    })
+    };
+    memory.keys.pool().is_some() || (on_host(&memory.keys.k) && on_host(&memory.keys.v))
 }
 
 /// What of `memory` travels to a receiver that has `base`, and the header's word for the rest;
@@ -141,10 +142,9 @@ fn heads(shape: &SetShape) -> impl Iterator<Item = Range<usize>> {
 }
 
 fn put_row(bytes: &mut Vec<u8>, heads: &KvHeads, row: usize) {
-    let elements = row * heads.head_dim..(row + 1) * heads.head_dim;
-    match &heads.data {
-        KvData::F32(data) => put(bytes, &data[elements], f32::to_le_bytes),
-        KvData::Bf16(data) => put(bytes, &data[elements], bf16::to_le_bytes),
+    match heads.row(row) {
+        KvRow::F32(row) => put(bytes, row, f32::to_le_bytes),
+        KvRow::Bf16(row) => put(bytes, row, bf16::to_le_bytes),
     }
 }
 

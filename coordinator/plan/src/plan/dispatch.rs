@@ -1,12 +1,12 @@
 //! Who does what, in which order: requests are admitted, chunks placed and assigned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aqueduct_core::work::NextHop;
 use aqueduct_core::{Refusal, RequestId, WorkerId};
 
 use super::Plan;
-use crate::request::Request;
+use crate::request::{HELD_CHUNKS, Request};
 use crate::room::{Need, Room};
 use crate::words::{Command, Job, Shards};
 
@@ -85,19 +85,23 @@ impl Plan {
         is_free && !is_held_up && self.places(job).is_some()
     }
 
-    /// Requests begin in the order of the queue. One that waits for room for its keys holds up
-    /// those behind it that need room too, or it might wait for ever; others go past it.
+    /// Requests begin in the order of the queue. One that waits for room holds up those behind
+    /// it, or it might wait for ever; but where its keys would be in shards, those whose memory is
+    /// handed on go past, as long as it would fit beside all of them.
     fn admit(&mut self) -> bool {
         if self.running.len() >= self.limits.running_requests {
             return false;
         }
-        let mut is_held_up = false;
+        let mut waits: Option<&Job> = None;
         let next = self.queue.iter().find_map(|(id, job)| {
-            if is_held_up && job.sharded.is_some() {
-                return None;
-            }
+            let may_pass = |first: &Job, places: &[WorkerId]| {
+                job.sharded.is_none() && self.would_fit_beside(first, job, places)
+            };
             let places = self.places(job);
-            is_held_up |= places.is_none();
+            let places = places.filter(|places| waits.is_none_or(|first| may_pass(first, places)));
+            if places.is_none() {
+                waits.get_or_insert(job);
+            }
             Some((id, places?))
         });
         let Some((id, places)) = next else { return false };
@@ -105,16 +109,51 @@ impl Plan {
         self.rotation = self.rotation.wrapping_add(places.len());
         let mut request = Request::new(id, job, places);
         request.turn = self.turns.first(request.cost(0));
+        request.set_tokens = self.set_tokens(&request.job);
         self.running.push(request);
         true
+    }
+
+    /// Whether `first` would find room once every request with shards has ended, if `job` began
+    /// at `places`.
+    fn would_fit_beside(&self, first: &Job, job: &Job, places: &[WorkerId]) -> bool {
+        let stay = self.running.iter().filter(|request| !request.is_sharded());
+        let mut taken = self.taken(stay);
+        let new: BTreeSet<WorkerId> = places.iter().copied().collect();
+        for worker in new {
+            *taken.entry(worker).or_default() += self.set_tokens(job);
+        }
+        first.sharded.is_some() && self.fits(first, &self.room_less(&taken))
+    }
+
+    /// Whether `room` is enough for `job`.
+    fn fits(&self, job: &Job, room: &Room) -> bool {
+        match job.sharded {
+            Some(_) => room.place(Need::of(job, self.limits.page_tokens), 0).is_some(),
+            None => !room.with(self.set_tokens(job)).is_empty(),
+        }
+    }
+
+    /// Tokens that the memory sets of `job` take of any worker that has a chunk of it: those
+    /// that chunks in flight are at work on and done ones keep (one more where it spares bytes),
+    /// then those of all completions.
+    fn set_tokens(&self, job: &Job) -> u64 {
+        if job.sharded.is_some() {
+            return 0;
+        }
+        let window = (self.limits.batch_tokens / job.grid.chunk_tokens()).max(1);
+        let held = u64::from(window) + 2 + HELD_CHUNKS as u64;
+        let sets = held.min(job.grid.chunk_count().into()) + u64::from(job.choices.max(1)) - 1;
+        job.memory_tokens.next_multiple_of(self.limits.page_tokens).saturating_mul(sets)
     }
 
     /// A worker for every chunk of a new request: in rotation, with shards where there is room.
     fn places(&self, job: &Job) -> Option<Vec<WorkerId>> {
         if job.sharded.is_some() {
-            return self.room().place(Need::of(job), self.rotation);
+            return self.room().place(Need::of(job, self.limits.page_tokens), self.rotation);
         }
-        self.rotated(job.grid.chunk_count() as usize, &self.up())
+        let roomy = self.room().with(self.set_tokens(job));
+        self.rotated(job.grid.chunk_count() as usize, &roomy)
     }
 
     /// A worker of `workers` for each of the chunks `moved` of a running request.
@@ -126,10 +165,13 @@ impl Plan {
     ) -> Option<Vec<WorkerId>> {
         let request = &self.running[pos];
         if !request.is_sharded() {
-            return self.rotated(moved.len(), workers);
+            let roomy = self.room().of(workers).with(request.set_tokens);
+            // What it has a place with already counts as taken by it.
+            let chosen = if roomy.is_empty() { workers } else { &roomy };
+            return self.rotated(moved.len(), chosen);
         }
         let home = request.chunk_count() - 1;
-        let need = Need::of(&request.job);
+        let need = Need::of(&request.job, self.limits.page_tokens);
         let need = Need {
             full_chunks: moved.iter().filter(|idx| **idx != home).count() as u64,
             home_tokens: need.home_tokens.filter(|_| moved.contains(&home)),
@@ -149,11 +191,16 @@ impl Plan {
 
     /// What running requests leave free of the pools.
     fn room(&self) -> Room {
+        self.room_less(&self.taken(self.running.iter()))
+    }
+
+    /// What these requests take of the pools.
+    fn taken<'a>(&self, requests: impl Iterator<Item = &'a Request>) -> BTreeMap<WorkerId, u64> {
         let mut taken: BTreeMap<WorkerId, u64> = BTreeMap::new();
-        for (worker, tokens) in self.running.iter().flat_map(Request::reserved) {
+        for (worker, tokens) in requests.flat_map(|it| it.reserved(self.limits.page_tokens)) {
             *taken.entry(worker).or_default() += tokens;
         }
-        self.room_less(&taken)
+        taken
     }
 
     fn room_less(&self, taken: &BTreeMap<WorkerId, u64>) -> Room {
@@ -166,8 +213,11 @@ impl Plan {
     /// Why the keys of `job` would have no place in an empty cluster.
     pub(super) fn too_long(&self, job: &Job) -> Option<Refusal> {
         let room = self.room_less(&BTreeMap::new());
-        let fits = job.sharded.is_none() || room.place(Need::of(job), 0).is_some();
-        (!fits).then(|| room.refusal(job))
+        let refusal = || match job.sharded {
+            Some(_) => room.refusal(job, self.limits.page_tokens),
+            None => room.too_small(self.set_tokens(job)),
+        };
+        (!self.fits(job, &room)).then(refusal)
     }
 
     /// Whether nothing more may be in flight for the first time. What is in flight is earlier in

@@ -4,6 +4,8 @@ use aqueduct_core::{Refusal, limits};
 use aqueduct_worker::{Scheduler, Scheduling};
 use clap::{Args, ValueEnum};
 
+use super::size::Size;
+
 /// A cluster that lives as long as the command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClusterArgs {
@@ -20,8 +22,12 @@ pub(crate) struct ClusterArgs {
 /// How much each worker keeps.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct PoolArg {
-    /// Most tokens whose keys a worker keeps in shards, over all requests; memory alone bounds
-    /// them unless given
+    /// Bytes in which each worker keeps all remembered keys and values, over all requests: a
+    /// number, or one with K, M, G or T. Memory is used as they fill
+    #[arg(long, value_name = "SIZE", default_value_t = Size(limits::POOL_BYTES_DEFAULT))]
+    pool_bytes: Size,
+    /// Most tokens whose keys a worker keeps in shards, over all requests; as many as its bytes
+    /// hold unless given
     #[arg(long, value_name = "TOKENS")]
     pool_tokens: Option<u64>,
 }
@@ -34,6 +40,14 @@ impl PoolArg {
     pub(crate) fn tokens(self) -> Result<u64, Refusal> {
         let tokens = self.pool_tokens.unwrap_or(u64::MAX);
         Refusal::unless_within("pool_tokens", tokens, 1, u64::MAX)
+    }
+
+    /// Bytes of all pages.
+    ///
+    /// # Errors
+    /// None, or more than there are addresses.
+    pub(crate) fn bytes(self) -> Result<u64, Refusal> {
+        Refusal::unless_within("pool_bytes", self.pool_bytes.0, 1, limits::POOL_BYTES_MAX)
     }
 }
 
@@ -76,6 +90,8 @@ impl StepArg {
         let scheduling = Scheduling { scheduler, step_tokens: self.step_tokens };
         scheduling.validate().map(|()| scheduling)
     }
+}
+
 /// How many completions go on together.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BatchArg {

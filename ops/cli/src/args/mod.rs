@@ -12,6 +12,7 @@ mod members;
 mod model;
 mod policy;
 mod serve;
+mod size;
 
 use std::path::PathBuf;
 

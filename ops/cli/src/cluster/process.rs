@@ -7,6 +7,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 
+use super::Workers;
 use crate::args::ModelArgs;
 
 /// A worker that ended before it listened, in its own words and with its own exit code.
@@ -38,7 +39,7 @@ impl WorkerProcess {
     pub(crate) async fn start(
         model: &ModelArgs,
         threads: usize,
-        pool_tokens: u64,
+        workers: Workers,
     ) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("the path of this binary")?;
         let memory_mib = model.device.device_memory_mib.map(|mib| mib.to_string());
@@ -48,7 +49,8 @@ impl WorkerProcess {
             .arg(&model.model)
             .args(["--kv", model.kv.as_str(), "--weights", model.weights.as_str()])
             .args(["--threads", &threads.to_string()])
-            .args(["--pool-tokens", &pool_tokens.to_string()])
+            .args(["--pool-tokens", &workers.pool_tokens.to_string()])
+            .args(["--pool-bytes", &workers.pool_bytes.to_string()])
             .args(["--device", &model.device.choice().to_string()])
             .args(memory_mib.iter().flat_map(|mib| ["--device-memory-mib", mib]))
             .args(model.device.isa.isa.iter().flat_map(|isa| ["--isa", isa.as_str()]))

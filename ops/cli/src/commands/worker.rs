@@ -24,7 +24,7 @@ struct Listening<'a> {
 /// A model that is wrong, an address that cannot be bound.
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
-    let pool_tokens = args.pool.tokens()?;
+    let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
     let etcd = args.etcd.etcd()?;
     let scheduling = args.scheduler.scheduling()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
@@ -35,6 +35,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
+    options.pool_bytes = pool_bytes;
     options.audit_every = args.audit.audit_every;
     options.scheduling = scheduling;
     options.decode_batch_max = args.batch.decode_batch_max;
