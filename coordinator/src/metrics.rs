@@ -57,6 +57,8 @@ pub struct Metrics {
     queue_time: Histogram,
     retained_mass: Histogram,
     prompt_tokens: Counter,
+    prefix_cache_queries: Counter,
+    prefix_cache_hits: Counter,
     generation_tokens: Counter,
     clamps: Counter,
     escalations: Counter,
@@ -72,6 +74,9 @@ pub struct Metrics {
     waiting: Gauge,
     waiting_tokens: Gauge,
     workers_up: Gauge,
+    snapshots: Gauge,
+    snapshot_bytes: Gauge,
+    snapshot_disk_bytes: Gauge,
 }
 
 impl Default for Metrics {
@@ -95,6 +100,8 @@ impl Metrics {
             queue_time: latency(),
             retained_mass: Histogram::new(shares),
             prompt_tokens: Counter::default(),
+            prefix_cache_queries: Counter::default(),
+            prefix_cache_hits: Counter::default(),
             generation_tokens: Counter::default(),
             clamps: Counter::default(),
             escalations: Counter::default(),
@@ -110,6 +117,9 @@ impl Metrics {
             waiting: Gauge::default(),
             waiting_tokens: Gauge::default(),
             workers_up: Gauge::default(),
+            snapshots: Gauge::default(),
+            snapshot_bytes: Gauge::default(),
+            snapshot_disk_bytes: Gauge::default(),
         };
         metrics.register_times();
         metrics.register_counts();
@@ -136,6 +146,16 @@ impl Metrics {
     fn register_counts(&mut self) {
         let counters = [
             ("prompt_tokens", "Prompt tokens prefilled", &self.prompt_tokens),
+            (
+                "prefix_cache_queries",
+                "Prompt tokens of which a prefix was looked for",
+                &self.prefix_cache_queries,
+            ),
+            (
+                "prefix_cache_hits",
+                "Prompt tokens whose memory was there already",
+                &self.prefix_cache_hits,
+            ),
             ("generation_tokens", "Tokens generated", &self.generation_tokens),
             ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
             ("escalations", "Prefills begun again for quality", &self.escalations),
@@ -151,6 +171,9 @@ impl Metrics {
             ("num_requests_waiting", "Requests in the queue", &self.waiting),
             ("num_tokens_waiting", "Tokens of their prompts", &self.waiting_tokens),
             ("workers_up", "Workers that take work", &self.workers_up),
+            ("snapshots", "Prefixes whose memory is kept", &self.snapshots),
+            ("snapshot_bytes", "Their bytes in memory", &self.snapshot_bytes),
+            ("snapshot_disk_bytes", "Their bytes on disk", &self.snapshot_disk_bytes),
         ];
         for (name, help, gauge) in gauges {
             self.registry.register(name, help, gauge.clone());
@@ -196,6 +219,12 @@ impl Metrics {
     /// A request was not taken, because of this.
     pub fn rejected(&self, reason: &'static str) {
         self.rejected.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// A prefix of a prompt was looked for, and one of so many tokens found.
+    pub fn prefix_looked_for(&self, prompt_tokens: u32, cached_tokens: u32) {
+        self.prefix_cache_queries.inc_by(prompt_tokens.into());
+        self.prefix_cache_hits.inc_by(cached_tokens.into());
     }
 
     /// The memory of a prompt kept this share of its attention mass.
@@ -249,13 +278,16 @@ impl Metrics {
     /// The OpenMetrics text of everything; `load` is how things stand now.
     pub fn render(&self, load: &Load) -> String {
         let now = [
-            (&self.running, load.running),
-            (&self.waiting, load.waiting),
-            (&self.waiting_tokens, load.waiting_tokens as usize),
-            (&self.workers_up, load.workers_up),
+            (&self.running, load.running as u64),
+            (&self.waiting, load.waiting as u64),
+            (&self.waiting_tokens, load.waiting_tokens),
+            (&self.workers_up, load.workers_up as u64),
+            (&self.snapshots, load.snapshots.count),
+            (&self.snapshot_bytes, load.snapshots.memory_bytes),
+            (&self.snapshot_disk_bytes, load.snapshots.disk_bytes),
         ];
         for (gauge, count) in now {
-            gauge.set(count as i64);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
@@ -267,6 +299,8 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::SnapshotsHeld;
+
     use super::*;
 
     #[test]
@@ -274,6 +308,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.accepted(2);
         metrics.prefilled(100, Duration::from_millis(30), 1);
+        metrics.prefix_looked_for(100, 60);
         metrics.retained(0.97);
         metrics.exchanged(Exchange::Stay, 70);
         let audit = MergeAudit { layer: 1, rows: 8, error: 0.25, lse_error: 0.5 };
@@ -283,8 +318,10 @@ mod tests {
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
         metrics.queued(Duration::from_millis(20));
         metrics.rejected("queued_tokens");
+        let snapshots = SnapshotsHeld { count: 5, memory_bytes: 6, disk_bytes: 7 };
+        let (waiting_tokens, token_bytes) = (50, 10);
         let load =
-            Load { running: 3, waiting: 4, waiting_tokens: 50, workers_up: 2, token_bytes: 10 };
+            Load { running: 3, waiting: 4, waiting_tokens, workers_up: 2, token_bytes, snapshots };
         let text = metrics.render(&load);
         for line in [
             "time_to_first_token_seconds_count 1",
@@ -298,6 +335,11 @@ mod tests {
             "requests_rejected_total{reason=\"queued_tokens\"} 1",
             "workers_up 2",
             "prompt_tokens_total 100",
+            "prefix_cache_queries_total 100",
+            "prefix_cache_hits_total 60",
+            "snapshots 5",
+            "snapshot_bytes 6",
+            "snapshot_disk_bytes 7",
             "generation_tokens_total 1",
             "clamps_total 2",
             "escalations_total 0",

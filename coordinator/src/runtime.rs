@@ -12,6 +12,7 @@ mod event_loop;
 mod live;
 mod mailbox;
 mod pace;
+mod prefix;
 mod serving;
 mod status;
 

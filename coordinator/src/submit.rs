@@ -48,6 +48,8 @@ pub struct Submission {
     pub priority: i32,
     /// What its caller, and the log, know it by; may be empty.
     pub caller_id: String,
+    /// Whether to go on from a prefix that was seen before, and to keep this one's.
+    pub cache_prompt: bool,
     /// After this long the request fails.
     pub deadline: Duration,
 }
@@ -61,6 +63,8 @@ pub struct PrefillProgress {
     pub chunk_count: u32,
     /// Prompt tokens done.
     pub tokens_done: u32,
+    /// Prompt tokens that need not be done: their memory was kept from another request.
+    pub cached_tokens: u32,
     /// Since the request was accepted.
     pub elapsed: Duration,
     /// One entry for each worker that has had a chunk of this request.
@@ -99,6 +103,8 @@ pub struct PrefillReport {
     pub elapsed: Duration,
     /// Of that, before the first chunk was given to a worker.
     pub queued: Duration,
+    /// Tokens of the prompt that were not computed: their memory was kept from another request.
+    pub cached_tokens: u32,
     /// Chunks that had to be done again elsewhere.
     pub chunks_retried: u32,
 }
@@ -312,6 +318,7 @@ mod tests {
             outputs: Outputs::None,
             priority: 0,
             caller_id: String::new(),
+            cache_prompt: true,
             deadline: Duration::from_secs(1),
         }
     }

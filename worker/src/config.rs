@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::link::loopback::LoopbackHub;
 use crate::link::nccl::Direct;
+use crate::snapshots::SnapshotOptions;
 
 /// What a prompt left behind at the worker of its last chunk.
 #[derive(Debug, Clone)]
@@ -112,6 +113,8 @@ pub struct WorkerOptions {
     /// Bytes of the pages in which all remembered keys and values lie. Addresses are reserved at
     /// start, memory is used as pages are.
     pub pool_bytes: u64,
+    /// What it keeps beyond the requests that made it.
+    pub snapshots: SnapshotOptions,
     /// One of so many merges of partial states is audited, counted by chunk and layer: all keys
     /// before the chunk come to it for that layer. 0 audits none.
     pub audit_every: u32,
@@ -142,6 +145,7 @@ impl WorkerOptions {
             threads: 1,
             pool_tokens: u64::MAX,
             pool_bytes: limits::POOL_BYTES_DEFAULT,
+            snapshots: SnapshotOptions::default(),
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,

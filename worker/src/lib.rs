@@ -6,6 +6,7 @@
 //!        schedule.rs                     who goes first: decode rounds or chunks
 //!        chunk.rs                        a chunk through the engine's spine, behind its port
 //!        decode.rs                       completions, a token at a time, between layers
+//!        snapshots.rs                    what a prefix left, kept for others (snapshots/)
 //!   -> link/{loopback,grpc,nccl}.rs      memory sets to the worker of the next chunk
 //!   <- inbox.rs                          memory sets from the worker of the chunk before
 //! ```
@@ -23,6 +24,7 @@ pub mod inbox;
 mod ledger;
 pub mod link;
 mod service;
+mod snapshots;
 #[cfg(test)]
 #[path = "../tests/cluster/tiny_model.rs"]
 mod tiny_model;
@@ -33,4 +35,5 @@ pub use gauge::Stats;
 pub use link::loopback::LoopbackHub;
 pub use link::nccl::Direct;
 pub use service::serve;
+pub use snapshots::{DiskOptions, SnapshotOptions};
 pub use worker::{StartError, Worker};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aqueduct_core::work::{CONVENTION, Command, Event, MergeAudit, WorkerInfo};
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::{Refusal, SnapshotsHeld, limits};
 use aqueduct_engine::{Model, ShardStore};
 use aqueduct_kernels::pool::PAGE_CELLS;
 use aqueduct_kernels::{BackendError, Pool, PoolUsage};
@@ -19,6 +19,7 @@ use crate::inbox::{Fit, Inbox};
 use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::nccl::Direct;
+use crate::snapshots::Snapshots;
 
 /// A worker could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) holder: Arc<Holder>,
     /// Where keys lie that are remembered here; `None` where the device has memory of its own.
     pub(crate) pool: Option<Pool>,
+    pub(crate) snapshots: Snapshots,
     pub(crate) gauges: Gauges,
     pub(crate) audits: Audits,
     /// Sessions that the device thread has not seen yet.
@@ -79,6 +81,7 @@ impl Worker {
         let least = limits::PAGE_TOKENS * model.token_bytes();
         Refusal::unless_within("pool_bytes", options.pool_bytes, least, limits::POOL_BYTES_MAX)?;
         let pool = model.pool(options.pool_bytes)?;
+        let snapshots = Snapshots::open(&options.snapshots, &fingerprint, fit, doorbell.clone())?;
         let store = Arc::new(ShardStore::in_pool(pool.clone()));
         let holder = Holder::start(model.clone(), store)?;
         options.hub.join(&options.peer, &inbox, &holder)?;
@@ -98,6 +101,7 @@ impl Worker {
             ledger: Ledger::default(),
             holder,
             pool,
+            snapshots,
             gauges: Gauges::default(),
             audits: Audits::default(),
             arrivals: Mutex::default(),
@@ -146,6 +150,11 @@ impl Worker {
     /// The pages of its pool; `None` where its device keeps keys in memory of its own.
     pub fn pool(&self) -> Option<PoolUsage> {
         self.handle.shared.pool.as_ref().map(Pool::usage)
+    }
+
+    /// What it keeps beyond the requests that made it.
+    pub fn snapshots(&self) -> SnapshotsHeld {
+        self.handle.shared.snapshots.held()
     }
 
     /// What audits of merged states have shown since it was started, ascending by layer.

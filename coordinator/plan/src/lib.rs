@@ -29,12 +29,16 @@
 //! it: workers are told to drop them, and as nothing in flight waits for them, they lose their
 //! tickets and are dispatched as if for the first time. What is dropped blocks nobody, however
 //! long that takes.
+//!
+//! A snapshot stands for its chunk in that order and for all before it. It is restored at once,
+//! in nobody's queue; one that is lost leaves chunks to be done like any others that are lost.
 #![forbid(unsafe_code)]
 
 mod plan;
 mod queue;
 mod request;
 mod room;
+mod snapshots;
 mod turns;
 mod words;
 

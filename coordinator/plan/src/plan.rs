@@ -1,6 +1,7 @@
 //! The state of the cluster as decisions need it, and one function that moves it on.
 
 mod dispatch;
+mod resume;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
 use crate::queue::Queue;
 use crate::request::{Phase, Request};
+use crate::snapshots::Snapshots;
 use crate::turns::Turns;
 use crate::words::{Busy, Command, End, Event, Failure, Job, Limits};
 
@@ -28,6 +30,7 @@ pub struct Plan {
     queue: Queue,
     /// In the order of admission.
     running: Vec<Request>,
+    snapshots: Snapshots,
     turns: Turns,
     /// Greater than those of all chunks: their total order.
     next_ticket: u64,
@@ -45,6 +48,7 @@ impl Plan {
             workers: BTreeMap::new(),
             queue: Queue::default(),
             running: Vec::new(),
+            snapshots: Snapshots::default(),
             turns: Turns::default(),
             next_ticket: 0,
             rotation: 0,
@@ -60,6 +64,9 @@ impl Plan {
                 self.worker_up(worker, Worker { peer, pool_tokens, up: true });
             }
             Event::WorkerDown { worker } => self.worker_down(worker),
+            Event::Snapshots { worker, kept, dropped } => {
+                self.snapshots_changed(worker, kept, dropped);
+            }
             Event::Submit { request, job } => self.submit(request, job),
             Event::Again { request, anew, job } => self.again(request, anew, job),
             Event::Cancel { request } => self.end(request, End::Cancelled),
@@ -118,6 +125,7 @@ impl Plan {
     fn worker_down(&mut self, worker: WorkerId) {
         let Some(known) = self.workers.get_mut(&worker).filter(|known| known.up) else { return };
         known.up = false;
+        self.snapshots.forget(worker);
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
             let Some(pos) = self.position(id) else { continue };
@@ -221,7 +229,7 @@ impl Plan {
         if request.job.choices == 0 {
             return self.end(id, End::Finished);
         }
-        let home = request.worker(request.chunk_count() - 1);
+        let home = request.home();
         request.phase = Phase::Decode { home, open: (0..request.job.choices).collect() };
         self.commands.push(Command::Decode { worker: home, request: id });
     }
@@ -233,6 +241,9 @@ impl Plan {
         let is_next = request.cannot_be_reached(worker, key);
         if request.phase != Phase::Prefill || !(is_own || is_next) {
             return;
+        }
+        if let Some(snapshot) = request.snapshot(key.chunk_idx as usize).filter(|_| is_own) {
+            self.snapshots.dropped(worker, snapshot);
         }
         match kind {
             FailureKind::Peer | FailureKind::Deadline if is_next => {

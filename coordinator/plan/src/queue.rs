@@ -72,6 +72,7 @@ mod tests {
             choices: 1,
             sharded: None,
             memory_tokens: 0,
+            prefix: Vec::new().into(),
             priority,
             arrived_at_ms,
             deadline_at_ms: u64::MAX,

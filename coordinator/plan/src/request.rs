@@ -1,5 +1,7 @@
 //! One admitted request: where its chunks are, and which of them must be done again.
 
+mod resume;
+
 use std::collections::BTreeSet;
 
 use aqueduct_core::work::Base;
@@ -71,6 +73,8 @@ pub(crate) struct Request {
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
+    /// The chunk that a snapshot stands for; those before it need nobody.
+    restored: Option<usize>,
     /// Chunks that are assigned and not done, and their tokens.
     pub(crate) in_flight: usize,
     pub(crate) in_flight_tokens: u64,
@@ -106,6 +110,7 @@ impl Request {
             epoch: Epoch::default(),
             frontier: 0,
             confirmed: 0,
+            restored: None,
             in_flight: 0,
             in_flight_tokens: 0,
             turn: 0,
@@ -113,13 +118,20 @@ impl Request {
         }
     }
 
-    /// What the dispatch of chunk `idx` costs of the request's share.
+    /// What the dispatch of chunk `idx` costs of the request's share: its tokens, unless a
+    /// snapshot stands for them.
     pub(crate) fn cost(&self, idx: usize) -> u64 {
-        turns::cost(self.tokens(idx), self.job.priority)
+        let tokens = if self.restored == Some(idx) { 0 } else { self.tokens(idx) };
+        turns::cost(tokens, self.job.priority)
     }
 
     fn tokens(&self, idx: usize) -> u64 {
         self.job.grid.chunk(idx as u32).map_or(0, |span| span.tokens.into())
+    }
+
+    /// Where it is decoded.
+    pub(crate) fn home(&self) -> WorkerId {
+        self.worker(self.chunks.len() - 1)
     }
 
     pub(crate) fn is_sharded(&self) -> bool {
@@ -131,7 +143,7 @@ impl Request {
         if !self.is_sharded() {
             let workers: BTreeSet<WorkerId> = match self.phase {
                 Phase::Decode { home, .. } => [home].into(),
-                Phase::Prefill => self.chunks.iter().map(|chunk| chunk.worker).collect(),
+                Phase::Prefill => self.computing(),
             };
             return workers.into_iter().map(|worker| (worker, self.set_tokens)).collect();
         }
@@ -214,16 +226,6 @@ impl Request {
     /// The place of chunk `idx` in the total order; `None` while it is behind all that have one.
     pub(crate) fn ticket(&self, idx: usize) -> Option<u64> {
         self.chunks[idx].ticket
-    }
-
-    /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it. It
-    /// has `ticket` from now on, unless it has an earlier one.
-    pub(crate) fn start(&mut self, idx: usize, ticket: u64) {
-        self.chunks[idx].ticket.get_or_insert(ticket);
-        self.set(idx, State::Running);
-        let own_and_next = if self.is_sharded() { 1 } else { 2 };
-        let own_and_next = self.chunks[idx..].iter().take(own_and_next);
-        self.touched.extend(own_and_next.map(|chunk| chunk.worker));
     }
 
     /// Chunks whose place is `worker`.
@@ -336,7 +338,7 @@ impl Request {
     /// after it is undone, so this goes back to the newest memory that is still held, in the
     /// limit to chunk 0. Gives the chunks that need a new place.
     fn lose_memory(&mut self, lost: &[usize]) -> Vec<usize> {
-        let mut moved = BTreeSet::new();
+        let mut moved = self.lose_snapshot(lost);
         let mut disrupted = false;
         for &idx in lost {
             match self.chunks[idx].state {
@@ -364,6 +366,7 @@ impl Request {
     }
 
     fn redo(&mut self, idx: usize) {
+        self.restored = self.restored.filter(|restored| *restored != idx);
         self.set(idx, State::Waiting);
         self.frontier = self.frontier.min(idx);
         self.confirmed = self.confirmed.min(idx);

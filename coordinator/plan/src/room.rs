@@ -166,6 +166,7 @@ mod tests {
             choices: 1,
             sharded,
             memory_tokens: 0,
+            prefix: Vec::new().into(),
             priority: 0,
             arrived_at_ms: 0,
             deadline_at_ms: 0,

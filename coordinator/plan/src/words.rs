@@ -1,7 +1,11 @@
 //! What the plan hears and what it says.
 
+use std::sync::Arc;
+
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
-use aqueduct_core::{ChunkGrid, ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, WorkerId};
+use aqueduct_core::{
+    ChunkGrid, ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, SnapshotKey, WorkerId,
+};
 
 /// How much the plan takes on at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,9 @@ pub struct Job {
     pub priority: i32,
     /// When it came, on the clock of [`Event::Tick`].
     pub arrived_at_ms: u64,
+    /// Names of the memory after chunk 0, 1 and so on, as far as the request may go on from a
+    /// snapshot of it.
+    pub prefix: Arc<[SnapshotKey]>,
     /// When the request fails, on the clock of [`Event::Tick`].
     pub deadline_at_ms: u64,
 }
@@ -79,6 +86,15 @@ pub enum Event {
     WorkerDown {
         /// The worker.
         worker: WorkerId,
+    },
+    /// Snapshots of a worker came and went.
+    Snapshots {
+        /// The worker.
+        worker: WorkerId,
+        /// These it has, or will have before it reads any later command.
+        kept: Vec<SnapshotKey>,
+        /// These it has not.
+        dropped: Vec<SnapshotKey>,
     },
     /// A request arrived; its id was never used before.
     Submit {
@@ -174,6 +190,18 @@ pub enum Command {
         next: Option<NextHop>,
         /// Where the keys of the chunks before it are, if keys stay in shards.
         shards: Option<Shards>,
+    },
+    /// What `key` and the chunks before it would give is a snapshot: hand that off instead. The
+    /// worker reports as if it had done the chunk.
+    Restore {
+        /// To whom: a worker that has it.
+        worker: WorkerId,
+        /// Request, chunk and epoch.
+        key: ChunkKey,
+        /// Which snapshot.
+        snapshot: SnapshotKey,
+        /// Where its memory goes.
+        next: NextHop,
     },
     /// Send what was given for `chunk_idx`, and what is still to come, to a new place.
     Redirect {

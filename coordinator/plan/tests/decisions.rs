@@ -1,7 +1,7 @@
 //! The plan's decisions, written as a script: one event a line in, commands out.
 
 use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
-use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
+use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, SnapshotKey, WorkerId};
 use aqueduct_plan::{Command, End, Event, Job, Limits, Plan, Sharded, Shards};
 
 const LIMITS: Limits = Limits {
@@ -24,11 +24,17 @@ fn key(request: &str, chunk: &str, epoch: &str) -> ChunkKey {
     ChunkKey { request, chunk_idx: number(chunk), epoch: Epoch(number(epoch)) }
 }
 
+/// Names `first`, `first + 1` and so on.
+fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
+    (first..first + count).map(|name| SnapshotKey([name as u8; 32])).collect()
+}
+
 /// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
-/// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `keep 0`, `prune 0` keys stay in
-/// shards, and so many are generated), `done w0 r1 c0
-/// e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`, `again
-/// r1 r2 35` (and more, as of `submit`), `tick 500`.
+/// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `prefix 5` its chunks make snapshots
+/// 5, 6 and so on; with `keep 0`, `prune 0` keys stay in shards, and so many are generated),
+/// `done w0 r1 c0 e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`,
+/// `cancel r1`, `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
+/// `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -49,6 +55,7 @@ fn event(line: &str) -> Event {
         memory_tokens: named("mem").unwrap_or(0).into(),
         priority: named("prio").map_or(0, |steps| steps as i32 - 50),
         arrived_at_ms: named("at").unwrap_or(0).into(),
+        prefix: named("prefix").map_or(Vec::new(), |first| names(first, 9)).into(),
         deadline_at_ms: named("by").unwrap_or(1000).into(),
     };
     match words[0] {
@@ -58,6 +65,16 @@ fn event(line: &str) -> Event {
             pool_tokens: named("pool").map_or(u64::MAX, u64::from),
         },
         "down" => Event::WorkerDown { worker: worker() },
+        "kept" => Event::Snapshots {
+            worker: worker(),
+            kept: names(number(words[2]), 1),
+            dropped: Vec::new(),
+        },
+        "dropped" => Event::Snapshots {
+            worker: worker(),
+            kept: Vec::new(),
+            dropped: names(number(words[2]), 1),
+        },
         "submit" => Event::Submit { request: request(1), job: job(words[2]) },
         "again" => Event::Again { request: request(1), anew: request(2), job: job(words[3]) },
         "done" => Event::ChunkDone { worker: worker(), key: key(words[2], words[3], words[4]) },
@@ -108,6 +125,11 @@ fn shown(command: Command) -> String {
             };
             let ChunkKey { request, chunk_idx, epoch } = key;
             format!("{worker}: assign {} c{chunk_idx} {epoch} {next}", short(request))
+        }
+        Command::Restore { worker, key, snapshot, next } => {
+            let ChunkKey { request, chunk_idx, epoch } = key;
+            let (request, name) = (short(request), snapshot.0[0]);
+            format!("{worker}: restore {request} c{chunk_idx} {epoch} by {name} -> {}", hop(&next))
         }
         Command::Redirect { worker, request, chunk_idx, next } => {
             format!("{worker}: redirect {} c{chunk_idx} -> {}", short(request), hop(&next))
@@ -792,5 +814,125 @@ fn shards_that_wait_are_passed_only_by_what_they_would_fit_beside() {
          submit r3 5 mem 6 choices 0
          submit r4 5 mem 5 choices 0
          = w0: assign r4 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn a_known_prefix_is_restored_and_only_the_rest_computed() {
+    check(
+        "up w0
+         up w1
+         kept w1 5
+         kept w1 6
+         kept w0 8
+         submit r1 35 prefix 5
+         = w1: restore r1 c1 e0 by 6 -> w0 e0
+         = w0: assign r1 c2 e0 -> w1 e0
+         done w1 r1 c1 e0
+         = w1: assign r1 c3 e0 -> home
+         done w0 r1 c2 e0
+         done w1 r1 c3 e0
+         = w1: confirm r1 c1
+         = w0: confirm r1 c2
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         .. cancel r1
+         dropped w1 6
+         submit r2 35 prefix 5
+         = w1: restore r2 c0 e0 by 5 -> w1 e0
+         = w1: assign r2 c1 e0 -> w0 e0
+         down w1
+         = w0: assign r2 c0 e1 -> w0 e2
+         = w0: assign r2 c1 e2 -> w0 e0",
+    );
+}
+
+#[test]
+fn something_is_always_left_to_compute() {
+    check(
+        "up w0
+         kept w0 5
+         kept w0 6
+         submit r1 20 prefix 5
+         = w0: restore r1 c0 e0 by 5 -> w0 e0
+         = w0: assign r1 c1 e0 -> home
+         .. cancel r1
+         submit r2 10 prefix 5
+         = w0: assign r2 c0 e0 -> home
+         .. cancel r2
+         submit r3 35 prefix 5 keep 0
+         = w0: assign r3 c0 e0 after
+         = w0: assign r3 c1 e0 after w0e0",
+    );
+}
+
+#[test]
+fn the_rest_is_done_beside_its_prefix_unless_that_is_busier() {
+    check(
+        "up w0
+         up w1
+         kept w1 5
+         submit r1 15 prefix 5
+         = w1: restore r1 c0 e0 by 5 -> w1 e0
+         = w1: assign r1 c1 e0 -> home
+         .. done w1 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. submit r2 5
+         .. cancel r2
+         submit r3 15 prefix 5
+         = w1: restore r3 c0 e0 by 5 -> w0 e0
+         = w0: assign r3 c1 e0 -> home
+         submit r4 15 prefix 5
+         = w1: restore r4 c0 e0 by 5 -> w1 e0
+         = w1: assign r4 c1 e0 -> home",
+    );
+}
+
+#[test]
+fn a_snapshot_that_is_gone_costs_no_try() {
+    check(
+        "up w0
+         up w1
+         kept w1 6
+         submit r1 35 prefix 5
+         = w1: restore r1 c1 e0 by 6 -> w0 e0
+         = w0: assign r1 c2 e0 -> w1 e0
+         peer w1 r1 c1 e0
+         = w0: assign r1 c0 e1 -> w0 e2
+         = w0: assign r1 c1 e2 -> w0 e0
+         = w0: redirect r1 c1 -> w0 e3
+         = w0: assign r1 c1 e3 -> w0 e0
+         = w0: redirect r1 c2 -> w0 e4
+         = w0: assign r1 c2 e4 -> w1 e0
+         done w0 r1 c0 e1
+         done w0 r1 c1 e3
+         = w1: assign r1 c3 e0 -> home
+         done w0 r1 c2 e4
+         = w0: confirm r1 c0
+         done w1 r1 c3 e0
+         = w0: confirm r1 c1
+         = w0: confirm r1 c2
+         = r1 prefilled, 0 retried
+         = w1: decode r1
+         .. cancel r1
+         submit r2 25 prefix 5
+         = w0: assign r2 c0 e0 -> w1 e0
+         = w1: assign r2 c1 e0 -> w0 e0",
+    );
+}
+
+#[test]
+fn a_prefix_is_gone_on_from_where_there_is_room() {
+    check(
+        "up w0 pool 20
+         up w1 pool 20
+         kept w1 5
+         submit r1 5 mem 1 choices 0
+         = w0: assign r1 c0 e0 -> home
+         submit r2 5 mem 16 choices 0
+         = w1: assign r2 c0 e0 -> home
+         submit r3 15 prefix 5 mem 8 choices 0
+         = w1: restore r3 c0 e0 by 5 -> w0 e0
+         = w0: assign r3 c1 e0 -> home",
     );
 }

@@ -94,6 +94,7 @@ impl Scene {
             choices: 0,
             sharded,
             memory_tokens: 0,
+            prefix: Vec::new().into(),
             priority,
             arrived_at_ms,
             deadline_at_ms,

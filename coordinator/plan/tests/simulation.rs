@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aqueduct_core::work::{Base, FailureKind, NextHop, Peer};
-use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, WorkerId};
+use aqueduct_core::{ChunkGrid, ChunkKey, Epoch, RequestId, SnapshotKey, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 use proptest::prelude::*;
 
@@ -45,6 +45,8 @@ struct Worker {
     decoding: BTreeMap<RequestId, BTreeSet<u32>>,
     /// The newest epoch seen of each request.
     seen: BTreeMap<RequestId, Epoch>,
+    /// Memories that outlive their requests.
+    snapshots: BTreeSet<SnapshotKey>,
     /// Memories up to these epochs are not taken.
     forgotten: BTreeMap<RequestId, Epoch>,
 }
@@ -66,6 +68,8 @@ struct Cluster {
     plan: Plan,
     workers: Vec<Worker>,
     jobs: BTreeMap<RequestId, Job>,
+    /// Whether what chunks give is kept.
+    remembers: bool,
     pools: Vec<u64>,
     promises: Promises,
     /// Hand-offs whose receiver did not have what the plan said that it had given.
@@ -89,6 +93,7 @@ impl Cluster {
             pools: pools.to_vec(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
+            remembers: false,
             promises: Promises::default(),
             lacking: 0,
         };
@@ -97,8 +102,9 @@ impl Cluster {
     }
 
     fn step(&mut self, event: Event) {
-        if let Event::ChunkDone { key, .. } = &event {
+        if let Event::ChunkDone { key, worker } = event {
             self.promises.done.insert((key.request, key.chunk_idx));
+            self.keep(worker, key);
         }
         for command in self.plan.step(event) {
             self.promises.check(&command);
@@ -109,14 +115,46 @@ impl Cluster {
         }
     }
 
+    /// What was done is kept, and the plan hears so before it hears that it was done.
+    fn keep(&mut self, worker: WorkerId, key: ChunkKey) {
+        let job = &self.jobs[&key.request];
+        let snapshot = job.prefix.get(key.chunk_idx as usize).filter(|_| job.sharded.is_none());
+        if let Some(&snapshot) = snapshot {
+            self.workers[worker.0 as usize].snapshots.insert(snapshot);
+            let (kept, dropped) = (vec![snapshot], Vec::new());
+            self.plan.step(Event::Snapshots { worker, kept, dropped });
+        }
+    }
+
+    /// The worker lets go of a snapshot; when it `tells`, the plan hears of it.
+    fn evict(&mut self, idx: usize, tells: bool) {
+        let Some(snapshot) = self.workers[idx].snapshots.pop_first() else { return };
+        if tells {
+            let (kept, dropped) = (Vec::new(), vec![snapshot]);
+            let worker = WorkerId(idx as u32);
+            self.workers[idx].events.push_back(Event::Snapshots { worker, kept, dropped });
+        }
+    }
+
     fn submit(&mut self, asked: Asked) {
         let Asked { chunks, choices, sharded, priority } = asked;
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
         let (arrived_at_ms, deadline_at_ms) = (request.0, 1_000_000);
+        // One prompt is the beginning of another.
+        let names = (0..chunks).map(|idx| SnapshotKey([idx as u8; 32]));
+        let prefix = names.filter(|_| self.remembers).collect::<Vec<_>>().into();
         let memory_tokens = 0;
-        let job =
-            Job { grid, choices, sharded, memory_tokens, priority, arrived_at_ms, deadline_at_ms };
+        let job = Job {
+            grid,
+            choices,
+            sharded,
+            memory_tokens,
+            priority,
+            arrived_at_ms,
+            prefix,
+            deadline_at_ms,
+        };
         self.jobs.insert(request, job.clone());
         self.step(Event::Submit { request, job });
     }
@@ -159,6 +197,24 @@ impl Cluster {
                 worker.tasks.push_back(Task { key, next, shards });
                 let held = self.held(idx);
                 assert!(held <= self.pools[idx], "{held} tokens at {idx}, of {:?}", self.pools);
+            }
+            Command::Restore { key, snapshot, next, .. } => {
+                let chunk = (key.request, key.chunk_idx);
+                worker.forgotten.remove(&key.request);
+                worker.see(key);
+                worker.drop_chunk(chunk);
+                let worker_id = WorkerId(idx as u32);
+                if worker.snapshots.contains(&snapshot) {
+                    worker.given.insert(chunk);
+                    worker.events.push_back(Event::ChunkDone { worker: worker_id, key });
+                    self.give(key.request, key.chunk_idx + 1, &next);
+                } else {
+                    worker.given.remove(&chunk);
+                    worker.failed.insert(chunk);
+                    let (kind, message) = (FailureKind::Peer, "simulated".into());
+                    let failed = Event::ChunkFailed { worker: worker_id, key, kind, message };
+                    worker.events.push_back(failed);
+                }
             }
             Command::Drop { request, chunk_idx, .. } => worker.drop_chunk((request, chunk_idx)),
             Command::Redirect { request, chunk_idx, next, .. } => {
@@ -365,6 +421,14 @@ impl Worker {
 impl Promises {
     fn check(&mut self, command: &Command) {
         match command {
+            Command::Restore { worker, key, .. } => {
+                assert!(self.assigned.insert(*key), "{key} was assigned twice");
+                assert!(!self.ended.contains_key(&key.request), "{key} after its end");
+                let chunk = (key.request, key.chunk_idx);
+                self.places.insert(chunk, (peer(worker.0 as usize), key.epoch));
+                let begun = self.begun.entry(key.request).or_insert(0);
+                *begun = key.chunk_idx.max(*begun);
+            }
             Command::Assign { worker, key, next, shards, .. } => {
                 assert!(self.assigned.insert(*key), "{key} was assigned twice");
                 assert!(!self.ended.contains_key(&key.request), "{key} after its end");
@@ -416,6 +480,7 @@ impl Promises {
 fn addressee(command: &Command) -> Option<usize> {
     let worker = match command {
         Command::Assign { worker, .. }
+        | Command::Restore { worker, .. }
         | Command::Redirect { worker, .. }
         | Command::Confirm { worker, .. }
         | Command::Decode { worker, .. }
@@ -448,6 +513,7 @@ enum Move {
     Start(usize),
     Fail(usize),
     Miss(usize),
+    Evict(usize, bool),
     Deliver(usize),
     Run(usize),
     Decode(usize),
@@ -486,6 +552,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => worker.clone().prop_map(Move::Start),
         1 => worker.clone().prop_map(Move::Fail),
         1 => worker.clone().prop_map(Move::Miss),
+        1 => (worker.clone(), any::<bool>()).prop_map(|(idx, tells)| Move::Evict(idx, tells)),
         20 => worker.clone().prop_map(Move::Deliver),
         12 => worker.clone().prop_map(Move::Run),
         3 => worker.clone().prop_map(Move::Decode),
@@ -505,6 +572,7 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Start(idx) => cluster.start(idx),
         Move::Fail(idx) => cluster.fail(idx),
         Move::Miss(idx) => cluster.miss(idx),
+        Move::Evict(idx, tells) => cluster.evict(idx, tells),
         Move::Deliver(idx) => drop(cluster.deliver(idx)),
         Move::Run(idx) => drop(cluster.run(idx)),
         Move::Decode(idx) => drop(cluster.decode(idx)),
@@ -521,9 +589,11 @@ proptest! {
     fn whatever_happens_every_request_ends_once(
         workers in 1..=WORKERS,
         pools in any_pools(WORKERS),
+        remembers in any::<bool>(),
         moves in prop::collection::vec(any_move(), 0..300),
     ) {
         let mut cluster = Cluster::new(&pools);
+        cluster.remembers = remembers;
         (workers..WORKERS).for_each(|idx| cluster.kill(idx));
         moves.into_iter().for_each(|step| play(&mut cluster, step));
         cluster.settle();

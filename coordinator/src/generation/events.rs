@@ -72,6 +72,8 @@ pub struct Report {
     pub prompt_tokens: u32,
     /// Tokens generated, over all completions.
     pub output_tokens: u32,
+    /// Whether a prefix that was seen before was looked for.
+    pub cache_prompt: bool,
     /// The policy as used.
     pub policy: MemoryPolicy,
     /// What the memory was to keep.

@@ -54,6 +54,7 @@ impl Generator {
         let report = Report {
             prompt_tokens: submission.prompt.len() as u32,
             chunk_tokens: submission.chunk_tokens,
+            cache_prompt: submission.cache_prompt,
             policy: submission.policy,
             floor: submission.floor,
             wire: submission.wire,
@@ -192,6 +193,9 @@ impl Generation {
         let elapsed = self.clock.started.elapsed();
         metrics.prefilled(self.report.prompt_tokens, elapsed, prefill.chunks_retried);
         metrics.queued(prefill.queued);
+        if self.report.cache_prompt {
+            metrics.prefix_looked_for(self.report.prompt_tokens, prefill.cached_tokens);
+        }
         self.clock.prefilled = Some(Instant::now());
         self.report.prefill = prefill;
         metrics.retained(self.report.retained_mass());

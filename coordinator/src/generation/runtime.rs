@@ -1,5 +1,6 @@
 //! The runtime as the API layers see it, so that they can be tried without one.
 
+use aqueduct_core::SnapshotsHeld;
 use futures::future::BoxFuture;
 
 use crate::submit::{RequestError, Submission, Update};
@@ -38,4 +39,6 @@ pub struct Load {
     pub waiting_tokens: u64,
     /// Bytes of keys and values of one token, over all layers and KV heads.
     pub token_bytes: u64,
+    /// Memory that workers keep beyond the requests that made it.
+    pub snapshots: SnapshotsHeld,
 }

@@ -223,6 +223,7 @@ fn submission(
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
         eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
         outputs,
+        cache_prompt: params.cache_prompt,
         priority: params.priority,
         caller_id: String::new(),
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),

@@ -35,6 +35,8 @@ pub struct Params {
     pub stop: Vec<String>,
     /// Generate on after an end token.
     pub ignore_eos: bool,
+    /// Go on from a prefix that was seen before, and keep this one's.
+    pub cache_prompt: bool,
     /// Send events as they come.
     pub stream: bool,
     /// Report token counts at a stream's end.
@@ -159,6 +161,7 @@ impl Params {
             seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
             stop: take_stop(fields)?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
+            cache_prompt: fields.take_or("cache_prompt", true)?,
             stream,
             include_usage,
             priority: fields.take_or("priority", 0)?,

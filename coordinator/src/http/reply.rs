@@ -27,6 +27,7 @@ pub(super) struct Envelope {
 pub(super) struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,
+    cached_tokens: u64,
 }
 
 impl Envelope {
@@ -83,14 +84,16 @@ impl Usage {
     pub(super) fn add(&mut self, report: &Report) {
         self.prompt_tokens += u64::from(report.prompt_tokens);
         self.completion_tokens += u64::from(report.output_tokens);
+        self.cached_tokens += u64::from(report.prefill.cached_tokens);
     }
 
     pub(super) fn object(&self) -> Value {
-        let Self { prompt_tokens, completion_tokens } = self;
+        let Self { prompt_tokens, completion_tokens, cached_tokens } = self;
         json!({
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": { "cached_tokens": cached_tokens },
         })
     }
 }

@@ -157,16 +157,16 @@ impl PromptStream {
     fn add_progress(&mut self, event: &TextEvent) {
         let report = self.generation.report();
         let total = report.prompt_tokens;
-        let (processed, elapsed) = match event {
-            TextEvent::Progress(progress) => (progress.tokens_done, progress.elapsed),
-            TextEvent::Prefilled => (total, report.prefill.elapsed),
+        let (cached, processed, elapsed) = match event {
+            TextEvent::Progress(at) => (at.cached_tokens, at.tokens_done, at.elapsed),
+            TextEvent::Prefilled => (report.prefill.cached_tokens, total, report.prefill.elapsed),
             _ => return,
         };
         if self.view.return_progress {
             let mut chunk = self.envelope.chunk(json!([self.view.empty()]));
             chunk["prompt_progress"] = json!({
                 "total": total,
-                "cache": 0,
+                "cache": cached,
                 "processed": processed,
                 "time_ms": elapsed.as_millis() as u64,
             });

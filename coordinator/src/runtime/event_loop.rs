@@ -1,12 +1,15 @@
 //! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
 //! is carried out. Nothing in here waits for a caller or for a worker.
 
+mod snapshots;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
-use aqueduct_core::{RequestId, WorkerId};
+use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Plan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -48,6 +51,8 @@ pub(crate) struct EventLoop {
     live: HashMap<RequestId, Live>,
     /// Workers that are up.
     orders: BTreeMap<WorkerId, mpsc::Sender<Order>>,
+    /// Workers that keep snapshots, and what they have.
+    keepers: BTreeMap<WorkerId, SnapshotsHeld>,
     outputs: Outputs,
     stats: Stats,
     pace: Pace,
@@ -62,6 +67,7 @@ impl EventLoop {
             config,
             live: HashMap::new(),
             orders: BTreeMap::new(),
+            keepers: BTreeMap::new(),
             outputs,
             stats: Stats::default(),
             pace: Pace::default(),
@@ -216,6 +222,7 @@ impl EventLoop {
     /// `orders` dropped here end the session.
     fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
         let was_up = self.orders.remove(&worker).is_some();
+        self.keepers.remove(&worker);
         let changed = self
             .outputs
             .cluster
@@ -243,6 +250,7 @@ impl EventLoop {
                 let tokens = live.and_then(|live| live.chunk_done(worker, key, *report));
                 self.stats.chunks_done += u64::from(tokens.is_some());
                 self.pace.done(tokens.unwrap_or(0), Instant::now());
+                self.keep_prefixes(key.request);
                 let anew = self.escalated(key.request);
                 self.step(anew.unwrap_or(Event::ChunkDone { worker, key }));
             }
@@ -250,6 +258,7 @@ impl EventLoop {
                 tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
                 self.step(Event::ChunkFailed { worker, key, kind, message });
             }
+            Said::Snapshots(news) => self.snapshots_changed(worker, *news),
             Said::Token(emitted) => {
                 let live = self.live.get_mut(&emitted.request);
                 let is_new = live.is_some_and(|live| live.token(*emitted));
@@ -290,7 +299,12 @@ impl EventLoop {
             Command::Assign { worker, key, span, next, shards } => {
                 self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
                 let Some(live) = self.live.get_mut(&key.request) else { return };
+                live.computed(key);
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
+            }
+            Command::Restore { worker, key, snapshot, next } => {
+                self.with(key.request, |live| live.restored(key.chunk_idx));
+                (worker, Order::Restore(Box::new(Restore { key, snapshot, next })))
             }
             Command::Redirect { worker, request, chunk_idx, next } => {
                 (worker, Order::Redirect { request, chunk_idx, next })
@@ -357,6 +371,7 @@ impl EventLoop {
         self.stats.queued_tokens = self.plan.queued_tokens();
         self.stats.running = self.plan.running();
         self.stats.workers_up = self.orders.len();
+        self.stats.snapshots = self.snapshots_held();
         self.outputs.stats.send_if_modified(|shown| {
             let changed = *shown != self.stats;
             shown.clone_from(&self.stats);

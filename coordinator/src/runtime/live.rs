@@ -1,6 +1,8 @@
 //! One accepted request as the runtime carries it: its tokens, which the plan never sees, and
 //! what has been told of it so far.
 
+mod prefixes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use aqueduct_plan::{Job, Sharded, Shards};
 
 use super::ModelInfo;
 use super::mailbox::Mailbox;
+use super::prefix::Prefix;
 use crate::submit::{
     Escalation, PrefillProgress, PrefillReport, Submission, Update, WorkerProgress,
 };
@@ -69,8 +72,9 @@ pub(crate) struct Timing {
 struct Prefill {
     told: Option<Instant>,
     workers: BTreeMap<WorkerId, WorkerProgress>,
-    tokens_done: u32,
-    reports: BTreeMap<u32, ChunkReport>,
+    prefix: Prefix,
+    /// With who did the chunk.
+    reports: BTreeMap<u32, (WorkerId, ChunkReport)>,
     /// Per chunk, the position up to which its logits or log probabilities were told: a chunk
     /// that is done again makes the same ones again.
     outputs_end: BTreeMap<u32, u32>,
@@ -99,7 +103,7 @@ impl Live {
         tracing::debug!(%request, caller_id, prompt_tokens, priority, "request arrived");
         clamps.iter().for_each(|clamp| tracing::warn!(%request, %clamp, "memory budget lowered"));
         mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
-        Self {
+        let mut live = Self {
             choices: vec![Choice::default(); submission.choices as usize],
             submission,
             mailbox,
@@ -112,7 +116,9 @@ impl Live {
             accepted: Instant::now(),
             began: None,
             prefill: Prefill::default(),
-        }
+        };
+        live.prefill.prefix = live.prefix();
+        live
     }
 
     pub(crate) fn job(&self) -> Job {
@@ -124,6 +130,7 @@ impl Live {
             memory_tokens: self.memory_tokens(),
             priority: self.submission.priority,
             arrived_at_ms: self.timing.arrived_at_ms,
+            prefix: self.resumable(),
             deadline_at_ms: self.timing.deadline_at_ms,
         }
     }
@@ -201,7 +208,7 @@ impl Live {
         self.tell_progress();
     }
 
-    /// Its tokens, when the chunk was not done before.
+    /// Its tokens, when the chunk was computed and was not done before.
     pub(crate) fn chunk_done(
         &mut self,
         worker: WorkerId,
@@ -209,16 +216,17 @@ impl Live {
         report: ChunkReport,
     ) -> Option<u32> {
         let span = self.grid.chunk(key.chunk_idx)?;
-        if self.prefill.reports.contains_key(&key.chunk_idx) {
+        let prefix = &self.prefill.prefix;
+        let is_restored = prefix.restored() == Some(key.chunk_idx);
+        if self.prefill.reports.contains_key(&key.chunk_idx) || prefix.is_stale(key) {
             return None;
         }
-        self.prefill.reports.insert(key.chunk_idx, report);
-        self.prefill.tokens_done += span.tokens;
+        self.prefill.reports.insert(key.chunk_idx, (worker, report));
         let at = self.worker(worker);
         at.chunk_idx = key.chunk_idx;
         at.chunks_done += 1;
         self.tell_progress();
-        Some(span.tokens)
+        (!is_restored).then_some(span.tokens)
     }
 
     fn worker(&mut self, worker: WorkerId) -> &mut WorkerProgress {
@@ -232,17 +240,20 @@ impl Live {
             return;
         }
         self.prefill.told = Some(Instant::now());
+        let (chunks_done, tokens_done) = self.done();
         self.mailbox.push(Update::Progress(PrefillProgress {
-            chunks_done: self.prefill.reports.len() as u32,
+            chunks_done,
             chunk_count: self.grid.chunk_count(),
-            tokens_done: self.prefill.tokens_done,
+            tokens_done,
+            cached_tokens: self.cached_tokens(),
             elapsed: self.accepted.elapsed(),
             workers: self.prefill.workers.values().cloned().collect(),
         }));
     }
 
     fn all_done(&self) -> bool {
-        self.prefill.reports.len() == self.grid.chunk_count() as usize
+        let skipped = self.prefill.prefix.restored().unwrap_or(0);
+        self.prefill.reports.len() as u32 + skipped == self.grid.chunk_count()
     }
 
     /// What is to be tried next, if the prefill is done and its memory kept too little.
@@ -262,16 +273,15 @@ impl Live {
         tracing::info!(request = %self.request, %run, %escalation, "prefilled again");
         self.run = run;
         self.policy = escalation.next;
-        self.prefill = Prefill::default();
+        self.prefill = Prefill { prefix: self.prefix(), ..Prefill::default() };
         self.mailbox.push(Update::Escalated(escalation));
     }
 
     /// Per layer, summed over chunks.
     fn retained(&self) -> Vec<RetainedMass> {
         let mut retained: Vec<RetainedMass> = Vec::new();
-        for report in self.prefill.reports.values() {
-            retained.resize(retained.len().max(report.retained.len()), RetainedMass::default());
-            retained.iter_mut().zip(&report.retained).for_each(|(sum, layer)| sum.add(*layer));
+        for (_, report) in self.prefill.reports.values() {
+            RetainedMass::add_layers(&mut retained, &report.retained);
         }
         retained
     }
@@ -323,12 +333,12 @@ impl Live {
         self.prefill.outputs.drain(..).for_each(|output| self.mailbox.push(output));
         let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();
-        reports.values().for_each(|report| traffic.add(report.traffic));
+        reports.values().for_each(|(_, report)| traffic.add(report.traffic));
         let mut audits = Vec::new();
-        reports.values().for_each(|report| MergeAudit::gather(&mut audits, &report.audits));
+        reports.values().for_each(|(_, report)| MergeAudit::gather(&mut audits, &report.audits));
         // What is remembered at the end is with the last chunk, unless keys stayed with each.
         let rest = if self.carry().is_some() { 0 } else { self.grid.chunk_count() - 1 };
-        let remembered = || reports.range(rest..).map(|(_, report)| report);
+        let remembered = || reports.range(rest..).map(|(_, (_, report))| report);
         let add_bytes = |sum: u64, report: &ChunkReport| sum.saturating_add(report.memory_bytes);
         let add_tokens = |sum: u32, report: &ChunkReport| sum.saturating_add(report.memory_tokens);
         self.mailbox.push(Update::Prefilled(Box::new(PrefillReport {
@@ -340,6 +350,7 @@ impl Live {
             audits,
             elapsed: self.accepted.elapsed(),
             queued: self.began.unwrap_or(self.accepted) - self.accepted,
+            cached_tokens: self.cached_tokens(),
             chunks_retried,
         })));
     }
@@ -398,6 +409,7 @@ mod tests {
             outputs: Outputs::None,
             priority: 0,
             caller_id: String::new(),
+            cache_prompt: true,
             deadline: Duration::from_secs(1),
         };
         let shape = ModelShape {

@@ -27,6 +27,7 @@ impl Submit for Coordinator {
             running: stats.running,
             waiting: stats.queued,
             waiting_tokens: stats.queued_tokens,
+            snapshots: stats.snapshots,
             token_bytes: self.cluster.borrow().model.as_ref().map_or(0, token_bytes),
         }
     }

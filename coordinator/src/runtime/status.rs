@@ -1,7 +1,7 @@
 //! What a coordinator tells about itself.
 
 use aqueduct_core::work::{CONVENTION, WorkerInfo};
-use aqueduct_core::{KvDtype, ModelShape, WorkerId};
+use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WorkerId};
 
 /// The model that the cluster serves: that of the first worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -142,4 +142,6 @@ pub struct Stats {
     pub chunks_retried: u64,
     /// Tokens generated.
     pub output_tokens: u64,
+    /// Snapshots of all workers that are up.
+    pub snapshots: SnapshotsHeld,
 }

@@ -121,6 +121,7 @@ impl Narrator {
             lowest_retained_mass: report.lowest_retained_mass(),
             min_retained_mass: report.floor.map(|floor| floor.min_retained_mass),
             escalations: report.escalations,
+            cached_tokens: report.prefill.cached_tokens,
             prompt_tokens: report.prompt_tokens,
             output_tokens: report.output_tokens,
             queue_seconds: report.prefill.queued.as_secs_f64(),

@@ -1,19 +1,25 @@
 //! Workers that follow the protocol without a model: every chunk is done at once, and what is
 //! made of a token is a function of the token.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{RequestHandle, Session};
+use aqueduct_core::snapshot::{Restore, SnapshotNews};
 use aqueduct_core::work::{
-    Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, Outputs, Peer,
-    RetainedMass, WorkerInfo,
+    Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, Outputs,
+    Peer, RetainedMass, WorkerInfo,
 };
 use aqueduct_core::{
-    Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, Steering, WireDtype, limits,
+    Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, SnapshotKey, SnapshotsHeld, Steering,
+    WireDtype, limits,
 };
 use tokio::sync::{Notify, mpsc};
+
+/// What was kept, by name.
+type Snapshots = BTreeMap<SnapshotKey, Vec<RetainedMass>>;
 
 pub(crate) const VOCAB: u32 = 4096;
 pub(crate) const LAYERS: u32 = 2;
@@ -43,6 +49,8 @@ pub(crate) struct Fake {
     pub(crate) pool_tokens: u64,
     /// What it says of a chunk's attention mass, per layer.
     pub(crate) retained: fn(&Assignment) -> Vec<RetainedMass>,
+    /// What prefixes kept, if it keeps any.
+    pub(crate) snapshots: Option<Arc<Mutex<Snapshots>>>,
     seen: Arc<Mutex<Vec<Command>>>,
     heard: Arc<Notify>,
     closed: Arc<Notify>,
@@ -57,6 +65,7 @@ impl Fake {
             habit,
             pool_tokens: u64::MAX,
             retained: tokens_of_ten,
+            snapshots: None,
             seen: Arc::default(),
             heard: Arc::default(),
             closed: Arc::default(),
@@ -84,6 +93,9 @@ impl Fake {
     ) {
         let mut say = Say(&outbox);
         say.event(Event::Hello(Box::new(self.info()))).await;
+        if self.snapshots.is_some() {
+            say.event(self.news(&[])).await;
+        }
         loop {
             let command = tokio::select! {
                 command = inbox.recv() => command,
@@ -101,8 +113,36 @@ impl Fake {
                     }
                     _ => say.chunk(&chunk, (self.retained)(&chunk)).await,
                 },
+                Command::Keep(keep) => {
+                    let snapshots = self.snapshots.as_ref().expect("one that keeps snapshots");
+                    snapshots.lock().unwrap().insert(keep.snapshot, keep.retained);
+                    say.event(self.news(&[keep.snapshot])).await;
+                }
+                Command::Restore(restore) => say.event(self.restored(&restore)).await,
                 Command::Decode(spec) => say.tokens(&spec).await,
                 _ => {}
+            }
+        }
+    }
+
+    fn news(&self, kept: &[SnapshotKey]) -> Event {
+        let count = self.snapshots.as_ref().map_or(0, |all| all.lock().unwrap().len());
+        let held = SnapshotsHeld { count: count as u64, ..SnapshotsHeld::default() };
+        Event::Snapshots(Box::new(SnapshotNews { kept: kept.to_vec(), dropped: vec![], held }))
+    }
+
+    fn restored(&self, restore: &Restore) -> Event {
+        let key = restore.key;
+        let snapshots = self.snapshots.as_ref().expect("one that keeps snapshots");
+        match snapshots.lock().unwrap().get(&restore.snapshot) {
+            Some(retained) => {
+                let retained = retained.clone();
+                let report = ChunkReport { retained, ..ChunkReport::default() };
+                Event::ChunkDone { key, report: Box::new(report) }
+            }
+            None => {
+                let (kind, message) = (FailureKind::Peer, "it is gone".into());
+                Event::ChunkFailed { key, kind, message }
             }
         }
     }
@@ -231,6 +271,7 @@ pub(crate) fn submission(prompt_tokens: u32) -> Submission {
         outputs: Outputs::None,
         priority: 0,
         caller_id: String::new(),
+        cache_prompt: true,
         deadline: SOON,
     }
 }

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod fake;
+mod prefix;
 mod quality;
 mod runtime;
 mod service;

@@ -30,6 +30,7 @@ async fn a_whole_answer() {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": tokens,
             "total_tokens": prompt_tokens + tokens,
+            "prompt_tokens_details": { "cached_tokens": 2 },
         })
     );
     let figures = &body["aqueduct"];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct_coordinator::generation::{Load, Submit, Updates};
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, TokenLogprob, Traffic};
-use aqueduct_core::{Exchange, RequestId, TokenId, Verdict};
+use aqueduct_core::{Exchange, RequestId, SnapshotsHeld, TokenId, Verdict};
 use futures::future::BoxFuture;
 
 /// Answers every request with the same tokens.
@@ -52,7 +52,9 @@ impl Submit for Script {
     }
 
     fn load(&self) -> Load {
-        Load { workers_up: 1, running: 1, waiting: 2, waiting_tokens: 30, token_bytes: 10 }
+        let (waiting_tokens, token_bytes, snapshots) = (30, 10, SnapshotsHeld::default());
+        let (workers_up, running, waiting) = (1, 1, 2);
+        Load { workers_up, running, waiting, waiting_tokens, token_bytes, snapshots }
     }
 }
 
@@ -89,6 +91,7 @@ impl Script {
             audits: Vec::new(),
             elapsed: Duration::from_millis(250),
             queued: Duration::from_millis(125),
+            cached_tokens: 2,
             chunks_retried: 0,
         })));
         let mut updates: VecDeque<_> = updates.into_iter().map(Ok).collect();

@@ -19,7 +19,7 @@ use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
 use tokio::sync::watch;
 
-use crate::args::{ClusterArgs, ModelArgs};
+use crate::args::{ClusterArgs, ModelArgs, SnapshotArgs};
 use crate::loading::Loaded;
 use crate::picture::Kept;
 pub(crate) use process::WorkerExited;
@@ -41,7 +41,7 @@ pub(crate) struct Cluster {
 
 /// Which workers a cluster is to have.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Workers {
+pub(crate) struct Workers<'a> {
     pub(crate) count: usize,
     /// Most tokens whose keys each of them keeps in shards.
     pub(crate) pool_tokens: u64,
@@ -53,9 +53,11 @@ pub(crate) struct Workers {
     pub(crate) scheduling: Scheduling,
     /// Completions that go on together.
     pub(crate) decode_batch_max: usize,
+    /// What each of them keeps beyond the requests that made it; nothing if `None`.
+    pub(crate) snapshots: Option<&'a SnapshotArgs>,
 }
 
-impl Workers {
+impl Workers<'_> {
     /// So many workers, with pools of the default size.
     pub(crate) fn plain(count: usize) -> Self {
         Self {
@@ -65,6 +67,7 @@ impl Workers {
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
+            snapshots: None,
         }
     }
 
@@ -110,6 +113,7 @@ pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submissio
         outputs: Outputs::None,
         priority: 0,
         caller_id: String::new(),
+        cache_prompt: false,
         deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
     }
 }
@@ -121,7 +125,7 @@ impl Cluster {
     /// A number of workers or an option out of bounds.
     pub(crate) async fn embedded(
         loaded: &Loaded,
-        workers: Workers,
+        workers: Workers<'_>,
         config: Config,
     ) -> anyhow::Result<Self> {
         workers.validate()?;
@@ -132,6 +136,9 @@ impl Cluster {
             options.threads = loaded.threads as u32;
             options.pool_tokens = workers.pool_tokens;
             options.pool_bytes = workers.pool_bytes;
+            if let Some(args) = workers.snapshots {
+                options.snapshots = args.options(Some(&format!("w{idx}")));
+            }
             options.audit_every = workers.audit_every;
             options.scheduling = workers.scheduling;
             options.decode_batch_max = workers.decode_batch_max;
@@ -155,7 +162,7 @@ impl Cluster {
     /// What a worker says is wrong with the model; a process that cannot be started.
     pub(crate) async fn processes(
         model: &ModelArgs,
-        workers: Workers,
+        workers: Workers<'_>,
         threads: usize,
         config: Config,
     ) -> anyhow::Result<Self> {

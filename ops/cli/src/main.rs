@@ -71,6 +71,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Exchange(args)) => {
                 commands::bench_exchange::run(args).await
             }
+            Command::Bench(BenchCommand::Prefix(args)) => commands::bench_prefix::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
             Command::Bench(BenchCommand::Serve(args)) => commands::bench_serve::run(args).await,

@@ -10,8 +10,9 @@ use serde_json::Value;
 
 /// A worker at `address`; port 0 takes a free one.
 fn worker(address: &str) -> Running {
-    let args = ["worker", "--threads", "1", "--listen", address, "--model"];
-    Running::start(aqueduct().args(args).arg(model()))
+    // The same prompt is asked for again and again, and is to be computed every time.
+    let args = ["worker", "--threads", "1", "--snapshot-bytes", "0", "--listen", address];
+    Running::start(aqueduct().args(args).arg("--model").arg(model()))
 }
 
 /// Three workers and their coordinator.

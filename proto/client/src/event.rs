@@ -160,6 +160,8 @@ pub struct Summary {
     pub min_retained_mass: Option<f64>,
     /// How often the prompt was prefilled again because the memory kept less.
     pub escalations: u32,
+    /// Tokens of the prompt that were not computed: their memory was kept from another request.
+    pub cached_tokens: u32,
     /// The policy as used.
     pub policy: MemoryPolicy,
     /// Chunk size.

@@ -79,6 +79,8 @@ pub struct GenerateOptions {
     pub priority: Option<i32>,
     /// What the server's log is to call it; up to 128 visible ASCII characters.
     pub request_id: Option<String>,
+    /// Go on from a prefix that was seen before, and keep this one's.
+    pub cache_prompt: bool,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -111,6 +113,7 @@ impl GenerateOptions {
             ignore_eos: false,
             priority: None,
             request_id: None,
+            cache_prompt: true,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -157,6 +160,7 @@ impl GenerateOptions {
             prompt_logprobs: self.prompt_logprobs,
             ignore_eos: self.ignore_eos,
             priority: self.priority,
+            cache_prompt: Some(self.cache_prompt),
         }
     }
 }

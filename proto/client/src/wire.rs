@@ -148,6 +148,7 @@ impl TryFrom<v1::Summary> for Summary {
             lowest_retained_mass: summary.lowest_retained_mass,
             min_retained_mass: summary.min_retained_mass,
             escalations: summary.escalations,
+            cached_tokens: summary.cached_tokens,
             policy: policy("summary.policy", summary.policy)?,
             chunk_tokens: summary.chunk_tokens,
             exchange: exchange(summary.exchange)

@@ -15,6 +15,7 @@ pub mod model;
 pub mod policy;
 pub mod quality;
 pub mod sampling;
+pub mod snapshot;
 pub mod steering;
 pub mod work;
 
@@ -27,6 +28,7 @@ pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
 pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};
 pub use sampling::Sampling;
+pub use snapshot::{SnapshotKey, SnapshotsHeld};
 pub use steering::Steering;
 
 /// A token of the model's vocabulary.

@@ -78,6 +78,21 @@ pub const EXCHANGE_WINDOW_FRAMES: usize = 4;
 /// How long an asker waits for a holder before it asks again.
 pub const EXCHANGE_RETRY_MS: u64 = 2_000;
 
+/// Boundaries of one prompt that are kept as snapshots, evenly spaced, beside the last ones.
+pub const SNAPSHOTS_PER_PROMPT: u32 = 16;
+/// Boundaries of one prompt that have a name at all, from its beginning on.
+pub const SNAPSHOT_CHAIN_MAX: usize = 1 << 14;
+/// Snapshots that one worker keeps.
+pub const SNAPSHOTS_MAX: usize = 1 << 14;
+/// Snapshots that one event names.
+pub const SNAPSHOT_NEWS_MAX: usize = 1 << 10;
+/// How long a snapshot may take to come from disk before its prefix is computed instead.
+pub const SNAPSHOT_READ_DEADLINE_MS: u64 = 10_000;
+/// Bytes of memory that a worker that serves keeps snapshots in, unless told otherwise.
+pub const SNAPSHOT_BYTES_DEFAULT: u64 = 1 << 30;
+/// Bytes of disk for the same, where a folder is named.
+pub const SNAPSHOT_DISK_BYTES_DEFAULT: u64 = 16 << 30;
+
 /// Layers of a model.
 pub const LAYERS_MAX: u32 = 512;
 /// Query heads of a model.
@@ -159,6 +174,9 @@ const _: () = {
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    assert!(SNAPSHOT_READ_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    assert!(SNAPSHOT_CHAIN_MAX <= SNAPSHOTS_MAX && SNAPSHOT_NEWS_MAX <= SNAPSHOTS_MAX);
+    assert!(SNAPSHOTS_MAX / SNAPSHOT_NEWS_MAX < EVENTS_MAX);
     // What the devices began may be late twice, and gRPC still has its time.
     assert!(4 * EXCHANGE_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(HANDOFF_DEADLINE_MS < REQUEST_DEADLINE_MS);

@@ -162,6 +162,12 @@ fn escalated(policy: &MemoryPolicy, chunk_tokens: u32) -> MemoryPolicy {
 }
 
 impl RetainedMass {
+    /// Adds to each layer of `sum` what more blocks kept in it.
+    pub fn add_layers(sum: &mut Vec<Self>, more: &[Self]) {
+        sum.resize(sum.len().max(more.len()), Self::default());
+        sum.iter_mut().zip(more).for_each(|(sum, layer)| sum.add(*layer));
+    }
+
     /// Share of the layer that kept least; 1 where there is none.
     pub fn lowest_share(layers: &[Self]) -> f64 {
         layers.iter().map(Self::share).fold(1.0, f64::min)

@@ -3,6 +3,7 @@
 
 mod report;
 
+use crate::snapshot::{Keep, Restore, SnapshotNews};
 use crate::{
     ChunkKey, ChunkSpan, Constraint, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape,
     RequestId, Sampling, Steering, TokenId,
@@ -165,6 +166,10 @@ pub enum Command {
         /// The chunk.
         chunk_idx: u32,
     },
+    /// What a chunk gave becomes a snapshot. If the chunk is not there any more, nothing does.
+    Keep(Box<Keep>),
+    /// A snapshot takes the place of a chunk and of those before it.
+    Restore(Box<Restore>),
     /// Start decoding.
     Decode(Box<DecodeSpec>),
     /// One completion is to end now; its memory may go.
@@ -279,6 +284,8 @@ pub enum Event {
         /// For a person.
         message: String,
     },
+    /// Snapshots came or went. Said at the beginning of a session by every worker that keeps any.
+    Snapshots(Box<SnapshotNews>),
     /// A token was generated.
     Token(Box<Emitted>),
     /// A completion ended by itself: an end token, or the length.

@@ -1,12 +1,14 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
+use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
 use aqueduct_core::work::{
     Assignment, Base, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, MergeAudit,
     NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
-    ModelShape, PolicyKind, RequestId, Sampling, Scoring, Steering, TokenBytes, WireDtype, limits,
+    ModelShape, PolicyKind, RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering,
+    TokenBytes, WireDtype, limits,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -161,6 +163,14 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(request, chunk_idx)| Command::Confirm { request, chunk_idx }),
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Drop { request, chunk_idx }),
+        (request(), chunk_idx(), snapshot(), masses()).prop_map(
+            |(request, chunk_idx, snapshot, retained)| {
+                Command::Keep(Box::new(Keep { request, chunk_idx, snapshot, retained }))
+            }
+        ),
+        (key(), snapshot(), next_hop()).prop_map(|(key, snapshot, next)| {
+            Command::Restore(Box::new(Restore { key, snapshot, next }))
+        }),
         (request(), (sampling(), steering(), prop::option::of(constraint())), counts, eos, words)
             .prop_map(
                 |(request, (sampling, steering, constraint), (choices, max_tokens), eos, words)| {
@@ -239,10 +249,28 @@ pub(crate) fn example_info() -> WorkerInfo {
     }
 }
 
-fn report() -> impl Strategy<Value = ChunkReport> {
+fn snapshot() -> impl Strategy<Value = SnapshotKey> {
+    any::<[u8; 32]>().prop_map(SnapshotKey)
+}
+
+fn news() -> impl Strategy<Value = SnapshotNews> {
+    let names = || prop::collection::vec(snapshot(), 0..5);
+    (names(), names(), any::<[u64; 3]>()).prop_map(
+        |(kept, dropped, [count, memory_bytes, disk_bytes])| SnapshotNews {
+            kept,
+            dropped,
+            held: SnapshotsHeld { count, memory_bytes, disk_bytes },
+        },
+    )
+}
+
+fn masses() -> impl Strategy<Value = Vec<RetainedMass>> {
     let mass = (0.0f64..1e6, 0.0f64..1e6).prop_map(|(kept, total)| RetainedMass { kept, total });
-    let retained = prop::collection::vec(mass, 0..12);
-    (retained, any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+    prop::collection::vec(mass, 0..12)
+}
+
+fn report() -> impl Strategy<Value = ChunkReport> {
+    (masses(), any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
         |(retained, memory_bytes, memory_tokens, busy_us, wait_us)| ChunkReport {
             retained,
             memory_bytes,
@@ -316,6 +344,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
             kind,
             message
         }),
+        news().prop_map(|news| Event::Snapshots(Box::new(news))),
         emitted().prop_map(|emitted| Event::Token(Box::new(emitted))),
         (any::<u64>(), 0..limits::CHOICES_MAX, any::<bool>()).prop_map(|(request, choice, eos)| {
             Event::ChoiceDone { request: RequestId(request), choice, eos }

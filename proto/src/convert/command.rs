@@ -28,6 +28,8 @@ impl From<Command> for v1::WorkerCommand {
             Command::Drop { request, chunk_idx } => {
                 Kind::Drop(v1::Drop { request: request.0, chunk_idx })
             }
+            Command::Keep(keep) => Kind::Keep((*keep).into()),
+            Command::Restore(restore) => Kind::Restore((*restore).into()),
             Command::Decode(spec) => Kind::Decode((*spec).into()),
             Command::StopChoice { request, choice } => {
                 Kind::StopChoice(v1::StopChoice { request: request.0, choice })
@@ -55,6 +57,8 @@ impl TryFrom<v1::WorkerCommand> for Command {
                 request: RequestId(wire.request),
                 chunk_idx: chunk_idx(wire.chunk_idx).under("drop")?,
             },
+            Kind::Keep(wire) => Self::Keep(Box::new(wire.try_into().under("keep")?)),
+            Kind::Restore(wire) => Self::Restore(Box::new(wire.try_into().under("restore")?)),
             Kind::Decode(wire) => {
                 Self::Decode(Box::new(DecodeSpec::try_from(wire).under("decode")?))
             }
@@ -67,7 +71,7 @@ impl TryFrom<v1::WorkerCommand> for Command {
     }
 }
 
-fn chunk_idx(wire: u32) -> Result<u32, Refusal> {
+pub(super) fn chunk_idx(wire: u32) -> Result<u32, Refusal> {
     Refusal::unless_within("chunk_idx", wire, 0, limits::PROMPT_TOKENS_MAX - 1)
 }
 

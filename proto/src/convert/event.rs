@@ -32,6 +32,7 @@ impl From<Event> for v1::WorkerEvent {
                 kind: v1::FailureKind::from(kind).into(),
                 message,
             }),
+            Event::Snapshots(news) => Kind::Snapshots((*news).into()),
             Event::Token(emitted) => Kind::Token((*emitted).into()),
             Event::ChoiceDone { request, choice, eos } => {
                 Kind::ChoiceDone(v1::ChoiceEnded { request: request.0, choice, eos })
@@ -56,6 +57,9 @@ impl TryFrom<v1::WorkerEvent> for Event {
             Kind::Logprobs(wire) => logprobs(wire).under("logprobs"),
             Kind::ChunkDone(wire) => chunk_done(wire).under("chunk_done"),
             Kind::ChunkFailed(wire) => chunk_failed(wire).under("chunk_failed"),
+            Kind::Snapshots(wire) => {
+                Ok(Self::Snapshots(Box::new(wire.try_into().under("snapshots")?)))
+            }
             Kind::Token(wire) => Ok(Self::Token(Box::new(wire.try_into().under("token")?))),
             Kind::ChoiceDone(wire) => Ok(Self::ChoiceDone {
                 request: RequestId(wire.request),

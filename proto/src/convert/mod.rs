@@ -16,6 +16,7 @@ pub mod policy;
 pub mod quality;
 pub mod sampling;
 pub mod shape;
+pub mod snapshot;
 pub mod steering;
 
 use aqueduct_core::{Refusal, limits};

@@ -352,6 +352,9 @@ pub struct GenerateRequest {
     pub steering: ::core::option::Option<Steering>,
     #[prost(message, optional, tag = "17")]
     pub grammar: ::core::option::Option<Grammar>,
+    /// Go on from a prefix that was seen before, and keep this one's; default true.
+    #[prost(bool, optional, tag = "18")]
+    pub cache_prompt: ::core::option::Option<bool>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -673,6 +676,9 @@ pub struct Summary {
     /// of prefill_seconds, before the first chunk began
     #[prost(double, tag = "16")]
     pub queue_seconds: f64,
+    /// of the prompt, whose memory was kept from another request
+    #[prost(uint32, tag = "17")]
+    pub cached_tokens: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TokenizeRequest {
@@ -1364,6 +1370,30 @@ pub struct Drop {
     #[prost(uint32, tag = "2")]
     pub chunk_idx: u32,
 }
+/// What a chunk gave is kept under a name.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Keep {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    #[prost(uint32, tag = "2")]
+    pub chunk_idx: u32,
+    /// 32 bytes
+    #[prost(bytes = "bytes", tag = "3")]
+    pub snapshot: ::prost::bytes::Bytes,
+    /// of the whole prefix, per layer
+    #[prost(message, repeated, tag = "4")]
+    pub retained: ::prost::alloc::vec::Vec<RetainedMass>,
+}
+/// A snapshot takes the place of a chunk and of those before it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Restore {
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<ChunkKey>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub snapshot: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "3")]
+    pub next: ::core::option::Option<NextHop>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Decode {
     #[prost(fixed64, tag = "1")]
@@ -1409,7 +1439,7 @@ pub struct Cancel {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerCommand {
-    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub kind: ::core::option::Option<worker_command::Kind>,
 }
 /// Nested message and enum types in `WorkerCommand`.
@@ -1430,6 +1460,10 @@ pub mod worker_command {
         Cancel(super::Cancel),
         #[prost(message, tag = "7")]
         Drop(super::Drop),
+        #[prost(message, tag = "8")]
+        Keep(super::Keep),
+        #[prost(message, tag = "9")]
+        Restore(super::Restore),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1562,9 +1596,25 @@ pub struct DecodeFailed {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
+/// What changed among a worker's snapshots.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotNews {
+    /// 32 bytes each
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub kept: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub dropped: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// of all that there are
+    #[prost(uint64, tag = "3")]
+    pub count: u64,
+    #[prost(uint64, tag = "4")]
+    pub memory_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub disk_bytes: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerEvent {
-    #[prost(oneof = "worker_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "worker_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: ::core::option::Option<worker_event::Kind>,
 }
 /// Nested message and enum types in `WorkerEvent`.
@@ -1589,6 +1639,8 @@ pub mod worker_event {
         ChoiceDone(super::ChoiceEnded),
         #[prost(message, tag = "9")]
         DecodeFailed(super::DecodeFailed),
+        #[prost(message, tag = "10")]
+        Snapshots(super::SnapshotNews),
     }
 }
 /// A part of one layer's memory set. The header is repeated in every part, so that each can be

@@ -129,7 +129,8 @@ impl Executor {
         }
         if let Some(request) = self.requests.get_mut(&work.key.request) {
             let memory = Memory::Sets(memory);
-            request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
+            let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
+            request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
         }
         Ok(())
     }

@@ -39,6 +39,8 @@ impl Executor {
                 }
             }
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
+            Command::Keep(keep) => self.keep(session, *keep),
+            Command::Restore(restore) => self.restore(session, *restore),
             Command::Decode(spec) => self.start_decoding(session, *spec),
             Command::StopChoice { request, choice } => {
                 if let Some(request) = self.owned(session, request) {
@@ -108,16 +110,25 @@ impl Executor {
         } else {
             self.shared.inbox.claim(key);
         }
-        let charge = || self.shared.gauges.requests.charge(1);
-        let request =
-            self.requests.entry(key.request).or_insert_with(|| Request::new(session, charge()));
+        let request = self.request_of(session, key.request);
+        request.restoring.remove(&key.chunk_idx);
         if let Some(next) = &assignment.next {
             request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone()));
         }
         self.queue.push_back(assignment);
     }
 
-    fn admissible(&self, session: SessionId, key: ChunkKey) -> Result<(), (FailureKind, String)> {
+    /// What is held of the request, which is `session`'s; new if nothing is.
+    pub(super) fn request_of(&mut self, session: SessionId, request: RequestId) -> &mut Request {
+        let charge = || self.shared.gauges.requests.charge(1);
+        self.requests.entry(request).or_insert_with(|| Request::new(session, charge()))
+    }
+
+    pub(super) fn admissible(
+        &self,
+        session: SessionId,
+        key: ChunkKey,
+    ) -> Result<(), (FailureKind, String)> {
         match self.requests.get(&key.request) {
             Some(request) if request.session != session => {
                 // One that was lost, most likely: its end is yet to be seen here.
@@ -137,7 +148,7 @@ impl Executor {
     }
 
     /// Makes way for a newer epoch of a chunk; false when there is none older to make way.
-    fn supersede(&mut self, key: ChunkKey) -> bool {
+    pub(super) fn supersede(&mut self, key: ChunkKey) -> bool {
         let same =
             |other: &ChunkKey| (other.request, other.chunk_idx) == (key.request, key.chunk_idx);
         let here = self.queue.iter().map(|waiting| waiting.key).chain(self.running);

@@ -16,6 +16,7 @@ mod request;
 mod schedule;
 mod session;
 mod sharded;
+mod snapshots;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -102,7 +103,7 @@ impl Executor {
                 self.schedule.chunk_begins(assignment.span.tokens);
                 self.run_chunk(&assignment);
             } else if !decoded {
-                self.shared.doorbell.wait_until(None);
+                self.shared.doorbell.wait_until(self.restore_deadline());
             }
         }
     }
@@ -124,6 +125,8 @@ impl Executor {
     fn hear(&mut self) {
         self.admit();
         self.obey();
+        self.receive_restored();
+        self.tell_snapshots();
         self.account();
         self.pump();
     }
@@ -150,7 +153,12 @@ impl Executor {
     /// Takes over sessions that were opened since the last time.
     fn admit(&mut self) {
         let mut arrivals = self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        for session in arrivals.drain(..) {
+        for mut session in arrivals.drain(..) {
+            if self.shared.snapshots.is_on() {
+                let all = self.shared.snapshots.all().into_iter();
+                let all = all.map(|news| Event::Snapshots(Box::new(news)));
+                all.for_each(|event| session.outlet.send(event, &self.waker));
+            }
             self.sessions.insert(SessionId(self.next_session), session);
             self.next_session += 1;
         }

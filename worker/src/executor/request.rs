@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
-use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::NextHop;
+use aqueduct_core::{ChunkKey, MemoryPolicy};
 use aqueduct_kernels::MemorySet;
 
 use super::decode::Decoding;
@@ -12,6 +13,7 @@ use super::session::SessionId;
 use super::sharded::ShardedHome;
 use crate::gauge::Charge;
 use crate::ledger::Entry;
+use crate::snapshots::Coming;
 
 /// State of one request; dropping it frees everything.
 pub(super) struct Request {
@@ -19,11 +21,20 @@ pub(super) struct Request {
     pub(super) session: SessionId,
     /// What was given, by the index of the chunk that receives.
     pub(super) outbox: BTreeMap<u32, Outgoing>,
+    /// What comes from disk, by the index of the chunk that it stands for.
+    pub(super) restoring: BTreeMap<u32, Restoring>,
     /// The memory of the whole prompt, from the end of its last chunk until decode.
     pub(super) home: Option<Home>,
     /// Completions under way.
     pub(super) decoding: Option<Decoding>,
     _charge: Charge,
+}
+
+/// A snapshot on its way from disk.
+pub(super) struct Restoring {
+    pub(super) key: ChunkKey,
+    pub(super) coming: Coming,
+    pub(super) deadline: Instant,
 }
 
 /// Memory sets for the next chunk, kept until it is confirmed.
@@ -56,6 +67,8 @@ pub(super) enum Memory {
 /// A finished prefill.
 pub(super) struct Home {
     pub(super) memory: Memory,
+    /// The prompt's last chunk.
+    pub(super) chunk_idx: u32,
     /// `[vocab]`, after the last prompt token.
     pub(super) logits: Vec<f32>,
     pub(super) policy: MemoryPolicy,
@@ -64,7 +77,14 @@ pub(super) struct Home {
 
 impl Request {
     pub(super) fn new(session: SessionId, charge: Charge) -> Self {
-        Self { session, outbox: BTreeMap::new(), home: None, decoding: None, _charge: charge }
+        Self {
+            session,
+            outbox: BTreeMap::new(),
+            restoring: BTreeMap::new(),
+            home: None,
+            decoding: None,
+            _charge: charge,
+        }
     }
 }
 

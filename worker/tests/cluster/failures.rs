@@ -247,5 +247,6 @@ async fn the_last_handle_stops_the_worker() {
     assert_eq!(worker.stats(), Stats::default());
     drop(worker);
     assert!(!hub.has(&peer));
+    assert!(matches!(events.recv().await, Some(Event::Snapshots(_))), "said after hello");
     assert_eq!(events.recv().await, None);
 }

@@ -155,6 +155,8 @@ async fn a_command_that_cannot_be_used_ends_its_session_with_the_field() {
         client.control(stream::iter([WorkerCommand { kind }])).await.unwrap().into_inner();
     let hello = events.message().await.unwrap().unwrap();
     assert!(matches!(hello.kind, Some(worker_event::Kind::Hello(_))));
+    let news = events.message().await.unwrap().unwrap();
+    assert!(matches!(news.kind, Some(worker_event::Kind::Snapshots(_))));
     let refused = events.message().await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(refused.message(), "decode.sampling = absent: must be present");

@@ -11,4 +11,5 @@ mod in_process;
 mod rig;
 mod scheduling;
 mod shards;
+mod snapshots;
 mod tiny_model;

@@ -11,7 +11,9 @@ use aqueduct_core::{
     ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId,
 };
 use aqueduct_engine::Model;
-use aqueduct_worker::{Direct, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions, serve};
+use aqueduct_worker::{
+    Direct, LoopbackHub, Scheduling, SnapshotOptions, Stats, Worker, WorkerOptions, serve,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{Receiver, Sender};
 
@@ -144,13 +146,15 @@ impl Member {
         let worker = match carrier {
             Carrier::Loopback => {
                 let options = in_process(&model, hub);
-                Worker::start(model, WorkerOptions { audit_every: 3, ..options }).unwrap()
+                let options = WorkerOptions { audit_every: 3, snapshots: in_memory(), ..options };
+                Worker::start(model, options).unwrap()
             }
             Carrier::Grpc | Carrier::Direct => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let name = format!("http://{}", listener.local_addr().unwrap());
                 let options = WorkerOptions::new(name, hub.clone());
-                let options = WorkerOptions { direct, audit_every: 3, ..options };
+                let options =
+                    WorkerOptions { direct, audit_every: 3, snapshots: in_memory(), ..options };
                 let worker = Worker::start(model, options).unwrap();
                 tokio::spawn(serve(worker.clone(), listener, std::future::pending()));
                 worker
@@ -187,7 +191,17 @@ impl Member {
         self.send(Command::Assign(Box::new(assignment))).await;
     }
 
+    /// The next event that is about a request.
     pub(crate) async fn event(&mut self) -> Event {
+        loop {
+            let event = self.any_event().await;
+            if !matches!(event, Event::Snapshots(_)) {
+                return event;
+            }
+        }
+    }
+
+    pub(crate) async fn any_event(&mut self) -> Event {
         let event = tokio::time::timeout(PATIENCE, self.events.recv()).await;
         event.expect("an event in time").expect("a session that lives")
     }
@@ -236,6 +250,10 @@ impl Member {
 pub(crate) fn in_process(model: &Arc<Model>, hub: &LoopbackHub) -> WorkerOptions {
     let name = format!("local://{:p}-{}", Arc::as_ptr(model), unique());
     WorkerOptions::new(name, hub.clone())
+}
+
+fn in_memory() -> SnapshotOptions {
+    SnapshotOptions { bytes: 1 << 20, disk: None }
 }
 
 /// `count` workers of one model.

@@ -107,8 +107,12 @@ impl Plan {
         let Some((id, places)) = next else { return false };
         let Some(job) = self.queue.take(id) else { return false };
         self.rotation = self.rotation.wrapping_add(places.len());
+        let resumed = self.resumed(&job);
         let mut request = Request::new(id, job, places);
-        request.turn = self.turns.first(request.cost(0));
+        if let Some((idx, holder)) = resumed {
+            self.resume(&mut request, idx, holder);
+        }
+        request.turn = self.turns.first(request.first_cost());
         request.set_tokens = self.set_tokens(&request.job);
         self.running.push(request);
         true
@@ -137,7 +141,7 @@ impl Plan {
     /// Tokens that the memory sets of `job` take of any worker that has a chunk of it: those
     /// that chunks in flight are at work on and done ones keep (one more where it spares bytes),
     /// then those of all completions.
-    fn set_tokens(&self, job: &Job) -> u64 {
+    pub(super) fn set_tokens(&self, job: &Job) -> u64 {
         if job.sharded.is_some() {
             return 0;
         }
@@ -190,7 +194,7 @@ impl Plan {
     }
 
     /// What running requests leave free of the pools.
-    fn room(&self) -> Room {
+    pub(super) fn room(&self) -> Room {
         self.room_less(&self.taken(self.running.iter()))
     }
 
@@ -231,15 +235,17 @@ impl Plan {
     }
 
     fn assign(&mut self, pos: usize, idx: usize) {
-        self.running[pos].start(idx, self.next_ticket);
-        self.next_ticket += 1;
+        self.next_ticket = self.running[pos].start(idx, self.next_ticket);
         let request = &self.running[pos];
         let Some(span) = request.job.grid.chunk(idx as u32) else { return };
         let ends_here = request.is_sharded() || idx + 1 == request.chunk_count();
         let next = (!ends_here).then(|| self.hop_to(request, idx + 1));
         let shards = request.is_sharded().then(|| self.shards_before(request, idx));
         let (worker, key) = (request.worker(idx), request.key(idx));
-        self.commands.push(Command::Assign { worker, key, span, next, shards });
+        self.commands.push(match (request.snapshot(idx), next) {
+            (Some(snapshot), Some(next)) => Command::Restore { worker, key, snapshot, next },
+            (_, next) => Command::Assign { worker, key, span, next, shards },
+        });
     }
 
     fn shards_before(&self, request: &Request, idx: usize) -> Shards {

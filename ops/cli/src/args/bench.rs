@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use aqueduct_core::{PolicyKind, WireDtype, limits};
 use clap::{Args, Subcommand};
 
-use super::{BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs};
+use super::{
+    BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs, SnapshotArgs,
+};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -14,6 +16,8 @@ pub(crate) enum BenchCommand {
     Kernels(BenchKernelsArgs),
     /// Time of the prefill, for every prompt length, policy and number of workers
     Prefill(BenchPrefillArgs),
+    /// Time of a prefill whose beginning was seen before, beside that of the first
+    Prefix(BenchPrefixArgs),
     /// Speed of decoding after a prompt, for every depth, policy and number of workers
     Decode(BenchDecodeArgs),
     /// Bytes and time of one layer where keys travel to the queries, and where they stay
@@ -99,6 +103,43 @@ pub(crate) struct BenchPrefillArgs {
     /// Draw seconds over prompt tokens into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Print a JSON line for each combination
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench prefix`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The prefix is the shipped book, repeated when it is too short; two questions of a few tokens
+follow it, one after the other. A row has the time of both prefills, the second's share of the
+first's, the tokens of the second that were not computed, and whether its answer has the same
+bits as one that was computed without what was kept.
+
+Example:
+  aqueduct bench prefix --model model --prefix-tokens 65536 --workers 1,4 --json")]
+pub(crate) struct BenchPrefixArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Tokens that both prompts begin with
+    #[arg(long, value_name = "TOKENS", default_value_t = 65_536)]
+    pub(crate) prefix_tokens: u32,
+    /// Tokens that follow
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    pub(crate) question_tokens: u32,
+    /// Policies, separated by commas: window, h2o; dense keeps nothing
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Numbers of workers, separated by commas
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1")]
+    pub(crate) workers: Vec<usize>,
+    /// Compute threads of all workers together; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    #[command(flatten)]
+    pub(crate) snapshots: SnapshotArgs,
     /// Print a JSON line for each combination
     #[arg(long)]
     pub(crate) json: bool,

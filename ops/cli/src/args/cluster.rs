@@ -1,7 +1,7 @@
 //! Workers of a command that brings its own.
 
 use aqueduct_core::{Refusal, limits};
-use aqueduct_worker::{Scheduler, Scheduling};
+use aqueduct_worker::{DiskOptions, Scheduler, Scheduling, SnapshotOptions};
 use clap::{Args, ValueEnum};
 
 use super::size::Size;
@@ -98,6 +98,37 @@ pub(crate) struct BatchArg {
     /// Completions whose next tokens a worker computes together; more of them take turns
     #[arg(long = "max-batch", value_name = "N", default_value_t = limits::DECODE_BATCH_MAX)]
     pub(crate) decode_batch_max: usize,
+}
+
+/// What is kept of prompts whose requests have ended.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SnapshotArgs {
+    /// Most bytes of memory in which a worker keeps what prompts left at chunk boundaries, so
+    /// that a prompt that begins alike goes on from there; 0 keeps nothing
+    #[arg(long, value_name = "BYTES",
+          default_value_t = aqueduct_core::limits::SNAPSHOT_BYTES_DEFAULT)]
+    snapshot_bytes: u64,
+    /// Folder for the same on disk, where a restart finds it; each worker has its own [default:
+    /// memory alone]
+    #[arg(long, value_name = "PATH")]
+    snapshot_dir: Option<std::path::PathBuf>,
+    /// Most bytes that a worker keeps there
+    #[arg(long, value_name = "BYTES", requires = "snapshot_dir",
+          default_value_t = aqueduct_core::limits::SNAPSHOT_DISK_BYTES_DEFAULT)]
+    snapshot_disk_bytes: u64,
+}
+
+impl SnapshotArgs {
+    /// Of a worker whose folder is the one that was named, or one in it.
+    pub(crate) fn options(&self, within: Option<&str>) -> SnapshotOptions {
+        let bytes = self.snapshot_disk_bytes;
+        let path = self.snapshot_dir.as_ref().map(|path| match within {
+            Some(name) => path.join(name),
+            None => path.clone(),
+        });
+        let disk = path.map(|path| DiskOptions { path, bytes });
+        SnapshotOptions { bytes: self.snapshot_bytes, disk }
+    }
 }
 
 /// How often merged states are audited.

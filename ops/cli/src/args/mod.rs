@@ -20,11 +20,13 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
-    BenchProfileArgs,
+    BenchPrefixArgs, BenchProfileArgs,
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;
-pub(crate) use cluster::{AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, StepArg};
+pub(crate) use cluster::{
+    AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, SnapshotArgs, StepArg,
+};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::{GenerateArgs, SamplingArgs};

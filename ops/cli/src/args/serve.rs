@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     AuditArg, BatchArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs,
+    SnapshotArgs,
 };
 
 /// Where a coordinator answers, and what it assumes.
@@ -70,6 +71,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) batch: BatchArg,
     #[command(flatten)]
+    pub(crate) snapshots: SnapshotArgs,
+    #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
 
@@ -132,6 +135,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) audit: AuditArg,
     #[command(flatten)]
     pub(crate) batch: BatchArg,
+    #[command(flatten)]
+    pub(crate) snapshots: SnapshotArgs,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]

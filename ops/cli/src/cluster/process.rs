@@ -39,7 +39,7 @@ impl WorkerProcess {
     pub(crate) async fn start(
         model: &ModelArgs,
         threads: usize,
-        workers: Workers,
+        workers: Workers<'_>,
     ) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("the path of this binary")?;
         let memory_mib = model.device.device_memory_mib.map(|mib| mib.to_string());

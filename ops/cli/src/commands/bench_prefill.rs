@@ -108,7 +108,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn cluster(&self, workers: Workers, config: Config) -> anyhow::Result<Cluster> {
+    async fn cluster(&self, workers: Workers<'_>, config: Config) -> anyhow::Result<Cluster> {
         let BenchPrefillArgs { model, threads, link, .. } = &self.args;
         match link {
             Link::Loopback => Cluster::embedded(&self.loaded, workers, config).await,

@@ -4,6 +4,7 @@ pub(crate) mod bench_decode;
 pub(crate) mod bench_exchange;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
+pub(crate) mod bench_prefix;
 pub(crate) mod bench_profile;
 pub(crate) mod bench_serve;
 pub(crate) mod bench_soak;

@@ -31,7 +31,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let scheduling = args.scheduler.scheduling()?;
     let decode_batch_max = args.batch.decode_batch_max;
     let asked = Workers::asked(&args.cluster)?;
-    let workers = Workers { audit_every, scheduling, decode_batch_max, ..asked };
+    let snapshots = Some(&args.snapshots);
+    let workers = Workers { audit_every, scheduling, decode_batch_max, snapshots, ..asked };
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     answer(cluster.coordinator(), &args.model.model, doors, stop).await?;

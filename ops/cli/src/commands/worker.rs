@@ -36,6 +36,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
     options.pool_bytes = pool_bytes;
+    options.snapshots = args.snapshots.options(None);
     options.audit_every = args.audit.audit_every;
     options.scheduling = scheduling;
     options.decode_batch_max = args.batch.decode_batch_max;

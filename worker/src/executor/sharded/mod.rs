@@ -117,7 +117,8 @@ impl Executor {
             if let Some(request) = self.requests.get_mut(&work.key.request) {
                 let charge = self.shared.gauges.home_bytes.charge(0);
                 let memory = Memory::Sharded(Arc::new(home));
-                request.home = Some(Home { memory, logits, policy: work.policy, _charge: charge });
+                let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
+                request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
             }
         }
         if !work.policy.keeps_all() {

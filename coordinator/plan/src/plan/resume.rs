@@ -1,0 +1,52 @@
+//! Prompts that begin like one that was seen go on from its snapshot.
+
+use aqueduct_core::{SnapshotKey, WorkerId};
+
+use super::Plan;
+use crate::request::Request;
+use crate::words::Job;
+
+impl Plan {
+    /// Whether any worker is known to have this snapshot.
+    pub fn has_snapshot(&self, key: &SnapshotKey) -> bool {
+        self.snapshots.has(key)
+    }
+
+    /// What a worker has and has not, if there is such a worker.
+    pub(super) fn snapshots_changed(
+        &mut self,
+        worker: WorkerId,
+        kept: Vec<SnapshotKey>,
+        dropped: Vec<SnapshotKey>,
+    ) {
+        if self.is_up(worker) {
+            kept.into_iter().for_each(|key| self.snapshots.kept(worker, key));
+            dropped.into_iter().for_each(|key| self.snapshots.dropped(worker, key));
+        }
+    }
+
+    /// Has a snapshot that `holder` has stand for chunk `idx`. Where the next chunk is the last,
+    /// nothing travels if it is there too, where there is room. But a prefix that everybody
+    /// shares must not make one worker decode for all.
+    pub(super) fn resume(&self, request: &mut Request, idx: usize, holder: WorkerId) {
+        request.resume(idx, holder);
+        let is_next_last = idx + 2 == request.chunk_count();
+        let has_room = || self.room().with(self.set_tokens(&request.job)).contains(&holder);
+        if is_next_last && self.decodes(holder) <= self.decodes(request.home()) && has_room() {
+            request.end_at(holder);
+        }
+    }
+
+    /// Requests whose home `worker` is, or will be.
+    fn decodes(&self, worker: WorkerId) -> usize {
+        self.running.iter().filter(|request| request.home() == worker).count()
+    }
+
+    /// The chunk that a snapshot stands for, and who has it. At least one chunk is computed: what
+    /// is generated begins with the logits of its last token.
+    pub(super) fn resumed(&self, job: &Job) -> Option<(usize, WorkerId)> {
+        let most = job.grid.chunk_count() as usize - 1;
+        let chain = &job.prefix[..job.prefix.len().min(most)];
+        self.snapshots.longest(chain, self.rotation).filter(|_| job.sharded.is_none())
+    }
+}

@@ -1,0 +1,62 @@
+//! A prompt that goes on from what another left, and leaves something itself.
+
+use std::sync::Arc;
+
+use aqueduct_core::work::Outputs;
+use aqueduct_core::{ChunkKey, SnapshotKey, WorkerId};
+
+use super::super::ModelInfo;
+use super::super::prefix::{self, Prefix, Whole};
+use super::Live;
+
+impl Live {
+    /// The prefixes of this try, where they are kept.
+    pub(super) fn prefix(&self) -> Prefix {
+        if !self.submission.cache_prompt || self.carry().is_some() {
+            return Prefix::default();
+        }
+        let ModelInfo { fingerprint, .. } = &self.model;
+        Prefix::new(prefix::chain(fingerprint, &self.policy, &self.grid, &self.submission.prompt))
+    }
+
+    /// The prefixes from which this may go on: none where something is wanted of each of the
+    /// prompt's tokens.
+    pub(super) fn resumable(&self) -> Arc<[SnapshotKey]> {
+        match self.submission.outputs {
+            Outputs::None => self.prefill.prefix.chain(),
+            Outputs::Logits | Outputs::Logprobs(_) => Vec::new().into(),
+        }
+    }
+
+    /// A snapshot stands for a chunk and all before it.
+    pub(crate) fn restored(&mut self, chunk_idx: u32) {
+        self.prefill.prefix.restore(chunk_idx);
+    }
+
+    /// A chunk is to be computed after all, if a snapshot was to stand for it.
+    pub(crate) fn computed(&mut self, key: ChunkKey) {
+        if let Some(lost) = self.prefill.prefix.compute(key) {
+            self.prefill.reports.remove(&lost);
+        }
+    }
+
+    /// Prefixes of which all is known since this was asked last, with who has their memory.
+    pub(in crate::runtime) fn whole_prefixes(&mut self) -> Vec<(WorkerId, Whole)> {
+        self.prefill.prefix.go_on(&self.grid, &self.prefill.reports)
+    }
+
+    /// Tokens of the prompt that a snapshot stands for.
+    pub(super) fn cached_tokens(&self) -> u32 {
+        let restored = self.prefill.prefix.restored().and_then(|idx| self.grid.chunk(idx));
+        restored.map_or(0, |span| span.positions().end)
+    }
+
+    /// Chunks that are done, and their tokens.
+    pub(super) fn done(&self) -> (u32, u32) {
+        let skipped = self.prefill.prefix.restored().unwrap_or(0);
+        let spans = self.prefill.reports.keys().filter_map(|idx| self.grid.chunk(*idx));
+        let tokens = spans.map(|span| span.tokens).sum::<u32>();
+        let chunks = self.prefill.reports.len() as u32;
+        (skipped + chunks, skipped * self.grid.chunk_tokens() + tokens)
+    }
+}

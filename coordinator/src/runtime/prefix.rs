@@ -1,0 +1,220 @@
+//! What a prompt's beginning is called, so that one that was seen need not be computed again,
+//! and what is known of its memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::snapshot::is_worth_keeping;
+use aqueduct_core::work::{CONVENTION, ChunkReport, RetainedMass};
+use aqueduct_core::{
+    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WorkerId,
+    limits,
+};
+
+/// The prefixes of one try of a prompt, chunk by chunk.
+#[derive(Debug, Default)]
+pub(super) struct Prefix {
+    /// Name of the memory after each full chunk; empty where nothing is kept.
+    chain: Arc<[SnapshotKey]>,
+    /// The chunk that a snapshot stands for.
+    restored: Option<u32>,
+    /// Of a snapshot that was lost: its chunk, and the first epoch that is not its own.
+    lost: Option<(u32, Epoch)>,
+    /// Chunks before this one have all been reported.
+    told: u32,
+    /// What was kept of them, per layer.
+    retained: Vec<RetainedMass>,
+}
+
+/// Names of the memory after each full chunk of `prompt`: each is made of the one before, so two
+/// prompts share a name if and only if all tokens up to there are the same, and so is whatever
+/// else the memory depends on.
+pub(super) fn chain(
+    fingerprint: &str,
+    policy: &MemoryPolicy,
+    grid: &ChunkGrid,
+    prompt: &[TokenId],
+) -> Arc<[SnapshotKey]> {
+    let chunks = prompt.chunks_exact(grid.chunk_tokens() as usize);
+    let mut name = root(fingerprint, policy, grid.chunk_tokens());
+    let link = |tokens: &[TokenId]| {
+        let mut hash = blake3::Hasher::new();
+        hash.update(&name.0);
+        for token in tokens {
+            hash.update(&token.to_le_bytes());
+        }
+        name = SnapshotKey(hash.finalize().into());
+        name
+    };
+    chunks.take(limits::SNAPSHOT_CHAIN_MAX).map(link).collect()
+}
+
+/// The name of the memory of no token.
+fn root(fingerprint: &str, policy: &MemoryPolicy, chunk_tokens: u32) -> SnapshotKey {
+    let MemoryPolicy { kind, sinks, local, heavy, scoring } = *policy;
+    let Scoring { decay, window, age_normalised } = scoring;
+    let kind = match kind {
+        PolicyKind::Dense => 0,
+        PolicyKind::Window => 1,
+        PolicyKind::H2o => 2,
+    };
+    let mut hash = blake3::Hasher::new();
+    hash.update(b"aqueduct snapshot");
+    for number in [CONVENTION, chunk_tokens, kind, sinks, local, heavy, decay.to_bits(), window] {
+        hash.update(&number.to_le_bytes());
+    }
+    hash.update(&[u8::from(age_normalised)]);
+    hash.update(fingerprint.as_bytes());
+    SnapshotKey(hash.finalize().into())
+}
+
+impl Prefix {
+    /// Of a prompt whose prefixes are called like this.
+    pub(super) fn new(chain: Arc<[SnapshotKey]>) -> Self {
+        Self { chain, ..Self::default() }
+    }
+
+    /// The names.
+    pub(super) fn chain(&self) -> Arc<[SnapshotKey]> {
+        self.chain.clone()
+    }
+
+    /// The chunk that a snapshot stands for.
+    pub(super) fn restored(&self) -> Option<u32> {
+        self.restored
+    }
+
+    /// A snapshot stands for chunk `chunk_idx` and all before it.
+    pub(super) fn restore(&mut self, chunk_idx: u32) {
+        let restored = Some(chunk_idx);
+        *self = Self { restored, told: chunk_idx, ..Self::new(self.chain()) };
+    }
+
+    /// A chunk is to be computed. If a snapshot was to stand for it, that is lost: gives the
+    /// chunk whose report came with it.
+    pub(super) fn compute(&mut self, key: ChunkKey) -> Option<u32> {
+        let lost = self.restored.filter(|restored| key.chunk_idx <= *restored)?;
+        *self = Self { lost: Some((lost, key.epoch)), ..Self::new(self.chain()) };
+        Some(lost)
+    }
+
+    /// Whether a report of `key` is about a snapshot that was lost since.
+    pub(super) fn is_stale(&self, key: ChunkKey) -> bool {
+        self.lost.is_some_and(|(chunk_idx, since)| key.chunk_idx == chunk_idx && key.epoch < since)
+    }
+
+    /// Goes on over the `reports` that have come, each with who did the chunk. Gives what is now
+    /// known of whole prefixes that are worth keeping.
+    pub(super) fn go_on(
+        &mut self,
+        grid: &ChunkGrid,
+        reports: &BTreeMap<u32, (WorkerId, ChunkReport)>,
+    ) -> Vec<(WorkerId, Whole)> {
+        let mut whole = Vec::new();
+        while let Some((worker, report)) = reports.get(&self.told) {
+            RetainedMass::add_layers(&mut self.retained, &report.retained);
+            let is_new = self.restored != Some(self.told);
+            let name = self.chain.get(self.told as usize);
+            if let Some(&name) = name.filter(|_| is_new && is_worth_keeping(grid, self.told)) {
+                let (chunk_idx, retained) = (self.told, self.retained.clone());
+                whole.push((*worker, Whole { chunk_idx, name, retained }));
+            }
+            self.told += 1;
+        }
+        whole
+    }
+}
+
+/// A prefix that is done.
+#[derive(Debug, PartialEq)]
+pub(super) struct Whole {
+    /// Its last chunk.
+    pub(super) chunk_idx: u32,
+    /// What its memory is called.
+    pub(super) name: SnapshotKey,
+    /// What that kept, per layer.
+    pub(super) retained: Vec<RetainedMass>,
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::RequestId;
+
+    use super::*;
+
+    fn names(fingerprint: &str, policy: MemoryPolicy, c: u32, prompt: &[u32]) -> Vec<SnapshotKey> {
+        let grid = ChunkGrid::new(prompt.len() as u32, c).unwrap();
+        chain(fingerprint, &policy, &grid, prompt).to_vec()
+    }
+
+    #[test]
+    fn a_name_is_of_all_that_the_memory_depends_on() {
+        let policy = MemoryPolicy::h2o(1, 2, 3);
+        let base = names("m", policy, 4, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(base.len(), 2);
+        assert_eq!(
+            base,
+            names("m", policy, 4, &[1, 2, 3, 4, 5, 6, 7, 8]),
+            "no matter what follows"
+        );
+        let parted = names("m", policy, 4, &[1, 2, 3, 4, 5, 6, 7, 0]);
+        assert_eq!((base[0], base[1] == parted[1]), (parted[0], false));
+        assert!(names("m", policy, 4, &[1, 2, 3]).is_empty());
+        let scoring = Scoring { decay: 0.5, ..policy.scoring };
+        let others = [
+            names("n", policy, 4, &[1, 2, 3, 4]),
+            names("m", policy, 2, &[1, 2, 3, 4]),
+            names("m", policy, 4, &[0, 2, 3, 4]),
+            names("m", MemoryPolicy { heavy: 4, ..policy }, 4, &[1, 2, 3, 4]),
+            names("m", MemoryPolicy { kind: PolicyKind::Window, ..policy }, 4, &[1, 2, 3, 4]),
+            names("m", MemoryPolicy { scoring, ..policy }, 4, &[1, 2, 3, 4]),
+        ];
+        let all = others.iter().flatten().chain(&base).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(all.len(), 7 + base.len());
+    }
+
+    fn report(kept: f64) -> ChunkReport {
+        let retained = vec![RetainedMass { kept, total: 1.0 }];
+        ChunkReport { retained, ..ChunkReport::default() }
+    }
+
+    fn key(chunk_idx: u32, epoch: u32) -> ChunkKey {
+        ChunkKey { request: RequestId(1), chunk_idx, epoch: Epoch(epoch) }
+    }
+
+    #[test]
+    fn a_prefix_is_whole_when_all_of_it_was_reported() {
+        let grid = ChunkGrid::new(35, 10).unwrap();
+        let chain = chain("m", &MemoryPolicy::default(), &grid, &[7; 35]);
+        let mut prefix = Prefix::new(chain.clone());
+        let mut reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
+        assert_eq!(prefix.go_on(&grid, &reports), []);
+        reports.insert(0, (WorkerId(0), report(0.5)));
+        let whole = |chunk_idx: u32, kept: f64, total: f64| Whole {
+            chunk_idx,
+            name: chain[chunk_idx as usize],
+            retained: vec![RetainedMass { kept, total }],
+        };
+        let want = [(WorkerId(0), whole(0, 0.5, 1.0)), (WorkerId(1), whole(1, 0.75, 2.0))];
+        assert_eq!(prefix.go_on(&grid, &reports), want);
+        reports.insert(2, (WorkerId(0), report(1.0)));
+        reports.insert(3, (WorkerId(1), report(1.0)));
+        assert_eq!(prefix.go_on(&grid, &reports), [(WorkerId(0), whole(2, 1.75, 3.0))]);
+    }
+
+    #[test]
+    fn a_snapshot_stands_for_its_prefix_until_it_is_lost() {
+        let grid = ChunkGrid::new(35, 10).unwrap();
+        let mut prefix = Prefix::new([SnapshotKey([1; 32]), SnapshotKey([2; 32])].into());
+        prefix.restore(1);
+        assert_eq!(prefix.compute(key(2, 0)), None);
+        let reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
+        assert_eq!(prefix.go_on(&grid, &reports), [], "it is kept already");
+        assert_eq!((prefix.told, prefix.restored()), (2, Some(1)));
+        assert_eq!(prefix.compute(key(0, 3)), Some(1));
+        assert_eq!((prefix.told, prefix.restored()), (0, None));
+        assert!(prefix.is_stale(key(1, 0)) && !prefix.is_stale(key(1, 4)));
+        assert!(!prefix.is_stale(key(2, 0)), "it waits for what is redirected");
+        assert_eq!(prefix.compute(key(1, 4)), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! Snapshots: the memory sets of all layers at a chunk boundary, by what made them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::work::{NextHop, RetainedMass};
+use crate::{ChunkGrid, ChunkKey, Refusal, RequestId, limits};
+
+/// Names a snapshot by everything that its bits depend on: a strong hash of the model, the
+/// policy as used, the chunk size and every token of the prefix. Workers know it as a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotKey(pub [u8; 32]);
+
+impl fmt::Display for SnapshotKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for SnapshotKey {
+    type Err = Refusal;
+
+    /// What [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let refusal = || Refusal::new("snapshot", text, "64 hexadecimal digits");
+        let (mut bytes, digits) = ([0; 32], text.as_bytes());
+        if digits.len() != 64 {
+            return Err(refusal());
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or_else(refusal);
+            *byte = (digit(0)? * 16 + digit(1)?) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// What a chunk gave is to outlive its request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Keep {
+    /// The request.
+    pub request: RequestId,
+    /// The worker's own chunk, which is done.
+    pub chunk_idx: u32,
+    /// Under which name.
+    pub snapshot: SnapshotKey,
+    /// What the memory kept from the prompt's beginning to the chunk's end, per layer.
+    pub retained: Vec<RetainedMass>,
+}
+
+/// A chunk, and those before it, need not be computed: a snapshot is what the chunk would give.
+/// The worker answers as if it had done the chunk, or, if it has the snapshot no longer, as if a
+/// peer had failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restore {
+    /// Request, chunk and epoch.
+    pub key: ChunkKey,
+    /// Which snapshot.
+    pub snapshot: SnapshotKey,
+    /// Where the memory goes.
+    pub next: NextHop,
+}
+
+/// What changed among the snapshots of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotNews {
+    /// These can be restored.
+    pub kept: Vec<SnapshotKey>,
+    /// These can not, or not any more.
+    pub dropped: Vec<SnapshotKey>,
+    /// All that there are now.
+    pub held: SnapshotsHeld,
+}
+
+/// The snapshots of one worker, or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SnapshotsHeld {
+    /// How many.
+    pub count: u64,
+    /// Bytes of those in memory.
+    pub memory_bytes: u64,
+    /// Bytes of those on disk; some are in both.
+    pub disk_bytes: u64,
+}
+
+impl SnapshotsHeld {
+    /// Adds those of another worker.
+    pub fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
+        self.disk_bytes = self.disk_bytes.saturating_add(other.disk_bytes);
+    }
+}
+
+/// Whether the boundary after chunk `chunk_idx` is worth a snapshot: the last boundaries, where
+/// the same prompt or a longer one goes on, and a bounded number before, evenly spaced from the
+/// beginning, where prompts part that begin alike.
+pub fn is_worth_keeping(grid: &ChunkGrid, chunk_idx: u32) -> bool {
+    let full_chunks = grid.prompt_tokens() / grid.chunk_tokens();
+    let stride = full_chunks.div_ceil(limits::SNAPSHOTS_PER_PROMPT).next_power_of_two();
+    let boundary = chunk_idx + 1;
+    boundary <= full_chunks && (boundary + 1 >= full_chunks || boundary.is_multiple_of(stride))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boundaries_worth_keeping_are_few() {
+        let check = |prompt_tokens, want: &[u32]| {
+            let grid = ChunkGrid::new(prompt_tokens, 10).unwrap();
+            let kept: Vec<u32> =
+                (0..grid.chunk_count()).filter(|idx| is_worth_keeping(&grid, *idx)).collect();
+            assert_eq!(kept, want, "{prompt_tokens}");
+        };
+        check(9, &[]);
+        check(10, &[0]);
+        check(45, &[0, 1, 2, 3]);
+        check(165, &(0..16).collect::<Vec<_>>());
+        check(345, &[3, 7, 11, 15, 19, 23, 27, 31, 32, 33]);
+        let grid = ChunkGrid::new(limits::PROMPT_TOKENS_MAX, 16).unwrap();
+        let kept = (0..grid.chunk_count()).filter(|idx| is_worth_keeping(&grid, *idx)).count();
+        assert!(kept as u32 <= limits::SNAPSHOTS_PER_PROMPT + 1, "{kept}");
+    }
+
+    #[test]
+    fn names_are_hexadecimal() {
+        let mut bytes = [0; 32];
+        (bytes[0], bytes[31]) = (0xab, 0x01);
+        let name = SnapshotKey(bytes).to_string();
+        assert!(name.len() == 64 && name.starts_with("ab00") && name.ends_with("0001"));
+        assert_eq!(name.parse(), Ok(SnapshotKey(bytes)));
+        for bad in ["", &name[1..], &name.replace('b', "x"), &"é".repeat(32)] {
+            assert!(bad.parse::<SnapshotKey>().is_err(), "{bad}");
+        }
+    }
+}

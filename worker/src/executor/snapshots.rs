@@ -1,0 +1,136 @@
+//! Snapshots: what a chunk gave is kept for other requests, and stands for their chunks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::snapshot::{Keep, Restore};
+use aqueduct_core::work::{ChunkReport, Event, FailureKind};
+use aqueduct_core::{ChunkKey, limits};
+use aqueduct_kernels::MemorySet;
+
+use super::Executor;
+use super::request::{Kept, Memory, Outgoing, Request, Restoring};
+use super::session::SessionId;
+use crate::snapshots::{Found, Snapshot};
+use crate::worker::Shared;
+
+impl Executor {
+    /// Keeps what a chunk gave.
+    pub(super) fn keep(&mut self, session: SessionId, keep: Keep) {
+        let Keep { request, chunk_idx, snapshot, retained } = keep;
+        let layers_want = self.model.layers();
+        let given = self.owned(session, request).and_then(|request| request.gave(chunk_idx));
+        let layers = given.filter(|layers| layers.len() == layers_want);
+        let found = layers.map(|layers| Snapshot { layers, retained });
+        self.shared.snapshots.keep(snapshot, found);
+    }
+
+    /// Has a snapshot stand for a chunk, as if the chunk had just been done.
+    pub(super) fn restore(&mut self, session: SessionId, restore: Restore) {
+        let Restore { key, snapshot, next } = restore;
+        if let Err((kind, message)) = self.admissible(session, key) {
+            return self.send_to(session, Event::ChunkFailed { key, kind, message });
+        }
+        if !self.supersede(key) {
+            return tracing::warn!(%key, "restored in an epoch that is not newer; ignored");
+        }
+        let found = self.shared.snapshots.restore(&snapshot);
+        let request = self.request_of(session, key.request);
+        request.restoring.remove(&key.chunk_idx);
+        request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next));
+        self.restored(session, key, found, deadline());
+    }
+
+    /// Goes on with what has come from disk meanwhile.
+    pub(super) fn receive_restored(&mut self) {
+        let mut all = Vec::new();
+        for held in self.requests.values_mut().filter(|held| !held.restoring.is_empty()) {
+            let restoring = std::mem::take(&mut held.restoring).into_values();
+            all.extend(restoring.map(|restoring| (held.session, restoring)));
+        }
+        for (session, Restoring { key, coming, deadline }) in all {
+            self.restored(session, key, coming.poll(), deadline);
+        }
+    }
+
+    /// When to look again whether something has come from disk, at the latest.
+    pub(super) fn restore_deadline(&self) -> Option<Instant> {
+        let restoring = self.requests.values().flat_map(|held| held.restoring.values());
+        restoring.map(|restoring| restoring.deadline).min()
+    }
+
+    fn restored(&mut self, session: SessionId, key: ChunkKey, found: Found, deadline: Instant) {
+        let message = match found {
+            Found::Here(snapshot) => {
+                let event = self.give_restored(key, &snapshot);
+                return self.send_to(session, event);
+            }
+            Found::Coming(coming) if Instant::now() < deadline => {
+                if let Some(request) = self.owned(session, key.request) {
+                    let restoring = Restoring { key, coming, deadline };
+                    request.restoring.insert(key.chunk_idx, restoring);
+                }
+                return;
+            }
+            Found::Coming(_) => "the snapshot did not come from disk in time",
+            Found::Gone => "the snapshot is no longer held",
+        };
+        if let Some(request) = self.owned(session, key.request) {
+            request.outbox.remove(&(key.chunk_idx + 1));
+        }
+        let (kind, message) = (FailureKind::Peer, message.to_owned());
+        self.send_to(session, Event::ChunkFailed { key, kind, message });
+    }
+
+    /// Has the snapshot go where the chunk's memory goes, and says what it is.
+    fn give_restored(&mut self, key: ChunkKey, found: &Snapshot) -> Event {
+        let Shared { gauges, ledger, .. } = self.shared.as_ref();
+        let mut report = ChunkReport { retained: found.retained.clone(), ..Default::default() };
+        let held = self.requests.get_mut(&key.request);
+        let mut outgoing = held.and_then(|held| held.outbox.get_mut(&(key.chunk_idx + 1)));
+        for (layer, set) in (0..).zip(&found.layers) {
+            let bytes = set.bytes() as u64;
+            report.memory_bytes += bytes;
+            report.memory_tokens = set.keys.len() as u32;
+            if let Some(outgoing) = &mut outgoing {
+                let entry = ledger.enter(key, layer, set);
+                let charge = gauges.outbox_bytes.charge(bytes);
+                outgoing.sets.push(Kept::new(set.clone(), charge, entry));
+            }
+        }
+        Event::ChunkDone { key, report: Box::new(report) }
+    }
+
+    /// Tells every coordinator what came and went.
+    pub(super) fn tell_snapshots(&mut self) {
+        for news in self.shared.snapshots.news() {
+            for session in self.sessions.values_mut() {
+                session.outlet.send(Event::Snapshots(Box::new(news.clone())), &self.waker);
+            }
+        }
+    }
+}
+
+impl Request {
+    /// The memory sets that chunk `chunk_idx` gave, as far as they are here. Copies: what is kept
+    /// takes none of the pool's pages, which are for requests, and is bounded in bytes of its own.
+    fn gave(&self, chunk_idx: u32) -> Option<Vec<Arc<MemorySet>>> {
+        if let Some(outgoing) = self.outbox.get(&(chunk_idx + 1)) {
+            return Some(outgoing.sets.iter().map(|kept| copied(&kept.memory)).collect());
+        }
+        match self.home.as_ref().filter(|home| home.chunk_idx == chunk_idx)?.memory {
+            Memory::Sets(ref layers) => Some(layers.iter().map(copied).collect()),
+            Memory::Sharded(_) => None,
+        }
+    }
+}
+
+/// The same set, side by side.
+fn copied(memory: &Arc<MemorySet>) -> Arc<MemorySet> {
+    Arc::new(memory.in_order())
+}
+
+/// When to give up waiting for what is asked for now.
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_millis(limits::SNAPSHOT_READ_DEADLINE_MS)
+}

@@ -1,0 +1,145 @@
+//! The folder behind the snapshots in memory, and the thread that alone reads and writes it: the
+//! device thread never waits for a disk. Writing follows behind keeping, so what memory lets go
+//! of is on disk already, and a restart finds nearly all of it. A disk that cannot keep up costs
+//! snapshots, not time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+use std::{fs, io};
+
+use aqueduct_core::{Refusal, SnapshotKey, limits};
+
+use super::file::{self, Model};
+use super::store::{Job, Store};
+
+const SUFFIX: &str = "snapshot";
+/// What is still being written, and no snapshot yet.
+const UNFINISHED: &str = "snapshot-part";
+
+/// The files of one worker.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    path: PathBuf,
+    model: Model,
+}
+
+/// A file that was found.
+#[derive(Debug, PartialEq)]
+struct Found {
+    modified: SystemTime,
+    key: SnapshotKey,
+    bytes: u64,
+}
+
+impl Folder {
+    /// The folder at `path`, made if there is none.
+    ///
+    /// # Errors
+    /// One that cannot be made or listed.
+    pub(super) fn open(path: &Path, model: Model) -> Result<Self, Refusal> {
+        let refusal = |error: io::Error| {
+            Refusal::new("snapshot_dir", path.display(), format!("a folder to write in: {error}"))
+        };
+        fs::create_dir_all(path).map_err(refusal)?;
+        fs::read_dir(path).map_err(refusal)?;
+        Ok(Self { path: path.to_owned(), model })
+    }
+
+    /// Files with their bytes, the oldest first. Those that bear our name and cannot be used are
+    /// deleted; others are left alone.
+    pub(super) fn list(&self) -> Vec<(SnapshotKey, u64)> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let mut found: Vec<Found> = entries.filter_map(|entry| self.look(&entry.path())).collect();
+        found.sort_by_key(|found| (found.modified, found.key));
+        found.into_iter().map(|found| (found.key, found.bytes)).collect()
+    }
+
+    fn look(&self, path: &Path) -> Option<Found> {
+        let name = path.file_stem()?.to_str()?.parse::<SnapshotKey>();
+        match path.extension()?.to_str()? {
+            UNFINISHED => {
+                remove(path);
+                return None;
+            }
+            SUFFIX => {}
+            _ => return None,
+        }
+        let key = name.ok()?;
+        match file::peek(path, &self.model, &key) {
+            Ok(bytes) => {
+                let modified = path.metadata().and_then(|metadata| metadata.modified());
+                let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
+                Some(Found { modified, key, bytes })
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a snapshot is deleted");
+                remove(path);
+                None
+            }
+        }
+    }
+
+    fn path_of(&self, key: &SnapshotKey, suffix: &str) -> PathBuf {
+        self.path.join(format!("{key}.{suffix}"))
+    }
+
+    fn delete(&self, key: &SnapshotKey) {
+        remove(&self.path_of(key, SUFFIX));
+    }
+}
+
+/// Deletes a file that is ours.
+fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "a snapshot cannot be deleted");
+        }
+        _ => {}
+    }
+}
+
+/// Reads, writes and deletes until the store is stopped.
+pub(super) fn run(store: &Arc<Store>, folder: &Folder) {
+    while let Some(job) = store.next_job() {
+        match job {
+            Job::Delete(key) => folder.delete(&key),
+            Job::Write(key, snapshot) => {
+                let bytes = file::encode(&folder.model, &key, &snapshot);
+                let (part, whole) =
+                    (folder.path_of(&key, UNFINISHED), folder.path_of(&key, SUFFIX));
+                // Not synchronised: a file that a crash leaves half written has a wrong checksum.
+                let written = fs::write(&part, &bytes).and_then(|()| fs::rename(&part, whole));
+                if let Err(error) = &written {
+                    tracing::warn!(path = %part.display(), %error, "a snapshot was not written");
+                    remove(&part);
+                }
+                store.written(&key, written.is_ok().then_some(bytes.len() as u64));
+            }
+            Job::Read(key, bytes) => {
+                let path = folder.path_of(&key, SUFFIX);
+                let found = file::read(&path, &folder.model, (&key, bytes));
+                if let Err(error) = &found {
+                    tracing::warn!(path = %path.display(), %error, "a snapshot is deleted");
+                    remove(&path);
+                }
+                store.was_read(&key, found.ok());
+            }
+        }
+    }
+}
+
+/// What a listing may hold; more is deleted, the oldest first.
+pub(super) fn within_bounds(
+    mut found: Vec<(SnapshotKey, u64)>,
+    bytes_max: u64,
+) -> (Vec<(SnapshotKey, u64)>, Vec<SnapshotKey>) {
+    let mut bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+    let mut surplus = Vec::new();
+    while bytes > bytes_max || found.len() > limits::SNAPSHOTS_MAX {
+        let (key, size) = found.remove(0);
+        bytes -= size;
+        surplus.push(key);
+    }
+    (found, surplus)
+}

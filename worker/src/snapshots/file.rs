@@ -1,0 +1,264 @@
+//! A snapshot as a file: what it is of, the memory set of every layer as on the wire, and a
+//! checksum of it all.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_core::work::{CONVENTION, RetainedMass};
+use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, SnapshotKey, limits};
+use aqueduct_kernels::MemorySet;
+use aqueduct_proto::convert::frame::SetHeader;
+use bytes::Bytes;
+
+use super::Snapshot;
+use crate::inbox::Fit;
+use crate::link::codec;
+
+/// Grows with every change of the layout.
+const MAGIC: [u8; 8] = *b"aqsnap\0\x01";
+const HEADER_BYTES: usize = 8 + 32 + 32 + 8;
+const CHECKSUM_BYTES: usize = blake3::OUT_LEN;
+
+/// Which model a file's sets are of.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    fingerprint: [u8; 32],
+    fit: Fit,
+}
+
+impl Model {
+    pub(super) fn new(fingerprint: &str, fit: Fit) -> Self {
+        Self { fingerprint: blake3::hash(fingerprint.as_bytes()).into(), fit }
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is not a snapshot of this version")]
+    Version,
+    #[error("it is of another model")]
+    Model,
+    #[error("it has another name inside")]
+    Name,
+    #[error("it has {seen} bytes, not {want}")]
+    Length { seen: u64, want: u64 },
+    #[error("its checksum is wrong")]
+    Checksum,
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// The whole file of `snapshot`.
+pub(super) fn encode(model: &Model, key: &SnapshotKey, snapshot: &Snapshot) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(MAGIC);
+    bytes.extend(key.0);
+    bytes.extend(model.fingerprint);
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend((snapshot.retained.len() as u32).to_le_bytes());
+    for RetainedMass { kept, total } in &snapshot.retained {
+        bytes.extend(kept.to_le_bytes());
+        bytes.extend(total.to_le_bytes());
+    }
+    for set in &snapshot.layers {
+        bytes.extend((set.keys.len() as u32).to_le_bytes());
+        bytes.extend(set.end.to_le_bytes());
+        bytes.extend(codec::encode(set));
+    }
+    let len = (bytes.len() + CHECKSUM_BYTES) as u64;
+    bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
+    bytes.extend(blake3::hash(&bytes).as_bytes());
+    bytes
+}
+
+/// Looks at the beginning of a file that should be of `key`, and gives its length.
+pub(super) fn peek(path: &Path, model: &Model, key: &SnapshotKey) -> Result<u64, FileError> {
+    let mut file = File::open(path)?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact(&mut header)?;
+    let want = check_header(&header, model, key)?;
+    let seen = file.metadata()?.len();
+    if seen == want { Ok(want) } else { Err(FileError::Length { seen, want }) }
+}
+
+/// The snapshot in a file that should be of `key` and have `len` bytes.
+pub(super) fn read(
+    path: &Path,
+    model: &Model,
+    (key, len): (&SnapshotKey, u64),
+) -> Result<Snapshot, FileError> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(len + 1).read_to_end(&mut bytes)?;
+    decode(&bytes, model, (key, len))
+}
+
+fn decode(
+    bytes: &[u8],
+    model: &Model,
+    (key, want): (&SnapshotKey, u64),
+) -> Result<Snapshot, FileError> {
+    let wrong = || FileError::Length { seen: bytes.len() as u64, want };
+    if bytes.len() as u64 != want {
+        return Err(wrong());
+    }
+    let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(wrong)?;
+    if blake3::hash(body) != *checksum {
+        return Err(FileError::Checksum);
+    }
+    let (header, body) = body.split_first_chunk().ok_or_else(wrong)?;
+    check_header(header, model, key)?;
+    let mut reader = Reader(body);
+    let masses = reader.u32().ok_or_else(wrong)?;
+    Refusal::unless_within("retained", masses, 0, limits::LAYERS_MAX)?;
+    let retained: Option<_> = (0..masses).map(|_| reader.mass()).collect();
+    let layers = (0..model.fit.layers).map(|layer| {
+        let header = reader.set(layer, &model.fit).ok_or_else(wrong)?;
+        let payload = reader.take(header.payload_bytes()).ok_or_else(wrong)?;
+        Ok(Arc::new(codec::decode(&header, Bytes::copy_from_slice(payload))?))
+    });
+    let layers: Vec<Arc<MemorySet>> = layers.collect::<Result<_, FileError>>()?;
+    if !reader.0.is_empty() {
+        return Err(wrong());
+    }
+    Ok(Snapshot { layers, retained: retained.ok_or_else(wrong)? })
+}
+
+/// The length that the file says it has.
+fn check_header(
+    header: &[u8; HEADER_BYTES],
+    model: &Model,
+    key: &SnapshotKey,
+) -> Result<u64, FileError> {
+    let mut reader = Reader(header);
+    if reader.array() != Some(MAGIC) {
+        return Err(FileError::Version);
+    }
+    if reader.array() != Some(key.0) {
+        return Err(FileError::Name);
+    }
+    if reader.array() != Some(model.fingerprint) {
+        return Err(FileError::Model);
+    }
+    reader.array().map(u64::from_le_bytes).ok_or(FileError::Version)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn take(&mut self, bytes: u64) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(usize::try_from(bytes).ok()?)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn mass(&mut self) -> Option<RetainedMass> {
+        let kept = self.array().map(f64::from_le_bytes)?;
+        Some(RetainedMass { kept, total: self.array().map(f64::from_le_bytes)? })
+    }
+
+    /// What a layer's set looks like; all but two numbers is the model's.
+    fn set(&mut self, layer: u32, fit: &Fit) -> Option<SetHeader> {
+        let key = ChunkKey { request: RequestId(0), chunk_idx: 0, epoch: Epoch(0) };
+        Some(SetHeader {
+            key,
+            layer,
+            convention: CONVENTION,
+            kv: codec::to_core(fit.kv),
+            kv_heads: fit.kv_heads as u32,
+            head_dim: fit.head_dim as u32,
+            keys: self.u32()?,
+            end: self.u32()?,
+            spared: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::link::conformance::{fit, set};
+
+    const KEY: SnapshotKey = SnapshotKey([3; 32]);
+
+    fn model() -> Model {
+        Model::new("this one", fit())
+    }
+
+    fn snapshot() -> Snapshot {
+        let layers = (0..fit().layers).map(|layer| Arc::new(set(layer % 3, layer))).collect();
+        Snapshot { layers, retained: vec![RetainedMass { kept: 1.5, total: 2.0 }; 8] }
+    }
+
+    fn read_back(bytes: &[u8], model: &Model, key: &SnapshotKey) -> Result<Snapshot, FileError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        let len = peek(&path, model, key)?;
+        read(&path, model, (key, len))
+    }
+
+    #[test]
+    fn keeps_every_bit() {
+        let bytes = encode(&model(), &KEY, &snapshot());
+        assert_eq!(read_back(&bytes, &model(), &KEY).unwrap(), snapshot());
+    }
+
+    #[test]
+    fn refuses_what_is_not_its_own() {
+        let check = |bytes: Vec<u8>, want: &str| {
+            let refused = read_back(&bytes, &model(), &KEY).unwrap_err().to_string();
+            assert!(refused.contains(want), "{refused}");
+        };
+        let good = || encode(&model(), &KEY, &snapshot());
+        let with = |change: fn(&mut Vec<u8>)| {
+            let mut bytes = good();
+            change(&mut bytes);
+            bytes
+        };
+        check(encode(&model(), &SnapshotKey([4; 32]), &snapshot()), "another name");
+        check(encode(&Model::new("that one", fit()), &KEY, &snapshot()), "another model");
+        check(with(|bytes| bytes[7] = 9), "this version");
+        check(with(|bytes| bytes.truncate(bytes.len() - 1)), "bytes, not");
+        check(with(|bytes| bytes.push(0)), "bytes, not");
+        check(with(|bytes| bytes.truncate(20)), "fill whole buffer");
+        check(with(|bytes| bytes[200] ^= 1), "checksum");
+        let few = Snapshot { layers: snapshot().layers[..7].to_vec(), ..snapshot() };
+        check(encode(&model(), &KEY, &few), "bytes, not");
+    }
+
+    proptest! {
+        #[test]
+        fn flipped_bytes_are_refused(at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let mut bytes = encode(&model(), &KEY, &snapshot());
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            let len = bytes.len() as u64;
+            prop_assert!(decode(&bytes, &model(), (&KEY, len)).is_err());
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut bytes = [&MAGIC[..], &KEY.0, &model().fingerprint, &bytes].concat();
+            bytes.extend(blake3::hash(&bytes).as_bytes());
+            let len = bytes.len() as u64;
+            prop_assert!(decode(&bytes, &model(), (&KEY, len)).is_err());
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Memory sets that outlive their requests: what all layers gave at a chunk boundary, so that
+//! another prompt that begins alike goes on from there. Shared by reference with whoever uses
+//! them, in no pool's pages; bounded in bytes; what was used least lately goes first, from memory
+//! and then from disk.
+//!
+//! ```text
+//! store.rs   what there is, in memory and on disk, and in which order it goes
+//! disk.rs    the folder, and the thread that reads and writes it
+//! file.rs    one snapshot as bytes
+//! ```
+
+mod disk;
+mod file;
+mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use aqueduct_core::snapshot::SnapshotNews;
+use aqueduct_core::work::RetainedMass;
+use aqueduct_core::{Refusal, SnapshotKey, SnapshotsHeld};
+use aqueduct_kernels::MemorySet;
+
+use crate::doorbell::Doorbell;
+use crate::inbox::Fit;
+use disk::Folder;
+use store::Store;
+
+/// How much a worker keeps beyond the requests that made it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotOptions {
+    /// Most bytes in memory; 0 keeps nothing, on disk neither.
+    pub bytes: u64,
+    /// Where what memory lets go of is kept, over a restart too.
+    pub disk: Option<DiskOptions>,
+}
+
+/// A folder of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The folder, this worker's alone.
+    pub path: PathBuf,
+    /// Most bytes of files in it.
+    pub bytes: u64,
+}
+
+/// The memory of a whole prefix.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Snapshot {
+    /// Of every layer.
+    pub(crate) layers: Vec<Arc<MemorySet>>,
+    /// What was kept from the prefix's beginning on, per layer.
+    pub(crate) retained: Vec<RetainedMass>,
+}
+
+impl Snapshot {
+    fn bytes(&self) -> u64 {
+        self.layers.iter().map(|set| set.bytes() as u64).sum()
+    }
+}
+
+/// A snapshot that was asked for.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// In memory.
+    Here(Arc<Snapshot>),
+    /// On disk; the doorbell rings when it is there, or found to be gone.
+    Coming(Coming),
+    /// Nowhere.
+    Gone,
+}
+
+/// A snapshot that is being read.
+#[derive(Debug)]
+pub(crate) struct Coming(Receiver<Option<Arc<Snapshot>>>);
+
+impl Coming {
+    /// How it went, or itself if it is not there yet.
+    pub(crate) fn poll(self) -> Found {
+        match self.0.try_recv() {
+            Ok(Some(snapshot)) => Found::Here(snapshot),
+            Err(TryRecvError::Empty) => Found::Coming(self),
+            Ok(None) | Err(TryRecvError::Disconnected) => Found::Gone,
+        }
+    }
+}
+
+/// What a worker keeps. The last handle to be dropped ends the thread for the disk.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    is_on: bool,
+    store: Arc<Store>,
+}
+
+impl Snapshots {
+    /// None in memory, and what is found on disk of the model with this fingerprint.
+    ///
+    /// # Errors
+    /// A folder that cannot be used; no thread.
+    pub(crate) fn open(
+        options: &SnapshotOptions,
+        fingerprint: &str,
+        fit: Fit,
+        doorbell: Arc<Doorbell>,
+    ) -> Result<Self, Refusal> {
+        let is_on = options.bytes > 0;
+        let Some(disk) = options.disk.as_ref().filter(|_| is_on) else {
+            let store = Store::new((options.bytes, None), doorbell);
+            return Ok(Self { is_on, store: Arc::new(store) });
+        };
+        let folder = Folder::open(&disk.path, file::Model::new(fingerprint, fit))?;
+        let store = Arc::new(Store::new((options.bytes, Some(disk.bytes)), doorbell));
+        let (found, surplus) = disk::within_bounds(folder.list(), disk.bytes);
+        store.found(found, surplus);
+        let shared = store.clone();
+        let run = move || disk::run(&shared, &folder);
+        let thread = std::thread::Builder::new().name("snapshots".into()).spawn(run);
+        thread.map_err(|error| {
+            Refusal::new("snapshot_dir", disk.path.display(), format!("a thread: {error}"))
+        })?;
+        Ok(Self { is_on, store })
+    }
+
+    /// Whether any are ever kept.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Keeps `snapshot` under `key` if it can. If there is nothing to keep, or no room for it
+    /// alone, that is news too: whoever asked counts on it.
+    pub(crate) fn keep(&self, key: SnapshotKey, snapshot: Option<Snapshot>) {
+        self.store.keep(key, snapshot);
+    }
+
+    /// The snapshot, which is the latest used now.
+    pub(crate) fn restore(&self, key: &SnapshotKey) -> Found {
+        self.store.restore(key)
+    }
+
+    /// What changed since this was asked last.
+    pub(crate) fn news(&self) -> Vec<SnapshotNews> {
+        self.store.news()
+    }
+
+    /// All that there are; said even if there are none.
+    pub(crate) fn all(&self) -> Vec<SnapshotNews> {
+        self.store.all()
+    }
+
+    /// How many, and how large.
+    pub(crate) fn held(&self) -> SnapshotsHeld {
+        self.store.held()
+    }
+}
+
+impl Drop for Snapshots {
+    fn drop(&mut self) {
+        self.store.stop();
+    }
+}

@@ -1,0 +1,487 @@
+//! What there is of snapshots, in memory and on disk, and in which order it goes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use aqueduct_core::snapshot::SnapshotNews;
+use aqueduct_core::{SnapshotKey, SnapshotsHeld, limits};
+
+use super::{Coming, Found, Snapshot};
+use crate::doorbell::Doorbell;
+
+/// Snapshots that may wait to be read; who comes later computes.
+const READS_MAX: usize = 64;
+
+/// What the disk's thread is to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Read(SnapshotKey, u64),
+    Write(SnapshotKey, Arc<Snapshot>),
+    Delete(SnapshotKey),
+}
+
+/// The state that the device thread and the disk's thread share.
+#[derive(Debug)]
+pub(super) struct Store {
+    bytes_max: u64,
+    /// `None`: there is no disk.
+    disk_bytes_max: Option<u64>,
+    doorbell: Arc<Doorbell>,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<SnapshotKey, Entry>,
+    /// By when they were used last.
+    order: BTreeMap<u64, SnapshotKey>,
+    uses: u64,
+    bytes: u64,
+    disk_bytes: u64,
+    /// What came or went and was not told yet.
+    changed: BTreeSet<SnapshotKey>,
+    /// What was told last.
+    told: SnapshotsHeld,
+    disk: DiskState,
+}
+
+#[derive(Debug, Default)]
+struct DiskState {
+    reads: VecDeque<(SnapshotKey, SyncSender<Option<Arc<Snapshot>>>)>,
+    /// In the order in which they were kept; some may be gone.
+    unwritten: VecDeque<SnapshotKey>,
+    writing: Option<SnapshotKey>,
+    deletes: Vec<SnapshotKey>,
+    stopped: bool,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    used: u64,
+    memory: Option<Arc<Snapshot>>,
+    /// Of what is in memory.
+    bytes: u64,
+    /// Of its file.
+    file_bytes: Option<u64>,
+}
+
+impl Store {
+    /// Nothing yet; bounds in memory and, if there is one, on disk.
+    pub(super) fn new(
+        (bytes_max, disk_bytes_max): (u64, Option<u64>),
+        doorbell: Arc<Doorbell>,
+    ) -> Self {
+        let (state, work) = (Mutex::default(), Condvar::new());
+        Self { bytes_max, disk_bytes_max, doorbell, state, work }
+    }
+
+    /// Files that a restart left, the latest used last, and such as are to be deleted.
+    pub(super) fn found(&self, files: Vec<(SnapshotKey, u64)>, surplus: Vec<SnapshotKey>) {
+        let mut state = self.lock();
+        for (key, bytes) in files {
+            state.entries.insert(key, Entry { file_bytes: Some(bytes), ..Entry::default() });
+            state.disk_bytes += bytes;
+            state.touch(&key);
+        }
+        state.disk.deletes = surplus;
+    }
+
+    pub(super) fn keep(&self, key: SnapshotKey, snapshot: Option<Snapshot>) {
+        let mut state = self.lock();
+        state.changed.insert(key);
+        let is_here = state.entries.get(&key).is_some_and(|entry| entry.memory.is_some());
+        let fits = |snapshot: &Snapshot| !is_here && snapshot.bytes() <= self.bytes_max;
+        if let Some(snapshot) = snapshot.filter(fits) {
+            state.put(key, Arc::new(snapshot));
+            let Entry { file_bytes, bytes, .. } = state.entries[&key];
+            let has_room = self.disk_bytes_max.is_some_and(|most| bytes < most);
+            if has_room
+                && file_bytes.is_none()
+                && state.disk.unwritten.len() < limits::SNAPSHOTS_MAX
+            {
+                state.disk.unwritten.push_back(key);
+            }
+            self.shrink(&mut state);
+        }
+        state.touch(&key);
+        drop(state);
+        self.work.notify_one();
+    }
+
+    pub(super) fn restore(&self, key: &SnapshotKey) -> Found {
+        let mut state = self.lock();
+        state.touch(key);
+        let reads = state.disk.reads.len();
+        match state.entries.get(key) {
+            Some(Entry { memory: Some(snapshot), .. }) => Found::Here(snapshot.clone()),
+            Some(_) if reads < READS_MAX => {
+                let (reply, coming) = sync_channel(1);
+                state.disk.reads.push_back((*key, reply));
+                drop(state);
+                self.work.notify_one();
+                Found::Coming(Coming(coming))
+            }
+            Some(_) => Found::Gone,
+            None => {
+                state.changed.insert(*key);
+                Found::Gone
+            }
+        }
+    }
+
+    pub(super) fn news(&self) -> Vec<SnapshotNews> {
+        let mut state = self.lock();
+        let changed = std::mem::take(&mut state.changed).into_iter().collect::<Vec<_>>();
+        let mut news = state.tell(&changed);
+        if news.is_empty() && state.told != state.held() {
+            news.push(SnapshotNews { held: state.held(), ..SnapshotNews::default() });
+        }
+        state.told = state.held();
+        news
+    }
+
+    pub(super) fn all(&self) -> Vec<SnapshotNews> {
+        let state = self.lock();
+        let keys = state.entries.keys().copied().collect::<Vec<_>>();
+        let none = keys.is_empty().then(SnapshotNews::default);
+        state.tell(&keys).into_iter().chain(none).collect()
+    }
+
+    pub(super) fn held(&self) -> SnapshotsHeld {
+        self.lock().held()
+    }
+
+    /// The disk's thread ends when it has done what it is at.
+    pub(super) fn stop(&self) {
+        self.lock().disk.stopped = true;
+        self.work.notify_all();
+    }
+
+    /// Waits for the next job: reading first, because somebody waits for it. `None` at the end.
+    pub(super) fn next_job(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if state.disk.stopped {
+                return None;
+            }
+            if let Some(job) = state.next_job() {
+                return Some(job);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// How writing went: the file's bytes.
+    pub(super) fn written(&self, key: &SnapshotKey, bytes: Option<u64>) {
+        let mut state = self.lock();
+        state.disk.writing = None;
+        state.set_file(key, bytes);
+        self.shrink(&mut state);
+        drop(state);
+        self.doorbell.ring();
+    }
+
+    /// How reading went; a file that could not be read is gone.
+    pub(super) fn was_read(&self, key: &SnapshotKey, snapshot: Option<Snapshot>) {
+        let mut state = self.lock();
+        let snapshot = snapshot.map(Arc::new);
+        match &snapshot {
+            Some(snapshot) if snapshot.bytes() <= self.bytes_max => {
+                state.put(*key, snapshot.clone());
+                state.touch(key);
+                self.shrink(&mut state);
+            }
+            Some(_) => {}
+            None => state.set_file(key, None),
+        }
+        let waiting = |(asked, _): &(SnapshotKey, _)| asked == key;
+        while let Some(at) = state.disk.reads.iter().position(waiting) {
+            if let Some((_, reply)) = state.disk.reads.remove(at) {
+                let _ = reply.send(snapshot.clone()); // who asked may be gone
+            }
+        }
+        drop(state);
+        self.doorbell.ring();
+    }
+
+    /// Lets go of what was used least lately until the rest is within its bounds.
+    fn shrink(&self, state: &mut State) {
+        let mut from = 0;
+        while state.bytes > self.bytes_max {
+            let Some((used, key)) = state.oldest(from, |entry| entry.memory.is_some()) else {
+                break;
+            };
+            state.forget_memory(&key);
+            from = used;
+        }
+        let disk_bytes_max = self.disk_bytes_max.unwrap_or(0);
+        from = 0;
+        while state.disk_bytes > disk_bytes_max {
+            let Some((used, key)) = state.oldest(from, |entry| entry.file_bytes.is_some()) else {
+                break;
+            };
+            state.forget_file(&key);
+            from = used;
+        }
+        while state.entries.len() > limits::SNAPSHOTS_MAX {
+            let Some((_, key)) = state.oldest(0, |_| true) else { break };
+            state.forget_file(&key);
+            state.forget_memory(&key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What was used least lately, but after `used`, of that which is `wanted`.
+    fn oldest(&self, used: u64, wanted: fn(&Entry) -> bool) -> Option<(u64, SnapshotKey)> {
+        let mut later = self.order.range(used..);
+        later.find(|(_, key)| wanted(&self.entries[key])).map(|(used, key)| (*used, *key))
+    }
+
+    fn put(&mut self, key: SnapshotKey, snapshot: Arc<Snapshot>) {
+        let entry = self.entries.entry(key).or_default();
+        if entry.memory.is_none() {
+            entry.bytes = snapshot.bytes();
+            self.bytes += entry.bytes;
+            entry.memory = Some(snapshot);
+        }
+    }
+
+    fn touch(&mut self, key: &SnapshotKey) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        self.uses += 1;
+        self.order.remove(&entry.used);
+        entry.used = self.uses;
+        self.order.insert(self.uses, *key);
+    }
+
+    fn forget_memory(&mut self, key: &SnapshotKey) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if entry.memory.take().is_some() {
+            self.bytes -= entry.bytes;
+        }
+        self.drop_if_gone(key);
+    }
+
+    fn forget_file(&mut self, key: &SnapshotKey) {
+        if self.entries.get(key).is_some_and(|entry| entry.file_bytes.is_some()) {
+            self.disk.deletes.push(*key);
+            self.set_file(key, None);
+        }
+    }
+
+    /// The entry's file has so many bytes now, or is none.
+    fn set_file(&mut self, key: &SnapshotKey, bytes: Option<u64>) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let before = std::mem::replace(&mut entry.file_bytes, bytes);
+        self.disk_bytes = self.disk_bytes - before.unwrap_or(0) + bytes.unwrap_or(0);
+        self.drop_if_gone(key);
+    }
+
+    fn drop_if_gone(&mut self, key: &SnapshotKey) {
+        let Some(entry) = self.entries.get(key) else { return };
+        let is_coming = self.disk.writing == Some(*key);
+        if entry.memory.is_none() && entry.file_bytes.is_none() && !is_coming {
+            self.order.remove(&entry.used);
+            self.entries.remove(key);
+            self.changed.insert(*key);
+        }
+    }
+
+    fn next_job(&mut self) -> Option<Job> {
+        while let Some((key, _)) = self.disk.reads.front() {
+            let key = *key;
+            if let Some(bytes) = self.entries.get(&key).and_then(|entry| entry.file_bytes) {
+                return Some(Job::Read(key, bytes));
+            }
+            let here = self.entries.get(&key).and_then(|entry| entry.memory.clone());
+            if let Some((_, reply)) = self.disk.reads.pop_front() {
+                let _ = reply.send(here); // who asked may be gone
+            }
+        }
+        if let Some(key) = self.disk.deletes.pop() {
+            return Some(Job::Delete(key));
+        }
+        while let Some(key) = self.disk.unwritten.pop_front() {
+            let here = self.entries.get(&key).filter(|entry| entry.file_bytes.is_none());
+            if let Some(snapshot) = here.and_then(|entry| entry.memory.clone()) {
+                self.disk.writing = Some(key);
+                return Some(Job::Write(key, snapshot));
+            }
+        }
+        None
+    }
+
+    /// How `keys` stand now, in parts of bounded size.
+    fn tell(&self, keys: &[SnapshotKey]) -> Vec<SnapshotNews> {
+        let part = |keys: &[SnapshotKey]| {
+            let is_kept = |key: &SnapshotKey| self.entries.contains_key(key);
+            let (kept, dropped) = keys.iter().partition(|key| is_kept(key));
+            SnapshotNews { kept, dropped, held: self.held() }
+        };
+        keys.chunks(limits::SNAPSHOT_NEWS_MAX).map(part).collect()
+    }
+
+    fn held(&self) -> SnapshotsHeld {
+        let count = self.entries.len() as u64;
+        SnapshotsHeld { count, memory_bytes: self.bytes, disk_bytes: self.disk_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::work::RetainedMass;
+
+    use super::*;
+    use crate::link::conformance::set;
+
+    fn key(byte: u8) -> SnapshotKey {
+        SnapshotKey([byte; 32])
+    }
+
+    fn snapshot(seed: u32) -> Snapshot {
+        let layers = (0..2).map(|layer| Arc::new(set(4, seed + layer))).collect();
+        Snapshot { layers, retained: vec![RetainedMass { kept: 1.0, total: 2.0 }; 2] }
+    }
+
+    fn keys(bytes: &[u8]) -> Vec<SnapshotKey> {
+        bytes.iter().map(|byte| key(*byte)).collect()
+    }
+
+    fn store(snapshots: u64, files: Option<u64>) -> Store {
+        Store::new((snapshots * snapshot(0).bytes(), files), Arc::default())
+    }
+
+    fn here(found: Found) -> Option<Arc<Snapshot>> {
+        match found {
+            Found::Here(snapshot) => Some(snapshot),
+            Found::Coming(_) | Found::Gone => None,
+        }
+    }
+
+    #[test]
+    fn what_was_used_least_lately_goes_first() {
+        let store = store(2, None);
+        let told = |kept: &[u8], dropped: &[u8]| {
+            let news = store.news();
+            assert_eq!((&news[0].kept, &news[0].dropped), (&keys(kept), &keys(dropped)));
+            assert_eq!(news.len(), 1);
+        };
+        store.keep(key(1), Some(snapshot(1)));
+        store.keep(key(2), Some(snapshot(2)));
+        told(&[1, 2], &[]);
+        assert_eq!(here(store.restore(&key(1))).as_deref(), Some(&snapshot(1)));
+        store.keep(key(3), Some(snapshot(3)));
+        told(&[3], &[2]);
+        assert_eq!(here(store.restore(&key(2))), None);
+        told(&[], &[2]);
+        let memory_bytes = 2 * snapshot(0).bytes();
+        let held = SnapshotsHeld { count: 2, memory_bytes, disk_bytes: 0 };
+        assert_eq!((store.held(), store.all()[0].kept.len()), (held, 2));
+        assert!(store.news().is_empty());
+    }
+
+    #[test]
+    fn what_is_in_use_outlives_its_place() {
+        let store = store(1, None);
+        store.keep(key(1), Some(snapshot(1)));
+        let used = here(store.restore(&key(1))).unwrap();
+        store.keep(key(2), Some(snapshot(2)));
+        assert_eq!((here(store.restore(&key(1))), &*used), (None, &snapshot(1)));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_told() {
+        let store = Store::new((snapshot(0).bytes() - 1, None), Arc::default());
+        store.keep(key(1), Some(snapshot(1)));
+        store.keep(key(2), None);
+        assert_eq!(store.news()[0].dropped, keys(&[1, 2]));
+        assert_eq!(store.held(), SnapshotsHeld::default());
+        assert_eq!(store.all(), vec![SnapshotNews::default()]);
+    }
+
+    #[test]
+    fn news_come_in_parts() {
+        let store = Store::new((u64::MAX, None), Arc::default());
+        for number in 0..limits::SNAPSHOT_NEWS_MAX as u32 + 1 {
+            let mut bytes = [0; 32];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            let none = Snapshot { layers: Vec::new(), retained: Vec::new() };
+            store.keep(SnapshotKey(bytes), Some(none));
+        }
+        for news in [store.all(), store.news()] {
+            let sizes: Vec<usize> = news.iter().map(|news| news.kept.len()).collect();
+            assert_eq!(sizes, [limits::SNAPSHOT_NEWS_MAX, 1]);
+        }
+    }
+
+    /// Writes everything that waits, into files of ten bytes.
+    fn write_all(store: &Store) -> Vec<SnapshotKey> {
+        let mut written = Vec::new();
+        loop {
+            let job = store.lock().next_job();
+            match job {
+                None => return written,
+                Some(Job::Write(key, _)) => {
+                    store.written(&key, Some(10));
+                    written.push(key);
+                }
+                Some(Job::Delete(_)) => {}
+                Some(Job::Read(..)) => panic!("nobody asked"),
+            }
+        }
+    }
+
+    #[test]
+    fn memory_goes_first_and_then_the_file() {
+        let store = store(1, Some(10_000));
+        for byte in [1, 2] {
+            store.keep(key(byte), Some(snapshot(byte.into())));
+            assert_eq!(write_all(&store), [key(byte)]);
+        }
+        assert_eq!((store.held().count, store.held().disk_bytes), (2, 20));
+        let Found::Coming(coming) = store.restore(&key(1)) else { panic!("it is on disk") };
+        let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+        store.was_read(&asked, Some(snapshot(1)));
+        assert_eq!(here(coming.poll()).as_deref(), Some(&snapshot(1)));
+        assert!(here(store.restore(&key(1))).is_some(), "from now on it is in memory");
+        let Found::Coming(coming) = store.restore(&key(2)) else { panic!("it made room") };
+        let Some(Job::Read(asked, 10)) = store.next_job() else { panic!("it is read") };
+        store.was_read(&asked, None);
+        assert!(matches!(coming.poll(), Found::Gone), "its file was bad");
+        assert_eq!((store.held().count, store.held().disk_bytes), (1, 10));
+    }
+
+    #[test]
+    fn files_stay_within_their_bytes() {
+        let most = snapshot(0).bytes() + 1;
+        let store = store(9, Some(most));
+        for byte in 0..=most / 10 {
+            store.keep(key(byte as u8), Some(snapshot(byte as u32)));
+            write_all(&store);
+        }
+        assert_eq!(store.held().disk_bytes, most / 10 * 10, "of the first none is left");
+        store.keep(key(200), Some(Snapshot { layers: vec![Arc::new(set(40, 1))], ..snapshot(0) }));
+        assert!(write_all(&store).is_empty(), "one that is larger than all is not written");
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_costs_snapshots() {
+        let store = store(1, Some(10_000));
+        store.keep(key(1), Some(snapshot(1)));
+        let Some(Job::Write(first, _)) = store.next_job() else { panic!("it is to be written") };
+        store.keep(key(2), Some(snapshot(2)));
+        store.keep(key(3), Some(snapshot(3)));
+        assert_eq!(store.news()[0].dropped, [key(2)], "the first is being written");
+        let Found::Coming(coming) = store.restore(&first) else { panic!("it will be on disk") };
+        store.written(&first, None);
+        assert_eq!(write_all(&store), [key(3)]);
+        assert!(matches!(coming.poll(), Found::Gone), "writing failed");
+    }
+}
