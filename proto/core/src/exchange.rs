@@ -24,7 +24,8 @@ pub enum Carry {
     Queries,
     /// Keys come, are attended to, and are forgotten.
     Keys,
-    /// For each block and holder whichever is fewer bytes ([`queries_bytes`], [`keys_bytes`]).
+    /// For each block and holder whichever is fewer bytes ([`queries_bytes`], [`keys_bytes`]), or
+    /// keys where they are at most a twentieth more.
     Fewest,
 }
 
