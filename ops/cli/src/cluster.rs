@@ -55,6 +55,8 @@ pub(crate) struct Workers<'a> {
     pub(crate) decode_batch_max: usize,
     /// What each of them keeps beyond the requests that made it; nothing if `None`.
     pub(crate) snapshots: Option<&'a SnapshotArgs>,
+    /// Whether somebody looks at what prompts leave ([`Cluster::kept`]), for which it is copied.
+    pub(crate) homes_shown: bool,
 }
 
 impl Workers<'_> {
@@ -68,6 +70,7 @@ impl Workers<'_> {
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
             snapshots: None,
+            homes_shown: false,
         }
     }
 
@@ -142,7 +145,7 @@ impl Cluster {
             options.audit_every = workers.audit_every;
             options.scheduling = workers.scheduling;
             options.decode_batch_max = workers.decode_batch_max;
-            options.homes = Some(shown.clone());
+            options.homes = workers.homes_shown.then(|| shown.clone());
             Worker::start(loaded.model.clone(), options)
         };
         let workers: Vec<Worker> = (0..workers.count).map(start).collect::<Result<_, _>>()?;
@@ -241,7 +244,7 @@ impl Cluster {
         }
     }
 
-    /// What the last prompt left in the memory of this process's workers.
+    /// What the last prompt left in the memory of this process's workers, where that is shown.
     pub(crate) fn kept(&self) -> Option<Kept> {
         let home = self.homes.borrow();
         let HomeMemory { policy, layers, .. } = home.as_ref()?;

@@ -52,7 +52,8 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let model = ModelArgs::plain(model, args.device);
     let loaded = loading::load(&model, 0).await?;
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
-    let cluster = Cluster::embedded(&loaded, Workers::plain(args.workers), config).await?;
+    let workers = Workers { homes_shown: true, ..Workers::plain(args.workers) };
+    let cluster = Cluster::embedded(&loaded, workers, config).await?;
     let front = Front::private(cluster.coordinator(), &model.model).await?;
     let prompt = prompt(&prompts::tokeniser(&model.model)?, &args, cluster.shape().max_positions)?;
     if !args.json {
