@@ -49,6 +49,19 @@ pub(crate) struct AdmissionArgs {
     pub(crate) deadline_seconds: u64,
 }
 
+/// How a worker that stays up serves many.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServingArgs {
+    #[command(flatten)]
+    pub(crate) scheduler: SchedulerArgs,
+    #[command(flatten)]
+    pub(crate) audit: AuditArg,
+    #[command(flatten)]
+    pub(crate) batch: BatchArg,
+    #[command(flatten)]
+    pub(crate) snapshots: SnapshotArgs,
+}
+
 /// Arguments of `aqueduct serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -65,13 +78,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
-    pub(crate) scheduler: SchedulerArgs,
-    #[command(flatten)]
-    pub(crate) audit: AuditArg,
-    #[command(flatten)]
-    pub(crate) batch: BatchArg,
-    #[command(flatten)]
-    pub(crate) snapshots: SnapshotArgs,
+    pub(crate) serving: ServingArgs,
     #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
@@ -130,13 +137,7 @@ pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub(crate) pool: PoolArg,
     #[command(flatten)]
-    pub(crate) scheduler: SchedulerArgs,
-    #[command(flatten)]
-    pub(crate) audit: AuditArg,
-    #[command(flatten)]
-    pub(crate) batch: BatchArg,
-    #[command(flatten)]
-    pub(crate) snapshots: SnapshotArgs,
+    pub(crate) serving: ServingArgs,
     /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]

@@ -27,11 +27,11 @@ struct Listening {
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = bind(&args.front).await?;
-    let audit_every = args.audit.audit_every;
-    let scheduling = args.scheduler.scheduling()?;
-    let decode_batch_max = args.batch.decode_batch_max;
+    let audit_every = args.serving.audit.audit_every;
+    let scheduling = args.serving.scheduler.scheduling()?;
+    let decode_batch_max = args.serving.batch.decode_batch_max;
     let asked = Workers::asked(&args.cluster)?;
-    let snapshots = Some(&args.snapshots);
+    let snapshots = Some(&args.serving.snapshots);
     let workers = Workers { audit_every, scheduling, decode_batch_max, snapshots, ..asked };
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;

@@ -26,7 +26,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
     let etcd = args.etcd.etcd()?;
-    let scheduling = args.scheduler.scheduling()?;
+    let scheduling = args.serving.scheduler.scheduling()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
     let address = listener.local_addr()?;
@@ -36,10 +36,10 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
     options.pool_bytes = pool_bytes;
-    options.snapshots = args.snapshots.options(None);
-    options.audit_every = args.audit.audit_every;
+    options.snapshots = args.serving.snapshots.options(None);
+    options.audit_every = args.serving.audit.audit_every;
     options.scheduling = scheduling;
-    options.decode_batch_max = args.batch.decode_batch_max;
+    options.decode_batch_max = args.serving.batch.decode_batch_max;
     options.direct = match args.link_nccl {
         NcclArg::Auto => Direct::of(&loaded.model),
         NcclArg::Off => None,
