@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (MEMBERS, &[CORE]),
     (COORDINATOR, &[CORE, GGUF, GRAMMAR, PLAN, PROTO]),
     (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO]),
-    ("aqueduct-sim", &[CORE, ENGINE, PLAN]),
+    ("aqueduct-sim", &[CORE, ENGINE, KERNELS, PLAN]),
     ("aqueduct-tidy", &[]),
     ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, WORKER]),
 ];

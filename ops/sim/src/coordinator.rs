@@ -1,0 +1,266 @@
+//! A simulated coordinator: the plan itself, and what the runtime does around it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aqueduct_core::work::{Assignment, Command as Order, Event as Said, Outputs};
+use aqueduct_core::{ChunkKey, ChunkSpan, RequestId, WorkerId};
+use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan};
+
+use crate::asked::{Asked, Completion, Told};
+use crate::worker::{HANDOFF_US, peer};
+
+/// Something happened that must never happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+const LIMITS: Limits = Limits {
+    batch_tokens: 32,
+    batch_chunks: 12,
+    queued_requests: 6,
+    queued_tokens: 500,
+    running_requests: 4,
+    page_tokens: 1,
+    retries: 200,
+};
+
+/// One request as its caller sees it.
+pub(crate) struct Live {
+    asked: Arc<Asked>,
+    truth: Arc<Vec<Completion>>,
+    told: Vec<Vec<Told>>,
+    ended: Vec<Option<bool>>,
+    /// When it was accepted, on the plan's clock.
+    since_ms: u64,
+    /// Its caller went away.
+    pub(crate) left: bool,
+    /// How it ended.
+    pub(crate) end: Option<End>,
+}
+
+/// The plan, and what was heard of every request.
+pub(crate) struct Coordinator {
+    plan: Plan,
+    /// Requests by their ids.
+    pub(crate) live: BTreeMap<RequestId, Live>,
+    /// Orders for workers that have not been sent.
+    pub(crate) orders: Vec<(usize, Order)>,
+    /// Callers that were sent away at once.
+    pub(crate) busy: usize,
+}
+
+impl Default for Coordinator {
+    fn default() -> Self {
+        Self { plan: Plan::new(LIMITS), live: BTreeMap::new(), orders: Vec::new(), busy: 0 }
+    }
+}
+
+impl Coordinator {
+    /// When it wants to be woken, on its clock.
+    pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
+        self.plan.next_deadline_ms()
+    }
+
+    /// A caller asks.
+    pub(crate) fn submit(
+        &mut self,
+        now_ms: u64,
+        asked: Arc<Asked>,
+        truth: Arc<Vec<Completion>>,
+    ) -> Result<RequestId, Violation> {
+        let request = RequestId(self.live.len() as u64);
+        let choices = asked.choices as usize;
+        let budget = asked.policy.budget_tokens().unwrap_or(u32::MAX);
+        let job = Job {
+            grid: asked.grid,
+            choices: asked.choices,
+            sharded: None,
+            memory_tokens: budget.into(),
+            priority: 0,
+            arrived_at_ms: now_ms,
+            prefix: Vec::new().into(),
+            deadline_at_ms: now_ms + asked.deadline_ms,
+        };
+        let live = Live {
+            asked,
+            truth,
+            told: vec![Vec::new(); choices],
+            ended: vec![None; choices],
+            since_ms: now_ms,
+            left: false,
+            end: None,
+        };
+        self.live.insert(request, live);
+        self.step(now_ms, Event::Submit { request, job })?;
+        Ok(request)
+    }
+
+    /// A caller goes away.
+    pub(crate) fn leave(&mut self, now_ms: u64, request: RequestId) -> Result<(), Violation> {
+        if let Some(live) = self.live.get_mut(&request).filter(|live| live.end.is_none()) {
+            live.left = true;
+            self.step(now_ms, Event::Cancel { request })?;
+        }
+        Ok(())
+    }
+
+    /// A worker said hello.
+    pub(crate) fn worker_up(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
+        let (id, peer) = (WorkerId(worker as u32), peer(worker));
+        self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens: u64::MAX })
+    }
+
+    /// A session is gone.
+    pub(crate) fn worker_down(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
+        self.step(now_ms, Event::WorkerDown { worker: WorkerId(worker as u32) })
+    }
+
+    /// Time went on.
+    pub(crate) fn tick(&mut self, now_ms: u64) -> Result<(), Violation> {
+        self.step(now_ms, Event::Tick { now_ms })
+    }
+
+    /// What a worker says.
+    pub(crate) fn hear(&mut self, now_ms: u64, worker: usize, said: Said) -> Result<(), Violation> {
+        let worker = WorkerId(worker as u32);
+        let event = match said {
+            Said::ChunkDone { key, .. } => Event::ChunkDone { worker, key },
+            Said::ChunkFailed { key, kind, message } => {
+                Event::ChunkFailed { worker, key, kind, message }
+            }
+            Said::ChoiceDone { request, choice, eos } => {
+                Event::ChoiceDone { worker, request, choice, eos }
+            }
+            Said::DecodeFailed { request, kind, message } => {
+                Event::DecodeFailed { worker, request, kind, message }
+            }
+            Said::Token(token) => {
+                let told = (token.token, token.logprob.to_bits());
+                return self.token(token.request, token.choice, token.token_idx, told);
+            }
+            _ => return Ok(()),
+        };
+        self.step(now_ms, event)
+    }
+
+    /// A token is right wherever it comes from, and is told once.
+    fn token(
+        &mut self,
+        request: RequestId,
+        choice: u32,
+        token_idx: u32,
+        told: Told,
+    ) -> Result<(), Violation> {
+        let Some(live) = self.live.get_mut(&request) else { return Ok(()) };
+        let (true_tokens, _) = &live.truth[choice as usize];
+        let want = true_tokens.get(token_idx as usize);
+        if want != Some(&told) {
+            let what = format!("{request}/{choice}: token {token_idx} is {told:?}, not {want:?}");
+            return Err(Violation(what));
+        }
+        let tokens = &mut live.told[choice as usize];
+        let is_open = live.end.is_none() && live.ended[choice as usize].is_none();
+        if is_open && token_idx as usize == tokens.len() {
+            tokens.push(told);
+        } else if is_open && token_idx as usize > tokens.len() {
+            let what = format!("{request}/{choice}: token {token_idx} after {}", tokens.len());
+            return Err(Violation(what));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, now_ms: u64, event: Event) -> Result<(), Violation> {
+        for command in self.plan.step(event) {
+            if let Some((worker, order)) = self.order(&command)? {
+                self.orders.push((worker.0 as usize, order));
+            }
+            match command {
+                Command::ChoiceEnded { request, choice, eos } => {
+                    let live = self.live.get_mut(&request).expect("it was submitted");
+                    live.ended[choice as usize] = Some(eos);
+                }
+                Command::Ended { request, end } => self.ended(now_ms, request, end)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn order(&self, command: &Command) -> Result<Option<(WorkerId, Order)>, Violation> {
+        let (worker, order) = match command.clone() {
+            Command::Assign { worker, key, span, next, shards } => {
+                if shards.is_some() {
+                    return Err(Violation(format!("{key}: in shards, but none were asked for")));
+                }
+                let work = self.live[&key.request].assignment(key, span);
+                (worker, Order::Assign(Box::new(Assignment { next, ..work })))
+            }
+            Command::Redirect { worker, request, chunk_idx, next } => {
+                (worker, Order::Redirect { request, chunk_idx, next })
+            }
+            Command::Confirm { worker, request, chunk_idx } => {
+                (worker, Order::Confirm { request, chunk_idx })
+            }
+            Command::Decode { worker, request } => {
+                (worker, Order::Decode(Box::new(self.live[&request].asked.spec(request))))
+            }
+            Command::StopChoice { worker, request, choice } => {
+                (worker, Order::StopChoice { request, choice })
+            }
+            Command::Cancel { worker, request } => (worker, Order::Cancel { request }),
+            Command::Drop { .. } | Command::Restore { .. } => {
+                return Err(Violation(format!("nobody asked for this: {command:?}")));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some((worker, order)))
+    }
+
+    /// There is one outcome, and it is the one that the request must have.
+    fn ended(&mut self, now_ms: u64, request: RequestId, end: End) -> Result<(), Violation> {
+        let live = self.live.get_mut(&request).expect("it was submitted");
+        if let Some(before) = &live.end {
+            return Err(Violation(format!("{request} ended twice: {before:?}, {end:?}")));
+        }
+        let is_right = match &end {
+            End::Finished => live.is_whole(),
+            End::Cancelled => live.left,
+            End::Failed(Failure::Deadline) => now_ms >= live.since_ms + live.asked.deadline_ms,
+            End::Failed(Failure::Busy(_)) => now_ms == live.since_ms,
+            End::Failed(Failure::Unavailable(_)) => true,
+            End::Failed(Failure::TooLong(_) | Failure::Worker { .. }) => false,
+        };
+        if !is_right {
+            let told = (&live.told, &live.ended);
+            return Err(Violation(format!("{request} ended with {end:?} after {told:?}")));
+        }
+        self.busy += usize::from(matches!(end, End::Failed(Failure::Busy(_))));
+        live.end = Some(end);
+        Ok(())
+    }
+}
+
+impl Live {
+    fn assignment(&self, key: ChunkKey, span: ChunkSpan) -> Assignment {
+        let asked = &self.asked;
+        Assignment {
+            key,
+            span,
+            chunk_count: asked.grid.chunk_count(),
+            policy: asked.policy,
+            tokens: span.of(&asked.prompt).to_vec(),
+            next_token: None,
+            outputs: Outputs::None,
+            next: None,
+            shards: None,
+            deadline_ms: HANDOFF_US / 1000,
+        }
+    }
+
+    /// Whether every completion is the true one, to its end.
+    fn is_whole(&self) -> bool {
+        let told = self.told.iter().zip(&self.ended);
+        let mut pairs = told.zip(self.truth.iter());
+        pairs.all(|((tokens, ended), (want, eos))| tokens == want && *ended == Some(*eos))
+    }
+}

@@ -1,0 +1,131 @@
+//! Memory sets that wait for the chunk that takes them, by the rules of a worker's inbox.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aqueduct_core::{ChunkKey, Epoch, RequestId};
+use aqueduct_kernels::MemorySet;
+
+use crate::worker::HANDOFF_US;
+
+/// What becomes of a set that is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Taken, or seen before and not needed again.
+    Taken,
+    /// Of an older epoch or a forgotten request.
+    Stale,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    epoch: Epoch,
+    layers: BTreeMap<u32, Arc<MemorySet>>,
+    seen: BTreeSet<u32>,
+    claimed: bool,
+    done: bool,
+    since: u64,
+}
+
+/// Sets by request, chunk and layer.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    slots: BTreeMap<(RequestId, u32), Slot>,
+    /// With the last epoch that is not wanted any more.
+    forgotten: BTreeMap<RequestId, Epoch>,
+}
+
+impl Inbox {
+    /// Takes a set, unless nobody will want it.
+    pub(crate) fn deliver(
+        &mut self,
+        now: u64,
+        key: ChunkKey,
+        layer: u32,
+        memory: Arc<MemorySet>,
+    ) -> Verdict {
+        self.expire(now);
+        let forgotten = self.forgotten.get(&key.request);
+        let newer = self.slots.get(&place(key)).is_some_and(|slot| key.epoch < slot.epoch);
+        if newer || forgotten.is_some_and(|last| key.epoch <= *last) {
+            return Verdict::Stale;
+        }
+        let slot = self.slot(now, key);
+        if !slot.done && slot.seen.insert(layer) {
+            slot.layers.insert(layer, memory);
+        }
+        Verdict::Taken
+    }
+
+    /// The chunk was assigned here.
+    pub(crate) fn claim(&mut self, now: u64, key: ChunkKey) {
+        self.forgotten.remove(&key.request);
+        self.slot(now, key).claimed = true;
+    }
+
+    /// Drops what nobody assigned here for longer than any chunk would have waited.
+    pub(crate) fn expire(&mut self, now: u64) {
+        self.slots.retain(|_, slot| slot.claimed || now <= slot.since + HANDOFF_US);
+    }
+
+    /// The sets of all layers, once all are here.
+    pub(crate) fn take(&mut self, key: ChunkKey, layers: usize) -> Option<Vec<Arc<MemorySet>>> {
+        let slot = self.slots.get_mut(&place(key)).filter(|slot| slot.epoch == key.epoch)?;
+        let all = slot.layers.len() == layers;
+        all.then(|| std::mem::take(&mut slot.layers).into_values().collect())
+    }
+
+    /// Whether the sets of all layers are here.
+    pub(crate) fn is_ready(&self, key: ChunkKey, layers: usize) -> bool {
+        let slot = self.slots.get(&place(key)).filter(|slot| slot.epoch == key.epoch);
+        slot.is_some_and(|slot| slot.layers.len() == layers)
+    }
+
+    /// The chunk has ended; what comes for it later is not kept.
+    pub(crate) fn finish(&mut self, key: ChunkKey) {
+        let slot = self.slots.get_mut(&place(key)).filter(|slot| slot.epoch == key.epoch);
+        if let Some(slot) = slot {
+            slot.done = true;
+            slot.layers.clear();
+        }
+    }
+
+    /// Drops everything of `request`, and what still comes for it.
+    pub(crate) fn forget(&mut self, request: RequestId) {
+        self.forget_until(request, Epoch(u32::MAX));
+    }
+
+    /// Drops what is here and what still comes of `request`, up to the newest epoch that was
+    /// assigned here.
+    pub(crate) fn suspend(&mut self, request: RequestId) {
+        let of = self.slots.iter().filter(|(at, slot)| at.0 == request && slot.claimed);
+        if let Some(newest) = of.map(|(_, slot)| slot.epoch).max() {
+            self.forget_until(request, newest);
+        }
+    }
+
+    /// Requests of which sets wait.
+    pub(crate) fn requests(&self) -> BTreeSet<RequestId> {
+        let full = self.slots.iter().filter(|(_, slot)| !slot.layers.is_empty());
+        full.map(|(at, _)| at.0).collect()
+    }
+
+    fn forget_until(&mut self, request: RequestId, last: Epoch) {
+        self.slots.retain(|at, slot| at.0 != request || slot.epoch > last);
+        self.forgotten.insert(request, last);
+    }
+
+    /// The slot of `key`, new if there is none or only one of an older epoch.
+    fn slot(&mut self, now: u64, key: ChunkKey) -> &mut Slot {
+        let new = || Slot { epoch: key.epoch, since: now, ..Slot::default() };
+        let slot = self.slots.entry(place(key)).or_insert_with(new);
+        if slot.epoch < key.epoch {
+            *slot = new();
+        }
+        slot
+    }
+}
+
+fn place(key: ChunkKey) -> (RequestId, u32) {
+    (key.request, key.chunk_idx)
+}
