@@ -230,6 +230,7 @@ impl EventLoop {
         if was_up || changed {
             tracing::warn!(%worker, ?state, reason, "worker is not available");
         }
+        self.step(Event::Tick { now_ms: self.now_ms() });
         self.step(Event::WorkerDown { worker });
     }
 
@@ -261,7 +262,7 @@ impl EventLoop {
             Said::Snapshots(news) => self.snapshots_changed(worker, *news),
             Said::Token(emitted) => {
                 let live = self.live.get_mut(&emitted.request);
-                let is_new = live.is_some_and(|live| live.token(*emitted));
+                let is_new = live.is_some_and(|live| live.token(worker, *emitted));
                 self.stats.output_tokens += u64::from(is_new);
             }
             Said::ChoiceDone { request, choice, eos } => {
@@ -316,8 +317,8 @@ impl EventLoop {
                 (worker, Order::Drop { request, chunk_idx })
             }
             Command::Decode { worker, request } => {
-                let Some(live) = self.live.get(&request) else { return };
-                (worker, Order::Decode(Box::new(live.decode_spec())))
+                let Some(live) = self.live.get_mut(&request) else { return };
+                (worker, Order::Decode(Box::new(live.decode_at(worker))))
             }
             Command::StopChoice { worker, request, choice } => {
                 (worker, Order::StopChoice { request, choice })

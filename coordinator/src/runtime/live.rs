@@ -1,15 +1,15 @@
 //! One accepted request as the runtime carries it: its tokens, which the plan never sees, and
 //! what has been told of it so far.
 
+mod completions;
 mod prefixes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{
-    Assignment, ChunkReport, DecodeSpec, Emitted, MergeAudit, NextHop, Outputs, RetainedMass,
-    TokenLogprob, Traffic,
+    Assignment, ChunkReport, MergeAudit, NextHop, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
@@ -17,6 +17,7 @@ use aqueduct_core::{
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
+use self::completions::Choice;
 use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
@@ -53,6 +54,10 @@ pub(crate) struct Live {
     /// When its first chunk was given to a worker.
     began: Option<Instant>,
     prefill: Prefill,
+    /// Whether the caller was told that the whole prompt is in memory.
+    is_prefilled: bool,
+    /// Who decodes it.
+    home: Option<WorkerId>,
     choices: Vec<Choice>,
 }
 
@@ -80,12 +85,6 @@ struct Prefill {
     outputs_end: BTreeMap<u32, u32>,
     /// Those logits or log probabilities, where a later try may make better ones.
     outputs: Vec<Update>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Choice {
-    tokens: u32,
-    ended: bool,
 }
 
 impl Live {
@@ -116,6 +115,8 @@ impl Live {
             accepted: Instant::now(),
             began: None,
             prefill: Prefill::default(),
+            is_prefilled: false,
+            home: None,
         };
         live.prefill.prefix = live.prefix();
         live
@@ -186,22 +187,6 @@ impl Live {
         }
     }
 
-    pub(crate) fn decode_spec(&self) -> DecodeSpec {
-        let sampling = self.submission.sampling;
-        let prompt = sampling.repeats_differ().then_some(&self.submission.prompt);
-        let words: BTreeSet<_> = prompt.into_iter().flatten().copied().collect();
-        DecodeSpec {
-            request: self.run,
-            sampling,
-            steering: self.submission.steering.clone(),
-            constraint: self.submission.constraint.clone(),
-            prompt_vocabulary: words.into_iter().collect(),
-            choices: self.submission.choices,
-            max_tokens: self.submission.max_tokens,
-            eos: self.submission.eos.clone(),
-        }
-    }
-
     pub(crate) fn layer_done(&mut self, worker: WorkerId, key: ChunkKey, layers_done: u32) {
         let at = self.worker(worker);
         (at.chunk_idx, at.layers_done) = (key.chunk_idx, layers_done);
@@ -236,6 +221,9 @@ impl Live {
 
     fn tell_progress(&mut self) {
         let told = self.prefill.told;
+        if self.is_prefilled {
+            return;
+        }
         if !self.all_done() && told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
             return;
         }
@@ -258,7 +246,7 @@ impl Live {
 
     /// What is to be tried next, if the prefill is done and its memory kept too little.
     pub(crate) fn escalation(&self) -> Option<Escalation> {
-        let floor = self.submission.floor.filter(|_| self.all_done())?;
+        let floor = self.submission.floor.filter(|_| self.all_done() && !self.is_prefilled)?;
         let lowest = RetainedMass::lowest_share(&self.retained());
         let Verdict::Again(next) = floor.judge(lowest, &self.policy, self.grid.chunk_tokens())
         else {
@@ -330,6 +318,7 @@ impl Live {
     }
 
     pub(crate) fn prefilled(&mut self, chunks_retried: u32) {
+        self.is_prefilled = true;
         self.prefill.outputs.drain(..).for_each(|output| self.mailbox.push(output));
         let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();
@@ -353,26 +342,6 @@ impl Live {
             cached_tokens: self.cached_tokens(),
             chunks_retried,
         })));
-    }
-
-    /// True when the token was the next one of a completion that goes on.
-    pub(crate) fn token(&mut self, emitted: Emitted) -> bool {
-        let max_tokens = self.submission.max_tokens;
-        let Some(choice) = self.choices.get_mut(emitted.choice as usize) else { return false };
-        let is_next = emitted.token_idx == choice.tokens && choice.tokens < max_tokens;
-        if choice.ended || !is_next {
-            return false;
-        }
-        choice.tokens += 1;
-        self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
-        true
-    }
-
-    pub(crate) fn choice_ended(&mut self, choice: u32, eos: bool) {
-        if let Some(choice) = self.choices.get_mut(choice as usize) {
-            choice.ended = true;
-        }
-        self.mailbox.push(Update::ChoiceDone { choice, eos });
     }
 }
 

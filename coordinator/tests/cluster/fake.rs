@@ -236,7 +236,11 @@ impl Say<'_> {
 
     async fn tokens(&mut self, spec: &DecodeSpec) {
         for choice in 0..spec.choices {
-            for token_idx in 0..spec.max_tokens {
+            let begun = spec.begun(choice).cloned().unwrap_or_default();
+            if begun.ended {
+                continue;
+            }
+            for token_idx in begun.tokens.len() as u32..spec.max_tokens {
                 self.event(Event::Token(Box::new(Emitted {
                     request: spec.request,
                     choice,

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use aqueduct_core::work::{
-    Assignment, Base, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs, Peer,
-    RetainedMass,
+    Assignment, Base, Begun, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs,
+    Peer, RetainedMass,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
@@ -92,6 +92,10 @@ fn decode() -> Command {
         choices: 2,
         max_tokens: 16,
         eos: vec![0],
+        begun: vec![
+            Begun { choice: 0, ended: true, ..Begun::default() },
+            Begun { choice: 1, tokens: vec![3, 5], ended: false },
+        ],
     }))
 }
 

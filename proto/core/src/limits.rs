@@ -22,6 +22,8 @@ pub const CHOICES_MAX: u32 = 64;
 /// Completions whose next tokens one worker computes together: as many rows as every backend
 /// computes with the bits of one (a library of matrix products may be asked for more).
 pub const DECODE_BATCH_MAX: usize = 64;
+/// Tokens of all completions of a request that a new home is told; it draws later ones again.
+pub const BEGUN_TOKENS_MAX: usize = 1 << 18;
 /// Alternatives reported per token (`logprobs`).
 pub const TOP_LOGPROBS_MAX: u32 = 20;
 /// Longest grammar that an answer may have to follow, in bytes.
@@ -46,7 +48,7 @@ pub const STOP_BYTES_MAX: usize = 1024;
 /// read.
 pub const FRAME_BYTES_MAX: usize = 512 << 10;
 /// Most bytes of one gRPC message between workers and coordinators.
-pub const GRPC_MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
+pub const GRPC_MESSAGE_BYTES_MAX: usize = (5 << 20) + (64 << 10);
 /// Most bytes of one HTTP/2 frame between workers: a frame and its header go in one.
 pub const HTTP2_FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Bytes that a worker's peer may send it before it must have read some.
@@ -144,6 +146,9 @@ pub const LOGITS_EVENT_BYTES: usize = 1 << 20;
 
 /// How long a chunk waits for a memory set before its request fails.
 pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
+/// How long what a lost worker leaves, and no other can take over, waits for one to come, unless
+/// configured otherwise: as long as a process may take to be started again and load its model.
+pub const WORKER_GRACE_MS: u64 = 60_000;
 /// How long a connection to a peer may take.
 pub const CONNECT_DEADLINE_MS: u64 = 10_000;
 /// How long two devices may take to join, and to exchange a memory set, before gRPC carries it.
@@ -166,8 +171,13 @@ const _: () = {
     assert!(GRPC_MESSAGE_BYTES_MAX <= PROMPT_BYTES_MAX);
     // A prompt of the greatest length fits one message: four bytes a token.
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
-    // A vocabulary of half a million tokens travels with the command that decodes.
-    assert!(VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) < GRPC_MESSAGE_BYTES_MAX);
+    // A vocabulary of half a million tokens travels with the command that decodes, and so do the
+    // tokens that there are: four bytes each.
+    assert!(VOCAB_MAX < 1 << 28);
+    assert!(
+        VOCABULARY_BYTES_MAX + GRAMMAR_BYTES_MAX + (512 << 10) + BEGUN_TOKENS_MAX * 4
+            < GRPC_MESSAGE_BYTES_MAX
+    );
     assert!(STOP_STRINGS_MAX * STOP_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!(POOL_BYTES_DEFAULT <= POOL_BYTES_MAX);
     assert!((INBOX_BYTES_DEFAULT as usize) > FRAME_BYTES_MAX * LINK_WINDOW_FRAMES);

@@ -130,6 +130,27 @@ pub struct DecodeSpec {
     pub max_tokens: u32,
     /// Tokens that end a completion (and are reported as its last).
     pub eos: Vec<TokenId>,
+    /// How far completions came elsewhere, ascending; the others begin.
+    pub begun: Vec<Begun>,
+}
+
+/// How far a completion came before its home, or what that needs, was lost. The steps of these
+/// tokens are done again, with the tokens given instead of drawn, and nothing is told of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Begun {
+    /// Which completion.
+    pub choice: u32,
+    /// Its tokens, from the first one on: some, if not all that its caller has.
+    pub tokens: Vec<TokenId>,
+    /// Whether it has ended: then it has no tokens here, and nothing is left to be done.
+    pub ended: bool,
+}
+
+impl DecodeSpec {
+    /// How far completion `choice` came.
+    pub fn begun(&self, choice: u32) -> Option<&Begun> {
+        self.begun.iter().find(|begun| begun.choice == choice)
+    }
 }
 
 /// From coordinator to worker; kept in order.

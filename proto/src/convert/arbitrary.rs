@@ -2,8 +2,8 @@
 
 use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
 use aqueduct_core::work::{
-    Assignment, Base, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, MergeAudit,
-    NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
+    Assignment, Base, Begun, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind,
+    MergeAudit, NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
@@ -147,12 +147,39 @@ pub(crate) fn example_assignment() -> Assignment {
     }
 }
 
+fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
+    let request = any::<u64>().prop_map(RequestId);
+    let tokens = || prop::collection::vec(0..limits::VOCAB_MAX, 0..4);
+    let words = prop::collection::btree_set(0..limits::VOCAB_MAX, 0..4);
+    let counts = (1..=limits::CHOICES_MAX, 4..=limits::OUTPUT_TOKENS_MAX);
+    let begun = prop::collection::btree_map(0..limits::CHOICES_MAX, tokens(), 0..4);
+    let bent = (sampling(), steering(), prop::option::of(constraint()));
+    (request, bent, counts, (tokens(), words), begun).prop_map(
+        |(request, bent, (choices, max_tokens), (eos, words), begun)| {
+            let (sampling, steering, constraint) = bent;
+            let begun = begun.into_iter().filter(|(choice, _)| *choice < choices);
+            let one = |(choice, tokens): (u32, Vec<_>)| {
+                let ended = tokens.is_empty();
+                Begun { choice, tokens, ended }
+            };
+            DecodeSpec {
+                request,
+                sampling,
+                steering,
+                constraint,
+                prompt_vocabulary: words.into_iter().collect(),
+                choices,
+                max_tokens,
+                eos,
+                begun: begun.map(one).collect(),
+            }
+        },
+    )
+}
+
 pub(crate) fn command() -> impl Strategy<Value = Command> {
     let request = || any::<u64>().prop_map(RequestId);
     let chunk_idx = || 0..limits::PROMPT_TOKENS_MAX;
-    let eos = prop::collection::vec(0..limits::VOCAB_MAX, 0..4);
-    let words = prop::collection::btree_set(0..limits::VOCAB_MAX, 0..4);
-    let counts = (1..=limits::CHOICES_MAX, 1..=limits::OUTPUT_TOKENS_MAX);
     prop_oneof![
         assignment().prop_map(|assignment| Command::Assign(Box::new(assignment))),
         (request(), chunk_idx(), next_hop()).prop_map(|(request, chunk_idx, next)| {
@@ -171,21 +198,7 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         (key(), snapshot(), next_hop()).prop_map(|(key, snapshot, next)| {
             Command::Restore(Box::new(Restore { key, snapshot, next }))
         }),
-        (request(), (sampling(), steering(), prop::option::of(constraint())), counts, eos, words)
-            .prop_map(
-                |(request, (sampling, steering, constraint), (choices, max_tokens), eos, words)| {
-                    Command::Decode(Box::new(DecodeSpec {
-                        request,
-                        sampling,
-                        steering,
-                        constraint,
-                        prompt_vocabulary: words.into_iter().collect(),
-                        choices,
-                        max_tokens,
-                        eos,
-                    }))
-                }
-            ),
+        decode_spec().prop_map(|spec| Command::Decode(Box::new(spec))),
         (request(), 0..limits::CHOICES_MAX)
             .prop_map(|(request, choice)| Command::StopChoice { request, choice }),
         request().prop_map(|request| Command::Cancel { request }),

@@ -1,6 +1,6 @@
 //! Commands of a coordinator.
 
-use aqueduct_core::work::{Assignment, Command, DecodeSpec, NextHop, Outputs};
+use aqueduct_core::work::{Assignment, Begun, Command, DecodeSpec, NextHop, Outputs};
 use aqueduct_core::{
     ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
 };
@@ -202,6 +202,7 @@ impl From<DecodeSpec> for v1::Decode {
             steering: Some(spec.steering.into()),
             constraint: spec.constraint.map(Into::into),
             prompt_vocabulary: spec.prompt_vocabulary,
+            begun: spec.begun.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -213,11 +214,14 @@ impl TryFrom<v1::Decode> for DecodeSpec {
         bounded("eos", &wire.eos, EOS_MAX)?;
         wire.eos.iter().try_for_each(|&id| token("eos", id).map(drop))?;
         let tokens_max = limits::OUTPUT_TOKENS_MAX;
+        let sampling = required("sampling", wire.sampling)?;
+        let choices = Refusal::unless_within("choices", wire.choices, 1, limits::CHOICES_MAX)?;
+        let max_tokens = Refusal::unless_within("max_tokens", wire.max_tokens, 1, tokens_max)?;
         Ok(Self {
             request: RequestId(wire.request),
-            sampling: required("sampling", wire.sampling)?.try_into().under("sampling")?,
-            choices: Refusal::unless_within("choices", wire.choices, 1, limits::CHOICES_MAX)?,
-            max_tokens: Refusal::unless_within("max_tokens", wire.max_tokens, 1, tokens_max)?,
+            sampling: sampling.try_into().under("sampling")?,
+            choices,
+            max_tokens,
             eos: wire.eos,
             steering: wire.steering.unwrap_or_default().try_into().under("steering")?,
             constraint: wire
@@ -226,8 +230,36 @@ impl TryFrom<v1::Decode> for DecodeSpec {
                 .transpose()
                 .under("constraint")?,
             prompt_vocabulary: prompt_vocabulary(wire.prompt_vocabulary)?,
+            begun: all_begun(wire.begun, choices, max_tokens).under("begun")?,
         })
     }
+}
+
+impl From<Begun> for v1::Begun {
+    fn from(begun: Begun) -> Self {
+        let Begun { choice, tokens, ended } = begun;
+        Self { choice, tokens, ended }
+    }
+}
+
+/// Each of the `choices` completions at most once, ascending.
+fn all_begun(wire: Vec<v1::Begun>, choices: u32, max_tokens: u32) -> Result<Vec<Begun>, Refusal> {
+    bounded("count", &wire, choices as usize)?;
+    if let Some([_, later]) = wire.array_windows().find(|[a, b]| a.choice >= b.choice) {
+        return Err(Refusal::new("choice", later.choice, "ascending"));
+    }
+    let tokens = wire.iter().map(|begun| begun.tokens.len()).sum::<usize>();
+    Refusal::unless_within("tokens", tokens, 0, limits::BEGUN_TOKENS_MAX)?;
+    wire.into_iter().map(|wire| begun(wire, choices, max_tokens)).collect()
+}
+
+fn begun(wire: v1::Begun, choices: u32, max_tokens: u32) -> Result<Begun, Refusal> {
+    let v1::Begun { choice, tokens, ended } = wire;
+    Refusal::unless_within("choice", choice, 0, choices - 1)?;
+    let most = if ended { 0 } else { max_tokens as usize };
+    Refusal::unless_within("tokens", tokens.len(), 0, most)?;
+    tokens.iter().try_for_each(|&id| token("tokens", id).map(drop))?;
+    Ok(Begun { choice, tokens, ended })
 }
 
 /// Ascending, so that there are no more than a vocabulary has.
@@ -296,6 +328,7 @@ mod tests {
             ..Default::default()
         };
         check(Some(Kind::Decode(decode)), "decode.prompt_vocabulary");
+        check_begun(&check);
         check(Some(Kind::Redirect(v1::Redirect::default())), "redirect.next");
         check(
             Some(Kind::StopChoice(v1::StopChoice { request: 1, choice: 64 })),
@@ -306,6 +339,29 @@ mod tests {
             "confirm.chunk_idx",
         );
         check(Some(Kind::Drop(v1::Drop { request: 1, chunk_idx: u32::MAX })), "drop.chunk_idx");
+    }
+
+    fn check_begun(check: &impl Fn(Option<Kind>, &str)) {
+        let decode = |begun: &[(u32, &[TokenId], bool)]| {
+            let one = |&(choice, tokens, ended): &(u32, &[TokenId], bool)| v1::Begun {
+                choice,
+                tokens: tokens.to_vec(),
+                ended,
+            };
+            Some(Kind::Decode(v1::Decode {
+                sampling: Some(Sampling::default().into()),
+                choices: 2,
+                max_tokens: 3,
+                begun: begun.iter().map(one).collect(),
+                ..Default::default()
+            }))
+        };
+        check(decode(&[(1, &[], true), (0, &[], true)]), "decode.begun.choice");
+        check(decode(&[(2, &[], true)]), "decode.begun.choice");
+        check(decode(&[(0, &[], true), (1, &[], true), (1, &[], true)]), "decode.begun.count");
+        check(decode(&[(1, &[1, 2, 3, 4], false)]), "decode.begun.tokens");
+        check(decode(&[(1, &[1], true)]), "decode.begun.tokens");
+        check(decode(&[(1, &[u32::MAX], false)]), "decode.begun.tokens");
     }
 
     proptest! {

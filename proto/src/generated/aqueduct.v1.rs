@@ -1413,6 +1413,20 @@ pub struct Decode {
     /// The prompt's tokens, ascending, each once, where sampling penalises repetition.
     #[prost(uint32, repeated, tag = "7")]
     pub prompt_vocabulary: ::prost::alloc::vec::Vec<u32>,
+    /// How far completions came elsewhere, ascending; the others begin.
+    #[prost(message, repeated, tag = "9")]
+    pub begun: ::prost::alloc::vec::Vec<Begun>,
+}
+/// A completion that was begun elsewhere: its tokens are not drawn and not told again.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Begun {
+    #[prost(uint32, tag = "1")]
+    pub choice: u32,
+    #[prost(uint32, repeated, tag = "2")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+    /// then without tokens: nothing is left to be done
+    #[prost(bool, tag = "3")]
+    pub ended: bool,
 }
 /// A grammar, and the vocabulary in which an answer follows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

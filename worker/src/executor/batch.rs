@@ -1,11 +1,9 @@
 //! One step of many completions, wherever they have their memory.
 
-use std::cell::RefCell;
-
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_engine::{EngineError, Model, Past, Remembered, Sequence, Turn, decode};
 
-use super::sharded::{Exchange, SequencePort, ShardedSequence};
+use super::sharded::{Device, SequencePort, ShardedSequence};
 
 /// What a completion goes on from.
 pub(super) enum Continuation {
@@ -32,18 +30,18 @@ impl Continuation {
     pub(super) fn prepare(
         &mut self,
         model: &Model,
-        exchange: &RefCell<Exchange>,
+        device: &Device<'_>,
     ) -> Result<(), EngineError> {
         match self {
             Self::Sets(_) => Ok(()),
-            Self::Sharded(sequence) => sequence.prepare(model, exchange),
+            Self::Sharded(sequence) => sequence.prepare(model, device),
         }
     }
 
-    fn open<'a>(&'a mut self, exchange: &'a RefCell<Exchange>) -> Door<'a> {
+    fn open<'a, 'd>(&'a mut self, device: &'a Device<'d>) -> Door<'a, 'd> {
         match self {
             Self::Sets(sequence) => Door::Sets(sequence),
-            Self::Sharded(sequence) => Door::Sharded(Box::new(sequence.port(exchange)), sequence),
+            Self::Sharded(sequence) => Door::Sharded(Box::new(sequence.port(device)), sequence),
         }
     }
 }
@@ -56,12 +54,12 @@ pub(super) struct Part<'a> {
 }
 
 /// The way to a completion's memory, for one step.
-enum Door<'a> {
+enum Door<'a, 'd> {
     Sets(&'a mut Sequence),
-    Sharded(Box<SequencePort<'a>>, &'a ShardedSequence),
+    Sharded(Box<SequencePort<'a, 'd>>, &'a ShardedSequence),
 }
 
-impl Door<'_> {
+impl Door<'_, '_> {
     fn turn<'a>(&'a mut self, token: TokenId, policy: &'a MemoryPolicy) -> Turn<'a> {
         match self {
             Self::Sets(sequence) => sequence.turn(token, policy),
@@ -77,16 +75,16 @@ impl Door<'_> {
 /// Appends a token to every completion and returns for each the logits of the one after it.
 pub(super) fn step(
     model: &Model,
-    exchange: &RefCell<Exchange>,
+    device: &Device<'_>,
     parts: &mut [Part<'_>],
 ) -> Vec<Result<Vec<f32>, EngineError>> {
     let each = parts.iter_mut();
     let mut doors: Vec<_> =
-        each.map(|part| (part.from.open(exchange), part.token, part.policy)).collect();
+        each.map(|part| (part.from.open(device), part.token, part.policy)).collect();
     let turns = doors.iter_mut().map(|(door, token, policy)| door.turn(*token, policy)).collect();
     let logits = decode(model, turns);
     drop(doors);
-    let here = exchange.borrow().peer().clone();
+    let here = device.borrow().exchange.peer().clone();
     for (part, logits) in parts.iter_mut().zip(&logits) {
         if let (Continuation::Sharded(sequence), Ok(_)) = (&mut *part.from, logits) {
             sequence.advance(&here);

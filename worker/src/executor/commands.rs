@@ -85,9 +85,14 @@ impl Executor {
         }
     }
 
-    /// Drops a chunk, waiting or running.
+    /// Drops a chunk, waiting, running or done; with the last one, what goes on from it.
     fn drop_chunk(&mut self, session: SessionId, request: RequestId, chunk_idx: u32) {
-        if self.owned(session, request).is_some() {
+        if let Some(held) = self.owned(session, request) {
+            let home = held.home.take_if(|home| home.chunk_idx == chunk_idx).is_some();
+            let decoding = held.decoding.take_if(|it| it.chunk_idx == chunk_idx).is_some();
+            if home || decoding {
+                self.shared.holder.store().drop_branches(request);
+            }
             let is_it = |key: &ChunkKey| (key.request, key.chunk_idx) == (request, chunk_idx);
             self.queue.retain(|waiting| !is_it(&waiting.key));
             self.running = self.running.filter(|running| !is_it(running));

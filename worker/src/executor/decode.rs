@@ -1,10 +1,11 @@
 //! Completions at their home: a token of each, all in one batch.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
-use aqueduct_core::{MemoryPolicy, RequestId, TokenId};
-use aqueduct_engine::{EngineError, Model, Sampler, Sequence};
+use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind, TokenLogprob};
+use aqueduct_core::{MemoryPolicy, Refusal, RequestId, TokenId};
+use aqueduct_engine::{EngineError, Model, Sampled, Sampler, Sequence};
 use aqueduct_grammar::Follower;
 
 use super::Executor;
@@ -18,8 +19,13 @@ use crate::gauge::{Charge, Gauge};
 /// The completions of one request that are under way.
 pub(super) struct Decoding {
     policy: MemoryPolicy,
+    /// The prompt's last chunk.
+    pub(super) chunk_idx: u32,
     spec: Arc<DecodeSpec>,
+    /// Those that are not in a step just now.
     choices: Vec<Choice>,
+    /// Those that were ended while they were.
+    stopped: Vec<u32>,
 }
 
 /// What is to be decoded, with its grammar at the beginning.
@@ -33,6 +39,8 @@ struct Choice {
     idx: u32,
     sampler: Sampler,
     sequence: Continuation,
+    /// Tokens that it had before its request came here, from the next one on.
+    begun: std::vec::IntoIter<TokenId>,
     /// `[vocab]`, for the next token.
     logits: Vec<f32>,
     /// Number of its last step among all steps here; 0 before the first.
@@ -114,20 +122,16 @@ impl Executor {
         Some(choices.swap_remove(at))
     }
 
-    /// Draws and tells a token; `None` when the completion has ended.
+    /// Comes to the next token; `None` when the completion has ended.
     fn draw(&mut self, request: RequestId, mut choice: Choice) -> Option<Drawn> {
-        let (idx, token_idx) = (choice.idx, choice.sampler.token_idx());
-        let drawn = match choice.sampler.draw(&choice.logits) {
-            Ok(drawn) => drawn,
+        let idx = choice.idx;
+        let token = match self.next_token(request, &mut choice) {
+            Ok(token) => token,
             Err(refusal) => {
                 self.fail_decoding(request, refusal.into());
                 return None;
             }
         };
-        let token = drawn.token.token;
-        let (logprob, top) = (drawn.token.logprob, drawn.top);
-        let emitted = Emitted { request, choice: idx, token_idx, token, logprob, top };
-        self.send(request, Event::Token(Box::new(emitted)));
         let decoding = self.requests.get(&request)?.decoding.as_ref()?;
         let eos = decoding.spec.eos.contains(&token) || choice.sampler.is_complete();
         if eos || choice.sampler.token_idx() == decoding.spec.max_tokens {
@@ -136,13 +140,28 @@ impl Executor {
             return None;
         }
         let policy = decoding.policy;
-        match choice.sequence.prepare(&self.model, &self.exchange) {
+        let model = self.model.clone();
+        match choice.sequence.prepare(&model, &RefCell::new(self)) {
             Ok(()) => Some(Drawn { request, policy, token, choice }),
             Err(error) => {
                 self.fail_decoding(request, error);
                 None
             }
         }
+    }
+
+    /// The token that the completion had here before, or a new one, which is told.
+    fn next_token(&mut self, request: RequestId, of: &mut Choice) -> Result<TokenId, Refusal> {
+        if let Some(token) = of.begun.next() {
+            of.sampler.follow(token)?;
+            return Ok(token);
+        }
+        let (choice, token_idx) = (of.idx, of.sampler.token_idx());
+        let Sampled { token: TokenLogprob { token, logprob }, top } =
+            of.sampler.draw(&of.logits)?;
+        let emitted = Emitted { request, choice, token_idx, token, logprob, top };
+        self.send(request, Event::Token(Box::new(emitted)));
+        Ok(token)
     }
 
     /// Computes what the tokens after those that were drawn are drawn from. A request one of
@@ -152,7 +171,8 @@ impl Executor {
             return;
         }
         let mut parts: Vec<_> = drawn.iter_mut().map(Drawn::part).collect();
-        let logits = batch::step(&self.model, &self.exchange, &mut parts);
+        let model = self.model.clone();
+        let logits = batch::step(&model, &RefCell::new(self), &mut parts);
         for (Drawn { request, mut choice, .. }, logits) in drawn.into_iter().zip(logits) {
             match logits {
                 Ok(logits) => {
@@ -162,12 +182,18 @@ impl Executor {
                     choice.stepped = self.decode_steps;
                     let held = self.requests.get_mut(&request);
                     if let Some(decoding) = held.and_then(|held| held.decoding.as_mut()) {
-                        decoding.choices.push(choice);
+                        decoding.take_back(choice);
                     }
                 }
                 Err(error) => self.fail_decoding(request, error),
             }
         }
+    }
+
+    /// Whether the request's completions are still wanted.
+    pub(super) fn decodes(&self, request: RequestId) -> bool {
+        let held = self.requests.get(&request);
+        held.is_some_and(|held| held.decoding.is_some()) && !self.stopped()
     }
 
     /// Ends all completions of a request, once.
@@ -188,6 +214,7 @@ impl Request {
     pub(super) fn stop_choice(&mut self, idx: u32) {
         if let Some(decoding) = &mut self.decoding {
             decoding.choices.retain(|choice| choice.idx != idx);
+            decoding.stopped.push(idx);
         }
     }
 
@@ -205,23 +232,36 @@ impl Decoding {
     fn new(model: &Model, home: Home, asked: Asked, gauge: &Gauge) -> Self {
         let Asked { spec, grammar } = asked;
         let choice = |idx: u32| {
+            let begun = spec.begun(idx).cloned().unwrap_or_default();
+            if begun.ended {
+                return None;
+            }
             let sequence = match &home.memory {
                 Memory::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
                 Memory::Sharded(home) => {
                     Continuation::Sharded(ShardedSequence::new(home.clone(), idx))
                 }
             };
-            Choice {
+            Some(Choice {
                 idx,
                 sampler: Sampler::new(spec.clone(), idx, grammar.clone()),
                 charge: gauge.charge(sequence.bytes()),
                 sequence,
+                begun: begun.tokens.into_iter(),
                 logits: home.logits.clone(),
                 stepped: 0,
-            }
+            })
         };
-        let choices = (0..spec.choices).map(choice).collect();
-        Self { policy: home.policy, spec, choices }
+        let choices = (0..spec.choices).filter_map(choice).collect();
+        let (policy, chunk_idx) = (home.policy, home.chunk_idx);
+        Self { policy, chunk_idx, spec, choices, stopped: Vec::new() }
+    }
+
+    /// Takes a completion that has done a step.
+    fn take_back(&mut self, choice: Choice) {
+        if !self.stopped.contains(&choice.idx) {
+            self.choices.push(choice);
+        }
     }
 
     /// Whether its steps need nothing of other workers.

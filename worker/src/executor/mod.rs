@@ -18,7 +18,6 @@ mod session;
 mod sharded;
 mod snapshots;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -49,7 +48,7 @@ pub(crate) struct Executor {
     /// Rings the doorbell.
     waker: Waker,
     links: Links,
-    exchange: RefCell<Exchange>,
+    exchange: Exchange,
     homes: Option<watch::Sender<Option<HomeMemory>>>,
     sessions: BTreeMap<SessionId, Session>,
     next_session: u64,
@@ -76,12 +75,11 @@ impl Executor {
             schedule: Schedule::new(options.scheduling),
             grammars: Grammars::default(),
             decode_batch_max: options.decode_batch_max,
-            exchange: RefCell::new(Exchange::new(
+            exchange: Exchange::new(
                 options.peer.clone(),
                 ExchangeLinks::new(options.clone(), fingerprint.clone(), shared.doorbell.clone()),
                 shared.holder.clone(),
-                shared.doorbell.clone(),
-            )),
+            ),
             links: Links::new(options, fingerprint, shared.doorbell.clone()),
             model,
             shared,

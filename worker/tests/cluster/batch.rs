@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::work::{Command, DecodeSpec, Event, Outputs};
+use aqueduct_core::work::{Begun, Command, DecodeSpec, Event, Outputs};
 use aqueduct_core::{Carry, MemoryPolicy, RequestId, Sampling, Steering, TokenId};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
@@ -16,24 +16,26 @@ const REQUESTS: u64 = 64;
 
 /// A request that is like no other.
 #[derive(Debug, Clone)]
-struct Plan {
-    job: Job,
+pub(crate) struct Plan {
+    pub(crate) job: Job,
     /// Whether its keys stay in shards, and what travels.
-    shards: Option<Carry>,
-    sampling: Sampling,
-    choices: u32,
-    max_tokens: u32,
+    pub(crate) shards: Option<Carry>,
+    pub(crate) sampling: Sampling,
+    pub(crate) choices: u32,
+    pub(crate) max_tokens: u32,
+    /// What its completions had before.
+    pub(crate) begun: Vec<Begun>,
     /// Cancelled after so many tokens.
-    cancelled_after: Option<usize>,
+    pub(crate) cancelled_after: Option<usize>,
     /// How long after others it comes.
-    pause: u64,
+    pub(crate) pause: u64,
 }
 
 /// By choice and index: token, and bits of its log probability and of the most likely ones'.
-type Tokens = Vec<(u32, u32, TokenId, u32, Vec<(TokenId, u32)>)>;
+pub(crate) type Tokens = Vec<(u32, u32, TokenId, u32, Vec<(TokenId, u32)>)>;
 
 impl Plan {
-    fn new(idx: u64) -> Self {
+    pub(crate) fn new(idx: u64) -> Self {
         let mut random = idx.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut below = |bound: u64| {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -67,13 +69,14 @@ impl Plan {
             },
             choices: 1 + below(3) as u32,
             max_tokens,
+            begun: Vec::new(),
             cancelled_after: (below(5) == 0).then(|| 1 + below(u64::from(max_tokens)) as usize),
             pause: below(400),
         }
     }
 
     /// The same as a request of its own, to its end.
-    fn as_another(&self) -> Self {
+    pub(crate) fn as_another(&self) -> Self {
         let request = RequestId(self.job.request.0 + 2 * REQUESTS);
         let job = Job { request, ..self.job.clone() };
         Self { job, cancelled_after: None, pause: 0, ..self.clone() }
@@ -91,6 +94,7 @@ impl Plan {
             choices,
             max_tokens,
             eos: vec![],
+            begun: self.begun.clone(),
             constraint: None,
         }))
     }
@@ -114,7 +118,8 @@ impl Plan {
     /// Its tokens, once all its completions have ended or it was cancelled.
     async fn tokens(&self, home: &mut Member) -> Tokens {
         home.send(self.decode()).await;
-        let (mut tokens, mut open) = (Tokens::new(), self.choices);
+        let ended = self.begun.iter().filter(|begun| begun.ended).count() as u32;
+        let (mut tokens, mut open) = (Tokens::new(), self.choices - ended);
         while open > 0 && self.cancelled_after.is_none_or(|most| tokens.len() < most) {
             match home.event().await {
                 Event::Token(token) => {
@@ -134,7 +139,12 @@ impl Plan {
 
     /// From its first chunk to its last token; decoding begins when `begin` lets it. Chunks of
     /// two requests could wait for each other, as a coordinator would not have them.
-    async fn run(&self, workers: &[Worker], turns: &Mutex<()>, begin: Option<&Barrier>) -> Tokens {
+    pub(crate) async fn run(
+        &self,
+        workers: &[Worker],
+        turns: &Mutex<()>,
+        begin: Option<&Barrier>,
+    ) -> Tokens {
         for _ in 0..self.pause {
             tokio::task::yield_now().await;
         }

@@ -2,6 +2,7 @@
 //! on how many there are, on what carries the memory, or on what fails meanwhile.
 
 mod batch;
+mod begun;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod emulated;
 mod failures;

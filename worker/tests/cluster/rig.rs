@@ -122,6 +122,7 @@ impl Job {
             choices,
             max_tokens,
             eos: vec![],
+            begun: Vec::new(),
         }))
     }
 }

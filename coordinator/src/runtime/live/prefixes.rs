@@ -33,8 +33,10 @@ impl Live {
         self.prefill.prefix.restore(chunk_idx);
     }
 
-    /// A chunk is to be computed after all, if a snapshot was to stand for it.
+    /// A chunk is to be computed, after all if a snapshot was to stand for it. Nobody decodes
+    /// meanwhile.
     pub(crate) fn computed(&mut self, key: ChunkKey) {
+        self.home = None;
         if let Some(lost) = self.prefill.prefix.compute(key) {
             self.prefill.reports.remove(&lost);
         }

@@ -59,6 +59,15 @@ impl Sampler {
                 pick(&steered, max, &self.sampling, self.token_idx)
             }
         };
+        self.follow(token)?;
+        Ok(tell(logits, max, token, self.sampling.logprobs))
+    }
+
+    /// Goes on by `token`, the next one, as if it had just been drawn.
+    ///
+    /// # Errors
+    /// A token that the grammar does not allow.
+    pub fn follow(&mut self, token: TokenId) -> Result<(), Refusal> {
         self.token_idx += 1;
         if let Some(grammar) = self.grammar.as_mut().filter(|_| !self.spec.eos.contains(&token)) {
             grammar.take(token)?;
@@ -66,7 +75,7 @@ impl Sampler {
         if self.sampling.penalises() {
             *self.counts.entry(token).or_default() += 1;
         }
-        Ok(tell(logits, max, token, self.sampling.logprobs))
+        Ok(())
     }
 
     /// The logits that are drawn from; `None` where they are `logits`.
@@ -129,6 +138,7 @@ mod tests {
             choices: 1,
             max_tokens: 100,
             eos: Vec::new(),
+            begun: Vec::new(),
         }
     }
 
@@ -176,16 +186,28 @@ mod tests {
         assert!(got.token.logprob < -2.0);
     }
 
-    /// One token a byte, then one that ends.
+    /// One token a byte, then one that ends; the same if it goes on elsewhere from any token on.
     fn spelled(grammar: Grammar, temperature: f32, seed: u64) -> Vec<u8> {
         let bytes: Vec<u8> = (0..=255).collect();
         let vocabulary = TokenBytes::of(bytes.chunks(1));
         let follower = Vocabulary::new(&vocabulary).unwrap().compile("grammar", &grammar).unwrap();
-        let sampling = Sampling { temperature, seed, ..Sampling::default() };
+        let presence_penalty = 0.3;
+        let sampling = Sampling { temperature, seed, presence_penalty, ..Sampling::default() };
         let spec = DecodeSpec { eos: vec![256], ..spec(sampling, &[(65, 3.0)], &[]) };
-        let mut sampler = Sampler::new(Arc::new(spec), 0, Some(follower));
+        let spec = Arc::new(spec);
+        let sampler = || Sampler::new(spec.clone(), 0, Some(follower.clone()));
+        let text = spelled_by(sampler(), Vec::new());
+        for had in 0..=text.len() {
+            let mut sampler = sampler();
+            let begun = text[..had].to_vec();
+            begun.iter().for_each(|byte| sampler.follow((*byte).into()).unwrap());
+            assert_eq!(spelled_by(sampler, begun), text, "from token {had} on");
+        }
+        text
+    }
+
+    fn spelled_by(mut sampler: Sampler, mut text: Vec<u8>) -> Vec<u8> {
         let logits: Vec<f32> = (0..300).map(|i| (i as f32 * 0.7).sin()).collect();
-        let mut text = Vec::new();
         while text.len() < 200 && !sampler.is_complete() {
             match sampler.draw(&logits).unwrap().token.token {
                 256 => break,

@@ -1,5 +1,7 @@
 //! The shards that one worker holds, and what it answers about them.
 
+mod drops;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -108,7 +110,7 @@ impl ShardStore {
         self.lock().bytes
     }
 
-    /// Keeps a shard; one of an older epoch goes.
+    /// Keeps a shard; one of an older epoch goes, and so do those that completions made of it.
     ///
     /// # Errors
     /// No room.
@@ -119,6 +121,7 @@ impl ShardStore {
         state.change((key.request, key.branch, key.layer), |layer| {
             layer.shards.insert(key.chunk_idx, (key.epoch, shard));
         });
+        state.drop_older(key);
         Ok(())
     }
 
@@ -276,30 +279,6 @@ impl ShardStore {
         Ok(masses)
     }
 
-    /// Drops what is held of one chunk of `request`, which is to be done again.
-    pub fn drop_chunk(&self, request: RequestId, chunk_idx: u32) {
-        let mut state = self.lock();
-        let of = |at: &&(RequestId, Branch, u32)| at.0 == request;
-        for at in state.layers.keys().filter(of).copied().collect::<Vec<_>>() {
-            state.change(at, |layer| drop(layer.shards.remove(&chunk_idx)));
-        }
-    }
-
-    /// Drops everything of `request`; who still asks about it is refused.
-    pub fn forget(&self, request: RequestId) {
-        let mut state = self.lock();
-        state.drop_layers(request);
-        if state.forgotten.len() == FORGOTTEN_MAX {
-            state.forgotten.pop_front();
-        }
-        state.forgotten.push_back(request);
-    }
-
-    /// The request is here (again).
-    pub fn claim(&self, request: RequestId) {
-        self.lock().forgotten.retain(|forgotten| *forgotten != request);
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -372,16 +351,6 @@ impl State {
     fn room_for(&self, bytes: u64, bytes_max: u64) -> Result<(), Refusal> {
         let left = bytes_max.saturating_sub(self.bytes);
         Refusal::unless_within("shard_bytes", bytes, 0, left).map(drop)
-    }
-
-    fn drop_layers(&mut self, request: RequestId) {
-        let mut freed = 0;
-        self.layers.retain(|(of, ..), layer| {
-            let gone = *of == request;
-            freed += if gone { layer.bytes() } else { 0 };
-            !gone
-        });
-        self.bytes -= freed;
     }
 }
 

@@ -8,13 +8,11 @@ use aqueduct_core::WireDtype;
 use aqueduct_core::work::Peer;
 use aqueduct_engine::shards::Answer;
 
-use crate::doorbell::Doorbell;
 use crate::exchange::{Answered, Ask, Call, CallError, ExchangeLinks, Holder, Reply};
 
 /// The ways to all holders, the worker itself among them.
 pub(in crate::executor) struct Exchange {
     pub(super) holder: Arc<Holder>,
-    pub(super) doorbell: Arc<Doorbell>,
     peer: Peer,
     links: ExchangeLinks,
     next_id: u64,
@@ -24,14 +22,9 @@ pub(in crate::executor) struct Exchange {
 }
 
 impl Exchange {
-    pub(in crate::executor) fn new(
-        peer: Peer,
-        links: ExchangeLinks,
-        holder: Arc<Holder>,
-        doorbell: Arc<Doorbell>,
-    ) -> Self {
+    pub(in crate::executor) fn new(peer: Peer, links: ExchangeLinks, holder: Arc<Holder>) -> Self {
         let (open, answers) = (BTreeSet::new(), BTreeMap::new());
-        Self { holder, doorbell, peer, links, next_id: 0, open, answers }
+        Self { holder, peer, links, next_id: 0, open, answers }
     }
 
     /// Whether `peer` is this worker.

@@ -16,7 +16,7 @@ use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
 
 pub(super) use self::calls::Exchange;
 use self::port::{Asker, Sampling, ShardsPort, Wait};
-pub(super) use self::sequence::{SequencePort, ShardedHome, ShardedSequence};
+pub(super) use self::sequence::{Device, SequencePort, ShardedHome, ShardedSequence};
 use super::Executor;
 use super::chunk::{ChunkError, micros, want};
 use super::request::{Home, Memory};
@@ -157,7 +157,7 @@ struct ChunkWait<'a> {
 
 impl Wait for ChunkWait<'_> {
     fn exchange(&mut self) -> impl DerefMut<Target = Exchange> {
-        self.executor.exchange.get_mut()
+        &mut self.executor.exchange
     }
 
     fn breathe(&mut self) -> Result<(), PortError> {

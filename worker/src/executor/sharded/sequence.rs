@@ -1,18 +1,19 @@
 //! A completion whose prompt is in shards: a step asks all holders at once.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::work::Peer;
-use aqueduct_core::{Carry, Epoch};
+use aqueduct_core::{Carry, Epoch, RequestId};
 use aqueduct_engine::shards::Branch;
 use aqueduct_engine::{EngineError, Model, PortError};
 
 use super::Holders;
 use super::calls::Exchange;
 use super::port::{Asker, ShardsPort, Wait};
+use crate::executor::Executor;
 
 /// A finished prefill.
 #[derive(Debug)]
@@ -52,20 +53,21 @@ impl ShardedSequence {
     pub(in crate::executor) fn prepare(
         &mut self,
         model: &Model,
-        exchange: &RefCell<Exchange>,
+        device: &Device<'_>,
     ) -> Result<(), EngineError> {
         if self.tokens == 0 && self.holders.carry == Carry::Keys {
-            self.fetch(model.layers(), exchange)?;
+            self.fetch(model.layers(), device)?;
         }
         Ok(())
     }
 
     /// The way to the shards for the next token.
-    pub(in crate::executor) fn port<'a>(
+    pub(in crate::executor) fn port<'a, 'd>(
         &'a self,
-        exchange: &'a RefCell<Exchange>,
-    ) -> SequencePort<'a> {
-        ShardsPort::new(&self.holders, self.asker(), StepWait { exchange })
+        device: &'a Device<'d>,
+    ) -> SequencePort<'a, 'd> {
+        let wait = StepWait { device, request: self.holders.request };
+        ShardsPort::new(&self.holders, self.asker(), wait)
     }
 
     /// Chunks before the next token.
@@ -88,9 +90,9 @@ impl ShardedSequence {
     }
 
     /// Brings every shard here, once: then the steps ask nobody.
-    fn fetch(&mut self, layers: usize, exchange: &RefCell<Exchange>) -> Result<(), EngineError> {
-        let here = exchange.borrow().peer().clone();
-        self.port(exchange).bring(layers)?;
+    fn fetch(&mut self, layers: usize, device: &Device<'_>) -> Result<(), EngineError> {
+        let here = device.borrow().exchange.peer().clone();
+        self.port(device).bring(layers)?;
         let mut shards: Vec<_> =
             self.holders.shards.drain(..).flat_map(|(_, shards)| shards).collect();
         shards.sort_unstable();
@@ -117,17 +119,22 @@ impl ShardedSequence {
     }
 }
 
-/// The way of one completion; all of a batch share the exchange.
-pub(in crate::executor) type SequencePort<'a> = ShardsPort<'a, StepWait<'a>>;
+/// The device thread, which all completions of a batch share.
+pub(in crate::executor) type Device<'d> = RefCell<&'d mut Executor>;
 
-/// A decode step waits and does nothing else: it is what is urgent.
-pub(in crate::executor) struct StepWait<'a> {
-    exchange: &'a RefCell<Exchange>,
+/// The way of one completion.
+pub(in crate::executor) type SequencePort<'a, 'd> = ShardsPort<'a, StepWait<'a, 'd>>;
+
+/// A decode step is what is urgent, so it does no work of others while it waits. But it hears
+/// commands: the holder that it waits for may be lost, and its request drawn back.
+pub(in crate::executor) struct StepWait<'a, 'd> {
+    device: &'a Device<'d>,
+    request: RequestId,
 }
 
-impl Wait for StepWait<'_> {
+impl Wait for StepWait<'_, '_> {
     fn exchange(&mut self) -> impl DerefMut<Target = Exchange> {
-        self.exchange.borrow_mut()
+        RefMut::map(self.device.borrow_mut(), |device| &mut device.exchange)
     }
 
     fn breathe(&mut self) -> Result<(), PortError> {
@@ -135,8 +142,12 @@ impl Wait for StepWait<'_> {
     }
 
     fn rest(&mut self, until: Instant) -> Result<(), PortError> {
-        let doorbell = self.exchange.borrow().doorbell.clone();
-        doorbell.wait_until(Some(until));
+        let mut device = self.device.borrow_mut();
+        device.hear();
+        if !device.decodes(self.request) {
+            return Err(PortError::Cancelled);
+        }
+        device.shared.doorbell.wait_until(Some(until));
         Ok(())
     }
 
