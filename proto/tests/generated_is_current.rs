@@ -14,7 +14,7 @@ const DESCRIPTOR: &str = "descriptor.bin";
 fn generate(out: &Path) {
     let mut compiler = protox::Compiler::new([env!("CARGO_MANIFEST_DIR")]).unwrap();
     compiler.include_source_info(true).include_imports(true);
-    compiler.open_files(["v1/api.proto", "v1/worker.proto"]).unwrap();
+    compiler.open_files(["v1/api.proto", "v1/worker.proto", "v1/journal.proto"]).unwrap();
     let mut files = compiler.file_descriptor_set();
     tonic_prost_build::configure()
         .bytes(".")

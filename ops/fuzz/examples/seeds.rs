@@ -5,13 +5,14 @@
 use std::fs;
 use std::path::Path;
 
+use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
 use aqueduct_core::work::{
     Assignment, Base, Begun, CONVENTION, ChunkReport, Command, DecodeSpec, Event, NextHop, Outputs,
-    Peer, RetainedMass,
+    Peer, RetainedMass, TokenLogprob,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
-    RequestId, Sampling, Steering, TokenBytes, WireDtype,
+    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Exchange, Grammar, KvDtype,
+    MemoryPolicy, RequestId, Sampling, Steering, TokenBytes, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -43,7 +44,45 @@ fn main() -> std::io::Result<()> {
         wire: v1::WireDtype::F16.into(),
         ..Default::default()
     };
-    write("messages", "request", &message(2, &request))
+    write("messages", "request", &message(2, &request))?;
+    write("journal", "records", &records())
+}
+
+/// A request from its beginning to its end.
+fn records() -> Vec<u8> {
+    let accepted = Accepted {
+        model: "m".to_owned(),
+        prompt: vec![1, 2, 3],
+        policy: MemoryPolicy::default(),
+        floor: None,
+        chunk_tokens: 16,
+        exchange: Exchange::Auto,
+        wire: WireDtype::Bf16,
+        sampling: Sampling::default(),
+        steering: Steering::by_bias([(5, 1.0)]),
+        grammar: Some(Grammar::json_object()),
+        choices: 2,
+        max_tokens: 8,
+        eos: vec![2],
+        outputs: Outputs::None,
+        priority: 1,
+        caller_id: "a".to_owned(),
+        cache_prompt: true,
+        deadline_at_ms: 1,
+    };
+    let token = TokenLogprob { token: 4, logprob: -0.5 };
+    let tokens = vec![Drawn { token, top: vec![token] }];
+    let kinds = [
+        RecordKind::Accepted(Box::new(accepted)),
+        RecordKind::Tokens(Batch { choice: 1, first_idx: 0, tokens }),
+        RecordKind::ChoiceEnded { choice: 1, eos: true },
+        RecordKind::Ended(Outcome::Finished),
+    ];
+    let encoded = kinds.into_iter().map(|kind| {
+        let record = Record { request: RequestId(7), at_ms: 1, kind };
+        v1::JournalRecord::from(record).encode_length_delimited_to_vec()
+    });
+    encoded.flatten().collect()
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {

@@ -10,6 +10,7 @@ pub mod error;
 pub mod exchange;
 pub mod grammar;
 pub mod ids;
+pub mod journal;
 pub mod limits;
 pub mod model;
 pub mod policy;

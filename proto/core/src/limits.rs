@@ -26,6 +26,8 @@ pub const DECODE_BATCH_MAX: usize = 64;
 pub const BEGUN_TOKENS_MAX: usize = 1 << 18;
 /// Alternatives reported per token (`logprobs`).
 pub const TOP_LOGPROBS_MAX: u32 = 20;
+/// End tokens that a model may have.
+pub const EOS_TOKENS_MAX: usize = 64;
 /// Longest grammar that an answer may have to follow, in bytes.
 pub const GRAMMAR_BYTES_MAX: usize = 128 << 10;
 /// Most bytes of all the tokens of a vocabulary that answers follow grammars in.
@@ -133,6 +135,30 @@ pub const COMMANDS_MAX: usize = 1024;
 /// Events a worker may have under way to its coordinator.
 pub const EVENTS_MAX: usize = 1024;
 
+/// Most bytes of a model's fingerprint in a journal.
+pub const FINGERPRINT_BYTES_MAX: usize = 256;
+/// Coordinators that keep one journal.
+pub const JOURNAL_MEMBERS_MAX: usize = 7;
+/// Most bytes of one record: an accepted request of the longest prompt.
+pub const JOURNAL_RECORD_BYTES_MAX: usize = PROMPT_BYTES_MAX;
+/// Bytes of requests under way that a journal keeps, and their tokens, before it refuses others.
+pub const JOURNAL_LIVE_BYTES_MAX: u64 = 2 << 30;
+/// Bytes of what ended requests have emitted that a journal keeps for callers who come back.
+pub const JOURNAL_ENDED_BYTES_MAX: u64 = 64 << 20;
+/// Ended requests that it keeps.
+pub const JOURNAL_ENDED_MAX: usize = 4096;
+/// How long it keeps them.
+pub const JOURNAL_ENDED_MS: u64 = 600_000;
+/// Bytes of the log after which it is replaced by a snapshot of what it comes to, if that is not
+/// larger.
+pub const JOURNAL_LOG_BYTES: u64 = 8 << 20;
+/// Entries of the log after which the same happens.
+pub const JOURNAL_LOG_ENTRIES: u64 = 16 << 10;
+/// Bytes of records that wait for a majority before further ones are refused.
+pub const JOURNAL_WAITING_BYTES: u64 = 1 << 30;
+/// Bytes of the log that one message of a leader carries, if it is more than one record.
+pub const JOURNAL_MESSAGE_BYTES: u64 = 1 << 20;
+
 /// HTTP connections served at once.
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// How long an HTTP connection may be silent while it sends a request.
@@ -171,6 +197,13 @@ const _: () = {
     assert!(GRPC_MESSAGE_BYTES_MAX <= PROMPT_BYTES_MAX);
     // A prompt of the greatest length fits one message: four bytes a token.
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
+    // The longest prompt, four bytes a token at most, and the rest of what was accepted.
+    assert!(PROMPT_TOKENS_MAX as usize * 4 + (1 << 20) <= JOURNAL_RECORD_BYTES_MAX);
+    assert!(GRAMMAR_BYTES_MAX + LOGIT_BIAS_MAX * 16 < 1 << 20);
+    assert!(JOURNAL_RECORD_BYTES_MAX as u64 <= JOURNAL_WAITING_BYTES);
+    assert!(JOURNAL_WAITING_BYTES <= JOURNAL_LIVE_BYTES_MAX);
+    assert!(JOURNAL_MESSAGE_BYTES <= JOURNAL_WAITING_BYTES);
+    assert!(JOURNAL_MEMBERS_MAX % 2 == 1);
     // A vocabulary of half a million tokens travels with the command that decodes, and so do the
     // tokens that there are: four bytes each.
     assert!(VOCAB_MAX < 1 << 28);

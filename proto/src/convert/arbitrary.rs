@@ -67,7 +67,7 @@ pub(crate) fn token_logprob() -> impl Strategy<Value = TokenLogprob> {
         .prop_map(|(token, logprob)| TokenLogprob { token, logprob })
 }
 
-fn top() -> impl Strategy<Value = Vec<TokenLogprob>> {
+pub(crate) fn top() -> impl Strategy<Value = Vec<TokenLogprob>> {
     prop::collection::vec(token_logprob(), 0..=limits::TOP_LOGPROBS_MAX as usize)
 }
 

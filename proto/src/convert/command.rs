@@ -10,9 +10,6 @@ use crate::v1;
 use crate::v1::outputs::Kind as OutputKind;
 use crate::v1::worker_command::Kind;
 
-/// End tokens that a model may have.
-const EOS_MAX: usize = 64;
-
 impl From<Command> for v1::WorkerCommand {
     fn from(command: Command) -> Self {
         let kind = match command {
@@ -211,7 +208,7 @@ impl TryFrom<v1::Decode> for DecodeSpec {
     type Error = Refusal;
 
     fn try_from(wire: v1::Decode) -> Result<Self, Refusal> {
-        bounded("eos", &wire.eos, EOS_MAX)?;
+        bounded("eos", &wire.eos, limits::EOS_TOKENS_MAX)?;
         wire.eos.iter().try_for_each(|&id| token("eos", id).map(drop))?;
         let tokens_max = limits::OUTPUT_TOKENS_MAX;
         let sampling = required("sampling", wire.sampling)?;

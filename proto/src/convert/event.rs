@@ -186,7 +186,7 @@ impl From<FailureKind> for v1::FailureKind {
     }
 }
 
-fn failure(wire: i32) -> Result<FailureKind, Refusal> {
+pub(super) fn failure(wire: i32) -> Result<FailureKind, Refusal> {
     match v1::FailureKind::try_from(wire) {
         Ok(v1::FailureKind::Invalid) => Ok(FailureKind::Invalid),
         Ok(v1::FailureKind::Exhausted) => Ok(FailureKind::Exhausted),

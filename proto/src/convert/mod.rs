@@ -9,6 +9,7 @@ pub mod exchange;
 pub mod frame;
 pub mod generate;
 pub mod grammar;
+pub mod journal;
 pub mod notice;
 mod parts;
 pub mod pieces;

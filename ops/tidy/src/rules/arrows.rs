@@ -10,6 +10,7 @@ const GGUF: &str = "aqueduct-gguf";
 const GRAMMAR: &str = "aqueduct-grammar";
 const KERNELS: &str = "aqueduct-kernels";
 const PROTO: &str = "aqueduct-proto";
+const JOURNAL: &str = "aqueduct-journal";
 const PLAN: &str = "aqueduct-plan";
 const ENGINE: &str = "aqueduct-engine";
 const MEMBERS: &str = "aqueduct-members";
@@ -25,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (KERNELS, &[]),
     (PROTO, &[CORE]),
     (PLAN, &[CORE]),
+    (JOURNAL, &[CORE, PROTO]),
     (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS]),
     (CLIENT, &[CORE, PROTO]),
     (MEMBERS, &[CORE]),
@@ -47,7 +49,20 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "this crate is synchronous and knows no network, so that it can be tested and simulated",
     ),
     (
-        &[CORE, GGUF, GRAMMAR, KERNELS, PLAN, ENGINE, PROTO, CLIENT, MEMBERS, COORDINATOR, WORKER],
+        &[
+            CORE,
+            GGUF,
+            GRAMMAR,
+            KERNELS,
+            PLAN,
+            ENGINE,
+            PROTO,
+            CLIENT,
+            MEMBERS,
+            JOURNAL,
+            COORDINATOR,
+            WORKER,
+        ],
         &["anyhow"],
         "a library's errors are named types; only the command line may erase them",
     ),

@@ -1,0 +1,243 @@
+//! A member at work: one task that holds the node and its store, takes whatever has come in
+//! together, and so flushes the disk once for all of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_core::journal::Record;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::config::Options;
+use crate::node::{Applied, Broken, Node, Standing, Ticket, Unable};
+use crate::state::{Misfit, State};
+use crate::store::{Store, StoreError};
+use crate::{Message, Write};
+
+/// What is on its way to the task: whoever has more to say waits.
+const ASKS_MAX: usize = 1024;
+/// The node is told the time so often.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Carries messages to other members. It may lose them, and must not wait for them.
+pub trait Transport: Send + 'static {
+    /// Sends `messages`, each to its `to`.
+    fn send(&mut self, messages: Vec<Message>);
+}
+
+/// A coordinator that is alone sends nothing.
+impl Transport for () {
+    fn send(&mut self, _: Vec<Message>) {}
+}
+
+/// Why a journal cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is in it.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// Why a record was not added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// It was not even proposed.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// It was agreed on, and changed nothing.
+    #[error("it does not fit the journal: {0}")]
+    Misfit(#[from] Misfit),
+    /// The leader changed meanwhile: it may be there or not.
+    #[error("the leader changed before it was agreed on")]
+    Lost,
+    /// It may be there later, or not.
+    #[error("it was not agreed on within {0:?}")]
+    Deadline(Duration),
+    /// The journal has ended: its disk failed, or it was dropped.
+    #[error("the journal has ended")]
+    Ended,
+}
+
+/// A running journal. Clones are the same one; it ends when the last of them is dropped.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    asks: mpsc::Sender<Ask>,
+    standing: watch::Receiver<Standing>,
+    append_deadline: Duration,
+}
+
+type Reply = oneshot::Sender<Result<(), AppendError>>;
+
+enum Ask {
+    Append { record: Box<Record>, reply: Reply },
+    Read(Box<dyn FnOnce(&State) + Send>),
+    Hear(Box<Message>),
+}
+
+impl Journal {
+    /// Opens the journal in `folder`, or makes one, and starts to keep it, on the current tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// A journal that is not this member's, or not whole.
+    pub fn open(
+        folder: &Path,
+        options: Options,
+        transport: impl Transport,
+    ) -> Result<Self, OpenError> {
+        let (store, saved) = Store::open(folder, &options.identity)?;
+        let append_deadline = options.append_deadline;
+        let node = Node::new(options, &saved)?;
+        let (asks_sender, asks) = mpsc::channel(ASKS_MAX);
+        let (standing_sender, standing) = watch::channel(node.standing());
+        let keeper = Keeper {
+            node,
+            store: Arc::new(store),
+            transport,
+            standing: standing_sender,
+            waiting: BTreeMap::new(),
+            started: Instant::now(),
+        };
+        tokio::spawn(keeper.run(asks));
+        Ok(Self { asks: asks_sender, standing, append_deadline })
+    }
+
+    /// Adds a record. It is safe when this returns: on disk, with a majority of the members.
+    ///
+    /// # Errors
+    /// It was not added, or that is not known yet.
+    pub async fn append(&self, record: Record) -> Result<(), AppendError> {
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask::Append { record: Box::new(record), reply };
+        let answered = async {
+            self.asks.send(ask).await.map_err(|_| AppendError::Ended)?;
+            answer.await.map_err(|_| AppendError::Ended)?
+        };
+        let in_time = tokio::time::timeout(self.append_deadline, answered).await;
+        in_time.unwrap_or(Err(AppendError::Deadline(self.append_deadline)))
+    }
+
+    /// What `read` makes of the state: of all that was added before, on a member that leads.
+    ///
+    /// # Errors
+    /// The journal has ended.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&State) -> T + Send + 'static,
+    ) -> Result<T, AppendError> {
+        let (reply, answer) = oneshot::channel();
+        let read = move |state: &State| drop(reply.send(read(state)));
+        let sent = self.asks.send(Ask::Read(Box::new(read))).await;
+        sent.map_err(|_| AppendError::Ended)?;
+        answer.await.map_err(|_| AppendError::Ended)
+    }
+
+    /// Another member says something.
+    pub async fn hear(&self, message: Message) {
+        // A journal that has ended hears nothing, which its group survives.
+        let _ = self.asks.send(Ask::Hear(Box::new(message))).await;
+    }
+
+    /// How this member stands, to be watched; it closes when the journal has ended.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+}
+
+struct Keeper<T> {
+    node: Node,
+    store: Arc<Store>,
+    transport: T,
+    standing: watch::Sender<Standing>,
+    /// By where their record will stand.
+    waiting: BTreeMap<Ticket, Reply>,
+    started: Instant,
+}
+
+/// Why a journal ends before it is dropped.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error("a write was broken off")]
+    Broke(#[from] tokio::task::JoinError),
+}
+
+impl<T: Transport> Keeper<T> {
+    async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        if let Err(error) = self.keep(&mut asks).await {
+            // Whoever waits is told by the end of its channel.
+            tracing::error!(%error, "the journal has ended");
+        }
+    }
+
+    async fn keep(&mut self, asks: &mut mpsc::Receiver<Ask>) -> Result<(), Failure> {
+        let mut ticks = tokio::time::interval(TICK);
+        let mut together = Vec::new();
+        loop {
+            self.work().await?;
+            let standing = self.node.standing();
+            self.standing.send_if_modified(|shown| std::mem::replace(shown, standing) != standing);
+            tokio::select! {
+                _ = ticks.tick() => self.node.tick(self.started.elapsed().as_millis() as u64),
+                count = asks.recv_many(&mut together, ASKS_MAX) => if count == 0 {
+                    return Ok(());
+                },
+            }
+            together.drain(..).for_each(|ask| self.take(ask));
+        }
+    }
+
+    fn take(&mut self, ask: Ask) {
+        match ask {
+            Ask::Append { record, reply } => match self.node.propose(*record) {
+                Ok(ticket) => drop(self.waiting.insert(ticket, reply)),
+                Err(unable) => drop(reply.send(Err(unable.into()))),
+            },
+            Ask::Read(read) => read(self.node.state()),
+            Ask::Hear(message) => self.node.hear(*message),
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), Failure> {
+        while let Some(mut work) = self.node.work()? {
+            self.transport.send(std::mem::take(&mut work.now));
+            if let Some(write) = work.write.take() {
+                flush(&self.store, write).await?;
+            }
+            self.transport.send(std::mem::take(&mut work.after));
+            let applied = std::mem::take(&mut work.applied);
+            work.done();
+            applied.into_iter().for_each(|applied| settle(&mut self.waiting, applied));
+        }
+        if !self.node.is_leading() {
+            let lost = std::mem::take(&mut self.waiting);
+            lost.into_values().for_each(|reply| drop(reply.send(Err(AppendError::Lost))));
+        }
+        Ok(())
+    }
+}
+
+/// On a thread that may wait for the disk.
+async fn flush(store: &Arc<Store>, write: Write) -> Result<(), Failure> {
+    let store = store.clone();
+    Ok(tokio::task::spawn_blocking(move || store.write(&write)).await??)
+}
+
+/// Whoever waits for a record of this place is told: of another term's, that its own is lost.
+fn settle(waiting: &mut BTreeMap<Ticket, Reply>, applied: Applied) {
+    while let Some(first) = waiting.first_entry() {
+        if first.key().index > applied.ticket.index {
+            return;
+        }
+        let is_it = *first.key() == applied.ticket;
+        let result = applied.result.map_err(AppendError::Misfit);
+        drop(first.remove().send(if is_it { result } else { Err(AppendError::Lost) }));
+    }
+}

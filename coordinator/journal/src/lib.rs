@@ -1,0 +1,27 @@
+//! The coordinators' journal: what was accepted, emitted and ended, agreed by raft and safe on
+//! disk before anybody counts on it. One coordinator is a group of one; three survive the loss
+//! of one.
+//!
+//! - [`State`]: what the records come to; the same on every member.
+//! - [`Node`]: one member without clock, disk or network: time, messages and records in, what is
+//!   to be written and sent out. It can be simulated, and is (`tests/simulation.rs`).
+//! - [`Store`]: its log on disk.
+//! - [`Journal`]: the two of them at work in a task of their own.
+#![forbid(unsafe_code)]
+
+mod config;
+mod journal;
+mod log;
+mod logger;
+mod node;
+mod shelf;
+mod state;
+mod store;
+
+pub use config::{Bounds, Identity, Options};
+pub use journal::{AppendError, Journal, OpenError, Transport};
+pub use log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
+pub use node::{Applied, Broken, Node, Standing, Ticket, Unable, Work};
+pub use raft::eraftpb::Message;
+pub use state::{Misfit, State};
+pub use store::{Store, StoreError};

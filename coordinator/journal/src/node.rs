@@ -1,0 +1,381 @@
+//! One member of the group without clock, disk or network. Whoever holds it brings time,
+//! messages and records, and carries out its [`Work`], in order: write, then send.
+
+use aqueduct_core::journal::Record;
+use aqueduct_core::{Refusal, RequestId, limits};
+use aqueduct_proto::v1;
+use prost::Message as _;
+use raft::eraftpb::{Entry as RaftEntry, Message, MessageType, Snapshot};
+use raft::{RawNode, Ready, SnapshotStatus, StateRole};
+
+use crate::config::{Identity, Options};
+use crate::log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
+use crate::logger::logger;
+use crate::shelf::Shelf;
+use crate::state::{Misfit, State};
+
+/// Raft counts time in these.
+const TICK_MS: u64 = 50;
+/// A leader is heard of so often.
+const HEARTBEAT_TICKS: usize = 2;
+/// A member that has not heard of a leader for this long, and a random time of at most as long
+/// again, stands for election.
+const ELECTION_TICKS: usize = 20;
+/// A member that was stopped for longer has not missed that many heartbeats.
+const CATCH_UP_TICKS: u64 = 4;
+/// Messages of a leader that one member has not answered yet.
+const MESSAGES_UNANSWERED_MAX: usize = 64;
+
+/// What is to be done, in this order: send `now` while `write` is made safe, send `after`, and
+/// say [`done`](Self::done). Meanwhile the member hears nothing; one whose work cannot be done
+/// must not be used any more.
+#[must_use]
+pub struct Work<'a> {
+    node: &'a mut Node,
+    number: u64,
+    /// To be on disk, flushed, before anything else; `None` where nothing is.
+    pub write: Option<Write>,
+    /// To be sent at once.
+    pub now: Vec<Message>,
+    /// Promises what is written: to be sent when that is on disk.
+    pub after: Vec<Message>,
+    /// Agreed on since the work before, and in the state by now.
+    pub applied: Vec<Applied>,
+}
+
+impl Work<'_> {
+    /// It is done: what was to be written is on disk, and flushed.
+    pub fn done(self) {
+        let Self { node, number, .. } = self;
+        node.raw.on_persist_ready(number);
+        node.raw.advance_apply_to(node.applied.index);
+    }
+}
+
+/// A record that the group has agreed on, whoever proposed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// Where it stands.
+    pub ticket: Ticket,
+    /// What it is about.
+    pub request: RequestId,
+    /// Whether it fitted.
+    pub result: Result<(), Misfit>,
+}
+
+/// Where a proposed record will stand. If another term's stands there, it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The index.
+    pub index: u64,
+    /// The term of its leader.
+    pub term: u64,
+}
+
+/// How a member stands in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads in this term, and has everything that was agreed on before.
+    Leads {
+        /// The term.
+        term: u64,
+    },
+    /// Another one does, if it knows who.
+    Follows {
+        /// Whoever leads.
+        leader: Option<u64>,
+    },
+}
+
+/// Why a record could not be proposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unable {
+    /// Another member leads, or none.
+    #[error("this member does not lead")]
+    NotLeading,
+    /// Too much waits for a majority.
+    #[error("too much waits for a majority")]
+    Busy,
+}
+
+/// A member that cannot go on: what it has been given is not what this program writes.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The group, or a record.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A record that is no record.
+    #[error("entry {index} of the journal: {reason}")]
+    Entry {
+        /// Its place.
+        index: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Raft refuses what was saved.
+    #[error("raft: {0}")]
+    Raft(#[from] raft::Error),
+}
+
+/// A member.
+pub struct Node {
+    raw: RawNode<Shelf>,
+    options: Options,
+    state: State,
+    applied: Point,
+    /// How much was applied since the last compaction.
+    since: Volume,
+    random: u64,
+    /// Ticks that an election is put off by.
+    patience: u64,
+    ticked_ms: Option<u64>,
+}
+
+/// Part of a log.
+#[derive(Debug, Clone, Copy, Default)]
+struct Volume {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Node {
+    /// A member that goes on from what it has saved.
+    ///
+    /// # Errors
+    /// What was saved is not of this program, or does not fit together.
+    pub fn new(options: Options, saved: &Saved) -> Result<Self, Broken> {
+        options.identity.validate()?;
+        let state = match &saved.frozen {
+            Some(frozen) => State::decode(options.bounds, &frozen.data)?,
+            None => State::new(options.bounds),
+        };
+        let applied = saved.frozen.as_ref().map_or(Point::default(), |frozen| frozen.point);
+        let Identity { member, members } = options.identity.clone();
+        let config = raft::Config {
+            id: member,
+            applied: applied.index,
+            election_tick: ELECTION_TICKS,
+            // What is random is ours, so that a seed gives it again.
+            min_election_tick: ELECTION_TICKS,
+            max_election_tick: ELECTION_TICKS + 1,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            max_size_per_msg: limits::JOURNAL_MESSAGE_BYTES,
+            max_inflight_msgs: MESSAGES_UNANSWERED_MAX,
+            max_uncommitted_size: limits::JOURNAL_WAITING_BYTES,
+            check_quorum: true,
+            pre_vote: true,
+            ..raft::Config::default()
+        };
+        let raw = RawNode::new(&config, Shelf::new(members, saved), &logger())?;
+        let random = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let since = Volume::default();
+        let mut node =
+            Self { raw, options, state, applied, since, random, patience: 0, ticked_ms: None };
+        node.patience = node.draw();
+        if node.options.identity.is_alone() {
+            node.raw.campaign()?;
+        }
+        Ok(node)
+    }
+
+    /// What all that is agreed on, as far as this member knows, comes to.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Index of the last entry in it.
+    pub fn applied(&self) -> u64 {
+        self.applied.index
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        let raft = &self.raw.raft;
+        if raft.state == StateRole::Leader && self.applied.term == raft.term {
+            return Standing::Leads { term: raft.term };
+        }
+        let leader = (raft.leader_id != 0 && raft.leader_id != raft.id).then_some(raft.leader_id);
+        Standing::Follows { leader }
+    }
+
+    /// Whether it takes records, though it may not know yet all that was agreed on before.
+    pub(crate) fn is_leading(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// It is `now_ms`, on any clock that does not go back.
+    pub fn tick(&mut self, now_ms: u64) {
+        let ticked_ms = *self.ticked_ms.get_or_insert(now_ms);
+        let ticks = now_ms.saturating_sub(ticked_ms) / TICK_MS;
+        if ticks == 0 {
+            return;
+        }
+        self.ticked_ms = Some(ticked_ms + ticks * TICK_MS);
+        (0..ticks.min(CATCH_UP_TICKS)).for_each(|_| self.tick_once());
+    }
+
+    fn tick_once(&mut self) {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader && raft.election_elapsed + 1 >= ELECTION_TICKS {
+            if self.patience > 0 {
+                self.patience -= 1;
+                return;
+            }
+            self.patience = self.draw();
+        }
+        self.raw.tick();
+    }
+
+    /// A member of the group says something. What is none of its words is dropped: raft itself
+    /// knows what is old.
+    pub fn hear(&mut self, message: Message) {
+        let Identity { member, members } = &self.options.identity;
+        if message.to != *member || message.from == *member || !members.contains(&message.from) {
+            tracing::warn!(from = message.from, to = message.to, "a message of no member");
+        } else if let Err(error) = self.raw.step(message) {
+            tracing::debug!(%error, "a message was dropped");
+        }
+    }
+
+    /// A message did, or did not, come to the member that it was for. Must be said of every
+    /// snapshot; of others only that they did not.
+    pub fn sent(&mut self, kind: MessageType, to: u64, arrived: bool) {
+        if kind == MessageType::MsgSnapshot {
+            let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+            self.raw.report_snapshot(to, status);
+        } else if !arrived {
+            self.raw.report_unreachable(to);
+        }
+    }
+
+    /// Has the group agree on `record`. Where it will stand.
+    ///
+    /// # Errors
+    /// This member does not lead, or too much waits already.
+    pub fn propose(&mut self, record: Record) -> Result<Ticket, Unable> {
+        if !self.is_leading() {
+            return Err(Unable::NotLeading);
+        }
+        let data = v1::JournalRecord::from(record).encode_to_vec();
+        self.raw.propose(Vec::new(), data).map_err(|_| Unable::Busy)?;
+        let raft = &self.raw.raft;
+        Ok(Ticket { index: raft.raft_log.last_index(), term: raft.term })
+    }
+
+    /// What is to be done next, if anything is.
+    ///
+    /// # Errors
+    /// What was agreed on cannot be read.
+    pub fn work(&mut self) -> Result<Option<Work<'_>>, Broken> {
+        if !self.raw.has_ready() {
+            return Ok(None);
+        }
+        let mut ready = self.raw.ready();
+        let number = ready.number();
+        let mut write = Write::default();
+        if !ready.snapshot().is_empty() {
+            self.restore(ready.snapshot(), &mut write)?;
+        }
+        let mut applied = Vec::new();
+        for entry in ready.take_committed_entries() {
+            applied.extend(self.apply(&entry)?);
+        }
+        self.raw.mut_store().append(ready.entries());
+        write.entries = ready.entries().iter().map(Entry::of_raft).collect();
+        let must_write = ready.must_sync() | self.compact(&mut write);
+        write.hard = self.remember(&ready);
+        let (now, after) = (ready.take_messages(), ready.take_persisted_messages());
+        self.raw.advance_append_async(ready);
+        let write = must_write.then_some(write);
+        Ok(Some(Work { node: self, number, write, now, after, applied }))
+    }
+
+    /// Votes as they are; how far entries are agreed on is written when something else is, since
+    /// the group finds it out again.
+    fn remember(&mut self, ready: &Ready) -> Hard {
+        let shelf = self.raw.mut_store();
+        if let Some(hard) = ready.hs() {
+            shelf.set_hard(Hard::of_raft(hard));
+        }
+        let hard = shelf.hard();
+        Hard { commit: hard.commit.max(self.applied.index), ..hard }
+    }
+
+    /// The leader has cut off what this member lacks, and sends what it comes to.
+    fn restore(&mut self, snapshot: &Snapshot, write: &mut Write) -> Result<(), Broken> {
+        self.state = State::decode(self.options.bounds, &snapshot.data)?;
+        let metadata = snapshot.get_metadata();
+        self.applied = Point { index: metadata.index, term: metadata.term };
+        self.since = Volume::default();
+        let frozen = Frozen { point: self.applied, data: snapshot.data.clone() };
+        let cut = Cut { point: self.applied, all: true };
+        let shelf = self.raw.mut_store();
+        shelf.freeze(frozen.clone());
+        shelf.compact(cut);
+        (write.frozen, write.cut) = (Some(frozen), Some(cut));
+        Ok(())
+    }
+
+    /// `None` for the mark at the beginning of a term.
+    fn apply(&mut self, entry: &RaftEntry) -> Result<Option<Applied>, Broken> {
+        let (index, term) = (entry.index, entry.term);
+        self.applied = Point { index, term };
+        self.since.entries += 1;
+        self.since.bytes += entry.data.len() as u64;
+        if entry.data.is_empty() {
+            return Ok(None);
+        }
+        let broken = |reason: String| Broken::Entry { index, reason };
+        let wire = v1::JournalRecord::decode(entry.data.as_ref());
+        let wire = wire.map_err(|error| broken(error.to_string()))?;
+        let record = Record::try_from(wire).map_err(|refusal| broken(refusal.to_string()))?;
+        let request = record.request;
+        let result = self.state.apply(record);
+        Ok(Some(Applied { ticket: Ticket { index, term }, request, result }))
+    }
+
+    /// Puts what the log comes to in its place, if it is long. Whether it does.
+    fn compact(&mut self, write: &mut Write) -> bool {
+        let bounds = self.options.bounds;
+        // What is written is at most twice what was proposed, however much is kept.
+        let bytes = bounds.log_bytes.max(self.state.bytes());
+        let is_due = self.since.entries >= bounds.log_entries || self.since.bytes >= bytes;
+        if !is_due || write.frozen.is_some() {
+            return false;
+        }
+        self.since = Volume::default();
+        let frozen = Frozen { point: self.applied, data: self.state.encode() };
+        let last = self.cut_at(bytes);
+        let shelf = self.raw.mut_store();
+        shelf.freeze(frozen.clone());
+        write.frozen = Some(frozen);
+        if let Some(point) = shelf.point(last).filter(|point| *point != shelf.cut()) {
+            let cut = Cut { point, all: false };
+            shelf.compact(cut);
+            write.cut = Some(cut);
+        }
+        true
+    }
+
+    /// The last entry that may go: what a member that is there still lacks stays, unless that
+    /// is more than a snapshot.
+    fn cut_at(&self, bytes: u64) -> u64 {
+        let raft = &self.raw.raft;
+        let shelf = raft.store();
+        if raft.state != StateRole::Leader || shelf.bytes() > bytes.saturating_mul(2) {
+            return self.applied.index;
+        }
+        let there = raft.prs().iter().filter(|(_, progress)| progress.recent_active);
+        let slowest = there.map(|(_, progress)| progress.matched).min();
+        slowest.unwrap_or(u64::MAX).clamp(shelf.cut().index, self.applied.index)
+    }
+
+    /// Ticks from 0 up to those of an election, by xorshift.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.max(1);
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % ELECTION_TICKS as u64
+    }
+}

@@ -1,0 +1,339 @@
+//! What the records come to: requests under way, and for a while those that have ended. The
+//! same records give the same state, on every member and after every restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aqueduct_core::journal::{
+    Accepted, Batch, Completion, Ended, Kept, Outcome, Record, RecordKind,
+};
+use aqueduct_core::{Refusal, RequestId};
+use aqueduct_proto::convert::journal::{kept, kept_to_wire};
+use aqueduct_proto::v1;
+use prost::Message;
+
+use crate::config::Bounds;
+
+/// Why a record changes nothing. Whoever wrote it is told, and no member differs from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// A request of this id was accepted before.
+    #[error("a request of this id was accepted before")]
+    Known,
+    /// It was never accepted, or has been forgotten.
+    #[error("no request of this id is kept")]
+    Unknown,
+    /// The request, or the completion, has ended.
+    #[error("it has ended")]
+    Over,
+    /// Tokens do not follow those that are there.
+    #[error("tokens before them are missing")]
+    Gap,
+    /// Tokens that are there are others: generation was not what it must be, the same bits.
+    #[error("tokens differ from those that were written down before")]
+    Different,
+    /// More completions or tokens than were asked for.
+    #[error("it is more than was asked for")]
+    Beyond,
+    /// The journal keeps no more requests under way.
+    #[error("the journal is full")]
+    Full,
+}
+
+/// The state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    bounds: Bounds,
+    requests: BTreeMap<RequestId, Kept>,
+    /// Ended requests, the oldest first.
+    ended: BTreeSet<(u64, RequestId)>,
+    live_bytes: u64,
+    ended_bytes: u64,
+    /// The latest time that a record was written at.
+    clock_ms: u64,
+}
+
+impl State {
+    /// Before the first record.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            requests: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            live_bytes: 0,
+            ended_bytes: 0,
+            clock_ms: 0,
+        }
+    }
+
+    /// What is kept of a request.
+    pub fn get(&self, request: RequestId) -> Option<&Kept> {
+        self.requests.get(&request)
+    }
+
+    /// Requests under way, the oldest first.
+    pub fn live(&self) -> impl Iterator<Item = (RequestId, &Kept)> {
+        let live = self.requests.iter().filter(|(_, kept)| kept.ended.is_none());
+        live.map(|(request, kept)| (*request, kept))
+    }
+
+    /// The largest id that is kept.
+    pub fn last_request(&self) -> Option<RequestId> {
+        self.requests.keys().next_back().copied()
+    }
+
+    /// About how much memory all of it takes.
+    pub fn bytes(&self) -> u64 {
+        self.live_bytes + self.ended_bytes
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// One that changes nothing because it does not fit. A record that is there already, in
+    /// whole or in part, is no error: what was written twice counts once.
+    pub fn apply(&mut self, record: Record) -> Result<(), Misfit> {
+        let Record { request, at_ms, kind } = record;
+        self.clock_ms = self.clock_ms.max(at_ms);
+        let applied = match kind {
+            RecordKind::Accepted(accepted) => self.accept(request, *accepted),
+            RecordKind::Tokens(batch) => self.extend(request, batch),
+            RecordKind::ChoiceEnded { choice, eos } => {
+                let completion = completion(self.under_way(request)?, choice)?;
+                completion.eos.get_or_insert(eos);
+                Ok(())
+            }
+            RecordKind::Ended(outcome) => self.end(request, outcome),
+        };
+        self.forget();
+        applied
+    }
+
+    fn under_way(&mut self, request: RequestId) -> Result<&mut Kept, Misfit> {
+        let kept = self.requests.get_mut(&request).ok_or(Misfit::Unknown)?;
+        if kept.ended.is_some() { Err(Misfit::Over) } else { Ok(kept) }
+    }
+
+    fn accept(&mut self, request: RequestId, accepted: Accepted) -> Result<(), Misfit> {
+        if self.requests.contains_key(&request) {
+            return Err(Misfit::Known);
+        }
+        let kept = Kept::new(accepted);
+        let bytes = self.live_bytes + kept.bytes();
+        if bytes > self.bounds.live_bytes {
+            return Err(Misfit::Full);
+        }
+        self.live_bytes = bytes;
+        self.requests.insert(request, kept);
+        Ok(())
+    }
+
+    fn extend(&mut self, request: RequestId, batch: Batch) -> Result<(), Misfit> {
+        let kept = self.under_way(request)?;
+        let most = kept.accepted.max_tokens as usize;
+        let completion = completion(kept, batch.choice)?;
+        let first = batch.first_idx as usize;
+        let known = completion.tokens.len().checked_sub(first).ok_or(Misfit::Gap)?;
+        let (again, new) = batch.tokens.split_at(known.min(batch.tokens.len()));
+        if !again.iter().zip(&completion.tokens[first..]).all(|(a, b)| a == b) {
+            return Err(Misfit::Different);
+        }
+        if !new.is_empty() && completion.eos.is_some() {
+            return Err(Misfit::Over);
+        }
+        if completion.tokens.len() + new.len() > most {
+            return Err(Misfit::Beyond);
+        }
+        completion.tokens.extend_from_slice(new);
+        self.live_bytes += new.iter().map(|drawn| drawn.bytes()).sum::<u64>();
+        Ok(())
+    }
+
+    fn end(&mut self, request: RequestId, outcome: Outcome) -> Result<(), Misfit> {
+        let at_ms = self.clock_ms;
+        let kept = self.under_way(request)?;
+        let before = kept.bytes();
+        kept.accepted.prompt = Vec::new();
+        kept.ended = Some(Ended { outcome, at_ms });
+        let after = kept.bytes();
+        self.live_bytes -= before;
+        self.ended_bytes += after;
+        self.ended.insert((at_ms, request));
+        Ok(())
+    }
+
+    /// What has ended goes when it is old, and where there is too much of it.
+    fn forget(&mut self) {
+        while let Some(&(at_ms, request)) = self.ended.first() {
+            let is_old = self.clock_ms.saturating_sub(at_ms) > self.bounds.ended_ms;
+            let too_many = self.ended.len() > self.bounds.ended;
+            if !(is_old || too_many || self.ended_bytes > self.bounds.ended_bytes) {
+                return;
+            }
+            self.ended.pop_first();
+            let kept = self.requests.remove(&request);
+            self.ended_bytes -= kept.map_or(0, |kept| kept.bytes());
+        }
+    }
+
+    /// All of it, to be written down.
+    pub fn encode(&self) -> Vec<u8> {
+        let requests = self.requests.iter();
+        let requests = requests.map(|(request, kept)| kept_to_wire(*request, kept.clone()));
+        v1::JournalSnapshot { requests: requests.collect(), clock_ms: self.clock_ms }
+            .encode_to_vec()
+    }
+
+    /// From what [`encode`](Self::encode) gave.
+    ///
+    /// # Errors
+    /// Something else.
+    pub fn decode(bounds: Bounds, bytes: &[u8]) -> Result<Self, Refusal> {
+        let undecodable =
+            |error: prost::DecodeError| Refusal::new("snapshot", error, "a journal's snapshot");
+        let wire = v1::JournalSnapshot::decode(bytes).map_err(undecodable)?;
+        let mut state = Self { clock_ms: wire.clock_ms, ..Self::new(bounds) };
+        for wire in wire.requests {
+            let (request, kept) = kept(wire)?;
+            if state.last_request().is_some_and(|last| last >= request) {
+                return Err(Refusal::new("snapshot.requests", request, "ascending"));
+            }
+            match &kept.ended {
+                Some(ended) => {
+                    state.ended_bytes += kept.bytes();
+                    state.ended.insert((ended.at_ms, request));
+                }
+                None => state.live_bytes += kept.bytes(),
+            }
+            state.requests.insert(request, kept);
+        }
+        Ok(state)
+    }
+}
+
+fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
+    kept.choices.get_mut(choice as usize).ok_or(Misfit::Beyond)
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::journal::Drawn;
+    use aqueduct_core::work::{Outputs, TokenLogprob};
+    use aqueduct_core::{Exchange, MemoryPolicy, Sampling, Steering, WireDtype};
+
+    use super::*;
+
+    fn accepted(prompt_tokens: usize) -> RecordKind {
+        RecordKind::Accepted(Box::new(Accepted {
+            model: "m".to_owned(),
+            prompt: vec![1; prompt_tokens],
+            policy: MemoryPolicy::default(),
+            floor: None,
+            chunk_tokens: 16,
+            exchange: Exchange::Auto,
+            wire: WireDtype::Bf16,
+            sampling: Sampling::default(),
+            steering: Steering::default(),
+            grammar: None,
+            choices: 2,
+            max_tokens: 3,
+            eos: Vec::new(),
+            outputs: Outputs::None,
+            priority: 0,
+            caller_id: String::new(),
+            cache_prompt: true,
+            deadline_at_ms: 1,
+        }))
+    }
+
+    fn tokens(choice: u32, first_idx: u32, tokens: &[u32]) -> RecordKind {
+        let logprob = -0.5;
+        let drawn = |token: &u32| Drawn {
+            token: TokenLogprob { token: *token, logprob },
+            top: vec![TokenLogprob { token: 9, logprob }],
+        };
+        RecordKind::Tokens(Batch { choice, first_idx, tokens: tokens.iter().map(drawn).collect() })
+    }
+
+    fn at(state: &mut State, request: u64, at_ms: u64, kind: RecordKind) -> Result<(), Misfit> {
+        state.apply(Record { request: RequestId(request), at_ms, kind })
+    }
+
+    fn read_again(state: &State) -> State {
+        State::decode(state.bounds, &state.encode()).unwrap()
+    }
+
+    #[test]
+    fn a_record_counts_once_and_only_where_it_fits() {
+        let mut state = State::new(Bounds::default());
+        let mut check = |kind: RecordKind, want: Result<(), Misfit>| {
+            assert_eq!(at(&mut state, 7, 1, kind), want);
+            assert_eq!(read_again(&state), state);
+        };
+        check(tokens(0, 0, &[4]), Err(Misfit::Unknown));
+        check(accepted(5), Ok(()));
+        check(accepted(5), Err(Misfit::Known));
+        check(tokens(1, 0, &[4, 5]), Ok(()));
+        check(tokens(1, 0, &[4]), Ok(()));
+        check(tokens(1, 1, &[5, 6]), Ok(()));
+        check(tokens(1, 0, &[4, 5, 6]), Ok(()));
+        check(tokens(1, 2, &[7]), Err(Misfit::Different));
+        check(tokens(1, 3, &[7]), Err(Misfit::Beyond));
+        check(tokens(0, 1, &[7]), Err(Misfit::Gap));
+        check(tokens(2, 0, &[7]), Err(Misfit::Beyond));
+        check(RecordKind::ChoiceEnded { choice: 0, eos: true }, Ok(()));
+        check(RecordKind::ChoiceEnded { choice: 0, eos: false }, Ok(()));
+        check(tokens(0, 0, &[7]), Err(Misfit::Over));
+        check(RecordKind::Ended(Outcome::Finished), Ok(()));
+        check(RecordKind::Ended(Outcome::Cancelled), Err(Misfit::Over));
+        check(tokens(1, 0, &[4]), Err(Misfit::Over));
+        let kept = state.get(RequestId(7)).unwrap();
+        assert_eq!((kept.accepted.prompt.len(), kept.choices[1].tokens.len()), (0, 3));
+        assert_eq!(kept.choices[0].eos, Some(true), "the first word counts");
+        assert_eq!(kept.ended, Some(Ended { outcome: Outcome::Finished, at_ms: 1 }));
+        assert_eq!((state.live().count(), state.live_bytes), (0, 0));
+        assert_eq!(state.ended_bytes, kept.bytes());
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten_by_number_by_size_and_by_age() {
+        let check = |bounds: Bounds, want: &[u64]| {
+            let mut state = State::new(bounds);
+            for request in 1..=4 {
+                at(&mut state, request, request, accepted(5)).unwrap();
+                at(&mut state, request, request * 10, tokens(0, 0, &[1])).unwrap();
+                at(&mut state, request, 1, RecordKind::Ended(Outcome::Finished)).unwrap();
+            }
+            at(&mut state, 5, 1, accepted(5)).unwrap();
+            let kept: Vec<_> = state.requests.keys().map(|request| request.0).collect();
+            assert_eq!(kept, want);
+            assert_eq!(read_again(&state), state);
+        };
+        let all = Bounds::default();
+        check(all, &[1, 2, 3, 4, 5]);
+        check(Bounds { ended: 2, ..all }, &[3, 4, 5]);
+        check(Bounds { ended_ms: 15, ..all }, &[3, 4, 5]);
+        check(Bounds { ended_bytes: 1000, ..all }, &[4, 5]);
+        check(Bounds { ended_bytes: 0, ..all }, &[5]);
+    }
+
+    #[test]
+    fn a_full_journal_takes_no_more_until_something_ends() {
+        let mut state = State::new(Bounds { live_bytes: 3100, ..Bounds::default() });
+        at(&mut state, 1, 1, accepted(500)).unwrap();
+        assert_eq!(at(&mut state, 2, 1, accepted(500)), Err(Misfit::Full));
+        at(&mut state, 3, 1, accepted(5)).unwrap();
+        at(&mut state, 1, 1, RecordKind::Ended(Outcome::Cancelled)).unwrap();
+        at(&mut state, 2, 1, accepted(500)).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_snapshot_is_refused() {
+        let mut state = State::new(Bounds::default());
+        at(&mut state, 1, 1, accepted(5)).unwrap();
+        let bytes = state.encode();
+        assert!(State::decode(state.bounds, &bytes[..bytes.len() - 1]).is_err());
+        let twice = [bytes.clone(), bytes].concat();
+        let refused = State::decode(state.bounds, &twice).unwrap_err();
+        assert_eq!(refused.field, "snapshot.requests");
+    }
+}

@@ -1,0 +1,207 @@
+//! Journals at work, alone and in a group, over channels in the place of a network.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
+use aqueduct_core::work::{Outputs, TokenLogprob};
+use aqueduct_core::{Exchange, MemoryPolicy, RequestId, Sampling, Steering, WireDtype};
+use aqueduct_journal::{
+    AppendError, Bounds, Identity, Journal, Message, Misfit, Options, Standing, State, Transport,
+    Unable,
+};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn accepted() -> RecordKind {
+    RecordKind::Accepted(Box::new(Accepted {
+        model: "m".to_owned(),
+        prompt: vec![1, 2, 3],
+        policy: MemoryPolicy::default(),
+        floor: None,
+        chunk_tokens: 16,
+        exchange: Exchange::Auto,
+        wire: WireDtype::Bf16,
+        sampling: Sampling::default(),
+        steering: Steering::default(),
+        grammar: None,
+        choices: 2,
+        max_tokens: 8,
+        eos: Vec::new(),
+        outputs: Outputs::None,
+        priority: 0,
+        caller_id: String::new(),
+        cache_prompt: true,
+        deadline_at_ms: 1,
+    }))
+}
+
+fn tokens(first_idx: u32, tokens: &[u32]) -> RecordKind {
+    let drawn = |token: &u32| {
+        let token = TokenLogprob { token: *token, logprob: -1.0 };
+        Drawn { token, top: Vec::new() }
+    };
+    let tokens = tokens.iter().map(drawn).collect();
+    RecordKind::Tokens(Batch { choice: 1, first_idx, tokens })
+}
+
+fn record(request: u64, kind: RecordKind) -> Record {
+    Record { request: RequestId(request), at_ms: 1, kind }
+}
+
+/// Once it leads.
+async fn leading(journal: &Journal) {
+    let mut standing = journal.standing();
+    let leads = standing.wait_for(|standing| matches!(standing, Standing::Leads { .. }));
+    tokio::time::timeout(PATIENCE, leads).await.expect("nobody leads").unwrap();
+}
+
+async fn alone(folder: &Path) -> Journal {
+    let journal = Journal::open(folder, Options::alone(), ()).unwrap();
+    leading(&journal).await;
+    journal
+}
+
+/// Tokens of the second completion.
+async fn read_tokens(journal: &Journal, request: u64) -> Option<Vec<u32>> {
+    let read = journal.read(move |state| {
+        let kept = state.get(RequestId(request))?;
+        Some(kept.choices[1].tokens.iter().map(|drawn| drawn.token.token).collect())
+    });
+    read.await.unwrap()
+}
+
+/// The file is free when the task that had it open has ended.
+async fn ended(journal: Journal) {
+    let mut standing = journal.standing();
+    drop(journal);
+    let closed = async { while standing.changed().await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, closed).await.expect("it goes on");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_is_alone_finds_again_what_it_wrote() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = alone(folder.path()).await;
+    journal.append(record(7, accepted())).await.unwrap();
+    journal.append(record(7, tokens(0, &[4, 5]))).await.unwrap();
+    ended(journal).await;
+    let journal = alone(folder.path()).await;
+    assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5]));
+    journal.append(record(7, tokens(1, &[5, 6]))).await.unwrap();
+    assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5, 6]));
+    let other = journal.append(record(7, tokens(2, &[9]))).await;
+    assert_eq!(other, Err(AppendError::Misfit(Misfit::Different)));
+    journal.append(record(7, RecordKind::Ended(Outcome::Finished))).await.unwrap();
+    let late = journal.append(record(7, tokens(3, &[9]))).await;
+    assert_eq!(late, Err(AppendError::Misfit(Misfit::Over)));
+}
+
+#[tokio::test]
+async fn what_is_kept_outlives_many_compactions() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounds = Bounds { log_entries: 8, log_bytes: 1, ended: 3, ..Bounds::default() };
+    let open = || Journal::open(folder.path(), Options { bounds, ..Options::alone() }, ()).unwrap();
+    let journal = open();
+    leading(&journal).await;
+    for request in 1..=20 {
+        journal.append(record(request, accepted())).await.unwrap();
+        journal.append(record(request, tokens(0, &[request as u32]))).await.unwrap();
+        if request != 5 {
+            let end = RecordKind::Ended(Outcome::Cancelled);
+            journal.append(record(request, end)).await.unwrap();
+        }
+    }
+    ended(journal).await;
+    let journal = open();
+    leading(&journal).await;
+    let is_kept = |state: &State, request: &u64| state.get(RequestId(*request)).is_some();
+    let kept = journal
+        .read(move |state| (1..=20).filter(|request| is_kept(state, request)).collect::<Vec<_>>());
+    assert_eq!(kept.await.unwrap(), vec![5, 18, 19, 20]);
+    assert_eq!(read_tokens(&journal, 5).await, Some(vec![5]));
+}
+
+type Wires = Arc<Mutex<BTreeMap<u64, Journal>>>;
+
+/// Hands messages to whoever is plugged in.
+struct Wire(Wires);
+
+impl Transport for Wire {
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            if let Some(journal) = self.0.lock().unwrap().get(&message.to).cloned() {
+                tokio::spawn(async move { journal.hear(message).await });
+            }
+        }
+    }
+}
+
+struct Group {
+    wires: Wires,
+    folders: Vec<TempDir>,
+}
+
+impl Group {
+    fn new() -> Self {
+        let folders = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let group = Self { wires: Wires::default(), folders };
+        (1..=3).for_each(|member| group.start(member));
+        group
+    }
+
+    fn start(&self, member: u64) {
+        let identity = Identity { member, members: vec![1, 2, 3] };
+        let options = Options { identity, seed: member, ..Options::alone() };
+        let folder = self.folders[member as usize - 1].path();
+        let journal = Journal::open(folder, options, Wire(self.wires.clone())).unwrap();
+        self.wires.lock().unwrap().insert(member, journal);
+    }
+
+    async fn stop(&self, member: u64) {
+        let journal = self.wires.lock().unwrap().remove(&member);
+        ended(journal.unwrap()).await;
+    }
+
+    fn journal(&self, member: u64) -> Journal {
+        self.wires.lock().unwrap()[&member].clone()
+    }
+
+    async fn leader(&self) -> (u64, Journal) {
+        let journals = self.wires.lock().unwrap().clone();
+        let each = journals.into_iter().map(|(member, journal)| {
+            Box::pin(async move {
+                leading(&journal).await;
+                (member, journal)
+            })
+        });
+        let mut set = tokio::task::JoinSet::new();
+        each.for_each(|one| drop(set.spawn(one)));
+        set.join_next().await.unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn three_survive_the_loss_of_their_leader() {
+    let group = Group::new();
+    let (first, journal) = group.leader().await;
+    journal.append(record(7, accepted())).await.unwrap();
+    journal.append(record(7, tokens(0, &[4, 5]))).await.unwrap();
+    let follower = group.journal(first % 3 + 1);
+    let refused = follower.append(record(8, accepted())).await;
+    assert_eq!(refused, Err(AppendError::Unable(Unable::NotLeading)));
+    drop((journal, follower));
+    group.stop(first).await;
+    let (second, journal) = group.leader().await;
+    assert_ne!(first, second);
+    assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5]));
+    journal.append(record(7, tokens(2, &[6]))).await.unwrap();
+    group.start(first);
+    drop(journal);
+    group.stop(second).await;
+    let (_, journal) = group.leader().await;
+    assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5, 6]));
+}

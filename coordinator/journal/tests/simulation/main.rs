@@ -1,0 +1,288 @@
+//! Three members under everything that may go wrong: messages are lost, doubled and late,
+//! members are cut off from each other, crash, also in the middle of a write, and come back with
+//! what their disks have flushed. The real node and the real store; time, network and disks are
+//! a seed's.
+//!
+//! `AQUEDUCT_SEED=17 cargo test -p aqueduct-journal --test simulation` runs one seed.
+
+mod callers;
+mod disk;
+mod random;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aqueduct_journal::{Bounds, Identity, Message, Node, Options, Standing, Store};
+
+use callers::Callers;
+use disk::Disk;
+use random::Random;
+
+const MEMBERS: u64 = 3;
+const SEEDS: u64 = 100;
+const STEPS: u64 = 3000;
+/// Within so many steps without a fault the group must be at work again.
+const HEALING_STEPS: u64 = 2000;
+
+struct Machine {
+    disk: Disk,
+    /// `None` while it is down.
+    running: Option<(Node, Store)>,
+}
+
+struct World {
+    random: Random,
+    machines: Vec<Machine>,
+    network: Vec<Message>,
+    /// Pairs that do not hear each other.
+    cut: Vec<(u64, u64)>,
+    now_ms: u64,
+    callers: Callers,
+    /// Who led in a term.
+    leaders: BTreeMap<u64, u64>,
+    /// What everybody's state was after an entry, and what the entry was.
+    states: BTreeMap<u64, Vec<u8>>,
+    /// Whether members crash.
+    is_faulty: bool,
+    restarts: u64,
+    snapshots: u64,
+}
+
+fn options(member: u64, seed: u64) -> Options {
+    Options {
+        identity: Identity { member, members: (1..=MEMBERS).collect() },
+        seed,
+        // Small, so that all of it happens all the time.
+        bounds: Bounds { ended: 4, log_bytes: 400, log_entries: 12, ..Bounds::default() },
+        append_deadline: Duration::from_secs(1),
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let machine = |_| Machine { disk: Disk::default(), running: None };
+        let mut world = Self {
+            random: Random(seed),
+            machines: (0..MEMBERS).map(machine).collect(),
+            network: Vec::new(),
+            cut: Vec::new(),
+            now_ms: 0,
+            callers: Callers::default(),
+            leaders: BTreeMap::new(),
+            states: BTreeMap::new(),
+            is_faulty: true,
+            restarts: 0,
+            snapshots: 0,
+        };
+        (1..=MEMBERS).for_each(|member| world.start(member, true));
+        world
+    }
+
+    fn machine(&mut self, member: u64) -> &mut Machine {
+        &mut self.machines[member as usize - 1]
+    }
+
+    fn any_member(&mut self) -> u64 {
+        1 + self.random.below(MEMBERS)
+    }
+
+    fn start(&mut self, member: u64, is_new: bool) {
+        let seed = self.random.any();
+        let options = options(member, seed);
+        let machine = self.machine(member);
+        let (store, saved) =
+            Store::open_on(machine.disk.clone(), &options.identity, is_new).unwrap();
+        let node = Node::new(options, &saved).unwrap();
+        machine.running = Some((node, store));
+        self.work(member);
+    }
+
+    fn crash(&mut self, member: u64) {
+        let mut random = Random(self.random.any());
+        let machine = self.machine(member);
+        // What the store does while it is dropped comes to nothing.
+        machine.disk.burn(0);
+        machine.running = None;
+        machine.disk.crash(&mut random);
+        self.restarts += 1;
+    }
+
+    /// Has a member do what there is to do. It may crash over it.
+    fn work(&mut self, member: u64) {
+        let Some((mut node, store)) = self.machine(member).running.take() else { return };
+        while let Some(mut work) = node.work().unwrap() {
+            self.network.append(&mut work.now);
+            if let Some(write) = &work.write {
+                self.snapshots += u64::from(write.frozen.is_some());
+                if self.is_faulty && self.random.one_in(200) {
+                    let changes = self.random.below(12);
+                    self.machine(member).disk.burn(changes);
+                }
+                if store.write(write).is_err() {
+                    drop(store);
+                    return self.crash(member);
+                }
+                self.machine(member).disk.burn(u64::MAX);
+            }
+            self.network.append(&mut work.after);
+            let applied = std::mem::take(&mut work.applied);
+            work.done();
+            applied.iter().for_each(|applied| self.callers.settled(applied));
+            self.compare(&node);
+        }
+        self.look(member, &node);
+        self.machine(member).running = Some((node, store));
+    }
+
+    /// Members that have applied as much have the same state.
+    fn compare(&mut self, node: &Node) {
+        let state = node.state().encode();
+        let known = self.states.entry(node.applied()).or_insert_with(|| state.clone());
+        assert!(*known == state, "states differ after entry {}", node.applied());
+    }
+
+    fn look(&mut self, member: u64, node: &Node) {
+        if let Standing::Leads { term } = node.standing() {
+            let leader = *self.leaders.entry(term).or_insert(member);
+            assert_eq!(leader, member, "two leaders in term {term}");
+            self.callers.check(node.state());
+        }
+    }
+
+    fn pass_time(&mut self) {
+        self.now_ms += 1 + self.random.below(60);
+        for member in 1..=MEMBERS {
+            let now_ms = self.now_ms;
+            if let Some((node, _)) = &mut self.machine(member).running {
+                node.tick(now_ms);
+            }
+            self.work(member);
+        }
+    }
+
+    /// Any message that is under way arrives, if it is not `lost`.
+    fn deliver(&mut self, lost: u64, doubled: u64) {
+        if self.network.is_empty() {
+            return;
+        }
+        let which = self.random.below(self.network.len() as u64) as usize;
+        let message = self.network.swap_remove(which);
+        let (from, to, kind) = (message.from, message.to, message.msg_type);
+        let is_cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
+        let is_lost = is_cut || (lost > 0 && self.random.one_in(lost));
+        if doubled > 0 && self.random.one_in(doubled) {
+            self.network.push(message.clone());
+        }
+        let arrives = !is_lost && self.machine(to).running.is_some();
+        if let Some((node, _)) = &mut self.machine(from).running {
+            node.sent(kind, to, arrives);
+        }
+        if let Some((node, _)) = self.machine(to).running.as_mut().filter(|_| arrives) {
+            node.hear(message);
+        }
+        self.work(from);
+        self.work(to);
+    }
+
+    fn propose(&mut self) {
+        let member = self.any_member();
+        let now_ms = self.now_ms;
+        let (whose, stage, record) = self.callers.record(now_ms, &mut self.random);
+        let Some((node, _)) = &mut self.machine(member).running else { return };
+        if let Ok(ticket) = node.propose(record) {
+            let leader = *self.leaders.entry(ticket.term).or_insert(member);
+            assert_eq!(leader, member, "two leaders in term {}", ticket.term);
+            self.callers.proposed(ticket, whose, stage);
+        }
+        self.work(member);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(1000) {
+            0..200 => self.pass_time(),
+            200..850 => self.deliver(20, 30),
+            850..970 => self.propose(),
+            970..974 => {
+                let pair = (self.any_member(), self.any_member());
+                self.cut.push(pair);
+            }
+            974..984 => self.cut.clear(),
+            984..988 => {
+                let member = self.any_member();
+                if self.machine(member).running.is_some() {
+                    self.crash(member);
+                }
+            }
+            _ => {
+                let member = self.any_member();
+                if self.machine(member).running.is_none() {
+                    self.start(member, false);
+                }
+            }
+        }
+    }
+
+    /// Without further faults everybody comes to the same, and what was known is there.
+    fn heal(&mut self) {
+        self.cut.clear();
+        self.is_faulty = false;
+        for member in 1..=MEMBERS {
+            if self.machine(member).running.is_none() {
+                self.start(member, false);
+            }
+        }
+        let before = self.callers.ended();
+        for _ in 0..HEALING_STEPS {
+            match self.random.below(8) {
+                0 => self.pass_time(),
+                1 if self.callers.ended() < before + 3 => self.propose(),
+                _ => self.deliver(0, 0),
+            }
+            if self.callers.ended() >= before + 3 && self.is_settled() {
+                return;
+            }
+        }
+        panic!("the group is not at work again");
+    }
+
+    fn is_settled(&mut self) -> bool {
+        let running = || self.machines.iter().flat_map(|machine| &machine.running);
+        let first = self.machines[0].running.as_ref().map(|(node, _)| node.applied());
+        running().all(|(node, _)| Some(node.applied()) == first)
+    }
+}
+
+/// What happened, so that a test can tell that anything did.
+fn run(seed: u64) -> (u64, u64, usize) {
+    let mut world = World::new(seed);
+    (0..STEPS).for_each(|_| world.step());
+    world.heal();
+    for machine in &world.machines {
+        let (node, _) = machine.running.as_ref().unwrap();
+        world.callers.check(node.state());
+    }
+    (world.restarts, world.snapshots, world.callers.ended())
+}
+
+#[test]
+fn nothing_that_was_agreed_on_is_lost() {
+    if let Some(seed) = std::env::var_os("AQUEDUCT_SEED") {
+        run(seed.to_str().unwrap().parse().unwrap());
+        return;
+    }
+    let mut sum = (0, 0, 0);
+    for seed in 0..SEEDS {
+        let run = std::panic::catch_unwind(|| run(seed));
+        let (restarts, snapshots, ended) =
+            run.unwrap_or_else(|_| panic!("AQUEDUCT_SEED={seed} gives it again"));
+        sum = (sum.0 + restarts, sum.1 + snapshots, sum.2 + ended);
+    }
+    let (restarts, snapshots, ended) = sum;
+    println!("{SEEDS} seeds: {restarts} crashes, {snapshots} snapshots, {ended} requests");
+    assert!(restarts > SEEDS && snapshots > SEEDS && ended as u64 > 6 * SEEDS, "{sum:?}");
+}
+
+#[test]
+fn a_seed_gives_the_same_again() {
+    assert_eq!(run(7), run(7));
+}

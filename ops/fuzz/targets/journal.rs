@@ -1,0 +1,39 @@
+//! The journal: any bytes are records, or a snapshot, or refused; whatever records come, what
+//! they come to survives being written down.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use aqueduct_core::journal::Record;
+use aqueduct_journal::{Bounds, State};
+use aqueduct_proto::v1;
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+
+/// Small, so that little input reaches them.
+const BOUNDS: Bounds = Bounds {
+    live_bytes: 20_000,
+    ended_bytes: 4_000,
+    ended: 3,
+    ended_ms: 1_000,
+    log_bytes: 1,
+    log_entries: 1,
+};
+
+fuzz_target!(|input: &[u8]| {
+    if let Ok(state) = State::decode(BOUNDS, input) {
+        survives(&state);
+    }
+    let mut state = State::new(BOUNDS);
+    let mut rest = input;
+    while let Ok(wire) = v1::JournalRecord::decode_length_delimited(&mut rest) {
+        if let Ok(record) = Record::try_from(wire) {
+            let _ = state.apply(record);
+        }
+    }
+    survives(&state);
+});
+
+fn survives(state: &State) {
+    let again = State::decode(BOUNDS, &state.encode()).expect("it was within bounds");
+    assert_eq!(*state, again);
+}
