@@ -28,7 +28,8 @@ pub struct Submission {
     pub chunk_tokens: u32,
     /// How the past reaches a block's queries.
     pub exchange: Exchange,
-    /// What queries and outputs are between workers, where they travel.
+    /// What queries and outputs are between workers, where they travel, and keys and values of
+    /// an f32 cache that are handed off.
     pub wire: WireDtype,
     /// How tokens are drawn; choice i uses seed + i.
     pub sampling: Sampling,

@@ -161,6 +161,14 @@ pub enum BackendError {
         /// Bytes of the pool.
         bytes: u64,
     },
+    /// A key or value beyond what it is to be rounded to.
+    #[error("{what} is beyond {most}")]
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// The greatest magnitude that can be held.
+        most: f32,
+    },
     /// A value that is not a number where the arithmetic needs one.
     #[error("{op}: {what} is not finite")]
     NotFinite {

@@ -1,9 +1,11 @@
 //! The memory set of one layer, and the choice of what it keeps.
 
+mod rounding;
 mod store;
 
 use std::borrow::Cow;
 
+pub use self::rounding::Rounding;
 pub(crate) use self::store::{Move, Source};
 use crate::array::Array;
 use crate::backend::BackendError;

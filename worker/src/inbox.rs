@@ -38,6 +38,8 @@ pub enum Came<'a> {
     Far {
         /// What travelled, headers not counted.
         bytes: u64,
+        /// What did not, because it was here.
+        spared_bytes: u64,
     },
 }
 
@@ -294,10 +296,10 @@ impl State {
         self.bytes += cost(memory.bytes());
         let slot = self.slot(key);
         slot.seen.insert(layer);
-        if let Came::Far { bytes } = came {
+        if let Came::Far { bytes, spared_bytes } = came {
             slot.traffic.fetched += 1;
             slot.traffic.received_bytes += bytes;
-            slot.traffic.spared_bytes += (memory.bytes() as u64).saturating_sub(bytes);
+            slot.traffic.spared_bytes += spared_bytes;
         }
         slot.layers.insert(layer, memory);
     }
@@ -345,7 +347,7 @@ mod tests {
     use super::*;
     use crate::link::conformance::{fit, key, set};
 
-    const FAR: Came<'_> = Came::Far { bytes: 100 };
+    const FAR: Came<'_> = Came::Far { bytes: 100, spared_bytes: 7 };
 
     fn inbox(sets: u64) -> Inbox {
         let bytes = sets * cost(set(4, 0).bytes());
@@ -373,8 +375,8 @@ mod tests {
         for (layer, came) in [(0, FAR), (1, FAR), (1, FAR), (2, Came::Near(&here))] {
             assert_eq!(inbox.deliver(key(1, 0), layer, memory.clone(), came), Verdict::Taken);
         }
-        let spared_bytes = 2 * (memory.bytes() as u64 - 100);
-        let want = Traffic { received_bytes: 200, fetched: 2, spared_bytes, ..Traffic::default() };
+        let (received_bytes, spared_bytes) = (200, 14);
+        let want = Traffic { received_bytes, fetched: 2, spared_bytes, ..Traffic::default() };
         assert_eq!(inbox.finish(key(1, 0)), want);
         assert_eq!(inbox.finish(key(2, 0)), Traffic::default());
     }

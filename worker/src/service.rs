@@ -227,7 +227,7 @@ impl Receiver {
 
     fn deliver(&self, header: &SetHeader, payload: Bytes) -> HandOffAck {
         let &SetHeader { key, layer, .. } = header;
-        let came = Came::Far { bytes: payload.len() as u64 };
+        let came = Came::Far { bytes: payload.len() as u64, spared_bytes: header.spared_bytes() };
         let read = match &header.spared {
             None => codec::decode(header, payload).map_err(DeltaError::Refused),
             Some(spared) => match self.inbox.would_take(key, layer, &codec::shape(header)) {

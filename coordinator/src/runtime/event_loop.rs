@@ -304,8 +304,10 @@ impl EventLoop {
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Restore { worker, key, snapshot, next } => {
-                self.with(key.request, |live| live.restored(key.chunk_idx));
-                (worker, Order::Restore(Box::new(Restore { key, snapshot, next })))
+                let Some(live) = self.live.get_mut(&key.request) else { return };
+                live.restored(key.chunk_idx);
+                let wire = live.hand_off_wire();
+                (worker, Order::Restore(Box::new(Restore { key, snapshot, next, wire })))
             }
             Command::Redirect { worker, request, chunk_idx, next } => {
                 (worker, Order::Redirect { request, chunk_idx, next })

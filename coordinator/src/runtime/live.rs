@@ -12,8 +12,8 @@ use aqueduct_core::work::{
     Assignment, ChunkReport, MergeAudit, NextHop, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
-    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
-    WorkerId,
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, KvDtype, MemoryPolicy, RequestId,
+    Verdict, WireDtype, WorkerId,
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
@@ -144,6 +144,15 @@ impl Live {
         exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
     }
 
+    /// What keys and values of f32 are rounded to where memory sets are handed from chunk to
+    /// chunk; those that are stored in two bytes travel as they are.
+    pub(crate) fn hand_off_wire(&self) -> WireDtype {
+        match self.model.kv {
+            KvDtype::F32 if self.carry().is_none() => self.submission.wire,
+            KvDtype::F32 | KvDtype::Bf16 => WireDtype::F32,
+        }
+    }
+
     /// Most tokens whose keys one memory set keeps.
     fn memory_tokens(&self) -> u64 {
         let all = u64::from(self.grid.prompt_tokens()) + u64::from(self.submission.max_tokens);
@@ -183,6 +192,7 @@ impl Live {
             outputs,
             next,
             shards,
+            wire: self.hand_off_wire(),
             deadline_ms: self.timing.handoff_deadline.as_millis() as u64,
         }
     }
@@ -357,7 +367,7 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 #[cfg(test)]
 mod tests {
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, ModelShape, Sampling, WireDtype};
+    use aqueduct_core::{Epoch, ModelShape, Sampling};
 
     use super::*;
 
@@ -461,5 +471,17 @@ mod tests {
             wire: WireDtype::Bf16,
         };
         assert_eq!((assignment.shards, assignment.next), (Some(Box::new(want)), None));
+        assert_eq!(assignment.wire, WireDtype::F32, "nothing is handed off");
+    }
+
+    #[test]
+    fn what_is_handed_off_is_rounded_where_it_is_f32() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        let rounded = live.prefix().chain();
+        assert_eq!((live.hand_off_wire(), rounded.len()), (WireDtype::Bf16, 2));
+        live.submission.wire = WireDtype::F32;
+        assert_ne!(live.prefix().chain(), rounded, "another memory has another name");
+        (live.submission.wire, live.model.kv) = (WireDtype::F16, KvDtype::Bf16);
+        assert_eq!(live.hand_off_wire(), WireDtype::F32);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_core::snapshot::is_worth_keeping;
 use aqueduct_core::work::{CONVENTION, ChunkReport, RetainedMass};
 use aqueduct_core::{
-    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WorkerId,
-    limits,
+    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype,
+    WorkerId, limits,
 };
 
 /// The prefixes of one try of a prompt, chunk by chunk.
@@ -32,11 +32,12 @@ pub(super) struct Prefix {
 pub(super) fn chain(
     fingerprint: &str,
     policy: &MemoryPolicy,
+    wire: WireDtype,
     grid: &ChunkGrid,
     prompt: &[TokenId],
 ) -> Arc<[SnapshotKey]> {
     let chunks = prompt.chunks_exact(grid.chunk_tokens() as usize);
-    let mut name = root(fingerprint, policy, grid.chunk_tokens());
+    let mut name = root(fingerprint, policy, wire, grid.chunk_tokens());
     let link = |tokens: &[TokenId]| {
         let mut hash = blake3::Hasher::new();
         hash.update(&name.0);
@@ -50,7 +51,12 @@ pub(super) fn chain(
 }
 
 /// The name of the memory of no token.
-fn root(fingerprint: &str, policy: &MemoryPolicy, chunk_tokens: u32) -> SnapshotKey {
+fn root(
+    fingerprint: &str,
+    policy: &MemoryPolicy,
+    wire: WireDtype,
+    chunk_tokens: u32,
+) -> SnapshotKey {
     let MemoryPolicy { kind, sinks, local, heavy, scoring } = *policy;
     let Scoring { decay, window, age_normalised } = scoring;
     let kind = match kind {
@@ -63,7 +69,12 @@ fn root(fingerprint: &str, policy: &MemoryPolicy, chunk_tokens: u32) -> Snapshot
     for number in [CONVENTION, chunk_tokens, kind, sinks, local, heavy, decay.to_bits(), window] {
         hash.update(&number.to_le_bytes());
     }
-    hash.update(&[u8::from(age_normalised)]);
+    let wire = match wire {
+        WireDtype::F32 => 0,
+        WireDtype::Bf16 => 1,
+        WireDtype::F16 => 2,
+    };
+    hash.update(&[u8::from(age_normalised), wire]);
     hash.update(fingerprint.as_bytes());
     SnapshotKey(hash.finalize().into())
 }
@@ -144,7 +155,7 @@ mod tests {
 
     fn names(fingerprint: &str, policy: MemoryPolicy, c: u32, prompt: &[u32]) -> Vec<SnapshotKey> {
         let grid = ChunkGrid::new(prompt.len() as u32, c).unwrap();
-        chain(fingerprint, &policy, &grid, prompt).to_vec()
+        chain(fingerprint, &policy, WireDtype::F32, &grid, prompt).to_vec()
     }
 
     #[test]
@@ -185,7 +196,7 @@ mod tests {
     #[test]
     fn a_prefix_is_whole_when_all_of_it_was_reported() {
         let grid = ChunkGrid::new(35, 10).unwrap();
-        let chain = chain("m", &MemoryPolicy::default(), &grid, &[7; 35]);
+        let chain = chain("m", &MemoryPolicy::default(), WireDtype::F32, &grid, &[7; 35]);
         let mut prefix = Prefix::new(chain.clone());
         let mut reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
         assert_eq!(prefix.go_on(&grid, &reports), []);

@@ -114,6 +114,7 @@ fn assign(is_sharded: bool) -> Command {
         outputs: Outputs::Logprobs(2),
         next: (!is_sharded).then_some(next),
         shards: is_sharded.then(|| Box::new(shards)),
+        wire: WireDtype::F16,
         deadline_ms: 1000,
     }))
 }
@@ -168,6 +169,7 @@ fn set(keys: u32, kv: KvDtype) -> SetHeader {
         head_dim: 2,
         keys,
         end: 16,
+        wire: WireDtype::F32,
         spared: None,
     }
 }

@@ -63,7 +63,8 @@ pub struct GenerateOptions {
     pub chunk_tokens: Option<u32>,
     /// How the past reaches a block's queries.
     pub exchange: Option<Exchange>,
-    /// What queries and outputs are between workers, where they travel.
+    /// What queries and outputs are between workers, where they travel, and keys and values of
+    /// an f32 cache that are handed off.
     pub wire: Option<WireDtype>,
     /// What each completion must look like.
     pub grammar: Option<Grammar>,

@@ -29,7 +29,8 @@ pub enum Carry {
     Fewest,
 }
 
-/// Elements of queries and outputs on the wire; m, l and log-sum-exps are f32 always.
+/// Elements of queries and outputs on the wire, and of f32 keys and values that are handed off;
+/// m, l, log-sum-exps and scores are f32 always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WireDtype {
     /// Four bytes: exact.
@@ -85,7 +86,7 @@ impl Exchange {
                 Self::Auto => Carry::Fewest,
             });
         };
-        let moved = keys_bytes(model, budget_tokens);
+        let moved = keys_bytes((model.0, wire.of_keys(model.1)), budget_tokens);
         let stayed = queries_bytes(model.0, wire, chunk_tokens, 1);
         match self {
             Self::Move => None,
@@ -126,6 +127,24 @@ impl WireDtype {
         match self {
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// How as many bytes as these take would store keys that are stored as `kv`: what is stored
+    /// in two bytes an element travels as it is.
+    pub const fn of_keys(self, kv: KvDtype) -> KvDtype {
+        match self {
+            Self::F32 => kv,
+            Self::Bf16 | Self::F16 => KvDtype::Bf16,
+        }
+    }
+
+    /// The greatest magnitude that is not rounded to infinity.
+    pub const fn most(self) -> f32 {
+        match self {
+            Self::F32 => f32::MAX,
+            Self::Bf16 => f32::from_bits(0x7f7f_7fff),
+            Self::F16 => 65_519.996,
         }
     }
 
@@ -212,6 +231,18 @@ mod tests {
         check(Exchange::Auto, MemoryPolicy::h2o(10_000, 16, 16), Some(Carry::Queries));
         check(Exchange::Move, MemoryPolicy::h2o(10_000, 16, 16), None);
         check(Exchange::Stay, MemoryPolicy::window(4, 16), Some(Carry::Queries));
+    }
+
+    #[test]
+    fn keys_that_travel_in_two_bytes_are_counted_so() {
+        let check = |wire: WireDtype, kv: KvDtype, want: Option<Carry>| {
+            let policy = MemoryPolicy::h2o(4, 98, 98);
+            assert_eq!(Exchange::Auto.resolve(&policy, 64, (&SHAPE, kv), wire), want, "{wire}");
+        };
+        check(WireDtype::F32, KvDtype::F32, None); // 56,000 bytes of keys, 69,632 of queries
+        check(WireDtype::Bf16, KvDtype::F32, None); // 30,400 and 36,864
+        assert_eq!(WireDtype::F16.of_keys(KvDtype::F32), KvDtype::Bf16);
+        assert_eq!(WireDtype::Bf16.of_keys(KvDtype::Bf16), KvDtype::Bf16);
     }
 
     #[test]

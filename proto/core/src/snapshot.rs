@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::work::{NextHop, RetainedMass};
-use crate::{ChunkGrid, ChunkKey, Refusal, RequestId, limits};
+use crate::{ChunkGrid, ChunkKey, Refusal, RequestId, WireDtype, limits};
 
 /// Names a snapshot by everything that its bits depend on: a strong hash of the model, the
 /// policy as used, the chunk size and every token of the prefix. Workers know it as a name.
@@ -59,6 +59,8 @@ pub struct Restore {
     pub snapshot: SnapshotKey,
     /// Where the memory goes.
     pub next: NextHop,
+    /// What its f32 keys and values were rounded to, and are on the way.
+    pub wire: WireDtype,
 }
 
 /// What changed among the snapshots of a worker.

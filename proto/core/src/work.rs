@@ -6,7 +6,7 @@ mod report;
 use crate::snapshot::{Keep, Restore, SnapshotNews};
 use crate::{
     ChunkKey, ChunkSpan, Constraint, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape,
-    RequestId, Sampling, Steering, TokenId,
+    RequestId, Sampling, Steering, TokenId, WireDtype,
 };
 pub use report::{ChunkReport, MergeAudit, RetainedMass, Traffic};
 
@@ -106,6 +106,9 @@ pub struct Assignment {
     /// Where the keys of the chunks before are, if keys stay in shards: then nothing is handed
     /// off, and this chunk's keys stay with its worker.
     pub shards: Option<Box<Directory>>,
+    /// What f32 keys and values are rounded to before they are given to the next chunk, whoever
+    /// does it: so the answer does not depend on the cluster.
+    pub wire: WireDtype,
     /// How long the chunk may wait for its predecessor's memory.
     pub deadline_ms: u64,
 }

@@ -97,6 +97,10 @@ fn outputs() -> impl Strategy<Value = Outputs> {
     ]
 }
 
+fn wire_dtype(number: u32) -> WireDtype {
+    [WireDtype::F32, WireDtype::Bf16, WireDtype::F16][number as usize % 3]
+}
+
 fn assignment() -> impl Strategy<Value = Assignment> {
     let tokens = prop::collection::vec(0..limits::VOCAB_MAX, 1..40);
     let next_token = prop::option::of(0..limits::VOCAB_MAX);
@@ -115,6 +119,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 outputs,
                 next,
                 shards: shards.map(Box::new),
+                wire: wire_dtype(idx),
                 deadline_ms,
             }
         },
@@ -143,6 +148,7 @@ pub(crate) fn example_assignment() -> Assignment {
         outputs: Outputs::Logprobs(5),
         next: Some(NextHop { peer: Peer("local://w1".into()), epoch: Epoch(0), base: None }),
         shards: None,
+        wire: WireDtype::F16,
         deadline_ms: 1000,
     }
 }
@@ -196,7 +202,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             }
         ),
         (key(), snapshot(), next_hop()).prop_map(|(key, snapshot, next)| {
-            Command::Restore(Box::new(Restore { key, snapshot, next }))
+            let wire = wire_dtype(key.chunk_idx);
+            Command::Restore(Box::new(Restore { key, snapshot, next, wire }))
         }),
         decode_spec().prop_map(|spec| Command::Decode(Box::new(spec))),
         (request(), 0..limits::CHOICES_MAX)

@@ -5,6 +5,7 @@ use aqueduct_core::{
     ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
 };
 
+use super::exchange::wire_dtype;
 use super::{Under, bounded, choice, key, required};
 use crate::v1;
 use crate::v1::outputs::Kind as OutputKind;
@@ -102,6 +103,7 @@ impl From<Assignment> for v1::Assignment {
             next: assignment.next.map(Into::into),
             deadline_ms: assignment.deadline_ms,
             shards: assignment.shards.map(|shards| (*shards).into()),
+            wire: v1::WireDtype::from(assignment.wire).into(),
         }
     }
 }
@@ -137,6 +139,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             outputs: wire.outputs.unwrap_or_default().try_into().under("outputs")?,
             next: next.under("next")?,
             shards: shards.map(Box::new),
+            wire: wire_dtype(wire.wire)?.unwrap_or_default(),
             deadline_ms: Refusal::unless_within("deadline_ms", wire.deadline_ms, 1, deadline_max)?,
             tokens: wire.tokens,
         })
@@ -305,6 +308,7 @@ mod tests {
         check(|wire| based(wire, 1, 1), "next.base.end");
         check(|wire| based(wire, 1, u32::MAX), "next.base.end");
         check(|wire| wire.outputs.as_mut().unwrap().top = 21, "outputs.top");
+        check(|wire| wire.wire = 4, "wire");
         check(|wire| wire.deadline_ms = 0, "deadline_ms");
         check(|wire| wire.next_token = Some(u32::MAX), "next_token");
     }

@@ -5,9 +5,10 @@
 //! that arrived, and every part's checksum covers header and payload.
 
 use aqueduct_core::work::{Base, CONVENTION};
-use aqueduct_core::{ChunkKey, KvDtype, Refusal, limits};
+use aqueduct_core::{ChunkKey, KvDtype, Refusal, WireDtype, limits};
 use bytes::Bytes;
 
+use super::exchange::wire_dtype;
 use super::parts::{self, Cut, Gatherer, OutOfOrder, Part};
 use super::shape::kv;
 use super::{Under, key, required};
@@ -35,6 +36,8 @@ pub struct SetHeader {
     pub keys: u32,
     /// Tokens processed before the set was made.
     pub end: u32,
+    /// Elements of f32 keys and values on their way; `F32` for those that are stored as bf16.
+    pub wire: WireDtype,
     /// What does not travel because the receiver has it; `None`: the set is whole.
     pub spared: Option<Spared>,
 }
@@ -97,18 +100,37 @@ pub enum FrameError {
 }
 
 impl SetHeader {
-    /// Bytes of the set: positions, scores and votes (4 bytes each), K and V.
+    /// Bytes of the set as it is stored: positions, scores and votes (4 bytes each), K and V.
     pub const fn set_bytes(&self) -> u64 {
-        self.lists_bytes() + self.rows() * self.row_bytes()
+        let row_bytes = self.head_dim as u64 * self.kv.bytes() as u64;
+        self.lists_bytes() + 2 * self.rows() * row_bytes
     }
 
-    /// Bytes of it that travel.
+    /// Bytes that travel.
     pub const fn payload_bytes(&self) -> u64 {
         let rows = match &self.spared {
             None => self.rows(),
             Some(spared) => spared.rows,
         };
-        self.lists_bytes() + rows * self.row_bytes()
+        self.lists_bytes() + 2 * rows * self.row_bytes()
+    }
+
+    /// Bytes of keys and values that do not travel because the receiver has them.
+    pub const fn spared_bytes(&self) -> u64 {
+        match &self.spared {
+            None => 0,
+            Some(spared) => 2 * self.rows().saturating_sub(spared.rows) * self.row_bytes(),
+        }
+    }
+
+    /// Bytes of one key, or of one value, on the wire.
+    pub const fn row_bytes(&self) -> u64 {
+        self.head_dim as u64 * self.wire.of_keys(self.kv).bytes() as u64
+    }
+
+    /// Bytes of positions, scores and votes.
+    pub const fn lists_bytes(&self) -> u64 {
+        3 * 4 * self.rows()
     }
 
     /// Parts that what travels is cut into; nothing is one empty part.
@@ -120,20 +142,15 @@ impl SetHeader {
         self.kv_heads as u64 * self.keys as u64
     }
 
-    const fn row_bytes(&self) -> u64 {
-        2 * self.head_dim as u64 * self.kv.bytes() as u64
-    }
-
-    const fn lists_bytes(&self) -> u64 {
-        3 * 4 * self.rows()
-    }
-
     pub(super) fn validate(&self) -> Result<(), Refusal> {
         Refusal::unless_within("layer", self.layer, 0, limits::LAYERS_MAX - 1)?;
         Refusal::unless_within("kv_heads", self.kv_heads, 1, limits::HEADS_MAX)?;
         Refusal::unless_within("head_dim", self.head_dim, 1, limits::HEAD_DIM_MAX)?;
         Refusal::unless_within("end", self.end, 0, END_MAX)?;
         Refusal::unless_within("keys", self.keys, 0, self.end)?;
+        if self.kv == KvDtype::Bf16 && self.wire != WireDtype::F32 {
+            return Err(Refusal::new("wire", self.wire, "absent: keys travel as they are stored"));
+        }
         if let Some(spared) = &self.spared {
             Refusal::unless_within("spared.base.end", spared.base.end, 1, self.end)?;
             Refusal::unless_within("spared.rows", spared.rows, 0, self.rows())?;
@@ -186,6 +203,11 @@ pub(super) fn to_wire(header: &FrameHeader, payload: Bytes) -> HandOffFrame {
         crc32: 0,
         payload,
         spared: set.spared.map(Into::into),
+        wire: match set.wire {
+            WireDtype::F32 => v1::WireDtype::Unspecified,
+            wire => wire.into(),
+        }
+        .into(),
     };
     frame.crc32 = checksum(&frame);
     frame
@@ -217,6 +239,9 @@ fn checksum(frame: &HandOffFrame) -> u32 {
             hasher.update(&field.to_le_bytes());
         }
         hasher.update(&rows.to_le_bytes());
+    }
+    if frame.wire != v1::WireDtype::Unspecified as i32 {
+        hasher.update(&frame.wire.to_le_bytes());
     }
     hasher.update(&frame.payload);
     hasher.finalize()
@@ -255,6 +280,7 @@ pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
         head_dim: frame.head_dim,
         keys: frame.keys,
         end: frame.end,
+        wire: wire_dtype(frame.wire)?.unwrap_or_default(),
         spared: frame.spared.map(Spared::try_from).transpose().under("spared")?,
     };
     set.validate()?;
@@ -331,6 +357,7 @@ mod tests {
             head_dim,
             keys,
             end,
+            wire: WireDtype::F32,
             spared: None,
         }
     }
@@ -366,6 +393,7 @@ mod tests {
         check(header_of(1, KvDtype::Bf16), 1);
         check(header_of(512, KvDtype::Bf16), 1);
         check(header_of(1_200, KvDtype::F32), 3);
+        check(SetHeader { wire: WireDtype::F16, ..header_of(1_200, KvDtype::F32) }, 2);
         check(sparing(header_of(512, KvDtype::Bf16), 0), 1);
         check(sparing(header_of(1_200, KvDtype::F32), 1_500), 2);
     }
@@ -424,6 +452,8 @@ mod tests {
         assert_eq!(refused(|f| f.part_count = 2), "frame.part_count");
         assert_eq!(refused(|f| f.part_idx = 1), "frame.part_idx");
         assert_eq!(refused(|f| f.layer = 512), "frame.layer");
+        assert_eq!(refused(|f| f.wire = v1::WireDtype::F16.into()), "frame.payload");
+        assert_eq!(refused(|f| f.wire = 9), "frame.wire");
         assert_eq!(refused(|f| f.spared = None), "frame.payload");
         assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 4), "frame.payload");
         assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 17), "frame.spared.rows");
@@ -433,6 +463,10 @@ mod tests {
         }
         assert_eq!(refused(|f| base_end(f, 0)), "frame.spared.base.end");
         assert_eq!(refused(|f| base_end(f, 14)), "frame.spared.base.end");
+        let mismatched = |f: &mut HandOffFrame| {
+            (f.kv, f.wire) = (v1::KvDtype::Bf16.into(), v1::WireDtype::Bf16.into());
+        };
+        assert_eq!(refused(mismatched), "frame.wire");
         assert!(refused(|f| f.convention = 2).starts_with("convention 2"));
         assert!(split(&set, Bytes::from_static(b"short")).is_err());
     }
@@ -464,14 +498,14 @@ mod tests {
             if let Ok(frame) = HandOffFrame::decode(bytes.as_slice()) {
                 let _ = Assembler::default().accept(frame);
             }
-            let [layer, kv, kv_heads, head_dim, keys, end, part_idx, part_count, _] = numbers;
+            let [layer, kv, kv_heads, head_dim, keys, end, part_idx, part_count, rows] = numbers;
             let mut frame = HandOffFrame {
                 key: Some(key.into()), layer: layer % 512, convention: CONVENTION,
                 kv: (kv % 4) as i32, kv_heads: kv_heads % 1025, head_dim: head_dim % 1025,
                 keys: keys % (1 << 25), end: end % (1 << 25), part_idx, part_count,
-                crc32: 0, payload: payload.into(),
+                crc32: 0, payload: payload.into(), wire: (rows % 5) as i32,
                 spared: base.map(|base| {
-                    Spared { base, rows: u64::from(numbers[8]), crc32: layer }.into()
+                    Spared { base, rows: u64::from(rows), crc32: layer }.into()
                 }),
             };
             frame.crc32 = checksum(&frame);

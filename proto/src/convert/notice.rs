@@ -3,7 +3,7 @@
 //! Its `part_count` is 0. Its payload is a checksum of the set's lists (positions, scores and
 //! votes in the set's byte form), by which the receiver knows what has come.
 
-use aqueduct_core::Refusal;
+use aqueduct_core::{Refusal, WireDtype};
 use bytes::Bytes;
 
 use super::Under;
@@ -54,8 +54,9 @@ impl Notice {
         Refusal::unless_within("part_count", frame.part_count, 0, 0)?;
         Refusal::unless_within("part_idx", frame.part_idx, 0, 0)?;
         Refusal::unless_within("set_bytes", set.set_bytes(), 0, bytes_max)?;
-        if set.spared.is_some() {
-            return Err(Refusal::new("spared", "present", "absent: sets go whole between devices"));
+        if set.spared.is_some() || set.wire != WireDtype::F32 {
+            let field = if set.spared.is_some() { "spared" } else { "wire" };
+            return Err(Refusal::new(field, "present", "absent: devices exchange what they have"));
         }
         let seen = frame.payload.len();
         let crc32 = frame.payload.first_chunk().filter(|_| seen == size_of::<u32>());
@@ -79,7 +80,7 @@ mod tests {
     use super::super::{arbitrary, frame};
     use super::*;
     use aqueduct_core::work::{Base, CONVENTION};
-    use aqueduct_core::{Epoch, KvDtype};
+    use aqueduct_core::{Epoch, KvDtype, WireDtype};
     use proptest::prelude::*;
     use prost::Message;
 
@@ -96,6 +97,7 @@ mod tests {
             head_dim: 64,
             keys: 512,
             end: 517,
+            wire: WireDtype::F32,
             spared: None,
         };
         Notice::new(set, b"positions, scores, votes")

@@ -6,6 +6,7 @@ use aqueduct_core::{Refusal, RequestId, SnapshotKey, SnapshotsHeld, limits};
 use bytes::Bytes;
 
 use super::command::chunk_idx;
+use super::exchange::wire_dtype;
 use super::{Under, bounded, key, required};
 use crate::v1;
 
@@ -57,6 +58,7 @@ impl From<Restore> for v1::Restore {
             key: Some(restore.key.into()),
             snapshot: name_to_wire(restore.snapshot),
             next: Some(restore.next.into()),
+            wire: v1::WireDtype::from(restore.wire).into(),
         }
     }
 }
@@ -69,6 +71,7 @@ impl TryFrom<v1::Restore> for Restore {
             key: key(wire.key)?,
             snapshot: name("snapshot", &wire.snapshot)?,
             next: required("next", wire.next)?.try_into().under("next")?,
+            wire: wire_dtype(wire.wire)?.unwrap_or_default(),
         })
     }
 }
@@ -127,7 +130,7 @@ mod tests {
         let restore = v1::Restore { snapshot: good().snapshot, ..Default::default() };
         assert_eq!(Restore::try_from(restore).unwrap_err().field, "key");
         let key = Some(v1::ChunkKey::default());
-        let restore = v1::Restore { key, snapshot: good().snapshot, next: None };
+        let restore = v1::Restore { key, snapshot: good().snapshot, next: None, wire: 0 };
         assert_eq!(Restore::try_from(restore).unwrap_err().field, "next");
         let check = |kept: Vec<Bytes>, dropped: Vec<Bytes>, field: &str| {
             let wire = v1::SnapshotNews { kept, dropped, ..Default::default() };

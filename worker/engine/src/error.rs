@@ -27,12 +27,12 @@ pub enum PortError {
         /// What happened.
         what: String,
     },
-    /// No pages are left for the layer's keys.
+    /// The layer's keys could not be put where they belong, or rounded.
     #[error("memory of layer {layer}: {source}")]
-    Exhausted {
+    Memory {
         /// The layer.
         layer: usize,
-        /// What was asked of the pool.
+        /// Why.
         source: BackendError,
     },
     /// A set arrived that does not fit the model.

@@ -71,16 +71,11 @@ impl Writer {
         values: &[f32],
         dtype: WireDtype,
     ) -> Result<(), Refusal> {
-        // Of the greatest value that does not round to infinity.
-        let (most, name) = match dtype {
-            WireDtype::F32 => (f32::MAX, "f32"),
-            WireDtype::Bf16 => (f32::from_bits(0x7f7f_7fff), "bf16"),
-            WireDtype::F16 => (65519.996, "f16"),
-        };
+        let most = dtype.most();
         self.bytes.reserve(values.len() * dtype.bytes());
         for block in values.chunks(BLOCK) {
             if let Some(value) = beyond(block, most) {
-                return Err(Refusal::new(field, value, format!("a number that {name} can hold")));
+                return Err(Refusal::new(field, value, format!("a number that {dtype} can hold")));
             }
             match dtype {
                 WireDtype::F32 => self.f32s(block),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aqueduct_core::Refusal;
+use aqueduct_core::{Refusal, WireDtype};
 use aqueduct_engine::shards::{Place, Shards};
 use aqueduct_kernels::{MemorySet, SetShape, Shard};
 use aqueduct_proto::convert::call::{CallHeader, Kind};
@@ -147,7 +147,7 @@ impl Begun {
             let filling = match &mut self.filling {
                 Some(filling) => filling,
                 none if payload.remaining() >= HEAD_BYTES => {
-                    none.insert(Filling::new(part_shape(header, payload)?))
+                    none.insert(Filling::new(part_shape(header, payload)?, WireDtype::F32))
                 }
                 _ => return Ok(false),
             };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind, Outputs};
-use aqueduct_core::{ChunkKey, Refusal};
+use aqueduct_core::{ChunkKey, Refusal, WireDtype};
 use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want, prefill};
-use aqueduct_kernels::{BackendError, MemorySet};
+use aqueduct_kernels::{BackendError, MemorySet, Rounding};
 
 use super::Executor;
 use super::request::{Home, Kept, Memory};
@@ -37,10 +37,12 @@ impl ChunkError {
             Self::Unread { .. } => FailureKind::Deadline,
             Self::Engine(EngineError::Refused(_)) => FailureKind::Invalid,
             Self::Engine(
-                EngineError::Backend(BackendError::Exhausted { .. })
-                | EngineError::Port(PortError::Exhausted { .. }),
-            ) => FailureKind::Exhausted,
-            Self::Engine(EngineError::Backend(_)) => FailureKind::Internal,
+                EngineError::Backend(source) | EngineError::Port(PortError::Memory { source, .. }),
+            ) => match source {
+                BackendError::Exhausted { .. } => FailureKind::Exhausted,
+                BackendError::OutOfRange { .. } => FailureKind::Invalid,
+                _ => FailureKind::Internal,
+            },
             Self::Engine(EngineError::Port(PortError::Deadline { .. })) => FailureKind::Deadline,
             Self::Engine(EngineError::Port(_)) => FailureKind::Peer,
         }
@@ -220,7 +222,7 @@ impl<'a> ChunkPort<'a> {
         let start = self.work.span.start;
         Refusal::unless_within("end", memory.end, start, start)
             .map_err(|refusal| PortError::Unfit { layer, refusal })?;
-        self.executor.put_in_pool(memory).map_err(|source| PortError::Exhausted { layer, source })
+        self.executor.put_in_pool(memory).map_err(|source| PortError::Memory { layer, source })
     }
 }
 
@@ -241,11 +243,16 @@ impl MemoryPort for ChunkPort<'_> {
         self.executor.beside(compute);
     }
 
-    fn give(&mut self, layer: usize, memory: Arc<MemorySet>) -> Result<(), PortError> {
+    fn give(&mut self, layer: usize, mut memory: Arc<MemorySet>) -> Result<(), PortError> {
         let key @ ChunkKey { request, chunk_idx, .. } = self.work.key;
         let bytes = memory.bytes() as u64;
         self.given.report.memory_bytes += bytes;
         self.given.report.memory_tokens = memory.keys.len() as u32;
+        if let Some(rounding) = rounding(self.work.wire) {
+            // Also what does not travel: no bit may depend on who is given it.
+            let keys = &mut Arc::make_mut(&mut memory).keys;
+            keys.round(rounding).map_err(|source| PortError::Memory { layer, source })?;
+        }
         if self.work.next.is_none() {
             self.given.home.push(memory);
         } else {
@@ -261,6 +268,15 @@ impl MemoryPort for ChunkPort<'_> {
         }
         self.executor.tell_layer(self.work.key, layer as u32 + 1);
         Ok(())
+    }
+}
+
+/// What is left of f32 keys and values that travel as `wire`.
+fn rounding(wire: WireDtype) -> Option<Rounding> {
+    match wire {
+        WireDtype::F32 => None,
+        WireDtype::Bf16 => Some(Rounding::Bf16),
+        WireDtype::F16 => Some(Rounding::F16),
     }
 }
 

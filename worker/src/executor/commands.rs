@@ -118,7 +118,7 @@ impl Executor {
         let request = self.request_of(session, key.request);
         request.restoring.remove(&key.chunk_idx);
         if let Some(next) = &assignment.next {
-            request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone()));
+            request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone(), assignment.wire));
         }
         self.queue.push_back(assignment);
     }
@@ -192,8 +192,8 @@ impl Executor {
                 while !outgoing.broken && outgoing.sent < outgoing.sets.len() {
                     let memory = Arc::downgrade(&outgoing.sets[outgoing.sent].memory);
                     let layer = outgoing.sent as u32;
-                    let base = outgoing.next.base;
-                    let parcel = Parcel { key, layer, memory, base, deadline };
+                    let (base, wire) = (outgoing.next.base, outgoing.wire);
+                    let parcel = Parcel { key, layer, memory, base, wire, deadline };
                     if links.send(&outgoing.next.peer, parcel).is_err() {
                         break; // full; the doorbell rings when it is not
                     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::work::NextHop;
-use aqueduct_core::{ChunkKey, MemoryPolicy};
+use aqueduct_core::{ChunkKey, MemoryPolicy, WireDtype};
 use aqueduct_kernels::MemorySet;
 
 use super::decode::Decoding;
@@ -41,6 +41,8 @@ pub(super) struct Restoring {
 pub(super) struct Outgoing {
     /// Where the next chunk is now.
     pub(super) next: NextHop,
+    /// Elements of f32 keys and values on the way.
+    pub(super) wire: WireDtype,
     /// Set j is layer j's.
     pub(super) sets: Vec<Kept>,
     /// How many of them the link has taken.
@@ -89,13 +91,13 @@ impl Request {
 }
 
 impl Outgoing {
-    pub(super) fn new(next: NextHop) -> Self {
-        Self { next, sets: Vec::new(), sent: 0, broken: false }
+    pub(super) fn new(next: NextHop, wire: WireDtype) -> Self {
+        Self { next, wire, sets: Vec::new(), sent: 0, broken: false }
     }
 
     /// Everything kept goes to `next`, and so does what is still to come.
     pub(super) fn redirect(&mut self, next: NextHop) {
-        *self = Self { sets: std::mem::take(&mut self.sets), ..Self::new(next) };
+        *self = Self { sets: std::mem::take(&mut self.sets), ..Self::new(next, self.wire) };
     }
 }
 

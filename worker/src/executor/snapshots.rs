@@ -27,7 +27,7 @@ impl Executor {
 
     /// Has a snapshot stand for a chunk, as if the chunk had just been done.
     pub(super) fn restore(&mut self, session: SessionId, restore: Restore) {
-        let Restore { key, snapshot, next } = restore;
+        let Restore { key, snapshot, next, wire } = restore;
         if let Err((kind, message)) = self.admissible(session, key) {
             return self.send_to(session, Event::ChunkFailed { key, kind, message });
         }
@@ -37,7 +37,7 @@ impl Executor {
         let found = self.shared.snapshots.restore(&snapshot);
         let request = self.request_of(session, key.request);
         request.restoring.remove(&key.chunk_idx);
-        request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next));
+        request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next, wire));
         self.restored(session, key, found, deadline());
     }
 

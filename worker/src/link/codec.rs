@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use aqueduct_core::work::CONVENTION;
-use aqueduct_core::{ChunkKey, Refusal};
+use aqueduct_core::{ChunkKey, Refusal, WireDtype};
 use aqueduct_kernels::tensor::KvData;
 use aqueduct_kernels::{Keys, KvDtype, KvHeads, MemorySet, SetShape};
 use aqueduct_proto::convert::frame::SetHeader;
 use aqueduct_proto::convert::pieces::Pieces;
 use bytes::Bytes;
-use half::bf16;
+use half::{bf16, f16};
 
 /// The header under which the whole of `memory` travels.
 pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
@@ -22,6 +22,7 @@ pub fn header(key: ChunkKey, layer: u32, memory: &MemorySet) -> SetHeader {
         head_dim: memory.keys.k.head_dim as u32,
         keys: memory.keys.len() as u32,
         end: memory.end,
+        wire: WireDtype::F32,
         spared: None,
     }
 }
@@ -37,18 +38,33 @@ pub fn shape(header: &SetHeader) -> SetShape {
     }
 }
 
-/// Positions, scores, votes, keys, values; little endian, no padding.
-pub fn encode(memory: &MemorySet) -> Bytes {
+/// Positions, scores, votes, keys, values; little endian, no padding. Keys and values of f32 are
+/// rounded to `wire`, which loses nothing of a set that was rounded to it before it was given.
+pub fn encode(memory: &MemorySet, wire: WireDtype) -> Bytes {
     let keys = memory.keys.in_order();
     let mut bytes = encode_lists(memory);
     bytes.reserve_exact(keys.k.bytes() + keys.v.bytes());
     for heads in [&keys.k, &keys.v] {
         match &heads.data {
-            KvData::F32(data) => put(&mut bytes, data, f32::to_le_bytes),
-            KvData::Bf16(data) => put(&mut bytes, data, bf16::to_le_bytes),
+            KvData::F32(data) => put_f32s(&mut bytes, data, wire),
+            KvData::Bf16(data) => put_bf16s(&mut bytes, data),
         }
     }
     bytes.into()
+}
+
+/// Keys or values of f32, as `wire`.
+pub(super) fn put_f32s(bytes: &mut Vec<u8>, values: &[f32], wire: WireDtype) {
+    match wire {
+        WireDtype::F32 => put(bytes, values, f32::to_le_bytes),
+        WireDtype::Bf16 => put(bytes, values, |x| bf16::from_f32(x).to_le_bytes()),
+        WireDtype::F16 => put(bytes, values, |x| f16::from_f32(x).to_le_bytes()),
+    }
+}
+
+/// Keys or values of bf16.
+pub(super) fn put_bf16s(bytes: &mut Vec<u8>, values: &[bf16]) {
+    put(bytes, values, bf16::to_le_bytes);
 }
 
 /// Positions, scores and votes: the beginning of what [`encode`] makes.
@@ -68,7 +84,7 @@ pub fn encode_lists(memory: &MemorySet) -> Vec<u8> {
 pub fn decode(header: &SetHeader, payload: Bytes) -> Result<MemorySet, Refusal> {
     let want = header.payload_bytes();
     Refusal::unless_within("payload", payload.len() as u64, want, want)?;
-    let mut filling = Filling::new(shape(header));
+    let mut filling = Filling::new(shape(header), header.wire);
     filling.take(&mut payload.into());
     filling.finish()
 }
@@ -84,39 +100,46 @@ pub(crate) struct Filling {
     v: Elements,
 }
 
+/// Keys or values, as they are stored and as they come.
 #[derive(Debug)]
 enum Elements {
-    F32(Vec<f32>),
+    F32(Vec<f32>, WireDtype),
     Bf16(Vec<bf16>),
 }
 
 impl Elements {
-    fn new(kv: KvDtype) -> Self {
+    fn new(kv: KvDtype, wire: WireDtype) -> Self {
         match kv {
-            KvDtype::F32 => Self::F32(Vec::new()),
+            KvDtype::F32 => Self::F32(Vec::new(), wire),
             KvDtype::Bf16 => Self::Bf16(Vec::new()),
         }
     }
 
     fn take(&mut self, payload: &mut Pieces, count: usize) -> bool {
         match self {
-            Self::F32(data) => payload.drain(data, count, f32::from_le_bytes),
+            Self::F32(data, WireDtype::F32) => payload.drain(data, count, f32::from_le_bytes),
+            Self::F32(data, WireDtype::Bf16) => {
+                payload.drain(data, count, |word| bf16::from_le_bytes(word).to_f32())
+            }
+            Self::F32(data, WireDtype::F16) => {
+                payload.drain(data, count, |word| f16::from_le_bytes(word).to_f32())
+            }
             Self::Bf16(data) => payload.drain(data, count, bf16::from_le_bytes),
         }
     }
 
     fn finish(self) -> KvData {
         match self {
-            Self::F32(data) => KvData::F32(data.into()),
+            Self::F32(data, _) => KvData::F32(data.into()),
             Self::Bf16(data) => KvData::Bf16(data.into()),
         }
     }
 }
 
 impl Filling {
-    /// A set of `shape`, of which nothing has come.
-    pub(crate) fn new(shape: SetShape) -> Self {
-        let elements = || Elements::new(shape.kv);
+    /// A set of `shape`, of which nothing has come; f32 keys and values come as `wire`.
+    pub(crate) fn new(shape: SetShape, wire: WireDtype) -> Self {
+        let elements = || Elements::new(shape.kv, wire);
         let (k, v) = (elements(), elements());
         Self { shape, positions: Vec::new(), score: Vec::new(), votes: Vec::new(), k, v }
     }
@@ -174,7 +197,7 @@ pub fn validate(memory: &MemorySet) -> Result<(), Refusal> {
 }
 
 /// Element by element into a slice of known length, which compiles to a copy.
-pub(super) fn put<T: Copy, const N: usize>(
+fn put<T: Copy, const N: usize>(
     bytes: &mut Vec<u8>,
     values: &[T],
     to_bytes: impl Fn(T) -> [u8; N],
@@ -213,7 +236,7 @@ mod tests {
     fn keeps_every_bit() {
         let check = |memory: MemorySet| {
             let header = header(key(1, 0), 0, &memory);
-            let bytes = encode(&memory);
+            let bytes = encode(&memory, WireDtype::F32);
             assert_eq!(bytes.len() as u64, header.payload_bytes());
             assert_eq!(decode(&header, bytes), Ok(memory));
         };
@@ -245,7 +268,7 @@ mod tests {
         let lain = set(Keys::new(vec![2, 5, 7], rows(&[1.0, 2.0, 3.0]), rows(&[4.0, 5.0, 6.0])));
         let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0]), rows(&[6.0, 4.0, 5.0, 8.0]));
         let moved = set(Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]));
-        assert_eq!(encode(&moved), encode(&lain));
+        assert_eq!(encode(&moved, WireDtype::F32), encode(&lain, WireDtype::F32));
     }
 
     #[test]
@@ -254,7 +277,8 @@ mod tests {
             let mut memory = set(4, 1);
             change(&mut memory);
             let header = header(key(1, 0), 0, &memory);
-            assert_eq!(decode(&header, encode(&memory)).unwrap_err().field, field);
+            let bytes = encode(&memory, WireDtype::F32);
+            assert_eq!(decode(&header, bytes).unwrap_err().field, field);
         };
         check(|memory| memory.keys.positions.swap(0, 1), "positions");
         check(|memory| memory.end = 1, "positions");
@@ -277,7 +301,7 @@ mod tests {
                 })
                 .collect();
             if let Ok(memory) = decode(&header, bytes.clone().into()) {
-                prop_assert_eq!(encode(&memory).to_vec(), bytes);
+                prop_assert_eq!(encode(&memory, WireDtype::F32).to_vec(), bytes);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::{ChunkKey, Epoch, RequestId};
+use aqueduct_core::{ChunkKey, Epoch, RequestId, WireDtype};
 use aqueduct_kernels::{KvDtype, MemorySet};
 
 use aqueduct_core::work::{Base, Peer};
@@ -121,7 +121,8 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn offer(&mut self, key: ChunkKey, layer: u32, memory: &Arc<MemorySet>) -> bool {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let parcel = Parcel { key, layer, memory: Arc::downgrade(memory), base: None, deadline };
+        let (memory, wire) = (Arc::downgrade(memory), WireDtype::F32);
+        let parcel = Parcel { key, layer, memory, base: None, wire, deadline };
         self.link.send(parcel).is_ok()
     }
 
@@ -134,7 +135,8 @@ impl Rig {
     ) -> Outcome {
         let deadline = Instant::now() + Duration::from_secs(20);
         let memory = Arc::downgrade(memory);
-        let parcel = Parcel { key, layer: 0, memory, base: Some(base), deadline };
+        let (base, wire) = (Some(base), WireDtype::F32);
+        let parcel = Parcel { key, layer: 0, memory, base, wire, deadline };
         assert!(self.link.send(parcel).is_ok());
         wait_for_receipt(self).outcome
     }

@@ -6,18 +6,15 @@
 //! [`Base`], is sent positions, scores and votes of all keys, and keys and values from the base's
 //! end on. A checksum of the others says whether it has what the sender has.
 
-use std::ops::Range;
-
-use aqueduct_core::Refusal;
 use aqueduct_core::work::Base;
+use aqueduct_core::{Refusal, WireDtype};
 use aqueduct_kernels::tensor::KvData;
 use aqueduct_kernels::{KvHeads, KvRow, MemorySet, SetShape};
 use aqueduct_proto::convert::frame::{SetHeader, Spared};
 use bytes::Bytes;
 use crc32fast::Hasher;
-use half::bf16;
 
-use super::codec::{self, put};
+use super::codec;
 
 /// Why a set could not be put together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,20 +37,22 @@ pub fn is_here(memory: &MemorySet) -> bool {
     memory.keys.pool().is_some() || (on_host(&memory.keys.k) && on_host(&memory.keys.v))
 }
 
-/// What of `memory` travels to a receiver that has `base`, and the header's word for the rest;
-/// `None` where nothing is spared.
-pub fn encode(memory: &MemorySet, base: Base) -> Option<(Spared, Bytes)> {
+/// What of `memory` travels under `header` to a receiver that has `base`, and the header's word
+/// for the rest; `None` where nothing is spared.
+pub fn encode(memory: &MemorySet, header: &SetHeader, base: Base) -> Option<(Spared, Bytes)> {
     let shape = SetShape::of(memory);
     let held: Vec<usize> =
         (0..shape.kv_heads).map(|g| held(memory.keys.head_positions(g), base.end)).collect();
     if base.end > memory.end || held.iter().all(|&keys| keys == 0) {
         return None;
     }
-    let whole = codec::encode(memory);
+    let whole = codec::encode(memory, header.wire);
     let (mut payload, mut crc32) = (Vec::with_capacity(whole.len()), Hasher::new());
-    payload.extend_from_slice(&whole[..lists_bytes(&shape)]);
-    for (head, held) in heads(&shape).zip(held.iter().cycle()) {
-        let (held, rest) = whole[head].split_at(held * row_bytes(&shape));
+    let (lists, rows) = whole.split_at(header.lists_bytes() as usize);
+    payload.extend_from_slice(lists);
+    let row_bytes = header.row_bytes() as usize;
+    for (head, held) in rows.chunks(shape.keys * row_bytes).zip(held.iter().cycle()) {
+        let (held, rest) = head.split_at(held * row_bytes);
         crc32.update(held);
         payload.extend_from_slice(rest);
     }
@@ -78,16 +77,17 @@ pub fn decode(
     if (SetShape { keys: shape.keys, end: shape.end, ..theirs }) != shape {
         return Err(DeltaError::Unlike);
     }
-    let (lists, mut rest) = payload.split_at(lists_bytes(&shape));
+    let (lists, mut rest) = payload.split_at(header.lists_bytes() as usize);
+    let row_bytes = header.row_bytes() as usize;
     let held = held_rows(&shape, spared, lists, base)?;
     let (mut whole, mut crc32) = (Vec::with_capacity(shape.bytes()), Hasher::new());
     whole.extend_from_slice(lists);
     for heads in [&base.keys.k, &base.keys.v] {
         for rows in &held {
             let from = whole.len();
-            rows.iter().for_each(|&row| put_row(&mut whole, heads, row));
+            rows.iter().for_each(|&row| put_row(&mut whole, heads, row, header.wire));
             crc32.update(&whole[from..]);
-            let (own, later) = rest.split_at((shape.keys - rows.len()) * row_bytes(&shape));
+            let (own, later) = rest.split_at((shape.keys - rows.len()) * row_bytes);
             whole.extend_from_slice(own);
             rest = later;
         }
@@ -126,25 +126,10 @@ fn held(positions: &[u32], end: u32) -> usize {
     positions.partition_point(|&position| position < end)
 }
 
-fn lists_bytes(shape: &SetShape) -> usize {
-    3 * size_of::<u32>() * shape.kv_heads * shape.keys
-}
-
-fn row_bytes(shape: &SetShape) -> usize {
-    let one = SetShape { kv_heads: 1, keys: 1, ..*shape };
-    (one.bytes() - lists_bytes(&one)) / 2
-}
-
-/// Where the keys of each KV head are in a whole set's bytes, and then where its values are.
-fn heads(shape: &SetShape) -> impl Iterator<Item = Range<usize>> {
-    let (first, head) = (lists_bytes(shape), shape.keys * row_bytes(shape));
-    (0..2 * shape.kv_heads).map(move |idx| first + idx * head..first + (idx + 1) * head)
-}
-
-fn put_row(bytes: &mut Vec<u8>, heads: &KvHeads, row: usize) {
+fn put_row(bytes: &mut Vec<u8>, heads: &KvHeads, row: usize, wire: WireDtype) {
     match heads.row(row) {
-        KvRow::F32(row) => put(bytes, row, f32::to_le_bytes),
-        KvRow::Bf16(row) => put(bytes, row, bf16::to_le_bytes),
+        KvRow::F32(row) => codec::put_f32s(bytes, row, wire),
+        KvRow::Bf16(row) => codec::put_bf16s(bytes, row),
     }
 }
 
@@ -154,20 +139,25 @@ mod tests {
     use crate::link::conformance::{key, nested};
     use aqueduct_core::Epoch;
     use aqueduct_kernels::Keys;
+    use half::bf16;
     use proptest::prelude::*;
 
     fn base_of(base: &MemorySet) -> Base {
         Base { chunk_idx: 0, epoch: Epoch(0), end: base.end }
     }
 
-    fn header(memory: &MemorySet, spared: Spared) -> SetHeader {
-        SetHeader { spared: Some(spared), ..codec::header(key(1, 0), 0, memory) }
+    fn header(memory: &MemorySet, spared: Option<Spared>) -> SetHeader {
+        SetHeader { spared, ..codec::header(key(1, 0), 0, memory) }
+    }
+
+    fn encode(memory: &MemorySet, base: Base) -> Option<(Spared, Bytes)> {
+        super::encode(memory, &header(memory, None), base)
     }
 
     /// `memory` sent to somebody who has `theirs`.
     fn passed(memory: &MemorySet, theirs: &MemorySet) -> Result<MemorySet, DeltaError> {
         let (spared, payload) = encode(memory, base_of(theirs)).expect("something is spared");
-        let header = header(memory, spared);
+        let header = header(memory, Some(spared));
         assert_eq!(payload.len() as u64, header.payload_bytes());
         decode(&header, &spared, &payload, theirs)
     }
@@ -182,7 +172,7 @@ mod tests {
                 row / heads.tokens * heads.tokens + heads.tokens - 1 - row % heads.tokens
             };
             let mut bytes = Vec::new();
-            (0..rows).for_each(|row| put_row(&mut bytes, heads, from(row)));
+            (0..rows).for_each(|row| put_row(&mut bytes, heads, from(row), WireDtype::F32));
             let data: Vec<f32> = bytes
                 .as_chunks()
                 .0
@@ -208,7 +198,7 @@ mod tests {
         );
         let (spared, payload) = encode(&memory, base_of(&memory)).unwrap();
         assert_eq!(spared.rows, 0, "who has the set itself is sent lists alone");
-        assert_eq!(decode(&header(&memory, spared), &spared, &payload, &memory), Ok(memory));
+        assert_eq!(decode(&header(&memory, Some(spared)), &spared, &payload, &memory), Ok(memory));
     }
 
     #[test]
@@ -234,7 +224,7 @@ mod tests {
         let [before, memory] = nested(8, 1);
         let (spared, payload) = encode(&memory, base_of(&before)).unwrap();
         let refused = |spared: Spared, payload: &[u8]| match decode(
-            &header(&memory, spared),
+            &header(&memory, Some(spared)),
             &spared,
             payload,
             &before,
@@ -246,7 +236,7 @@ mod tests {
         };
         assert_eq!(refused(spared, &payload[1..]), "payload");
         let fewer = Spared { rows: spared.rows - 1, ..spared };
-        let row = row_bytes(&SetShape::of(&memory));
+        let row = header(&memory, None).row_bytes() as usize;
         assert_eq!(refused(fewer, &payload[..payload.len() - 2 * row]), "spared.rows");
         let mut twice = payload.to_vec();
         twice.copy_within(6 * 4..7 * 4, 7 * 4); // the last position of KV head 0
@@ -278,7 +268,7 @@ mod tests {
         ) {
             let [before, memory] = nested(8, seed);
             let spared = Spared { base: Base { end, ..base_of(&before) }, rows, crc32: 0 };
-            let header = header(&memory, spared);
+            let header = header(&memory, Some(spared));
             let mut payload = payload;
             payload.resize(header.payload_bytes() as usize, 7);
             prop_assert!(decode(&header, &spared, &payload, &before).is_err());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{Base, Peer};
-use aqueduct_core::{RequestId, limits};
+use aqueduct_core::{KvDtype, RequestId, limits};
 use aqueduct_kernels::{Mark, MemorySet};
 use aqueduct_proto::convert::frame::{self, SetHeader};
 use aqueduct_proto::v1::hand_off_ack::Verdict;
@@ -198,7 +198,7 @@ impl Courier {
         let header = codec::header(parcel.key, parcel.layer, &memory);
         let patience = parcel.deadline.saturating_duration_since(Instant::now());
         let departure = Departure { memory, header, made: made.clone(), patience };
-        match self.exchange(departure, parcel.base).await {
+        match self.exchange(departure, parcel).await {
             Ok((Verdict::Ok, _)) => Attempt::Ended(Outcome::Delivered),
             Ok((Verdict::Stale, _)) => Attempt::Ended(Outcome::Stale),
             Ok((Verdict::Exhausted, _)) => Attempt::NoRoom,
@@ -214,12 +214,16 @@ impl Courier {
     async fn exchange(
         &mut self,
         departure: Departure,
-        base: Option<Base>,
+        &Parcel { base, wire, .. }: &Parcel,
     ) -> Result<(Verdict, String), Attempt> {
         let (memory, header) = (departure.memory.clone(), departure.header);
         if let Some(verdict) = self.exchange_directly(departure).await? {
             return Ok(verdict);
         }
+        let header = match header.kv {
+            KvDtype::F32 => SetHeader { wire, ..header },
+            KvDtype::Bf16 => header,
+        };
         let request = header.key.request;
         let mut base = base.filter(|base| self.lacks != Some((request, *base)));
         loop {
@@ -241,9 +245,9 @@ impl Courier {
         // Reading a set may wait for a device, and panics where the device is lost.
         let encoded = spawn_blocking(move || {
             let base = base.filter(|_| delta::is_here(&memory));
-            match base.and_then(|base| delta::encode(&memory, base)) {
+            match base.and_then(|base| delta::encode(&memory, &header, base)) {
                 Some((spared, payload)) => (Some(spared), payload),
-                None => (None, codec::encode(&memory)),
+                None => (None, codec::encode(&memory, header.wire)),
             }
         });
         let encoded = encoded.await.map_err(|error| Attempt::Broken(error.to_string()));

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use aqueduct_core::ChunkKey;
 use aqueduct_core::work::{Base, Peer};
+use aqueduct_core::{ChunkKey, WireDtype};
 use aqueduct_kernels::MemorySet;
 
 use crate::config::WorkerOptions;
@@ -36,6 +36,8 @@ pub struct Parcel {
     pub memory: Weak<MemorySet>,
     /// What the receiver has given itself, if it has: what that remembers may stay behind.
     pub base: Option<Base>,
+    /// Elements of its keys and values on the way, if they are f32 here.
+    pub wire: WireDtype,
     /// When to stop trying.
     pub deadline: Instant,
 }

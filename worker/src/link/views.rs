@@ -84,6 +84,7 @@ mod tests {
     use super::*;
     use crate::link::codec;
     use crate::link::conformance::set;
+    use aqueduct_core::WireDtype;
     use aqueduct_kernels::{Array, Keys, KvDtype, Resident};
 
     struct Held(MemorySet);
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn are_the_bytes_that_travel() {
         let check = |memory: MemorySet| {
-            let want = codec::encode(&memory);
+            let want = codec::encode(&memory, WireDtype::F32);
             assert_eq!(views(&Arc::new(Held(memory))).unwrap().concat(), want);
         };
         check(set(0, 1));

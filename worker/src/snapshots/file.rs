@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_core::work::{CONVENTION, RetainedMass};
-use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, SnapshotKey, limits};
+use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, SnapshotKey, WireDtype, limits};
 use aqueduct_kernels::MemorySet;
 use aqueduct_proto::convert::frame::SetHeader;
 use bytes::Bytes;
@@ -68,7 +68,7 @@ pub(super) fn encode(model: &Model, key: &SnapshotKey, snapshot: &Snapshot) -> V
     for set in &snapshot.layers {
         bytes.extend((set.keys.len() as u32).to_le_bytes());
         bytes.extend(set.end.to_le_bytes());
-        bytes.extend(codec::encode(set));
+        bytes.extend(codec::encode(set, WireDtype::F32));
     }
     let len = (bytes.len() + CHECKSUM_BYTES) as u64;
     bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
@@ -183,6 +183,7 @@ impl<'a> Reader<'a> {
             head_dim: fit.head_dim as u32,
             keys: self.u32()?,
             end: self.u32()?,
+            wire: WireDtype::F32,
             spared: None,
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_core::work::{Begun, Command, DecodeSpec, Event, Outputs};
-use aqueduct_core::{Carry, MemoryPolicy, RequestId, Sampling, Steering, TokenId};
+use aqueduct_core::{Carry, MemoryPolicy, RequestId, Sampling, Steering, TokenId, WireDtype};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
 use tokio::sync::{Barrier, Mutex};
@@ -52,7 +52,8 @@ impl Plan {
         let (policy, shards) = policies[below(6) as usize];
         let prompt: Vec<TokenId> = (0..1 + below(50)).map(|_| below(61) as TokenId).collect();
         let (request, outputs) = (RequestId(idx + 1), Outputs::None);
-        let job = Job { request, prompt, chunk_tokens: 8, policy, outputs };
+        let wire = WireDtype::F32;
+        let job = Job { request, prompt, chunk_tokens: 8, policy, outputs, wire };
         let temperature = [0.0, 0.7, 1.3][below(3) as usize];
         let (seed, logprobs) = (below(1000), Some(below(4) as u32));
         let presence_penalty = below(3) as f32 * 0.4;

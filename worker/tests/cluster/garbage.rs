@@ -88,6 +88,7 @@ fn header(request: u64, kv_heads: u32, keys: u32) -> SetHeader {
         head_dim: 8,
         keys,
         end: keys.max(8),
+        wire: aqueduct_core::WireDtype::F32,
         spared: None,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{Outputs, Traffic};
-use aqueduct_core::{MemoryPolicy, RequestId};
+use aqueduct_core::{MemoryPolicy, RequestId, WireDtype};
 use aqueduct_kernels::{KvDtype, MemorySet};
 
 use crate::in_process::{Meeting, Trouble};
@@ -56,6 +56,7 @@ async fn check(job: Job, kv: KvDtype) {
         (4, Carrier::Loopback),
         (1, Carrier::Grpc),
         (2, Carrier::Grpc),
+        (3, Carrier::Grpc),
         (4, Carrier::Grpc),
         (2, Carrier::Direct),
         (4, Carrier::Direct),
@@ -76,6 +77,24 @@ async fn h2o_at_edge_lengths() {
 async fn dense_and_window_in_f32() {
     check(Job::new(43, MemoryPolicy::dense()), KvDtype::F32).await;
     check(Job::new(43, MemoryPolicy::window(2, 4)), KvDtype::F32).await;
+}
+
+/// Two bytes an element on the way: the same on any number of workers, close to four, and not the
+/// same as four, or nothing was rounded. Where two are stored, nothing is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rounded_on_the_wire() {
+    let exact = Job::new(59, MemoryPolicy::h2o(2, 3, 3));
+    for (wire, bound) in [(WireDtype::Bf16, 2e-2), (WireDtype::F16, 3e-3)] {
+        let job = Job { wire, ..exact.clone() };
+        check(job.clone(), KvDtype::F32).await;
+        let [seen, want] =
+            [&job, &exact].map(|job| answer(1, Carrier::Loopback, job, KvDtype::F32));
+        let apart = seen.await.difference(&want.await);
+        assert!(apart > 0.0 && apart <= bound, "{apart}, {wire}");
+    }
+    let job = Job { wire: WireDtype::F16, ..exact.clone() };
+    let [seen, want] = [&job, &exact].map(|job| answer(2, Carrier::Grpc, job, KvDtype::Bf16));
+    assert!(seen.await == want.await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

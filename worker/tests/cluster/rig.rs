@@ -8,7 +8,7 @@ use aqueduct_core::work::{
     Assignment, Base, Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer, Traffic,
 };
 use aqueduct_core::{
-    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId,
+    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, RequestId, Sampling, Steering, TokenId, WireDtype,
 };
 use aqueduct_engine::Model;
 use aqueduct_worker::{
@@ -51,6 +51,7 @@ pub(crate) struct Job {
     pub(crate) chunk_tokens: u32,
     pub(crate) policy: MemoryPolicy,
     pub(crate) outputs: Outputs,
+    pub(crate) wire: WireDtype,
 }
 
 /// Everything that came out of a prompt, in comparable form.
@@ -66,11 +67,24 @@ pub(crate) struct Answer {
     pub(crate) tokens: Vec<(u32, u32, TokenId, u32)>,
 }
 
+impl Answer {
+    /// The largest difference of logits, relative to the largest of their row.
+    pub(crate) fn difference(&self, other: &Self) -> f32 {
+        let row = |a: &[u32], b: &[u32]| {
+            let [a, b] = [a, b].map(|bits| bits.iter().map(|&bits| f32::from_bits(bits)));
+            let scale = b.clone().fold(0f32, |max, z| max.max(z.abs()));
+            a.zip(b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale
+        };
+        let rows = self.logits.iter().zip(&other.logits);
+        rows.map(|(a, b)| row(&a.1, &b.1)).fold(0.0, f32::max)
+    }
+}
+
 impl Job {
     pub(crate) fn new(prompt_tokens: u32, policy: MemoryPolicy) -> Self {
         let prompt = (0..prompt_tokens).map(|i| (i * i * 7 + i * 3 + 11) % 61).collect();
-        let (request, outputs) = (RequestId(1), Outputs::Logits);
-        Self { request, prompt, chunk_tokens: 8, policy, outputs }
+        let (request, outputs, wire) = (RequestId(1), Outputs::Logits, WireDtype::F32);
+        Self { request, prompt, chunk_tokens: 8, policy, outputs, wire }
     }
 
     pub(crate) fn grid(&self) -> ChunkGrid {
@@ -91,6 +105,7 @@ impl Job {
             outputs: self.outputs,
             next: (!grid.is_last(idx)).then_some(next),
             shards: None,
+            wire: self.wire,
             deadline_ms: 20_000,
         }
     }

@@ -164,28 +164,13 @@ async fn as_a_set_that_travels() {
         let moved = crate::rig::run(&mut members, &job, 11).await;
         let how = How::exact(in_turn, Carry::Queries);
         let stayed = answer((4, Carrier::Loopback), &job, how, KvDtype::F32).await;
-        let apart = difference(&stayed, &moved);
+        let apart = stayed.difference(&moved);
         assert!(apart <= 1e-5, "{apart}, {policy:?}");
         let tokens = |answer: &Answer| -> Vec<_> {
             answer.tokens.iter().map(|token| (token.0, token.1, token.2)).collect()
         };
         assert_eq!(tokens(&stayed), tokens(&moved), "{policy:?}");
     }
-}
-
-fn floats(bits: &[u32]) -> Vec<f32> {
-    bits.iter().map(|&bits| f32::from_bits(bits)).collect()
-}
-
-/// The largest difference of logits, relative to the largest of their row.
-fn difference(a: &Answer, b: &Answer) -> f32 {
-    let row = |a: &[u32], b: &[u32]| {
-        let (a, b) = (floats(a), floats(b));
-        let scale = b.iter().fold(0f32, |max, z| max.max(z.abs()));
-        a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale
-    };
-    let rows = a.logits.iter().zip(&b.logits);
-    rows.map(|(a, b)| row(&a.1, &b.1)).fold(0.0, f32::max)
 }
 
 /// Two bytes an element on the wire: close to four, and not the same, or nothing was rounded.
@@ -196,7 +181,7 @@ async fn rounded_on_the_wire() {
         let exact = How::exact(in_turn, Carry::Queries);
         let want = answer((3, Carrier::Grpc), &job, exact, KvDtype::F32).await;
         let seen = answer((3, Carrier::Grpc), &job, How { wire, ..exact }, KvDtype::F32).await;
-        let apart = difference(&seen, &want);
+        let apart = seen.difference(&want);
         assert!(apart > 0.0 && apart <= bound, "{apart}, {wire}");
     }
 }

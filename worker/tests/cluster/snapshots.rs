@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
-use aqueduct_core::{Epoch, MemoryPolicy, RequestId, SnapshotKey};
+use aqueduct_core::{Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
@@ -50,13 +50,17 @@ async fn run_from(
 /// Has `member` restore chunk `chunk_idx` for `next`.
 async fn restore(member: &Member, job: &Job, chunk_idx: u32, next: &Member) {
     let next = NextHop { peer: next.peer.clone(), epoch: Epoch(0), base: None };
-    let restore = Restore { key: job.key(chunk_idx, 0), snapshot: NAME, next };
+    let restore = Restore { key: job.key(chunk_idx, 0), snapshot: NAME, next, wire: job.wire };
     member.send(Command::Restore(Box::new(restore))).await;
 }
 
 async fn check(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier) {
+    check_wire(policy, kv, carrier, WireDtype::F32).await;
+}
+
+async fn check_wire(policy: MemoryPolicy, kv: KvDtype, carrier: Carrier, wire: WireDtype) {
     for (count, kept, shift) in [(1, 2, 0), (2, 0, 0), (3, 4, 1), (4, 6, 2)] {
-        let job = Job::new(59, policy);
+        let job = Job { wire, ..Job::new(59, policy) };
         let mut members = cluster(&tiny(kv), count, carrier).await;
         let whole = run_from(&mut members, &job, (0, 0), Some(kept)).await;
         let again = Job { request: RequestId(2), ..job.clone() };
@@ -95,6 +99,7 @@ async fn a_prefix_goes_on_with_the_same_bits() {
         policy.scoring.decay = 0.95;
         policy.scoring.age_normalised = true;
         check(policy, KvDtype::F32, carrier).await;
+        check_wire(policy, KvDtype::F32, carrier, WireDtype::F16).await;
     }
 }
 

@@ -16,7 +16,8 @@ impl Live {
             return Prefix::default();
         }
         let ModelInfo { fingerprint, .. } = &self.model;
-        Prefix::new(prefix::chain(fingerprint, &self.policy, &self.grid, &self.submission.prompt))
+        let (wire, prompt) = (self.hand_off_wire(), &self.submission.prompt);
+        Prefix::new(prefix::chain(fingerprint, &self.policy, wire, &self.grid, prompt))
     }
 
     /// The prefixes from which this may go on: none where something is wanted of each of the

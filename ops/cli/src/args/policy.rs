@@ -81,7 +81,8 @@ pub(crate) struct ExchangeArgs {
     /// stay where they were computed) or auto (whichever is fewer bytes)
     #[arg(long, value_name = "EXCHANGE", default_value_t = Exchange::Auto)]
     pub(crate) exchange: Exchange,
-    /// What travelling queries and outputs are: f32 (exact), bf16 or f16
+    /// What travelling queries and outputs are, and keys and values of an f32 cache that are
+    /// handed off: f32 (exact), bf16 or f16
     #[arg(long, value_name = "DTYPE", default_value_t = WireDtype::F32)]
     pub(crate) wire: WireDtype,
 }

@@ -37,6 +37,8 @@ struct Row<'a> {
     /// Of memory sets: keys and values that did not travel, because their receiver had them.
     spared_bytes: u64,
     link: &'static str,
+    /// Elements of what travels, where they are stored as f32.
+    wire: &'static str,
     /// Median over the repetitions.
     seconds: f64,
     /// Longest less shortest.
@@ -166,6 +168,7 @@ impl Bench {
             exchange_bytes: runs[0].traffic.bytes(),
             spared_bytes: runs[0].traffic.spared_bytes,
             link: self.args.link.as_str(),
+            wire: self.args.exchange.wire.as_str(),
             seconds: seconds.median,
             seconds_spread: seconds.spread,
             reps: runs.len() as u32,

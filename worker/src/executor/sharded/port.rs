@@ -382,7 +382,7 @@ fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError {
 fn not_kept(layer: usize, error: ShardError) -> PortError {
     match error {
         ShardError::Backend(source @ BackendError::Exhausted { .. }) => {
-            PortError::Exhausted { layer, source }
+            PortError::Memory { layer, source }
         }
         error => PortError::Peer { layer, what: error.to_string() },
     }

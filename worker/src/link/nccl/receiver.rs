@@ -79,7 +79,7 @@ impl Dock {
         let SetHeader { key, layer, .. } = notice.set;
         Some(match self.berth.receive(notice).await {
             Ok(set) => {
-                let came = Came::Far { bytes: set.bytes() as u64 };
+                let came = Came::Far { bytes: set.bytes() as u64, spared_bytes: 0 };
                 judged(self.inbox.deliver(key, layer, Arc::new(set), came), key)
             }
             Err(error) => {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_core::{ChunkKey, RequestId};
+use aqueduct_core::{ChunkKey, RequestId, WireDtype};
 use aqueduct_kernels::MemorySet;
 
 use super::Direct;
@@ -182,7 +182,8 @@ fn a_withdrawn_set_does_not_part_the_devices() {
     let mut pairing = Pairing::new(SOUND, LONG).until_begun();
     wait_for_receipt(&mut pairing.rig);
     let deadline = Instant::now() + LONG;
-    let parcel = Parcel { key: key(1, 0), layer: 0, memory: Weak::new(), base: None, deadline };
+    let (memory, wire) = (Weak::new(), WireDtype::F32);
+    let parcel = Parcel { key: key(1, 0), layer: 0, memory, base: None, wire, deadline };
     assert!(pairing.rig.link.send(parcel).is_ok());
     assert_eq!(wait_for_receipt(&mut pairing.rig).outcome, Outcome::Withdrawn);
     let moved = pairing.meeting.moved();
