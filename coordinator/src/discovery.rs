@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use aqueduct_core::{WorkerId, limits};
+use aqueduct_tls::ClientTls;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -15,10 +16,12 @@ use crate::runtime::{Cluster, WorkerState};
 /// but whose session goes on remains until that ends, so that a mishap of the registry stops
 /// nothing. Ids of workers that have left are given again.
 pub(crate) struct Discovery {
-    /// Members, as `http://host:port`.
+    /// Members, as `http://host:port`, or `https://host:port` where there are certificates.
     pub(crate) urls: watch::Receiver<BTreeSet<String>>,
     pub(crate) cluster: watch::Receiver<Cluster>,
     pub(crate) notices: mpsc::Sender<(WorkerId, Notice)>,
+    /// How members are spoken to; plaintext if `None`.
+    pub(crate) tls: Option<ClientTls>,
     /// By worker id.
     places: Vec<Place>,
 }
@@ -38,8 +41,9 @@ impl Discovery {
         urls: watch::Receiver<BTreeSet<String>>,
         cluster: watch::Receiver<Cluster>,
         notices: mpsc::Sender<(WorkerId, Notice)>,
+        tls: Option<ClientTls>,
     ) -> Self {
-        Self { urls, cluster, notices, places: Vec::new() }
+        Self { urls, cluster, notices, tls, places: Vec::new() }
     }
 
     /// Follows the members for as long as the runtime listens.
@@ -84,7 +88,7 @@ impl Discovery {
             if known.is_some_and(|idx| self.places[idx].session.is_some()) {
                 continue;
             }
-            let session = match Session::connect(url) {
+            let session = match Session::connect_with(url, self.tls.clone()) {
                 Ok(session) => session,
                 Err(refusal) => {
                     tracing::warn!(url, %refusal, "a member that cannot be reached");

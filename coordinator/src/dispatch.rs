@@ -7,6 +7,7 @@ use aqueduct_core::work::{Command, Event, WorkerInfo};
 use aqueduct_core::{Refusal, WorkerId, limits};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_client::WorkerClient;
+use aqueduct_tls::ClientTls;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_stream::StreamExt;
@@ -30,7 +31,15 @@ pub struct Session {
 #[derive(Debug)]
 enum Kind {
     InProcess { commands: mpsc::Sender<Command>, events: mpsc::Receiver<Event> },
-    Remote(Box<Endpoint>),
+    Remote(Box<Remote>),
+}
+
+/// A worker of another process.
+#[derive(Debug)]
+struct Remote {
+    endpoint: Endpoint,
+    /// Plaintext if `None`.
+    tls: Option<ClientTls>,
 }
 
 /// What the runtime hears of a worker.
@@ -75,9 +84,18 @@ impl Session {
     /// # Errors
     /// Something that is not such a URL.
     pub fn connect(url: &str) -> Result<Self, Refusal> {
-        let refusal = || Refusal::new("worker", url, "a URL like http://host:port");
+        Self::connect_with(url, None)
+    }
+
+    /// The same, with certificates: `url` is `https://host:port`.
+    ///
+    /// # Errors
+    /// Something that is not such a URL.
+    pub fn connect_with(url: &str, tls: Option<ClientTls>) -> Result<Self, Refusal> {
+        let scheme = aqueduct_tls::scheme_of("worker", url, tls.is_some())?;
+        let refusal = || Refusal::new("worker", url, format!("a URL like {scheme}://host:port"));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refusal())?;
-        if endpoint.uri().host().is_none() || endpoint.uri().scheme_str() != Some("http") {
+        if endpoint.uri().host().is_none() {
             return Err(refusal());
         }
         let endpoint = endpoint
@@ -86,7 +104,7 @@ impl Session {
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .tcp_nodelay(true);
-        Ok(Self { name: url.to_owned(), kind: Kind::Remote(Box::new(endpoint)) })
+        Ok(Self { name: url.to_owned(), kind: Kind::Remote(Box::new(Remote { endpoint, tls })) })
     }
 
     /// What people call it: a name, or its URL.
@@ -108,8 +126,8 @@ impl Session {
                     let Err(Closed) = line.run(commands, events).await else { return };
                 })
             }
-            Kind::Remote(endpoint) => tokio::spawn(async move {
-                let Err(Closed) = line.keep_connected(&endpoint).await;
+            Kind::Remote(remote) => tokio::spawn(async move {
+                let Err(Closed) = line.keep_connected(&remote).await;
             }),
         };
         task.abort_handle()
@@ -150,13 +168,10 @@ impl Line {
         Ok(said_hello)
     }
 
-    async fn keep_connected(
-        &self,
-        endpoint: &Endpoint,
-    ) -> Result<std::convert::Infallible, Closed> {
+    async fn keep_connected(&self, remote: &Remote) -> Result<std::convert::Infallible, Closed> {
         let mut backoff = BACKOFF_FIRST;
         loop {
-            let said_hello = match self.open(endpoint).await {
+            let said_hello = match self.open(remote).await {
                 Ok((commands, events)) => self.run(commands, events).await?,
                 Err(reason) => self.down(&reason, false).await?,
             };
@@ -170,12 +185,13 @@ impl Line {
 
     async fn open(
         &self,
-        endpoint: &Endpoint,
+        Remote { endpoint, tls }: &Remote,
     ) -> Result<
         (mpsc::Sender<Command>, impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin),
         String,
     > {
-        let channel = endpoint.connect().await.map_err(|error| describe(&error))?;
+        let channel = aqueduct_tls::connect(endpoint, tls.as_ref()).await;
+        let channel = channel.map_err(|error| describe(&error))?;
         // The most a worker sends at once is the logits of a chunk.
         let mut client = WorkerClient::new(channel)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
@@ -195,7 +211,8 @@ impl Line {
 }
 
 fn said(status: &tonic::Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
+    let lost = std::error::Error::source(status).map(|cause| format!(": {}", describe(cause)));
+    format!("{:?}: {}{}", status.code(), status.message(), lost.unwrap_or_default())
 }
 
 /// An error and what caused it: tonic's own text is only "transport error".

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aqueduct_core::Exchange;
 use aqueduct_core::work::MergeAudit;
+use aqueduct_tls::Refusals;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -88,6 +89,11 @@ impl Default for Metrics {
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
+        Self::with(Refusals::default())
+    }
+
+    /// All at zero, beside the connections that were refused.
+    pub fn with(refusals: Refusals) -> Self {
         let latency = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
         let step = || Histogram::new(exponential_buckets(0.001, 2.0, 16));
         let shares = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
@@ -123,6 +129,7 @@ impl Metrics {
         };
         metrics.register_times();
         metrics.register_counts();
+        metrics.registry.register_collector(Box::new(refusals));
         metrics
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId, limits};
+use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 mod event_loop;
@@ -66,17 +67,19 @@ impl Coordinator {
         Ok(coordinator)
     }
 
-    /// Starts a coordinator of the workers at `urls` (`http://host:port`), which come and go. A
-    /// worker that is not among them any more remains for as long as its session goes on.
+    /// Starts a coordinator of the workers at `urls`, which come and go and are spoken to as `tls`
+    /// says: in plaintext if it is `None`. A worker that is not among them any more remains for as
+    /// long as its session goes on.
     ///
     /// # Errors
     /// An option out of bounds.
     pub fn follow(
         config: Config,
         urls: watch::Receiver<BTreeSet<String>>,
+        tls: Option<ClientTls>,
     ) -> Result<Self, StartError> {
         let (coordinator, notices) = Self::of(config, Cluster::default())?;
-        tokio::spawn(Discovery::new(urls, coordinator.watch(), notices).run());
+        tokio::spawn(Discovery::new(urls, coordinator.watch(), notices, tls).run());
         Ok(coordinator)
     }
 

@@ -12,10 +12,9 @@ use aqueduct_core::limits;
 use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
+use aqueduct_tls::Listener;
 use futures::{Stream, TryStreamExt, stream};
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 use tonic_health::server::HealthReporter;
@@ -60,7 +59,7 @@ pub async fn serve(
     coordinator: Coordinator,
     generator: Generator,
     model: String,
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -84,7 +83,7 @@ pub async fn serve(
         .add_service(reflection().build_v1()?)
         // The only version that gRPC's own Python and Go clients have long spoken.
         .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
+        .serve_with_incoming_shutdown(listener.into().incoming(), shutdown)
         .await;
     watching.abort();
     Ok(served?)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aqueduct_core::work::Peer;
 use aqueduct_core::{MemoryPolicy, Refusal, RequestId, limits};
 use aqueduct_kernels::MemorySet;
+use aqueduct_tls::ClientTls;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -97,7 +98,8 @@ impl Scheduling {
 /// Options of one worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Where other workers reach it: `local://name` or `http://host:port`.
+    /// Where other workers reach it: `local://name` or, as [`Self::tls`] says, `http://host:port`
+    /// or `https://host:port`.
     pub peer: Peer,
     /// Workers of this process.
     pub hub: LoopbackHub,
@@ -129,6 +131,8 @@ pub struct WorkerOptions {
     /// Hand-offs from device to device, where the other worker's device can be reached so; gRPC
     /// carries the rest, and everything if `None`.
     pub direct: Option<Direct>,
+    /// How other workers are spoken to; plaintext if `None`.
+    pub tls: Option<ClientTls>,
 }
 
 impl WorkerOptions {
@@ -152,6 +156,7 @@ impl WorkerOptions {
             homes: None,
             shortcut: false,
             direct: None,
+            tls: None,
         }
     }
 
@@ -165,8 +170,8 @@ impl WorkerOptions {
     /// # Errors
     /// The first option that is out of bounds.
     pub fn validate(&self) -> Result<(), Refusal> {
-        if !["local://", "http://"].iter().any(|scheme| self.peer.0.starts_with(scheme)) {
-            return Err(Refusal::new("peer", &self.peer, "http://host:port or local://name"));
+        if !self.peer.0.starts_with("local://") {
+            aqueduct_tls::scheme_of("peer", &self.peer.0, self.tls.is_some())?;
         }
         Refusal::unless_within("inbox_bytes", self.inbox_bytes, 1, u64::MAX)?;
         Refusal::unless_within("pool_tokens", self.pool_tokens, 1, u64::MAX)?;
@@ -189,7 +194,9 @@ mod tests {
         let check = |bad: WorkerOptions, field: &str| {
             assert_eq!(bad.validate().unwrap_err().field, field);
         };
-        check(WorkerOptions { peer: Peer("w0".into()), ..good.clone() }, "peer");
+        for peer in ["w0", "https://w0:7001"] {
+            check(WorkerOptions { peer: Peer(peer.into()), ..good.clone() }, "peer");
+        }
         check(WorkerOptions { inbox_bytes: 0, ..good.clone() }, "inbox_bytes");
         check(WorkerOptions { pool_tokens: 0, ..good.clone() }, "pool_tokens");
         check(WorkerOptions { pool_bytes: 0, ..good.clone() }, "pool_bytes");

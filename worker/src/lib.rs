@@ -23,6 +23,7 @@ mod in_process;
 pub mod inbox;
 mod ledger;
 pub mod link;
+pub mod metrics;
 mod service;
 mod snapshots;
 #[cfg(test)]

@@ -13,14 +13,13 @@ use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
+use aqueduct_tls::{Caller, Listener, Role};
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exchange::serve::Desk;
@@ -35,13 +34,14 @@ use crate::worker::Worker;
 /// goodbye, and its sessions hold memory.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Serves `worker` on `listener` until `shutdown`; then every session ends.
+/// Serves `worker` on `listener` until `shutdown`; then every session ends. Behind TLS sessions are
+/// for coordinators alone, and frames for workers.
 ///
 /// # Errors
 /// What the transport reports.
 pub async fn serve(
     worker: Worker,
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let (stop, stopped) = watch::channel(false);
@@ -58,13 +58,10 @@ pub async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(health)
         .add_service(service)
-        .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            async move {
-                shutdown.await;
-                let _ = stop.send(true); // nobody may be listening
-            },
-        )
+        .serve_with_incoming_shutdown(listener.into().incoming(), async move {
+            shutdown.await;
+            let _ = stop.send(true); // nobody may be listening
+        })
         .await
 }
 
@@ -100,6 +97,7 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<WorkerCommand>>,
     ) -> Result<Response<Self::ControlStream>, Status> {
+        only(Role::Coordinator, &request)?;
         let permit = self.sessions.clone().try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!("{} sessions are open", limits::SESSIONS_MAX))
         })?;
@@ -115,6 +113,7 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<HandOffFrame>>,
     ) -> Result<Response<Self::HandOffStream>, Status> {
+        only(Role::Worker, &request)?;
         let inbox = self.worker.inbox();
         same_model(request.metadata(), inbox.fingerprint())?;
         let assembler = Assembler::bounded(inbox.bytes_max());
@@ -132,11 +131,20 @@ impl WorkerRpc for Service {
         &self,
         request: Request<Streaming<ExchangeFrame>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
+        only(Role::Worker, &request)?;
         let holder = self.worker.holder().clone();
         same_model(request.metadata(), holder.model().fingerprint())?;
         let (frames, outgoing) = mpsc::channel(limits::EXCHANGE_WINDOW_FRAMES);
         tokio::spawn(Desk::open(holder, request.into_inner()).run(frames));
         Ok(self.while_serving(ReceiverStream::new(outgoing)))
+    }
+}
+
+/// Checks that whoever calls has this role.
+fn only<T>(role: Role, request: &Request<T>) -> Result<(), Status> {
+    match request.extensions().get::<Caller>() {
+        Some(caller) if caller.may_be(role) => Ok(()),
+        _ => Err(Status::permission_denied(format!("only for {}", role.name()))),
     }
 }
 

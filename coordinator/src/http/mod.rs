@@ -19,7 +19,7 @@ mod tools;
 pub use error::ApiError;
 pub use params::{MemoryFields, Params};
 pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
-pub use server::serve;
+pub use server::{Bounds, serve, serve_routes};
 pub use tools::Tools;
 
 use std::sync::Arc;

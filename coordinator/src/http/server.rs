@@ -5,37 +5,75 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aqueduct_core::limits;
+use aqueduct_tls::{Conn, Listener, ServerTls};
+use axum::{Extension, Router};
 use futures::future::{Either, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{ApiState, router};
+use super::{ApiOptions, ApiState, router};
 
 /// How long answers under way may take to end after a shutdown began.
 const DRAIN_SECONDS: u64 = 30;
 /// After an accept that failed, for instance for want of file handles.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown` resolves, then waits a while for answers under way.
-pub async fn serve(state: ApiState, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-    let connections = Arc::new(Semaphore::new(state.0.options.connections_max));
+/// Serves the API until `shutdown` resolves, then waits a while for answers under way.
+pub async fn serve(
+    state: ApiState,
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let ApiOptions { connections_max, read_timeout, .. } = state.0.options;
+    let bounds = Bounds { connections_max, read_timeout };
+    serve_routes(router(state), bounds, listener, shutdown).await;
+}
+
+/// What one listener takes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections that are served at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// How long a connection may be silent while it sends a request.
+    pub read_timeout: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let read_timeout = Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS);
+        Self { connections_max: limits::HTTP_CONNECTIONS_MAX, read_timeout }
+    }
+}
+
+/// Serves `routes` until `shutdown` resolves, then waits a while for answers under way.
+pub async fn serve_routes(
+    routes: Router,
+    bounds: Bounds,
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let Listener { tcp, tls } = listener.into();
+    let connections = Arc::new(Semaphore::new(bounds.connections_max));
     let graceful = GracefulShutdown::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        let next = std::pin::pin!(accept(&listener, &connections));
+        let next = std::pin::pin!(accept(&tcp, &connections));
         match select(next, &mut shutdown).await {
             Either::Left((Some((stream, permit)), _)) => {
-                spawn_connection(&state, &graceful, stream, permit);
+                let timeout = bounds.read_timeout;
+                let entering = Entering { stream, tls: tls.clone(), timeout, _permit: permit };
+                tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
             }
             Either::Left((None, _)) => tokio::time::sleep(ACCEPT_PAUSE).await,
             Either::Right(_) => break,
         }
     }
-    drop(listener);
+    drop(tcp);
     let drain = Duration::from_secs(DRAIN_SECONDS);
     if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
         tracing::warn!(seconds = DRAIN_SECONDS, "answers under way were cut off");
@@ -56,26 +94,33 @@ async fn accept(
     }
 }
 
-fn spawn_connection(
-    state: &ApiState,
-    graceful: &GracefulShutdown,
+/// A connection that was accepted, and its place among those that are served.
+struct Entering {
     stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-) {
+    /// Plaintext if `None`.
+    tls: Option<ServerTls>,
+    timeout: Duration,
+    _permit: OwnedSemaphorePermit,
+}
+
+async fn converse(routes: Router, watcher: Watcher, entering: Entering) {
     // Tokens are small and each is wanted at once.
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = entering.stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay could not be set");
     }
-    let service = TowerToHyperService::new(router(state.clone()));
+    let conn = match &entering.tls {
+        None => Conn::from(entering.stream),
+        Some(tls) => match tls.accept(entering.stream).await {
+            Ok(conn) => conn,
+            Err(_) => return,
+        },
+    };
+    let service = TowerToHyperService::new(routes.layer(Extension(conn.caller().clone())));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(state.0.options.read_timeout)
-        .serve_connection(TokioIo::new(stream), service);
-    let connection = graceful.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended badly");
-        }
-        drop(permit);
-    });
+        .header_read_timeout(entering.timeout)
+        .serve_connection(TokioIo::new(conn), service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "a connection ended badly");
+    }
 }

@@ -7,6 +7,7 @@ use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
 use aqueduct_engine::LoadError;
 use aqueduct_kernels::CudaError;
+use aqueduct_tls::TlsError;
 
 use crate::cluster::WorkerExited;
 
@@ -31,7 +32,11 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => FAILURE,
         });
     }
-    if cause.is::<Refusal>() || cause.is::<LoadError>() || cause.is::<TextError>() {
+    if cause.is::<Refusal>()
+        || cause.is::<LoadError>()
+        || cause.is::<TextError>()
+        || cause.is::<TlsError>()
+    {
         return Some(USAGE);
     }
     if let Some(error) = cause.downcast_ref::<ClientError>() {

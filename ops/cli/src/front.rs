@@ -12,6 +12,7 @@ use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::Refusal;
+use aqueduct_tls::{Listener, Refusals};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -25,11 +26,13 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// Where to open, and what a caller gets who does not say.
 pub(crate) struct Doors {
     /// HTTP, if wanted.
-    pub(crate) http: Option<TcpListener>,
+    pub(crate) http: Option<Listener>,
     /// gRPC.
-    pub(crate) grpc: TcpListener,
+    pub(crate) grpc: Listener,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
+    /// Who was turned away so far, here and where workers are dialed.
+    pub(crate) refusals: Refusals,
 }
 
 /// A coordinator that can be talked to.
@@ -46,8 +49,9 @@ impl Front {
     /// # Errors
     /// A tokeniser that cannot be used, or no port.
     pub(crate) async fn private(coordinator: &Coordinator, model: &Path) -> anyhow::Result<Self> {
-        let grpc = bind("grpc", "127.0.0.1:0").await?;
-        Self::open(coordinator, model, Doors { http: None, grpc, policy: None })
+        let grpc = bind("grpc", "127.0.0.1:0").await?.into();
+        let refusals = Refusals::default();
+        Self::open(coordinator, model, Doors { http: None, grpc, policy: None, refusals })
     }
 
     /// Opens the doors of `coordinator`, whose text side is that of `model`.
@@ -65,7 +69,7 @@ impl Front {
         let generator = Generator {
             text: Arc::new(text.with_prompt_tokens_max(prompt_tokens_max)),
             runtime: Arc::new(coordinator.clone()),
-            metrics: Arc::new(Metrics::default()),
+            metrics: Arc::new(Metrics::with(doors.refusals)),
         };
         let name = name_of(model);
         let mut options = ApiOptions::new(name.clone());
@@ -74,8 +78,8 @@ impl Front {
             options.policy = policy.policy();
             options.chunk_tokens = policy.budget.chunk_tokens;
         }
-        let grpc = doors.grpc.local_addr()?;
-        let http = doors.http.as_ref().map(TcpListener::local_addr).transpose()?;
+        let grpc = doors.grpc.tcp.local_addr()?;
+        let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();
         if let Some(listener) = doors.http {

@@ -12,6 +12,7 @@ mod lines;
 mod loading;
 mod machine;
 mod members;
+mod monitor;
 mod picture;
 mod plot;
 mod progress;

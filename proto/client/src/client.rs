@@ -1,5 +1,6 @@
 //! The connection and its three calls.
 
+use std::fmt::Display;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_client::AqueductClient;
+use aqueduct_tls::{ClientTls, Expected, Refusals};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::Instant;
@@ -15,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::config::ClientOptions;
-use crate::error::{ClientError, pushback};
+use crate::error::{ClientError, pushback, root_cause};
 use crate::event::{Description, GenerateEvent, Tokenized};
 use crate::options::{GenerateOptions, Prompt};
 
@@ -33,12 +35,19 @@ impl Client {
     /// Connects to `url`, for instance `http://127.0.0.1:7070`.
     ///
     /// # Errors
-    /// `InvalidArgument` when `url` is none, `Deadline` or `Unavailable` when nobody answers.
+    /// `InvalidArgument` when `url` is none or certificates cannot be used, `Deadline` or
+    /// `Unavailable` when nobody answers.
     pub async fn connect(url: &str, options: ClientOptions) -> Result<Self, ClientError> {
+        let wrong = |error: &dyn Display| ClientError::InvalidArgument(error.to_string());
+        aqueduct_tls::scheme_of("url", url, options.tls.is_some())
+            .map_err(|error| wrong(&error))?;
+        let open = |files| ClientTls::open(files, Expected::Host, "client", Refusals::default());
+        let tls = options.tls.clone().map(open).transpose().map_err(|error| wrong(&error))?;
         let endpoint = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| ClientError::InvalidArgument(format!("url = {url}: {error}")))?
+            .map_err(|error| wrong(&format_args!("url = {url}: {error}")))?
             .connect_timeout(options.connect_deadline);
-        let connecting = tokio::time::timeout(options.connect_deadline, endpoint.connect());
+        let connecting = aqueduct_tls::connect(&endpoint, tls.as_ref());
+        let connecting = tokio::time::timeout(options.connect_deadline, connecting);
         let channel = connecting
             .await
             .map_err(|_| late(url, options.connect_deadline))?
@@ -175,13 +184,4 @@ async fn within<T>(
 
 fn late(who: &str, deadline: Duration) -> ClientError {
     ClientError::Deadline(format!("{who} did not answer within {deadline:?}"))
-}
-
-/// The innermost error: tonic's own text is "transport error" and says nothing.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::limits;
+use aqueduct_tls::TlsFiles;
 
 /// Options of [`Client::connect`](crate::Client::connect).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub struct ClientOptions {
     /// How often a request is sent to a server that is busy and says when to come again, within
     /// the request's own deadline; 1 is never again.
     pub busy_tries: u32,
+    /// Whom to believe, and what to show, where the URL is `https://`; files that change are read
+    /// again with the next connection. Plaintext if `None`.
+    pub tls: Option<TlsFiles>,
 }
 
 impl Default for ClientOptions {
@@ -22,6 +26,7 @@ impl Default for ClientOptions {
             connect_deadline: Duration::from_millis(limits::CONNECT_DEADLINE_MS),
             call_deadline: Duration::from_secs(60),
             busy_tries: 3,
+            tls: None,
         }
     }
 }

@@ -44,6 +44,11 @@ impl ClientError {
 
 impl From<Status> for ClientError {
     fn from(status: Status) -> Self {
+        // What the other end says as it hangs up is found beneath "transport error".
+        let lost = std::error::Error::source(&status);
+        if let Some(lost) = lost.filter(|cause| cause.is::<tonic::transport::Error>()) {
+            return Self::Unavailable(root_cause(lost));
+        }
         let message = status.message().to_owned();
         match status.code() {
             Code::InvalidArgument | Code::OutOfRange | Code::NotFound | Code::Unimplemented => {
@@ -56,6 +61,15 @@ impl From<Status> for ClientError {
             code => Self::Server(format!("{message} ({code:?})")),
         }
     }
+}
+
+/// The innermost error: tonic's own text is "transport error" and says nothing.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 fn retry_after(status: &Status) -> Duration {

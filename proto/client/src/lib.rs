@@ -32,6 +32,7 @@ pub use aqueduct_core::{
     BelowFloor, Exchange, Floor, MemoryPolicy, ModelShape, PolicyKind, Quality, RequestId, Scoring,
     TokenId, WireDtype,
 };
+pub use aqueduct_tls::{Identity, TlsFiles};
 pub use client::{Client, Generation};
 pub use config::ClientOptions;
 pub use error::ClientError;

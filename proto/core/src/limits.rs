@@ -159,6 +159,8 @@ pub const JOURNAL_WAITING_BYTES: u64 = 1 << 30;
 /// Bytes of the log that one message of a leader carries, if it is more than one record.
 pub const JOURNAL_MESSAGE_BYTES: u64 = 1 << 20;
 
+/// Connections of one listener that may be showing who they are at once.
+pub const HANDSHAKES_MAX: usize = 256;
 /// HTTP connections served at once.
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// How long an HTTP connection may be silent while it sends a request.

@@ -10,8 +10,8 @@ use crate::{
 };
 pub use report::{ChunkReport, MergeAudit, RetainedMass, Traffic};
 
-/// Where a worker can be reached by other workers: `http://host:port`, or `local://name` for
-/// workers of one process.
+/// Where a worker can be reached by other workers: `http://host:port`,
+/// `https://host:port`, or `local://name` for workers of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub String);
 

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
-use etcd_client::{Client, ConnectOptions};
+use aqueduct_tls::ClientTls;
+use etcd_client::{Channel, Client, ConnectOptions};
+use tonic::transport::Endpoint;
 
 /// An answer that takes longer is none.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
 
@@ -16,6 +19,14 @@ pub enum EtcdError {
     /// In its own words, or the transport's.
     #[error("etcd: {0}")]
     Client(#[from] etcd_client::Error),
+    /// None of its members lets us in.
+    #[error("etcd: {url}: {reason}")]
+    Unreachable {
+        /// The last that was tried.
+        url: String,
+        /// Its words, or the transport's.
+        reason: String,
+    },
     /// It is silent.
     #[error("etcd: no answer within {} ms", CALL_DEADLINE.as_millis())]
     Silent,
@@ -25,21 +36,31 @@ pub enum EtcdError {
 }
 
 /// Where etcd is, and which of its keys are this cluster's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Etcd {
     endpoints: Vec<String>,
+    tls: Option<ClientTls>,
     prefix: String,
     ttl_s: u32,
 }
 
 impl Etcd {
-    /// The etcd behind `endpoints` (`http://host:port`, any members of it). Keys of this cluster
-    /// begin with `prefix`; a worker that says nothing for `ttl_s` seconds is no member.
+    /// The etcd behind `endpoints`, any members of it: `https://host:port` where there is `tls`,
+    /// `http://host:port` where not. Keys of this cluster begin with `prefix`; a worker that says
+    /// nothing for `ttl_s` seconds is no member.
     ///
     /// # Errors
     /// The first argument that is out of bounds.
-    pub fn new(endpoints: Vec<String>, prefix: &str, ttl_s: u32) -> Result<Self, Refusal> {
+    pub fn new(
+        endpoints: Vec<String>,
+        prefix: &str,
+        ttl_s: u32,
+        tls: Option<ClientTls>,
+    ) -> Result<Self, Refusal> {
         Refusal::unless_within("etcd", endpoints.len(), 1, limits::ETCD_ENDPOINTS_MAX)?;
+        for url in &endpoints {
+            aqueduct_tls::scheme_of("etcd", url, tls.is_some())?;
+        }
         if let Some(bad) = endpoints.iter().find(|url| host_of(url).is_none()) {
             return Err(Refusal::new("etcd", bad, "a URL like http://host:port"));
         }
@@ -49,7 +70,7 @@ impl Etcd {
             return Err(Refusal::new("etcd_prefix", prefix, bound));
         }
         Refusal::unless_within("etcd_ttl_s", ttl_s, limits::ETCD_TTL_S_MIN, 3600)?;
-        Ok(Self { endpoints, prefix: prefix.to_owned(), ttl_s })
+        Ok(Self { endpoints, tls, prefix: prefix.to_owned(), ttl_s })
     }
 
     /// What a worker's lease lasts without a word of it.
@@ -65,11 +86,34 @@ impl Etcd {
     pub(crate) async fn connect(&self) -> Result<Client, EtcdError> {
         let options = ConnectOptions::new()
             .with_connect_timeout(CALL_DEADLINE)
-            .with_keep_alive(Duration::from_secs(2), CALL_DEADLINE)
+            .with_keep_alive(PING_INTERVAL, CALL_DEADLINE)
             .with_keep_alive_while_idle(true)
             // A member that has lost its cluster says so instead of answering from the past.
             .with_require_leader(true);
-        asked(Client::connect(&self.endpoints, Some(options))).await
+        match &self.tls {
+            None => asked(Client::connect(&self.endpoints, Some(options))).await,
+            Some(tls) => asked(Client::from_channel(self.dial(tls).await?, Some(options))).await,
+        }
+    }
+
+    /// A safe connection to the first member that lets us in.
+    async fn dial(&self, tls: &ClientTls) -> Result<Channel, EtcdError> {
+        let mut last = EtcdError::Silent;
+        for url in &self.endpoints {
+            let failed = |reason: String| EtcdError::Unreachable { url: url.clone(), reason };
+            let endpoint = Endpoint::from_shared(url.clone());
+            let endpoint = endpoint
+                .map_err(|error| failed(error.to_string()))?
+                .connect_timeout(CALL_DEADLINE)
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(CALL_DEADLINE)
+                .keep_alive_while_idle(true);
+            match aqueduct_tls::connect(&endpoint, Some(tls)).await {
+                Ok(channel) => return Ok(Channel::Tonic(channel)),
+                Err(error) => last = failed(innermost(&error)),
+            }
+        }
+        Err(last)
     }
 }
 
@@ -81,9 +125,18 @@ pub(crate) async fn asked<T>(
     Ok(answer.map_err(|_| EtcdError::Silent)??)
 }
 
-/// `host:port` of `http://host:port`.
+/// What went wrong in the end: tonic's own text is only "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => innermost(cause),
+        None => error.to_string(),
+    }
+}
+
+/// `host:port` of `http://host:port` or `https://host:port`.
 pub(crate) fn host_of(url: &str) -> Option<&str> {
-    let host = url.strip_prefix("http://")?.trim_end_matches('/');
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
+    let host = host.trim_end_matches('/');
     let is_one = !host.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
     let (name, port) = host.rsplit_once(':')?;
     (is_one && !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(host)
@@ -113,7 +166,7 @@ mod tests {
     fn refuses_by_field() {
         let check = |endpoints: &[&str], prefix: &str, ttl_s: u32, field: &str| {
             let endpoints = endpoints.iter().map(|url| (*url).to_owned()).collect();
-            let seen = Etcd::new(endpoints, prefix, ttl_s).map_err(|refusal| refusal.field);
+            let seen = Etcd::new(endpoints, prefix, ttl_s, None).map_err(|refusal| refusal.field);
             assert_eq!(seen.err().as_deref().unwrap_or(""), field);
         };
         let one = ["http://127.0.0.1:2379"];
@@ -122,6 +175,7 @@ mod tests {
         check(&["127.0.0.1:2379"], "/aqueduct", 10, "etcd");
         check(&["http://127.0.0.1"], "/aqueduct", 10, "etcd");
         check(&["http://127.0.0.1:0"], "/aqueduct", 10, "etcd");
+        check(&["https://127.0.0.1:2379"], "/aqueduct", 10, "etcd");
         check(&["http://a b:1"], "/aqueduct", 10, "etcd");
         check(&one, "aqueduct", 10, "etcd_prefix");
         check(&one, "/aqueduct/", 10, "etcd_prefix");

@@ -9,7 +9,7 @@ use crate::etcd::host_of;
 /// workers and coordinators may be of different releases.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Where coordinators and other workers reach it: `http://host:port`.
+    /// Where coordinators and other workers reach it: `http://host:port` or `https://host:port`.
     pub url: String,
     /// Hash of model weights and configuration.
     pub fingerprint: String,
@@ -49,7 +49,11 @@ impl Record {
         let record: Self = serde_json::from_slice(json)
             .map_err(|error| Refusal::new("record", error, "a worker's record"))?;
         if host_of(&record.url) != Some(host) {
-            return Err(Refusal::new("record.url", &record.url, format!("http://{host}")));
+            return Err(Refusal::new(
+                "record.url",
+                &record.url,
+                format!("http://{host} or https://{host}"),
+            ));
         }
         Ok(record)
     }

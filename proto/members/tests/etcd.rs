@@ -1,11 +1,15 @@
 //! Against a real etcd: members come, stay while it is away, and go.
 
+#[path = "../../tls/tests/certificates/mod.rs"]
+mod certificates;
 mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_members::{Etcd, Load, Members, Record, Registration, Roll};
+use aqueduct_tls::{ClientTls, Expected, Identity, Reason, Refusals, TlsFiles};
+use certificates::{Authority, Pem};
 use server::EtcdServer;
 use tokio::sync::watch;
 
@@ -42,11 +46,11 @@ fn ports(members: &Members) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_change_and_go() {
     let server = EtcdServer::start();
-    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S, None).unwrap();
     let roll = Roll::follow(etcd.clone());
     let (first, change) = register(&etcd, 7001);
     let (second, _keep) = register(&etcd, 7002);
-    let other_cluster = Etcd::new(vec![server.url()], "/other", TTL_S).unwrap();
+    let other_cluster = Etcd::new(vec![server.url()], "/other", TTL_S, None).unwrap();
     let (_third, _keep_third) = register(&other_cluster, 7003);
 
     let members = until(&roll, "both", |members| members.len() == 2).await;
@@ -68,7 +72,7 @@ async fn members_come_change_and_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_leaves_because_etcd_does() {
     let mut server = EtcdServer::start();
-    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S, None).unwrap();
     let roll = Roll::follow(etcd.clone());
     let (_first, _keep) = register(&etcd, 7001);
     let (second, _keep_second) = register(&etcd, 7002);
@@ -91,7 +95,7 @@ async fn nobody_leaves_because_etcd_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_record_is_nobody() {
     let server = EtcdServer::start();
-    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S).unwrap();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S, None).unwrap();
     let mut client = etcd_client::Client::connect([server.url()], None).await.unwrap();
     client.put("/aqueduct/workers/10.0.0.9:7001", "{", None).await.unwrap();
     let elsewhere = Record { url: "http://10.0.0.8:7001".into(), ..record(1) };
@@ -100,4 +104,35 @@ async fn what_is_no_record_is_nobody() {
     let (_first, _keep) = register(&etcd, 7001);
     let members = until(&roll, "the good one", |members| !members.is_empty()).await;
     assert_eq!(ports(&members), ["7001"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_may_have_certificates_and_ask_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = |name: &str| Authority::new(&folder.path().join(name));
+    let (ours, theirs) = (authority("ours"), authority("theirs"));
+    let pem = ours.sign("etcd", &[]);
+    let server = EtcdServer::with_certificates(&pem.cert, &pem.key, &ours.ca());
+    let refusals = Refusals::default();
+    let etcd = |ca: &Authority, pem: &Pem| {
+        let identity = Identity { cert: pem.cert.clone(), key: pem.key.clone() };
+        let files = TlsFiles { ca: ca.ca(), identity: Some(identity) };
+        let tls = ClientTls::open(files, Expected::Host, "etcd", refusals.clone()).unwrap();
+        Etcd::new(vec![server.url()], "/aqueduct", TTL_S, Some(tls)).unwrap()
+    };
+    let good = etcd(&ours, &ours.sign("worker", &[]));
+    let roll = Roll::follow(good.clone());
+    // Somebody else's etcd, as it seems; and one that does not know us.
+    let _lost = register(&etcd(&theirs, &ours.sign("lost", &[])), 7002);
+    let _unknown = register(&etcd(&ours, &theirs.sign("unknown", &[])), 7003);
+    let (_first, _keep) = register(&good, 7001);
+    let members = until(&roll, "the one that may", |members| !members.is_empty()).await;
+    assert_eq!(ports(&members), ["7001"]);
+    let counted = async {
+        while refusals.of("etcd", Reason::UnknownAuthority) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), counted).await.expect("it is counted");
+    assert_eq!(ports(&roll.members().borrow()), ["7001"]);
 }

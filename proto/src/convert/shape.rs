@@ -61,13 +61,14 @@ impl TryFrom<v1::ModelShape> for ModelShape {
 
 /// A peer that a link can be made to.
 pub(super) fn peer(wire: String) -> Result<Peer, Refusal> {
-    let name = ["http://", "local://"].iter().find_map(|scheme| wire.strip_prefix(scheme));
+    let name =
+        ["http://", "https://", "local://"].iter().find_map(|scheme| wire.strip_prefix(scheme));
     let well_formed =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
     if wire.len() <= NAME_BYTES_MAX && name.is_some_and(well_formed) {
         Ok(Peer(wire))
     } else {
-        let bound = format!("http://host:port or local://name, at most {NAME_BYTES_MAX} bytes");
+        let bound = format!("http(s)://host:port or local://name, at most {NAME_BYTES_MAX} bytes");
         Err(Refusal::new("peer", wire, bound))
     }
 }

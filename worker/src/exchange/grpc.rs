@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
-use aqueduct_core::work::Peer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -16,6 +15,7 @@ use tokio::time::sleep_until;
 
 use super::{Answered, Call, CallError, ExchangeLink, Reply};
 use crate::doorbell::Doorbell;
+use crate::link::Remote;
 use session::{Ended, Session};
 
 /// First and longest pause before another stream.
@@ -37,18 +37,18 @@ impl GrpcExchange {
     /// connects with the first call.
     pub fn open(
         runtime: &Handle,
-        peer: Peer,
+        peer: impl Into<Remote>,
         fingerprint: String,
         doorbell: Arc<Doorbell>,
     ) -> Self {
         let retry = Duration::from_millis(limits::EXCHANGE_RETRY_MS);
-        Self::open_with(runtime, (peer, fingerprint), doorbell, retry)
+        Self::open_with(runtime, (peer.into(), fingerprint), doorbell, retry)
     }
 
     /// The same, which asks again after `retry`.
     pub(crate) fn open_with(
         runtime: &Handle,
-        (peer, fingerprint): (Peer, String),
+        (peer, fingerprint): (Remote, String),
         doorbell: Arc<Doorbell>,
         retry: Duration,
     ) -> Self {
@@ -156,7 +156,7 @@ impl Desk {
 
 /// The task behind a link.
 struct Asker {
-    peer: Peer,
+    peer: Remote,
     fingerprint: String,
     retry: Duration,
     desk: Desk,

@@ -8,6 +8,7 @@ use aqueduct_core::work::Peer;
 use super::{Answered, Call, ExchangeLink, GrpcExchange, LoopbackExchange};
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
+use crate::link::Remote;
 
 /// A link for each holder that was ever asked and can still be.
 pub struct ExchangeLinks {
@@ -48,7 +49,8 @@ impl ExchangeLinks {
         if options.is_here(&peer) {
             Box::new(LoopbackExchange::new(options.hub.clone(), peer, fingerprint, doorbell))
         } else {
-            Box::new(GrpcExchange::open(&options.runtime, peer, fingerprint, doorbell))
+            let remote = Remote { peer, tls: options.tls.clone() };
+            Box::new(GrpcExchange::open(&options.runtime, remote, fingerprint, doorbell))
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::work::{Base, Peer};
+use aqueduct_core::work::Base;
 use aqueduct_core::{KvDtype, RequestId, limits};
 use aqueduct_kernels::{Mark, MemorySet};
 use aqueduct_proto::convert::frame::{self, SetHeader};
@@ -22,7 +22,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::nccl::{Bond, Departure, Direct};
-use super::{Link, Outcome, Parcel, Receipt, codec, delta};
+use super::{Link, Outcome, Parcel, Receipt, Remote, codec, delta};
 use crate::doorbell::Doorbell;
 pub(super) use call::Call;
 pub(crate) use call::{connect, describe};
@@ -47,7 +47,7 @@ impl GrpcLink {
     /// `direct` where the peer has the like.
     pub fn open(
         runtime: &Handle,
-        peer: Peer,
+        peer: impl Into<Remote>,
         fingerprint: String,
         doorbell: Arc<Doorbell>,
         direct: Option<Direct>,
@@ -56,7 +56,7 @@ impl GrpcLink {
         // A receipt for each parcel in the queue and for those that the courier holds.
         let (done, receipts) = mpsc::channel(limits::LINK_PARCELS_MAX);
         let courier = Courier {
-            peer,
+            peer: peer.into(),
             fingerprint,
             doorbell,
             done,
@@ -98,7 +98,7 @@ struct Posted {
 
 /// The task behind a link.
 struct Courier {
-    peer: Peer,
+    peer: Remote,
     fingerprint: String,
     doorbell: Arc<Doorbell>,
     done: mpsc::Sender<Receipt>,

@@ -19,6 +19,7 @@ use std::time::Instant;
 use aqueduct_core::work::{Base, Peer};
 use aqueduct_core::{ChunkKey, WireDtype};
 use aqueduct_kernels::MemorySet;
+use aqueduct_tls::ClientTls;
 
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
@@ -86,6 +87,27 @@ pub trait Link: Send {
     fn is_open(&self) -> bool;
 }
 
+/// A worker of another process, and how one is sure to speak to it.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    /// Its address.
+    pub peer: Peer,
+    /// Plaintext if `None`.
+    pub tls: Option<ClientTls>,
+}
+
+impl From<Peer> for Remote {
+    fn from(peer: Peer) -> Self {
+        Self { peer, tls: None }
+    }
+}
+
+impl std::fmt::Display for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.peer.fmt(f)
+    }
+}
+
 /// The links of one worker, opened when they are first needed.
 pub struct Links {
     options: WorkerOptions,
@@ -126,10 +148,10 @@ impl Links {
             let (hub, peer) = (options.hub.clone(), peer.clone());
             Box::new(LoopbackLink::new(hub, peer, fingerprint.clone(), doorbell.clone()))
         } else {
-            let WorkerOptions { runtime, direct, .. } = options;
-            let (peer, fingerprint, doorbell) =
-                (peer.clone(), fingerprint.clone(), doorbell.clone());
-            Box::new(GrpcLink::open(runtime, peer, fingerprint, doorbell, direct.clone()))
+            let WorkerOptions { runtime, direct, tls, .. } = options;
+            let remote = Remote { peer: peer.clone(), tls: tls.clone() };
+            let (fingerprint, doorbell) = (fingerprint.clone(), doorbell.clone());
+            Box::new(GrpcLink::open(runtime, remote, fingerprint, doorbell, direct.clone()))
         }
     }
 }

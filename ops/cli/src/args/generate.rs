@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs};
+use super::{ClientTlsArgs, ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -27,6 +27,8 @@ pub(crate) struct GenerateArgs {
     /// Ask the server with this gRPC address
     #[arg(long, value_name = "URL", required_unless_present = "model")]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: ClientTlsArgs,
     /// Run workers in this process on this model: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH", conflicts_with = "server")]
     pub(crate) model: Option<PathBuf>,

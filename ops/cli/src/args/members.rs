@@ -1,13 +1,16 @@
 //! Where workers register and coordinators find them.
 
-use aqueduct_core::Refusal;
 use aqueduct_members::Etcd;
+use aqueduct_tls::Refusals;
 use clap::Args;
+
+use super::EtcdTlsArgs;
 
 /// An etcd that workers and coordinators share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EtcdArgs {
-    /// etcd, as http://host:port; any of its members, separated by commas
+    /// etcd, as http://host:port, or https where --etcd-tls-ca is given; any of its members,
+    /// separated by commas
     #[arg(long, value_name = "URL", env = "AQUEDUCT_ETCD", hide_env_values = true,
           value_delimiter = ',', num_args = 1..)]
     pub(crate) etcd: Vec<String>,
@@ -23,15 +26,20 @@ pub(crate) struct EtcdArgs {
     /// How long a worker that says nothing to etcd remains a member, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) etcd_ttl_s: u32,
+    #[command(flatten)]
+    tls: EtcdTlsArgs,
 }
 
 impl EtcdArgs {
     /// `None` where no etcd is named.
     ///
     /// # Errors
-    /// A URL, a prefix or a time that is out of bounds.
-    pub(crate) fn etcd(&self) -> Result<Option<Etcd>, Refusal> {
-        let named = !self.etcd.is_empty();
-        named.then(|| Etcd::new(self.etcd.clone(), &self.etcd_prefix, self.etcd_ttl_s)).transpose()
+    /// A URL, a prefix or a time that is out of bounds; a certificate that cannot be used.
+    pub(crate) fn etcd(&self, refusals: &Refusals) -> anyhow::Result<Option<Etcd>> {
+        if self.etcd.is_empty() {
+            return Ok(None);
+        }
+        let (urls, tls) = (self.etcd.clone(), self.tls.dial(refusals)?);
+        Ok(Some(Etcd::new(urls, &self.etcd_prefix, self.etcd_ttl_s, tls)?))
     }
 }

@@ -13,6 +13,7 @@ mod model;
 mod policy;
 mod serve;
 mod size;
+mod tls;
 
 use std::path::PathBuf;
 
@@ -35,6 +36,7 @@ pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
 pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
+pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -4,8 +4,8 @@ use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
 use super::{
-    AuditArg, BatchArg, ClusterArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg, SchedulerArgs,
-    SnapshotArgs,
+    AuditArg, BatchArg, ClusterArgs, ClusterTlsArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg,
+    SchedulerArgs, ServerTlsArgs, SnapshotArgs,
 };
 
 /// Where a coordinator answers, and what it assumes.
@@ -17,6 +17,8 @@ pub(crate) struct FrontArgs {
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,
+    #[command(flatten)]
+    pub(crate) tls: ServerTlsArgs,
     /// Tokens of one request in flight at once, and of all together for each worker; a multiple of
     /// the chunk size
     #[arg(long = "batch", value_name = "TOKENS",
@@ -102,12 +104,14 @@ pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) model: std::path::PathBuf,
-    /// Workers, as http://host:port
+    /// Workers, as http://host:port, or https where --cluster-tls-cert is given
     #[arg(long, value_name = "URL", num_args = 1.., required_unless_present = "etcd",
           conflicts_with = "etcd")]
     pub(crate) worker: Vec<String>,
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
+    #[command(flatten)]
+    pub(crate) tls: ClusterTlsArgs,
     #[command(flatten)]
     pub(crate) front: FrontArgs,
 }
@@ -126,7 +130,7 @@ pub(crate) struct WorkerArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7001")]
     pub(crate) listen: String,
-    /// Where coordinators and other workers reach it [default: http://ADDR]
+    /// Where coordinators and other workers reach it [default: http://ADDR or https://ADDR]
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
     /// Compute threads; 0 is one for each core
@@ -135,10 +139,17 @@ pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
     #[command(flatten)]
+    pub(crate) tls: ClusterTlsArgs,
+    /// Address of /metrics, /livez and /readyz over plain HTTP [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) monitor: Option<String>,
+    #[command(flatten)]
     pub(crate) pool: PoolArg,
     #[command(flatten)]
     pub(crate) serving: ServingArgs,
-    /// Hand-offs between CUDA devices by NCCL: auto (where both ends have it) or off (gRPC alone)
+    /// Hand-offs between CUDA devices by NCCL, which knows neither certificates nor encryption:
+    /// auto (where both ends have it, and members speak plaintext), on (also where they speak TLS)
+    /// or off (gRPC alone)
     #[arg(long, value_name = "WHEN", env = "AQUEDUCT_LINK_NCCL", hide_env_values = true,
           hide_possible_values = true, value_enum, default_value_t = NcclArg::Auto)]
     pub(crate) link_nccl: NcclArg,
@@ -148,5 +159,6 @@ pub(crate) struct WorkerArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NcclArg {
     Auto,
+    On,
     Off,
 }

@@ -15,10 +15,13 @@ pub(crate) async fn run(args: CoordinatorArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = serve::bind(&args.front).await?;
     let config = serve::config(&args.front);
-    let coordinator = match args.etcd.etcd()? {
-        Some(etcd) => Coordinator::follow(config, members::addresses(etcd))?,
+    let refusals = &doors.refusals;
+    let tls = args.tls.dial("session", refusals)?;
+    let coordinator = match args.etcd.etcd(refusals)? {
+        Some(etcd) => Coordinator::follow(config, members::addresses(etcd), tls)?,
         None => {
-            let sessions = args.worker.iter().map(|url| Session::connect(url));
+            let session = |url: &String| Session::connect_with(url, tls.clone());
+            let sessions = args.worker.iter().map(session);
             Coordinator::start(config, sessions.collect::<Result<_, _>>()?)?
         }
     };

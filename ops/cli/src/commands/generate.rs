@@ -6,7 +6,7 @@ use anyhow::Context;
 use aqueduct_client::{
     Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Prompt, Summary,
 };
-use aqueduct_core::{Grammar, Quality, Refusal};
+use aqueduct_core::{Grammar, Quality};
 use futures::StreamExt;
 
 use crate::args::{GenerateArgs, ModelArgs, SamplingArgs};
@@ -23,10 +23,14 @@ use crate::{lines, loading, prompts, report};
 pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
     let options = options(&args)?;
     match (&args.server, &args.model) {
-        (Some(url), _) => ask(url, options, args.json).await,
+        (Some(url), _) => {
+            let client = ClientOptions { tls: args.tls.files(url)?, ..ClientOptions::default() };
+            ask((url, client), options, args.json).await
+        }
         (None, Some(model)) => {
             let (cluster, front) = embedded(&args, model).await?;
-            let outcome = ask(&front.grpc_url(), options, args.json).await;
+            let server = (&*front.grpc_url(), ClientOptions::default());
+            let outcome = ask(server, options, args.json).await;
             front.stop().await;
             cluster.stop().await;
             outcome
@@ -97,11 +101,12 @@ fn grammar(sampling: &SamplingArgs) -> anyhow::Result<Option<Grammar>> {
     Ok(Some(Grammar::JsonSchema(schema)))
 }
 
-async fn ask(url: &str, options: GenerateOptions, json: bool) -> anyhow::Result<()> {
-    if !url.contains("://") {
-        return Err(Refusal::new("server", url, "a URL, such as http://127.0.0.1:7070").into());
-    }
-    let client = Client::connect(url, ClientOptions::default()).await?;
+async fn ask(
+    (url, client): (&str, ClientOptions),
+    options: GenerateOptions,
+    json: bool,
+) -> anyhow::Result<()> {
+    let client = Client::connect(url, client).await?;
     let mut events = client.generate(options).await?;
     let mut display = PrefillDisplay::new();
     let mut seed = 0;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use aqueduct_coordinator::{Config, Coordinator};
+use aqueduct_tls::{Listener, Refusals};
 use serde::Serialize;
 
 use crate::args::{FrontArgs, ServeArgs};
@@ -58,10 +59,14 @@ pub(super) fn config(args: &FrontArgs) -> Config {
 
 /// Bound before a model is loaded: a port that is taken should not cost that time.
 pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
+    let refusals = Refusals::default();
+    let http = args.tls.open(("http", "http/1.1"), &refusals)?;
+    let grpc = args.tls.open(("grpc", "h2"), &refusals)?;
     Ok(Doors {
-        http: Some(front::bind("http", &args.http).await?),
-        grpc: front::bind("grpc", &args.grpc).await?,
+        http: Some(Listener { tcp: front::bind("http", &args.http).await?, tls: http }),
+        grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
         policy: Some(args.policy),
+        refusals,
     })
 }
 
@@ -72,8 +77,8 @@ pub(super) async fn answer(
     doors: Doors,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let http = doors.http.as_ref().map(|listener| listener.local_addr()).transpose()?;
-    let grpc = doors.grpc.local_addr()?;
+    let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
+    let grpc = doors.grpc.tcp.local_addr()?;
     let front = Front::open(coordinator, model, doors)?;
     if let Some(http) = http {
         lines::print(&Listening { event: "listening", http, grpc })?;

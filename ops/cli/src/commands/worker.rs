@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 
 use aqueduct_core::Refusal;
+use aqueduct_tls::{Listener, Refusals};
 use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions};
 use serde::Serialize;
+use tokio::net::TcpListener;
 
 use crate::args::{NcclArg, WorkerArgs};
 use crate::members::Member;
-use crate::{front, lines, loading};
+use crate::{front, lines, loading, monitor};
 
 /// Printed once the worker listens; `eval logits --link grpc` reads it.
 #[derive(Debug, Serialize)]
@@ -16,6 +18,8 @@ struct Listening<'a> {
     event: &'static str,
     address: SocketAddr,
     url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    monitor: Option<SocketAddr>,
 }
 
 /// Serves until SIGINT or SIGTERM.
@@ -25,12 +29,20 @@ struct Listening<'a> {
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
-    let etcd = args.etcd.etcd()?;
+    let refusals = Refusals::default();
+    let etcd = args.etcd.etcd(&refusals)?;
+    let tls = args.tls.listen(&refusals)?;
     let scheduling = args.serving.scheduler.scheduling()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
     let address = listener.local_addr()?;
-    let url = args.advertise.map_or_else(|| own_url(address), Ok)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = args.advertise.map_or_else(|| own_url(scheme, address), Ok)?;
+    aqueduct_tls::scheme_of("advertise", &url, tls.is_some())?;
+    let monitor = match &args.monitor {
+        Some(address) => Some(front::bind("monitor", address).await?),
+        None => None,
+    };
     let loaded = loading::load(&args.model, args.threads).await?;
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
@@ -40,25 +52,31 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.audit_every = args.serving.audit.audit_every;
     options.scheduling = scheduling;
     options.decode_batch_max = args.serving.batch.decode_batch_max;
+    options.tls = args.tls.dial("link", &refusals)?;
     options.direct = match args.link_nccl {
-        NcclArg::Auto => Direct::of(&loaded.model),
+        NcclArg::Auto if args.tls.is_given() => None,
+        NcclArg::Auto | NcclArg::On => Direct::of(&loaded.model),
         NcclArg::Off => None,
     };
     let worker = Worker::start(loaded.model, options)?;
     let member = etcd.map(|etcd| Member::register(etcd, &worker, &loaded.device)).transpose()?;
-    lines::print(&Listening { event: "listening", address, url: &url })?;
+    let monitor_address = monitor.as_ref().map(TcpListener::local_addr).transpose()?;
+    let monitor = monitor.map(|listener| monitor::spawn(&worker, refusals, listener));
+    let (event, monitor_address) = ("listening", monitor_address);
+    lines::print(&Listening { event, address, url: &url, monitor: monitor_address })?;
     let stop = async {
         stop.await;
         if let Some(member) = member {
             member.end().await; // before the sessions end, so that nobody looks for it again
         }
     };
-    aqueduct_worker::serve(worker, listener, stop).await?;
+    aqueduct_worker::serve(worker, Listener { tcp: listener, tls }, stop).await?;
+    drop(monitor);
     Ok(())
 }
 
 /// Where others reach a worker that listens on `address`.
-fn own_url(address: SocketAddr) -> Result<String, Refusal> {
+fn own_url(scheme: &str, address: SocketAddr) -> Result<String, Refusal> {
     if address.ip().is_unspecified() {
         return Err(Refusal::new(
             "advertise",
@@ -66,5 +84,5 @@ fn own_url(address: SocketAddr) -> Result<String, Refusal> {
             format!("given, for nobody can reach {address}"),
         ));
     }
-    Ok(format!("http://{address}"))
+    Ok(format!("{scheme}://{address}"))
 }

@@ -83,7 +83,18 @@ impl Running {
 
     /// One HTTP call, whose connection is closed after the answer: status and body.
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = self.send(method, path, body);
+        self.http_at("http", method, path, body)
+    }
+
+    /// The same at another of its addresses.
+    pub(crate) fn http_at(
+        &self,
+        field: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> (u16, String) {
+        let mut stream = self.send_to(field, method, path, body);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
@@ -93,7 +104,11 @@ impl Running {
 
     /// Sends an HTTP request and leaves the answer to the caller.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address("http")).unwrap();
+        self.send_to("http", method, path, body)
+    }
+
+    fn send_to(&self, field: &str, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address(field)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         write!(
             stream,

@@ -14,6 +14,7 @@ const JOURNAL: &str = "aqueduct-journal";
 const PLAN: &str = "aqueduct-plan";
 const ENGINE: &str = "aqueduct-engine";
 const MEMBERS: &str = "aqueduct-members";
+const TLS: &str = "aqueduct-tls";
 const CLIENT: &str = "aqueduct-client";
 const COORDINATOR: &str = "aqueduct-coordinator";
 const WORKER: &str = "aqueduct-worker";
@@ -28,13 +29,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     (PLAN, &[CORE]),
     (JOURNAL, &[CORE, PROTO]),
     (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS]),
-    (CLIENT, &[CORE, PROTO]),
-    (MEMBERS, &[CORE]),
-    (COORDINATOR, &[CORE, GGUF, GRAMMAR, PLAN, PROTO]),
-    (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO]),
+    (TLS, &[CORE]),
+    (CLIENT, &[CORE, PROTO, TLS]),
+    (MEMBERS, &[CORE, TLS]),
+    (COORDINATOR, &[CORE, GGUF, GRAMMAR, PLAN, PROTO, TLS]),
+    (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO, TLS]),
     ("aqueduct-sim", &[CORE, ENGINE, KERNELS, PLAN]),
     ("aqueduct-tidy", &[]),
-    ("aqueduct", &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, WORKER]),
+    (
+        "aqueduct",
+        &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, TLS, WORKER],
+    ),
 ];
 
 /// Arrows that tests alone may follow: importer, imported, why.
@@ -57,6 +62,7 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
             PLAN,
             ENGINE,
             PROTO,
+            TLS,
             CLIENT,
             MEMBERS,
             JOURNAL,

@@ -1,6 +1,7 @@
 //! A real etcd (Debian's etcd-server; the test command installs it) in a folder of its own.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+use std::ffi::OsString;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,22 +12,35 @@ pub(crate) struct EtcdServer {
     folder: tempfile::TempDir,
     /// For clients and for other members.
     ports: [u16; 2],
+    /// More arguments.
+    flags: Vec<OsString>,
     child: Child,
 }
 
 impl EtcdServer {
     /// An empty etcd on free ports.
     pub(crate) fn start() -> Self {
+        Self::with(Vec::new())
+    }
+
+    /// One that shows a certificate, and asks its clients for one of the same authority.
+    pub(crate) fn with_certificates(cert: &Path, key: &Path, ca: &Path) -> Self {
+        let files = [("--cert-file", cert), ("--key-file", key), ("--trusted-ca-file", ca)];
+        let flags = files.into_iter().flat_map(|(flag, path)| [flag.into(), path.into()]);
+        Self::with(flags.chain(["--client-cert-auth".into()]).collect())
+    }
+
+    fn with(flags: Vec<OsString>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = [0, 0].map(|any| TcpListener::bind(("127.0.0.1", any)).unwrap());
         let ports = free.map(|listener| listener.local_addr().unwrap().port());
-        let child = spawn(folder.path(), ports);
-        Self { folder, ports, child }
+        let child = spawn(folder.path(), ports, &flags);
+        Self { folder, ports, flags, child }
     }
 
     /// Where clients find it.
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports[0])
+        url(&self.flags, self.ports[0])
     }
 
     /// Ends it without a word.
@@ -40,7 +54,7 @@ impl EtcdServer {
         if forgetful {
             self.folder = tempfile::tempdir().unwrap();
         }
-        self.child = spawn(self.folder.path(), self.ports);
+        self.child = spawn(self.folder.path(), self.ports, &self.flags);
     }
 }
 
@@ -51,14 +65,21 @@ impl Drop for EtcdServer {
     }
 }
 
-fn spawn(folder: &Path, [clients, peers]: [u16; 2]) -> Child {
+fn url(flags: &[OsString], port: u16) -> String {
+    let scheme = if flags.is_empty() { "http" } else { "https" };
+    format!("{scheme}://127.0.0.1:{port}")
+}
+
+fn spawn(folder: &Path, [clients, peers]: [u16; 2], flags: &[OsString]) -> Child {
+    let listen = url(flags, clients);
     let url = |port: u16| format!("http://127.0.0.1:{port}");
     let child = Command::new("etcd")
         .arg("--data-dir")
         .arg(folder)
         .args(["--name", "one", "--initial-cluster", &format!("one={}", url(peers))])
-        .args(["--listen-client-urls", &url(clients), "--advertise-client-urls", &url(clients)])
+        .args(["--listen-client-urls", &listen, "--advertise-client-urls", &listen])
         .args(["--listen-peer-urls", &url(peers), "--initial-advertise-peer-urls", &url(peers)])
+        .args(flags)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -159,7 +159,7 @@ fn rig(seed: u64) -> Rig {
         Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)),
     );
     let (doorbell, holder) = (Arc::<Doorbell>::default(), worker.holder().clone());
-    let about = (Peer(middle), holder.model().fingerprint().to_owned());
+    let about = (aqueduct_core::work::Peer(middle).into(), holder.model().fingerprint().to_owned());
     let retry = Duration::from_millis(50);
     let link = GrpcExchange::open_with(own.handle(), about, doorbell.clone(), retry);
     let keep = Box::new((own, theirs, worker));

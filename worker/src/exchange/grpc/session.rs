@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::limits;
-use aqueduct_core::work::Peer;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::convert::call::{Assembler, CallFrameError, Kind};
 use aqueduct_proto::convert::pieces::Pieces;
@@ -22,6 +21,7 @@ use super::Desk;
 use crate::exchange::codec::{self, Answers};
 use crate::exchange::outbox::Outbox;
 use crate::exchange::{Ask, Call, CallError};
+use crate::link::Remote;
 use crate::link::grpc::{connect, describe};
 
 /// A stream that nothing was asked over for this long is closed.
@@ -57,7 +57,7 @@ pub(super) struct Session {
 impl Session {
     /// Calls `peer`.
     pub(super) async fn open(
-        peer: &Peer,
+        peer: &Remote,
         fingerprint: &str,
         patience: Duration,
     ) -> Result<Self, Ended> {

@@ -1,6 +1,7 @@
 //! Over sockets, to a worker that may go away.
 
 use aqueduct_core::WireDtype;
+use aqueduct_core::work::Peer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use aqueduct_core::limits;
-use aqueduct_core::work::Peer;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::v1::hand_off_ack::Verdict;
 use aqueduct_proto::v1::worker_client::WorkerClient;
@@ -14,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::link::Remote;
 use crate::link::nccl::{Bond, Direct};
 use crate::service::KEEPALIVE;
 
@@ -29,7 +29,7 @@ pub(crate) struct Call {
 impl Call {
     /// Calls `peer`, and says what the devices at both ends are to each other.
     pub(super) async fn open(
-        peer: &Peer,
+        peer: &Remote,
         fingerprint: &str,
         direct: Option<&Direct>,
     ) -> Result<(Self, Bond), String> {
@@ -91,7 +91,8 @@ impl Call {
 }
 
 /// A connection to `peer`.
-pub(crate) async fn connect(peer: &Peer) -> Result<Channel, String> {
+pub(crate) async fn connect(Remote { peer, tls }: &Remote) -> Result<Channel, String> {
+    aqueduct_tls::scheme_of("peer", &peer.0, tls.is_some()).map_err(|error| error.to_string())?;
     let endpoint = Endpoint::from_shared(peer.0.clone())
         .map_err(|error| error.to_string())?
         .connect_timeout(PATIENCE)
@@ -100,7 +101,8 @@ pub(crate) async fn connect(peer: &Peer) -> Result<Channel, String> {
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES);
-    endpoint.connect().await.map_err(|error| describe(&error))
+    let connected = aqueduct_tls::connect(&endpoint, tls.as_ref()).await;
+    connected.map_err(|error| describe(&error))
 }
 
 /// An error and its causes in one line; tonic's own text often names only the outermost.

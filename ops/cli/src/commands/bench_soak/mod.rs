@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use aqueduct_client::{Client, ClientOptions};
 use aqueduct_core::{Refusal, limits};
+use aqueduct_tls::Refusals;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -57,8 +58,9 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
     let config = cluster::config(args.workers, limits::CHUNK_TOKENS_DEFAULT);
     let cluster = Cluster::embedded(&loaded, workers, config).await?;
     let doors = Doors {
-        http: Some(front::bind("http", "127.0.0.1:0").await?),
-        grpc: front::bind("grpc", "127.0.0.1:0").await?,
+        http: Some(front::bind("http", "127.0.0.1:0").await?.into()),
+        grpc: front::bind("grpc", "127.0.0.1:0").await?.into(),
+        refusals: Refusals::default(),
         policy: None,
     };
     let front = Front::open(cluster.coordinator(), &args.model.model, doors)?;

@@ -1,0 +1,187 @@
+//! Certificates, as PEM files: of the API for callers, of the cluster, of etcd.
+
+use std::path::PathBuf;
+
+use aqueduct_client::{Identity, TlsFiles};
+use aqueduct_core::Refusal;
+use aqueduct_tls::{Asked, ClientTls, Expected, Refusals, Role, ServerTls, TlsError};
+use clap::{Args, ValueEnum};
+
+/// What callers see of a coordinator, and what it asks of them.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ServerTlsArgs {
+    /// Certificate of both APIs, with those between it and its authority [default: plaintext]
+    #[arg(
+        long,
+        value_name = "PEM",
+        env = "AQUEDUCT_TLS_CERT",
+        hide_env_values = true,
+        requires = "tls_key"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(
+        long,
+        value_name = "PEM",
+        env = "AQUEDUCT_TLS_KEY",
+        hide_env_values = true,
+        requires = "tls_cert"
+    )]
+    tls_key: Option<PathBuf>,
+    /// Authorities that sign callers' certificates [default: none is asked for]
+    #[arg(
+        long,
+        value_name = "PEM",
+        env = "AQUEDUCT_TLS_CA",
+        hide_env_values = true,
+        requires = "tls_cert"
+    )]
+    tls_ca: Option<PathBuf>,
+    /// Whether callers must show a certificate: required, or optional
+    #[arg(long, value_name = "WHEN", requires = "tls_ca", value_enum,
+          hide_possible_values = true, default_value_t = ClientAuth::Required)]
+    tls_client_auth: ClientAuth,
+}
+
+/// Who must show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ClientAuth {
+    #[default]
+    Required,
+    Optional,
+}
+
+impl ServerTlsArgs {
+    /// For an API that speaks `protocol` and counts what it refuses under `plane`; `None` is
+    /// plaintext.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn open(
+        &self,
+        plane: (&'static str, &'static str),
+        refusals: &Refusals,
+    ) -> Result<Option<ServerTls>, TlsError> {
+        let Some(identity) = identity(&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let asked = match (&self.tls_ca, self.tls_client_auth) {
+            (None, _) => Asked::Nothing,
+            (Some(ca), ClientAuth::Required) => Asked::Certificate(ca.clone()),
+            (Some(ca), ClientAuth::Optional) => Asked::Maybe(ca.clone()),
+        };
+        ServerTls::open(identity, asked, plane, refusals.clone()).map(Some)
+    }
+}
+
+/// How members of a cluster know each other.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ClusterTlsArgs {
+    /// Certificate for sessions, hand-offs and exchanges between members, which names the role of
+    /// its owner: coordinator.aqueduct or worker.aqueduct [default: plaintext]
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_CERT", hide_env_values = true,
+          requires_all = ["cluster_tls_key", "cluster_tls_ca"])]
+    cluster_tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_KEY", hide_env_values = true,
+          requires_all = ["cluster_tls_cert", "cluster_tls_ca"])]
+    cluster_tls_key: Option<PathBuf>,
+    /// Authorities that sign members' certificates
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_CLUSTER_TLS_CA", hide_env_values = true,
+          requires_all = ["cluster_tls_cert", "cluster_tls_key"])]
+    cluster_tls_ca: Option<PathBuf>,
+}
+
+impl ClusterTlsArgs {
+    /// Whether members speak TLS.
+    pub(crate) fn is_given(&self) -> bool {
+        self.cluster_tls_cert.is_some()
+    }
+
+    /// How workers are dialed, counting under `plane`; `None` is plaintext.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn dial(
+        &self,
+        plane: &'static str,
+        refusals: &Refusals,
+    ) -> Result<Option<ClientTls>, TlsError> {
+        let identity = identity(&self.cluster_tls_cert, &self.cluster_tls_key);
+        let Some(ca) = self.cluster_tls_ca.clone() else { return Ok(None) };
+        let (files, worker) = (TlsFiles { ca, identity }, Expected::Member(Role::Worker));
+        ClientTls::open(files, worker, plane, refusals.clone()).map(Some)
+    }
+
+    /// How a worker is dialed; `None` is plaintext.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn listen(&self, refusals: &Refusals) -> Result<Option<ServerTls>, TlsError> {
+        let identity = identity(&self.cluster_tls_cert, &self.cluster_tls_key);
+        let Some((identity, ca)) = identity.zip(self.cluster_tls_ca.clone()) else {
+            return Ok(None);
+        };
+        let plane = ("worker", "h2");
+        ServerTls::open(identity, Asked::Membership(ca), plane, refusals.clone()).map(Some)
+    }
+}
+
+/// How etcd is known, and knows us.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct EtcdTlsArgs {
+    /// Authorities that sign etcd's certificates [default: plaintext]
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_CA", hide_env_values = true)]
+    etcd_tls_ca: Option<PathBuf>,
+    /// Certificate that etcd asks for, if it does
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_CERT", hide_env_values = true,
+          requires_all = ["etcd_tls_key", "etcd_tls_ca"])]
+    etcd_tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_ETCD_TLS_KEY", hide_env_values = true,
+          requires_all = ["etcd_tls_cert", "etcd_tls_ca"])]
+    etcd_tls_key: Option<PathBuf>,
+}
+
+impl EtcdTlsArgs {
+    /// How etcd is dialed; `None` is plaintext.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn dial(&self, refusals: &Refusals) -> Result<Option<ClientTls>, TlsError> {
+        let identity = identity(&self.etcd_tls_cert, &self.etcd_tls_key);
+        let Some(ca) = self.etcd_tls_ca.clone() else { return Ok(None) };
+        let files = TlsFiles { ca, identity };
+        ClientTls::open(files, Expected::Host, "etcd", refusals.clone()).map(Some)
+    }
+}
+
+/// How a command that asks a server knows it, and is known.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ClientTlsArgs {
+    /// Authorities that sign the server's certificate, for an https URL
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_CA", hide_env_values = true)]
+    tls_ca: Option<PathBuf>,
+    /// Certificate to show, where the server asks for one
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_CERT", hide_env_values = true,
+          requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_KEY", hide_env_values = true,
+          requires_all = ["tls_cert", "tls_ca"])]
+    tls_key: Option<PathBuf>,
+}
+
+impl ClientTlsArgs {
+    /// For the SDK, which is to ask `url`.
+    ///
+    /// # Errors
+    /// A URL that is none, or whose scheme does not go with the files.
+    pub(crate) fn files(&self, url: &str) -> Result<Option<TlsFiles>, Refusal> {
+        aqueduct_tls::scheme_of("server", url, self.tls_ca.is_some())?;
+        let identity = identity(&self.tls_cert, &self.tls_key);
+        Ok(self.tls_ca.clone().map(|ca| TlsFiles { ca, identity }))
+    }
+}
+
+fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<Identity> {
+    cert.clone().zip(key.clone()).map(|(cert, key)| Identity { cert, key })
+}

@@ -1,0 +1,31 @@
+//! What a worker tells those who watch it, over plain HTTP: figures, and whether it lives. The
+//! port of sessions and frames is for members of the cluster alone.
+
+use aqueduct_coordinator::http::{Bounds, serve_routes};
+use aqueduct_tls::Refusals;
+use aqueduct_worker::{Worker, metrics};
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Answers on `listener` for as long as the handle lives.
+pub(crate) fn spawn(
+    worker: &Worker,
+    refusals: Refusals,
+    listener: TcpListener,
+) -> AbortOnDropHandle<()> {
+    let worker = worker.clone();
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let render = move || {
+        let text = metrics::render(&worker, &refusals);
+        std::future::ready(([(header::CONTENT_TYPE, kind)], text))
+    };
+    let routes = Router::new()
+        .route("/metrics", get(render))
+        .route("/livez", get(|| async { "ok" }))
+        .route("/readyz", get(|| async { "ok" }));
+    let serving = serve_routes(routes, Bounds::default(), listener, std::future::pending());
+    AbortOnDropHandle::new(tokio::spawn(serving))
+}

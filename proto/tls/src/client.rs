@@ -1,0 +1,159 @@
+//! The dialing end.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use aqueduct_core::{Refusal, limits};
+use futures::future::BoxFuture;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint, Error};
+
+use crate::files::{TlsError, TlsFiles, authorities, provider, unusable};
+use crate::fresh::Fresh;
+use crate::refusals::{Reason, Refusals};
+use crate::role::Role;
+
+const DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+
+/// Whom a client means to reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// The host of the URL.
+    Host,
+    /// A member of the cluster, wherever it is.
+    Member(Role),
+}
+
+/// How one plane is dialed. Clones are the same one.
+#[derive(Clone)]
+pub struct ClientTls {
+    config: Arc<Fresh<ClientConfig>>,
+    expected: Expected,
+    plane: &'static str,
+    refusals: Refusals,
+}
+
+impl ClientTls {
+    /// Believes and shows what `files` say, and talks to none but `expected`; `plane` is what
+    /// refusals are counted under.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn open(
+        files: TlsFiles,
+        expected: Expected,
+        plane: &'static str,
+        refusals: Refusals,
+    ) -> Result<Self, TlsError> {
+        let mut paths = vec![files.ca.clone()];
+        let pair = files.identity.iter().flat_map(|it| [it.cert.clone(), it.key.clone()]);
+        paths.extend(pair);
+        let config = Arc::new(Fresh::new(paths, Box::new(move || config(&files)))?);
+        Ok(Self { config, expected, plane, refusals })
+    }
+
+    async fn dial(&self, uri: &Uri) -> io::Result<TlsStream<TcpStream>> {
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let port = uri.port_u16().unwrap_or(443);
+        let name = match self.expected {
+            Expected::Host => host.clone(),
+            Expected::Member(role) => role.name().to_owned(),
+        };
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let stream = TcpStream::connect((host.as_str(), port)).await?;
+        stream.set_nodelay(true)?;
+        let connector = TlsConnector::from(self.config.current());
+        connector.connect(name, stream).await.inspect_err(|error| {
+            let reason = match (Reason::of(error), self.expected) {
+                (Reason::WrongName, Expected::Member(_)) => Reason::WrongRole,
+                (reason, _) => reason,
+            };
+            self.refusals.count(self.plane, reason, &format_args!("{uri}: {error}"));
+        })
+    }
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let files = self.config.files();
+        f.debug_struct("ClientTls").field("files", &files).finish_non_exhaustive()
+    }
+}
+
+fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| unusable(&files.ca, "authorities for TLS 1.3", &error))?
+        .with_root_certificates(authorities(&files.ca)?);
+    let mut config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = identity.read()?;
+            let config = builder.with_client_auth_cert(chain, key);
+            config.map_err(|error| unusable(&identity.key, "the key of the certificate", &error))?
+        }
+    };
+    config.alpn_protocols = vec!["h2".into()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Connects to `endpoint`, whose URL [`scheme_of`] has found to go with `tls`.
+///
+/// # Errors
+/// Nobody there, or somebody else.
+pub async fn connect(endpoint: &Endpoint, tls: Option<&ClientTls>) -> Result<Channel, Error> {
+    match tls {
+        None => endpoint.connect().await,
+        Some(tls) => endpoint.connect_with_connector(Connector(tls.clone())).await,
+    }
+}
+
+/// The scheme of URLs: `https` where certificates are configured, `http` where not.
+///
+/// # Errors
+/// `url`, which is `field`, has another one. Nothing falls back to plaintext, and nothing is
+/// encrypted for whoever happens to answer.
+pub fn scheme_of(field: &str, url: &str, tls: bool) -> Result<&'static str, Refusal> {
+    let (scheme, bound) = if tls {
+        ("https", "https://host:port, for certificates are given")
+    } else {
+        ("http", "http://host:port, or certificates must be given for https")
+    };
+    match url.split_once("://") {
+        Some((given, host)) if given == scheme && !host.is_empty() => Ok(scheme),
+        _ => Err(Refusal::new(field, url, bound)),
+    }
+}
+
+/// Dials for a channel, at first and whenever it has lost its connection.
+struct Connector(ClientTls);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = self.0.clone();
+        Box::pin(async move {
+            let dialed = timeout(DEADLINE, tls.dial(&uri)).await;
+            Ok(TokioIo::new(dialed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
+        })
+    }
+}

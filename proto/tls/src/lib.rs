@@ -1,0 +1,24 @@
+//! Who may speak to whom: TLS 1.3 from PEM files that may change at any time, and the roles that
+//! certificates name.
+//!
+//! A process that is given no files speaks plaintext, as on a loopback device. Given files, it
+//! never falls back: what is not encrypted, signed by somebody else, expired or of the wrong role
+//! is refused, counted by reason ([`Refusals`]) and logged once.
+//!
+//! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`ServerTls::accept`] for the rest.
+//! - [`connect`] dials, and proves with [`ClientTls`] whom it has reached.
+//! - Both look at their files again when a connection is made, at most every second.
+#![forbid(unsafe_code)]
+
+mod client;
+mod files;
+mod fresh;
+mod refusals;
+mod role;
+mod server;
+
+pub use client::{ClientTls, Expected, connect, scheme_of};
+pub use files::{Identity, TlsError, TlsFiles};
+pub use refusals::{Reason, Refusals};
+pub use role::{Caller, Role};
+pub use server::{Asked, Conn, Listener, ServerTls};
