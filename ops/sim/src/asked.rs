@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::work::DecodeSpec;
+use aqueduct_core::work::{Begun, DecodeSpec};
 use aqueduct_core::{ChunkGrid, MemoryPolicy, RequestId, Sampling, TokenId};
 use aqueduct_engine::{Block, EngineError, LocalPort, Model, Sampler, Sequence, Want, prefill};
 
@@ -75,8 +75,8 @@ impl Asked {
         }
     }
 
-    /// What its home decodes.
-    pub(crate) fn spec(&self, request: RequestId) -> DecodeSpec {
+    /// What its home decodes, where completions have come so far.
+    pub(crate) fn spec(&self, request: RequestId, begun: Vec<Begun>) -> DecodeSpec {
         let repeats = self.sampling.repeats_differ();
         let mut words: Vec<TokenId> = if repeats { self.prompt.clone() } else { Vec::new() };
         words.sort_unstable();
@@ -90,6 +90,7 @@ impl Asked {
             choices: self.choices,
             max_tokens: self.max_tokens,
             eos: self.eos.clone(),
+            begun,
         }
     }
 
@@ -105,7 +106,7 @@ impl Asked {
             let done = prefill(model, block, &self.policy, &mut port, Want::Last)?;
             logits = model.logits(&done.hidden.last_row())?.into_vec();
         }
-        let spec = Arc::new(self.spec(RequestId(0)));
+        let spec = Arc::new(self.spec(RequestId(0), Vec::new()));
         let complete = |choice| {
             let mut sampler = Sampler::new(spec.clone(), choice, None);
             let mut sequence = Sequence::new(model, port.layers().to_vec());

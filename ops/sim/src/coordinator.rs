@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aqueduct_core::work::{Assignment, Command as Order, Event as Said, Outputs};
-use aqueduct_core::{ChunkKey, ChunkSpan, RequestId, WorkerId};
+use aqueduct_core::work::{Assignment, Begun, Command as Order, Event as Said, Outputs};
+use aqueduct_core::{ChunkKey, ChunkSpan, RequestId, WireDtype, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan};
 
 use crate::asked::{Asked, Completion, Told};
@@ -202,7 +202,8 @@ impl Coordinator {
                 (worker, Order::Confirm { request, chunk_idx })
             }
             Command::Decode { worker, request } => {
-                (worker, Order::Decode(Box::new(self.live[&request].asked.spec(request))))
+                let live = &self.live[&request];
+                (worker, Order::Decode(Box::new(live.asked.spec(request, live.begun()))))
             }
             Command::StopChoice { worker, request, choice } => {
                 (worker, Order::StopChoice { request, choice })
@@ -253,8 +254,21 @@ impl Live {
             outputs: Outputs::None,
             next: None,
             shards: None,
+            wire: WireDtype::F32,
             deadline_ms: HANDOFF_US / 1000,
         }
+    }
+
+    /// How far its completions came.
+    fn begun(&self) -> Vec<Begun> {
+        let of = |(choice, (told, ended)): (u32, (&Vec<Told>, &Option<bool>))| {
+            let ended = ended.is_some();
+            let told = if ended { &[][..] } else { told };
+            let tokens = told.iter().map(|(token, _)| *token).collect();
+            Begun { choice, tokens, ended }
+        };
+        let begun = (0..).zip(self.told.iter().zip(&self.ended)).map(of);
+        begun.filter(|begun| begun.ended || !begun.tokens.is_empty()).collect()
     }
 
     /// Whether every completion is the true one, to its end.

@@ -2510,3 +2510,184 @@ pub mod worker_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// One thing that happened to one request.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalRecord {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    /// since 1970
+    #[prost(uint64, tag = "2")]
+    pub at_ms: u64,
+    #[prost(oneof = "journal_record::Kind", tags = "3, 4, 5, 6")]
+    pub kind: ::core::option::Option<journal_record::Kind>,
+}
+/// Nested message and enum types in `JournalRecord`.
+pub mod journal_record {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "3")]
+        Accepted(super::JournalAccepted),
+        #[prost(message, tag = "4")]
+        Tokens(super::JournalTokens),
+        #[prost(message, tag = "5")]
+        ChoiceEnded(super::JournalChoiceEnded),
+        #[prost(message, tag = "6")]
+        Ended(super::JournalEnded),
+    }
+}
+/// All that is needed to run a request again.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalAccepted {
+    #[prost(uint32, repeated, tag = "1")]
+    pub prompt: ::prost::alloc::vec::Vec<u32>,
+    /// every field set, before clamping
+    #[prost(message, optional, tag = "2")]
+    pub policy: ::core::option::Option<MemoryPolicy>,
+    /// absent: none
+    #[prost(message, optional, tag = "3")]
+    pub floor: ::core::option::Option<Quality>,
+    #[prost(uint32, tag = "4")]
+    pub chunk_tokens: u32,
+    #[prost(enumeration = "Exchange", tag = "5")]
+    pub exchange: i32,
+    #[prost(enumeration = "WireDtype", tag = "6")]
+    pub wire: i32,
+    /// every field set
+    #[prost(message, optional, tag = "7")]
+    pub sampling: ::core::option::Option<Sampling>,
+    #[prost(message, optional, tag = "8")]
+    pub steering: ::core::option::Option<Steering>,
+    #[prost(message, optional, tag = "9")]
+    pub grammar: ::core::option::Option<Grammar>,
+    #[prost(uint32, tag = "10")]
+    pub choices: u32,
+    #[prost(uint32, tag = "11")]
+    pub max_tokens: u32,
+    #[prost(uint32, repeated, tag = "12")]
+    pub eos: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, optional, tag = "13")]
+    pub outputs: ::core::option::Option<Outputs>,
+    #[prost(sint32, tag = "14")]
+    pub priority: i32,
+    #[prost(string, tag = "15")]
+    pub caller_id: ::prost::alloc::string::String,
+    #[prost(bool, tag = "16")]
+    pub cache_prompt: bool,
+    /// since 1970
+    #[prost(uint64, tag = "17")]
+    pub deadline_at_ms: u64,
+    /// its fingerprint
+    #[prost(string, tag = "18")]
+    pub model: ::prost::alloc::string::String,
+}
+/// Tokens of one completion, one after another.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalTokens {
+    #[prost(uint32, tag = "1")]
+    pub choice: u32,
+    #[prost(uint32, tag = "2")]
+    pub first_idx: u32,
+    #[prost(uint32, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+    /// one for each token
+    #[prost(float, repeated, tag = "4")]
+    pub logprobs: ::prost::alloc::vec::Vec<f32>,
+    /// one for each token, or none at all
+    #[prost(message, repeated, tag = "5")]
+    pub top: ::prost::alloc::vec::Vec<JournalTop>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalTop {
+    #[prost(message, repeated, tag = "1")]
+    pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JournalChoiceEnded {
+    #[prost(uint32, tag = "1")]
+    pub choice: u32,
+    #[prost(bool, tag = "2")]
+    pub eos: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JournalEnded {
+    #[prost(enumeration = "journal_ended::Kind", tag = "1")]
+    pub kind: i32,
+    /// of a failed one
+    #[prost(enumeration = "FailureKind", tag = "2")]
+    pub failure: i32,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `JournalEnded`.
+pub mod journal_ended {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        Finished = 1,
+        Cancelled = 2,
+        Failed = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::Finished => "KIND_FINISHED",
+                Self::Cancelled => "KIND_CANCELLED",
+                Self::Failed => "KIND_FAILED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_FINISHED" => Some(Self::Finished),
+                "KIND_CANCELLED" => Some(Self::Cancelled),
+                "KIND_FAILED" => Some(Self::Failed),
+                _ => None,
+            }
+        }
+    }
+}
+/// What all records up to one come to.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalSnapshot {
+    /// ascending by id
+    #[prost(message, repeated, tag = "1")]
+    pub requests: ::prost::alloc::vec::Vec<JournalRequest>,
+    /// latest time of any record
+    #[prost(uint64, tag = "2")]
+    pub clock_ms: u64,
+}
+/// What the records of one request come to.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JournalRequest {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    /// without its prompt, if the request has ended
+    #[prost(message, optional, tag = "2")]
+    pub accepted: ::core::option::Option<JournalAccepted>,
+    #[prost(message, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<JournalTokens>,
+    #[prost(message, repeated, tag = "4")]
+    pub choices: ::prost::alloc::vec::Vec<JournalChoiceEnded>,
+    /// absent: it goes on
+    #[prost(message, optional, tag = "5")]
+    pub ended: ::core::option::Option<JournalEnded>,
+    #[prost(uint64, tag = "6")]
+    pub ended_at_ms: u64,
+}

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
+use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_engine::{EngineError, Sampler, Sequence};
 
 use super::{Alarm, Held, Worker};
@@ -23,6 +23,8 @@ struct Choice {
     sampler: Sampler,
     sequence: Sequence,
     logits: Vec<f32>,
+    /// Tokens that it had elsewhere.
+    begun: std::vec::IntoIter<TokenId>,
 }
 
 impl Held {
@@ -44,13 +46,17 @@ impl Worker {
             return self.say(session, Event::DecodeFailed { request, kind, message });
         };
         let spec = Arc::new(spec);
-        let choice = |idx| Choice {
-            idx,
-            sampler: Sampler::new(spec.clone(), idx, None),
-            sequence: Sequence::new(&model, home.memory.clone()),
-            logits: home.logits.clone(),
+        let choice = |idx| {
+            let begun = spec.begun(idx).cloned().unwrap_or_default();
+            (!begun.ended).then(|| Choice {
+                idx,
+                sampler: Sampler::new(spec.clone(), idx, None),
+                sequence: Sequence::new(&model, home.memory.clone()),
+                logits: home.logits.clone(),
+                begun: begun.tokens.into_iter(),
+            })
         };
-        let choices = (0..spec.choices).map(choice).collect();
+        let choices = (0..spec.choices).filter_map(choice).collect();
         held.decoding = Some(Decoding { policy: home.policy, choices, spec });
         self.expect_round();
     }
@@ -97,11 +103,20 @@ impl Worker {
         mut choice: Choice,
     ) -> Result<Option<Choice>, EngineError> {
         let (request, idx) = (spec.request, choice.idx);
-        let token_idx = choice.sampler.token_idx();
-        let drawn = choice.sampler.draw(&choice.logits)?;
-        let (token, logprob, top) = (drawn.token.token, drawn.token.logprob, drawn.top);
-        let emitted = Emitted { request, choice: idx, token_idx, token, logprob, top };
-        self.say(session, Event::Token(Box::new(emitted)));
+        let token = match choice.begun.next() {
+            Some(token) => {
+                choice.sampler.follow(token)?;
+                token
+            }
+            None => {
+                let token_idx = choice.sampler.token_idx();
+                let drawn = choice.sampler.draw(&choice.logits)?;
+                let (token, logprob, top) = (drawn.token.token, drawn.token.logprob, drawn.top);
+                let emitted = Emitted { request, choice: idx, token_idx, token, logprob, top };
+                self.say(session, Event::Token(Box::new(emitted)));
+                token
+            }
+        };
         let eos = spec.eos.contains(&token);
         if eos || choice.sampler.token_idx() == spec.max_tokens {
             self.say(session, Event::ChoiceDone { request, choice: idx, eos });
