@@ -26,6 +26,9 @@ pub struct Config {
     pub running_requests: usize,
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
+    /// How long what a lost worker leaves waits for one to come, where the others cannot take it
+    /// over, before it fails.
+    pub worker_grace: Duration,
     /// How long a request may take; a caller may ask for less.
     pub request_deadline: Duration,
     /// How long a chunk waits for the memory of the chunk before it.
@@ -48,6 +51,7 @@ impl Default for Config {
             queued_tokens: limits::QUEUE_TOKENS_DEFAULT,
             running_requests: limits::RUNNING_REQUESTS_DEFAULT,
             retries: 4,
+            worker_grace: Duration::from_millis(limits::WORKER_GRACE_MS),
             request_deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             handoff_deadline: Duration::from_millis(limits::HANDOFF_DEADLINE_MS),
             retry_after: Duration::from_secs(1),
@@ -84,6 +88,7 @@ impl Config {
             running_requests: self.running_requests,
             page_tokens: limits::PAGE_TOKENS,
             retries: self.retries,
+            grace_ms: u64::try_from(self.worker_grace.as_millis()).unwrap_or(u64::MAX),
         }
     }
 }

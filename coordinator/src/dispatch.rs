@@ -18,8 +18,8 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
 const HELLO_DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
 /// A worker that answers no ping for an interval and a timeout is lost.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const PING_INTERVAL: Duration = Duration::from_millis(limits::PING_INTERVAL_MS);
+const PING_TIMEOUT: Duration = Duration::from_millis(limits::PING_TIMEOUT_MS);
 
 /// A worker, as the coordinator is told about it.
 #[derive(Debug)]

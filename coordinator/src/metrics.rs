@@ -218,6 +218,11 @@ impl Metrics {
         self.chunk_retries.inc_by(chunks_retried.into());
     }
 
+    /// Chunks of a prompt that was in memory were done again.
+    pub fn resumed(&self, chunks_retried: u32) {
+        self.chunk_retries.inc_by(chunks_retried.into());
+    }
+
     /// A prompt waited so long for its turn.
     pub fn queued(&self, elapsed: Duration) {
         self.queue_time.observe(elapsed.as_secs_f64());

@@ -173,6 +173,12 @@ pub enum Update {
     },
     /// The whole prompt is in memory.
     Prefilled(Box<PrefillReport>),
+    /// A worker was lost while completions went on: what it had was made again elsewhere, and
+    /// from there they go on.
+    Resumed {
+        /// Chunks that had to be done again.
+        chunks_retried: u32,
+    },
     /// A token was generated.
     Token(Box<Emitted>),
     /// A completion ended: an end token (`eos`), the length, or [`stop_choice`].

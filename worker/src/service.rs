@@ -30,9 +30,10 @@ use crate::link::delta::{self, DeltaError};
 use crate::link::nccl::Dock;
 use crate::worker::Worker;
 
-/// A peer that is silent for longer is asked whether it lives: a machine that vanished says no
-/// goodbye, and its sessions hold memory.
-pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
+/// A coordinator or sender that is silent for longer is asked whether it lives: a machine that
+/// vanished says no goodbye, and its sessions hold memory. Nobody waits for that, so one that is
+/// held up for a moment keeps what it has.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Serves `worker` on `listener` until `shutdown`; then every session ends. Behind TLS sessions are
 /// for coordinators alone, and frames for workers.

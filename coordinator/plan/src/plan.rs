@@ -1,6 +1,7 @@
 //! The state of the cluster as decisions need it, and one function that moves it on.
 
 mod dispatch;
+mod loss;
 mod resume;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub struct Plan {
     /// Where the next placement starts, so that short requests spread over the workers.
     rotation: usize,
     now_ms: u64,
+    /// Until then, what no worker can take over waits for one to come.
+    grace_until_ms: Option<u64>,
     commands: Vec<Command>,
 }
 
@@ -53,6 +56,7 @@ impl Plan {
             next_ticket: 0,
             rotation: 0,
             now_ms: 0,
+            grace_until_ms: None,
             commands: Vec::new(),
         }
     }
@@ -112,7 +116,8 @@ impl Plan {
     /// When the next [`Event::Tick`] is needed, if nothing else happens.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let running = self.running.iter().map(|request| request.job.deadline_at_ms);
-        running.chain(self.queue.iter().map(|(_, job)| job.deadline_at_ms)).min()
+        let queued = self.queue.iter().map(|(_, job)| job.deadline_at_ms);
+        running.chain(queued).chain(self.grace_until_ms).min()
     }
 
     fn worker_up(&mut self, id: WorkerId, worker: Worker) {
@@ -120,44 +125,7 @@ impl Plan {
             self.worker_down(id);
         }
         self.workers.insert(id, worker);
-    }
-
-    fn worker_down(&mut self, worker: WorkerId) {
-        let Some(known) = self.workers.get_mut(&worker).filter(|known| known.up) else { return };
-        known.up = false;
-        self.snapshots.forget(worker);
-        let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
-        for id in ids {
-            let Some(pos) = self.position(id) else { continue };
-            let request = &self.running[pos];
-            let part = match &request.phase {
-                Phase::Prefill => {
-                    let lost = request.on(worker);
-                    self.do_again(pos, &lost, worker, "a worker was lost");
-                    continue;
-                }
-                Phase::Decode { home, .. } if *home == worker => "was decoding the request",
-                Phase::Decode { .. } if request.is_sharded() && !request.on(worker).is_empty() => {
-                    "held a part of the request's memory"
-                }
-                Phase::Decode { .. } => continue,
-            };
-            let why = format!("worker {worker}, which {part}, was lost");
-            self.fail(id, Failure::Unavailable(why));
-        }
-        self.fail_those_without_a_place();
-    }
-
-    /// Ends the requests in the queue that the workers that are left cannot serve.
-    fn fail_those_without_a_place(&mut self) {
-        let failure = |job: &Job| match self.without_a_place(job)? {
-            Failure::TooLong(refusal) => Some(Failure::Unavailable(refusal.to_string())),
-            failure => Some(failure),
-        };
-        let failed = self.queue.iter().filter_map(|(id, job)| Some((id, failure(job)?)));
-        for (id, failure) in failed.collect::<Vec<_>>() {
-            self.fail(id, failure);
-        }
+        self.place_stranded();
     }
 
     fn submit(&mut self, request: RequestId, job: Job) {
@@ -225,76 +193,33 @@ impl Plan {
     fn prefilled(&mut self, pos: usize) {
         let request = &mut self.running[pos];
         let (id, chunks_retried) = (request.id, request.chunks_retried);
-        self.commands.push(Command::Prefilled { request: id, chunks_retried });
+        if !std::mem::replace(&mut request.told_prefilled, true) {
+            self.commands.push(Command::Prefilled { request: id, chunks_retried });
+        }
         if request.job.choices == 0 {
             return self.end(id, End::Finished);
         }
         let home = request.home();
-        request.phase = Phase::Decode { home, open: (0..request.job.choices).collect() };
+        request.phase = Phase::Decode { home };
         self.commands.push(Command::Decode { worker: home, request: id });
     }
 
-    fn chunk_failed(&mut self, worker: WorkerId, key: ChunkKey, kind: FailureKind, why: String) {
-        let Some(pos) = self.position(key.request) else { return };
-        let request = &self.running[pos];
-        let is_own = request.is_current(worker, key);
-        let is_next = request.cannot_be_reached(worker, key);
-        if request.phase != Phase::Prefill || !(is_own || is_next) {
-            return;
-        }
-        if let Some(snapshot) = request.snapshot(key.chunk_idx as usize).filter(|_| is_own) {
-            self.snapshots.dropped(worker, snapshot);
-        }
-        match kind {
-            FailureKind::Peer | FailureKind::Deadline if is_next => {
-                self.leave(pos, request.worker(key.chunk_idx as usize), &why);
-            }
-            FailureKind::Peer | FailureKind::Deadline => {
-                self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
-            }
-            kind => self.fail_as(key.request, kind, why),
-        }
-    }
-
-    /// Takes a request away from a worker that is up but cannot be given its memory. Nothing
-    /// of it may stay there: a chunk that waits in vain would block those behind it. And it
-    /// never returns: the cancellation could overtake, and wipe out, a memory sent there later.
-    fn leave(&mut self, pos: usize, worker: WorkerId, why: &str) {
-        let request = &mut self.running[pos];
-        self.commands.push(Command::Cancel { worker, request: request.id });
-        let disruptions = request.disruptions + 1;
-        request.left.insert(worker);
-        let lost = request.on(worker);
-        let loss = request.lose(&lost);
-        request.disruptions = disruptions;
-        self.place_again(pos, &loss.moved, worker, why);
-    }
-
-    /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
-    fn do_again(&mut self, pos: usize, lost: &[usize], worker: WorkerId, why: &str) {
-        let loss = self.running[pos].lose(lost);
-        self.drop_chunks(self.running[pos].id, loss.dropped);
-        self.place_again(pos, &loss.moved, worker, why);
-    }
-
-    fn decode_failed(&mut self, worker: WorkerId, id: RequestId, kind: FailureKind, why: String) {
-        let Some(pos) = self.position(id) else { return };
-        if matches!(&self.running[pos].phase, Phase::Decode { home, .. } if *home == worker) {
-            self.fail_as(id, kind, why);
-        }
-    }
-
-    /// A choice ended at its home (`by`), or is ended by its caller.
+    /// A choice ended at its home (`by`), or is ended by its caller, who may have enough of it
+    /// while chunks are done again.
     fn choice_done(&mut self, id: RequestId, choice: u32, eos: bool, by: Option<WorkerId>) {
         let Some(pos) = self.position(id) else { return };
-        let Phase::Decode { home, open } = &mut self.running[pos].phase else { return };
-        let home = *home;
-        if by.is_some_and(|by| by != home) || !open.remove(&choice) {
+        let request = &mut self.running[pos];
+        let home = match request.phase {
+            Phase::Decode { home } => Some(home),
+            Phase::Prefill => None,
+        };
+        let is_legal = by.map_or(request.told_prefilled, |by| home == Some(by));
+        if !is_legal || !request.open.remove(&choice) {
             return;
         }
-        let all = open.is_empty();
-        if by.is_none() {
-            self.commands.push(Command::StopChoice { worker: home, request: id, choice });
+        let all = request.open.is_empty();
+        if let Some(worker) = home.filter(|_| by.is_none()) {
+            self.commands.push(Command::StopChoice { worker, request: id, choice });
         }
         self.commands.push(Command::ChoiceEnded { request: id, choice, eos });
         if all {
@@ -310,54 +235,9 @@ impl Plan {
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Failure::Deadline);
         }
-    }
-
-    /// Gives the chunks `moved` of a running request, which all wait, new workers and epochs,
-    /// and tells the workers of the chunks before them.
-    fn place_again(&mut self, pos: usize, moved: &[usize], avoid: WorkerId, why: &str) {
-        let id = self.running[pos].id;
-        let mut places = self.up();
-        if places.is_empty() {
-            return self.fail(id, Failure::no_worker());
+        if self.grace_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms) {
+            self.end_grace();
         }
-        places.retain(|worker| !self.running[pos].left.contains(worker));
-        if places.is_empty() {
-            let why = format!("no other worker can take over: {why}");
-            return self.fail(id, Failure::Unavailable(why));
-        }
-        if self.running[pos].disruptions > self.limits.retries {
-            let why =
-                format!("given up after {} failures, the last: {why}", self.limits.retries + 1);
-            return self.fail(id, Failure::Unavailable(why));
-        }
-        if places.len() > 1 {
-            places.retain(|worker| *worker != avoid);
-        }
-        let Some(chosen) = self.new_places(pos, moved, &places) else {
-            let why = format!("the other workers have no room for the keys: {why}");
-            return self.fail(id, Failure::Unavailable(why));
-        };
-        self.rotation = self.rotation.wrapping_add(moved.len());
-        for (&idx, worker) in moved.iter().zip(chosen) {
-            self.running[pos].move_to(idx, worker);
-        }
-        for &idx in moved {
-            self.redirect_to(pos, idx);
-        }
-    }
-
-    /// Tells the chunk before `idx`, if it has or will have anything to send, where `idx` is.
-    fn redirect_to(&mut self, pos: usize, idx: usize) {
-        let request = &self.running[pos];
-        let Some(before) = idx.checked_sub(1).filter(|before| request.can_send(*before)) else {
-            return;
-        };
-        self.commands.push(Command::Redirect {
-            worker: request.worker(before),
-            request: request.id,
-            chunk_idx: idx as u32,
-            next: self.hop_to(request, idx),
-        });
     }
 
     fn fail_as(&mut self, id: RequestId, kind: FailureKind, message: String) {

@@ -1,5 +1,6 @@
 //! One admitted request: where its chunks are, and which of them must be done again.
 
+mod loss;
 mod resume;
 
 use std::collections::BTreeSet;
@@ -44,14 +45,12 @@ struct Chunk {
 }
 
 /// What a request is at.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Chunks are to be done, for the first time or because what they left was lost.
     Prefill,
-    Decode {
-        home: WorkerId,
-        /// Completions that go on.
-        open: BTreeSet<u32>,
-    },
+    /// Its memory is whole, and completions go on at its home.
+    Decode { home: WorkerId },
 }
 
 #[derive(Debug, Clone)]
@@ -59,6 +58,10 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) job: Job,
     pub(crate) phase: Phase,
+    /// Completions that have not ended.
+    pub(crate) open: BTreeSet<u32>,
+    /// Whether its caller was told that the whole prompt is in memory.
+    pub(crate) told_prefilled: bool,
     /// Workers that may remember anything of it.
     pub(crate) touched: BTreeSet<WorkerId>,
     /// Workers that were told to forget it.
@@ -73,6 +76,8 @@ pub(crate) struct Request {
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
+    /// Chunks that wait for a worker to come.
+    pub(crate) stranded: BTreeSet<usize>,
     /// The chunk that a snapshot stands for; those before it need nobody.
     restored: Option<usize>,
     /// Chunks that are assigned and not done, and their tokens.
@@ -84,14 +89,6 @@ pub(crate) struct Request {
     pub(crate) set_tokens: u64,
 }
 
-/// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
-/// of them and others where it is now.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Loss {
-    pub(crate) moved: Vec<usize>,
-    pub(crate) dropped: Vec<(WorkerId, usize)>,
-}
-
 impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
@@ -101,6 +98,8 @@ impl Request {
             id,
             waiting: places.len(),
             chunks: places.into_iter().map(chunk).collect(),
+            open: (0..job.choices).collect(),
+            told_prefilled: false,
             job,
             phase: Phase::Prefill,
             touched: BTreeSet::new(),
@@ -110,6 +109,7 @@ impl Request {
             epoch: Epoch::default(),
             frontier: 0,
             confirmed: 0,
+            stranded: BTreeSet::new(),
             restored: None,
             in_flight: 0,
             in_flight_tokens: 0,
@@ -141,17 +141,35 @@ impl Request {
     /// Tokens that it takes of workers' pools, part by part.
     pub(crate) fn reserved(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
         if !self.is_sharded() {
-            let workers: BTreeSet<WorkerId> = match self.phase {
-                Phase::Decode { home, .. } => [home].into(),
-                Phase::Prefill => self.computing(),
-            };
-            return workers.into_iter().map(|worker| (worker, self.set_tokens)).collect();
+            return self.reserved_for_sets(page_tokens);
         }
         let home = self.chunks.last().map(|last| (last.worker, output(&self.job, page_tokens)));
         let in_pages = |span: ChunkSpan| u64::from(span.tokens).next_multiple_of(page_tokens);
         let spans = self.job.grid.chunks().map(in_pages);
         let workers = self.chunks.iter().map(|chunk| chunk.worker);
         workers.zip(spans).chain(home).collect()
+    }
+
+    /// Tokens that memory sets take: while it decodes, those of the home, and those that its last
+    /// chunk was given.
+    fn reserved_for_sets(&self, page_tokens: u64) -> Vec<(WorkerId, u64)> {
+        let all = |worker| (worker, self.set_tokens);
+        match self.phase {
+            Phase::Prefill => self.computing().into_iter().map(all).collect(),
+            Phase::Decode { home } => {
+                let one = self.job.memory_tokens.next_multiple_of(page_tokens);
+                let giver = self.giver().map(|idx| (self.worker(idx), one));
+                giver.into_iter().chain([all(home)]).collect()
+            }
+        }
+    }
+
+    /// The chunk that gave the last one its memory, as long as another worker than that of the
+    /// last one has it: from there the home can be replaced.
+    pub(crate) fn giver(&self) -> Option<usize> {
+        let giver = self.chunks.len().checked_sub(2)?;
+        let Chunk { worker, state, .. } = self.chunks[giver];
+        (state == State::Held && worker != self.home() && !self.open.is_empty()).then_some(giver)
     }
 
     /// Where the keys of the chunks before `idx` are: workers, and for each chunk which of
@@ -278,9 +296,10 @@ impl Request {
         if self.is_sharded() {
             return Vec::new();
         }
-        // The last chunk's memory is what decoding goes on from: it is never confirmed.
+        // The last chunk's memory is what decoding goes on from, and what it was given is what
+        // that is made of again: they are never confirmed.
         let end = if self.all_done() {
-            self.chunks.len() - 1
+            self.giver().unwrap_or(self.chunks.len() - 1)
         } else {
             self.frontier.saturating_sub(HELD_CHUNKS)
         };
@@ -295,87 +314,10 @@ impl Request {
         held
     }
 
-    /// What was done of `lost` (ascending) is gone: marks these chunks, and whatever must be
-    /// done again because of them, as waiting.
-    pub(crate) fn lose(&mut self, lost: &[usize]) -> Loss {
-        if !self.is_sharded() {
-            return Loss { moved: self.lose_memory(lost), dropped: Vec::new() };
-        }
-        let gone = lost.iter().copied().find(|idx| self.chunks[*idx].state != State::Waiting);
-        self.disruptions += u32::from(gone.is_some());
-        let dropped = gone.map(|first| self.begin_again(first, lost)).unwrap_or_default();
-        Loss { moved: lost.to_vec(), dropped }
-    }
-
-    /// Keys are in shards, and chunk `first`, or that of any of `lost`, is not there any more.
-    /// They are done again, and so is every later chunk that still needs them: what is running
-    /// and, because decoding needs the shards too, the last one. Where chunks prune the shards
-    /// of earlier ones, all are done again: some may be pruned for what is not done. All get
-    /// new epochs, so that no answer for an earlier try is taken for one to this, and nothing
-    /// in flight needs them, so they are last in the total order. Gives what is to be dropped.
-    pub(crate) fn begin_again(&mut self, first: usize, lost: &[usize]) -> Vec<(WorkerId, usize)> {
-        let pruned = self.job.sharded.is_some_and(|sharded| sharded.pruned);
-        let last = self.chunks.len() - 1;
-        let mut dropped = Vec::new();
-        for idx in 0..self.chunks.len() {
-            let Chunk { worker, state, .. } = self.chunks[idx];
-            let is_later = idx >= first && (state == State::Running || idx == last);
-            let is_needed = pruned || is_later || lost.binary_search(&idx).is_ok();
-            if state == State::Waiting || !is_needed {
-                continue;
-            }
-            if state == State::Running {
-                dropped.push((worker, idx));
-            }
-            self.redo(idx);
-            self.move_to(idx, worker);
-            self.chunks[idx].ticket = None;
-        }
-        dropped
-    }
-
-    /// Memory is handed from chunk to chunk. A done chunk is needed again only while the chunk
-    /// after it is undone, so this goes back to the newest memory that is still held, in the
-    /// limit to chunk 0. Gives the chunks that need a new place.
-    fn lose_memory(&mut self, lost: &[usize]) -> Vec<usize> {
-        let mut moved = self.lose_snapshot(lost);
-        let mut disrupted = false;
-        for &idx in lost {
-            match self.chunks[idx].state {
-                State::Held => self.chunks[idx].state = State::Released,
-                State::Released => {}
-                State::Waiting => drop(moved.insert(idx)),
-                State::Running => {
-                    disrupted = true;
-                    self.redo(idx);
-                    moved.insert(idx);
-                }
-            }
-        }
-        for idx in (0..self.chunks.len()).rev() {
-            let gone = self.chunks[idx].state == State::Released;
-            let next_done = self.chunks.get(idx + 1).is_some_and(|next| next.state.is_done());
-            if gone && !next_done {
-                disrupted = true;
-                self.redo(idx);
-                moved.insert(idx);
-            }
-        }
-        self.disruptions += u32::from(disrupted);
-        moved.into_iter().collect()
-    }
-
-    fn redo(&mut self, idx: usize) {
-        self.restored = self.restored.filter(|restored| *restored != idx);
-        self.set(idx, State::Waiting);
-        self.frontier = self.frontier.min(idx);
-        self.confirmed = self.confirmed.min(idx);
-        self.chunks_retried += 1;
-    }
-
     /// Gives chunk `idx` a new worker and an epoch that none of the request's chunks had.
     pub(crate) fn move_to(&mut self, idx: usize, worker: WorkerId) {
         self.epoch = self.epoch.next();
+        self.stranded.remove(&idx);
         self.chunks[idx].worker = worker;
         self.chunks[idx].epoch = self.epoch;
         self.touched.insert(worker);

@@ -26,6 +26,9 @@ pub struct Limits {
     pub page_tokens: u64,
     /// Failures that one request survives by having chunks done again.
     pub retries: u32,
+    /// How long after the loss of a worker what the others cannot take over waits for one to
+    /// come, before it fails.
+    pub grace_ms: u64,
 }
 
 /// As much of a request as decisions need; its tokens stay with the runtime.
@@ -82,7 +85,7 @@ pub enum Event {
         /// Most tokens whose keys it keeps in shards; `u64::MAX` is no bound.
         pool_tokens: u64,
     },
-    /// A worker and all it remembered are gone.
+    /// A worker and all it remembered are gone, since the last [`Event::Tick`].
     WorkerDown {
         /// The worker.
         worker: WorkerId,
@@ -224,7 +227,7 @@ pub enum Command {
         chunk_idx: u32,
     },
     /// Forget `chunk_idx`, whose keys stay with the worker: it is done again, there or
-    /// elsewhere.
+    /// elsewhere. If it is the last, the worker decodes no longer.
     Drop {
         /// To whom.
         worker: WorkerId,
@@ -233,7 +236,8 @@ pub enum Command {
         /// The chunk.
         chunk_idx: u32,
     },
-    /// Decode the request's completions.
+    /// Decode the request's completions that have not ended; what they have they had from
+    /// another home, or from an earlier try of this one.
     Decode {
         /// To whom: the home.
         worker: WorkerId,

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     running_requests: 8,
     page_tokens: 1,
     retries: 2,
+    grace_ms: 0,
 };
 const CHUNK_TOKENS: u32 = 10;
 
@@ -88,10 +89,10 @@ fn event(line: &str) -> Event {
             choice: number(words[3]),
             eos: true,
         },
-        "broken" => Event::DecodeFailed {
+        "broken" | "lost" => Event::DecodeFailed {
             worker: worker(),
             request: request(2),
-            kind: FailureKind::Internal,
+            kind: if words[0] == "lost" { FailureKind::Peer } else { FailureKind::Internal },
             message: "so it is".into(),
         },
         "stop" => Event::StopChoice { request: request(1), choice: number(words[2]) },
@@ -205,7 +206,6 @@ fn a_prompt_crosses_two_workers_and_is_decoded() {
          = w0: confirm r1 c0
          done w1 r1 c3 e0
          = w1: confirm r1 c1
-         = w0: confirm r1 c2
          = r1 prefilled, 0 retried
          = w1: decode r1
          ended w1 r1 0
@@ -535,20 +535,51 @@ fn without_workers_nothing_is_left_waiting() {
 }
 
 #[test]
-fn a_lost_home_ends_the_request() {
+fn a_lost_home_costs_its_last_chunk_alone() {
     check(
         "up w0
          up w1
-         .. submit r1 5
-         .. submit r2 5
+         up w2
+         .. submit r1 25 choices 3
          .. done w0 r1 c0 e0
-         .. done w1 r2 c0 e0
-         down w0
-         = r1 unavailable: worker w0, which was decoding the request, was lost
-         ended w1 r2 0
-         = r2 choice 0 ended, eos true
-         = w1: cancel r2
-         = r2 finished",
+         .. done w1 r1 c1 e0
+         done w2 r1 c2 e0
+         = w0: confirm r1 c0
+         = r1 prefilled, 0 retried
+         = w2: decode r1
+         ended w2 r1 2
+         = r1 choice 2 ended, eos true
+         down w2
+         = w1: redirect r1 c2 -> w0 e1
+         = w0: assign r1 c2 e1 -> home
+         ended w2 r1 0
+         stop r1 1
+         = r1 choice 1 ended, eos false
+         done w0 r1 c2 e1
+         = w0: decode r1
+         ended w2 r1 0
+         ended w0 r1 0
+         = r1 choice 0 ended, eos true
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 finished",
+    );
+}
+
+#[test]
+fn a_lost_home_is_made_from_the_beginning_if_nobody_has_its_memory() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 25
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         down w1
+         down w2
+         = w0: assign r1 c0 e1 -> w0 e2
+         = w0: assign r1 c1 e2 -> w0 e3",
     );
 }
 
@@ -706,7 +737,7 @@ fn a_loss_that_leaves_no_room_ends_what_needs_it() {
 }
 
 #[test]
-fn a_lost_holder_ends_the_decoding_of_its_request() {
+fn a_lost_holder_has_its_chunk_and_the_last_one_done_again() {
     check(
         "up w0
          up w1
@@ -714,8 +745,45 @@ fn a_lost_holder_ends_the_decoding_of_its_request() {
          .. done w0 r1 c0 e0
          .. done w1 r1 c1 e0
          down w0
-         = w1: cancel r1
-         = r1 unavailable: worker w0, which held a part of the request's memory, was lost",
+         = w1: drop r1 c1
+         = w1: assign r1 c0 e3 after
+         = w1: assign r1 c1 e2 after w1e3
+         .. done w1 r1 c0 e3
+         done w1 r1 c1 e2
+         = w1: decode r1
+         lost w1 r1
+         = w1: drop r1 c1
+         = w1: assign r1 c1 e5 after w1e3",
+    );
+}
+
+#[test]
+fn what_nobody_can_take_over_waits_for_a_worker_to_come() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits,
+        "up w0
+         .. tick 50
+         .. submit r1 5
+         .. done w0 r1 c0 e0
+         .. submit r2 15
+         .. submit r3 5
+         down w0
+         tick 149
+         up w1
+         = w1: assign r1 c0 e1 -> home
+         = w1: assign r2 c0 e1 -> w1 e2
+         = w1: assign r2 c1 e2 -> home
+         = w1: assign r3 c0 e1 -> home
+         tick 150
+         done w1 r1 c0 e1
+         = w1: decode r1
+         down w1
+         .. tick 249
+         tick 250
+         = r1 unavailable: no worker is up
+         = r2 unavailable: no worker is up
+         = r3 unavailable: no worker is up",
     );
 }
 
@@ -727,6 +795,7 @@ fn the_home_knows_where_the_shards_are_that_it_decodes_from() {
          .. submit r1 15 keep 1
          done w1 r1 c1 e0
          down w0
+         = w1: drop r1 c1
          = w1: assign r1 c0 e3 after
          = w1: assign r1 c1 e2 after w1e3
          done w1 r1 c0 e3
@@ -833,7 +902,6 @@ fn a_known_prefix_is_restored_and_only_the_rest_computed() {
          done w0 r1 c2 e0
          done w1 r1 c3 e0
          = w1: confirm r1 c1
-         = w0: confirm r1 c2
          = r1 prefilled, 0 retried
          = w1: decode r1
          .. cancel r1
@@ -911,7 +979,6 @@ fn a_snapshot_that_is_gone_costs_no_try() {
          = w0: confirm r1 c0
          done w1 r1 c3 e0
          = w0: confirm r1 c1
-         = w0: confirm r1 c2
          = r1 prefilled, 0 retried
          = w1: decode r1
          .. cancel r1

@@ -17,6 +17,7 @@ const LIMITS: Limits = Limits {
     running_requests: 4,
     page_tokens: 1,
     retries: 0,
+    grace_ms: 0,
 };
 const WORKERS: u32 = 2;
 /// Sizes of chunks.

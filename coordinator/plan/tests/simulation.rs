@@ -17,8 +17,10 @@ const LIMITS: Limits = Limits {
     running_requests: 4,
     page_tokens: 1,
     retries: 50,
+    grace_ms: 0,
 };
 const CHUNK_TOKENS: u32 = 10;
+const GRACE_MS: u64 = 1000;
 
 #[derive(Debug, Clone)]
 struct Task {
@@ -62,6 +64,8 @@ struct Promises {
     directories: BTreeMap<RequestId, (ChunkKey, Shards)>,
     /// The chunk of each request that was assigned last for the first time.
     begun: BTreeMap<RequestId, u32>,
+    /// Completions that have ended.
+    choices: BTreeSet<(RequestId, u32)>,
 }
 
 struct Cluster {
@@ -86,10 +90,10 @@ fn idx_of(peer: &Peer) -> usize {
 
 impl Cluster {
     /// As many workers as pools.
-    fn new(pools: &[u64]) -> Self {
+    fn new(pools: &[u64], grace_ms: u64) -> Self {
         let workers = pools.len();
         let mut cluster = Self {
-            plan: Plan::new(LIMITS),
+            plan: Plan::new(Limits { grace_ms, ..LIMITS }),
             pools: pools.to_vec(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             jobs: BTreeMap::new(),
@@ -108,6 +112,10 @@ impl Cluster {
         }
         for command in self.plan.step(event) {
             self.promises.check(&command);
+            if let Command::Ended { request, end: End::Finished } = &command {
+                let ended = self.promises.choices.iter().filter(|ended| ended.0 == *request);
+                assert_eq!(ended.count() as u32, self.jobs[request].choices, "{request}");
+            }
             if let Some(to) = addressee(&command) {
                 assert!(self.workers[to].up, "a command to a worker that is gone: {command:?}");
                 self.workers[to].commands.push_back(command);
@@ -216,7 +224,12 @@ impl Cluster {
                     worker.events.push_back(failed);
                 }
             }
-            Command::Drop { request, chunk_idx, .. } => worker.drop_chunk((request, chunk_idx)),
+            Command::Drop { request, chunk_idx, .. } => {
+                worker.drop_chunk((request, chunk_idx));
+                if self.jobs[&request].grid.is_last(chunk_idx) {
+                    worker.decoding.remove(&request);
+                }
+            }
             Command::Redirect { request, chunk_idx, next, .. } => {
                 let own = (request, chunk_idx - 1);
                 let task = worker
@@ -235,8 +248,11 @@ impl Cluster {
                 worker.given.remove(&(request, chunk_idx));
             }
             Command::Decode { request, .. } => {
-                let choices = (0..self.jobs[&request].choices).collect();
-                worker.decoding.insert(request, choices);
+                let Job { choices, grid, .. } = &self.jobs[&request];
+                let last = (request, grid.chunk_count() - 1);
+                let is_here = worker.given.contains(&last) || worker.shards.contains_key(&last);
+                assert!(is_here, "{request} is to be decoded from what is not at {idx}");
+                worker.decoding.insert(request, (0..*choices).collect());
             }
             Command::StopChoice { request, choice, .. } => {
                 worker.decoding.get_mut(&request).map(|open| open.remove(&choice));
@@ -366,6 +382,19 @@ impl Cluster {
         true
     }
 
+    /// The worker finds that it can decode a request with shards no further.
+    fn lose(&mut self, idx: usize) {
+        let jobs = &self.jobs;
+        let worker = &mut self.workers[idx];
+        let request = worker.decoding.keys().find(|request| jobs[request].sharded.is_some());
+        let Some(&request) = request else { return };
+        worker.decoding.remove(&request);
+        let (worker_id, kind, message) =
+            (WorkerId(idx as u32), FailureKind::Peer, "simulated".into());
+        let failed = Event::DecodeFailed { worker: worker_id, request, kind, message };
+        worker.events.push_back(failed);
+    }
+
     /// The plan hears the worker's next event.
     fn report(&mut self, idx: usize) -> bool {
         let Some(event) = self.workers[idx].events.pop_front() else { return false };
@@ -373,8 +402,14 @@ impl Cluster {
         true
     }
 
-    /// Everybody does what can be done until nothing moves any more.
+    /// Everybody does what can be done until nothing moves any more, and nobody is waited for.
     fn settle(&mut self) {
+        self.go_on();
+        self.step(Event::Tick { now_ms: GRACE_MS });
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
         let mut moved = true;
         while moved {
             moved = false;
@@ -455,6 +490,9 @@ impl Promises {
                     self.check_shards(*last, shards);
                 }
             }
+            Command::ChoiceEnded { request, choice, .. } => {
+                assert!(self.choices.insert((*request, *choice)), "{request} {choice} ended twice");
+            }
             Command::Ended { request, end } => {
                 let before = self.ended.insert(*request, end.clone());
                 assert_eq!(before, None, "{request} ended twice");
@@ -513,6 +551,7 @@ enum Move {
     Start(usize),
     Fail(usize),
     Miss(usize),
+    Lose(usize),
     Evict(usize, bool),
     Deliver(usize),
     Run(usize),
@@ -552,6 +591,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => worker.clone().prop_map(Move::Start),
         1 => worker.clone().prop_map(Move::Fail),
         1 => worker.clone().prop_map(Move::Miss),
+        1 => worker.clone().prop_map(Move::Lose),
         1 => (worker.clone(), any::<bool>()).prop_map(|(idx, tells)| Move::Evict(idx, tells)),
         20 => worker.clone().prop_map(Move::Deliver),
         12 => worker.clone().prop_map(Move::Run),
@@ -572,6 +612,7 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Start(idx) => cluster.start(idx),
         Move::Fail(idx) => cluster.fail(idx),
         Move::Miss(idx) => cluster.miss(idx),
+        Move::Lose(idx) => cluster.lose(idx),
         Move::Evict(idx, tells) => cluster.evict(idx, tells),
         Move::Deliver(idx) => drop(cluster.deliver(idx)),
         Move::Run(idx) => drop(cluster.run(idx)),
@@ -590,9 +631,10 @@ proptest! {
         workers in 1..=WORKERS,
         pools in any_pools(WORKERS),
         remembers in any::<bool>(),
+        grace_ms in prop_oneof![Just(0), Just(GRACE_MS)],
         moves in prop::collection::vec(any_move(), 0..300),
     ) {
-        let mut cluster = Cluster::new(&pools);
+        let mut cluster = Cluster::new(&pools, grace_ms);
         cluster.remembers = remembers;
         (workers..WORKERS).for_each(|idx| cluster.kill(idx));
         moves.into_iter().for_each(|step| play(&mut cluster, step));
@@ -607,7 +649,7 @@ proptest! {
         moves in prop::collection::vec(any_move(), 0..200),
     ) {
         let workers = pools.len();
-        let mut cluster = Cluster::new(&pools);
+        let mut cluster = Cluster::new(&pools, 0);
         asked.into_iter().for_each(|asked| cluster.submit(asked));
         for step in moves {
             if let Move::Deliver(idx)

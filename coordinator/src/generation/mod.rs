@@ -175,6 +175,10 @@ impl Generation {
                 self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
             }
             Update::Prefilled(report) => self.take_prefilled(*report),
+            Update::Resumed { chunks_retried } => {
+                self.generator.metrics.resumed(chunks_retried);
+                self.report.prefill.chunks_retried += chunks_retried;
+            }
             Update::Token(emitted) => self.take_token(*emitted),
             Update::ChoiceDone { choice, eos } => self.take_choice_done(choice, eos),
         }

@@ -56,6 +56,8 @@ pub(crate) struct Live {
     prefill: Prefill,
     /// Whether the caller was told that the whole prompt is in memory.
     is_prefilled: bool,
+    /// Chunks that were given to workers again since.
+    redone: u32,
     /// Who decodes it.
     home: Option<WorkerId>,
     choices: Vec<Choice>,
@@ -116,6 +118,7 @@ impl Live {
             began: None,
             prefill: Prefill::default(),
             is_prefilled: false,
+            redone: 0,
             home: None,
         };
         live.prefill.prefix = live.prefix();

@@ -109,12 +109,11 @@ async fn a_lost_worker_is_found_again() {
     task.abort();
     drop(task.await);
     held.close();
-    assert!(all(&mut lost).await.1.is_some());
-    let state = coordinator.describe().workers[0].state;
-    assert_eq!(state, WorkerState::Down);
+    let mut cluster = coordinator.watch();
+    cluster.wait_for(|seen| seen.workers[0].state == WorkerState::Down).await.unwrap();
 
     serve(&Fake::new("again", Habit::Obey), address).await;
-    assert!(coordinator.wait_for_workers(1, SOON).await);
+    assert_eq!(all(&mut lost).await.1, None, "it waits for the worker");
     let mut handle = coordinator.submit(submission(8)).await.unwrap();
     assert_eq!(all(&mut handle).await.1, None);
 }

@@ -21,7 +21,8 @@ pub(crate) fn by_budget(chunk: &Assignment) -> Vec<RetainedMass> {
 async fn scripted(habit: Habit) -> (Coordinator, Vec<Fake>) {
     let mut fakes = cluster(&[habit; 2]);
     fakes.iter_mut().for_each(|fake| fake.retained = by_budget);
-    (start(Config::default(), &fakes).await, fakes)
+    let config = Config { worker_grace: Duration::ZERO, ..Config::default() };
+    (start(config, &fakes).await, fakes)
 }
 
 /// Three chunks of 16 tokens under h2o with 1 + 1 keys, of whose mass so much must be kept.

@@ -249,7 +249,8 @@ async fn survives_any_loss(submission: Submission) {
 
 #[tokio::test]
 async fn without_workers_requests_are_unavailable() {
-    let coordinator = start(Config::default(), &cluster(&[Habit::DieAt { chunk_idx: 0 }])).await;
+    let config = Config { worker_grace: Duration::from_millis(50), ..Config::default() };
+    let coordinator = start(config, &cluster(&[Habit::DieAt { chunk_idx: 0 }])).await;
     let mut handle = coordinator.submit(submission(8)).await.unwrap();
     let (_, error) = all(&mut handle).await;
     assert!(matches!(error, Some(RequestError::Unavailable(_))), "{error:?}");

@@ -179,6 +179,11 @@ pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
 pub const WORKER_GRACE_MS: u64 = 60_000;
 /// How long a connection to a peer may take.
 pub const CONNECT_DEADLINE_MS: u64 = 10_000;
+/// How often a worker is asked whether it lives, by who waits for it.
+pub const PING_INTERVAL_MS: u64 = 800;
+/// How long it may take to say so before it is taken for hung. Threads that answer do nothing
+/// else, so a long chunk does not keep them from it.
+pub const PING_TIMEOUT_MS: u64 = 1_700;
 /// How long two devices may take to join, and to exchange a memory set, before gRPC carries it.
 pub const EXCHANGE_DEADLINE_MS: u64 = 10_000;
 /// Peers whose devices may be joining a worker's at once.
@@ -219,6 +224,8 @@ const _: () = {
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
+    // A hang is found out in less than three seconds.
+    assert!(PING_INTERVAL_MS + PING_TIMEOUT_MS < 3_000);
     assert!(SNAPSHOT_READ_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(SNAPSHOT_CHAIN_MAX <= SNAPSHOTS_MAX && SNAPSHOT_NEWS_MAX <= SNAPSHOTS_MAX);
     assert!(SNAPSHOTS_MAX / SNAPSHOT_NEWS_MAX < EVENTS_MAX);

@@ -74,7 +74,8 @@ impl Plan {
     /// The chunk that `request` may have in flight next.
     fn next_chunk(&self, request: &Request) -> Option<usize> {
         let window = self.limits.batch_tokens / request.job.grid.chunk_tokens();
-        request.next_chunk(window.max(1) as usize)
+        let next = request.next_chunk(window.max(1) as usize);
+        next.filter(|idx| !request.stranded.contains(idx))
     }
 
     /// Whether `job` would begin at once. While a place among the running is free, what waits

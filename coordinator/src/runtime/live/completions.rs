@@ -19,6 +19,10 @@ impl Live {
     /// What `worker`, its home from now on, is to do.
     pub(crate) fn decode_at(&mut self, worker: WorkerId) -> DecodeSpec {
         self.home = Some(worker);
+        if self.redone > 0 {
+            let chunks_retried = std::mem::take(&mut self.redone);
+            self.mailbox.push(Update::Resumed { chunks_retried });
+        }
         let sampling = self.submission.sampling;
         let prompt = sampling.repeats_differ().then_some(&self.submission.prompt);
         let words: BTreeSet<_> = prompt.into_iter().flatten().copied().collect();

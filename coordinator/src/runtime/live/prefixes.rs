@@ -38,6 +38,7 @@ impl Live {
     /// meanwhile.
     pub(crate) fn computed(&mut self, key: ChunkKey) {
         self.home = None;
+        self.redone += u32::from(self.is_prefilled);
         if let Some(lost) = self.prefill.prefix.compute(key) {
             self.prefill.reports.remove(&lost);
         }

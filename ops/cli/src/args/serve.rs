@@ -49,6 +49,10 @@ pub(crate) struct AdmissionArgs {
     /// How long a request may wait and run together; a caller may ask for less
     #[arg(long, value_name = "S", default_value_t = limits::REQUEST_DEADLINE_MS / 1000)]
     pub(crate) deadline_seconds: u64,
+    /// How long requests whose worker was lost wait for one to come, where those that are left
+    /// cannot take over
+    #[arg(long, value_name = "S", default_value_t = limits::WORKER_GRACE_MS / 1000)]
+    pub(crate) worker_grace_seconds: u64,
 }
 
 /// How a worker that stays up serves many.

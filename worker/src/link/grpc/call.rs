@@ -15,7 +15,6 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::link::Remote;
 use crate::link::nccl::{Bond, Direct};
-use crate::service::KEEPALIVE;
 
 /// How long a connection may take, and how long the answer to a call.
 const PATIENCE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
@@ -97,7 +96,8 @@ pub(crate) async fn connect(Remote { peer, tls }: &Remote) -> Result<Channel, St
         .map_err(|error| error.to_string())?
         .connect_timeout(PATIENCE)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE)
+        .http2_keep_alive_interval(Duration::from_millis(limits::PING_INTERVAL_MS))
+        .keep_alive_timeout(Duration::from_millis(limits::PING_TIMEOUT_MS))
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES);

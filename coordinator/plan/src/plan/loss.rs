@@ -1,0 +1,201 @@
+//! What follows from a loss: chunks are done again elsewhere, or wait for a worker to come.
+
+use aqueduct_core::work::FailureKind;
+use aqueduct_core::{ChunkKey, RequestId, WorkerId};
+
+use super::Plan;
+use crate::request::Phase;
+use crate::words::{Command, Failure, Job};
+
+impl Plan {
+    pub(super) fn worker_down(&mut self, worker: WorkerId) {
+        let Some(known) = self.workers.get_mut(&worker).filter(|known| known.up) else { return };
+        known.up = false;
+        let grace_ms = self.limits.grace_ms;
+        self.grace_until_ms = (grace_ms > 0).then(|| self.now_ms.saturating_add(grace_ms));
+        self.snapshots.forget(worker);
+        let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
+        for id in ids {
+            let Some(pos) = self.position(id) else { continue };
+            let lost = self.running[pos].on(worker);
+            self.do_again(pos, &lost, worker, "a worker was lost");
+        }
+        if self.grace_until_ms.is_none() {
+            self.fail_those_without_a_place();
+        }
+    }
+
+    /// Gives chunks whose worker was lost when no other could take over to those who are there.
+    pub(super) fn place_stranded(&mut self) {
+        let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
+        for id in ids {
+            let Some(pos) = self.position(id) else { continue };
+            let stranded: Vec<usize> = self.running[pos].stranded.iter().copied().collect();
+            if let Some(first) = stranded.first() {
+                let lost = self.running[pos].worker(*first);
+                self.place_again(pos, &stranded, lost, "a worker was lost");
+            }
+        }
+    }
+
+    /// What still has no place when nobody is waited for any longer ends.
+    pub(super) fn end_grace(&mut self) {
+        self.grace_until_ms = None;
+        self.place_stranded();
+        self.fail_those_without_a_place();
+    }
+
+    /// Ends the requests in the queue that the workers that are left cannot serve.
+    pub(super) fn fail_those_without_a_place(&mut self) {
+        let failure = |job: &Job| match self.without_a_place(job)? {
+            Failure::TooLong(refusal) => Some(Failure::Unavailable(refusal.to_string())),
+            failure => Some(failure),
+        };
+        let failed = self.queue.iter().filter_map(|(id, job)| Some((id, failure(job)?)));
+        for (id, failure) in failed.collect::<Vec<_>>() {
+            self.fail(id, failure);
+        }
+    }
+
+    pub(super) fn chunk_failed(
+        &mut self,
+        worker: WorkerId,
+        key: ChunkKey,
+        kind: FailureKind,
+        why: String,
+    ) {
+        let Some(pos) = self.position(key.request) else { return };
+        let request = &self.running[pos];
+        let is_own = request.is_current(worker, key);
+        let is_next = request.cannot_be_reached(worker, key);
+        if request.phase != Phase::Prefill || !(is_own || is_next) {
+            return;
+        }
+        if let Some(snapshot) = request.snapshot(key.chunk_idx as usize).filter(|_| is_own) {
+            self.snapshots.dropped(worker, snapshot);
+        }
+        match kind {
+            FailureKind::Peer | FailureKind::Deadline if is_next => {
+                self.leave(pos, request.worker(key.chunk_idx as usize), &why);
+            }
+            FailureKind::Peer | FailureKind::Deadline => {
+                self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
+            }
+            kind => self.fail_as(key.request, kind, why),
+        }
+    }
+
+    /// Takes a request away from a worker that is up but cannot be given its memory. Nothing
+    /// of it may stay there: a chunk that waits in vain would block those behind it. And it
+    /// never returns: the cancellation could overtake, and wipe out, a memory sent there later.
+    pub(super) fn leave(&mut self, pos: usize, worker: WorkerId, why: &str) {
+        let request = &mut self.running[pos];
+        self.commands.push(Command::Cancel { worker, request: request.id });
+        let disruptions = request.disruptions + 1;
+        request.left.insert(worker);
+        let lost = request.on(worker);
+        let loss = request.lose(&lost);
+        request.disruptions = disruptions;
+        self.place_again(pos, &loss.moved, worker, why);
+    }
+
+    /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
+    pub(super) fn do_again(&mut self, pos: usize, lost: &[usize], worker: WorkerId, why: &str) {
+        let loss = self.running[pos].lose(lost);
+        self.drop_chunks(self.running[pos].id, loss.dropped);
+        self.place_again(pos, &loss.moved, worker, why);
+    }
+
+    pub(super) fn decode_failed(
+        &mut self,
+        worker: WorkerId,
+        id: RequestId,
+        kind: FailureKind,
+        why: String,
+    ) {
+        let Some(pos) = self.position(id) else { return };
+        let request = &self.running[pos];
+        if request.phase != (Phase::Decode { home: worker }) {
+            return;
+        }
+        match kind {
+            FailureKind::Peer | FailureKind::Deadline if request.is_sharded() => {
+                self.do_again(pos, &[request.chunk_count() - 1], worker, &why);
+            }
+            kind => self.fail_as(id, kind, why),
+        }
+    }
+
+    /// Gives the chunks `moved` of a running request, which all wait, new workers and epochs,
+    /// and tells the workers of the chunks before them. If no worker can take them, they wait
+    /// for one to come, for as long as the plan does.
+    pub(super) fn place_again(&mut self, pos: usize, moved: &[usize], avoid: WorkerId, why: &str) {
+        if moved.is_empty() {
+            return;
+        }
+        let id = self.running[pos].id;
+        let chosen = match self.places_again(pos, moved, avoid, why) {
+            Ok(chosen) => chosen,
+            Err(_) if self.grace_until_ms.is_some() => {
+                return self.running[pos].stranded.extend(moved);
+            }
+            Err(failure) => return self.fail(id, failure),
+        };
+        if self.running[pos].disruptions > self.limits.retries {
+            let why =
+                format!("given up after {} failures, the last: {why}", self.limits.retries + 1);
+            return self.fail(id, Failure::Unavailable(why));
+        }
+        self.rotation = self.rotation.wrapping_add(moved.len());
+        for (&idx, worker) in moved.iter().zip(chosen) {
+            self.running[pos].move_to(idx, worker);
+        }
+        for &idx in moved {
+            self.redirect_to(pos, idx);
+        }
+    }
+
+    /// A worker for each of the chunks `moved`: another than `avoid`, and than the one that has
+    /// what the last chunk was given, where there is any other.
+    pub(super) fn places_again(
+        &self,
+        pos: usize,
+        moved: &[usize],
+        avoid: WorkerId,
+        why: &str,
+    ) -> Result<Vec<WorkerId>, Failure> {
+        let request = &self.running[pos];
+        let mut places = self.up();
+        if places.is_empty() {
+            return Err(Failure::no_worker());
+        }
+        places.retain(|worker| !request.left.contains(worker));
+        if places.is_empty() {
+            let why = format!("no other worker can take over: {why}");
+            return Err(Failure::Unavailable(why));
+        }
+        let giver = request.giver().map(|idx| request.worker(idx));
+        for avoid in giver.into_iter().chain([avoid]) {
+            if places.iter().any(|worker| *worker != avoid) {
+                places.retain(|worker| *worker != avoid);
+            }
+        }
+        self.new_places(pos, moved, &places).ok_or_else(|| {
+            Failure::Unavailable(format!("the other workers have no room for the keys: {why}"))
+        })
+    }
+
+    /// Tells the chunk before `idx`, if it has or will have anything to send, where `idx` is.
+    pub(super) fn redirect_to(&mut self, pos: usize, idx: usize) {
+        let request = &self.running[pos];
+        let Some(before) = idx.checked_sub(1).filter(|before| request.can_send(*before)) else {
+            return;
+        };
+        self.commands.push(Command::Redirect {
+            worker: request.worker(before),
+            request: request.id,
+            chunk_idx: idx as u32,
+            next: self.hop_to(request, idx),
+        });
+    }
+}

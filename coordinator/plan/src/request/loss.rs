@@ -1,0 +1,103 @@
+//! What must be done again of a request when a part of it is lost.
+
+use aqueduct_core::WorkerId;
+
+use super::{Chunk, Phase, Request, State};
+
+/// What follows from a loss: chunks that need a new place, ascending, and what is to be dropped
+/// of them and others where it is now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) moved: Vec<usize>,
+    pub(crate) dropped: Vec<(WorkerId, usize)>,
+}
+
+impl Request {
+    /// What was done of `lost` (ascending) is gone: marks these chunks, and whatever must be
+    /// done again because of them, as waiting.
+    pub(crate) fn lose(&mut self, lost: &[usize]) -> Loss {
+        let loss = if self.is_sharded() {
+            self.lose_shards(lost)
+        } else {
+            Loss { moved: self.lose_memory(lost), dropped: Vec::new() }
+        };
+        if !self.all_done() {
+            self.phase = Phase::Prefill;
+        }
+        loss
+    }
+
+    fn lose_shards(&mut self, lost: &[usize]) -> Loss {
+        let gone = lost.iter().copied().find(|idx| self.chunks[*idx].state != State::Waiting);
+        self.disruptions += u32::from(gone.is_some());
+        let dropped = gone.map(|first| self.begin_again(first, lost)).unwrap_or_default();
+        Loss { moved: lost.to_vec(), dropped }
+    }
+
+    /// Keys are in shards, and chunk `first`, or that of any of `lost`, is not there any more.
+    /// They are done again, and so is every later chunk that still needs them: what is running
+    /// and, because decoding needs the shards too, the last one. Where chunks prune the shards
+    /// of earlier ones, all are done again: some may be pruned for what is not done. All get
+    /// new epochs, so that no answer for an earlier try is taken for one to this, and nothing
+    /// in flight needs them, so they are last in the total order. Gives what is to be dropped:
+    /// what runs, and the last chunk, from which its worker may decode.
+    pub(crate) fn begin_again(&mut self, first: usize, lost: &[usize]) -> Vec<(WorkerId, usize)> {
+        let pruned = self.job.sharded.is_some_and(|sharded| sharded.pruned);
+        let last = self.chunks.len() - 1;
+        let mut dropped = Vec::new();
+        for idx in 0..self.chunks.len() {
+            let Chunk { worker, state, .. } = self.chunks[idx];
+            let is_later = idx >= first && (state == State::Running || idx == last);
+            let is_needed = pruned || is_later || lost.binary_search(&idx).is_ok();
+            if state == State::Waiting || !is_needed {
+                continue;
+            }
+            if state == State::Running || idx == last {
+                dropped.push((worker, idx));
+            }
+            self.redo(idx);
+            self.move_to(idx, worker);
+            self.chunks[idx].ticket = None;
+        }
+        dropped
+    }
+
+    /// Memory is handed from chunk to chunk. A done chunk is needed again only while the chunk
+    /// after it is undone, so this goes back to the newest memory that is still held, in the
+    /// limit to chunk 0. Gives the chunks that need a new place.
+    fn lose_memory(&mut self, lost: &[usize]) -> Vec<usize> {
+        let mut moved = self.lose_snapshot(lost);
+        let mut disrupted = false;
+        for &idx in lost {
+            match self.chunks[idx].state {
+                State::Held => self.chunks[idx].state = State::Released,
+                State::Released => {}
+                State::Waiting => drop(moved.insert(idx)),
+                State::Running => {
+                    disrupted = true;
+                    self.redo(idx);
+                    moved.insert(idx);
+                }
+            }
+        }
+        for idx in (0..self.chunks.len()).rev() {
+            let gone = self.chunks[idx].state == State::Released;
+            let next_done = self.chunks.get(idx + 1).is_some_and(|next| next.state.is_done());
+            if gone && !next_done {
+                disrupted = true;
+                self.redo(idx);
+                moved.insert(idx);
+            }
+        }
+        self.disruptions += u32::from(disrupted);
+        moved.into_iter().collect()
+    }
+
+    fn redo(&mut self, idx: usize) {
+        self.restored = self.restored.filter(|restored| *restored != idx);
+        self.set(idx, State::Waiting);
+        self.frontier = self.frontier.min(idx);
+        self.confirmed = self.confirmed.min(idx);
+        self.chunks_retried += 1;
+    }
+}
