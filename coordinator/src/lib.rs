@@ -7,6 +7,7 @@ mod discovery;
 pub mod dispatch;
 pub mod generation;
 pub mod http;
+pub mod keys;
 pub mod metrics;
 mod request_id;
 pub mod runtime;

@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::server::HealthReporter;
 
 use crate::generation::Generator;
+use crate::keys::{Holder, Keys};
 use crate::request_id::REQUEST_ID;
 use crate::runtime::{Coordinator, WorkerState, WorkerStatus};
 use crate::submit::Submission;
@@ -41,29 +42,36 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
+/// What the API gives access to, and whom.
+#[derive(Clone)]
+pub struct Served {
+    /// The workers.
+    pub coordinator: Coordinator,
+    /// How their tokens become text.
+    pub generator: Generator,
+    /// What callers know the model by.
+    pub model: String,
+    /// Who may call; anybody if `None`.
+    pub keys: Option<Keys>,
+}
+
 struct Service {
-    coordinator: Coordinator,
-    generator: Generator,
-    /// The name of what is served.
-    model: String,
+    served: Served,
     /// Prompts that are tokenised at once: work for a processor.
     preparing: Semaphore,
 }
 
-/// Serves `coordinator` on `listener` until `shutdown` is done and the open streams have ended.
-/// `generator` is how its tokens become text, `model` what callers know it by.
+/// Serves on `listener` until `shutdown` is done and the open streams have ended.
 ///
 /// # Errors
 /// A listener that fails.
 pub async fn serve(
-    coordinator: Coordinator,
-    generator: Generator,
-    model: String,
+    served: Served,
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    let watching = tokio::spawn(report_health(coordinator.clone(), health));
+    let watching = tokio::spawn(report_health(served.coordinator.clone(), health));
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
@@ -71,7 +79,7 @@ pub async fn serve(
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let preparing = Semaphore::new(threads);
-    let service = Service { coordinator, generator, model, preparing };
+    let service = Service { served, preparing };
     let service = AqueductServer::new(service)
         .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
         .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
@@ -125,23 +133,25 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeReply>, Status> {
-        let text = self.generator.text.clone();
+        self.holder(request.metadata())?;
+        let text = self.served.generator.text.clone();
         let message = request.into_inner();
         self.prepare(move || request::tokenize(message, &text)).await.map(Response::new)
     }
 
     async fn describe(
         &self,
-        _: Request<v1::DescribeRequest>,
+        request: Request<v1::DescribeRequest>,
     ) -> Result<Response<v1::DescribeReply>, Status> {
-        let cluster = self.coordinator.describe();
+        self.holder(request.metadata())?;
+        let cluster = self.served.coordinator.describe();
         let model = cluster.model.as_ref();
         Ok(Response::new(v1::DescribeReply {
-            model: self.model.clone(),
+            model: self.served.model.clone(),
             fingerprint: model.map(|model| model.fingerprint.clone()).unwrap_or_default(),
             shape: model.map(|model| model.shape.clone().into()),
             kv: model.map_or(v1::KvDtype::Unspecified, |model| model.kv.into()).into(),
-            prompt_tokens_max: self.generator.text.prompt_tokens_max(),
+            prompt_tokens_max: self.served.generator.text.prompt_tokens_max(),
             workers: cluster.workers.into_iter().map(worker_status).collect(),
         }))
     }
@@ -153,14 +163,16 @@ impl Service {
         request: Request<v1::GenerateRequest>,
         caller_id: String,
     ) -> Result<Response<Events>, Status> {
+        let Served { coordinator, generator, .. } = &self.served;
+        let holder = self.holder(request.metadata())?;
         let timeout = request::timeout(request.metadata());
-        let (text, config) = (self.generator.text.clone(), self.coordinator.config().clone());
+        let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
         let prepare = move || request::submission(message, timeout, &text, &config);
         let (submission, options) = self.prepare(prepare).await?;
         let submission = Submission { caller_id: caller_id.clone(), ..submission };
-        let generation = self.generator.start(submission, options).await.map_err(status_of)?;
-        let narrator = Narrator::new(generation, &self.coordinator);
+        let generation = generator.start_for(holder.as_ref(), submission, options).await;
+        let narrator = Narrator::new(generation.map_err(status_of)?, coordinator);
         let id = caller_id.clone();
         let events = stream::try_unfold((narrator, id), async |(mut narrator, id)| {
             let event = narrator.next().await.map_err(|error| named(status_of(error), &id))?;
@@ -170,6 +182,16 @@ impl Service {
         let mut response = Response::new(events);
         name(response.metadata_mut(), &caller_id);
         Ok(response)
+    }
+
+    /// Who calls, where that is asked.
+    fn holder(&self, metadata: &MetadataMap) -> Result<Option<Holder>, Status> {
+        let Some(keys) = &self.served.keys else { return Ok(None) };
+        let shown = metadata.get("authorization").and_then(|value| value.to_str().ok());
+        keys.check(shown).map(Some).map_err(|denied| {
+            self.served.generator.metrics.rejected(denied.reason());
+            Status::unauthenticated(denied.to_string())
+        })
     }
 
     /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.

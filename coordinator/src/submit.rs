@@ -15,6 +15,8 @@ use crate::config::Config;
 
 pub use aqueduct_plan::Busy;
 
+use crate::keys::Limit;
+
 /// A request, complete and in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
@@ -206,6 +208,14 @@ pub enum RequestError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The caller's API key has too much already: HTTP 429, RESOURCE_EXHAUSTED.
+    #[error("over the limit of this API key: {limit}")]
+    Limited {
+        /// What it has too much of.
+        limit: Limit,
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// No worker can serve it now: HTTP 503, UNAVAILABLE.
     #[error("unavailable: {0}")]
     Unavailable(String),
@@ -231,6 +241,8 @@ impl RequestError {
             Self::Busy { busy: Busy::Requests { .. }, .. } => "queued_requests",
             Self::Busy { busy: Busy::Tokens { .. }, .. } => "queued_tokens",
             Self::Busy { busy: Busy::Memory(_), .. } => "memory",
+            Self::Limited { limit: Limit::Requests(_), .. } => "key_requests",
+            Self::Limited { limit: Limit::TokensPerMinute(_), .. } => "key_tokens",
             Self::Unavailable(_) => "unavailable",
             Self::Deadline(_) => "deadline",
             Self::Failed { .. } => "failed",

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::TokenId;
 use aqueduct_core::work::Emitted;
 
+use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
 use crate::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use crate::text::{Detokenizer, Start, StopMatcher, TextModel};
@@ -81,8 +82,33 @@ impl Generator {
             queue: VecDeque::new(),
             clock: Clock { started, prefilled: None, has_token: false },
             token_bytes: 0,
+            permit: None,
             outcome: None,
         })
+    }
+}
+
+impl Generator {
+    /// Submits a request on the account of `holder`, if there is one.
+    ///
+    /// # Errors
+    /// What its key does not allow, or as the runtime has it.
+    pub async fn start_for(
+        &self,
+        holder: Option<&Holder>,
+        submission: Submission,
+        options: TextOptions,
+    ) -> Result<Generation, RequestError> {
+        let prompt_tokens = u32::try_from(submission.prompt.len()).unwrap_or(u32::MAX);
+        let permit = holder.map(|holder| holder.admit(prompt_tokens)).transpose();
+        let mut permit = permit.inspect_err(|error| {
+            self.metrics.rejected(error.reason());
+            self.metrics.ended(Outcome::Refused, Duration::ZERO);
+        })?;
+        let mut generation = self.start(submission, options).await?;
+        permit.iter_mut().for_each(Permit::begin);
+        generation.permit = permit;
+        Ok(generation)
     }
 }
 
@@ -124,6 +150,8 @@ pub struct Generation {
     clock: Clock,
     /// Of one token in a full KV cache; known once a worker has been found.
     token_bytes: u64,
+    /// Its place among the requests of its key.
+    permit: Option<Permit>,
     outcome: Option<Outcome>,
 }
 
@@ -227,6 +255,7 @@ impl Generation {
         metrics.token(choice.last_token.replace(now).map(|last| now - last));
         choice.tokens += 1;
         self.report.output_tokens += 1;
+        self.permit.iter().for_each(Permit::spend);
         let is_end = self.eos.contains(&emitted.token);
         let text = if is_end {
             String::new()

@@ -22,11 +22,15 @@ use super::request_id::CallerId;
 use super::stream::{self, Running};
 use super::{ApiState, Shared, body};
 use crate::generation::{Report, TextEvent, TextOptions};
+use crate::keys::Holder;
 use crate::submit::Submission;
 use crate::text::{CallNotation, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// Who calls: by what id the call is known and, where that is asked, whose key it shows.
+type Caller = (Extension<CallerId>, Option<Extension<Holder>>);
 
 /// A call that is ready to be submitted.
 struct Prepared {
@@ -49,20 +53,20 @@ struct PreparedPrompt {
 
 pub(super) async fn completions(
     State(state): State<ApiState>,
-    Extension(caller_id): Extension<CallerId>,
+    caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
     let prepared = prepare(&state, body, prepare_completion).await?;
-    answer(&state, prepared, caller_id).await
+    answer(&state, prepared, caller).await
 }
 
 pub(super) async fn chat(
     State(state): State<ApiState>,
-    Extension(caller_id): Extension<CallerId>,
+    caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
     let prepared = prepare(&state, body, prepare_chat).await?;
-    answer(&state, prepared, caller_id).await
+    answer(&state, prepared, caller).await
 }
 
 type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
@@ -147,10 +151,10 @@ fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constr
 async fn answer(
     state: &ApiState,
     prepared: Prepared,
-    caller_id: CallerId,
+    caller: Caller,
 ) -> Result<Response, ApiError> {
     let (stream, include_usage) = (prepared.params.stream, prepared.params.include_usage);
-    let (running, envelope) = start(&state.0, prepared, caller_id).await?;
+    let (running, envelope) = start(&state.0, prepared, caller).await?;
     if stream {
         return Ok(stream::response(running, envelope, include_usage));
     }
@@ -163,7 +167,7 @@ async fn answer(
 async fn start(
     shared: &Shared,
     prepared: Prepared,
-    CallerId(caller_id): CallerId,
+    (Extension(CallerId(caller_id)), holder): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, notation, .. } = prepared;
     let Prepared { echo, logprobs, warnings, .. } = prepared;
@@ -189,7 +193,8 @@ async fn start(
             continues: endpoint == Endpoint::Completions,
             warnings: warnings.clone(),
         };
-        let mut generation = shared.generator.start(submission, options).await?;
+        let holder = holder.as_ref().map(|Extension(holder)| holder);
+        let mut generation = shared.generator.start_for(holder, submission, options).await?;
         if let Some(TextEvent::Accepted { request, .. }) = generation.next().await.transpose()?
             && running.is_empty()
         {

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::keys::{Denied, Limit};
 use crate::submit::{Busy, RequestError};
 use crate::text::TextError;
 
@@ -62,7 +63,18 @@ impl IntoResponse for ApiError {
             let seconds = HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+        }
         response
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        let error = Self::new(StatusCode::UNAUTHORIZED, denied.to_string());
+        Self { code: Some("invalid_api_key"), ..error }
     }
 }
 
@@ -88,7 +100,9 @@ impl From<RequestError> for ApiError {
         let message = error.to_string();
         let (status, code) = match &error {
             RequestError::Refused(refusal) => return refusal.clone().into(),
-            RequestError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            RequestError::Busy { .. } | RequestError::Limited { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+            }
             RequestError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             RequestError::Failed { kind, .. } => match kind {
@@ -103,10 +117,13 @@ impl From<RequestError> for ApiError {
             RequestError::Busy { busy: Busy::Tokens { .. } | Busy::Memory(_), .. } => {
                 Some("tokens")
             }
+            RequestError::Limited { limit: Limit::TokensPerMinute(_), .. } => Some("tokens"),
             _ => None,
         };
         let retry_after = match error {
-            RequestError::Busy { retry_after, .. } => Some(retry_after),
+            RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } => {
+                Some(retry_after)
+            }
             _ => (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::from_secs(1)),
         };
         Self { kind, code: Some(code), retry_after, ..Self::new(status, message) }

@@ -6,6 +6,7 @@ mod choices;
 mod error;
 mod fields;
 mod format;
+mod guard;
 mod logprobs;
 mod params;
 mod reply;
@@ -36,6 +37,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::generation::Generator;
+use crate::keys::Keys;
 
 /// What a caller gets who does not say.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,25 +83,35 @@ pub struct ApiState(Arc<Shared>);
 struct Shared {
     generator: Generator,
     options: ApiOptions,
+    /// Who may call; anybody if `None`.
+    keys: Option<Keys>,
     /// Bodies that are parsed and tokenised at once: work for a processor.
     preparing: Arc<Semaphore>,
 }
 
 impl ApiState {
-    /// The API of `generator`'s model.
+    /// The API of `generator`'s model, for everybody.
     pub fn new(generator: Generator, options: ApiOptions) -> Self {
+        Self::guarded(generator, options, None)
+    }
+
+    /// The same, for those whom `keys` let in.
+    pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self(Arc::new(Shared { generator, options, preparing: Arc::new(Semaphore::new(threads)) }))
+        let preparing = Arc::new(Semaphore::new(threads));
+        Self(Arc::new(Shared { generator, options, keys, preparing }))
     }
 }
 
-/// All routes.
+/// All routes. What tells how the server is needs no key.
 pub fn router(state: ApiState) -> Router {
+    let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
     Router::new()
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
+        .route_layer(guard)
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })

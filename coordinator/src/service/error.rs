@@ -15,7 +15,7 @@ const RETRY_AFTER: &str = "grpc-retry-pushback-ms";
 pub(super) fn status_of(error: RequestError) -> Status {
     let code = match &error {
         RequestError::Refused(_) => Code::InvalidArgument,
-        RequestError::Busy { .. } => Code::ResourceExhausted,
+        RequestError::Busy { .. } | RequestError::Limited { .. } => Code::ResourceExhausted,
         RequestError::Unavailable(_) => Code::Unavailable,
         RequestError::Deadline(_) => Code::DeadlineExceeded,
         RequestError::Failed { kind, .. } => match kind {
@@ -27,7 +27,9 @@ pub(super) fn status_of(error: RequestError) -> Status {
         },
     };
     let mut status = Status::new(code, error.to_string());
-    if let RequestError::Busy { retry_after, .. } = error {
+    if let RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } =
+        error
+    {
         status.metadata_mut().insert(RETRY_AFTER, MetadataValue::from(ms(retry_after)));
     }
     status

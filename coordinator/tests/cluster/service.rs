@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::service::Served;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Config, Coordinator, service};
 use aqueduct_core::work::Command;
@@ -41,7 +42,8 @@ async fn serve(config: Config, fake: &Fake) -> Server {
         metrics: Arc::default(),
     };
     let forever = std::future::pending();
-    tokio::spawn(service::serve(coordinator, generator, "tiny".into(), listener, forever));
+    let served = Served { coordinator, generator, model: "tiny".into(), keys: None };
+    tokio::spawn(service::serve(served, listener, forever));
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
     Server { text, client: AqueductClient::new(channel.clone()), channel }

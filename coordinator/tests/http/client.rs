@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
+use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::text::TextModel;
 use serde_json::Value;
@@ -48,12 +49,21 @@ pub(crate) async fn start(script: Script) -> Server {
 }
 
 pub(crate) async fn start_with(script: Script, options: ApiOptions) -> Server {
+    start_guarded(script, options, None).await
+}
+
+pub(crate) async fn start_guarded(
+    script: Script,
+    options: ApiOptions,
+    keys: Option<Keys>,
+) -> Server {
     let script = Arc::new(script);
     let generator =
         Generator { text: text(), runtime: script.clone(), metrics: Arc::new(Metrics::new()) };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(ApiState::new(generator, options), listener, std::future::pending()));
+    let state = ApiState::guarded(generator, options, keys);
+    tokio::spawn(serve(state, listener, std::future::pending()));
     Server { address, script }
 }
 

@@ -4,5 +4,6 @@ mod chat;
 mod client;
 mod completions;
 mod errors;
+mod keys;
 mod script;
 mod service;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use aqueduct_coordinator::Coordinator;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
+use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
-use aqueduct_coordinator::service;
+use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::Refusal;
 use aqueduct_tls::{Listener, Refusals};
@@ -31,6 +32,8 @@ pub(crate) struct Doors {
     pub(crate) grpc: Listener,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
+    /// Who may call; anybody if `None`.
+    pub(crate) keys: Option<Keys>,
     /// Who was turned away so far, here and where workers are dialed.
     pub(crate) refusals: Refusals,
 }
@@ -51,7 +54,8 @@ impl Front {
     pub(crate) async fn private(coordinator: &Coordinator, model: &Path) -> anyhow::Result<Self> {
         let grpc = bind("grpc", "127.0.0.1:0").await?.into();
         let refusals = Refusals::default();
-        Self::open(coordinator, model, Doors { http: None, grpc, policy: None, refusals })
+        let doors = Doors { http: None, grpc, policy: None, keys: None, refusals };
+        Self::open(coordinator, model, doors)
     }
 
     /// Opens the doors of `coordinator`, whose text side is that of `model`.
@@ -83,13 +87,14 @@ impl Front {
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();
         if let Some(listener) = doors.http {
-            let state = ApiState::new(generator.clone(), options);
+            let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
             servers.spawn(http::serve(state, listener, once(stopped.clone())));
         }
-        let coordinator = coordinator.clone();
+        let (coordinator, keys) = (coordinator.clone(), doors.keys);
+        let served = Served { coordinator, generator, model: name, keys };
         servers.spawn(async move {
             let stop = once(stopped);
-            let served = service::serve(coordinator, generator, name, doors.grpc, stop).await;
+            let served = service::serve(served, doors.grpc, stop).await;
             if let Err(error) = served {
                 tracing::error!(%error, "the gRPC server ended");
             }

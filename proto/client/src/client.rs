@@ -69,7 +69,7 @@ impl Client {
         let message = options.into_message();
         let mut tries = self.options.busy_tries;
         let answer = loop {
-            let mut request = Request::new(message.clone());
+            let mut request = self.request(message.clone());
             request.set_timeout(until.saturating_duration_since(Instant::now()));
             id.iter().for_each(|id| drop(request.metadata_mut().insert(REQUEST_ID, id.clone())));
             let mut rpc = self.rpc.clone();
@@ -98,7 +98,7 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn tokenize(&self, prompt: Prompt) -> Result<Tokenized, ClientError> {
         let mut rpc = self.rpc.clone();
-        let reply = self.call(rpc.tokenize(prompt.into_tokenize())).await?;
+        let reply = self.call(rpc.tokenize(self.request(prompt.into_tokenize()))).await?;
         Ok(Tokenized { ids: reply.ids, text: reply.text })
     }
 
@@ -108,7 +108,19 @@ impl Client {
     /// The server's silence, or an answer that cannot be read.
     pub async fn describe(&self) -> Result<Description, ClientError> {
         let mut rpc = self.rpc.clone();
-        self.call(rpc.describe(v1::DescribeRequest {})).await?.try_into()
+        self.call(rpc.describe(self.request(v1::DescribeRequest {}))).await?.try_into()
+    }
+
+    /// A message, and who sends it.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        // Visible characters, as the key was checked to be, always make a value.
+        let bearer = self.options.api_key.as_ref().map(|key| key.bearer().parse());
+        if let Some(Ok(mut value)) = bearer {
+            MetadataValue::set_sensitive(&mut value, true);
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
     }
 
     async fn call<T>(

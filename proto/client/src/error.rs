@@ -21,6 +21,9 @@ pub enum ClientError {
         /// When another try makes sense.
         retry_after: Duration,
     },
+    /// The server wants an API key, or another one.
+    #[error("denied: {0}")]
+    Denied(String),
     /// The server cannot be reached, or no worker can serve.
     #[error("unavailable: {0}")]
     Unavailable(String),
@@ -55,6 +58,7 @@ impl From<Status> for ClientError {
                 Self::InvalidArgument(message)
             }
             Code::ResourceExhausted => Self::Busy { message, retry_after: retry_after(&status) },
+            Code::Unauthenticated | Code::PermissionDenied => Self::Denied(message),
             Code::Unavailable => Self::Unavailable(message),
             Code::DeadlineExceeded => Self::Deadline(message),
             Code::Cancelled => Self::Cancelled(message),
@@ -98,6 +102,7 @@ mod tests {
         check(Code::Unavailable, |e| matches!(e, ClientError::Unavailable(_)));
         check(Code::DeadlineExceeded, |e| matches!(e, ClientError::Deadline(_)));
         check(Code::Cancelled, |e| matches!(e, ClientError::Cancelled(_)));
+        check(Code::Unauthenticated, |e| matches!(e, ClientError::Denied(_)));
         check(Code::Internal, |e| matches!(e, ClientError::Server(_)));
         check(Code::ResourceExhausted, |e| matches!(e, ClientError::Busy { .. }));
     }

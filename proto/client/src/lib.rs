@@ -34,7 +34,7 @@ pub use aqueduct_core::{
 };
 pub use aqueduct_tls::{Identity, TlsFiles};
 pub use client::{Client, Generation};
-pub use config::ClientOptions;
+pub use config::{ApiKey, ClientOptions};
 pub use error::ClientError;
 pub use event::{
     Accepted, ChoiceDone, Description, Escalated, GenerateEvent, Progress, PromptLogprob,

@@ -159,6 +159,14 @@ pub const JOURNAL_WAITING_BYTES: u64 = 1 << 30;
 /// Bytes of the log that one message of a leader carries, if it is more than one record.
 pub const JOURNAL_MESSAGE_BYTES: u64 = 1 << 20;
 
+/// Most bytes of an API key.
+pub const API_KEY_BYTES_MAX: usize = 128;
+/// Most bytes of a file of API keys.
+pub const KEY_FILE_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of what an API key is called.
+pub const KEY_NAME_BYTES_MAX: usize = 256;
+/// Most tokens that an API key may have in a minute.
+pub const KEY_TOKENS_PER_MINUTE_MAX: u64 = 1 << 40;
 /// Connections of one listener that may be showing who they are at once.
 pub const HANDSHAKES_MAX: usize = 256;
 /// HTTP connections served at once.

@@ -38,7 +38,7 @@ pub enum Expected {
 /// How one plane is dialed. Clones are the same one.
 #[derive(Clone)]
 pub struct ClientTls {
-    config: Arc<Fresh<ClientConfig>>,
+    config: Arc<Fresh<ClientConfig, TlsError>>,
     expected: Expected,
     plane: &'static str,
     refusals: Refusals,

@@ -1,23 +1,22 @@
 //! What files say, at most a second ago.
 
+use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::files::{TlsError, read};
-
 /// Files are looked at again after this long, when somebody asks.
 const STALE_AFTER: Duration = Duration::from_secs(1);
 
 /// Makes something of its files.
-type Make<T> = Box<dyn Fn() -> Result<T, TlsError> + Send + Sync>;
+type Make<T, E> = Box<dyn Fn() -> Result<T, E> + Send + Sync>;
 
 /// Something made of files, made again when these change. While they cannot be used, which they
 /// cannot when they are half replaced, it is what it was.
-pub(crate) struct Fresh<T> {
+pub struct Fresh<T, E> {
     files: Vec<PathBuf>,
-    make: Make<T>,
+    make: Make<T, E>,
     state: Mutex<State<T>>,
 }
 
@@ -28,18 +27,24 @@ struct State<T> {
     digest: u64,
 }
 
-impl<T> Fresh<T> {
-    pub(crate) fn new(files: Vec<PathBuf>, make: Make<T>) -> Result<Self, TlsError> {
+impl<T, E: Display> Fresh<T, E> {
+    /// What `make` makes of `files`.
+    ///
+    /// # Errors
+    /// As `make` has it. Later ones are logged, and what there is stays.
+    pub fn new(files: Vec<PathBuf>, make: Make<T, E>) -> Result<Self, E> {
         let digest = digest(&files);
         let state = State { made: Arc::new(make()?), looked_at: Instant::now(), digest };
         Ok(Self { files, make, state: Mutex::new(state) })
     }
 
-    pub(crate) fn files(&self) -> &[PathBuf] {
+    /// The files.
+    pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    pub(crate) fn current(&self) -> Arc<T> {
+    /// As it is now, or was a second ago.
+    pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked_at.elapsed() >= STALE_AFTER {
             state.looked_at = Instant::now();
@@ -57,10 +62,10 @@ impl<T> Fresh<T> {
         match (self.make)() {
             Ok(made) => {
                 state.made = Arc::new(made);
-                tracing::info!(files = ?self.files, "certificates were read again");
+                tracing::info!(files = ?self.files, "files that had changed were read again");
             }
             Err(error) => {
-                tracing::warn!(%error, "changed certificates cannot be used: the old ones stay");
+                tracing::warn!(%error, "changed files cannot be used: what they said stays");
             }
         }
     }
@@ -69,6 +74,6 @@ impl<T> Fresh<T> {
 /// Tells contents apart; a file that cannot be read is one of its own kind.
 fn digest(files: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    files.iter().for_each(|path| read(path).ok().hash(&mut hasher));
+    files.iter().for_each(|path| std::fs::read(path).ok().hash(&mut hasher));
     hasher.finish()
 }

@@ -19,6 +19,7 @@ mod server;
 
 pub use client::{ClientTls, Expected, connect, scheme_of};
 pub use files::{Identity, TlsError, TlsFiles};
+pub use fresh::Fresh;
 pub use refusals::{Reason, Refusals};
 pub use role::{Caller, Role};
 pub use server::{Asked, Conn, Listener, ServerTls};

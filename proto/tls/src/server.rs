@@ -51,7 +51,7 @@ impl Asked {
 /// How connections of one plane are accepted. Clones are the same one.
 #[derive(Clone)]
 pub struct ServerTls {
-    config: Arc<Fresh<ServerConfig>>,
+    config: Arc<Fresh<ServerConfig, TlsError>>,
     members_only: bool,
     plane: &'static str,
     refusals: Refusals,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ClientTlsArgs, ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs};
+use super::{
+    ApiKeyArg, ClientTlsArgs, ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs,
+};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -29,6 +31,8 @@ pub(crate) struct GenerateArgs {
     pub(crate) server: Option<String>,
     #[command(flatten)]
     pub(crate) tls: ClientTlsArgs,
+    #[command(flatten)]
+    pub(crate) key: ApiKeyArg,
     /// Run workers in this process on this model: Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH", conflicts_with = "server")]
     pub(crate) model: Option<PathBuf>,

@@ -8,6 +8,7 @@ mod device;
 mod eval;
 mod generate;
 mod gpu;
+mod keys;
 mod members;
 mod model;
 mod policy;
@@ -32,6 +33,7 @@ pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::{GenerateArgs, SamplingArgs};
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
+pub(crate) use keys::{ApiKeyArg, KeysCommand, KeysListArgs, KeysNewArgs, KeysRevokeArgs};
 pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
 pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
@@ -87,6 +89,9 @@ pub(crate) enum Command {
     Coordinator(CoordinatorArgs),
     /// Run one worker for a coordinator that runs elsewhere
     Worker(WorkerArgs),
+    /// Make, list and end the API keys of callers
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Continue a prompt, with a server or with workers in this process
     Generate(GenerateArgs),
     /// Measure what a memory policy does to the answer

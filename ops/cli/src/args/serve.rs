@@ -1,5 +1,7 @@
 //! Arguments of the commands that stay up.
 
+use std::path::PathBuf;
+
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
 
@@ -19,6 +21,10 @@ pub(crate) struct FrontArgs {
     pub(crate) grpc: String,
     #[command(flatten)]
     pub(crate) tls: ServerTlsArgs,
+    /// File of the API keys that callers must show, made by `aqueduct keys new` [default: anybody
+    /// may call]
+    #[arg(long, value_name = "FILE", env = "AQUEDUCT_API_KEYS", hide_env_values = true)]
+    pub(crate) api_keys: Option<PathBuf>,
     /// Tokens of one request in flight at once, and of all together for each worker; a multiple of
     /// the chunk size
     #[arg(long = "batch", value_name = "TOKENS",
@@ -107,7 +113,7 @@ Examples:
 pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
-    pub(crate) model: std::path::PathBuf,
+    pub(crate) model: PathBuf,
     /// Workers, as http://host:port, or https where --cluster-tls-cert is given
     #[arg(long, value_name = "URL", num_args = 1.., required_unless_present = "etcd",
           conflicts_with = "etcd")]

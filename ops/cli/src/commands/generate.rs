@@ -24,7 +24,8 @@ pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
     let options = options(&args)?;
     match (&args.server, &args.model) {
         (Some(url), _) => {
-            let client = ClientOptions { tls: args.tls.files(url)?, ..ClientOptions::default() };
+            let (tls, api_key) = (args.tls.files(url)?, args.key.api_key.clone());
+            let client = ClientOptions { tls, api_key, ..ClientOptions::default() };
             ask((url, client), options, args.json).await
         }
         (None, Some(model)) => {

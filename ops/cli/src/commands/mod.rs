@@ -19,5 +19,6 @@ pub(crate) mod gpu_bench;
 pub(crate) mod gpu_check;
 pub(crate) mod gpu_devices;
 pub(crate) mod gpu_nccl;
+pub(crate) mod keys;
 pub(crate) mod serve;
 pub(crate) mod worker;

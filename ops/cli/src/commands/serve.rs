@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_tls::{Listener, Refusals};
 use serde::Serialize;
@@ -63,12 +64,27 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
     let refusals = Refusals::default();
     let http = args.tls.open(("http", "http/1.1"), &refusals)?;
     let grpc = args.tls.open(("grpc", "h2"), &refusals)?;
-    Ok(Doors {
+    let keys = args.api_keys.as_deref().map(Keys::open).transpose()?;
+    let doors = Doors {
         http: Some(Listener { tcp: front::bind("http", &args.http).await?, tls: http }),
         grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
         policy: Some(args.policy),
+        keys,
         refusals,
-    })
+    };
+    warn_of_plaintext(&doors);
+    Ok(doors)
+}
+
+/// Keys that everybody on the way can read are worth little.
+fn warn_of_plaintext(doors: &Doors) {
+    let is_open = |listener: &Listener| {
+        let address = listener.tcp.local_addr();
+        listener.tls.is_none() && address.is_ok_and(|address| !address.ip().is_loopback())
+    };
+    if doors.keys.is_some() && doors.http.iter().chain([&doors.grpc]).any(is_open) {
+        tracing::warn!("API keys travel in plaintext: --tls-cert and --tls-key encrypt them");
+    }
 }
 
 /// Says where it listens, and answers until `stop`.
