@@ -22,6 +22,7 @@ const LIMITS: Limits = Limits {
     running_requests: 4,
     page_tokens: 1,
     retries: 200,
+    grace_ms: 600_000, // longer than any worker is away
 };
 
 /// One request as its caller sees it.
@@ -112,6 +113,7 @@ impl Coordinator {
 
     /// A session is gone.
     pub(crate) fn worker_down(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
+        self.tick(now_ms)?;
         self.step(now_ms, Event::WorkerDown { worker: WorkerId(worker as u32) })
     }
 
@@ -228,7 +230,8 @@ impl Coordinator {
             End::Cancelled => live.left,
             End::Failed(Failure::Deadline) => now_ms >= live.since_ms + live.asked.deadline_ms,
             End::Failed(Failure::Busy(_)) => now_ms == live.since_ms,
-            End::Failed(Failure::Unavailable(_)) => true,
+            // A worker comes back before anybody gives up, so only who comes when none is up.
+            End::Failed(Failure::Unavailable(_)) => now_ms == live.since_ms,
             End::Failed(Failure::TooLong(_) | Failure::Worker { .. }) => false,
         };
         if !is_right {

@@ -295,12 +295,12 @@ impl Worker {
 
     fn resend(&mut self, now: u64, key: ChunkKey, layer: u32) {
         let Some(outgoing) = self.outgoing(key) else { return };
+        // There are none, if the chunk that gives was assigned again since.
+        let Some(memory) = outgoing.sets.get(layer as usize).cloned() else { return };
         if outgoing.broken || outgoing.arrived.contains(&layer) {
             return;
         }
         if now < outgoing.since + HANDOFF_US {
-            // Gone, if a session was lost since and its next one asked for the same.
-            let Some(memory) = outgoing.sets.get(layer as usize).cloned() else { return };
             let to = idx_of(&outgoing.next.peer);
             self.effects.push(Effect::Hand { to, key, layer, memory });
             return self.wake_after(RESEND_US, Alarm::Resend(key, layer));
