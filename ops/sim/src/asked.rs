@@ -1,13 +1,23 @@
 //! What callers ask, and what they must be answered whatever happens.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use aqueduct_core::work::{Begun, DecodeSpec};
-use aqueduct_core::{ChunkGrid, MemoryPolicy, RequestId, Sampling, TokenId};
-use aqueduct_engine::{Block, EngineError, LocalPort, Model, Sampler, Sequence, Want, prefill};
+use aqueduct_core::work::{Assignment, Begun, DecodeSpec, Outputs};
+use aqueduct_core::{
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Epoch, MemoryPolicy, RequestId, Sampling,
+    TokenId, WireDtype,
+};
+use aqueduct_engine::{
+    Block, EngineError, LocalPort, Model, Past, Sampler, Sequence, ShardStore, Want, prefill,
+    prefill_sharded,
+};
 
 use crate::dice::Dice;
 use crate::model::VOCAB;
+use crate::shards::{Asker, Door, Holders, Reach, ShardedSequence, Ways};
+use crate::worker::{Continuation, HANDOFF_US, peer};
 
 /// Tokens of a chunk.
 const CHUNK_TOKENS: u32 = 8;
@@ -23,6 +33,8 @@ pub(crate) struct Asked {
     pub(crate) grid: ChunkGrid,
     /// What is remembered of it.
     pub(crate) policy: MemoryPolicy,
+    /// Whether keys stay in shards.
+    pub(crate) sharded: bool,
     /// How tokens are drawn.
     pub(crate) sampling: Sampling,
     /// Completions.
@@ -52,8 +64,9 @@ impl Asked {
             _ => dice.of(20..120),
         };
         let prompt: Vec<_> = (0..tokens).map(|_| dice.of(0..VOCAB.into()) as TokenId).collect();
-        let policy = match dice.of(0..3) {
+        let policy = match dice.of(0..4) {
             0 => MemoryPolicy::window(1, 6),
+            1 => MemoryPolicy::dense(),
             _ => MemoryPolicy::h2o(1, 4, 4),
         };
         let sampling = match dice.of(0..3) {
@@ -65,6 +78,7 @@ impl Asked {
             at_us,
             grid: ChunkGrid::new(prompt.len() as u32, CHUNK_TOKENS).expect("not empty"),
             prompt,
+            sharded: policy.keeps_all() || dice.chance(25),
             policy: policy.clamped(CHUNK_TOKENS).0,
             sampling,
             choices: dice.of(0..4) as u32,
@@ -94,23 +108,39 @@ impl Asked {
         }
     }
 
+    /// One chunk, but for where its memory comes from and goes to.
+    pub(crate) fn work(&self, key: ChunkKey, span: ChunkSpan) -> Assignment {
+        Assignment {
+            key,
+            span,
+            chunk_count: self.grid.chunk_count(),
+            policy: self.policy,
+            tokens: span.of(&self.prompt).to_vec(),
+            next_token: None,
+            outputs: Outputs::None,
+            next: None,
+            shards: None,
+            wire: WireDtype::F32,
+            deadline_ms: HANDOFF_US / 1000,
+        }
+    }
+
     /// What one node that nothing happens to answers.
     ///
     /// # Errors
     /// What the engine refuses.
     pub(crate) fn truth(&self, model: &Model) -> Result<Vec<Completion>, EngineError> {
-        let mut port = LocalPort::empty(model);
-        let mut logits = Vec::new();
-        for span in self.grid.chunks() {
-            let block = Block { tokens: span.of(&self.prompt), start: span.start };
-            let done = prefill(model, block, &self.policy, &mut port, Want::Last)?;
-            logits = model.logits(&done.hidden.last_row())?.into_vec();
-        }
+        let stores = vec![Some(Arc::new(ShardStore::default()))];
+        let ways = Rc::new(RefCell::new(Reach { stores, ..Reach::default() }));
+        let (logits, begin) = match self.sharded {
+            true => self.truth_in_shards(model, &ways)?,
+            false => self.truth_in_sets(model)?,
+        };
         let spec = Arc::new(self.spec(RequestId(0), Vec::new()));
         let complete = |choice| {
             let mut sampler = Sampler::new(spec.clone(), choice, None);
-            let mut sequence = Sequence::new(model, port.layers().to_vec());
             let (mut logits, mut tokens) = (logits.clone(), Vec::new());
+            let mut sequence = begin(choice);
             loop {
                 let token = sampler.draw(&logits)?.token;
                 tokens.push((token.token, token.logprob.to_bits()));
@@ -118,9 +148,49 @@ impl Asked {
                 if eos || sampler.token_idx() == self.max_tokens {
                     return Ok((tokens, eos));
                 }
-                logits = sequence.step(model, token.token, &self.policy)?;
+                logits = sequence.step(model, &ways, token.token, &self.policy)?;
             }
         };
         (0..self.choices).map(complete).collect()
     }
+
+    fn truth_in_sets<'a>(&'a self, model: &'a Model) -> Result<Beginning<'a>, EngineError> {
+        let (mut port, mut logits) = (LocalPort::empty(model), Vec::new());
+        for span in self.grid.chunks() {
+            let block = Block { tokens: span.of(&self.prompt), start: span.start };
+            let done = prefill(model, block, &self.policy, &mut port, Want::Last)?;
+            logits = model.logits(&done.hidden.last_row())?.into_vec();
+        }
+        let begin = move |_| Continuation::Sets(Sequence::new(model, port.layers().to_vec()));
+        Ok((logits, Box::new(begin)))
+    }
+
+    fn truth_in_shards<'a>(
+        &'a self,
+        model: &'a Model,
+        ways: &Ways,
+    ) -> Result<Beginning<'a>, EngineError> {
+        let mut last = None;
+        for span in self.grid.chunks() {
+            let key = ChunkKey { request: RequestId(0), chunk_idx: span.idx, epoch: Epoch(0) };
+            let work = self.work(key, span);
+            let shards = vec![(0, Epoch(0)); span.idx as usize];
+            let (holders, carry, wire) = (vec![peer(0)], Carry::Queries, WireDtype::F32);
+            let directory = Directory { holders, shards, carry, wire };
+            let holders = Holders::before(&work, &directory);
+            let mut door = Door::new(model, ways, &holders, Asker::of(0, &work));
+            let block = Block { tokens: &work.tokens, start: span.start };
+            let past = Past { chunks: span.idx, port: &mut door };
+            let done = prefill_sharded(model, block, &self.policy, past, Want::Last)?;
+            let logits = model.logits(&done.hidden.last_row())?.into_vec();
+            last = Some((logits, work, holders));
+        }
+        let (logits, work, holders) = last.expect("a prompt has a chunk");
+        let begin =
+            move |choice| Continuation::Shards(ShardedSequence::new(0, &work, &holders, choice));
+        Ok((logits, Box::new(begin)))
+    }
 }
+
+/// The logits after a prompt, and what makes a completion of it.
+type Beginning<'a> = (Vec<f32>, Box<dyn Fn(u32) -> Continuation + 'a>);

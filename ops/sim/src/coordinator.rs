@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aqueduct_core::work::{Assignment, Begun, Command as Order, Event as Said, Outputs};
-use aqueduct_core::{ChunkKey, ChunkSpan, RequestId, WireDtype, WorkerId};
-use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan};
+use aqueduct_core::work::{Assignment, Begun, Command as Order, Event as Said};
+use aqueduct_core::{Carry, Directory, RequestId, WireDtype, WorkerId};
+use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 
 use crate::asked::{Asked, Completion, Told};
-use crate::worker::{HANDOFF_US, peer};
+use crate::worker::peer;
 
 /// Something happened that must never happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,10 @@ impl Coordinator {
         let job = Job {
             grid: asked.grid,
             choices: asked.choices,
-            sharded: None,
+            sharded: asked.sharded.then(|| Sharded {
+                output_tokens: u64::from(asked.choices) * u64::from(asked.max_tokens),
+                pruned: !asked.policy.keeps_all(),
+            }),
             memory_tokens: budget.into(),
             priority: 0,
             arrived_at_ms: now_ms,
@@ -191,11 +194,15 @@ impl Coordinator {
     fn order(&self, command: &Command) -> Result<Option<(WorkerId, Order)>, Violation> {
         let (worker, order) = match command.clone() {
             Command::Assign { worker, key, span, next, shards } => {
-                if shards.is_some() {
-                    return Err(Violation(format!("{key}: in shards, but none were asked for")));
+                let asked = &self.live[&key.request].asked;
+                if shards.is_some() != asked.sharded {
+                    return Err(Violation(format!("{key}: in shards is {}", !asked.sharded)));
                 }
-                let work = self.live[&key.request].assignment(key, span);
-                (worker, Order::Assign(Box::new(Assignment { next, ..work })))
+                let shards = shards.map(directory);
+                (
+                    worker,
+                    Order::Assign(Box::new(Assignment { next, shards, ..asked.work(key, span) })),
+                )
             }
             Command::Redirect { worker, request, chunk_idx, next } => {
                 (worker, Order::Redirect { request, chunk_idx, next })
@@ -211,7 +218,10 @@ impl Coordinator {
                 (worker, Order::StopChoice { request, choice })
             }
             Command::Cancel { worker, request } => (worker, Order::Cancel { request }),
-            Command::Drop { .. } | Command::Restore { .. } => {
+            Command::Drop { worker, request, chunk_idx } => {
+                (worker, Order::Drop { request, chunk_idx })
+            }
+            Command::Restore { .. } => {
                 return Err(Violation(format!("nobody asked for this: {command:?}")));
             }
             _ => return Ok(None),
@@ -244,24 +254,12 @@ impl Coordinator {
     }
 }
 
-impl Live {
-    fn assignment(&self, key: ChunkKey, span: ChunkSpan) -> Assignment {
-        let asked = &self.asked;
-        Assignment {
-            key,
-            span,
-            chunk_count: asked.grid.chunk_count(),
-            policy: asked.policy,
-            tokens: span.of(&asked.prompt).to_vec(),
-            next_token: None,
-            outputs: Outputs::None,
-            next: None,
-            shards: None,
-            wire: WireDtype::F32,
-            deadline_ms: HANDOFF_US / 1000,
-        }
-    }
+fn directory(Shards { holders, chunks }: Shards) -> Box<Directory> {
+    let (carry, wire) = (Carry::Queries, WireDtype::F32);
+    Box::new(Directory { holders, shards: chunks, carry, wire })
+}
 
+impl Live {
     /// How far its completions came.
     fn begun(&self) -> Vec<Begun> {
         let of = |(choice, (told, ended)): (u32, (&Vec<Told>, &Option<bool>))| {

@@ -6,7 +6,7 @@
 //! worker holds anything.
 //!
 //! What is simulated is what the runtime and the device thread do around plan and engine:
-//! sessions, inboxes, hand-offs, in memory sets. Shards, snapshots and the journal are not here.
+//! sessions, inboxes, hand-offs, the way to shards. Snapshots and the journal are not here.
 #![forbid(unsafe_code)]
 
 mod asked;
@@ -16,6 +16,7 @@ mod fault;
 mod inbox;
 mod model;
 mod network;
+mod shards;
 mod worker;
 mod world;
 

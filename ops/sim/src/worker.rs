@@ -1,22 +1,23 @@
 //! A simulated worker: the engine's own mathematics behind the rules of the device thread.
 
+mod chunk;
 mod decode;
+mod handoff;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use aqueduct_core::work::{Assignment, ChunkReport, Command, Event, FailureKind, NextHop, Peer};
+use aqueduct_core::work::{Assignment, Command, Event, FailureKind, Peer};
 use aqueduct_core::{ChunkKey, MemoryPolicy, RequestId};
-use aqueduct_engine::{Block, EngineError, LocalPort, Model, Want, prefill};
+use aqueduct_engine::{EngineError, Model, PortError, Sequence, ShardStore};
 use aqueduct_kernels::MemorySet;
 
+pub(crate) use self::decode::Continuation;
 use self::decode::Decoding;
+use self::handoff::Outgoing;
 use crate::inbox::{Inbox, Verdict};
+use crate::shards::{Holders, ShardedSequence, Ways};
 
-/// A chunk takes about so long.
-const CHUNK_US: u64 = 40_000;
-/// A set that nobody has acknowledged is sent again.
-const RESEND_US: u64 = 700_000;
 /// Until the next hop counts as out of reach, in microseconds.
 pub(crate) const HANDOFF_US: u64 = 30_000_000;
 
@@ -47,6 +48,12 @@ pub(crate) enum Alarm {
 /// A worker's process.
 pub(crate) struct Worker {
     model: Arc<Model>,
+    /// Which of the workers it is.
+    here: usize,
+    /// The shards that it holds.
+    store: Arc<ShardStore>,
+    /// The way to all shards.
+    ways: Ways,
     /// How many times slower than others.
     pub(crate) slowness: u64,
     sessions: BTreeSet<u64>,
@@ -69,20 +76,17 @@ struct Held {
     decoding: Option<Decoding>,
 }
 
-struct Outgoing {
-    next: NextHop,
-    sets: Vec<Arc<MemorySet>>,
-    /// Layers that have arrived.
-    arrived: BTreeSet<u32>,
-    since: u64,
-    broken: bool,
-}
-
 /// What the whole prompt left.
 struct Home {
-    memory: Vec<Arc<MemorySet>>,
+    memory: Memory,
+    chunk_idx: u32,
     logits: Vec<f32>,
     policy: MemoryPolicy,
+}
+
+enum Memory {
+    Sets(Vec<Arc<MemorySet>>),
+    Shards(Box<Assignment>, Holders),
 }
 
 /// Where the worker with this address is.
@@ -97,9 +101,12 @@ pub(crate) fn peer(idx: usize) -> Peer {
 
 impl Worker {
     /// A process that has just begun.
-    pub(crate) fn new(model: Arc<Model>) -> Self {
+    pub(crate) fn new(model: Arc<Model>, here: usize, ways: Ways) -> Self {
         Self {
             model,
+            here,
+            store: Arc::default(),
+            ways,
             slowness: 1,
             sessions: BTreeSet::new(),
             requests: BTreeMap::new(),
@@ -123,6 +130,11 @@ impl Worker {
         let mut all = self.inbox.requests();
         all.extend(self.requests.keys());
         all
+    }
+
+    /// The shards that it holds.
+    pub(crate) fn store(&self) -> Arc<ShardStore> {
+        self.store.clone()
     }
 
     /// A coordinator opened a session.
@@ -168,9 +180,8 @@ impl Worker {
                 }
                 self.inbox.forget(request);
             }
-            Command::Drop { .. } | Command::Keep(_) | Command::Restore(_) => {
-                unreachable!("nothing lies in shards or snapshots here")
-            }
+            Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
+            Command::Keep(_) | Command::Restore(_) => unreachable!("there are no snapshots here"),
         }
         self.look(now);
     }
@@ -186,13 +197,6 @@ impl Worker {
         let verdict = self.inbox.deliver(now, key, layer, set);
         self.look(now);
         verdict
-    }
-
-    /// What became of a set that was sent.
-    pub(crate) fn acknowledged(&mut self, key: ChunkKey, layer: u32) {
-        if let Some(outgoing) = self.outgoing(key) {
-            outgoing.arrived.insert(layer);
-        }
     }
 
     /// An alarm that was asked for.
@@ -217,13 +221,23 @@ impl Worker {
         self.requests.get_mut(&request).filter(|held| held.session == session)
     }
 
-    fn outgoing(&mut self, key: ChunkKey) -> Option<&mut Outgoing> {
-        let outgoing = self.requests.get_mut(&key.request)?.outbox.get_mut(&key.chunk_idx)?;
-        (outgoing.next.epoch == key.epoch).then_some(outgoing)
+    /// Drops a chunk, waiting, running or done; with the last one, what goes on from it.
+    fn drop_chunk(&mut self, session: u64, request: RequestId, chunk_idx: u32) {
+        let Some(held) = self.owned(session, request) else { return };
+        let home = held.home.take_if(|home| home.chunk_idx == chunk_idx).is_some();
+        if home | held.stop_decoding(chunk_idx) {
+            self.store.drop_branches(request);
+        }
+        let is_it =
+            |work: &Assignment| (work.key.request, work.key.chunk_idx) == (request, chunk_idx);
+        self.queue.retain(|work| !is_it(work));
+        self.running.take_if(|work| is_it(work));
+        self.store.drop_chunk(request, chunk_idx);
     }
 
     fn drop_request(&mut self, request: RequestId) {
         self.requests.remove(&request);
+        self.store.forget(request);
         self.queue.retain(|work| work.key.request != request);
         self.running.take_if(|work| work.key.request == request);
     }
@@ -244,7 +258,10 @@ impl Worker {
         }
         self.queue.retain(|work| !same(work));
         self.running.take_if(|work| same(work));
-        self.inbox.claim(now, key);
+        match work.shards {
+            Some(_) => self.store.claim(key.request),
+            None => self.inbox.claim(now, key),
+        }
         let held = self.requests.entry(key.request).or_insert_with(|| Held {
             session,
             outbox: BTreeMap::new(),
@@ -256,132 +273,24 @@ impl Worker {
         }
         self.queue.push_back(work);
     }
+}
 
-    fn redirect(
-        &mut self,
-        now: u64,
-        session: u64,
-        request: RequestId,
-        chunk_idx: u32,
-        next: NextHop,
-    ) {
-        let key = ChunkKey { request, chunk_idx, epoch: next.epoch };
-        let held = self.owned(session, request);
-        match held.and_then(|held| held.outbox.get_mut(&chunk_idx)) {
-            Some(outgoing) if next.epoch < outgoing.next.epoch => {}
-            Some(outgoing) => {
-                let sets = std::mem::take(&mut outgoing.sets);
-                *outgoing = Outgoing { sets, ..Outgoing::new(next) };
-                self.send(now, key);
-            }
-            None => {
-                let message = "the memory for it is no longer held".to_owned();
-                let kind = FailureKind::Peer;
-                self.say(session, Event::ChunkFailed { key, kind, message });
-            }
-        }
-    }
-
-    /// Sends all sets that are held for `key`.
-    fn send(&mut self, now: u64, key: ChunkKey) {
-        let Some(outgoing) = self.outgoing(key) else { return };
-        outgoing.since = now;
-        let (to, sets) = (idx_of(&outgoing.next.peer), outgoing.sets.clone());
-        for (layer, memory) in (0..).zip(sets) {
-            self.effects.push(Effect::Hand { to, key, layer, memory });
-            self.wake_after(RESEND_US, Alarm::Resend(key, layer));
-        }
-    }
-
-    fn resend(&mut self, now: u64, key: ChunkKey, layer: u32) {
-        let Some(outgoing) = self.outgoing(key) else { return };
-        // There are none, if the chunk that gives was assigned again since.
-        let Some(memory) = outgoing.sets.get(layer as usize).cloned() else { return };
-        if outgoing.broken || outgoing.arrived.contains(&layer) {
-            return;
-        }
-        if now < outgoing.since + HANDOFF_US {
-            let to = idx_of(&outgoing.next.peer);
-            self.effects.push(Effect::Hand { to, key, layer, memory });
-            return self.wake_after(RESEND_US, Alarm::Resend(key, layer));
-        }
-        outgoing.broken = true;
-        let session = self.requests[&key.request].session;
-        let (kind, message) = (FailureKind::Peer, "out of reach".to_owned());
-        self.say(session, Event::ChunkFailed { key, kind, message });
-    }
-
-    /// Begins the first chunk of the queue if its memory is there, or gives it up.
-    fn look(&mut self, now: u64) {
-        while self.running.is_none() {
-            let Some(work) = self.queue.front() else {
-                self.waits_since = None;
-                return;
-            };
-            let key = work.key;
-            if work.span.idx == 0 || self.inbox.is_ready(key, self.model.layers()) {
-                self.running = self.queue.pop_front();
-                self.waits_since = None;
-                return self.wake_after(CHUNK_US, Alarm::Computed(key));
-            }
-            let Some(since) = self.waits_since else {
-                self.waits_since = Some(now);
-                let after_us = HANDOFF_US + 1;
-                return self.effects.push(Effect::Wake { after_us, alarm: Alarm::Look });
-            };
-            if now <= since + HANDOFF_US {
-                return;
-            }
-            self.waits_since = None;
-            self.queue.pop_front();
-            self.inbox.finish(key);
-            let session = self.requests[&key.request].session;
-            let (kind, message) = (FailureKind::Deadline, "no memory".to_owned());
-            self.say(session, Event::ChunkFailed { key, kind, message });
-        }
-    }
-
-    fn computed(&mut self, now: u64, key: ChunkKey) {
-        if let Some(work) = self.running.take_if(|work| work.key == key) {
-            let session = self.requests[&key.request].session;
-            let event = match self.compute(now, &work) {
-                Ok(()) => Event::ChunkDone { key, report: Box::new(ChunkReport::default()) },
-                Err(error) => {
-                    let (kind, message) = (FailureKind::Internal, error.to_string());
-                    Event::ChunkFailed { key, kind, message }
-                }
-            };
-            self.say(session, event);
-            self.inbox.finish(key);
-        }
-        self.look(now);
-    }
-
-    fn compute(&mut self, now: u64, work: &Assignment) -> Result<(), EngineError> {
-        let model = self.model.clone();
-        let mut port = match self.inbox.take(work.key, model.layers()) {
-            Some(past) => LocalPort::resume(past, &model),
-            None => LocalPort::empty(&model),
-        };
-        let block = Block { tokens: &work.tokens, start: work.span.start };
-        let want = if work.is_last() { Want::Last } else { Want::Memory };
-        let done = prefill(&model, block, &work.policy, &mut port, want)?;
-        let memory = port.layers().to_vec();
-        let Some(held) = self.requests.get_mut(&work.key.request) else { return Ok(()) };
-        if work.is_last() {
-            let logits = model.logits(&done.hidden.last_row())?.into_vec();
-            held.home = Some(Home { memory, logits, policy: work.policy });
-        } else if let Some(outgoing) = held.outbox.get_mut(&(work.key.chunk_idx + 1)) {
-            outgoing.sets = memory;
-            let (chunk_idx, epoch) = (work.key.chunk_idx + 1, outgoing.next.epoch);
-            self.send(now, ChunkKey { chunk_idx, epoch, ..work.key });
-        }
-        Ok(())
+/// How a failure is told.
+fn kind_of(error: &EngineError) -> FailureKind {
+    match error {
+        EngineError::Port(PortError::Peer { .. }) => FailureKind::Peer,
+        _ => FailureKind::Internal,
     }
 }
 
-impl Outgoing {
-    fn new(next: NextHop) -> Self {
-        Self { next, sets: Vec::new(), arrived: BTreeSet::new(), since: 0, broken: false }
+impl Memory {
+    /// What completion `choice` goes on from.
+    fn begin(&self, model: &Model, here: usize, choice: u32) -> Continuation {
+        match self {
+            Self::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
+            Self::Shards(work, holders) => {
+                Continuation::Shards(ShardedSequence::new(here, work, holders, choice))
+            }
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 mod faults;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use aqueduct_core::work::{Command as Order, Event as Said};
@@ -16,6 +18,7 @@ use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::inbox::Verdict;
 use crate::network::Network;
+use crate::shards::{Reach, Ways};
 use crate::worker::{Alarm, Effect, Worker};
 
 /// Simulated time after which a request counts as stuck.
@@ -81,6 +84,7 @@ pub(crate) struct World {
     agenda: BTreeMap<(u64, u64), Happening>,
     dice: Dice,
     network: Network,
+    ways: Ways,
     hosts: Vec<Host>,
     coordinator: Coordinator,
     model: Arc<Model>,
@@ -101,8 +105,9 @@ impl World {
         asked: Vec<(Arc<Asked>, Arc<Vec<Completion>>)>,
         faults: Vec<(u64, Fault)>,
     ) -> Self {
-        let host = || Host {
-            worker: Some(Worker::new(model.clone())),
+        let ways = Rc::new(RefCell::new(Reach::default()));
+        let host = |here| Host {
+            worker: Some(Worker::new(model.clone(), here, ways.clone())),
             life: 0,
             stands_still_until: 0,
             session: None,
@@ -115,7 +120,8 @@ impl World {
             agenda: BTreeMap::new(),
             dice,
             network: Network::default(),
-            hosts: (0..workers).map(|_| host()).collect(),
+            hosts: (0..workers).map(host).collect(),
+            ways: ways.clone(),
             coordinator: Coordinator::default(),
             model: model.clone(),
             asked,
@@ -172,6 +178,12 @@ impl World {
         for (worker, host) in self.hosts.iter_mut().enumerate() {
             let held = host.worker.as_mut().map(|worker| worker.holds(self.now));
             let held = held.unwrap_or_default();
+            let bytes = host.worker.as_ref().map_or(0, |worker| worker.store().bytes());
+            if bytes > 0 {
+                return Err(Violation(format!(
+                    "worker {worker} still holds shards of {bytes} bytes"
+                )));
+            }
             if !held.is_empty() {
                 return Err(Violation(format!("worker {worker} still holds {held:?}")));
             }
@@ -209,7 +221,8 @@ impl World {
             Happening::Fault(fault) => self.suffer(fault),
             Happening::Restart(worker) => {
                 self.note(|| format!("worker {worker} is back"));
-                self.hosts[worker].worker = Some(Worker::new(self.model.clone()));
+                let ways = self.ways.clone();
+                self.hosts[worker].worker = Some(Worker::new(self.model.clone(), worker, ways));
             }
             Happening::Tick => self.coordinator.tick(self.clock_ms())?,
             Happening::Dial(worker) => self.dial(worker)?,
@@ -256,6 +269,7 @@ impl World {
 
     /// Lets a process do something, if it is still the same, and carries out what it wants.
     fn with<T>(&mut self, at: At, act: impl FnOnce(&mut Worker) -> T) -> Option<T> {
+        self.look_around();
         let host = self.hosts.get_mut(at.worker).filter(|host| host.life == at.life)?;
         let worker = host.worker.as_mut()?;
         let result = act(worker);
@@ -263,6 +277,20 @@ impl World {
             self.carry_out(at, effect);
         }
         Some(result)
+    }
+
+    /// Whose shards are in reach of whom now.
+    fn look_around(&mut self) {
+        let (now, count) = (self.now, self.hosts.len());
+        let store = |host: &Host| {
+            let answers = host.stands_still_until <= now;
+            host.worker.as_ref().filter(|_| answers).map(Worker::store)
+        };
+        let pairs = (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b)));
+        let apart = pairs.filter(|(a, b)| self.network.open_at(*a, *b, now) > now).collect();
+        let breaks_after = self.dice.chance(1).then(|| self.dice.of(0..30));
+        let stores = self.hosts.iter().map(store).collect();
+        *self.ways.borrow_mut() = Reach { stores, apart, breaks_after };
     }
 
     fn carry_out(&mut self, from: At, effect: Effect) {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind};
 use aqueduct_core::{MemoryPolicy, TokenId};
-use aqueduct_engine::{EngineError, Sampler, Sequence};
+use aqueduct_engine::{EngineError, Model, Sampler, Sequence};
 
-use super::{Alarm, Held, Worker};
+use super::{Alarm, Held, Worker, kind_of};
+use crate::shards::{ShardedSequence, Ways};
 
 /// A step takes about so long.
 const STEP_US: u64 = 5_000;
@@ -15,19 +16,53 @@ const STEP_US: u64 = 5_000;
 pub(super) struct Decoding {
     spec: Arc<DecodeSpec>,
     policy: MemoryPolicy,
+    /// The prompt's last chunk.
+    chunk_idx: u32,
     choices: Vec<Choice>,
 }
 
 struct Choice {
     idx: u32,
     sampler: Sampler,
-    sequence: Sequence,
+    sequence: Continuation,
     logits: Vec<f32>,
     /// Tokens that it had elsewhere.
     begun: std::vec::IntoIter<TokenId>,
 }
 
+/// What a completion goes on from.
+pub(crate) enum Continuation {
+    /// Memory sets of its own.
+    Sets(Sequence),
+    /// The prompt's shards, and its own.
+    Shards(ShardedSequence),
+}
+
+impl Continuation {
+    /// Appends `token` and returns the logits of the one after it, `[vocab]`.
+    ///
+    /// # Errors
+    /// A holder that is out of reach, or what the backend refuses.
+    pub(crate) fn step(
+        &mut self,
+        model: &Model,
+        ways: &Ways,
+        token: TokenId,
+        policy: &MemoryPolicy,
+    ) -> Result<Vec<f32>, EngineError> {
+        match self {
+            Self::Sets(sequence) => sequence.step(model, token, policy),
+            Self::Shards(sequence) => sequence.step(model, ways, token, policy),
+        }
+    }
+}
+
 impl Held {
+    /// Ends all completions, if they go on from chunk `chunk_idx`; whether they did.
+    pub(super) fn stop_decoding(&mut self, chunk_idx: u32) -> bool {
+        self.decoding.take_if(|decoding| decoding.chunk_idx == chunk_idx).is_some()
+    }
+
     /// Ends one completion without a word.
     pub(super) fn stop_choice(&mut self, idx: u32) {
         if let Some(decoding) = &mut self.decoding {
@@ -38,7 +73,7 @@ impl Held {
 
 impl Worker {
     pub(super) fn start_decoding(&mut self, session: u64, spec: DecodeSpec) {
-        let (request, model) = (spec.request, self.model.clone());
+        let (request, model, here) = (spec.request, self.model.clone(), self.here);
         let held = self.owned(session, request);
         let Some((held, home)) = held.and_then(|held| held.home.take().map(|home| (held, home)))
         else {
@@ -51,13 +86,14 @@ impl Worker {
             (!begun.ended).then(|| Choice {
                 idx,
                 sampler: Sampler::new(spec.clone(), idx, None),
-                sequence: Sequence::new(&model, home.memory.clone()),
+                sequence: home.memory.begin(&model, here, idx),
                 logits: home.logits.clone(),
                 begun: begun.tokens.into_iter(),
             })
         };
         let choices = (0..spec.choices).filter_map(choice).collect();
-        held.decoding = Some(Decoding { policy: home.policy, choices, spec });
+        let (policy, chunk_idx) = (home.policy, home.chunk_idx);
+        held.decoding = Some(Decoding { policy, chunk_idx, choices, spec });
         self.expect_round();
     }
 
@@ -79,8 +115,10 @@ impl Worker {
                 match self.step(held.session, &decoding, choice) {
                     Ok(choice) => decoding.choices.extend(choice),
                     Err(error) => {
-                        let (kind, message) = (FailureKind::Internal, error.to_string());
+                        decoding.choices.clear();
+                        let (kind, message) = (kind_of(&error), error.to_string());
                         self.say(held.session, Event::DecodeFailed { request, kind, message });
+                        break;
                     }
                 }
             }
@@ -122,7 +160,7 @@ impl Worker {
             self.say(session, Event::ChoiceDone { request, choice: idx, eos });
             return Ok(None);
         }
-        choice.logits = choice.sequence.step(&self.model, token, policy)?;
+        choice.logits = choice.sequence.step(&self.model, &self.ways, token, policy)?;
         Ok(Some(choice))
     }
 }
