@@ -17,4 +17,4 @@ pub mod text;
 
 pub use config::Config;
 pub use dispatch::Session;
-pub use runtime::{Coordinator, RequestHandle};
+pub use runtime::{Coordinator, Keeping, RequestHandle};

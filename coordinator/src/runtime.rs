@@ -10,25 +10,30 @@ use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 mod event_loop;
+mod keeping;
 mod live;
 mod mailbox;
 mod pace;
 mod prefix;
+mod scribe;
 mod serving;
 mod status;
 
+pub use keeping::{Constrain, Keeping};
 pub use status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
-use event_loop::{Arrival, EventLoop, Inputs, Outputs};
+use event_loop::{Arrival, EventLoop, Inbound, Inputs, Outputs};
 use live::Asked;
 use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
 const ARRIVALS_MAX: usize = 64;
+/// What was written, and has not been heard of: one thing is at a time.
+const WRITTEN_MAX: usize = 1;
 
 type NoticeSender = mpsc::Sender<(WorkerId, Notice)>;
 
@@ -45,7 +50,7 @@ pub enum StartError {
 #[derive(Debug, Clone)]
 pub struct Coordinator {
     config: Arc<Config>,
-    arrivals: mpsc::Sender<Arrival>,
+    inbound: mpsc::Sender<Inbound>,
     wished: Arc<Notify>,
     stopping: Arc<Notify>,
     cluster: watch::Receiver<Cluster>,
@@ -86,20 +91,26 @@ impl Coordinator {
     /// A coordinator, and where it hears of its workers.
     fn of(config: Config, known: Cluster) -> Result<(Self, NoticeSender), StartError> {
         config.validate()?;
-        let (arrivals_sender, arrivals) = mpsc::channel(ARRIVALS_MAX);
+        let (inbound_sender, inbound) = mpsc::channel(ARRIVALS_MAX);
+        let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
         let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
         let wished = Arc::new(Notify::new());
         let stopping = Arc::new(Notify::new());
         let (cluster_sender, cluster) = watch::channel(known);
         let (stats_sender, stats) = watch::channel(Stats::default());
-        let outputs = Outputs { cluster: cluster_sender, stats: stats_sender };
+        let outputs = Outputs {
+            cluster: cluster_sender,
+            stats: stats_sender,
+            written: written_sender,
+            wished: wished.clone(),
+        };
         let event_loop = EventLoop::new(config.clone(), outputs, first_id());
-        let inputs =
-            Inputs { arrivals, notices, wished: wished.clone(), stopping: stopping.clone() };
+        let (wishes, stop) = (wished.clone(), stopping.clone());
+        let inputs = Inputs { inbound, notices, written, wished: wishes, stopping: stop };
         tokio::spawn(event_loop.run(inputs));
         let config = Arc::new(config);
-        let arrivals = arrivals_sender;
-        let coordinator = Self { config, arrivals, wished, stopping, cluster, stats };
+        let inbound = inbound_sender;
+        let coordinator = Self { config, inbound, wished, stopping, cluster, stats };
         Ok((coordinator, notices_sender))
     }
 
@@ -126,16 +137,24 @@ impl Coordinator {
         let (reply, answer) = oneshot::channel();
         let gone = |_| RequestError::Unavailable("the coordinator is shutting down".into());
         let arrival = Arrival { asked: Asked { submission, grid, model }, mailbox, reply };
-        self.arrivals.send(arrival).await.map_err(|closed| gone(closed.to_string()))?;
+        self.inbound
+            .send(Inbound::Request(Box::new(arrival)))
+            .await
+            .map_err(|closed| gone(closed.to_string()))?;
         let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
-        Ok(RequestHandle { request, reader, _arrivals: self.arrivals.clone() })
+        Ok(RequestHandle { request, reader, _inbound: self.inbound.clone() })
     }
 
     /// Ends this coordinator and all its clones: requests under way fail as unavailable, and
     /// workers may go without being missed.
     pub async fn stop(&self) {
         self.stopping.notify_one();
-        self.arrivals.closed().await;
+        self.ended().await;
+    }
+
+    /// Until it has ended, which it does by itself only when its journal cannot be written.
+    pub async fn ended(&self) {
+        self.inbound.closed().await;
     }
 
     /// The model and the workers.
@@ -165,7 +184,7 @@ pub struct RequestHandle {
     request: RequestId,
     reader: Reader,
     /// Keeps the coordinator running.
-    _arrivals: mpsc::Sender<Arrival>,
+    _inbound: mpsc::Sender<Inbound>,
 }
 
 impl RequestHandle {

@@ -70,10 +70,14 @@ impl State {
         self.requests.get(&request)
     }
 
+    /// Everything that is kept, the oldest request first.
+    pub fn iter(&self) -> impl Iterator<Item = (RequestId, &Kept)> {
+        self.requests.iter().map(|(request, kept)| (*request, kept))
+    }
+
     /// Requests under way, the oldest first.
     pub fn live(&self) -> impl Iterator<Item = (RequestId, &Kept)> {
-        let live = self.requests.iter().filter(|(_, kept)| kept.ended.is_none());
-        live.map(|(request, kept)| (*request, kept))
+        self.iter().filter(|(_, kept)| kept.ended.is_none())
     }
 
     /// The largest id that is kept.

@@ -1,49 +1,30 @@
 //! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
 //! is carried out. Nothing in here waits for a caller or for a worker.
 
+mod ends;
+mod journal;
+mod ports;
 mod snapshots;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::journal::Kept;
 use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
 use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
-use aqueduct_plan::{Command, End, Event, Failure, Plan};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use aqueduct_plan::{Command, Event, Plan};
+use tokio::sync::mpsc;
 
-use super::live::{Asked, Live, Timing};
-use super::mailbox::Mailbox;
+use super::keeping::Keeping;
+use super::live::{Live, Timing};
 use super::pace::Pace;
-use super::status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
+use super::scribe::Scribe;
+use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
-
-/// A validated request on its way in.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) asked: Asked,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) reply: oneshot::Sender<Result<RequestId, RequestError>>,
-}
-
-/// What the loop listens to.
-#[derive(Debug)]
-pub(crate) struct Inputs {
-    pub(crate) arrivals: mpsc::Receiver<Arrival>,
-    pub(crate) notices: mpsc::Receiver<(WorkerId, Notice)>,
-    pub(crate) wished: Arc<Notify>,
-    pub(crate) stopping: Arc<Notify>,
-}
-
-/// What others see of it.
-#[derive(Debug)]
-pub(crate) struct Outputs {
-    pub(crate) cluster: watch::Sender<Cluster>,
-    pub(crate) stats: watch::Sender<Stats>,
-}
+pub(crate) use ports::{Arrival, Inbound, Inputs, Outputs};
 
 pub(crate) struct EventLoop {
     config: Config,
@@ -53,6 +34,12 @@ pub(crate) struct EventLoop {
     orders: BTreeMap<WorkerId, mpsc::Sender<Order>>,
     /// Workers that keep snapshots, and what they have.
     keepers: BTreeMap<WorkerId, SnapshotsHeld>,
+    /// Writes requests down, if they are.
+    scribe: Option<Scribe>,
+    keeping: Option<Keeping>,
+    /// Requests of the journal that wait for a worker to go on.
+    interrupted: Vec<(RequestId, Kept)>,
+    resume_at: Option<Instant>,
     outputs: Outputs,
     stats: Stats,
     pace: Pace,
@@ -68,6 +55,10 @@ impl EventLoop {
             live: HashMap::new(),
             orders: BTreeMap::new(),
             keepers: BTreeMap::new(),
+            scribe: None,
+            keeping: None,
+            interrupted: Vec::new(),
+            resume_at: None,
             outputs,
             stats: Stats::default(),
             pace: Pace::default(),
@@ -81,9 +72,13 @@ impl EventLoop {
         loop {
             let deadline = self.next_deadline();
             tokio::select! {
-                arrival = inputs.arrivals.recv() => match arrival {
-                    Some(arrival) => self.arrive(arrival),
+                inbound = inputs.inbound.recv() => match inbound {
+                    Some(Inbound::Request(arrival)) => self.arrive(*arrival),
+                    Some(Inbound::Keep(found)) => self.keep(*found),
                     None => break,
+                },
+                Some(written) = inputs.written.recv() => if !self.written(written) {
+                    break;
                 },
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
                 () = inputs.stopping.notified() => break,
@@ -92,7 +87,11 @@ impl EventLoop {
                     self.step(Event::Tick { now_ms: self.now_ms() });
                 }
             }
+            self.write_down();
             self.publish_stats();
+        }
+        if let Some(scribe) = self.scribe {
+            scribe.finish().await;
         }
         for live in self.live.values() {
             let error = RequestError::Unavailable("the coordinator is shutting down".into());
@@ -108,7 +107,8 @@ impl EventLoop {
         const IDLE: Duration = Duration::from_secs(3600);
         let idle = Instant::now() + IDLE;
         let due = self.plan.next_deadline_ms().map(Duration::from_millis);
-        due.and_then(|due| self.started.checked_add(due)).map_or(idle, |due| due.min(idle))
+        let due = due.and_then(|due| self.started.checked_add(due));
+        [due, self.due()].into_iter().flatten().fold(idle, Instant::min)
     }
 
     fn arrive(&mut self, arrival: Arrival) {
@@ -120,9 +120,9 @@ impl EventLoop {
         self.live.insert(request, live);
         let failed = self.step(Event::Submit { request, job });
         let refused = failed.into_iter().find(|(failed, _)| *failed == request);
-        let answer = refused.map_or(Ok(request), |(_, error)| Err(error));
-        if reply.send(answer).is_err() {
-            self.step(Event::Cancel { request });
+        match refused {
+            Some((_, error)) => drop(reply.send(Err(error))),
+            None => self.answer_written(request, reply),
         }
     }
 
@@ -217,6 +217,7 @@ impl EventLoop {
         });
         self.orders.insert(worker, orders);
         self.step(Event::WorkerUp { worker, peer, pool_tokens });
+        self.resume_soon();
     }
 
     /// `orders` dropped here end the session.
@@ -260,11 +261,7 @@ impl EventLoop {
                 self.step(Event::ChunkFailed { worker, key, kind, message });
             }
             Said::Snapshots(news) => self.snapshots_changed(worker, *news),
-            Said::Token(emitted) => {
-                let live = self.live.get_mut(&emitted.request);
-                let is_new = live.is_some_and(|live| live.token(worker, *emitted));
-                self.stats.output_tokens += u64::from(is_new);
-            }
+            Said::Token(emitted) => self.drew(worker, *emitted),
             Said::ChoiceDone { request, choice, eos } => {
                 self.step(Event::ChoiceDone { worker, request, choice, eos });
             }
@@ -291,6 +288,9 @@ impl EventLoop {
             if self.orders.contains_key(&worker) {
                 self.worker_down(worker, WorkerState::Down, "it takes no more commands");
             }
+        }
+        for (request, choice) in aftermath.over {
+            self.step(Event::StopChoice { request, choice });
         }
         aftermath.failed
     }
@@ -327,10 +327,12 @@ impl EventLoop {
             }
             Command::Cancel { worker, request } => (worker, Order::Cancel { request }),
             Command::Prefilled { request, chunks_retried } => {
-                return self.with(request, |live| live.prefilled(chunks_retried));
+                self.with(request, |live| live.prefilled(chunks_retried));
+                let live = self.live.get(&request);
+                return aftermath.over.extend(live.into_iter().flat_map(Live::ended_choices));
             }
             Command::ChoiceEnded { request, choice, eos } => {
-                return self.with(request, |live| live.choice_ended(choice, eos));
+                return self.choice_ended(request, choice, eos);
             }
             Command::Ended { request, end } => {
                 return aftermath.failed.extend(self.ended(request, end));
@@ -339,33 +341,6 @@ impl EventLoop {
         // A worker whose commands pile up reads none of them: it is as good as lost.
         let took = self.orders.get(&worker).is_none_or(|orders| orders.try_send(order).is_ok());
         aftermath.hung.extend((!took).then_some(worker));
-    }
-
-    fn ended(&mut self, request: RequestId, end: End) -> Option<(RequestId, RequestError)> {
-        let live = self.live.remove(&request)?;
-        let error = match end {
-            End::Finished | End::Cancelled => None,
-            End::Failed(failure) => Some(self.error_of(failure, &live)),
-        };
-        if let Some(error) = &error {
-            let caller_id = &live.submission.caller_id;
-            tracing::info!(%request, caller_id, %error, "request failed");
-        }
-        live.mailbox.end(error.clone());
-        error.map(|error| (request, error))
-    }
-
-    fn error_of(&self, failure: Failure, live: &Live) -> RequestError {
-        match failure {
-            Failure::TooLong(refusal) => refusal.into(),
-            Failure::Busy(busy) => {
-                let wait = self.pace.wait_for(self.plan.queued_tokens());
-                RequestError::Busy { busy, retry_after: wait.max(self.config.retry_after) }
-            }
-            Failure::Unavailable(why) => RequestError::Unavailable(why),
-            Failure::Deadline => RequestError::Deadline(live.submission.deadline),
-            Failure::Worker { kind, message } => RequestError::Failed { kind, message },
-        }
     }
 
     fn publish_stats(&mut self) {
@@ -387,5 +362,7 @@ impl EventLoop {
 #[derive(Debug, Default)]
 struct Aftermath {
     hung: Vec<WorkerId>,
+    /// Completions that had ended before their request went on.
+    over: Vec<(RequestId, u32)>,
     failed: Vec<(RequestId, RequestError)>,
 }

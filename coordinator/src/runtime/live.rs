@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::journal::Completion;
 use aqueduct_core::work::{
     Assignment, ChunkReport, MergeAudit, NextHop, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
@@ -17,7 +18,6 @@ use aqueduct_core::{
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
-use self::completions::Choice;
 use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
@@ -41,6 +41,8 @@ pub(crate) struct Asked {
 pub(crate) struct Live {
     pub(crate) submission: Submission,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// Whether the journal has it, or will.
+    pub(crate) is_kept: bool,
     /// As its caller knows it.
     request: RequestId,
     /// As the plan and the workers know this try of it.
@@ -60,7 +62,7 @@ pub(crate) struct Live {
     redone: u32,
     /// Who decodes it.
     home: Option<WorkerId>,
-    choices: Vec<Choice>,
+    choices: Vec<Completion>,
 }
 
 /// How long a request may take.
@@ -105,9 +107,10 @@ impl Live {
         clamps.iter().for_each(|clamp| tracing::warn!(%request, %clamp, "memory budget lowered"));
         mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
         let mut live = Self {
-            choices: vec![Choice::default(); submission.choices as usize],
+            choices: vec![Completion::default(); submission.choices as usize],
             submission,
             mailbox,
+            is_kept: false,
             request,
             run: request,
             grid,
@@ -123,6 +126,16 @@ impl Live {
         };
         live.prefill.prefix = live.prefix();
         live
+    }
+
+    /// As its caller knows it.
+    pub(crate) fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// What answers it.
+    pub(crate) fn model(&self) -> &ModelInfo {
+        &self.model
     }
 
     pub(crate) fn job(&self) -> Job {

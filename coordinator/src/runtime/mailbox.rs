@@ -27,6 +27,8 @@ struct State {
     ended: bool,
     error: Option<RequestError>,
     abandoned: bool,
+    /// Nobody will ever read.
+    unread: bool,
     stops: BTreeSet<u32>,
 }
 
@@ -44,8 +46,18 @@ impl Mailbox {
         Self { state: Mutex::default(), arrived: Notify::new(), wished }
     }
 
+    /// One whose caller has gone without cancelling: what is put in is lost.
+    pub(crate) fn unread(wished: Arc<Notify>) -> Self {
+        let mailbox = Self::new(wished);
+        mailbox.lock().unread = true;
+        mailbox
+    }
+
     pub(crate) fn push(&self, update: Update) {
         let mut state = self.lock();
+        if state.unread {
+            return;
+        }
         if matches!(update, Update::Progress(_))
             && matches!(state.updates.back(), Some(Update::Progress(_)))
         {

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod fake;
+mod journal;
 mod prefix;
 mod quality;
 mod runtime;

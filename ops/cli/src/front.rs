@@ -1,18 +1,19 @@
 //! The doors of a coordinator: HTTP, gRPC, and the signals that close them.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_coordinator::Coordinator;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::text::TextModel;
+use aqueduct_coordinator::{Coordinator, Keeping};
 use aqueduct_core::Refusal;
+use aqueduct_journal::Journal;
 use aqueduct_tls::{Listener, Refusals};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,6 +37,8 @@ pub(crate) struct Doors {
     pub(crate) keys: Option<Keys>,
     /// Who was turned away so far, here and where workers are dialed.
     pub(crate) refusals: Refusals,
+    /// Folder of the journal, if one is kept.
+    pub(crate) data_dir: Option<PathBuf>,
 }
 
 /// A coordinator that can be talked to.
@@ -54,15 +57,15 @@ impl Front {
     pub(crate) async fn private(coordinator: &Coordinator, model: &Path) -> anyhow::Result<Self> {
         let grpc = bind("grpc", "127.0.0.1:0").await?.into();
         let refusals = Refusals::default();
-        let doors = Doors { http: None, grpc, policy: None, keys: None, refusals };
-        Self::open(coordinator, model, doors)
+        let doors = Doors { http: None, grpc, policy: None, keys: None, refusals, data_dir: None };
+        Self::open(coordinator, model, doors).await
     }
 
     /// Opens the doors of `coordinator`, whose text side is that of `model`.
     ///
     /// # Errors
-    /// A tokeniser that cannot be used.
-    pub(crate) fn open(
+    /// A tokeniser, or a journal, that cannot be used.
+    pub(crate) async fn open(
         coordinator: &Coordinator,
         model: &Path,
         doors: Doors,
@@ -75,6 +78,9 @@ impl Front {
             runtime: Arc::new(coordinator.clone()),
             metrics: Arc::new(Metrics::with(doors.refusals)),
         };
+        if let Some(folder) = &doors.data_dir {
+            keep(coordinator, generator.text.clone(), folder).await?;
+        }
         let name = name_of(model);
         let mut options = ApiOptions::new(name.clone());
         options.deadline = coordinator.config().request_deadline;
@@ -120,6 +126,19 @@ impl Front {
             tracing::warn!(seconds = DRAIN.as_secs(), "answers under way were cut off");
         }
     }
+}
+
+/// Has requests written down in the journal of `folder`; those that are under way in it go on.
+async fn keep(
+    coordinator: &Coordinator,
+    text: Arc<TextModel>,
+    folder: &Path,
+) -> anyhow::Result<()> {
+    let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ())?;
+    let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
+    let interrupted = coordinator.keep(Keeping { journal, constrain }).await?;
+    tracing::info!(folder = %folder.display(), interrupted, "requests are written down");
+    Ok(())
 }
 
 /// Resolves when the doors are to close.

@@ -2,18 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use aqueduct_core::work::{Begun, DecodeSpec, Emitted};
-use aqueduct_core::{TokenId, WorkerId, limits};
+use aqueduct_core::journal::{Completion, Drawn};
+use aqueduct_core::work::{Begun, DecodeSpec, Emitted, TokenLogprob};
+use aqueduct_core::{RequestId, WorkerId, limits};
 
 use super::Live;
 use crate::submit::Update;
-
-#[derive(Debug, Clone, Default)]
-pub(super) struct Choice {
-    /// Those that the caller has.
-    tokens: Vec<TokenId>,
-    ended: bool,
-}
 
 impl Live {
     /// What `worker`, its home from now on, is to do.
@@ -43,10 +37,12 @@ impl Live {
     /// the rest again, which are the same.
     fn begun(&self) -> Vec<Begun> {
         let mut room = limits::BEGUN_TOKENS_MAX;
-        let mut begun = |(choice, of): (u32, &Choice)| {
-            let told = if of.ended { 0 } else { of.tokens.len().min(room) };
+        let mut begun = |(choice, of): (u32, &Completion)| {
+            let ended = of.eos.is_some();
+            let told = if ended { 0 } else { of.tokens.len().min(room) };
             room -= told;
-            let begun = Begun { choice, tokens: of.tokens[..told].to_vec(), ended: of.ended };
+            let tokens = of.tokens[..told].iter().map(|drawn| drawn.token.token).collect();
+            let begun = Begun { choice, tokens, ended };
             (begun.ended || told > 0).then_some(begun)
         };
         (0..).zip(&self.choices).filter_map(&mut begun).collect()
@@ -61,18 +57,43 @@ impl Live {
         let max_tokens = self.submission.max_tokens;
         let Some(choice) = self.choices.get_mut(emitted.choice as usize) else { return false };
         let tokens = choice.tokens.len();
-        if choice.ended || emitted.token_idx as usize != tokens || tokens >= max_tokens as usize {
+        if choice.eos.is_some()
+            || emitted.token_idx as usize != tokens
+            || tokens >= max_tokens as usize
+        {
             return false;
         }
-        choice.tokens.push(emitted.token);
+        let Emitted { token, logprob, .. } = emitted;
+        let top = emitted.top.clone();
+        choice.tokens.push(Drawn { token: TokenLogprob { token, logprob }, top });
         self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
         true
     }
 
-    pub(crate) fn choice_ended(&mut self, choice: u32, eos: bool) {
-        if let Some(choice) = self.choices.get_mut(choice as usize) {
-            choice.ended = true;
+    /// True when the completion went on until now.
+    pub(crate) fn choice_ended(&mut self, choice: u32, eos: bool) -> bool {
+        let Some(completion) = self.choices.get_mut(choice as usize) else { return false };
+        if completion.eos.is_some() {
+            return false;
         }
+        completion.eos = Some(eos);
         self.mailbox.push(Update::ChoiceDone { choice, eos });
+        true
+    }
+
+    /// Goes on as `run`, which nobody has heard of, from where the journal has its completions.
+    pub(crate) fn go_on(&mut self, run: RequestId, choices: Vec<Completion>) {
+        (self.run, self.choices, self.is_kept) = (run, choices, true);
+    }
+
+    /// A token that its caller has.
+    pub(crate) fn drawn(&self, choice: u32, token_idx: u32) -> Option<&Drawn> {
+        self.choices.get(choice as usize)?.tokens.get(token_idx as usize)
+    }
+
+    /// Completions that have ended, of this try.
+    pub(crate) fn ended_choices(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.eos.is_some());
+        choices.map(|(choice, _)| (self.run, choice))
     }
 }

@@ -30,6 +30,10 @@ pub(crate) struct FrontArgs {
     #[arg(long = "batch", value_name = "TOKENS",
           default_value_t = limits::BATCH_TOKENS_DEFAULT)]
     pub(crate) batch_tokens: u32,
+    /// Folder of the journal: requests that are under way when the process ends go on when it is
+    /// started again
+    #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) admission: AdmissionArgs,
     #[command(flatten)]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::bail;
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_tls::{Listener, Refusals};
@@ -71,6 +72,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         policy: Some(args.policy),
         keys,
         refusals,
+        data_dir: args.data_dir.clone(),
     };
     warn_of_plaintext(&doors);
     Ok(doors)
@@ -96,11 +98,14 @@ pub(super) async fn answer(
 ) -> anyhow::Result<()> {
     let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
     let grpc = doors.grpc.tcp.local_addr()?;
-    let front = Front::open(coordinator, model, doors)?;
+    let front = Front::open(coordinator, model, doors).await?;
     if let Some(http) = http {
         lines::print(&Listening { event: "listening", http, grpc })?;
     }
-    stop.await;
+    tokio::select! {
+        () = stop => {}
+        () = coordinator.ended() => bail!("the journal cannot be written"),
+    }
     // Who asks twice does not want to wait for answers under way.
     let again = front::stop_signal()?;
     tokio::select! {

@@ -32,13 +32,26 @@ const ARROWS: &[(&str, &[&str])] = &[
     (TLS, &[CORE]),
     (CLIENT, &[CORE, PROTO, TLS]),
     (MEMBERS, &[CORE, TLS]),
-    (COORDINATOR, &[CORE, GGUF, GRAMMAR, PLAN, PROTO, TLS]),
+    (COORDINATOR, &[CORE, GGUF, GRAMMAR, JOURNAL, PLAN, PROTO, TLS]),
     (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO, TLS]),
     ("aqueduct-sim", &[CORE, ENGINE, KERNELS, PLAN]),
     ("aqueduct-tidy", &[]),
     (
         "aqueduct",
-        &[CLIENT, COORDINATOR, CORE, ENGINE, GGUF, KERNELS, MEMBERS, PLAN, PROTO, TLS, WORKER],
+        &[
+            CLIENT,
+            COORDINATOR,
+            CORE,
+            ENGINE,
+            GGUF,
+            JOURNAL,
+            KERNELS,
+            MEMBERS,
+            PLAN,
+            PROTO,
+            TLS,
+            WORKER,
+        ],
     ),
 ];
 

@@ -63,8 +63,9 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         keys: None,
         refusals: Refusals::default(),
         policy: None,
+        data_dir: None,
     };
-    let front = Front::open(cluster.coordinator(), &args.model.model, doors)?;
+    let front = Front::open(cluster.coordinator(), &args.model.model, doors).await?;
     let caller = Caller {
         client: Client::connect(&front.grpc_url(), ClientOptions::default()).await?,
         http: front.http().context("an address of HTTP")?,

@@ -1,0 +1,180 @@
+//! Requests are written down, and what was under way when a coordinator ended goes on.
+
+use std::time::{Duration, Instant};
+
+use aqueduct_core::journal::{Accepted, Kept, Outcome};
+use aqueduct_core::work::Emitted;
+use aqueduct_core::{ChunkGrid, RequestId, WorkerId};
+use aqueduct_plan::{Busy, Event};
+use tokio::sync::oneshot;
+
+use super::super::keeping::Found;
+use super::super::live::{Asked, Live};
+use super::super::mailbox::Mailbox;
+use super::super::scribe::accepted::{failed, of_submission, to_submission};
+use super::super::scribe::{Scribe, Written};
+use super::super::{ModelInfo, keeping};
+use super::EventLoop;
+use super::ports::Answer;
+use crate::submit::RequestError;
+
+/// So long after the first worker has come what was interrupted goes on: chunks are laid over
+/// those that are there then.
+const SETTLING: Duration = Duration::from_millis(500);
+
+impl EventLoop {
+    /// From now on requests are written down.
+    pub(super) fn keep(&mut self, found: Found) {
+        let Found { keeping, live, last } = found;
+        self.next_id = self.next_id.max(last.map_or(0, |last| last.0 + 1));
+        self.scribe = Some(Scribe::new(keeping.journal.clone(), self.outputs.written.clone()));
+        self.interrupted = live;
+        self.keeping = Some(keeping);
+        self.resume_soon();
+    }
+
+    /// What was under way when the journal was written last goes on, once there is a worker, and
+    /// others have had time to come.
+    pub(super) fn resume_soon(&mut self) {
+        if !self.interrupted.is_empty() && !self.orders.is_empty() {
+            self.resume_at.get_or_insert_with(|| Instant::now() + SETTLING);
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn write_down(&mut self) {
+        if self.resume_at.is_some_and(|at| at <= Instant::now()) {
+            self.resume_at = None;
+            self.resume();
+        }
+        if let Some(scribe) = &mut self.scribe {
+            scribe.go_on();
+        }
+    }
+
+    fn resume(&mut self) {
+        let Some(model) = self.outputs.cluster.borrow().model.clone() else { return };
+        for (request, kept) in std::mem::take(&mut self.interrupted) {
+            let choices = kept.accepted.choices;
+            if let Err(outcome) = self.resume_one(request, kept, &model) {
+                tracing::info!(%request, ?outcome, "a request of the journal has ended");
+                if let Some(scribe) = &mut self.scribe {
+                    scribe.ended(request, choices, outcome);
+                }
+            }
+        }
+    }
+
+    /// How it has ended, if there is nothing to be done.
+    fn resume_one(
+        &mut self,
+        request: RequestId,
+        kept: Kept,
+        model: &ModelInfo,
+    ) -> Result<(), Outcome> {
+        let Kept { accepted, choices, .. } = kept;
+        if accepted.max_tokens > 0 && choices.iter().all(|choice| choice.eos.is_some()) {
+            return Err(Outcome::Finished);
+        }
+        let asked = self.ask_again(accepted, model).map_err(|error| failed(&error))?;
+        let timing = self.timing(asked.submission.deadline);
+        let mailbox = Mailbox::unread(self.outputs.wished.clone());
+        let mut live = Live::new(request, asked, mailbox.into(), timing);
+        let run = self.new_id();
+        let tokens: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
+        tracing::info!(%request, %run, tokens, "a request of the journal goes on");
+        live.go_on(run, choices);
+        let job = live.job();
+        self.live.insert(run, live);
+        self.step(Event::Submit { request: run, job });
+        Ok(())
+    }
+
+    fn ask_again(&self, accepted: Accepted, model: &ModelInfo) -> Result<Asked, RequestError> {
+        let constrain = |grammar| match &self.keeping {
+            Some(keeping) => (keeping.constrain)(grammar),
+            None => Err(keeping::no_vocabulary()),
+        };
+        let submission = to_submission(accepted, model, constrain)?;
+        submission.validate(&model.shape, &self.config)?;
+        let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
+        Ok(Asked { submission, grid, model: model.clone() })
+    }
+
+    /// Tells the caller that its request is accepted, once it is written down.
+    pub(super) fn answer_written(&mut self, request: RequestId, reply: Answer) {
+        let (Some(scribe), Some(live)) = (&mut self.scribe, self.live.get_mut(&request)) else {
+            // A caller that has gone cancels its request by itself.
+            return drop(reply.send(Ok(request)));
+        };
+        let deadline = live.submission.deadline.min(self.config.request_deadline);
+        let accepted = of_submission(&live.submission, live.model(), deadline);
+        live.is_kept = true;
+        let (sender, written) = oneshot::channel();
+        scribe.accepted(request, accepted, sender);
+        let retry_after = self.config.retry_after;
+        tokio::spawn(async move {
+            let refused = |busy: String| {
+                let busy = Busy::Memory(busy);
+                RequestError::Busy { busy, retry_after }
+            };
+            let answer = match written.await {
+                Ok(Ok(())) => Ok(request),
+                Ok(Err(error)) => Err(refused(error.to_string())),
+                Err(_) => Err(RequestError::Unavailable("the journal has ended".into())),
+            };
+            drop(reply.send(answer));
+        });
+    }
+
+    /// A token was drawn, perhaps not for the first time.
+    pub(super) fn drew(&mut self, worker: WorkerId, emitted: Emitted) {
+        let Some(live) = self.live.get_mut(&emitted.request) else { return };
+        let (choice, token_idx) = (emitted.choice, emitted.token_idx);
+        if !live.token(worker, emitted) {
+            return;
+        }
+        self.stats.output_tokens += 1;
+        let scribe = self.scribe.as_mut().filter(|_| live.is_kept);
+        if let (Some(scribe), Some(drawn)) = (scribe, live.drawn(choice, token_idx)) {
+            scribe.drew(live.request(), choice, token_idx, drawn.clone());
+        }
+    }
+
+    /// A completion has ended, perhaps not for the first time.
+    pub(super) fn choice_ended(&mut self, request: RequestId, choice: u32, eos: bool) {
+        let Some(live) = self.live.get_mut(&request) else { return };
+        if !live.choice_ended(choice, eos) {
+            return;
+        }
+        if let Some(scribe) = self.scribe.as_mut().filter(|_| live.is_kept) {
+            scribe.choice_ended(live.request(), choice, eos);
+        }
+    }
+
+    /// A request has ended, which may have been refused before it was written down.
+    pub(super) fn note_end(&mut self, live: &Live, outcome: Outcome) {
+        if let Some(scribe) = self.scribe.as_mut().filter(|_| live.is_kept) {
+            scribe.ended(live.request(), live.submission.choices, outcome);
+        }
+    }
+
+    /// When [`write_down`](Self::write_down) has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let writing = self.scribe.as_ref().and_then(Scribe::due);
+        [writing, self.resume_at].into_iter().flatten().min()
+    }
+
+    /// Whether more can be.
+    pub(super) fn written(&mut self, written: Written) -> bool {
+        match (written, &mut self.scribe) {
+            (Written::Done(again), Some(scribe)) => scribe.again(again),
+            (Written::Broken(error), _) => {
+                tracing::error!(%error, "the journal cannot be written, so nothing is served");
+                return false;
+            }
+            (Written::Done(_), None) => {}
+        }
+        true
+    }
+}

@@ -1,0 +1,52 @@
+//! What the loop listens to, and where others hear of it.
+
+use std::sync::Arc;
+
+use aqueduct_core::{RequestId, WorkerId};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use super::super::keeping::Found;
+use super::super::live::Asked;
+use super::super::mailbox::Mailbox;
+use super::super::scribe::Written;
+use super::super::status::{Cluster, Stats};
+use crate::dispatch::Notice;
+use crate::submit::RequestError;
+
+/// A validated request on its way in.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) asked: Asked,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) reply: Answer,
+}
+
+/// Whether a request is accepted.
+pub(super) type Answer = oneshot::Sender<Result<RequestId, RequestError>>;
+
+/// What comes from outside.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    Request(Box<Arrival>),
+    /// A journal to be kept from now on.
+    Keep(Box<Found>),
+}
+
+/// What the loop listens to.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    pub(crate) inbound: mpsc::Receiver<Inbound>,
+    pub(crate) notices: mpsc::Receiver<(WorkerId, Notice)>,
+    pub(crate) written: mpsc::Receiver<Written>,
+    pub(crate) wished: Arc<Notify>,
+    pub(crate) stopping: Arc<Notify>,
+}
+
+/// What others see of it.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    pub(crate) cluster: watch::Sender<Cluster>,
+    pub(crate) stats: watch::Sender<Stats>,
+    pub(crate) written: mpsc::Sender<Written>,
+    pub(crate) wished: Arc<Notify>,
+}

@@ -1,0 +1,67 @@
+//! How a coordinator comes to its journal.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aqueduct_core::journal::Kept;
+use aqueduct_core::{Constraint, Grammar, Refusal, RequestId};
+use aqueduct_journal::{AppendError, Journal, Standing};
+
+use super::Coordinator;
+use super::event_loop::Inbound;
+
+/// Says how the model spells what a grammar allows.
+pub type Constrain = dyn Fn(Grammar) -> Result<Constraint, Refusal> + Send + Sync;
+
+/// Where requests are written down, and what it takes to run them again.
+#[derive(Clone)]
+pub struct Keeping {
+    /// The journal.
+    pub journal: Journal,
+    /// A journal has grammars without the model's vocabulary.
+    pub constrain: Arc<Constrain>,
+}
+
+impl fmt::Debug for Keeping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeping").field("journal", &self.journal).finish_non_exhaustive()
+    }
+}
+
+/// A journal as it was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) keeping: Keeping,
+    /// What was under way.
+    pub(crate) live: Vec<(RequestId, Kept)>,
+    /// The largest id in it.
+    pub(crate) last: Option<RequestId>,
+}
+
+/// No coordinator goes on with what it has no journal of.
+pub(crate) fn no_vocabulary() -> Refusal {
+    Refusal::new("grammar", "of a journal", "one whose vocabulary is known")
+}
+
+impl Coordinator {
+    /// From now on requests are written down before they are accepted, and so are their tokens.
+    /// Those that were under way when the journal was written last go on, under their ids, as
+    /// soon as there is a worker: so many are they.
+    ///
+    /// # Errors
+    /// The journal, or this coordinator, has ended.
+    pub async fn keep(&self, keeping: Keeping) -> Result<usize, AppendError> {
+        let mut standing = keeping.journal.standing();
+        let leads = standing.wait_for(|standing| matches!(standing, Standing::Leads { .. }));
+        drop(leads.await.map_err(|_| AppendError::Ended)?);
+        let read = keeping.journal.read(|state| {
+            let live = state.live().map(|(request, kept)| (request, kept.clone()));
+            (live.collect::<Vec<_>>(), state.last_request())
+        });
+        let (live, last) = read.await?;
+        let found = live.len();
+        let inbound = Inbound::Keep(Box::new(Found { keeping, live, last }));
+        self.inbound.send(inbound).await.map_err(|_| AppendError::Ended)?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,186 @@
+//! Writes down what happens to requests. The loop never waits for it: what comes while the
+//! journal is busy is written together, in order, when it is done. What waits is bounded by the
+//! requests under way, because none is accepted before it was written down.
+
+pub(crate) mod accepted;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aqueduct_core::RequestId;
+use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
+use aqueduct_journal::{AppendError, Journal, Unable};
+use futures::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+
+/// Tokens wait so long for others: a disk that is quick is not flushed for each.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// Who waits for its request to be written down.
+pub(crate) type Reply = oneshot::Sender<Result<(), AppendError>>;
+
+/// A record on its way.
+#[derive(Debug)]
+pub(crate) struct Note {
+    record: Record,
+    reply: Option<Reply>,
+}
+
+/// What came of writing.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// All is there, but for what is to be written once more.
+    Done(Vec<Note>),
+    /// Nothing more can be written: what follows could not be found again.
+    Broken(AppendError),
+}
+
+/// The journal, and what is not in it yet.
+#[derive(Debug)]
+pub(crate) struct Scribe {
+    journal: Journal,
+    notes: Vec<Note>,
+    /// Tokens that wait for others, by request and completion.
+    drawn: BTreeMap<(RequestId, u32), Batch>,
+    /// When what waits is to be written; `None` while nothing does.
+    due: Option<Instant>,
+    is_writing: bool,
+    written: mpsc::Sender<Written>,
+}
+
+impl Scribe {
+    /// One that says to `written` what came of it.
+    pub(crate) fn new(journal: Journal, written: mpsc::Sender<Written>) -> Self {
+        Self {
+            journal,
+            notes: Vec::new(),
+            drawn: BTreeMap::new(),
+            due: None,
+            is_writing: false,
+            written,
+        }
+    }
+
+    /// A request is accepted as soon as `reply` says so.
+    pub(crate) fn accepted(&mut self, request: RequestId, accepted: Accepted, reply: Reply) {
+        self.note(request, RecordKind::Accepted(Box::new(accepted)), Some(reply));
+        self.due = Some(Instant::now());
+    }
+
+    /// The next token of a completion.
+    pub(crate) fn drew(&mut self, request: RequestId, choice: u32, token_idx: u32, drawn: Drawn) {
+        let empty = Batch { choice, first_idx: token_idx, tokens: Vec::new() };
+        self.drawn.entry((request, choice)).or_insert(empty).tokens.push(drawn);
+        self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
+    }
+
+    /// A completion has ended.
+    pub(crate) fn choice_ended(&mut self, request: RequestId, choice: u32, eos: bool) {
+        self.gather(request, choice);
+        self.note(request, RecordKind::ChoiceEnded { choice, eos }, None);
+    }
+
+    /// A request of so many completions has ended.
+    pub(crate) fn ended(&mut self, request: RequestId, choices: u32, outcome: Outcome) {
+        (0..choices).for_each(|choice| self.gather(request, choice));
+        self.note(request, RecordKind::Ended(outcome), None);
+    }
+
+    fn note(&mut self, request: RequestId, kind: RecordKind, reply: Option<Reply>) {
+        self.notes.push(Note { record: Record { request, at_ms: now_ms(), kind }, reply });
+        self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
+    }
+
+    /// The tokens of a completion wait no longer for others.
+    fn gather(&mut self, request: RequestId, choice: u32) {
+        if let Some(batch) = self.drawn.remove(&(request, choice)) {
+            self.note(request, RecordKind::Tokens(batch), None);
+        }
+    }
+
+    /// When [`go_on`](Self::go_on) has something to do.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.filter(|_| !self.is_writing)
+    }
+
+    /// Begins to write what is due.
+    pub(crate) fn go_on(&mut self) {
+        if self.due().is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        let notes = self.take();
+        let (journal, written) = (self.journal.clone(), self.written.clone());
+        self.is_writing = true;
+        tokio::spawn(async move {
+            let result = write(&journal, notes).await;
+            // The loop has ended: nobody waits for it.
+            let _ = written.send(result).await;
+        });
+    }
+
+    /// Some of what was written is to be written once more.
+    pub(crate) fn again(&mut self, mut notes: Vec<Note>) {
+        self.is_writing = false;
+        if notes.is_empty() {
+            return;
+        }
+        notes.append(&mut self.notes);
+        self.notes = notes;
+        self.due = Some(Instant::now() + TOGETHER);
+    }
+
+    /// Writes what is left, because nothing more will come.
+    pub(crate) async fn finish(mut self) {
+        let notes = self.take();
+        if let Written::Broken(error) = write(&self.journal, notes).await {
+            tracing::warn!(%error, "the end of the journal was not written");
+        }
+    }
+
+    fn take(&mut self) -> Vec<Note> {
+        let drawn: Vec<_> = self.drawn.keys().copied().collect();
+        drawn.into_iter().for_each(|(request, choice)| self.gather(request, choice));
+        self.due = None;
+        std::mem::take(&mut self.notes)
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Adds `notes` in their order. From the first that is to be written once more all are: what is
+/// there already counts once.
+async fn write(journal: &Journal, notes: Vec<Note>) -> Written {
+    let appended = join_all(notes.iter().map(|note| journal.append(note.record.clone()))).await;
+    let mut again = Vec::new();
+    for (note, result) in notes.into_iter().zip(appended) {
+        match result {
+            Err(error @ (AppendError::Ended | AppendError::Lost)) => return Written::Broken(error),
+            Err(error @ AppendError::Unable(Unable::NotLeading)) => return Written::Broken(error),
+            Err(AppendError::Unable(Unable::Busy) | AppendError::Deadline(_))
+                if note.reply.is_none() =>
+            {
+                again.push(note);
+            }
+            _ if !again.is_empty() && note.reply.is_none() => again.push(note),
+            result => tell(note, result),
+        }
+    }
+    Written::Done(again)
+}
+
+fn tell(note: Note, result: Result<(), AppendError>) {
+    let request = note.record.request;
+    match note.reply {
+        // A caller that has gone cancels its request by itself.
+        Some(reply) => drop(reply.send(result)),
+        None => {
+            if let Err(error) = result {
+                tracing::error!(%request, %error, "a record was not written");
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Coordinators that are gone in the middle, and what the next one makes of their journal.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_coordinator::submit::{RequestError, Submission};
+use aqueduct_coordinator::{Config, Coordinator, Keeping};
+use aqueduct_core::journal::{
+    Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
+};
+use aqueduct_core::work::{Begun, Command, FailureKind, Outputs, TokenLogprob};
+use aqueduct_core::{Exchange, MemoryPolicy, Refusal, RequestId, Sampling, Steering, WireDtype};
+use aqueduct_journal::{Journal, Options, Standing};
+
+use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON, all, submission};
+use crate::runtime::{cluster, start};
+
+async fn open(folder: &Path) -> Journal {
+    let journal = Journal::open(folder, Options::alone(), ()).unwrap();
+    let mut standing = journal.standing();
+    let leads = standing.wait_for(|standing| matches!(standing, Standing::Leads { .. }));
+    tokio::time::timeout(SOON, leads).await.expect("it does not lead").unwrap();
+    journal
+}
+
+/// The file is free when its task has ended.
+async fn close(journal: Journal) {
+    let mut standing = journal.standing();
+    drop(journal);
+    let closed = async { while standing.changed().await.is_ok() {} };
+    tokio::time::timeout(SOON, closed).await.expect("somebody keeps the journal");
+}
+
+fn keeping(journal: &Journal) -> Keeping {
+    let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
+    Keeping { journal: journal.clone(), constrain: Arc::new(constrain) }
+}
+
+async fn keeps(fakes: &[Fake], journal: &Journal, interrupted: usize) -> Coordinator {
+    let coordinator = start(Config::default(), fakes).await;
+    assert_eq!(coordinator.keep(keeping(journal)).await, Ok(interrupted));
+    coordinator
+}
+
+/// What is kept of a request, once it has ended.
+async fn ended(journal: &Journal, request: RequestId) -> Kept {
+    let wait = async {
+        loop {
+            let kept = journal.read(move |state| state.get(request).cloned()).await.unwrap();
+            match kept {
+                Some(kept) if kept.ended.is_some() => return kept,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::time::timeout(SOON, wait).await.expect("it never ends")
+}
+
+fn drawn(token: u32) -> Drawn {
+    Drawn { token: TokenLogprob { token, logprob: -0.5 }, top: Vec::new() }
+}
+
+/// A completion of these tokens.
+fn completion(tokens: std::ops::Range<u32>) -> Completion {
+    Completion { tokens: tokens.map(drawn).collect(), eos: Some(false) }
+}
+
+fn outcome(kept: &Kept) -> &Outcome {
+    &kept.ended.as_ref().unwrap().outcome
+}
+
+#[tokio::test]
+async fn a_request_is_written_down_from_its_beginning_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let fakes = cluster(&[Habit::Obey; 2]);
+    let coordinator = keeps(&fakes, &journal, 0).await;
+    let asked = Submission { choices: 2, max_tokens: 3, ..submission(26) };
+    let mut handle = coordinator.submit(asked).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
+    let kept = ended(&journal, handle.request_id()).await;
+    assert_eq!(kept.choices, [completion(0..3), completion(10..13)]);
+    assert_eq!(outcome(&kept), &Outcome::Finished);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_ends_its_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 0 }]);
+    let coordinator = keeps(&fakes, &journal, 0).await;
+    let handle = coordinator.submit(submission(26)).await.unwrap();
+    let request = handle.request_id();
+    let known = journal.read(move |state| state.live().map(|(id, _)| id).collect::<Vec<_>>());
+    assert_eq!(known.await.unwrap(), [request], "before its caller hears of it");
+    drop(handle);
+    assert_eq!(outcome(&ended(&journal, request).await), &Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn what_was_under_way_goes_on_with_the_next_coordinator() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 3 }]), &journal, 0).await;
+    let asked = Submission { choices: 2, max_tokens: 3, ..submission(26) };
+    let mut handle = coordinator.submit(asked).await.unwrap();
+    let request = handle.request_id();
+    coordinator.stop().await;
+    assert!(matches!(all(&mut handle).await.1, Some(RequestError::Unavailable(_))));
+    drop((handle, coordinator));
+    close(journal).await;
+
+    let journal = open(folder.path()).await;
+    let coordinator = keeps(&cluster(&[Habit::Obey; 2]), &journal, 1).await;
+    let kept = ended(&journal, request).await;
+    assert_eq!(kept.choices, [completion(0..3), completion(10..13)]);
+    assert_eq!(outcome(&kept), &Outcome::Finished);
+    let next = coordinator.submit(submission(5)).await.unwrap();
+    assert!(next.request_id() > request);
+}
+
+fn accepted() -> Accepted {
+    Accepted {
+        model: "same".into(),
+        prompt: (0..10).collect(),
+        policy: MemoryPolicy::h2o(1, 1, 1),
+        floor: None,
+        chunk_tokens: CHUNK_TOKENS,
+        exchange: Exchange::default(),
+        wire: WireDtype::default(),
+        sampling: Sampling::greedy(),
+        steering: Steering::default(),
+        grammar: None,
+        choices: 3,
+        max_tokens: 4,
+        eos: Vec::new(),
+        outputs: Outputs::None,
+        priority: 0,
+        caller_id: String::new(),
+        cache_prompt: true,
+        deadline_at_ms: u64::MAX,
+    }
+}
+
+async fn write(journal: &Journal, request: u64, kinds: Vec<RecordKind>) {
+    for kind in kinds {
+        let record = Record { request: RequestId(request), at_ms: 1, kind };
+        journal.append(record).await.unwrap();
+    }
+}
+
+fn tokens(choice: u32, tokens: std::ops::Range<u32>) -> RecordKind {
+    let tokens = tokens.map(drawn).collect();
+    RecordKind::Tokens(Batch { choice, first_idx: 0, tokens })
+}
+
+#[tokio::test]
+async fn completions_go_on_from_the_tokens_that_were_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let over = RecordKind::ChoiceEnded { choice: 1, eos: true };
+    let begin = RecordKind::Accepted(Box::new(accepted()));
+    write(&journal, 7, vec![begin, tokens(0, 0..3), tokens(1, 10..12), over]).await;
+    let fakes = cluster(&[Habit::Obey]);
+    let _coordinator = keeps(&fakes, &journal, 1).await;
+    let kept = ended(&journal, RequestId(7)).await;
+    let second = Completion { eos: Some(true), ..completion(10..12) };
+    assert_eq!(kept.choices, [completion(0..4), second, completion(20..24)]);
+    assert_eq!(outcome(&kept), &Outcome::Finished);
+    let begun = |command: &Command| match command {
+        Command::Decode(spec) => Some(spec.begun.clone()),
+        _ => None,
+    };
+    let told = fakes[0].seen().iter().find_map(begun);
+    let want = [
+        Begun { choice: 0, tokens: vec![0, 1, 2], ended: false },
+        Begun { choice: 1, tokens: Vec::new(), ended: true },
+    ];
+    assert_eq!(told.as_deref(), Some(&want[..]));
+}
+
+#[tokio::test]
+async fn what_cannot_go_on_ends_once() {
+    let check = async |accepted: Accepted, more: Vec<RecordKind>, want: Outcome| {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = open(folder.path()).await;
+        let begin = RecordKind::Accepted(Box::new(accepted));
+        write(&journal, 7, [vec![begin], more].concat()).await;
+        let fakes = cluster(&[Habit::Obey]);
+        let _coordinator = keeps(&fakes, &journal, 1).await;
+        let kept = ended(&journal, RequestId(7)).await;
+        assert_eq!(kept.ended.map(|Ended { outcome, .. }| outcome), Some(want));
+        assert!(fakes[0].seen().is_empty(), "nothing is computed for it");
+    };
+    let failed = |kind: FailureKind, message: &str| {
+        let message = message.to_owned();
+        Outcome::Failed { kind, message }
+    };
+    let other = Accepted { model: "other".into(), ..accepted() };
+    let why = "fingerprint = same: must be other, with which its tokens were drawn";
+    check(other, Vec::new(), failed(FailureKind::Invalid, why)).await;
+    let late = Accepted { deadline_at_ms: 1, ..accepted() };
+    let why = "its time was over before anybody went on with it";
+    check(late, Vec::new(), failed(FailureKind::Deadline, why)).await;
+    let over = (0..3).map(|choice| RecordKind::ChoiceEnded { choice, eos: true }).collect();
+    check(accepted(), over, Outcome::Finished).await;
+}
