@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aqueduct_core::{ChunkGrid, Refusal, RequestId, WorkerId, limits};
+use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
 use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -17,6 +17,7 @@ mod pace;
 mod prefix;
 mod scribe;
 mod serving;
+mod session;
 mod status;
 
 pub use keeping::{Constrain, Keeping};
@@ -126,12 +127,15 @@ impl Coordinator {
     /// # Errors
     /// [`RequestError::Refused`] when it is wrong, `Busy` when the queue is full,
     /// `Unavailable` when no worker is up.
-    pub async fn submit(&self, submission: Submission) -> Result<RequestHandle, RequestError> {
+    pub async fn submit(&self, mut submission: Submission) -> Result<RequestHandle, RequestError> {
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
         submission.validate(&model.shape, &self.config)?;
-        let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
+        session::check(&submission, &model)?;
+        let grid = submission.grid()?;
+        let pending = submission.goes_on().and_then(|session| session.pending);
+        submission.prompt.splice(0..0, pending);
         let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();

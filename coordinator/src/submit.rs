@@ -8,7 +8,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId,
-    Sampling, Steering, TokenId, WireDtype, WorkerId, limits,
+    Sampling, Session, SessionUse, Steering, TokenId, WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
@@ -20,8 +20,11 @@ use crate::keys::Limit;
 /// A request, complete and in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
-    /// The prompt; at least one token.
+    /// The prompt; at least one token. Where a session goes on, that of this turn: none are needed
+    /// where one is pending.
     pub prompt: Vec<TokenId>,
+    /// Keep what is remembered at the end, or go on from what was kept and keep it then.
+    pub session: Option<SessionUse>,
     /// As the caller wants it, before clamping to the chunk size.
     pub policy: MemoryPolicy,
     /// What its memory must have kept before anything is generated; `None`: anything goes.
@@ -173,6 +176,8 @@ pub enum Update {
         /// The token that stands there and its alternatives.
         entries: Vec<(TokenLogprob, Vec<TokenLogprob>)>,
     },
+    /// What is remembered at the end is kept: before the end is told.
+    Session(Session),
     /// The whole prompt is in memory.
     Prefilled(Box<PrefillReport>),
     /// A worker was lost while completions went on: what it had was made again elsewhere, and
@@ -219,6 +224,12 @@ pub enum RequestError {
     /// No worker can serve it now: HTTP 503, UNAVAILABLE.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// What it was to go on from is kept no longer: HTTP 404, FAILED_PRECONDITION. The caller
+    /// has to send the conversation from its beginning.
+    #[error(
+        "session lost: no worker keeps its memory any more; begin again with all that was said"
+    )]
+    SessionLost,
     /// Its deadline passed: HTTP 504, DEADLINE_EXCEEDED.
     #[error("not finished within {0:?}")]
     Deadline(Duration),
@@ -244,6 +255,7 @@ impl RequestError {
             Self::Limited { limit: Limit::Requests(_), .. } => "key_requests",
             Self::Limited { limit: Limit::TokensPerMinute(_), .. } => "key_tokens",
             Self::Unavailable(_) => "unavailable",
+            Self::SessionLost => "session_lost",
             Self::Deadline(_) => "deadline",
             Self::Failed { .. } => "failed",
         }
@@ -257,8 +269,8 @@ impl Submission {
     /// # Errors
     /// The first field that is out of bounds.
     pub fn validate(&self, shape: &ModelShape, config: &Config) -> Result<(), Refusal> {
-        let prompt_tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
-        ChunkGrid::new(prompt_tokens, self.chunk_tokens)?;
+        let prompt_tokens = self.prompt_tokens();
+        self.grid()?;
         Refusal::unless_within("prompt_tokens", prompt_tokens, 1, config.prompt_tokens_max)?;
         Refusal::unless_within("max_tokens", self.max_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
         let most = limits::PRIORITY_MAX;
@@ -289,6 +301,31 @@ impl Submission {
                 Refusal::unless_within("logits_bytes", bytes, 0, config.logits_bytes).map(drop)
             }
         }
+    }
+
+    /// What it goes on from.
+    pub fn goes_on(&self) -> Option<&Session> {
+        self.session.as_ref().and_then(SessionUse::goes_on)
+    }
+
+    /// Tokens before those of the prompt, which are remembered.
+    pub fn known_tokens(&self) -> u32 {
+        self.goes_on().map_or(0, |session| session.end)
+    }
+
+    /// Tokens of all turns up to this one.
+    pub fn prompt_tokens(&self) -> u32 {
+        let pending = self.goes_on().is_some_and(|session| session.pending.is_some());
+        let own = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        self.known_tokens().saturating_add(u32::from(pending)).saturating_add(own)
+    }
+
+    /// How it is cut.
+    ///
+    /// # Errors
+    /// Too many tokens, or none that are not remembered.
+    pub fn grid(&self) -> Result<ChunkGrid, Refusal> {
+        ChunkGrid::after(self.known_tokens(), self.prompt_tokens(), self.chunk_tokens)
     }
 
     fn fits_positions(&self, prompt_tokens: u32, shape: &ModelShape) -> Result<(), Refusal> {
@@ -323,6 +360,7 @@ mod tests {
     fn good() -> Submission {
         Submission {
             prompt: vec![1; 40],
+            session: None,
             policy: MemoryPolicy::default(),
             floor: None,
             chunk_tokens: 16,

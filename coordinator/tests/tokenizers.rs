@@ -2,8 +2,10 @@
 //! The fixtures are made by `tokenizers/make.py`.
 
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
-use aqueduct_coordinator::text::{Start, TextError, TextModel};
+use aqueduct_coordinator::text::{ChatMessage, Role, Start, TextError, TextModel};
+use aqueduct_core::Session;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -155,4 +157,35 @@ fn library() -> &'static tokenizers::Tokenizer {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tokenizer.json");
         tokenizers::Tokenizer::from_file(path).unwrap()
     })
+}
+
+#[test]
+fn a_turn_of_a_session_is_what_follows_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
+    for file in ["config.json", "generation_config.json", "tokenizer.json"] {
+        std::fs::copy(shipped.join(file), folder.path().join(file)).unwrap();
+    }
+    let template = "{% for message in messages %}[{{ message.role }}]{{ message.content }}\
+        {{ eos_token }}{% endfor %}[assistant]";
+    let config = serde_json::json!({ "chat_template": template });
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    let text = TextModel::load(folder.path()).unwrap();
+    let end = text.eos()[0];
+    let spelled = std::str::from_utf8(text.token_bytes(end)).unwrap().to_owned();
+    let session =
+        |pending| Session { model: [0; 8], settings: [0; 8], name: [0; 32], end: 9, pending };
+    let asked = [ChatMessage::new(Role::User, "Why?")];
+    let turn = |pending| text.chat(&asked, &[], Some(&session(pending)), UNIX_EPOCH).unwrap();
+    let behind = format!("[user]Why?{spelled}[assistant]");
+    // The end token is said once: by the answer, or, where that was cut off, by the turn.
+    assert_eq!(turn(Some(end)).0, behind);
+    assert_eq!(turn(Some(end)).1, text.encode(&behind, false).unwrap());
+    assert_eq!(turn(Some(end + 1)).0, format!("{spelled}{behind}"));
+    assert_eq!(turn(None).0, format!("{spelled}{behind}"));
+    let (whole, _) = text.chat(&asked, &[], None, UNIX_EPOCH).unwrap();
+    assert_eq!(whole, behind);
+    let plain = self::shipped();
+    let (turn, _) = plain.chat(&asked, &[], Some(&session(None)), UNIX_EPOCH).unwrap();
+    assert_eq!(turn, "\nuser: Why?\nassistant:");
 }

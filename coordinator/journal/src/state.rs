@@ -230,6 +230,7 @@ mod tests {
         RecordKind::Accepted(Box::new(Accepted {
             model: "m".to_owned(),
             prompt: vec![1; prompt_tokens],
+            session: None,
             policy: MemoryPolicy::default(),
             floor: None,
             chunk_tokens: 16,

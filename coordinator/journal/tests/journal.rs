@@ -20,6 +20,7 @@ fn accepted() -> RecordKind {
     RecordKind::Accepted(Box::new(Accepted {
         model: "m".to_owned(),
         prompt: vec![1, 2, 3],
+        session: None,
         policy: MemoryPolicy::default(),
         floor: None,
         chunk_tokens: 16,

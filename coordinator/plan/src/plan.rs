@@ -138,26 +138,13 @@ impl Plan {
         }
     }
 
-    /// Why `job` may not wait, if it would have to.
-    fn no_place_in_queue(&self, job: &Job) -> Option<Busy> {
-        let (queued, queued_tokens) = (self.queued(), self.queued_tokens());
-        let prompt_tokens = job.grid.prompt_tokens();
-        let most = &self.limits;
-        let busy = if queued >= most.queued_requests {
-            Busy::Requests { queued }
-        } else if queued > 0 && queued_tokens + u64::from(prompt_tokens) > most.queued_tokens {
-            // One alone may wait however long it is, or it would have to come when all is idle.
-            Busy::Tokens { queued_tokens, prompt_tokens, most: most.queued_tokens }
-        } else {
-            return None;
-        };
-        (!self.may_admit(job)).then_some(busy)
-    }
-
     /// Why no worker, or none of those there are, could ever begin `job`.
     fn without_a_place(&self, job: &Job) -> Option<Failure> {
         if self.up().is_empty() {
             return Some(Failure::no_worker());
+        }
+        if job.resumes && self.resumed(job).is_none() {
+            return Some(Failure::SessionLost);
         }
         self.too_long(job).map(Failure::TooLong)
     }

@@ -73,6 +73,7 @@ mod tests {
             sharded: None,
             memory_tokens: 0,
             prefix: Vec::new().into(),
+            resumes: false,
             priority,
             arrived_at_ms,
             deadline_at_ms: u64::MAX,

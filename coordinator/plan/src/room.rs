@@ -167,6 +167,7 @@ mod tests {
             sharded,
             memory_tokens: 0,
             prefix: Vec::new().into(),
+            resumes: false,
             priority: 0,
             arrived_at_ms: 0,
             deadline_at_ms: 0,

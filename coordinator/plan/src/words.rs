@@ -49,6 +49,9 @@ pub struct Job {
     /// Names of the memory after chunk 0, 1 and so on, as far as the request may go on from a
     /// snapshot of it.
     pub prefix: Arc<[SnapshotKey]>,
+    /// Whether it can begin in no other way than from the first of them, as a session's next
+    /// turn: what that stands for cannot be computed.
+    pub resumes: bool,
     /// When the request fails, on the clock of [`Event::Tick`].
     pub deadline_at_ms: u64,
 }
@@ -310,6 +313,9 @@ pub enum Failure {
     /// Workers are missing, or failed too often.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// Nobody has the snapshot that it was to go on from.
+    #[error("no worker has the memory of the session any more")]
+    SessionLost,
     /// Its deadline passed.
     #[error("the deadline passed")]
     Deadline,

@@ -32,10 +32,10 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 
 /// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
 /// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `prefix 5` its chunks make snapshots
-/// 5, 6 and so on; with `keep 0`, `prune 0` keys stay in shards, and so many are generated),
-/// `done w0 r1 c0 e0`, `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`,
-/// `cancel r1`, `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
-/// `tick 500`.
+/// 5, 6 and so on; with `session 5` it goes on behind the 25 tokens of that one; with `keep 0`,
+/// `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0 e0`,
+/// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
+/// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -50,13 +50,20 @@ fn event(line: &str) -> Event {
         Event::ChunkFailed { worker, key, kind, message: "so it is".into() }
     };
     let job = |tokens: &str| Job {
-        grid: ChunkGrid::new(number(tokens), CHUNK_TOKENS).unwrap(),
+        grid: match named("session").map(|_| 25) {
+            None => ChunkGrid::new(number(tokens), CHUNK_TOKENS).unwrap(),
+            Some(known) => ChunkGrid::after(known, known + number(tokens), CHUNK_TOKENS).unwrap(),
+        },
         choices: named("choices").unwrap_or(1),
         sharded: sharded("keep", false).or(sharded("prune", true)),
         memory_tokens: named("mem").unwrap_or(0).into(),
         priority: named("prio").map_or(0, |steps| steps as i32 - 50),
         arrived_at_ms: named("at").unwrap_or(0).into(),
-        prefix: named("prefix").map_or(Vec::new(), |first| names(first, 9)).into(),
+        prefix: named("prefix")
+            .or(named("session"))
+            .map_or(Vec::new(), |first| names(first, 9))
+            .into(),
+        resumes: named("session").is_some(),
         deadline_at_ms: named("by").unwrap_or(1000).into(),
     };
     match words[0] {
@@ -1001,5 +1008,49 @@ fn a_prefix_is_gone_on_from_where_there_is_room() {
          submit r3 15 prefix 5 mem 8 choices 0
          = w1: restore r3 c0 e0 by 5 -> w0 e0
          = w0: assign r3 c1 e0 -> home",
+    );
+}
+
+#[test]
+fn a_session_goes_on_from_its_memory_or_not_at_all() {
+    check(
+        "up w0
+         up w1
+         submit r1 15 session 5
+         = r1 no worker has the memory of the session any more
+         kept w1 5
+         submit r2 15 session 5
+         = w1: restore r2 c0 e0 by 5 -> w1 e0
+         = w1: assign r2 c1 e0 -> w0 e0
+         peer w1 r2 c0 e0
+         = w0: cancel r2
+         = w1: cancel r2
+         = r2 no worker has the memory of the session any more
+         submit r3 15 session 5
+         = r3 no worker has the memory of the session any more",
+    );
+}
+
+#[test]
+fn a_lost_turn_begins_again_from_its_session_while_that_is_there() {
+    check(
+        "up w0
+         up w1
+         up w2
+         up w3 pool 1
+         kept w3 5
+         .. submit r1 35 session 5 mem 1
+         .. done w3 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         .. down w2
+         down w1
+         = w0: redirect r1 c4 -> w0 e6
+         = w3: restore r1 c0 e3 by 5 -> w0 e4
+         = w0: assign r1 c1 e4 -> w0 e5
+         = w0: assign r1 c3 e7 -> w0 e6
+         down w3
+         = w0: cancel r1
+         = r1 no worker has the memory of the session any more",
     );
 }

@@ -96,6 +96,7 @@ impl Scene {
             sharded,
             memory_tokens: 0,
             prefix: Vec::new().into(),
+            resumes: false,
             priority,
             arrived_at_ms,
             deadline_at_ms,

@@ -161,6 +161,7 @@ impl Cluster {
             priority,
             arrived_at_ms,
             prefix,
+            resumes: false,
             deadline_at_ms,
         };
         self.jobs.insert(request, job.clone());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
-use aqueduct_core::{BelowFloor, Floor, MemoryPolicy, RequestId, WireDtype};
+use aqueduct_core::{BelowFloor, Floor, MemoryPolicy, RequestId, Session, WireDtype};
 
 use crate::submit::{Escalation, PrefillProgress, PrefillReport};
 
@@ -90,6 +90,8 @@ pub struct Report {
     pub seed: u64,
     /// For a person to read: budgets that were lowered and the like.
     pub warnings: Vec<String>,
+    /// To go on from, if that was asked for.
+    pub session: Option<Session>,
     /// Of the prefill.
     pub prefill: PrefillReport,
     /// From the end of the prefill to the last event.

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::TokenId;
 use aqueduct_core::work::Emitted;
+use aqueduct_core::{Refusal, TokenId};
 
 use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
@@ -52,10 +52,15 @@ impl Generator {
         options: TextOptions,
     ) -> Result<Generation, RequestError> {
         let started = Instant::now();
+        if submission.session.is_some() && !options.stop.is_empty() {
+            // What was generated behind a stop string would be remembered too.
+            let refusal = Refusal::new("stop", "present", "absent beside a session");
+            return Err(self.refused(refusal.into(), started));
+        }
         let report = Report {
-            prompt_tokens: submission.prompt.len() as u32,
+            prompt_tokens: submission.prompt_tokens(),
             chunk_tokens: submission.chunk_tokens,
-            cache_prompt: submission.cache_prompt,
+            cache_prompt: submission.cache_prompt && submission.goes_on().is_none(),
             policy: submission.policy,
             floor: submission.floor,
             wire: submission.wire,
@@ -68,10 +73,7 @@ impl Generator {
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
         let updates = self.runtime.submit(submission).await;
-        let updates = updates.inspect_err(|error| {
-            self.metrics.rejected(error.reason());
-            self.metrics.ended(Outcome::Refused, started.elapsed());
-        })?;
+        let updates = updates.map_err(|error| self.refused(error, started))?;
         Ok(Generation {
             generator: self.clone(),
             updates,
@@ -85,6 +87,13 @@ impl Generator {
             permit: None,
             outcome: None,
         })
+    }
+
+    /// Counts a request that never began.
+    fn refused(&self, error: RequestError, started: Instant) -> RequestError {
+        self.metrics.rejected(error.reason());
+        self.metrics.ended(Outcome::Refused, started.elapsed());
+        error
     }
 }
 
@@ -202,6 +211,7 @@ impl Generation {
             Update::PromptLogprobs { start, entries } => {
                 self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
             }
+            Update::Session(session) => self.report.session = Some(session),
             Update::Prefilled(report) => self.take_prefilled(*report),
             Update::Resumed { chunks_retried } => {
                 self.generator.metrics.resumed(chunks_retried);

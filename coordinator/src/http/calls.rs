@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Constraint, Grammar, Sampling, TokenId};
+use aqueduct_core::{Constraint, Grammar, Refusal, Sampling, SessionUse, TokenId};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -91,9 +91,14 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
     let mut request = parse_completion(bytes)?;
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
+    let session = request.params.memory.session;
+    if session.is_some() {
+        Refusal::unless_within("prompts beside a session", request.prompts.len(), 1, 1)?;
+    }
+    let begins = session.as_ref().and_then(SessionUse::goes_on).is_none();
     let prepare = |prompt| match prompt {
         Prompt::Text(prompt) => {
-            let tokens = text.encode(&prompt, true)?;
+            let tokens = text.encode(&prompt, begins)?;
             Ok(PreparedPrompt { tokens, text: prompt })
         }
         Prompt::Tokens(tokens) => {
@@ -124,13 +129,13 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let template = text.template();
     let (tools, notation) = (request.tools.as_ref(), template.notation());
     let offered = tools.map_or(&[][..], |tools| tools.list.as_slice());
-    let prompt = template.render(&request.messages, offered, SystemTime::now())?;
+    let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
+    let (prompt, tokens) = text.chat(&request.messages, offered, goes_on, SystemTime::now())?;
     let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation));
     let constraint = match called {
         Some(grammar) => Some(text.constraint("tools", grammar)?),
         None => constraint(text, request.params.format.take())?,
     };
-    let tokens = text.encode(&prompt, !template.writes_bos())?;
     Ok(Prepared {
         endpoint: Endpoint::Chat,
         params: request.params,
@@ -175,7 +180,8 @@ async fn start(
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = Envelope::new(endpoint, "", &shared.options.model);
     for PreparedPrompt { tokens, text } in prompts {
-        if tokens.is_empty() {
+        let goes_on = params.memory.session.as_ref().and_then(SessionUse::goes_on);
+        if tokens.is_empty() && goes_on.is_none() {
             return Err(ApiError::field("prompt", "must have at least one token"));
         }
         let echo = echo.then(|| Arc::new(Echo { text, tokens: tokens.clone() }));
@@ -216,6 +222,7 @@ fn submission(
     let eos = shared.generator.text.eos();
     Ok(Submission {
         prompt,
+        session: params.memory.session,
         policy: params.memory.policy(options.policy)?,
         floor: params.memory.quality.floor(),
         chunk_tokens: params.memory.chunk_tokens.unwrap_or(options.chunk_tokens),

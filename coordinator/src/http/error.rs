@@ -104,6 +104,7 @@ impl From<RequestError> for ApiError {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
             }
             RequestError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            RequestError::SessionLost => (StatusCode::NOT_FOUND, "session_lost"),
             RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             RequestError::Failed { kind, .. } => match kind {
                 FailureKind::Invalid => (StatusCode::BAD_REQUEST, "invalid"),

@@ -4,8 +4,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, Grammar, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, Steering,
-    WireDtype, limits,
+    Exchange, Grammar, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, SessionUse,
+    Steering, WireDtype, limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -70,6 +70,8 @@ pub struct MemoryFields {
     pub wire: WireDtype,
     /// After this long the request fails.
     pub deadline: Option<Duration>,
+    /// Keep what is remembered at the end, or go on from what was kept.
+    pub session: Option<SessionUse>,
 }
 
 /// Fields that would change the answer and are not supported, each with the values that ask
@@ -215,6 +217,7 @@ impl MemoryFields {
             exchange: take_word(&mut fields, "exchange")?.unwrap_or_default(),
             wire: take_word(&mut fields, "wire")?.unwrap_or_default(),
             deadline: fields.take("deadline_ms")?.map(Duration::from_millis),
+            session: take_word(&mut fields, "session")?,
         };
         fields.finish()?;
         let chunk_tokens = taken.chunk_tokens.unwrap_or(limits::CHUNK_TOKENS_DEFAULT);

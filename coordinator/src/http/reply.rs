@@ -139,6 +139,7 @@ pub(super) fn figures(report: &Report) -> Value {
         "spared_bytes": prefill.traffic.spared_bytes,
         "prefill_seconds": prefill.elapsed.as_secs_f64(),
         "decode_seconds": report.decode_elapsed.as_secs_f64(),
+        "session": report.session.map(|session| session.to_string()),
         "warnings": report.warnings,
     })
 }

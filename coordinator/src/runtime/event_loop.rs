@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::journal::Kept;
 use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
-use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
+use aqueduct_core::{Refusal, RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, Event, Plan};
 use tokio::sync::mpsc;
 
@@ -113,6 +113,11 @@ impl EventLoop {
 
     fn arrive(&mut self, arrival: Arrival) {
         let Arrival { asked, mailbox, reply } = arrival;
+        if asked.submission.session.is_some() && self.keepers.is_empty() {
+            let bound = "absent: no worker keeps anything (snapshot_bytes is 0)";
+            let refusal = Refusal::new("session", "present", bound);
+            return drop(reply.send(Err(refusal.into())));
+        }
         let request = self.new_id();
         let timing = self.timing(asked.submission.deadline);
         let live = Live::new(request, asked, mailbox, timing);
@@ -253,6 +258,7 @@ impl EventLoop {
                 self.stats.chunks_done += u64::from(tokens.is_some());
                 self.pace.done(tokens.unwrap_or(0), Instant::now());
                 self.keep_prefixes(key.request);
+                self.keep_prompt(key.request);
                 let anew = self.escalated(key.request);
                 self.step(anew.unwrap_or(Event::ChunkDone { worker, key }));
             }
@@ -263,6 +269,7 @@ impl EventLoop {
             Said::Snapshots(news) => self.snapshots_changed(worker, *news),
             Said::Token(emitted) => self.drew(worker, *emitted),
             Said::ChoiceDone { request, choice, eos } => {
+                self.keep_choice(worker, request, choice);
                 self.step(Event::ChoiceDone { worker, request, choice, eos });
             }
             Said::DecodeFailed { request, kind, message } => {

@@ -3,6 +3,7 @@
 
 mod completions;
 mod prefixes;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use aqueduct_core::work::{
     Assignment, ChunkReport, MergeAudit, NextHop, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
-    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, KvDtype, MemoryPolicy, RequestId,
-    Verdict, WireDtype, WorkerId,
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
+    WorkerId,
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
@@ -148,6 +149,7 @@ impl Live {
             priority: self.submission.priority,
             arrived_at_ms: self.timing.arrived_at_ms,
             prefix: self.resumable(),
+            resumes: self.submission.goes_on().is_some(),
             deadline_at_ms: self.timing.deadline_at_ms,
         }
     }
@@ -158,15 +160,6 @@ impl Live {
         let Submission { exchange, wire, .. } = self.submission;
         let model = (&self.model.shape, self.model.kv);
         exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
-    }
-
-    /// What keys and values of f32 are rounded to where memory sets are handed from chunk to
-    /// chunk; those that are stored in two bytes travel as they are.
-    pub(crate) fn hand_off_wire(&self) -> WireDtype {
-        match self.model.kv {
-            KvDtype::F32 if self.carry().is_none() => self.submission.wire,
-            KvDtype::F32 | KvDtype::Bf16 => WireDtype::F32,
-        }
     }
 
     /// Most tokens whose keys one memory set keeps.
@@ -197,13 +190,14 @@ impl Live {
         });
         let outputs = self.submission.outputs;
         let wants_next = matches!(outputs, Outputs::Logprobs(_));
-        let next_token = self.submission.prompt.get(span.positions().end as usize).copied();
+        let (prompt, known) = (&self.submission.prompt, self.grid.known_tokens());
+        let next_token = prompt.get((span.positions().end - known) as usize).copied();
         Assignment {
             key,
             span,
             chunk_count: self.grid.chunk_count(),
             policy: self.policy,
-            tokens: span.of(&self.submission.prompt).to_vec(),
+            tokens: span.of(prompt, known).to_vec(),
             next_token: next_token.filter(|_| wants_next),
             outputs,
             next,
@@ -383,13 +377,14 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 #[cfg(test)]
 mod tests {
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, ModelShape, Sampling};
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, Sampling, WireDtype};
 
     use super::*;
 
     fn live(exchange: Exchange, policy: MemoryPolicy) -> Live {
         let submission = Submission {
             prompt: vec![1; 40],
+            session: None,
             policy,
             floor: None,
             chunk_tokens: 16,

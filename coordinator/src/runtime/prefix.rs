@@ -51,7 +51,7 @@ pub(super) fn chain(
 }
 
 /// The name of the memory of no token.
-fn root(
+pub(super) fn root(
     fingerprint: &str,
     policy: &MemoryPolicy,
     wire: WireDtype,

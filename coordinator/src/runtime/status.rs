@@ -1,7 +1,7 @@
 //! What a coordinator tells about itself.
 
 use aqueduct_core::work::{CONVENTION, WorkerInfo};
-use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WorkerId};
+use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WireDtype, WorkerId};
 
 /// The model that the cluster serves: that of the first worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +15,15 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// What keys and values are rounded to where `wire` hands them off: those that are stored in
+    /// two bytes travel as they are.
+    pub(crate) fn rounding(&self, wire: WireDtype) -> WireDtype {
+        match self.kv {
+            KvDtype::F32 => wire,
+            KvDtype::Bf16 => WireDtype::F32,
+        }
+    }
+
     pub(crate) fn of(info: &WorkerInfo) -> Self {
         let WorkerInfo { fingerprint, shape, kv, .. } = info.clone();
         Self { fingerprint, shape, kv }

@@ -17,6 +17,7 @@ pub(super) fn status_of(error: RequestError) -> Status {
         RequestError::Refused(_) => Code::InvalidArgument,
         RequestError::Busy { .. } | RequestError::Limited { .. } => Code::ResourceExhausted,
         RequestError::Unavailable(_) => Code::Unavailable,
+        RequestError::SessionLost => Code::FailedPrecondition,
         RequestError::Deadline(_) => Code::DeadlineExceeded,
         RequestError::Failed { kind, .. } => match kind {
             FailureKind::Invalid => Code::InvalidArgument,
@@ -51,6 +52,7 @@ mod tests {
         let failed = |kind| RequestError::Failed { kind, message: "so it is".into() };
         check(Refusal::new("n", 0, "at least 1").into(), Code::InvalidArgument);
         check(RequestError::Unavailable("none".into()), Code::Unavailable);
+        check(RequestError::SessionLost, Code::FailedPrecondition);
         check(RequestError::Deadline(Duration::ZERO), Code::DeadlineExceeded);
         check(failed(FailureKind::Invalid), Code::InvalidArgument);
         check(failed(FailureKind::Exhausted), Code::ResourceExhausted);

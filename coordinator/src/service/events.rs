@@ -135,6 +135,7 @@ impl Narrator {
             warnings: report.warnings,
             exchange: v1::Exchange::from(report.prefill.exchange).into(),
             traffic: Some(report.prefill.traffic.into()),
+            session: report.session.map_or(String::new(), |session| session.to_string()),
         }
     }
 }

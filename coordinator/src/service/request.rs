@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Grammar, Refusal, TokenId, limits};
+use aqueduct_core::{Grammar, Refusal, Session, SessionUse, TokenId, limits};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::convert::quality::quality;
@@ -30,10 +30,12 @@ pub(super) fn submission(
 ) -> Result<(Submission, TextOptions), Refusal> {
     check_stop(&message.stop)?;
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
+    let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
+    let goes_on = session.as_ref().and_then(SessionUse::goes_on);
     let prompt = match message.prompt.ok_or_else(|| Refusal::new("prompt", "absent", "present"))? {
-        Prompt::Text(prompt) => text.encode(&prompt, true)?,
+        Prompt::Text(prompt) => text.encode(&prompt, goes_on.is_none())?,
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
-        Prompt::Chat(chat) => encode_chat(chat, text)?.1,
+        Prompt::Chat(chat) => encode_chat(chat, goes_on, text)?.1,
     };
     // Whoever names no seed is told the one that was drawn.
     let sampling = sampling_or(RandomState::new().hash_one(()), message.sampling)?;
@@ -47,6 +49,7 @@ pub(super) fn submission(
     let quality = quality(message.quality)?;
     let submission = Submission {
         prompt,
+        session,
         policy: policy_or(config.policy, message.policy, quality)?,
         floor: quality.floor(),
         chunk_tokens: message.chunk_tokens.unwrap_or(config.chunk_tokens),
@@ -84,7 +87,7 @@ pub(super) fn tokenize(
             Ok(v1::TokenizeReply { text: text.decode(&ids), ids })
         }
         Input::Chat(chat) => {
-            let (text, ids) = encode_chat(chat, text)?;
+            let (text, ids) = encode_chat(chat, None, text)?;
             Ok(v1::TokenizeReply { ids, text })
         }
     }
@@ -95,7 +98,11 @@ fn checked(ids: Vec<TokenId>, text: &TextModel) -> Result<Vec<TokenId>, Refusal>
     Ok(ids)
 }
 
-fn encode_chat(chat: v1::ChatPrompt, text: &TextModel) -> Result<(String, Vec<TokenId>), Refusal> {
+fn encode_chat(
+    chat: v1::ChatPrompt,
+    goes_on: Option<&Session>,
+    text: &TextModel,
+) -> Result<(String, Vec<TokenId>), Refusal> {
     let message = |(idx, message): (usize, v1::ChatMessage)| {
         let role = Role::named(&format!("chat.messages[{idx}].role"), &message.role)?;
         Ok(ChatMessage::new(role, message.content))
@@ -103,10 +110,7 @@ fn encode_chat(chat: v1::ChatPrompt, text: &TextModel) -> Result<(String, Vec<To
     let messages = chat.messages.into_iter().enumerate().map(message);
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
-    let template = text.template();
-    let prompt = template.render(&messages, &[], SystemTime::now())?;
-    let tokens = text.encode(&prompt, !template.writes_bos())?;
-    Ok((prompt, tokens))
+    text.chat(&messages, &[], goes_on, SystemTime::now())
 }
 
 fn check_stop(stop: &[String]) -> Result<(), Refusal> {

@@ -11,6 +11,7 @@ mod pieces;
 mod pretokenizer;
 mod stop;
 mod template;
+mod turn;
 
 pub use calls::{CallNotation, CallParser, Said};
 pub use chat::{ChatMessage, Role, ToolCall};

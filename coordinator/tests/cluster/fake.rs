@@ -261,6 +261,7 @@ impl Say<'_> {
 pub(crate) fn submission(prompt_tokens: u32) -> Submission {
     Submission {
         prompt: (0..prompt_tokens).map(|token| token % VOCAB).collect(),
+        session: None,
         policy: MemoryPolicy::h2o(1, 1, 1),
         floor: None,
         chunk_tokens: CHUNK_TOKENS,

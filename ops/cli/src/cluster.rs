@@ -102,6 +102,7 @@ pub(crate) fn config(workers: usize, chunk_tokens: u32) -> Config {
 pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submission {
     Submission {
         prompt,
+        session: None,
         policy: MemoryPolicy::default(),
         floor: None,
         chunk_tokens,

@@ -53,6 +53,7 @@ pub(crate) enum Row<'a> {
         asked: u32,
         fetched: u32,
         spared_bytes: u64,
+        session: Option<String>,
         warnings: &'a [String],
     },
 }
@@ -132,6 +133,7 @@ impl<'a> Row<'a> {
             asked: summary.traffic.asked,
             fetched: summary.traffic.fetched,
             spared_bytes: summary.traffic.spared_bytes,
+            session: summary.session.map(|session| session.to_string()),
             warnings: &summary.warnings,
         }
     }

@@ -42,7 +42,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<ClientError>() {
         return Some(match error {
             ClientError::InvalidArgument(_) | ClientError::Denied(_) => USAGE,
-            ClientError::Busy { .. } | ClientError::Unavailable(_) => UNAVAILABLE,
+            ClientError::Busy { .. }
+            | ClientError::Unavailable(_)
+            | ClientError::SessionLost(_) => UNAVAILABLE,
             ClientError::Deadline(_) => DEADLINE,
             ClientError::Cancelled(_) | ClientError::Server(_) => FAILURE,
         });
@@ -52,9 +54,10 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     cause.downcast_ref::<RequestError>().map(|error| match error {
         RequestError::Refused(_) => USAGE,
-        RequestError::Busy { .. } | RequestError::Limited { .. } | RequestError::Unavailable(_) => {
-            UNAVAILABLE
-        }
+        RequestError::Busy { .. }
+        | RequestError::Limited { .. }
+        | RequestError::Unavailable(_)
+        | RequestError::SessionLost => UNAVAILABLE,
         RequestError::Deadline(_) => DEADLINE,
         RequestError::Failed { kind: FailureKind::Invalid, .. } => USAGE,
         RequestError::Failed { .. } => FAILURE,

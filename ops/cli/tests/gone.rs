@@ -48,6 +48,7 @@ fn submission(idx: usize) -> Submission {
     let exchange = [Exchange::Auto, Exchange::Stay, Exchange::Auto][idx % 3];
     Submission {
         prompt: (0..[20, 300, 1500][idx / 2 % 3]).map(|token| token * 7 % 4000 + 1).collect(),
+        session: None,
         policy,
         floor: None,
         chunk_tokens: 128,

@@ -53,6 +53,7 @@ fn records() -> Vec<u8> {
     let accepted = Accepted {
         model: "m".to_owned(),
         prompt: vec![1, 2, 3],
+        session: None,
         policy: MemoryPolicy::default(),
         floor: None,
         chunk_tokens: 16,
@@ -136,6 +137,7 @@ fn decode() -> Command {
             Begun { choice: 0, ended: true, ..Begun::default() },
             Begun { choice: 1, tokens: vec![3, 5], ended: false },
         ],
+        keeps: true,
     }))
 }
 

@@ -105,6 +105,7 @@ impl Asked {
             max_tokens: self.max_tokens,
             eos: self.eos.clone(),
             begun,
+            keeps: false,
         }
     }
 
@@ -115,7 +116,7 @@ impl Asked {
             span,
             chunk_count: self.grid.chunk_count(),
             policy: self.policy,
-            tokens: span.of(&self.prompt).to_vec(),
+            tokens: span.of(&self.prompt, 0).to_vec(),
             next_token: None,
             outputs: Outputs::None,
             next: None,
@@ -157,7 +158,7 @@ impl Asked {
     fn truth_in_sets<'a>(&'a self, model: &'a Model) -> Result<Beginning<'a>, EngineError> {
         let (mut port, mut logits) = (LocalPort::empty(model), Vec::new());
         for span in self.grid.chunks() {
-            let block = Block { tokens: span.of(&self.prompt), start: span.start };
+            let block = Block { tokens: span.of(&self.prompt, 0), start: span.start };
             let done = prefill(model, block, &self.policy, &mut port, Want::Last)?;
             logits = model.logits(&done.hidden.last_row())?.into_vec();
         }

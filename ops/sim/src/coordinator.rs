@@ -83,6 +83,7 @@ impl Coordinator {
             priority: 0,
             arrived_at_ms: now_ms,
             prefix: Vec::new().into(),
+            resumes: false,
             deadline_at_ms: now_ms + asked.deadline_ms,
         };
         let live = Live {
@@ -242,7 +243,9 @@ impl Coordinator {
             End::Failed(Failure::Busy(_)) => now_ms == live.since_ms,
             // A worker comes back before anybody gives up, so only who comes when none is up.
             End::Failed(Failure::Unavailable(_)) => now_ms == live.since_ms,
-            End::Failed(Failure::TooLong(_) | Failure::Worker { .. }) => false,
+            End::Failed(Failure::TooLong(_) | Failure::SessionLost | Failure::Worker { .. }) => {
+                false
+            }
         };
         if !is_right {
             let told = (&live.told, &live.ended);

@@ -27,6 +27,9 @@ pub enum ClientError {
     /// The server cannot be reached, or no worker can serve.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// What the call was to go on from is kept no longer: send the whole conversation.
+    #[error("{0}")]
+    SessionLost(String),
     /// Not done in time.
     #[error("deadline exceeded: {0}")]
     Deadline(String),
@@ -59,6 +62,7 @@ impl From<Status> for ClientError {
             }
             Code::ResourceExhausted => Self::Busy { message, retry_after: retry_after(&status) },
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied(message),
+            Code::FailedPrecondition => Self::SessionLost(message),
             Code::Unavailable => Self::Unavailable(message),
             Code::DeadlineExceeded => Self::Deadline(message),
             Code::Cancelled => Self::Cancelled(message),
@@ -100,6 +104,7 @@ mod tests {
         };
         check(Code::InvalidArgument, |e| matches!(e, ClientError::InvalidArgument(_)));
         check(Code::Unavailable, |e| matches!(e, ClientError::Unavailable(_)));
+        check(Code::FailedPrecondition, |e| matches!(e, ClientError::SessionLost(_)));
         check(Code::DeadlineExceeded, |e| matches!(e, ClientError::Deadline(_)));
         check(Code::Cancelled, |e| matches!(e, ClientError::Cancelled(_)));
         check(Code::Unauthenticated, |e| matches!(e, ClientError::Denied(_)));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{RetainedMass, TokenLogprob, Traffic};
-use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, RequestId, TokenId};
+use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, RequestId, Session, TokenId};
 
 /// What happens to a request, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -173,6 +173,8 @@ pub struct Summary {
     pub traffic: Traffic,
     /// Budgets that were lowered or raised, and a memory below its floor.
     pub warnings: Vec<String>,
+    /// To go on from; `None` where nothing was asked for, or kept.
+    pub session: Option<Session>,
 }
 
 impl Summary {

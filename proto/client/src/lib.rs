@@ -30,7 +30,7 @@ mod wire;
 pub use aqueduct_core::work::Traffic;
 pub use aqueduct_core::{
     BelowFloor, Exchange, Floor, MemoryPolicy, ModelShape, PolicyKind, Quality, RequestId, Scoring,
-    TokenId, WireDtype,
+    Session, SessionUse, TokenId, WireDtype,
 };
 pub use aqueduct_tls::{Identity, TlsFiles};
 pub use client::{Client, Generation};

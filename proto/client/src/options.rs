@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, Grammar, MemoryPolicy, Quality, Steering, TokenId, WireDtype, limits,
+    Exchange, Grammar, MemoryPolicy, Quality, SessionUse, Steering, TokenId, WireDtype, limits,
 };
 use aqueduct_proto::v1;
 
@@ -82,6 +82,10 @@ pub struct GenerateOptions {
     pub request_id: Option<String>,
     /// Go on from a prefix that was seen before, and keep this one's.
     pub cache_prompt: bool,
+    /// Keep what is remembered at the end, so that a later call goes on from there; or go on from
+    /// what [`Summary::session`](crate::Summary::session) of an earlier answer stands for: then
+    /// the prompt is what follows that answer.
+    pub session: Option<SessionUse>,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -115,6 +119,7 @@ impl GenerateOptions {
             priority: None,
             request_id: None,
             cache_prompt: true,
+            session: None,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -162,6 +167,7 @@ impl GenerateOptions {
             ignore_eos: self.ignore_eos,
             priority: self.priority,
             cache_prompt: Some(self.cache_prompt),
+            session: self.session.map(|session| session.to_string()),
         }
     }
 }

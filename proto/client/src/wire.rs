@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{MemoryPolicy, RequestId};
+use aqueduct_core::{MemoryPolicy, RequestId, Session};
 use aqueduct_proto::convert::exchange::exchange;
 use aqueduct_proto::convert::shape::pool_tokens;
 use aqueduct_proto::v1;
@@ -156,8 +156,14 @@ impl TryFrom<v1::Summary> for Summary {
                 .ok_or_else(|| ClientError::unreadable("summary.exchange"))?,
             traffic: summary.traffic.unwrap_or_default().into(),
             warnings: summary.warnings,
+            session: session(&summary.session)?,
         })
     }
+}
+
+fn session(text: &str) -> Result<Option<Session>, ClientError> {
+    let session = (!text.is_empty()).then(|| text.parse()).transpose();
+    session.map_err(ClientError::unreadable)
 }
 
 fn seconds(field: &str, value: f64) -> Result<Duration, ClientError> {

@@ -1,4 +1,5 @@
-//! The prompt grid: chunk k covers positions `[kC, min((k+1)C, n))`.
+//! The prompt grid: chunk k covers positions `[kC, min((k+1)C, n))`, or, where a session goes on,
+//! chunk 0 what is remembered of it and the next ones the same behind it.
 
 use crate::error::Refusal;
 use crate::limits;
@@ -9,6 +10,8 @@ use crate::limits;
 pub struct ChunkGrid {
     prompt_tokens: u32,
     chunk_tokens: u32,
+    /// Of which the first so many are one chunk, that is there already; 0: there is no such chunk.
+    known_tokens: u32,
 }
 
 /// One chunk of a grid.
@@ -28,9 +31,10 @@ impl ChunkSpan {
         self.start..self.start + self.tokens
     }
 
-    /// The chunk's part of the prompt.
-    pub fn of<'a, T>(&self, prompt: &'a [T]) -> &'a [T] {
-        &prompt[self.start as usize..(self.start + self.tokens) as usize]
+    /// The chunk's part of a prompt that begins at position `start`.
+    pub fn of<'a, T>(&self, prompt: &'a [T], start: u32) -> &'a [T] {
+        let first = (self.start - start) as usize;
+        &prompt[first..first + self.tokens as usize]
     }
 }
 
@@ -43,12 +47,32 @@ impl ChunkGrid {
     pub fn new(prompt_tokens: u32, chunk_tokens: u32) -> Result<Self, Refusal> {
         Refusal::unless_within("prompt_tokens", prompt_tokens, 1, limits::PROMPT_TOKENS_MAX)?;
         Refusal::unless_within("chunk_tokens", chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
-        Ok(Self { prompt_tokens, chunk_tokens })
+        Ok(Self { prompt_tokens, chunk_tokens, known_tokens: 0 })
+    }
+
+    /// Cuts `prompt_tokens`, of which the first `known_tokens` are remembered: these are chunk 0.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); nothing behind what is remembered.
+    pub fn after(
+        known_tokens: u32,
+        prompt_tokens: u32,
+        chunk_tokens: u32,
+    ) -> Result<Self, Refusal> {
+        let low = known_tokens.saturating_add(1);
+        Refusal::unless_within("prompt_tokens", prompt_tokens, low, limits::PROMPT_TOKENS_MAX)?;
+        Ok(Self { known_tokens, ..Self::new(prompt_tokens, chunk_tokens)? })
     }
 
     /// Number of chunks; at least 1.
     pub const fn chunk_count(&self) -> u32 {
-        self.prompt_tokens.div_ceil(self.chunk_tokens)
+        let known_chunks = if self.known_tokens > 0 { 1 } else { 0 };
+        known_chunks + (self.prompt_tokens - self.known_tokens).div_ceil(self.chunk_tokens)
+    }
+
+    /// Tokens that are remembered, as chunk 0; 0 where nothing is.
+    pub const fn known_tokens(&self) -> u32 {
+        self.known_tokens
     }
 
     /// Tokens of the whole prompt.
@@ -63,11 +87,19 @@ impl ChunkGrid {
 
     /// The chunk with index `idx`, if the grid has it.
     pub fn chunk(&self, idx: u32) -> Option<ChunkSpan> {
-        let start = idx.checked_mul(self.chunk_tokens)?;
+        let (known, start) = match (self.known_tokens, idx) {
+            (0, _) => (0, idx.checked_mul(self.chunk_tokens)?),
+            (known, 0) => (known, 0),
+            (known, _) => (0, (idx - 1).checked_mul(self.chunk_tokens)?.checked_add(known)?),
+        };
         (start < self.prompt_tokens).then(|| ChunkSpan {
             idx,
             start,
-            tokens: self.chunk_tokens.min(self.prompt_tokens - start),
+            tokens: if known > 0 {
+                known
+            } else {
+                self.chunk_tokens.min(self.prompt_tokens - start)
+            },
         })
     }
 
@@ -100,6 +132,10 @@ mod tests {
         check(5, 4, &[4, 1]);
         check(8, 4, &[4, 4]);
         check(3, 1, &[1, 1, 1]);
+        let grid = ChunkGrid::after(6, 15, 4).unwrap();
+        let starts: Vec<u32> = grid.chunks().map(|chunk| chunk.start).collect();
+        assert_eq!(starts, [0, 6, 10, 14]);
+        assert!(ChunkGrid::after(6, 6, 4).is_err());
         assert!(ChunkGrid::new(0, 4).is_err());
         assert!(ChunkGrid::new(4, 0).is_err());
         assert!(ChunkGrid::new(limits::PROMPT_TOKENS_MAX + 1, 4).is_err());
@@ -107,13 +143,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_tile_the_prompt(n in 1u32..5000, c in 1u32..600) {
-            let grid = ChunkGrid::new(n, c).unwrap();
+        fn chunks_tile_the_prompt(n in 1u32..5000, c in 1u32..600, known in 0u32..5000) {
+            let known = known % n;
+            let grid = ChunkGrid::after(known, n, c).unwrap();
             let mut next = 0;
             for (idx, chunk) in grid.chunks().enumerate() {
                 prop_assert_eq!(chunk.idx as usize, idx);
                 prop_assert_eq!(chunk.start, next);
-                prop_assert!(chunk.tokens >= 1 && chunk.tokens <= c);
+                let is_known = known > 0 && idx == 0;
+                prop_assert!(is_known || (chunk.tokens >= 1 && chunk.tokens <= c));
+                prop_assert!(!is_known || chunk.tokens == known);
                 next = chunk.positions().end;
                 prop_assert_eq!(grid.is_last(chunk.idx), next == n);
             }

@@ -4,8 +4,8 @@
 
 use crate::work::{FailureKind, Outputs, TokenLogprob};
 use crate::{
-    Exchange, Floor, Grammar, MemoryPolicy, Refusal, RequestId, Sampling, Steering, TokenId,
-    WireDtype, limits,
+    Exchange, Floor, Grammar, MemoryPolicy, Refusal, RequestId, Sampling, SessionUse, Steering,
+    TokenId, WireDtype, limits,
 };
 
 /// One thing that happened to one request.
@@ -44,6 +44,8 @@ pub struct Accepted {
     pub model: String,
     /// Tokens of the prompt; at least one.
     pub prompt: Vec<TokenId>,
+    /// What is kept at the end, and gone on from.
+    pub session: Option<SessionUse>,
     /// Before clamping to the chunk size.
     pub policy: MemoryPolicy,
     /// What its memory must have kept.
@@ -176,7 +178,10 @@ impl Accepted {
     /// The first field that is out of bounds.
     pub fn validate(&self) -> Result<(), Refusal> {
         let most = limits::PROMPT_TOKENS_MAX as usize;
-        Refusal::unless_within("prompt tokens", self.prompt.len(), 1, most)?;
+        // A session that goes on may have a token that waits.
+        let goes_on = self.session.as_ref().is_some_and(|session| session.goes_on().is_some());
+        let least = usize::from(!goes_on);
+        Refusal::unless_within("prompt tokens", self.prompt.len(), least, most)?;
         tokens("prompt", &self.prompt)?;
         self.validate_options()
     }
@@ -226,6 +231,7 @@ mod tests {
         let good = Accepted {
             model: "m".to_owned(),
             prompt: vec![1, 2],
+            session: None,
             policy: MemoryPolicy::default(),
             floor: None,
             chunk_tokens: 16,

@@ -16,6 +16,7 @@ pub mod model;
 pub mod policy;
 pub mod quality;
 pub mod sampling;
+pub mod session;
 pub mod snapshot;
 pub mod steering;
 pub mod work;
@@ -29,6 +30,7 @@ pub use model::ModelShape;
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
 pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};
 pub use sampling::Sampling;
+pub use session::{Session, SessionUse};
 pub use snapshot::{SnapshotKey, SnapshotsHeld};
 pub use steering::Steering;
 

@@ -35,16 +35,26 @@ impl FromStr for SnapshotKey {
     }
 }
 
-/// What a chunk gave is to outlive its request.
+/// Whose memory a snapshot is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// What a chunk of the worker's gave, which is done.
+    Chunk(u32),
+    /// What a completion left, which has ended: see
+    /// [`DecodeSpec::keeps`](crate::work::DecodeSpec::keeps).
+    Choice(u32),
+}
+
+/// What a request made is to outlive it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Keep {
     /// The request.
     pub request: RequestId,
-    /// The worker's own chunk, which is done.
-    pub chunk_idx: u32,
+    /// What of it.
+    pub made: Made,
     /// Under which name.
     pub snapshot: SnapshotKey,
-    /// What the memory kept from the prompt's beginning to the chunk's end, per layer.
+    /// What the memory kept from the beginning to the end of the prompt's part, per layer.
     pub retained: Vec<RetainedMass>,
 }
 

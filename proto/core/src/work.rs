@@ -135,6 +135,9 @@ pub struct DecodeSpec {
     pub eos: Vec<TokenId>,
     /// How far completions came elsewhere, ascending; the others begin.
     pub begun: Vec<Begun>,
+    /// Whether the memory of a completion that has ended by itself stays until the request is
+    /// forgotten, so that it can be made a snapshot.
+    pub keeps: bool,
 }
 
 /// How far a completion came before its home, or what that needs, was lost. The steps of these

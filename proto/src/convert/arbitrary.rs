@@ -1,6 +1,6 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
-use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
+use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{
     Assignment, Base, Begun, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind,
     MergeAudit, NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
@@ -178,6 +178,7 @@ fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
                 max_tokens,
                 eos,
                 begun: begun.map(one).collect(),
+                keeps: max_tokens % 2 == 1,
             }
         },
     )
@@ -197,8 +198,10 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         (request(), chunk_idx())
             .prop_map(|(request, chunk_idx)| Command::Drop { request, chunk_idx }),
         (request(), chunk_idx(), snapshot(), masses()).prop_map(
-            |(request, chunk_idx, snapshot, retained)| {
-                Command::Keep(Box::new(Keep { request, chunk_idx, snapshot, retained }))
+            |(request, idx, snapshot, retained)| {
+                let choice = Made::Choice(idx % limits::CHOICES_MAX);
+                let made = if idx % 2 == 0 { Made::Chunk(idx) } else { choice };
+                Command::Keep(Box::new(Keep { request, made, snapshot, retained }))
             }
         ),
         (key(), snapshot(), next_hop()).prop_map(|(key, snapshot, next)| {

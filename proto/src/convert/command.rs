@@ -203,6 +203,7 @@ impl From<DecodeSpec> for v1::Decode {
             constraint: spec.constraint.map(Into::into),
             prompt_vocabulary: spec.prompt_vocabulary,
             begun: spec.begun.into_iter().map(Into::into).collect(),
+            keeps: spec.keeps,
         }
     }
 }
@@ -231,6 +232,7 @@ impl TryFrom<v1::Decode> for DecodeSpec {
                 .under("constraint")?,
             prompt_vocabulary: prompt_vocabulary(wire.prompt_vocabulary)?,
             begun: all_begun(wire.begun, choices, max_tokens).under("begun")?,
+            keeps: wire.keeps,
         })
     }
 }

@@ -5,7 +5,9 @@ use aqueduct_core::journal::{
     Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
 };
 use aqueduct_core::work::TokenLogprob;
-use aqueduct_core::{Exchange, Quality, Refusal, RequestId, TokenId, WireDtype, limits};
+use aqueduct_core::{
+    Exchange, Quality, Refusal, RequestId, SessionUse, TokenId, WireDtype, limits,
+};
 
 use super::event::failure;
 use super::exchange::{exchange, wire_dtype};
@@ -75,6 +77,7 @@ impl From<Accepted> for v1::JournalAccepted {
             cache_prompt: accepted.cache_prompt,
             deadline_at_ms: accepted.deadline_at_ms,
             model: accepted.model,
+            session: accepted.session.map(|session| session.to_string()).unwrap_or_default(),
         }
     }
 }
@@ -100,10 +103,16 @@ fn options(wire: v1::JournalAccepted) -> Result<Accepted, Refusal> {
         cache_prompt: wire.cache_prompt,
         deadline_at_ms: wire.deadline_at_ms,
         model: wire.model,
+        session: session(&wire.session)?,
         prompt: wire.prompt,
     };
     accepted.validate_options()?;
     Ok(accepted)
+}
+
+/// What a session's name says; none where it is empty.
+fn session(name: &str) -> Result<Option<SessionUse>, Refusal> {
+    (!name.is_empty()).then(|| name.parse()).transpose()
 }
 
 impl From<Batch> for v1::JournalTokens {
@@ -250,6 +259,7 @@ mod tests {
                 Accepted {
                     model: caller_id.clone(),
                     prompt,
+                    session: scalars.2.then_some(SessionUse::New),
                     policy,
                     floor: floor.map(|min_retained_mass| Floor { min_retained_mass, below }),
                     chunk_tokens: scalars.0,

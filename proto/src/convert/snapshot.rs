@@ -1,13 +1,13 @@
 //! Snapshots: what is kept, what is restored, what a worker has.
 
-use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
+use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Refusal, RequestId, SnapshotKey, SnapshotsHeld, limits};
 use bytes::Bytes;
 
 use super::command::chunk_idx;
 use super::exchange::wire_dtype;
-use super::{Under, bounded, key, required};
+use super::{Under, bounded, choice, key, required};
 use crate::v1;
 
 /// The name that `wire` spells.
@@ -27,9 +27,14 @@ fn names(field: &str, wire: &[Bytes]) -> Result<Vec<SnapshotKey>, Refusal> {
 
 impl From<Keep> for v1::Keep {
     fn from(keep: Keep) -> Self {
+        let (chunk_idx, choice) = match keep.made {
+            Made::Chunk(chunk_idx) => (chunk_idx, None),
+            Made::Choice(choice) => (0, Some(choice)),
+        };
         Self {
             request: keep.request.0,
-            chunk_idx: keep.chunk_idx,
+            chunk_idx,
+            choice,
             snapshot: name_to_wire(keep.snapshot),
             retained: keep.retained.into_iter().map(Into::into).collect(),
         }
@@ -45,7 +50,10 @@ impl TryFrom<v1::Keep> for Keep {
             wire.retained.into_iter().map(RetainedMass::try_from).collect();
         Ok(Self {
             request: RequestId(wire.request),
-            chunk_idx: chunk_idx(wire.chunk_idx)?,
+            made: match wire.choice {
+                None => Made::Chunk(chunk_idx(wire.chunk_idx)?),
+                Some(idx) => Made::Choice(choice(idx)?),
+            },
             snapshot: name("snapshot", &wire.snapshot)?,
             retained: retained.under("retained")?,
         })
@@ -108,7 +116,7 @@ mod tests {
 
     fn good() -> v1::Keep {
         let snapshot = vec![7; 32].into();
-        v1::Keep { request: 1, chunk_idx: 2, snapshot, retained: Vec::new() }
+        v1::Keep { request: 1, chunk_idx: 2, snapshot, retained: Vec::new(), choice: None }
     }
 
     #[test]
@@ -120,6 +128,7 @@ mod tests {
         };
         assert!(Keep::try_from(good()).is_ok());
         check(|wire| wire.chunk_idx = u32::MAX, "chunk_idx");
+        check(|wire| wire.choice = Some(limits::CHOICES_MAX), "choice");
         check(|wire| wire.snapshot = vec![7; 31].into(), "snapshot");
         let mass = v1::RetainedMass { kept: -1.0, total: 1.0 };
         let bad = v1::Keep { retained: vec![mass], ..good() };

@@ -355,6 +355,10 @@ pub struct GenerateRequest {
     /// Go on from a prefix that was seen before, and keep this one's; default true.
     #[prost(bool, optional, tag = "18")]
     pub cache_prompt: ::core::option::Option<bool>,
+    /// `new`, or what the summary of an earlier answer was given: the prompt goes on from there.
+    /// Present: what is remembered at the end is kept, and the summary says how to go on from it.
+    #[prost(string, optional, tag = "19")]
+    pub session: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -679,6 +683,9 @@ pub struct Summary {
     /// of the prompt, whose memory was kept from another request
     #[prost(uint32, tag = "17")]
     pub cached_tokens: u32,
+    /// to go on from; empty where nothing was kept
+    #[prost(string, tag = "18")]
+    pub session: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TokenizeRequest {
@@ -1378,6 +1385,7 @@ pub struct Drop {
 pub struct Keep {
     #[prost(fixed64, tag = "1")]
     pub request: u64,
+    /// unless `choice` is there
     #[prost(uint32, tag = "2")]
     pub chunk_idx: u32,
     /// 32 bytes
@@ -1386,6 +1394,9 @@ pub struct Keep {
     /// of the whole prefix, per layer
     #[prost(message, repeated, tag = "4")]
     pub retained: ::prost::alloc::vec::Vec<RetainedMass>,
+    /// what this completion left
+    #[prost(uint32, optional, tag = "5")]
+    pub choice: ::core::option::Option<u32>,
 }
 /// A snapshot takes the place of a chunk and of those before it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1422,6 +1433,9 @@ pub struct Decode {
     /// How far completions came elsewhere, ascending; the others begin.
     #[prost(message, repeated, tag = "9")]
     pub begun: ::prost::alloc::vec::Vec<Begun>,
+    /// the memory of what ends by itself stays until Cancel
+    #[prost(bool, tag = "10")]
+    pub keeps: bool,
 }
 /// A completion that was begun elsewhere: its tokens are not drawn and not told again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2579,6 +2593,9 @@ pub struct JournalAccepted {
     /// its fingerprint
     #[prost(string, tag = "18")]
     pub model: ::prost::alloc::string::String,
+    /// new, or one to go on from; empty: none
+    #[prost(string, tag = "19")]
+    pub session: ::prost::alloc::string::String,
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -272,7 +272,7 @@ impl MemoryPort for ChunkPort<'_> {
 }
 
 /// What is left of f32 keys and values that travel as `wire`.
-fn rounding(wire: WireDtype) -> Option<Rounding> {
+pub(super) fn rounding(wire: WireDtype) -> Option<Rounding> {
     match wire {
         WireDtype::F32 => None,
         WireDtype::Bf16 => Some(Rounding::Bf16),

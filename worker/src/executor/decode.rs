@@ -11,7 +11,7 @@ use aqueduct_grammar::Follower;
 use super::Executor;
 use super::batch::{self, Continuation, Part};
 use super::chunk::ChunkError;
-use super::request::{Home, Memory, Request};
+use super::request::{Home, Left, Memory, Request};
 use super::session::SessionId;
 use super::sharded::ShardedSequence;
 use crate::gauge::{Charge, Gauge};
@@ -135,7 +135,7 @@ impl Executor {
         let decoding = self.requests.get(&request)?.decoding.as_ref()?;
         let eos = decoding.spec.eos.contains(&token) || choice.sampler.is_complete();
         if eos || choice.sampler.token_idx() == decoding.spec.max_tokens {
-            drop(choice); // its memory goes before anybody hears of the end
+            self.leave(request, choice); // before anybody hears of the end
             self.send(request, Event::ChoiceDone { request, choice: idx, eos });
             return None;
         }
@@ -162,6 +162,18 @@ impl Executor {
         let emitted = Emitted { request, choice, token_idx, token, logprob, top };
         self.send(request, Event::Token(Box::new(emitted)));
         Ok(token)
+    }
+
+    /// The memory of a completion that has ended goes, unless somebody may go on from it.
+    fn leave(&mut self, request: RequestId, choice: Choice) {
+        let Choice { idx, sequence, charge, .. } = choice;
+        let Some(held) = self.requests.get_mut(&request) else { return };
+        let keeps = held.decoding.as_ref().is_some_and(|decoding| decoding.spec.keeps);
+        if let Continuation::Sets(sequence) = sequence
+            && keeps
+        {
+            held.left.push(Left { choice: idx, sequence, _charge: charge });
+        }
     }
 
     /// Computes what the tokens after those that were drawn are drawn from. A request one of

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use aqueduct_core::work::NextHop;
 use aqueduct_core::{ChunkKey, MemoryPolicy, WireDtype};
+use aqueduct_engine::Sequence;
 use aqueduct_kernels::MemorySet;
 
 use super::decode::Decoding;
@@ -27,7 +28,16 @@ pub(super) struct Request {
     pub(super) home: Option<Home>,
     /// Completions under way.
     pub(super) decoding: Option<Decoding>,
+    /// What completions left that have ended and may be gone on from.
+    pub(super) left: Vec<Left>,
     _charge: Charge,
+}
+
+/// What a completion remembered when it ended.
+pub(super) struct Left {
+    pub(super) choice: u32,
+    pub(super) sequence: Sequence,
+    pub(super) _charge: Charge,
 }
 
 /// A snapshot on its way from disk.
@@ -85,6 +95,7 @@ impl Request {
             restoring: BTreeMap::new(),
             home: None,
             decoding: None,
+            left: Vec::new(),
             _charge: charge,
         }
     }

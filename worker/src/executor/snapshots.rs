@@ -3,23 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_core::snapshot::{Keep, Restore};
+use aqueduct_core::snapshot::{Keep, Made, Restore};
 use aqueduct_core::work::{ChunkReport, Event, FailureKind};
-use aqueduct_core::{ChunkKey, limits};
-use aqueduct_kernels::MemorySet;
+use aqueduct_core::{ChunkKey, WireDtype, limits};
+use aqueduct_kernels::{BackendError, MemorySet};
 
 use super::Executor;
+use super::chunk::rounding;
 use super::request::{Kept, Memory, Outgoing, Request, Restoring};
 use super::session::SessionId;
 use crate::snapshots::{Found, Snapshot};
 use crate::worker::Shared;
 
 impl Executor {
-    /// Keeps what a chunk gave.
+    /// Keeps what a chunk gave or a completion left.
     pub(super) fn keep(&mut self, session: SessionId, keep: Keep) {
-        let Keep { request, chunk_idx, snapshot, retained } = keep;
+        let Keep { request, made, snapshot, retained } = keep;
         let layers_want = self.model.layers();
-        let given = self.owned(session, request).and_then(|request| request.gave(chunk_idx));
+        let given = self.owned(session, request).and_then(|request| request.made(made));
         let layers = given.filter(|layers| layers.len() == layers_want);
         let found = layers.map(|layers| Snapshot { layers, retained });
         self.shared.snapshots.keep(snapshot, found);
@@ -92,11 +93,17 @@ impl Executor {
             let bytes = set.bytes() as u64;
             report.memory_bytes += bytes;
             report.memory_tokens = set.keys.len() as u32;
-            if let Some(outgoing) = &mut outgoing {
-                let entry = ledger.enter(key, layer, set);
-                let charge = gauges.outbox_bytes.charge(bytes);
-                outgoing.sets.push(Kept::new(set.clone(), charge, entry));
-            }
+            let Some(outgoing) = &mut outgoing else { continue };
+            let set = match rounded(set, outgoing.wire) {
+                Ok(set) => set,
+                Err(error) => {
+                    let (kind, message) = (FailureKind::Invalid, error.to_string());
+                    return Event::ChunkFailed { key, kind, message };
+                }
+            };
+            let entry = ledger.enter(key, layer, &set);
+            let charge = gauges.outbox_bytes.charge(bytes);
+            outgoing.sets.push(Kept::new(set, charge, entry));
         }
         Event::ChunkDone { key, report: Box::new(report) }
     }
@@ -112,8 +119,19 @@ impl Executor {
 }
 
 impl Request {
-    /// The memory sets that chunk `chunk_idx` gave, as far as they are here. Copies: what is kept
-    /// takes none of the pool's pages, which are for requests, and is bounded in bytes of its own.
+    /// The memory sets that a chunk gave or a completion left, as far as they are here. Copies:
+    /// what is kept takes none of the pool's pages, which are for requests, and is bounded in
+    /// bytes of its own.
+    fn made(&self, made: Made) -> Option<Vec<Arc<MemorySet>>> {
+        match made {
+            Made::Chunk(chunk_idx) => self.gave(chunk_idx),
+            Made::Choice(idx) => {
+                let left = self.left.iter().find(|left| left.choice == idx)?;
+                Some(left.sequence.memory().iter().map(copied).collect())
+            }
+        }
+    }
+
     fn gave(&self, chunk_idx: u32) -> Option<Vec<Arc<MemorySet>>> {
         if let Some(outgoing) = self.outbox.get(&(chunk_idx + 1)) {
             return Some(outgoing.sets.iter().map(|kept| copied(&kept.memory)).collect());
@@ -123,6 +141,16 @@ impl Request {
             Memory::Sharded(_) => None,
         }
     }
+}
+
+/// The set as it is handed off. What a chunk gave is round already; what a completion left may
+/// have keys that never were.
+fn rounded(set: &Arc<MemorySet>, wire: WireDtype) -> Result<Arc<MemorySet>, BackendError> {
+    let mut set = set.clone();
+    if let Some(rounding) = rounding(wire) {
+        Arc::make_mut(&mut set).keys.round(rounding)?;
+    }
+    Ok(set)
 }
 
 /// The same set, side by side.

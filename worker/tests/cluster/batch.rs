@@ -97,6 +97,7 @@ impl Plan {
             eos: vec![],
             begun: self.begun.clone(),
             constraint: None,
+            keeps: false,
         }))
     }
 

@@ -100,7 +100,7 @@ impl Job {
             span,
             chunk_count: grid.chunk_count(),
             policy: self.policy.clamped(self.chunk_tokens).0,
-            tokens: span.of(&self.prompt).to_vec(),
+            tokens: span.of(&self.prompt, 0).to_vec(),
             next_token: self.prompt.get(span.positions().end as usize).copied(),
             outputs: self.outputs,
             next: (!grid.is_last(idx)).then_some(next),
@@ -138,6 +138,7 @@ impl Job {
             max_tokens,
             eos: vec![],
             begun: Vec::new(),
+            keeps: false,
         }))
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aqueduct_core::snapshot::{Keep, Restore, SnapshotNews};
+use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
 use aqueduct_core::{Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
 use aqueduct_kernels::KvDtype;
@@ -38,8 +38,8 @@ async fn run_from(
     for chunk in chunks() {
         finish(&mut members[at(chunk.idx)], job.key(chunk.idx, 0), &mut answer).await;
         if kept == Some(chunk.idx) {
-            let (request, chunk_idx, retained) = (job.request, chunk.idx, masses());
-            let keep = Keep { request, chunk_idx, snapshot: NAME, retained };
+            let (request, made, retained) = (job.request, Made::Chunk(chunk.idx), masses());
+            let keep = Keep { request, made, snapshot: NAME, retained };
             members[at(chunk.idx)].send(Command::Keep(Box::new(keep))).await;
         }
     }
@@ -124,8 +124,8 @@ async fn a_snapshot_that_is_not_there_is_a_lost_peer() {
     let job = Job { outputs: Outputs::None, ..Job::new(20, MemoryPolicy::h2o(2, 3, 3)) };
     restore(&members[0], &job, 1, &members[0]).await;
     assert_eq!(members[0].failure().await, (job.key(1, 0), FailureKind::Peer));
-    let (request, chunk_idx, retained) = (job.request, 0, Vec::new());
-    let keep = Keep { request, chunk_idx, snapshot: NAME, retained };
+    let (request, made, retained) = (job.request, Made::Chunk(0), Vec::new());
+    let keep = Keep { request, made, snapshot: NAME, retained };
     members[0].send(Command::Keep(Box::new(keep))).await;
     let news = news_of(&mut members[0]).await;
     assert_eq!((news.kept, news.dropped), (vec![], vec![NAME]), "nothing was there to keep");

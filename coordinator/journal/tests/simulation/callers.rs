@@ -113,6 +113,7 @@ fn accepted(whose: usize) -> Accepted {
     Accepted {
         model: "m".to_owned(),
         prompt: vec![whose as u32; 20],
+        session: None,
         policy: MemoryPolicy::default(),
         floor: None,
         chunk_tokens: 16,

@@ -8,7 +8,7 @@ use aqueduct_core::{Refusal, RequestId, WorkerId};
 use super::Plan;
 use crate::request::{HELD_CHUNKS, Request};
 use crate::room::{Need, Room};
-use crate::words::{Command, Job, Shards};
+use crate::words::{Busy, Command, End, Failure, Job, Shards};
 
 impl Plan {
     /// Admits from the queue and assigns what may be assigned now.
@@ -86,6 +86,22 @@ impl Plan {
         is_free && !is_held_up && self.places(job).is_some()
     }
 
+    /// Why `job` may not wait, if it would have to.
+    pub(super) fn no_place_in_queue(&self, job: &Job) -> Option<Busy> {
+        let (queued, queued_tokens) = (self.queued(), self.queued_tokens());
+        let prompt_tokens = job.grid.prompt_tokens();
+        let most = &self.limits;
+        let busy = if queued >= most.queued_requests {
+            Busy::Requests { queued }
+        } else if queued > 0 && queued_tokens + u64::from(prompt_tokens) > most.queued_tokens {
+            // One alone may wait however long it is, or it would have to come when all is idle.
+            Busy::Tokens { queued_tokens, prompt_tokens, most: most.queued_tokens }
+        } else {
+            return None;
+        };
+        (!self.may_admit(job)).then_some(busy)
+    }
+
     /// Requests begin in the order of the queue. One that waits for room holds up those behind
     /// it, or it might wait for ever; but where its keys would be in shards, those whose memory is
     /// handed on go past, as long as it would fit beside all of them.
@@ -109,6 +125,11 @@ impl Plan {
         let Some(job) = self.queue.take(id) else { return false };
         self.rotation = self.rotation.wrapping_add(places.len());
         let resumed = self.resumed(&job);
+        if job.resumes && resumed.is_none() {
+            let end = End::Failed(Failure::SessionLost);
+            self.commands.push(Command::Ended { request: id, end });
+            return true;
+        }
         let mut request = Request::new(id, job, places);
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);

@@ -146,9 +146,14 @@ impl Plan {
                 format!("given up after {} failures, the last: {why}", self.limits.retries + 1);
             return self.fail(id, Failure::Unavailable(why));
         }
+        if !self.resume_again(pos, moved) {
+            return self.fail(id, Failure::SessionLost);
+        }
         self.rotation = self.rotation.wrapping_add(moved.len());
         for (&idx, worker) in moved.iter().zip(chosen) {
-            self.running[pos].move_to(idx, worker);
+            let request = &mut self.running[pos];
+            let holder = request.snapshot(idx).map(|_| request.worker(idx));
+            request.move_to(idx, holder.unwrap_or(worker));
         }
         for &idx in moved {
             self.redirect_to(pos, idx);

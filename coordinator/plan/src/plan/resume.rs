@@ -37,6 +37,18 @@ impl Plan {
         }
     }
 
+    /// Has a snapshot stand again for chunk 0, if that is among the chunks `moved` and nothing
+    /// else can; false where nobody has it.
+    pub(super) fn resume_again(&mut self, pos: usize, moved: &[usize]) -> bool {
+        let job = &self.running[pos].job;
+        if !job.resumes || !moved.contains(&0) {
+            return true;
+        }
+        let Some((_, holder)) = self.resumed(job) else { return false };
+        self.running[pos].resume(0, holder);
+        true
+    }
+
     /// Requests whose home `worker` is, or will be.
     fn decodes(&self, worker: WorkerId) -> usize {
         self.running.iter().filter(|request| request.home() == worker).count()

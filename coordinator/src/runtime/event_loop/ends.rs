@@ -42,6 +42,7 @@ impl EventLoop {
                 RequestError::Busy { busy, retry_after: wait.max(self.config.retry_after) }
             }
             Failure::Unavailable(why) => RequestError::Unavailable(why),
+            Failure::SessionLost => RequestError::SessionLost,
             Failure::Deadline => RequestError::Deadline(live.submission.deadline),
             Failure::Worker { kind, message } => RequestError::Failed { kind, message },
         }

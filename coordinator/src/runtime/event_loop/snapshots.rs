@@ -1,11 +1,13 @@
 //! Prefixes that are whole are kept where they were computed; what workers have is told the plan.
 
-use aqueduct_core::snapshot::{Keep, SnapshotNews};
+use aqueduct_core::snapshot::{Keep, Made, SnapshotNews};
 use aqueduct_core::work::Command as Order;
-use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
+use aqueduct_core::{RequestId, Session, SnapshotsHeld, WorkerId};
 use aqueduct_plan::Event;
 
-use super::EventLoop;
+use super::super::session;
+use super::{EventLoop, Live};
+use crate::submit::Update;
 
 impl EventLoop {
     /// Has workers keep what is known to be whole of a prompt and is nowhere yet. The plan counts
@@ -18,11 +20,48 @@ impl EventLoop {
                 continue;
             }
             let Some(orders) = self.orders.get(&worker) else { continue };
-            let (chunk_idx, retained) = (whole.chunk_idx, whole.retained);
-            let keep = Keep { request, chunk_idx, snapshot, retained };
+            let (made, retained) = (Made::Chunk(whole.chunk_idx), whole.retained);
+            let keep = Keep { request, made, snapshot, retained };
             if orders.try_send(Order::Keep(Box::new(keep))).is_ok() {
                 self.step(Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() });
             }
+        }
+    }
+
+    /// Has `worker` keep what a completion left, if its session is to go on from it.
+    pub(super) fn keep_choice(&mut self, worker: WorkerId, request: RequestId, choice: u32) {
+        let left = self.live.get(&request).and_then(|live| live.left_by_choice(worker, choice));
+        if let Some((made, session)) = left {
+            self.keep_session(worker, request, (made, session));
+        }
+    }
+
+    /// Has the last chunk's worker keep what a prompt left after which nothing is generated.
+    pub(super) fn keep_prompt(&mut self, request: RequestId) {
+        let left = self.live.get(&request).and_then(Live::left_by_prompt);
+        if let Some((worker, made, session)) = left {
+            self.keep_session(worker, request, (made, session));
+        }
+    }
+
+    /// The worker reads this before it is told to forget the request, and the caller hears of it
+    /// before it hears of the end.
+    fn keep_session(
+        &mut self,
+        worker: WorkerId,
+        request: RequestId,
+        (made, session): (Made, Session),
+    ) {
+        let Some(orders) = self.orders.get(&worker).filter(|_| self.keepers.contains_key(&worker))
+        else {
+            return;
+        };
+        let Some(live) = self.live.get(&request) else { return };
+        let (snapshot, retained) = (session::key(&session), live.retained_so_far());
+        let keep = Keep { request, made, snapshot, retained };
+        if orders.try_send(Order::Keep(Box::new(keep))).is_ok() {
+            live.mailbox.push(Update::Session(session));
+            self.step(Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() });
         }
     }
 

@@ -30,6 +30,7 @@ impl Live {
             max_tokens: self.submission.max_tokens,
             eos: self.submission.eos.clone(),
             begun: self.begun(),
+            keeps: self.submission.session.is_some(),
         }
     }
 

@@ -3,15 +3,26 @@
 use std::sync::Arc;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{ChunkKey, SnapshotKey, WorkerId};
+use aqueduct_core::{ChunkKey, SnapshotKey, WireDtype, WorkerId};
 
 use super::super::ModelInfo;
 use super::super::prefix::{self, Prefix, Whole};
+use super::super::session;
 use super::Live;
 
 impl Live {
+    /// What keys and values of f32 are rounded to where memory sets are handed from chunk to
+    /// chunk; those that are stored in two bytes travel as they are.
+    pub(in crate::runtime) fn hand_off_wire(&self) -> WireDtype {
+        let wire = self.submission.wire;
+        self.carry().map_or_else(|| self.model.rounding(wire), |_| WireDtype::F32)
+    }
+
     /// The prefixes of this try, where they are kept.
     pub(super) fn prefix(&self) -> Prefix {
+        if let Some(session) = self.submission.goes_on() {
+            return Prefix::new([session::key(session)].into());
+        }
         if !self.submission.cache_prompt || self.carry().is_some() {
             return Prefix::default();
         }

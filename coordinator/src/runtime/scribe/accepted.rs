@@ -20,6 +20,7 @@ pub(crate) fn of_submission(
     Accepted {
         model: model.fingerprint.clone(),
         prompt: submission.prompt.clone(),
+        session: submission.session,
         policy: submission.policy,
         floor: submission.floor,
         chunk_tokens: submission.chunk_tokens,
@@ -60,6 +61,7 @@ pub(crate) fn to_submission(
     }
     Ok(Submission {
         prompt: accepted.prompt,
+        session: accepted.session,
         policy: accepted.policy,
         floor: accepted.floor,
         chunk_tokens: accepted.chunk_tokens,
@@ -83,8 +85,8 @@ pub(crate) fn to_submission(
 pub(crate) fn failed(error: &RequestError) -> Outcome {
     let kind = match error {
         RequestError::Refused(_) => FailureKind::Invalid,
-        RequestError::Busy { .. } => FailureKind::Exhausted,
-        RequestError::Unavailable(_) => FailureKind::Peer,
+        RequestError::Busy { .. } | RequestError::Limited { .. } => FailureKind::Exhausted,
+        RequestError::Unavailable(_) | RequestError::SessionLost => FailureKind::Peer,
         RequestError::Deadline(_) => FailureKind::Deadline,
         RequestError::Failed { kind, .. } => *kind,
     };

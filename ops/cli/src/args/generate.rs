@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aqueduct_core::SessionUse;
 use clap::Args;
 
 use super::{
@@ -51,6 +52,10 @@ pub(crate) struct GenerateArgs {
     /// How early it begins beside others: lower is earlier, and has a larger share of the workers
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) priority: i32,
+    /// `new` has the server keep what it remembers at the end, and prints by what name; by that
+    /// name another call goes on from there, and PROMPT is what follows
+    #[arg(long, value_name = "SESSION", conflicts_with = "model")]
+    pub(crate) session: Option<SessionUse>,
     /// Give up after this many seconds
     #[arg(long = "deadline-seconds", value_name = "S", default_value_t = 3600)]
     pub(crate) deadline_seconds: u64,

@@ -74,6 +74,7 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         exchange: Some(args.exchange.exchange),
         wire: Some(args.exchange.wire),
         priority: Some(args.priority),
+        session: args.session,
         deadline: args.deadline(),
         ..GenerateOptions::new(Prompt::Text(prompt(args)?))
     })
@@ -120,7 +121,12 @@ async fn ask(
                 display.finish();
                 display = PrefillDisplay::new();
             }
-            GenerateEvent::Summary(summary) if !json => eprintln!("{}", figures(summary, seed)),
+            GenerateEvent::Summary(summary) if !json => {
+                eprintln!("{}", figures(summary, seed));
+                if let Some(session) = &summary.session {
+                    eprintln!("go on with --session {session}");
+                }
+            }
             _ => {}
         }
         if json {

@@ -139,6 +139,7 @@ mod tests {
             max_tokens: 100,
             eos: Vec::new(),
             begun: Vec::new(),
+            keeps: false,
         }
     }
 

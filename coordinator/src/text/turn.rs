@@ -1,0 +1,50 @@
+//! A conversation as tokens: whole, or what a turn adds to a session.
+
+use std::time::SystemTime;
+
+use aqueduct_core::{Refusal, Session, TokenId};
+
+use super::{ChatMessage, Role, TextModel};
+
+/// Stands for what the assistant said last, which the session remembers in tokens.
+const ANSWER: &str = "[[aqueduct: the answer before]]";
+
+impl TextModel {
+    /// The prompt that asks for the next message of the assistant, as text and as tokens. Where a
+    /// session goes on, `messages` are those since its last answer, and the prompt is what the
+    /// template writes behind that.
+    ///
+    /// # Errors
+    /// A conversation that the template does not take; a text that is too long.
+    pub fn chat(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[serde_json::Value],
+        goes_on: Option<&Session>,
+        now: SystemTime,
+    ) -> Result<(String, Vec<TokenId>), Refusal> {
+        let Some(session) = goes_on else {
+            let prompt = self.template().render(messages, tools, now)?;
+            let tokens = self.encode(&prompt, !self.template().writes_bos())?;
+            return Ok((prompt, tokens));
+        };
+        let before = [ChatMessage::new(Role::User, "-"), ChatMessage::new(Role::Assistant, ANSWER)];
+        let all = [before.as_slice(), messages].concat();
+        let prompt = self.template().render(&all, tools, now)?;
+        let Some((_, behind)) = prompt.split_once(ANSWER) else {
+            let bound = "a conversation in which the chat template keeps what the assistant said";
+            return Err(Refusal::new("messages", "those of a session", bound));
+        };
+        let turn = self.behind_pending(session.pending, behind).to_owned();
+        let tokens = self.encode(&turn, false)?;
+        Ok((turn, tokens))
+    }
+
+    /// `text` without the end token that it begins with, if that is pending: then the answer
+    /// ended with it, and it is not said twice.
+    fn behind_pending<'a>(&self, pending: Option<TokenId>, text: &'a str) -> &'a str {
+        let end = pending.filter(|token| self.eos().contains(token));
+        let end = end.and_then(|token| std::str::from_utf8(self.token_bytes(token)).ok());
+        end.and_then(|end| text.strip_prefix(end)).unwrap_or(text)
+    }
+}
