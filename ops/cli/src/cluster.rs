@@ -13,7 +13,7 @@ use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
     Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, Sampling, Steering, TokenId, WireDtype,
-    limits,
+    WorkerId, limits,
 };
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
@@ -194,6 +194,15 @@ impl Cluster {
     /// What each worker of this process holds at this moment.
     pub(crate) fn held(&self) -> Vec<Stats> {
         self.workers.iter().map(Worker::stats).collect()
+    }
+
+    /// Kills the process of a worker.
+    ///
+    /// # Errors
+    /// A worker that is no process, or that cannot be killed.
+    pub(crate) async fn kill(&mut self, worker: WorkerId) -> anyhow::Result<()> {
+        let process = self.processes.get_mut(worker.0 as usize);
+        process.context("a worker in a process of its own")?.kill().await
     }
 
     /// What serves the requests.

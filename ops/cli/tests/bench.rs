@@ -126,3 +126,22 @@ fn wrong_input_is_refused() {
     check(&["--depth-tokens", "9", "--reps", "0"], "reps = 0: must be between 1 and");
     check(&["--depth-tokens", "9", "--reps", "4096", "--tokens", "4096"], "reps * tokens = 1677");
 }
+
+#[test]
+fn a_loss_is_measured_and_changes_no_bit() {
+    let model = model();
+    let short =
+        ["--chunks", "6", "--workers", "3", "--chunk", "256", "--local", "8", "--heavy", "8"];
+    let args = ["bench", "recover", "--reps", "1", "--policy", "h2o,dense", "--json", "--model"];
+    let rows = rows(&run([&args[..], &[model.to_str().unwrap()], &short].concat()));
+    let what: Vec<_> = rows.iter().map(|row| row["lost"].as_str().unwrap()).collect();
+    assert_eq!(what, ["prefill", "home", "before"].repeat(2));
+    for row in &rows {
+        assert_eq!((&row["identical"], &row["chunks"]), (&true.into(), &6.into()), "{row}");
+        for time in ["seconds", "fault_free_seconds", "chunk_seconds", "ratio"] {
+            assert!(row[time].as_f64().unwrap() > 0.0, "{time} of {row}");
+        }
+    }
+    let one = stderr(&run(["bench", "recover", "--workers", "1", "--model", "nowhere"]));
+    assert!(one.contains("workers = 1: must be between 2 and 1024"), "{one}");
+}

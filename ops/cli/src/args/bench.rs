@@ -24,6 +24,8 @@ pub(crate) enum BenchCommand {
     Exchange(BenchExchangeArgs),
     /// Which part of a prefill, and of a decode step, takes how long
     Profile(BenchProfileArgs),
+    /// Time that the loss of a worker costs, in the prefill and while tokens come
+    Recover(BenchRecoverArgs),
     /// Latency of a server under load, for every scheduler
     Serve(BenchServeArgs),
     /// Ask a server for everything at random, and see that nothing is left of it
@@ -141,6 +143,42 @@ pub(crate) struct BenchPrefixArgs {
     #[command(flatten)]
     pub(crate) snapshots: SnapshotArgs,
     /// Print a JSON line for each combination
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each repetition has a cluster of processes of its own. It answers the same prompt twice; the second
+time a worker is killed: one that is at work on a chunk when half of them are done, or the home, or
+who did the chunk before the last one, when half of the tokens are there. A row has the median
+seconds of both, those of a prompt of one chunk alone, what the loss cost in chunks, and whether
+the answer has the same bits.
+
+Example:
+  aqueduct bench recover --model model --workers 4 --chunks 8 --policy h2o,dense --json")]
+pub(crate) struct BenchRecoverArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Chunks of the prompt
+    #[arg(long, value_name = "CHUNKS", default_value_t = 8)]
+    pub(crate) chunks: u32,
+    /// Policies, separated by commas: window, h2o, dense
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o,dense")]
+    pub(crate) policy: Vec<PolicyKind>,
+    /// Workers, each a process
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) workers: usize,
+    /// Compute threads of all workers together; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    pub(crate) reps: u32,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    /// Print a JSON line for each policy and loss
     #[arg(long)]
     pub(crate) json: bool,
 }

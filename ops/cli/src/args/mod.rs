@@ -22,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
-    BenchPrefixArgs, BenchProfileArgs,
+    BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs,
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;

@@ -76,6 +76,14 @@ impl WorkerProcess {
     }
 
     /// Kills it and waits until it is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Ends it, whether it is still there or not.
     pub(crate) async fn stop(mut self) {
         if let Err(error) = self.child.kill().await {
             tracing::warn!(%error, url = self.url, "a worker process could not be ended");
