@@ -332,8 +332,15 @@ mod tests {
         metrics.rejected("queued_tokens");
         let snapshots = SnapshotsHeld { count: 5, memory_bytes: 6, disk_bytes: 7 };
         let (waiting_tokens, token_bytes) = (50, 10);
-        let load =
-            Load { running: 3, waiting: 4, waiting_tokens, workers_up: 2, token_bytes, snapshots };
+        let load = Load {
+            open: true,
+            running: 3,
+            waiting: 4,
+            waiting_tokens,
+            workers_up: 2,
+            token_bytes,
+            snapshots,
+        };
         let text = metrics.render(&load);
         for line in [
             "time_to_first_token_seconds_count 1",

@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
-use event_loop::{Arrival, EventLoop, Inbound, Inputs, Outputs};
+use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs};
 use live::Asked;
 use mailbox::Mailbox;
 
@@ -52,6 +52,8 @@ pub enum StartError {
 pub struct Coordinator {
     config: Arc<Config>,
     inbound: mpsc::Sender<Inbound>,
+    drains: mpsc::Sender<DrainOrder>,
+    closing: Arc<watch::Sender<bool>>,
     wished: Arc<Notify>,
     stopping: Arc<Notify>,
     cluster: watch::Receiver<Cluster>,
@@ -95,6 +97,7 @@ impl Coordinator {
         let (inbound_sender, inbound) = mpsc::channel(ARRIVALS_MAX);
         let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
         let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
+        let (drains_sender, drains) = mpsc::channel(1);
         let wished = Arc::new(Notify::new());
         let stopping = Arc::new(Notify::new());
         let (cluster_sender, cluster) = watch::channel(known);
@@ -107,11 +110,13 @@ impl Coordinator {
         };
         let event_loop = EventLoop::new(config.clone(), outputs, first_id());
         let (wishes, stop) = (wished.clone(), stopping.clone());
-        let inputs = Inputs { inbound, notices, written, wished: wishes, stopping: stop };
+        let inputs = Inputs { inbound, notices, drains, written, wished: wishes, stopping: stop };
         tokio::spawn(event_loop.run(inputs));
         let config = Arc::new(config);
         let inbound = inbound_sender;
-        let coordinator = Self { config, inbound, wished, stopping, cluster, stats };
+        let (drains, closing) = (drains_sender, Arc::default());
+        let coordinator =
+            Self { config, inbound, drains, closing, wished, stopping, cluster, stats };
         Ok((coordinator, notices_sender))
     }
 
@@ -128,6 +133,9 @@ impl Coordinator {
     /// [`RequestError::Refused`] when it is wrong, `Busy` when the queue is full,
     /// `Unavailable` when no worker is up.
     pub async fn submit(&self, mut submission: Submission) -> Result<RequestHandle, RequestError> {
+        if !self.is_open() {
+            return Err(RequestError::Unavailable("the coordinator is shutting down".into()));
+        }
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
@@ -147,6 +155,44 @@ impl Coordinator {
             .map_err(|closed| gone(closed.to_string()))?;
         let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
         Ok(RequestHandle { request, reader, _inbound: self.inbound.clone() })
+    }
+
+    /// Gives the worker with this name or address nothing new or, unless `draining`, something
+    /// again. How it stands then.
+    ///
+    /// # Errors
+    /// There is no such worker.
+    pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, Refusal> {
+        let unknown = || Refusal::new("worker", worker, "the name or address of a worker");
+        let found = self.cluster.borrow().find(worker).map(|status| status.worker);
+        let (done, heard) = oneshot::channel();
+        let order = DrainOrder { worker: found.ok_or_else(unknown)?, draining, done };
+        // A coordinator that has ended has no workers.
+        self.drains.send(order).await.map_err(|_| unknown())?;
+        heard.await.map_err(|_| unknown())?;
+        self.cluster.borrow().find(worker).cloned().ok_or_else(unknown)
+    }
+
+    /// Takes no more requests; those that it has go on.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether it takes requests.
+    pub fn is_open(&self) -> bool {
+        !*self.closing.borrow()
+    }
+
+    /// Told when it is closed.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
+    /// Waits until it has no requests.
+    pub async fn idle(&self) {
+        let mut stats = self.stats.clone();
+        let is_idle = |stats: &Stats| stats.running == 0 && stats.queued == 0;
+        stats.wait_for(is_idle).await.ok(); // one that has ended has none
     }
 
     /// Ends this coordinator and all its clones: requests under way fail as unavailable, and

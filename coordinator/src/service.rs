@@ -2,6 +2,7 @@
 
 mod error;
 mod events;
+mod operator;
 mod request;
 
 use std::future::Future;
@@ -22,7 +23,7 @@ use tonic_health::server::HealthReporter;
 use crate::generation::Generator;
 use crate::keys::{Holder, Keys};
 use crate::request_id::REQUEST_ID;
-use crate::runtime::{Coordinator, WorkerState, WorkerStatus};
+use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
 use crate::submit::Submission;
 use error::status_of;
 use events::Narrator;
@@ -55,6 +56,18 @@ pub struct Served {
     pub keys: Option<Keys>,
 }
 
+impl Served {
+    /// Who calls, where that is asked.
+    fn holder(&self, metadata: &MetadataMap) -> Result<Option<Holder>, Status> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        let shown = metadata.get("authorization").and_then(|value| value.to_str().ok());
+        keys.check(shown).map(Some).map_err(|denied| {
+            self.generator.metrics.rejected(denied.reason());
+            Status::unauthenticated(denied.to_string())
+        })
+    }
+}
+
 struct Service {
     served: Served,
     /// Prompts that are tokenised at once: work for a processor.
@@ -79,6 +92,7 @@ pub async fn serve(
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let preparing = Semaphore::new(threads);
+    let operator = operator::service(served.clone());
     let service = Service { served, preparing };
     let service = AqueductServer::new(service)
         .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
@@ -87,6 +101,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .add_service(service)
+        .add_service(operator)
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         // The only version that gRPC's own Python and Go clients have long spoken.
@@ -97,17 +112,21 @@ pub async fn serve(
     Ok(served?)
 }
 
-/// Healthy is a coordinator that has a worker.
+/// Healthy is a coordinator that takes requests.
 async fn report_health(coordinator: Coordinator, health: HealthReporter) {
-    let mut cluster = coordinator.watch();
+    let (mut cluster, mut closing) = (coordinator.watch(), coordinator.closing());
     drop(coordinator);
     loop {
-        if cluster.borrow_and_update().workers_up() > 0 {
+        if !*closing.borrow_and_update() && cluster.borrow_and_update().takes_requests() {
             health.set_serving::<AqueductServer<Service>>().await;
         } else {
             health.set_not_serving::<AqueductServer<Service>>().await;
         }
-        if cluster.changed().await.is_err() {
+        let changed = tokio::select! {
+            changed = cluster.changed() => changed,
+            changed = closing.changed() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }
@@ -133,7 +152,7 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeReply>, Status> {
-        self.holder(request.metadata())?;
+        self.served.holder(request.metadata())?;
         let text = self.served.generator.text.clone();
         let message = request.into_inner();
         self.prepare(move || request::tokenize(message, &text)).await.map(Response::new)
@@ -143,16 +162,18 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::DescribeRequest>,
     ) -> Result<Response<v1::DescribeReply>, Status> {
-        self.holder(request.metadata())?;
+        self.served.holder(request.metadata())?;
         let cluster = self.served.coordinator.describe();
         let model = cluster.model.as_ref();
+        let stats = self.served.coordinator.stats();
+        let status = |worker| worker_status(worker, &stats);
         Ok(Response::new(v1::DescribeReply {
             model: self.served.model.clone(),
             fingerprint: model.map(|model| model.fingerprint.clone()).unwrap_or_default(),
             shape: model.map(|model| model.shape.clone().into()),
             kv: model.map_or(v1::KvDtype::Unspecified, |model| model.kv.into()).into(),
             prompt_tokens_max: self.served.generator.text.prompt_tokens_max(),
-            workers: cluster.workers.into_iter().map(worker_status).collect(),
+            workers: cluster.workers.into_iter().map(status).collect(),
         }))
     }
 }
@@ -164,7 +185,7 @@ impl Service {
         caller_id: String,
     ) -> Result<Response<Events>, Status> {
         let Served { coordinator, generator, .. } = &self.served;
-        let holder = self.holder(request.metadata())?;
+        let holder = self.served.holder(request.metadata())?;
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
@@ -182,16 +203,6 @@ impl Service {
         let mut response = Response::new(events);
         name(response.metadata_mut(), &caller_id);
         Ok(response)
-    }
-
-    /// Who calls, where that is asked.
-    fn holder(&self, metadata: &MetadataMap) -> Result<Option<Holder>, Status> {
-        let Some(keys) = &self.served.keys else { return Ok(None) };
-        let shown = metadata.get("authorization").and_then(|value| value.to_str().ok());
-        keys.check(shown).map(Some).map_err(|denied| {
-            self.served.generator.metrics.rejected(denied.reason());
-            Status::unauthenticated(denied.to_string())
-        })
     }
 
     /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.
@@ -222,13 +233,16 @@ fn name(metadata: &mut MetadataMap, caller_id: &str) {
     }
 }
 
-fn worker_status(worker: WorkerStatus) -> v1::WorkerStatus {
-    let WorkerStatus { name, state, info, .. } = worker;
+fn worker_status(worker: WorkerStatus, stats: &Stats) -> v1::WorkerStatus {
+    let WorkerStatus { worker, name, state, info, draining, .. } = worker;
+    let requests = stats.draining.get(&worker).copied().unwrap_or(0);
     v1::WorkerStatus {
         worker: name,
         address: info.as_ref().map(|info| info.peer.to_string()).unwrap_or_default(),
         up: state == WorkerState::Up,
         threads: info.as_ref().map_or(0, |info| info.threads),
         pool_tokens: info.map_or(0, |info| pool_tokens_to_wire(info.pool_tokens)),
+        draining,
+        requests: u32::try_from(requests).unwrap_or(u32::MAX),
     }
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_core::work::{CONVENTION, Command};
+use aqueduct_core::work::{CONVENTION, Command, Event};
 use aqueduct_core::{ChunkKey, limits};
 use aqueduct_kernels::MemorySet;
 use aqueduct_proto::FINGERPRINT_METADATA;
@@ -99,13 +99,25 @@ impl WorkerRpc for Service {
         request: Request<Streaming<WorkerCommand>>,
     ) -> Result<Response<Self::ControlStream>, Status> {
         only(Role::Coordinator, &request)?;
+        let mut draining = self.worker.draining();
+        if *draining.borrow() {
+            return Err(Status::unavailable("this worker is going to stop"));
+        }
         let permit = self.sessions.clone().try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!("{} sessions are open", limits::SESSIONS_MAX))
         })?;
         let (commands, events) = self.worker.open_session();
         let (refuse, refused) = oneshot::channel();
         tokio::spawn(forward(request.into_inner(), commands, refuse, permit));
-        let events = ReceiverStream::new(events).map(|event| Ok(event.into()));
+        let events = ReceiverStream::new(events).map(Some).chain(stream::iter([None]));
+        let leaving = async move {
+            draining.wait_for(|&draining| draining).await.is_ok().then_some(Event::Draining)
+        };
+        let leaving = leaving.into_stream().filter_map(async |event| event.map(Some));
+        // Over when the session's own events are.
+        let events = stream::select(events, leaving.boxed());
+        let events = events.take_while(|event| std::future::ready(event.is_some()));
+        let events = events.filter_map(async |event| event.map(|event| Ok(event.into())));
         let last = refused.into_stream().filter_map(async |refusal| refusal.ok().map(Err));
         Ok(self.while_serving(events.chain(last.boxed())))
     }

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use aqueduct_core::work::{CONVENTION, Command, Event, MergeAudit, WorkerInfo};
 use aqueduct_core::{Refusal, SnapshotsHeld, limits};
 use aqueduct_engine::{Model, ShardStore};
 use aqueduct_kernels::pool::PAGE_CELLS;
 use aqueduct_kernels::{BackendError, Pool, PoolUsage};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::config::WorkerOptions;
 use crate::doorbell::Doorbell;
@@ -20,6 +21,9 @@ use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::nccl::Direct;
 use crate::snapshots::Snapshots;
+
+/// How often a worker that is going to stop looks whether it may.
+const IDLE_LOOK: Duration = Duration::from_millis(20);
 
 /// A worker could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,8 @@ pub(crate) struct Shared {
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
     pub(crate) stopped: AtomicBool,
+    /// Whether it is going to stop.
+    pub(crate) draining: watch::Sender<bool>,
 }
 
 impl Worker {
@@ -106,6 +112,7 @@ impl Worker {
             audits: Audits::default(),
             arrivals: Mutex::default(),
             stopped: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
         });
         let executor = Executor::new(model, shared.clone(), options.clone());
         let name = format!("device {}", options.peer);
@@ -127,6 +134,25 @@ impl Worker {
             shared.doorbell.ring();
         }
         (commands, events)
+    }
+
+    /// Says to every coordinator that it is going to stop: it does what it has, and wants nothing
+    /// new.
+    pub fn drain(&self) {
+        self.handle.shared.draining.send_replace(true);
+    }
+
+    /// Whether it is going to stop, to be watched.
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.handle.shared.draining.subscribe()
+    }
+
+    /// Waits until no request needs it any more.
+    pub async fn idle(&self) {
+        let mut looks = tokio::time::interval(IDLE_LOOK);
+        while self.stats().requests > 0 {
+            looks.tick().await;
+        }
     }
 
     /// What the worker says of itself.

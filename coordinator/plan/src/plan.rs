@@ -1,6 +1,7 @@
 //! The state of the cluster as decisions need it, and one function that moves it on.
 
 mod dispatch;
+mod drain;
 mod loss;
 mod resume;
 
@@ -20,6 +21,8 @@ struct Worker {
     peer: Peer,
     pool_tokens: u64,
     up: bool,
+    /// It is to be left.
+    draining: bool,
 }
 
 /// The plan of one cluster.
@@ -65,7 +68,7 @@ impl Plan {
     pub fn step(&mut self, event: Event) -> Vec<Command> {
         match event {
             Event::WorkerUp { worker, peer, pool_tokens } => {
-                self.worker_up(worker, Worker { peer, pool_tokens, up: true });
+                self.worker_up(worker, Worker { peer, pool_tokens, up: true, draining: false });
             }
             Event::WorkerDown { worker } => self.worker_down(worker),
             Event::Snapshots { worker, kept, dropped } => {
@@ -87,6 +90,7 @@ impl Plan {
             Event::DecodeFailed { worker, request, kind, message } => {
                 self.decode_failed(worker, request, kind, message);
             }
+            Event::Drain { worker, draining } => self.drain(worker, draining),
             Event::Tick { now_ms } => self.tick(now_ms),
         }
         self.dispatch();
@@ -126,10 +130,12 @@ impl Plan {
         }
         self.workers.insert(id, worker);
         self.place_stranded();
+        // Beside one that stays, what is drained counts no more.
+        self.fail_those_without_a_place();
     }
 
     fn submit(&mut self, request: RequestId, job: Job) {
-        let failure = self.without_a_place(&job);
+        let failure = self.closed().or_else(|| self.without_a_place(&job));
         match failure.or_else(|| self.no_place_in_queue(&job).map(Failure::Busy)) {
             Some(failure) => {
                 self.commands.push(Command::Ended { request, end: End::Failed(failure) });
@@ -254,13 +260,5 @@ impl Plan {
 
     fn position(&self, id: RequestId) -> Option<usize> {
         self.running.iter().position(|request| request.id == id)
-    }
-
-    fn is_up(&self, worker: WorkerId) -> bool {
-        self.workers.get(&worker).is_some_and(|known| known.up)
-    }
-
-    fn up(&self) -> Vec<WorkerId> {
-        self.workers.iter().filter(|(_, worker)| worker.up).map(|(id, _)| *id).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! One admitted request: where its chunks are, and which of them must be done again.
 
+mod leave;
 mod loss;
 mod resume;
 

@@ -173,6 +173,13 @@ pub enum Event {
         /// For a person.
         message: String,
     },
+    /// A worker is to be left, or not any more: it gets no new chunks, and keeps what it has.
+    Drain {
+        /// Which.
+        worker: WorkerId,
+        /// Whether it is.
+        draining: bool,
+    },
     /// Time went on.
     Tick {
         /// Milliseconds since any fixed moment; never falls.

@@ -35,7 +35,8 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// 5, 6 and so on; with `session 5` it goes on behind the 25 tokens of that one; with `keep 0`,
 /// `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
-/// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `tick 500`.
+/// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
+/// `undrain w0`, `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -72,6 +73,8 @@ fn event(line: &str) -> Event {
             peer: Peer(words[1].into()),
             pool_tokens: named("pool").map_or(u64::MAX, u64::from),
         },
+        "drain" => Event::Drain { worker: worker(), draining: true },
+        "undrain" => Event::Drain { worker: worker(), draining: false },
         "down" => Event::WorkerDown { worker: worker() },
         "kept" => Event::Snapshots {
             worker: worker(),
@@ -1052,5 +1055,68 @@ fn a_lost_turn_begins_again_from_its_session_while_that_is_there() {
          down w3
          = w0: cancel r1
          = r1 no worker has the memory of the session any more",
+    );
+}
+
+#[test]
+fn a_worker_that_is_drained_does_what_it_has_and_gets_nothing_new() {
+    check(
+        "up w0
+         up w1
+         up w2
+         submit r1 45
+         = w0: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> w2 e0
+         drain w2
+         = w1: redirect r1 c2 -> w1 e1
+         done w0 r1 c0 e0
+         = w1: assign r1 c2 e1 -> w0 e0
+         submit r2 5
+         = w0: assign r2 c0 e0 -> home
+         drain w0
+         = w1: redirect r1 c3 -> w1 e2
+         done w0 r2 c0 e0
+         = r2 prefilled, 0 retried
+         = w0: decode r2
+         done w1 r1 c1 e0
+         = w1: assign r1 c3 e2 -> w1 e0",
+    );
+}
+
+#[test]
+fn what_decodes_on_a_drained_worker_ends_there() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 5
+         done w0 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w0: decode r1
+         drain w0
+         ended w0 r1 0
+         = r1 choice 0 ended, eos true
+         = w0: cancel r1
+         = r1 finished
+         submit r2 5
+         = w1: assign r2 c0 e0 -> home
+         undrain w0
+         drain w1
+         submit r3 5
+         = w0: assign r3 c0 e0 -> home",
+    );
+}
+
+#[test]
+fn while_all_are_drained_what_has_begun_ends_and_nothing_begins() {
+    check(
+        "up w0
+         submit r1 25
+         = w0: assign r1 c0 e0 -> w0 e0
+         = w0: assign r1 c1 e0 -> w0 e0
+         drain w0
+         submit r2 5
+         = r2 unavailable: no worker is up
+         done w0 r1 c0 e0
+         = w0: assign r1 c2 e0 -> home",
     );
 }

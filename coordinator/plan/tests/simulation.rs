@@ -550,6 +550,7 @@ enum Move {
     Kill(usize),
     Cut(usize),
     Start(usize),
+    Drain(usize, bool),
     Fail(usize),
     Miss(usize),
     Lose(usize),
@@ -590,6 +591,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         1 => worker.clone().prop_map(Move::Kill),
         1 => worker.clone().prop_map(Move::Cut),
         2 => worker.clone().prop_map(Move::Start),
+        1 => (worker.clone(), any::<bool>()).prop_map(|(idx, leave)| Move::Drain(idx, leave)),
         1 => worker.clone().prop_map(Move::Fail),
         1 => worker.clone().prop_map(Move::Miss),
         1 => worker.clone().prop_map(Move::Lose),
@@ -611,6 +613,9 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Kill(idx) => cluster.kill(idx),
         Move::Cut(idx) => cluster.cut(idx),
         Move::Start(idx) => cluster.start(idx),
+        Move::Drain(idx, draining) => {
+            cluster.step(Event::Drain { worker: WorkerId(idx as u32), draining });
+        }
         Move::Fail(idx) => cluster.fail(idx),
         Move::Miss(idx) => cluster.miss(idx),
         Move::Lose(idx) => cluster.lose(idx),

@@ -29,6 +29,8 @@ pub trait Updates: Send {
 /// How the runtime stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
+    /// Whether new requests are taken.
+    pub open: bool,
     /// Workers that take work; without any, a request is refused.
     pub workers_up: usize,
     /// Requests being served.

@@ -112,7 +112,9 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route_layer(guard)
-        .route("/health", get(health))
+        .route("/health", get(ready))
+        .route("/readyz", get(ready))
+        .route("/livez", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
         .method_not_allowed_fallback(|| async {
@@ -160,12 +162,12 @@ async fn model(
     Ok(axum::Json(state.0.model_entry()).into_response())
 }
 
-async fn health(State(state): State<ApiState>) -> Response {
+async fn ready(State(state): State<ApiState>) -> Response {
     let load = state.0.generator.runtime.load();
-    let (status, text) = if load.workers_up > 0 {
-        (StatusCode::OK, "ok")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "no worker is up")
+    let (status, text) = match (load.open, load.workers_up) {
+        (true, _) => (StatusCode::OK, "ok"),
+        (false, 0) => (StatusCode::SERVICE_UNAVAILABLE, "no worker is up"),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "nothing new is taken"),
     };
     let body = json!({ "status": text, "workers_up": load.workers_up });
     (status, axum::Json(body)).into_response()

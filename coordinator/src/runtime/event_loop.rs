@@ -1,12 +1,13 @@
 //! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
 //! is carried out. Nothing in here waits for a caller or for a worker.
 
+mod drain;
 mod ends;
 mod journal;
 mod ports;
 mod snapshots;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use aqueduct_core::journal::Kept;
@@ -24,6 +25,7 @@ use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
+pub(crate) use drain::DrainOrder;
 pub(crate) use ports::{Arrival, Inbound, Inputs, Outputs};
 
 pub(crate) struct EventLoop {
@@ -40,6 +42,8 @@ pub(crate) struct EventLoop {
     /// Requests of the journal that wait for a worker to go on.
     interrupted: Vec<(RequestId, Kept)>,
     resume_at: Option<Instant>,
+    /// Workers that said that they are going to stop.
+    leaving: BTreeSet<WorkerId>,
     outputs: Outputs,
     stats: Stats,
     pace: Pace,
@@ -59,6 +63,7 @@ impl EventLoop {
             keeping: None,
             interrupted: Vec::new(),
             resume_at: None,
+            leaving: BTreeSet::new(),
             outputs,
             stats: Stats::default(),
             pace: Pace::default(),
@@ -82,6 +87,7 @@ impl EventLoop {
                 },
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
                 () = inputs.stopping.notified() => break,
+                Some(order) = inputs.drains.recv() => self.drain_as_ordered(order),
                 () = inputs.wished.notified() => self.grant_wishes(),
                 () = tokio::time::sleep_until(deadline.into()) => {
                     self.step(Event::Tick { now_ms: self.now_ms() });
@@ -223,12 +229,14 @@ impl EventLoop {
         self.orders.insert(worker, orders);
         self.step(Event::WorkerUp { worker, peer, pool_tokens });
         self.resume_soon();
+        self.drain_again(worker);
     }
 
     /// `orders` dropped here end the session.
     fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
         let was_up = self.orders.remove(&worker).is_some();
         self.keepers.remove(&worker);
+        self.has_left(worker);
         let changed = self
             .outputs
             .cluster
@@ -243,6 +251,7 @@ impl EventLoop {
     fn worker_said(&mut self, worker: WorkerId, said: Said) {
         match said {
             Said::Hello(_) => tracing::warn!(%worker, "a second hello is ignored"),
+            Said::Draining => self.leaves(worker),
             Said::Progress { key, layers_done } => {
                 self.with(key.request, |live| live.layer_done(worker, key, layers_done));
             }
@@ -357,6 +366,7 @@ impl EventLoop {
         self.stats.running = self.plan.running();
         self.stats.workers_up = self.orders.len();
         self.stats.snapshots = self.snapshots_held();
+        self.stats.draining = self.drained();
         self.outputs.stats.send_if_modified(|shown| {
             let changed = *shown != self.stats;
             shown.clone_from(&self.stats);

@@ -23,6 +23,7 @@ impl Submit for Coordinator {
         let stats = self.stats();
         let token_bytes = |model: &ModelInfo| model.shape.kv_bytes(1, model.kv);
         Load {
+            open: self.is_open() && self.cluster.borrow().takes_requests(),
             workers_up: stats.workers_up,
             running: stats.running,
             waiting: stats.queued,

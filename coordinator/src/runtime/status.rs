@@ -1,5 +1,7 @@
 //! What a coordinator tells about itself.
 
+use std::collections::BTreeMap;
+
 use aqueduct_core::work::{CONVENTION, WorkerInfo};
 use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WireDtype, WorkerId};
 
@@ -56,12 +58,15 @@ pub struct WorkerStatus {
     pub reason: Option<String>,
     /// What it said of itself when it was up last.
     pub info: Option<WorkerInfo>,
+    /// It is given nothing new.
+    pub draining: bool,
 }
 
 impl WorkerStatus {
     /// Nothing was heard of it yet.
     pub(crate) fn connecting(worker: WorkerId, name: String) -> Self {
-        Self { worker, name, state: WorkerState::Connecting, reason: None, info: None }
+        let state = WorkerState::Connecting;
+        Self { worker, name, state, reason: None, info: None, draining: false }
     }
 }
 
@@ -78,6 +83,19 @@ impl Cluster {
     /// Workers that take work.
     pub fn workers_up(&self) -> usize {
         self.workers.iter().filter(|worker| worker.state == WorkerState::Up).count()
+    }
+
+    /// Whether any worker takes what is new.
+    pub fn takes_requests(&self) -> bool {
+        let takes = |worker: &WorkerStatus| worker.state == WorkerState::Up && !worker.draining;
+        self.workers.iter().any(takes)
+    }
+
+    /// The worker with this name, or at this address.
+    pub fn find(&self, worker: &str) -> Option<&WorkerStatus> {
+        let is_at =
+            |status: &WorkerStatus| status.info.as_ref().is_some_and(|info| info.peer.0 == worker);
+        self.workers.iter().find(|status| status.name == worker || is_at(status))
     }
 
     /// Whether that changed anything.
@@ -151,6 +169,8 @@ pub struct Stats {
     pub chunks_retried: u64,
     /// Tokens generated.
     pub output_tokens: u64,
+    /// Of workers that are drained, the requests that still need them.
+    pub draining: BTreeMap<WorkerId, usize>,
     /// Snapshots of all workers that are up.
     pub snapshots: SnapshotsHeld,
 }

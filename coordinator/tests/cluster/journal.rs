@@ -123,6 +123,7 @@ fn accepted() -> Accepted {
     Accepted {
         model: "same".into(),
         prompt: (0..10).collect(),
+        session: None,
         policy: MemoryPolicy::h2o(1, 1, 1),
         floor: None,
         chunk_tokens: CHUNK_TOKENS,

@@ -54,7 +54,7 @@ impl Submit for Script {
     fn load(&self) -> Load {
         let (waiting_tokens, token_bytes, snapshots) = (30, 10, SnapshotsHeld::default());
         let (workers_up, running, waiting) = (1, 1, 2);
-        Load { workers_up, running, waiting, waiting_tokens, token_bytes, snapshots }
+        Load { open: true, workers_up, running, waiting, waiting_tokens, token_bytes, snapshots }
     }
 }
 

@@ -63,6 +63,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Serve(args) => commands::serve::run(args).await,
             Command::Coordinator(args) => commands::coordinator::run(args).await,
             Command::Worker(args) => commands::worker::run(args).await,
+            Command::Node(command) => commands::node::run(command).await,
             Command::Keys(command) => commands::keys::run(command).await,
             Command::Generate(args) => commands::generate::run(args).await,
             Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,

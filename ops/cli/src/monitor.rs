@@ -5,7 +5,7 @@ use aqueduct_coordinator::http::{Bounds, serve_routes};
 use aqueduct_tls::Refusals;
 use aqueduct_worker::{Worker, metrics};
 use axum::Router;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,7 +16,12 @@ pub(crate) fn spawn(
     refusals: Refusals,
     listener: TcpListener,
 ) -> AbortOnDropHandle<()> {
-    let worker = worker.clone();
+    let (worker, draining) = (worker.clone(), worker.draining());
+    let ready = move || {
+        let stops = *draining.borrow();
+        let status = if stops { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        std::future::ready((status, if stops { "going to stop" } else { "ok" }))
+    };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let render = move || {
         let text = metrics::render(&worker, &refusals);
@@ -25,7 +30,7 @@ pub(crate) fn spawn(
     let routes = Router::new()
         .route("/metrics", get(render))
         .route("/livez", get(|| async { "ok" }))
-        .route("/readyz", get(|| async { "ok" }));
+        .route("/readyz", get(ready));
     let serving = serve_routes(routes, Bounds::default(), listener, std::future::pending());
     AbortOnDropHandle::new(tokio::spawn(serving))
 }

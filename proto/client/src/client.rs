@@ -8,6 +8,7 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_client::AqueductClient;
+use aqueduct_proto::v1::operator_client::OperatorClient;
 use aqueduct_tls::{ClientTls, Expected, Refusals};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
@@ -18,7 +19,7 @@ use tonic::{Request, Status, Streaming};
 
 use crate::config::ClientOptions;
 use crate::error::{ClientError, pushback, root_cause};
-use crate::event::{Description, GenerateEvent, Tokenized};
+use crate::event::{Description, GenerateEvent, Tokenized, WorkerStatus};
 use crate::options::{GenerateOptions, Prompt};
 
 /// Metadata that carries the id of a request.
@@ -28,6 +29,7 @@ const REQUEST_ID: &str = "x-request-id";
 #[derive(Debug, Clone)]
 pub struct Client {
     rpc: AqueductClient<Channel>,
+    operator: OperatorClient<Channel>,
     options: ClientOptions,
 }
 
@@ -52,10 +54,11 @@ impl Client {
             .await
             .map_err(|_| late(url, options.connect_deadline))?
             .map_err(|error| ClientError::Unavailable(format!("{url}: {}", root_cause(&error))))?;
+        let operator = OperatorClient::new(channel.clone());
         let rpc = AqueductClient::new(channel)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
             .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
-        Ok(Self { rpc, options })
+        Ok(Self { rpc, operator, options })
     }
 
     /// Prefills a prompt and generates from it. Dropping the stream cancels the request. A busy
@@ -109,6 +112,18 @@ impl Client {
     pub async fn describe(&self) -> Result<Description, ClientError> {
         let mut rpc = self.rpc.clone();
         self.call(rpc.describe(self.request(v1::DescribeRequest {}))).await?.try_into()
+    }
+
+    /// Gives a worker, by name or address, nothing new, so that it can be stopped when it has done
+    /// what it has; or, unless `draining`, something again. How it stands then.
+    ///
+    /// # Errors
+    /// What the server refuses, or its silence.
+    pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, ClientError> {
+        let message = v1::DrainRequest { worker: worker.to_owned(), undo: !draining };
+        let mut operator = self.operator.clone();
+        let reply = self.call(operator.drain(self.request(message))).await?;
+        reply.worker.map(Into::into).ok_or_else(|| ClientError::unreadable("no worker"))
     }
 
     /// A message, and who sends it.

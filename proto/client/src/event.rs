@@ -223,4 +223,8 @@ pub struct WorkerStatus {
     pub threads: u32,
     /// Most tokens whose keys it keeps in shards; `u64::MAX` if memory alone bounds them.
     pub pool_tokens: u64,
+    /// It is given nothing new.
+    pub draining: bool,
+    /// Of a draining worker: requests that still need it.
+    pub requests: u32,
 }

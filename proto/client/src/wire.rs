@@ -171,26 +171,27 @@ fn seconds(field: &str, value: f64) -> Result<Duration, ClientError> {
         .map_err(|error| ClientError::unreadable(format!("{field} = {value}: {error}")))
 }
 
+impl From<v1::WorkerStatus> for WorkerStatus {
+    fn from(wire: v1::WorkerStatus) -> Self {
+        let v1::WorkerStatus { worker, address, up, threads, draining, requests, .. } = wire;
+        let pool_tokens = pool_tokens(wire.pool_tokens);
+        Self { worker, address, up, threads, pool_tokens, draining, requests }
+    }
+}
+
 impl TryFrom<v1::DescribeReply> for Description {
     type Error = ClientError;
 
     fn try_from(reply: v1::DescribeReply) -> Result<Self, ClientError> {
         let kv = reply.kv().try_into().map_err(ClientError::unreadable)?;
         let shape = reply.shape.ok_or_else(|| ClientError::unreadable("describe.shape"))?;
-        let worker = |worker: v1::WorkerStatus| WorkerStatus {
-            worker: worker.worker,
-            address: worker.address,
-            up: worker.up,
-            threads: worker.threads,
-            pool_tokens: pool_tokens(worker.pool_tokens),
-        };
         Ok(Self {
             model: reply.model,
             fingerprint: reply.fingerprint,
             shape: shape.try_into().map_err(ClientError::unreadable)?,
             kv,
             prompt_tokens_max: reply.prompt_tokens_max,
-            workers: reply.workers.into_iter().map(worker).collect(),
+            workers: reply.workers.into_iter().map(Into::into).collect(),
         })
     }
 }

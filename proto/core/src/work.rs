@@ -333,4 +333,6 @@ pub enum Event {
         /// For a person.
         message: String,
     },
+    /// It is going to stop: it does what it has, and should be given nothing new.
+    Draining,
 }

@@ -375,5 +375,6 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         (any::<u64>(), failure(), ".{0,20}").prop_map(|(request, kind, message)| {
             Event::DecodeFailed { request: RequestId(request), kind, message }
         }),
+        Just(Event::Draining),
     ]
 }

@@ -41,6 +41,7 @@ impl From<Event> for v1::WorkerEvent {
                 let kind = v1::FailureKind::from(kind).into();
                 Kind::DecodeFailed(v1::DecodeFailed { request: request.0, kind, message })
             }
+            Event::Draining => Kind::Draining(v1::Draining {}),
         };
         Self { kind: Some(kind) }
     }
@@ -71,6 +72,7 @@ impl TryFrom<v1::WorkerEvent> for Event {
                 kind: failure(wire.kind).under("decode_failed")?,
                 message: wire.message,
             }),
+            Kind::Draining(v1::Draining {}) => Ok(Self::Draining),
         }
     }
 }

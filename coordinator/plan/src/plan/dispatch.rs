@@ -230,9 +230,8 @@ impl Plan {
     }
 
     fn room_less(&self, taken: &BTreeMap<WorkerId, u64>) -> Room {
-        let up = self.workers.iter().filter(|(_, worker)| worker.up);
-        Room::new(up.map(|(id, worker)| {
-            (*id, worker.pool_tokens.saturating_sub(taken.get(id).copied().unwrap_or(0)))
+        Room::new(self.takers().map(|(id, worker)| {
+            (id, worker.pool_tokens.saturating_sub(taken.get(&id).copied().unwrap_or(0)))
         }))
     }
 

@@ -20,9 +20,7 @@ impl Plan {
             let lost = self.running[pos].on(worker);
             self.do_again(pos, &lost, worker, "a worker was lost");
         }
-        if self.grace_until_ms.is_none() {
-            self.fail_those_without_a_place();
-        }
+        self.fail_those_without_a_place();
     }
 
     /// Gives chunks whose worker was lost when no other could take over to those who are there.
@@ -45,8 +43,12 @@ impl Plan {
         self.fail_those_without_a_place();
     }
 
-    /// Ends the requests in the queue that the workers that are left cannot serve.
+    /// Ends the requests in the queue that the workers that are left cannot serve, unless one may
+    /// still come.
     pub(super) fn fail_those_without_a_place(&mut self) {
+        if self.grace_until_ms.is_some() {
+            return;
+        }
         let failure = |job: &Job| match self.without_a_place(job)? {
             Failure::TooLong(refusal) => Some(Failure::Unavailable(refusal.to_string())),
             failure => Some(failure),

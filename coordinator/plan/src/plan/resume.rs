@@ -59,6 +59,8 @@ impl Plan {
     pub(super) fn resumed(&self, job: &Job) -> Option<(usize, WorkerId)> {
         let most = job.grid.chunk_count() as usize - 1;
         let chain = &job.prefix[..job.prefix.len().min(most)];
-        self.snapshots.longest(chain, self.rotation).filter(|_| job.sharded.is_none())
+        let longest = self.snapshots.longest(chain, self.rotation);
+        let stays = |holder: &WorkerId| self.takers().any(|(worker, _)| worker == *holder);
+        longest.filter(|(_, holder)| job.sharded.is_none() && stays(holder))
     }
 }

@@ -10,6 +10,7 @@ use super::super::live::Asked;
 use super::super::mailbox::Mailbox;
 use super::super::scribe::Written;
 use super::super::status::{Cluster, Stats};
+use super::DrainOrder;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
 
@@ -40,6 +41,7 @@ pub(crate) struct Inputs {
     pub(crate) written: mpsc::Receiver<Written>,
     pub(crate) wished: Arc<Notify>,
     pub(crate) stopping: Arc<Notify>,
+    pub(crate) drains: mpsc::Receiver<DrainOrder>,
 }
 
 /// What others see of it.

@@ -11,6 +11,7 @@ mod gpu;
 mod keys;
 mod members;
 mod model;
+mod node;
 mod policy;
 mod serve;
 mod size;
@@ -36,6 +37,7 @@ pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use keys::{ApiKeyArg, KeysCommand, KeysListArgs, KeysNewArgs, KeysRevokeArgs};
 pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
+pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeListArgs, ServerArgs};
 pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
@@ -89,6 +91,9 @@ pub(crate) enum Command {
     Coordinator(CoordinatorArgs),
     /// Run one worker for a coordinator that runs elsewhere
     Worker(WorkerArgs),
+    /// List the workers of a server, and have them left before they are stopped
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Make, list and end the API keys of callers
     #[command(subcommand)]
     Keys(KeysCommand),

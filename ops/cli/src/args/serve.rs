@@ -1,6 +1,7 @@
 //! Arguments of the commands that stay up.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use aqueduct_core::limits;
 use clap::{Args, ValueEnum};
@@ -35,6 +36,8 @@ pub(crate) struct FrontArgs {
     #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) grace: GraceArg,
+    #[command(flatten)]
     pub(crate) admission: AdmissionArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
@@ -65,6 +68,26 @@ pub(crate) struct AdmissionArgs {
     pub(crate) worker_grace_seconds: u64,
 }
 
+/// How long a stop may take.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct GraceArg {
+    /// After SIGTERM nothing new is taken; what has begun may take so many seconds to end
+    #[arg(
+        long,
+        value_name = "S",
+        env = "AQUEDUCT_GRACE_S",
+        hide_env_values = true,
+        default_value_t = 30
+    )]
+    grace_s: u32,
+}
+
+impl GraceArg {
+    pub(crate) fn period(self) -> Duration {
+        Duration::from_secs(self.grace_s.into())
+    }
+}
+
 /// How a worker that stays up serves many.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServingArgs {
@@ -82,8 +105,8 @@ pub(crate) struct ServingArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The policy flags are defaults; a request may name its own. When both addresses are bound, one
-JSON line with them is printed to stdout; port 0 takes a free one. On SIGINT or SIGTERM no more
-is accepted and answers under way have half a minute to end; a second signal cuts them off.
+JSON line with them is printed to stdout; port 0 takes a free one. On SIGINT or SIGTERM nothing new
+is taken and answers under way have --grace-s to end; a second signal cuts them off.
 
 Examples:
   aqueduct serve --model model --workers 4
@@ -134,7 +157,8 @@ pub(crate) struct CoordinatorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 When the model is loaded and the address bound, one JSON line with it is printed to stdout;
-port 0 takes a free one. Ends on SIGINT or SIGTERM.
+port 0 takes a free one. On SIGINT or SIGTERM coordinators give it nothing new, and what it has may
+end within --grace-s; a second signal ends it at once.
 
 Example:
   aqueduct worker --model model --listen 0.0.0.0:7001 --advertise http://10.0.0.7:7001")]
@@ -152,6 +176,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) threads: usize,
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
+    #[command(flatten)]
+    pub(crate) grace: GraceArg,
     #[command(flatten)]
     pub(crate) tls: ClusterTlsArgs,
     /// Address of /metrics, /livez and /readyz over plain HTTP [default: none]

@@ -25,7 +25,8 @@ pub(crate) async fn run(args: CoordinatorArgs) -> anyhow::Result<()> {
             Coordinator::start(config, sessions.collect::<Result<_, _>>()?)?
         }
     };
-    serve::answer(&coordinator, &args.model, doors, stop).await?;
+    let grace = args.front.grace.period();
+    serve::answer(&coordinator, &args.model, doors, (stop, grace)).await?;
     coordinator.stop().await;
     Ok(())
 }

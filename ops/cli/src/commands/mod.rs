@@ -21,5 +21,6 @@ pub(crate) mod gpu_check;
 pub(crate) mod gpu_devices;
 pub(crate) mod gpu_nccl;
 pub(crate) mod keys;
+pub(crate) mod node;
 pub(crate) mod serve;
 pub(crate) mod worker;

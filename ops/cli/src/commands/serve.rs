@@ -38,7 +38,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let workers = Workers { audit_every, scheduling, decode_batch_max, snapshots, ..asked };
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
-    answer(cluster.coordinator(), &args.model.model, doors, stop).await?;
+    let grace = args.front.grace.period();
+    answer(cluster.coordinator(), &args.model.model, doors, (stop, grace)).await?;
     cluster.stop().await;
     Ok(())
 }
@@ -89,12 +90,13 @@ fn warn_of_plaintext(doors: &Doors) {
     }
 }
 
-/// Says where it listens, and answers until `stop`.
+/// Says where it listens, and answers until `stop`; then what is under way may end within `grace`,
+/// while those who ask hear that nothing new is taken.
 pub(super) async fn answer(
     coordinator: &Coordinator,
     model: &Path,
     doors: Doors,
-    stop: impl Future<Output = ()>,
+    (stop, grace): (impl Future<Output = ()>, Duration),
 ) -> anyhow::Result<()> {
     let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
     let grpc = doors.grpc.tcp.local_addr()?;
@@ -108,8 +110,16 @@ pub(super) async fn answer(
     }
     // Who asks twice does not want to wait for answers under way.
     let again = front::stop_signal()?;
+    let ending = async {
+        coordinator.close();
+        if tokio::time::timeout(grace, coordinator.idle()).await.is_err() {
+            tracing::warn!(?grace, "requests under way are cut off");
+            coordinator.stop().await;
+        }
+        front.stop().await;
+    };
     tokio::select! {
-        () = front.stop() => {}
+        () = ending => {}
         () = again => {}
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `aqueduct worker`: one worker for coordinators that run elsewhere.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use aqueduct_core::Refusal;
 use aqueduct_tls::{Listener, Refusals};
@@ -64,15 +65,31 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let monitor = monitor.map(|listener| monitor::spawn(&worker, refusals, listener));
     let (event, monitor_address) = ("listening", monitor_address);
     lines::print(&Listening { event, address, url: &url, monitor: monitor_address })?;
+    let (leaving, grace) = (worker.clone(), args.grace.period());
     let stop = async {
         stop.await;
         if let Some(member) = member {
             member.end().await; // before the sessions end, so that nobody looks for it again
         }
+        leave(&leaving, grace).await;
     };
     aqueduct_worker::serve(worker, Listener { tcp: listener, tls }, stop).await?;
     drop(monitor);
     Ok(())
+}
+
+/// Takes nothing new, and ends what there is; not longer than `grace`, or a second signal.
+async fn leave(worker: &Worker, grace: Duration) {
+    worker.drain();
+    let Ok(again) = front::stop_signal() else { return };
+    tokio::select! {
+        ended = tokio::time::timeout(grace, worker.idle()) => {
+            if ended.is_err() {
+                tracing::warn!(?grace, "requests still need this worker");
+            }
+        }
+        () = again => {}
+    }
 }
 
 /// Where others reach a worker that listens on `address`.

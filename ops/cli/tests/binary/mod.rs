@@ -148,8 +148,13 @@ impl Running {
     }
 
     /// Asks it to stop with SIGTERM and gives its exit code.
-    pub(crate) fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(self) -> Option<i32> {
         self.signal("TERM");
+        self.ended()
+    }
+
+    /// Waits for its end and gives its exit code.
+    pub(crate) fn ended(mut self) -> Option<i32> {
         wait_for("the end of the process", || self.child.try_wait().unwrap()).code()
     }
 }
