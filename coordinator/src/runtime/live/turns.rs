@@ -8,8 +8,8 @@ use super::super::session::Setting;
 use super::Live;
 
 impl Live {
-    /// What completion `choice` left at `home`, where it has just ended by itself, if a session is to go on
-    /// from it.
+    /// What completion `choice` left at `home`, where it has just ended by itself, if a session
+    /// is to go on from it.
     pub(in crate::runtime) fn left_by_choice(
         &self,
         home: WorkerId,
