@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use aqueduct_core::Exchange;
-use aqueduct_core::work::MergeAudit;
+use aqueduct_core::work::{MergeAudit, PoolUse};
 use aqueduct_tls::Refusals;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
@@ -45,6 +45,11 @@ struct ExchangeLabel {
     exchange: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabel {
+    worker: String,
+}
+
 /// A gauge that only rises.
 type Worst = Gauge<f64, AtomicU64>;
 
@@ -78,6 +83,9 @@ pub struct Metrics {
     snapshots: Gauge,
     snapshot_bytes: Gauge,
     snapshot_disk_bytes: Gauge,
+    kv_cache_usage: Gauge<f64, AtomicU64>,
+    pool_bytes: Family<WorkerLabel, Gauge>,
+    pool_used_bytes: Family<WorkerLabel, Gauge>,
 }
 
 impl Default for Metrics {
@@ -126,6 +134,9 @@ impl Metrics {
             snapshots: Gauge::default(),
             snapshot_bytes: Gauge::default(),
             snapshot_disk_bytes: Gauge::default(),
+            kv_cache_usage: Gauge::default(),
+            pool_bytes: Family::default(),
+            pool_used_bytes: Family::default(),
         };
         metrics.register_times();
         metrics.register_counts();
@@ -185,12 +196,24 @@ impl Metrics {
         for (name, help, gauge) in gauges {
             self.registry.register(name, help, gauge.clone());
         }
-        let errors = [
+        let floats = [
+            (
+                "kv_cache_usage_perc",
+                "Share of all workers' pages in use; 1 is all",
+                &self.kv_cache_usage,
+            ),
             ("merge_error_max", "Worst audited output beside f64", &self.merge_error_max),
             ("merge_lse_error_max", "Worst audited log-sum-exp", &self.merge_lse_error_max),
         ];
-        for (name, help, gauge) in errors {
+        for (name, help, gauge) in floats {
             self.registry.register(name, help, gauge.clone());
+        }
+        let pools = [
+            ("pool_bytes", "Bytes of a worker's pages", &self.pool_bytes),
+            ("pool_used_bytes", "Bytes of those in use", &self.pool_used_bytes),
+        ];
+        for (name, help, pool) in pools {
+            self.registry.register(name, help, pool.clone());
         }
         let help = "Share of attention mass that the memory kept, one sample a request";
         self.registry.register("retained_mass", help, self.retained_mass.clone());
@@ -287,6 +310,24 @@ impl Metrics {
         }
     }
 
+    /// Workers that are gone are not shown.
+    fn set_pools(&self, pools: &[(String, PoolUse)]) {
+        self.pool_bytes.clear();
+        self.pool_used_bytes.clear();
+        let mut all = PoolUse::default();
+        for (worker, pool) in pools {
+            for (family, bytes) in
+                [(&self.pool_bytes, pool.bytes), (&self.pool_used_bytes, pool.used_bytes)]
+            {
+                let label = WorkerLabel { worker: worker.clone() };
+                family.get_or_create(&label).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+            }
+            all.bytes = all.bytes.saturating_add(pool.bytes);
+            all.used_bytes = all.used_bytes.saturating_add(pool.used_bytes);
+        }
+        self.kv_cache_usage.set(all.used_bytes as f64 / all.bytes.max(1) as f64);
+    }
+
     /// The OpenMetrics text of everything; `load` is how things stand now.
     pub fn render(&self, load: &Load) -> String {
         let now = [
@@ -301,6 +342,7 @@ impl Metrics {
         for (gauge, count) in now {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        self.set_pools(&load.pools);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "metrics could not be written");
@@ -332,6 +374,8 @@ mod tests {
         metrics.rejected("queued_tokens");
         let snapshots = SnapshotsHeld { count: 5, memory_bytes: 6, disk_bytes: 7 };
         let (waiting_tokens, token_bytes) = (50, 10);
+        let pool = |bytes, used_bytes| PoolUse { bytes, used_bytes };
+        let pools = vec![("a".into(), pool(100, 20)), ("b".into(), pool(300, 80))];
         let load = Load {
             open: true,
             running: 3,
@@ -340,6 +384,7 @@ mod tests {
             workers_up: 2,
             token_bytes,
             snapshots,
+            pools,
         };
         let text = metrics.render(&load);
         for line in [
@@ -359,6 +404,9 @@ mod tests {
             "snapshots 5",
             "snapshot_bytes 6",
             "snapshot_disk_bytes 7",
+            "kv_cache_usage_perc 0.25",
+            "pool_bytes{worker=\"b\"} 300",
+            "pool_used_bytes{worker=\"a\"} 20",
             "generation_tokens_total 1",
             "clamps_total 2",
             "escalations_total 0",

@@ -17,7 +17,7 @@ use aqueduct_tls::Listener;
 use futures::{Stream, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::server::HealthReporter;
 
 use crate::generation::Generator;
@@ -190,7 +190,12 @@ impl Service {
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
         let prepare = move || request::submission(message, timeout, &text, &config);
-        let (submission, options) = self.prepare(prepare).await?;
+        let prepared = self.prepare(prepare).await;
+        let (submission, options) = prepared.inspect_err(|status| {
+            if status.code() == Code::InvalidArgument {
+                self.served.generator.metrics.rejected("invalid");
+            }
+        })?;
         let submission = Submission { caller_id: caller_id.clone(), ..submission };
         let generation = generator.start_for(holder.as_ref(), submission, options).await;
         let narrator = Narrator::new(generation.map_err(status_of)?, coordinator);
@@ -236,6 +241,7 @@ fn name(metadata: &mut MetadataMap, caller_id: &str) {
 fn worker_status(worker: WorkerStatus, stats: &Stats) -> v1::WorkerStatus {
     let WorkerStatus { worker, name, state, info, draining, .. } = worker;
     let requests = stats.draining.get(&worker).copied().unwrap_or(0);
+    let pool = stats.pools.get(&worker).copied().unwrap_or_default();
     v1::WorkerStatus {
         worker: name,
         address: info.as_ref().map(|info| info.peer.to_string()).unwrap_or_default(),
@@ -244,5 +250,7 @@ fn worker_status(worker: WorkerStatus, stats: &Stats) -> v1::WorkerStatus {
         pool_tokens: info.map_or(0, |info| pool_tokens_to_wire(info.pool_tokens)),
         draining,
         requests: u32::try_from(requests).unwrap_or(u32::MAX),
+        pool_bytes: pool.bytes,
+        pool_used_bytes: pool.used_bytes,
     }
 }

@@ -1,6 +1,7 @@
 //! The runtime as the API layers see it, so that they can be tried without one.
 
 use aqueduct_core::SnapshotsHeld;
+use aqueduct_core::work::PoolUse;
 use futures::future::BoxFuture;
 
 use crate::submit::{RequestError, Submission, Update};
@@ -27,7 +28,7 @@ pub trait Updates: Send {
 }
 
 /// How the runtime stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
     /// Whether new requests are taken.
     pub open: bool,
@@ -43,4 +44,6 @@ pub struct Load {
     pub token_bytes: u64,
     /// Memory that workers keep beyond the requests that made it.
     pub snapshots: SnapshotsHeld,
+    /// What of their pools is in use, by what the operator calls them.
+    pub pools: Vec<(String, PoolUse)>,
 }

@@ -73,6 +73,15 @@ type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
 
 /// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
 async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
+    let prepared = prepared(state, body, how).await;
+    prepared.inspect_err(|error| {
+        if error.status.is_client_error() {
+            state.0.generator.metrics.rejected(error.reason());
+        }
+    })
+}
+
+async fn prepared(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
     let bytes = body::read(body, &state.0.options).await?;
     let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
     let turn = state.0.preparing.clone().acquire_owned().await.map_err(closed)?;

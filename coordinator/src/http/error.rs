@@ -43,6 +43,15 @@ impl ApiError {
         Self { param: Some(param.to_owned()), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
+    /// Why a call was not taken, in a word for figures.
+    pub(super) fn reason(&self) -> &'static str {
+        match self.code {
+            Some("context_length_exceeded") => "prompt_tokens",
+            _ if self.status == StatusCode::PAYLOAD_TOO_LARGE => "body_bytes",
+            _ => "invalid",
+        }
+    }
+
     /// The object under `error`.
     pub fn body(&self) -> Value {
         let kind = self.kind.unwrap_or(match self.status.as_u16() {

@@ -237,6 +237,7 @@ impl EventLoop {
         let was_up = self.orders.remove(&worker).is_some();
         self.keepers.remove(&worker);
         self.has_left(worker);
+        self.stats.pools.remove(&worker);
         let changed = self
             .outputs
             .cluster
@@ -275,6 +276,7 @@ impl EventLoop {
                 tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
                 self.step(Event::ChunkFailed { worker, key, kind, message });
             }
+            Said::Pool(pool) => drop(self.stats.pools.insert(worker, pool)),
             Said::Snapshots(news) => self.snapshots_changed(worker, *news),
             Said::Token(emitted) => self.drew(worker, *emitted),
             Said::ChoiceDone { request, choice, eos } => {

@@ -1,5 +1,6 @@
 //! The runtime as the API layers see it: generation's interface.
 
+use aqueduct_core::WorkerId;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -21,6 +22,11 @@ impl Submit for Coordinator {
 
     fn load(&self) -> Load {
         let stats = self.stats();
+        let cluster = self.cluster.borrow();
+        let name = |worker: &WorkerId| {
+            let known = cluster.workers.get(worker.0 as usize);
+            known.map_or_else(|| worker.to_string(), |known| known.name.clone())
+        };
         let token_bytes = |model: &ModelInfo| model.shape.kv_bytes(1, model.kv);
         Load {
             open: self.is_open() && self.cluster.borrow().takes_requests(),
@@ -29,7 +35,8 @@ impl Submit for Coordinator {
             waiting: stats.queued,
             waiting_tokens: stats.queued_tokens,
             snapshots: stats.snapshots,
-            token_bytes: self.cluster.borrow().model.as_ref().map_or(0, token_bytes),
+            pools: stats.pools.iter().map(|(worker, pool)| (name(worker), *pool)).collect(),
+            token_bytes: cluster.model.as_ref().map_or(0, token_bytes),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aqueduct_core::work::{CONVENTION, WorkerInfo};
+use aqueduct_core::work::{CONVENTION, PoolUse, WorkerInfo};
 use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WireDtype, WorkerId};
 
 /// The model that the cluster serves: that of the first worker.
@@ -173,4 +173,6 @@ pub struct Stats {
     pub draining: BTreeMap<WorkerId, usize>,
     /// Snapshots of all workers that are up.
     pub snapshots: SnapshotsHeld,
+    /// Pools of workers that are up and have said so.
+    pub pools: BTreeMap<WorkerId, PoolUse>,
 }

@@ -54,7 +54,16 @@ impl Submit for Script {
     fn load(&self) -> Load {
         let (waiting_tokens, token_bytes, snapshots) = (30, 10, SnapshotsHeld::default());
         let (workers_up, running, waiting) = (1, 1, 2);
-        Load { open: true, workers_up, running, waiting, waiting_tokens, token_bytes, snapshots }
+        Load {
+            open: true,
+            workers_up,
+            running,
+            waiting,
+            waiting_tokens,
+            token_bytes,
+            snapshots,
+            pools: Vec::new(),
+        }
     }
 }
 

@@ -12,8 +12,11 @@ const TEXT: &str = "I went to the woods because I wished to live deliberately, t
 fn generate(url: &str, flags: &[&str]) -> Vec<Value> {
     let prompt = TEXT.repeat(8);
     let common = ["--json", "--temperature", "0", "--max-tokens", "8", "--chunk", "64"];
-    let budget = ["--sinks", "4", "--local", "4", "--heavy", "4"];
-    rows(&run([&["generate", "--server", url], &common[..], &budget, flags, &[&prompt]].concat()))
+    let budget = match flags.contains(&"exact") {
+        true => &[][..],
+        false => &["--sinks", "4", "--local", "4", "--heavy", "4"],
+    };
+    rows(&run([&["generate", "--server", url], &common[..], budget, flags, &[&prompt]].concat()))
 }
 
 fn tokens(rows: &[Value]) -> Vec<&Value> {
@@ -79,5 +82,6 @@ fn half_a_demand_is_refused_by_field() {
     check(&["--below-floor", "report"], "below_floor = report: must be given with");
     check(&["--quality", "exact", "--min-retained-mass", "0.5"], "min_retained_mass = 0.5");
     check(&["--quality", "exact", "--policy", "window"], "policy = window: must be dense");
+    check(&["--quality", "exact", "--local", "8"], "absent beside quality exact");
     check(&["--quality", "best"], "exact or memory");
 }

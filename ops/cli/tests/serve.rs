@@ -39,6 +39,14 @@ fn completes_over_http_whole_and_streamed() {
     });
     assert_eq!(pieces.collect::<String>(), text);
 
+    // What was not taken is counted, and what is in use comes back to nothing.
+    let (status, _) = server.http("POST", "/v1/completions", "{\"prompt\": \"a\", \"n\": 0}");
+    assert_eq!(status, 400);
+    let metrics = || server.http("GET", "/metrics", "").1;
+    assert!(metrics().contains("requests_rejected_total{reason=\"invalid\"} 1"), "{}", metrics());
+    wait_for("pools", || metrics().contains("pool_bytes{worker=").then_some(()));
+    wait_for("no pages", || (server.metric("kv_cache_usage_perc") == 0.0).then_some(()));
+
     assert_eq!(server.terminate(), Some(0), "SIGTERM ends it in peace");
 }
 

@@ -227,4 +227,8 @@ pub struct WorkerStatus {
     pub draining: bool,
     /// Of a draining worker: requests that still need it.
     pub requests: u32,
+    /// Bytes of the pages in which it remembers keys and values; 0 if it has not said.
+    pub pool_bytes: u64,
+    /// Bytes of those that are in use.
+    pub pool_used_bytes: u64,
 }

@@ -174,8 +174,19 @@ fn seconds(field: &str, value: f64) -> Result<Duration, ClientError> {
 impl From<v1::WorkerStatus> for WorkerStatus {
     fn from(wire: v1::WorkerStatus) -> Self {
         let v1::WorkerStatus { worker, address, up, threads, draining, requests, .. } = wire;
+        let (pool_bytes, pool_used_bytes) = (wire.pool_bytes, wire.pool_used_bytes);
         let pool_tokens = pool_tokens(wire.pool_tokens);
-        Self { worker, address, up, threads, pool_tokens, draining, requests }
+        Self {
+            worker,
+            address,
+            up,
+            threads,
+            pool_tokens,
+            draining,
+            requests,
+            pool_bytes,
+            pool_used_bytes,
+        }
     }
 }
 

@@ -21,6 +21,15 @@ impl std::fmt::Display for Peer {
     }
 }
 
+/// Bytes of the pages in which a worker remembers keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolUse {
+    /// Of all pages.
+    pub bytes: u64,
+    /// Of those that somebody holds.
+    pub used_bytes: u64,
+}
+
 /// What a worker is, said once when a coordinator connects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerInfo {
@@ -311,6 +320,9 @@ pub enum Event {
         /// For a person.
         message: String,
     },
+    /// What of the worker's pool is in use, whenever that has changed: at most a few times a
+    /// second, and once more when the worker has nothing to do.
+    Pool(PoolUse),
     /// Snapshots came or went. Said at the beginning of a session by every worker that keeps any.
     Snapshots(Box<SnapshotNews>),
     /// A token was generated.

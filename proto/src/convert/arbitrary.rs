@@ -3,7 +3,7 @@
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{
     Assignment, Base, Begun, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind,
-    MergeAudit, NextHop, Outputs, Peer, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
+    MergeAudit, NextHop, Outputs, Peer, PoolUse, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
@@ -368,6 +368,8 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
             message
         }),
         news().prop_map(|news| Event::Snapshots(Box::new(news))),
+        (0..=limits::POOL_BYTES_MAX, 1..9u64)
+            .prop_map(|(bytes, part)| { Event::Pool(PoolUse { bytes, used_bytes: bytes / part }) }),
         emitted().prop_map(|emitted| Event::Token(Box::new(emitted))),
         (any::<u64>(), 0..limits::CHOICES_MAX, any::<bool>()).prop_map(|(request, choice, eos)| {
             Event::ChoiceDone { request: RequestId(request), choice, eos }

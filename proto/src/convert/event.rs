@@ -1,7 +1,7 @@
 //! Events of a worker.
 
 use aqueduct_core::work::{
-    ChunkReport, Emitted, Event, FailureKind, MergeAudit, RetainedMass, TokenLogprob,
+    ChunkReport, Emitted, Event, FailureKind, MergeAudit, PoolUse, RetainedMass, TokenLogprob,
 };
 use aqueduct_core::{ChunkKey, Refusal, RequestId, limits};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -32,6 +32,9 @@ impl From<Event> for v1::WorkerEvent {
                 kind: v1::FailureKind::from(kind).into(),
                 message,
             }),
+            Event::Pool(PoolUse { bytes, used_bytes }) => {
+                Kind::Pool(v1::PoolUse { bytes, used_bytes })
+            }
             Event::Snapshots(news) => Kind::Snapshots((*news).into()),
             Event::Token(emitted) => Kind::Token((*emitted).into()),
             Event::ChoiceDone { request, choice, eos } => {
@@ -47,6 +50,12 @@ impl From<Event> for v1::WorkerEvent {
     }
 }
 
+fn pool(wire: v1::PoolUse) -> Result<PoolUse, Refusal> {
+    let bytes = Refusal::unless_within("bytes", wire.bytes, 0, limits::POOL_BYTES_MAX)?;
+    let used_bytes = Refusal::unless_within("used_bytes", wire.used_bytes, 0, bytes)?;
+    Ok(PoolUse { bytes, used_bytes })
+}
+
 impl TryFrom<v1::WorkerEvent> for Event {
     type Error = Refusal;
 
@@ -58,6 +67,7 @@ impl TryFrom<v1::WorkerEvent> for Event {
             Kind::Logprobs(wire) => logprobs(wire).under("logprobs"),
             Kind::ChunkDone(wire) => chunk_done(wire).under("chunk_done"),
             Kind::ChunkFailed(wire) => chunk_failed(wire).under("chunk_failed"),
+            Kind::Pool(wire) => pool(wire).under("pool").map(Self::Pool),
             Kind::Snapshots(wire) => {
                 Ok(Self::Snapshots(Box::new(wire.try_into().under("snapshots")?)))
             }

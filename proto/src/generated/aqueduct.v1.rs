@@ -745,6 +745,12 @@ pub struct WorkerStatus {
     /// of a draining worker: requests that still need it
     #[prost(uint32, tag = "7")]
     pub requests: u32,
+    /// of the pages for remembered keys and values; 0: it has not said
+    #[prost(uint64, tag = "8")]
+    pub pool_bytes: u64,
+    /// of those that are in use
+    #[prost(uint64, tag = "9")]
+    pub pool_used_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeReply {
@@ -1948,6 +1954,14 @@ pub struct DecodeFailed {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
+/// Bytes of the pages in which a worker remembers keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PoolUse {
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub used_bytes: u64,
+}
 /// What changed among a worker's snapshots.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotNews {
@@ -1966,7 +1980,10 @@ pub struct SnapshotNews {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerEvent {
-    #[prost(oneof = "worker_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(
+        oneof = "worker_event::Kind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+    )]
     pub kind: ::core::option::Option<worker_event::Kind>,
 }
 /// Nested message and enum types in `WorkerEvent`.
@@ -1995,6 +2012,8 @@ pub mod worker_event {
         Snapshots(super::SnapshotNews),
         #[prost(message, tag = "11")]
         Draining(super::Draining),
+        #[prost(message, tag = "12")]
+        Pool(super::PoolUse),
     }
 }
 /// The worker is going to stop: it does what it has, and should be given nothing new.

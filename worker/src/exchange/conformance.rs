@@ -1,8 +1,8 @@
 //! What every way to a holder must do, whatever it is made of.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_core::{Epoch, MemoryPolicy, PolicyKind, RequestId, WireDtype};
@@ -41,6 +41,12 @@ pub(crate) fn shard(chunk: u32, tokens: u32, end: u32) -> Arc<Shard> {
     let positions = (0..kv_heads).flat_map(|_| 1000 * chunk..1000 * chunk + tokens);
     let keys = Keys::new(positions.collect::<Vec<_>>(), rows(chunk), rows(chunk + 100));
     Arc::new(Shard::new(keys, end))
+}
+
+/// Somebody who waits for every answer.
+pub(crate) fn asker() -> Weak<()> {
+    static ASKER: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
+    Arc::downgrade(&ASKER)
 }
 
 pub(crate) fn dense() -> MemoryPolicy {
@@ -93,7 +99,7 @@ impl Rig {
 
     pub(crate) fn send(&mut self, id: u64, ask: Ask, wire: WireDtype, patience: Duration) {
         let deadline = Instant::now() + patience;
-        self.link.send(Box::new(Call { id, ask, wire, deadline })).unwrap();
+        self.link.send(Box::new(Call { id, ask, wire, deadline, asker: asker() })).unwrap();
     }
 
     /// The next `count` answers, by call.
@@ -253,7 +259,8 @@ fn a_full_link_gives_calls_back(mut rig: Rig) {
     let mut taken = 0;
     let deadline = Instant::now() + Duration::from_millis(300);
     for id in 0..2 * aqueduct_core::limits::EXCHANGE_CALLS_MAX as u64 {
-        let call = Call { id, ask: ask.clone(), wire: WireDtype::F32, deadline };
+        let (ask, wire) = (ask.clone(), WireDtype::F32);
+        let call = Call { id, ask, wire, deadline, asker: asker() };
         match rig.link.send(Box::new(call)) {
             Ok(()) => taken += 1,
             Err(back) => assert_eq!(back.id, id),

@@ -125,11 +125,13 @@ impl Desk {
         }
     }
 
-    /// Gives up what has passed its deadline.
+    /// Gives up what has passed its deadline, and what nobody waits for any more.
     fn expire(&mut self, why: &str) {
         let now = Instant::now();
-        let late = |(&id, one): (&u64, &Pending)| (one.call.deadline <= now).then_some(id);
-        for id in self.pending.iter().filter_map(late).collect::<Vec<_>>() {
+        let over = |(&id, one): (&u64, &Pending)| {
+            (one.call.deadline <= now || !one.call.is_wanted()).then_some(id)
+        };
+        for id in self.pending.iter().filter_map(over).collect::<Vec<_>>() {
             self.answer(id, Err(CallError::Lost(format!("{why}: deadline"))));
         }
     }
@@ -167,6 +169,7 @@ impl Asker {
         let (mut pause, mut patience) = (PAUSE_MIN, self.retry);
         let mut why = self.peer.to_string();
         loop {
+            self.desk.expire(&why); // a request that is gone asks nothing again
             if self.desk.pending.is_empty() {
                 let Some(call) = self.desk.queue.recv().await else { return };
                 self.desk.take(call);

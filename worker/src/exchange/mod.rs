@@ -18,7 +18,7 @@ mod shards;
 mod states;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use aqueduct_core::WireDtype;
@@ -98,6 +98,15 @@ pub struct Call {
     pub wire: WireDtype,
     /// When to stop trying.
     pub deadline: Instant,
+    /// Gone when nobody waits for the answer any more: a link need not try further.
+    pub asker: Weak<()>,
+}
+
+impl Call {
+    /// Whether the answer is of use to anybody.
+    pub fn is_wanted(&self) -> bool {
+        self.asker.strong_count() > 0
+    }
 }
 
 /// What became of a call.

@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use aqueduct_core::work::{Assignment, Event};
+use aqueduct_core::work::{Assignment, Event, PoolUse};
 use aqueduct_core::{ChunkKey, RequestId};
 use aqueduct_engine::Model;
 use tokio::sync::watch;
@@ -40,6 +40,9 @@ use schedule::{Boundary, Schedule};
 pub(crate) use session::Session;
 use session::SessionId;
 use sharded::Exchange;
+
+/// How often a busy worker says what of its pool is in use.
+const POOL_TOLD_EVERY: Duration = Duration::from_millis(200);
 
 /// The device thread's state.
 pub(crate) struct Executor {
@@ -61,6 +64,7 @@ pub(crate) struct Executor {
     decode_steps: u64,
     decode_batch_max: usize,
     progress_told: Instant,
+    pool_told: Instant,
     audit_every: u32,
     grammars: Grammars,
 }
@@ -90,6 +94,7 @@ impl Executor {
             running: None,
             decode_steps: 0,
             progress_told: Instant::now(),
+            pool_told: Instant::now(),
         }
     }
 
@@ -101,6 +106,7 @@ impl Executor {
                 self.schedule.chunk_begins(assignment.span.tokens);
                 self.run_chunk(&assignment);
             } else if !decoded {
+                self.tell_pool(Duration::ZERO);
                 self.shared.doorbell.wait_until(self.restore_deadline());
             }
         }
@@ -125,6 +131,7 @@ impl Executor {
         self.obey();
         self.receive_restored();
         self.tell_snapshots();
+        self.tell_pool(POOL_TOLD_EVERY);
         self.account();
         self.pump();
     }
@@ -159,6 +166,24 @@ impl Executor {
             }
             self.sessions.insert(SessionId(self.next_session), session);
             self.next_session += 1;
+        }
+    }
+
+    /// Tells coordinators what of the pool is in use, if they were last told something else and
+    /// at least `every` ago. Who has no room for it now is told later.
+    fn tell_pool(&mut self, every: Duration) {
+        let Some(pool) = self.shared.pool.as_ref().filter(|_| self.pool_told.elapsed() >= every)
+        else {
+            return;
+        };
+        self.pool_told = Instant::now();
+        let usage = pool.usage();
+        let now = PoolUse { bytes: usage.bytes(), used_bytes: usage.used_bytes() };
+        for session in self.sessions.values_mut().filter(|session| session.told_pool != now) {
+            if session.outlet.has_room(&self.waker) {
+                session.outlet.send(Event::Pool(now), &self.waker);
+                session.told_pool = now;
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use aqueduct_core::limits;
-use aqueduct_core::work::{Command, Event, WorkerInfo};
+use aqueduct_core::work::{Command, Event, PoolUse, WorkerInfo};
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
@@ -18,6 +18,8 @@ pub(crate) struct SessionId(pub(crate) u64);
 pub(crate) struct Session {
     commands: mpsc::Receiver<Command>,
     pub(crate) outlet: Outlet,
+    /// What it was told of the pool last.
+    pub(crate) told_pool: PoolUse,
 }
 
 /// The way out for events.
@@ -47,7 +49,7 @@ impl Session {
             closed: Box::pin(async move { watched.closed().await }),
             pending: VecDeque::from([Event::Hello(Box::new(info))]),
         };
-        Self { commands, outlet }
+        Self { commands, outlet, told_pool: PoolUse::default() }
     }
 
     /// The next command; `Ready(None)` when the session is over.

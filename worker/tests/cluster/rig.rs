@@ -212,7 +212,7 @@ impl Member {
     pub(crate) async fn event(&mut self) -> Event {
         loop {
             let event = self.any_event().await;
-            if !matches!(event, Event::Snapshots(_)) {
+            if !matches!(event, Event::Snapshots(_) | Event::Pool(_)) {
                 return event;
             }
         }

@@ -125,6 +125,19 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
+    /// # Errors
+    /// A budget where `quality` keeps every key.
+    pub(crate) fn beside(&self, quality: Quality) -> Result<(), Refusal> {
+        let is_budget = self.budget.policy(PolicyKind::H2o) != MemoryPolicy::default();
+        match quality == Quality::Exact && is_budget {
+            false => Ok(()),
+            true => {
+                let bound = "absent beside quality exact, which keeps every key";
+                Err(Refusal::new("sinks, local, heavy and scores", "present", bound))
+            }
+        }
+    }
+
     /// The policy in the words of the cluster.
     pub(crate) fn policy(&self) -> MemoryPolicy {
         self.budget.policy(self.policy.unwrap_or_default())

@@ -53,6 +53,7 @@ async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster,
 fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
     let sampling = &args.sampling;
     let quality = args.quality.quality()?;
+    args.policy.beside(quality)?;
     // Beside `exact` only a policy that was named is one that was meant.
     let meant = quality != Quality::Exact || args.policy.policy.is_some();
     Ok(GenerateOptions {

@@ -1,5 +1,6 @@
 //! Bits, bounds and garbage.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use aqueduct_core::WireDtype;
@@ -17,7 +18,8 @@ fn shape() -> ModelShape {
 }
 
 fn call(ask: Ask, wire: WireDtype) -> Call {
-    Call { id: 7, ask, wire, deadline: Instant::now() + Duration::from_secs(9) }
+    let deadline = Instant::now() + Duration::from_secs(9);
+    Call { id: 7, ask, wire, deadline, asker: Weak::new() }
 }
 
 fn attend(tokens: u32, wire: WireDtype) -> Call {

@@ -11,6 +11,8 @@ use crate::exchange::conformance::{Rig, dense, place, suite};
 use crate::link::conformance::fit;
 use crate::{LoopbackHub, Worker, WorkerOptions, serve, tiny_model};
 
+const LONG: Duration = Duration::from_secs(600);
+
 /// A worker behind `address`, on a runtime of its own.
 pub(super) fn worker_at(address: &str) -> (Runtime, Worker, String) {
     let theirs = Runtime::new().unwrap();
@@ -53,6 +55,25 @@ fn a_peer_that_is_gone_is_lost_at_the_deadline() {
     rig.send(1, ask, WireDtype::F32, Duration::from_millis(200));
     let lost = rig.wait(1).remove(&1).unwrap().reply;
     assert!(matches!(lost, Err(CallError::Lost(_))), "{lost:?}");
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_asked_again() {
+    let (theirs, worker, peer) = worker_at("127.0.0.1:0");
+    theirs.shutdown_background();
+    let (_own, mut rig) = link_to(peer, &worker, None);
+    let ask = Ask::Keys { place: place(0, 2, dense()) };
+    let asker = Arc::new(());
+    let call = |id, asker| {
+        let (ask, wire) = (ask.clone(), WireDtype::F32);
+        Box::new(Call { id, ask, wire, deadline: Instant::now() + LONG, asker })
+    };
+    rig.link.send(call(1, Arc::downgrade(&asker))).unwrap();
+    rig.link.send(call(2, crate::exchange::conformance::asker())).unwrap();
+    let since = Instant::now();
+    drop(asker);
+    let lost = rig.wait(1).remove(&1).expect("the call that is given up").reply;
+    assert!(matches!(lost, Err(CallError::Lost(_))) && since.elapsed() < LONG, "{lost:?}");
 }
 
 #[test]

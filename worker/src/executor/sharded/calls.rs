@@ -1,6 +1,6 @@
 //! Calls to the holders of shards, from the device thread.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,13 +17,13 @@ pub(in crate::executor) struct Exchange {
     links: ExchangeLinks,
     next_id: u64,
     /// Calls that somebody waits for.
-    open: BTreeSet<u64>,
+    open: BTreeMap<u64, Arc<()>>,
     answers: BTreeMap<u64, Answered>,
 }
 
 impl Exchange {
     pub(in crate::executor) fn new(peer: Peer, links: ExchangeLinks, holder: Arc<Holder>) -> Self {
-        let (open, answers) = (BTreeSet::new(), BTreeMap::new());
+        let (open, answers) = (BTreeMap::new(), BTreeMap::new());
         Self { holder, peer, links, next_id: 0, open, answers }
     }
 
@@ -47,10 +47,11 @@ impl Exchange {
     ) -> Result<u64, CallError> {
         let id = self.next_id;
         self.next_id += 1;
-        let call = Box::new(Call { id, ask, wire, deadline });
+        let asker = Arc::new(());
+        let call = Box::new(Call { id, ask, wire, deadline, asker: Arc::downgrade(&asker) });
         let full = |_| CallError::Lost(format!("too much is under way to {peer}"));
         self.links.send(peer, call).map_err(full)?;
-        self.open.insert(id);
+        self.open.insert(id, asker);
         Ok(id)
     }
 
@@ -69,7 +70,7 @@ impl Exchange {
 
     fn collect(&mut self) {
         for answered in self.links.answers() {
-            if self.open.remove(&answered.id) {
+            if self.open.remove(&answered.id).is_some() {
                 self.answers.insert(answered.id, answered);
             }
         }

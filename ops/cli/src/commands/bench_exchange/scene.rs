@@ -204,11 +204,12 @@ impl Scene {
         mut take: impl FnMut(&Ask, Answered) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_millis(limits::EXCHANGE_DEADLINE_MS);
-        let (wire, mut open) = (self.depth.wire, BTreeMap::new());
+        let (wire, mut open, asker) = (self.depth.wire, BTreeMap::new(), Arc::new(()));
         for (peer, ask) in asks {
             let id = self.next_id;
             self.next_id += 1;
-            let call = Box::new(Call { id, ask: ask.clone(), wire, deadline });
+            let (asked, asker) = (ask.clone(), Arc::downgrade(&asker));
+            let call = Box::new(Call { id, ask: asked, wire, deadline, asker });
             self.links.send(&peer, call).ok().context("a link that is full")?;
             open.insert(id, ask);
         }
