@@ -78,6 +78,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
             Command::Bench(BenchCommand::Recover(args)) => commands::bench_recover::run(args).await,
+            Command::Bench(BenchCommand::Scores(args)) => commands::bench_scores::run(args).await,
             Command::Bench(BenchCommand::Serve(args)) => commands::bench_serve::run(args).await,
             Command::Bench(BenchCommand::Soak(args)) => commands::bench_soak::run(args).await,
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,

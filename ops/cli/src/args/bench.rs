@@ -26,6 +26,8 @@ pub(crate) enum BenchCommand {
     Profile(BenchProfileArgs),
     /// Time that the loss of a worker costs, in the prefill and while tokens come
     Recover(BenchRecoverArgs),
+    /// What a decode step pays for the scores of its keys, pair by pair
+    Scores(BenchScoresArgs),
     /// Latency of a server under load, for every scheduler
     Serve(BenchServeArgs),
     /// Ask a server for everything at random, and see that nothing is left of it
@@ -197,9 +199,7 @@ prefill_tokens_per_second is that of the one prefill.
 Examples:
   aqueduct bench decode --model model --depth-tokens 1024,32768 --policy h2o,dense --json
   aqueduct bench decode --model model --depth-tokens 2048 --batch 1,4,16,64 --json
-What scores cost, beside a window of as many keys:
-  aqueduct bench decode --model model --depth-tokens 2048 --policy h2o,window,h2o,window \\
-      --same-keys --json")]
+What scores cost is measured by `bench scores`.")]
 pub(crate) struct BenchDecodeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -280,6 +280,38 @@ pub(crate) struct BenchExchangeArgs {
     #[arg(long, value_name = "R", default_value_t = 7)]
     pub(crate) reps: u32,
     /// Print a JSON line for each block and exchange
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct bench scores`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Two sequences behind the same prompt go on in turn, K tokens each: one under h2o, and one under a
+window of as many keys, which scores none. Who goes first changes with every pair, so what else the
+machine does is done to both. cost is how much longer a token takes with scores: the median over
+the pairs; a quarter of them is below cost_low and a quarter above cost_high.
+
+Example:
+  aqueduct bench scores --model model --depth-tokens 2048,16384 --json")]
+pub(crate) struct BenchScoresArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Prompt lengths, separated by commas
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "4096")]
+    pub(crate) depth_tokens: Vec<u32>,
+    /// Compute threads; 0 is one for each core
+    #[arg(long, value_name = "T", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Tokens of one turn
+    #[arg(long, value_name = "K", default_value_t = 32)]
+    pub(crate) tokens: u32,
+    /// Pairs of turns
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(crate) pairs: u32,
+    #[command(flatten)]
+    pub(crate) memory: BudgetArgs,
+    /// Print a JSON line for each depth
     #[arg(long)]
     pub(crate) json: bool,
 }

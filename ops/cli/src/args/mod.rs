@@ -23,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
-    BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs,
+    BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs, BenchScoresArgs,
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;

@@ -7,6 +7,7 @@ pub(crate) mod bench_prefill;
 pub(crate) mod bench_prefix;
 pub(crate) mod bench_profile;
 pub(crate) mod bench_recover;
+pub(crate) mod bench_scores;
 pub(crate) mod bench_serve;
 pub(crate) mod bench_soak;
 pub(crate) mod coordinator;
