@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long the line has the threads after a stay, where somebody stands in it: the stay over
 /// this number. So the line has at least a third of the time.
@@ -76,9 +76,14 @@ impl Turns {
     /// From now on the caller's operations go first, others' wait.
     pub(super) fn go_first(&self) {
         let mut line = self.lock();
-        while !line.may_stay(Instant::now()) {
-            let left = line.due.map(|due| due.saturating_duration_since(Instant::now()));
-            let left = left.filter(|left| line.stay.is_none() && !left.is_zero());
+        loop {
+            // One moment for both questions: were the line's time over only at the second, the
+            // caller would wait for somebody to make way, and the line for the caller.
+            let now = Instant::now();
+            if line.may_stay(now) {
+                break;
+            }
+            let left = line.left(now).filter(|_| line.stay.is_none());
             if left.is_none() && line.stay.is_none() {
                 self.want(&mut line, true);
             }
@@ -128,10 +133,15 @@ impl Line {
         self.tickets.0 != self.tickets.1
     }
 
+    /// What is left of the line's time, if anything.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
+
     /// Whether a caller in a hurry may go first: when nobody is in line, or the line has had its
     /// time and who was inside has made way.
     fn may_stay(&self, now: Instant) -> bool {
-        let had_its_time = self.due.is_none_or(|due| due <= now);
+        let had_its_time = self.left(now).is_none();
         self.stay.is_none() && !self.inside && (had_its_time || !self.is_waited_in())
     }
 }
@@ -155,7 +165,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     /// Until the line is as wanted.
     fn until(turns: &Turns, wanted: impl Fn(&Line) -> bool) {

@@ -113,10 +113,11 @@ impl ShardStore {
     /// Keeps a shard; one of an older epoch goes, and so do those that completions made of it.
     ///
     /// # Errors
-    /// No room.
+    /// No room; a request that was forgotten, perhaps while this was computed.
     pub fn put(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), ShardError> {
         let shard = self.lay(shard)?;
         let mut state = self.lock();
+        state.check_held(key.request)?;
         state.room_for(shard.bytes() as u64, self.bytes_max)?;
         state.change((key.request, key.branch, key.layer), |layer| {
             layer.shards.insert(key.chunk_idx, (key.epoch, shard));
@@ -128,9 +129,10 @@ impl ShardStore {
     /// Adds the keys of `own`, a later block of the chunk of `key`, to what is held of it.
     ///
     /// # Errors
-    /// No room, or what the backend refuses.
+    /// No room, what the backend refuses, or a request that was forgotten.
     pub fn append(&self, model: &Model, key: ShardKey, own: Arc<Shard>) -> Result<(), ShardError> {
         let mut state = self.lock();
+        state.check_held(key.request)?;
         state.room_for(own.bytes() as u64, self.bytes_max)?;
         let place = (key.request, key.branch, key.layer);
         let before = state.change(place, |layer| layer.shards.remove(&key.chunk_idx));
@@ -393,5 +395,21 @@ mod tests {
         assert_eq!(store.begin_round(&place, &q).unwrap_err().field, "request");
         store.lock().step(&place, RoundStep::Asked(q));
         assert_eq!((store.bytes(), store.lock().layers.len()), (0, 0));
+    }
+
+    /// A step of a batch hears of the end of one of its requests and keeps what it has computed.
+    #[test]
+    fn a_shard_of_a_forgotten_request_is_not_kept() {
+        let (store, request) = (ShardStore::default(), RequestId(1));
+        let (branch, layer, chunk_idx, epoch) = (Branch::PROMPT, 0, 0, Epoch(0));
+        let key = ShardKey { request, branch, layer, chunk_idx, epoch };
+        let set = aqueduct_kernels::MemorySet::empty(1, 2, aqueduct_kernels::KvDtype::F32);
+        let shard = Arc::new(Shard::new(set.keys, 0));
+        assert_eq!(store.put(key, shard.clone()), Ok(()));
+        store.forget(request);
+        assert!(matches!(store.put(key, shard.clone()), Err(ShardError::Refused(_))));
+        assert_eq!(store.lock().layers.len(), 0);
+        store.claim(request);
+        assert_eq!(store.put(key, shard), Ok(()));
     }
 }
