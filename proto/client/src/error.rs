@@ -53,7 +53,11 @@ impl From<Status> for ClientError {
         // What the other end says as it hangs up is found beneath "transport error".
         let lost = std::error::Error::source(&status);
         if let Some(lost) = lost.filter(|cause| cause.is::<tonic::transport::Error>()) {
-            return Self::Unavailable(root_cause(lost));
+            let cause = root(lost);
+            return match cause.is::<tonic::TimeoutExpired>() {
+                true => Self::Deadline(cause.to_string()),
+                false => Self::Unavailable(cause.to_string()),
+            };
         }
         let message = status.message().to_owned();
         match status.code() {
@@ -71,13 +75,17 @@ impl From<Status> for ClientError {
     }
 }
 
-/// The innermost error: tonic's own text is "transport error" and says nothing.
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+/// What the innermost error says: tonic's own text is "transport error" and says nothing.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    root(error).to_string()
+}
+
+fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    cause
 }
 
 fn retry_after(status: &Status) -> Duration {
