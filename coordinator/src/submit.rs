@@ -263,6 +263,31 @@ impl RequestError {
 }
 
 impl Submission {
+    /// A prompt that is prefilled, at no temperature if anything is generated, and nothing else
+    /// asked for.
+    pub fn of(prompt: Vec<TokenId>) -> Self {
+        Self {
+            prompt,
+            session: None,
+            policy: MemoryPolicy::default(),
+            floor: None,
+            chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
+            exchange: Exchange::default(),
+            wire: WireDtype::default(),
+            sampling: Sampling::greedy(),
+            steering: Steering::default(),
+            constraint: None,
+            choices: 1,
+            max_tokens: 0,
+            eos: Vec::new(),
+            outputs: Outputs::None,
+            priority: 0,
+            caller_id: String::new(),
+            cache_prompt: true,
+            deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+        }
+    }
+
     /// Checks the request against the limits, the model and what this coordinator allows.
     /// What is left to the workers is only what depends on their state.
     ///
@@ -358,26 +383,8 @@ mod tests {
     };
 
     fn good() -> Submission {
-        Submission {
-            prompt: vec![1; 40],
-            session: None,
-            policy: MemoryPolicy::default(),
-            floor: None,
-            chunk_tokens: 16,
-            exchange: Exchange::default(),
-            wire: WireDtype::default(),
-            sampling: Sampling::default(),
-            steering: Steering::default(),
-            constraint: None,
-            choices: 1,
-            max_tokens: 10,
-            eos: vec![2],
-            outputs: Outputs::None,
-            priority: 0,
-            caller_id: String::new(),
-            cache_prompt: true,
-            deadline: Duration::from_secs(1),
-        }
+        let (chunk_tokens, max_tokens) = (16, 10);
+        Submission { chunk_tokens, max_tokens, eos: vec![2], ..Submission::of(vec![1; 40]) }
     }
 
     #[test]

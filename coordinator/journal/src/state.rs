@@ -221,33 +221,14 @@ fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
 #[cfg(test)]
 mod tests {
     use aqueduct_core::journal::Drawn;
-    use aqueduct_core::work::{Outputs, TokenLogprob};
-    use aqueduct_core::{Exchange, MemoryPolicy, Sampling, Steering, WireDtype};
+    use aqueduct_core::work::TokenLogprob;
 
     use super::*;
 
     fn accepted(prompt_tokens: usize) -> RecordKind {
-        RecordKind::Accepted(Box::new(Accepted {
-            model: "m".to_owned(),
-            prompt: vec![1; prompt_tokens],
-            session: None,
-            policy: MemoryPolicy::default(),
-            floor: None,
-            chunk_tokens: 16,
-            exchange: Exchange::Auto,
-            wire: WireDtype::Bf16,
-            sampling: Sampling::default(),
-            steering: Steering::default(),
-            grammar: None,
-            choices: 2,
-            max_tokens: 3,
-            eos: Vec::new(),
-            outputs: Outputs::None,
-            priority: 0,
-            caller_id: String::new(),
-            cache_prompt: true,
-            deadline_at_ms: 1,
-        }))
+        let prompt = vec![1; prompt_tokens];
+        let accepted = Accepted { choices: 2, max_tokens: 3, ..Accepted::of("m", prompt) };
+        RecordKind::Accepted(Box::new(accepted))
     }
 
     fn tokens(choice: u32, first_idx: u32, tokens: &[u32]) -> RecordKind {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
-use aqueduct_core::work::{Outputs, TokenLogprob};
-use aqueduct_core::{Exchange, MemoryPolicy, RequestId, Sampling, Steering, WireDtype};
+use aqueduct_core::work::TokenLogprob;
 use aqueduct_journal::{
     AppendError, Bounds, Identity, Journal, Message, Misfit, Options, Standing, State, Transport,
     Unable,
@@ -17,27 +17,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn accepted() -> RecordKind {
-    RecordKind::Accepted(Box::new(Accepted {
-        model: "m".to_owned(),
-        prompt: vec![1, 2, 3],
-        session: None,
-        policy: MemoryPolicy::default(),
-        floor: None,
-        chunk_tokens: 16,
-        exchange: Exchange::Auto,
-        wire: WireDtype::Bf16,
-        sampling: Sampling::default(),
-        steering: Steering::default(),
-        grammar: None,
-        choices: 2,
-        max_tokens: 8,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: true,
-        deadline_at_ms: 1,
-    }))
+    let accepted = Accepted { choices: 2, max_tokens: 8, ..Accepted::of("m", vec![1, 2, 3]) };
+    RecordKind::Accepted(Box::new(accepted))
 }
 
 fn tokens(first_idx: u32, tokens: &[u32]) -> RecordKind {

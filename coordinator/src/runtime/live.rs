@@ -377,30 +377,19 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 #[cfg(test)]
 mod tests {
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, ModelShape, Sampling, WireDtype};
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype};
 
     use super::*;
 
     fn live(exchange: Exchange, policy: MemoryPolicy) -> Live {
         let submission = Submission {
-            prompt: vec![1; 40],
-            session: None,
             policy,
-            floor: None,
             chunk_tokens: 16,
             exchange,
             wire: WireDtype::Bf16,
-            sampling: Sampling::default(),
-            steering: Default::default(),
-            constraint: None,
             choices: 2,
             max_tokens: 10,
-            eos: Vec::new(),
-            outputs: Outputs::None,
-            priority: 0,
-            caller_id: String::new(),
-            cache_prompt: true,
-            deadline: Duration::from_secs(1),
+            ..Submission::of(vec![1; 40])
         };
         let shape = ModelShape {
             vocab: 100,

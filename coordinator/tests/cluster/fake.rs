@@ -12,10 +12,7 @@ use aqueduct_core::work::{
     Assignment, CONVENTION, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind, Outputs,
     Peer, RetainedMass, WorkerInfo,
 };
-use aqueduct_core::{
-    Exchange, KvDtype, MemoryPolicy, ModelShape, Sampling, SnapshotKey, SnapshotsHeld, Steering,
-    WireDtype, limits,
-};
+use aqueduct_core::{KvDtype, MemoryPolicy, ModelShape, SnapshotKey, SnapshotsHeld, limits};
 use tokio::sync::{Notify, mpsc};
 
 /// What was kept, by name.
@@ -259,25 +256,13 @@ impl Say<'_> {
 
 /// A prompt of `prompt_tokens` counting tokens.
 pub(crate) fn submission(prompt_tokens: u32) -> Submission {
+    let prompt = (0..prompt_tokens).map(|token| token % VOCAB).collect();
     Submission {
-        prompt: (0..prompt_tokens).map(|token| token % VOCAB).collect(),
-        session: None,
         policy: MemoryPolicy::h2o(1, 1, 1),
-        floor: None,
         chunk_tokens: CHUNK_TOKENS,
-        exchange: Exchange::default(),
-        wire: WireDtype::default(),
-        sampling: Sampling::greedy(),
-        steering: Steering::default(),
-        constraint: None,
-        choices: 1,
         max_tokens: 2,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: true,
         deadline: SOON,
+        ..Submission::of(prompt)
     }
 }
 

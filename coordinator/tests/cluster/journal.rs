@@ -8,8 +8,8 @@ use aqueduct_coordinator::{Config, Coordinator, Keeping};
 use aqueduct_core::journal::{
     Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
 };
-use aqueduct_core::work::{Begun, Command, FailureKind, Outputs, TokenLogprob};
-use aqueduct_core::{Exchange, MemoryPolicy, Refusal, RequestId, Sampling, Steering, WireDtype};
+use aqueduct_core::work::{Begun, Command, FailureKind, TokenLogprob};
+use aqueduct_core::{MemoryPolicy, Refusal, RequestId};
 use aqueduct_journal::{Journal, Options, Standing};
 
 use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON, all, submission};
@@ -120,27 +120,10 @@ async fn what_was_under_way_goes_on_with_the_next_coordinator() {
 }
 
 fn accepted() -> Accepted {
-    Accepted {
-        model: "same".into(),
-        prompt: (0..10).collect(),
-        session: None,
-        policy: MemoryPolicy::h2o(1, 1, 1),
-        floor: None,
-        chunk_tokens: CHUNK_TOKENS,
-        exchange: Exchange::default(),
-        wire: WireDtype::default(),
-        sampling: Sampling::greedy(),
-        steering: Steering::default(),
-        grammar: None,
-        choices: 3,
-        max_tokens: 4,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: true,
-        deadline_at_ms: u64::MAX,
-    }
+    let policy = MemoryPolicy::h2o(1, 1, 1);
+    let (choices, max_tokens) = (3, 4);
+    let asked = Accepted::of("same", (0..10).collect());
+    Accepted { policy, chunk_tokens: CHUNK_TOKENS, choices, max_tokens, ..asked }
 }
 
 async fn write(journal: &Journal, request: u64, kinds: Vec<RecordKind>) {

@@ -10,11 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session};
-use aqueduct_core::work::Outputs;
-use aqueduct_core::{
-    Clamp, Exchange, MemoryPolicy, ModelShape, Refusal, Sampling, Steering, TokenId, WireDtype,
-    WorkerId, limits,
-};
+use aqueduct_core::{Clamp, ModelShape, Refusal, TokenId, WorkerId, limits};
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
 use tokio::sync::watch;
@@ -100,26 +96,7 @@ pub(crate) fn config(workers: usize, chunk_tokens: u32) -> Config {
 
 /// A request that prefills and generates nothing.
 pub(crate) fn prefill_only(prompt: Vec<TokenId>, chunk_tokens: u32) -> Submission {
-    Submission {
-        prompt,
-        session: None,
-        policy: MemoryPolicy::default(),
-        floor: None,
-        chunk_tokens,
-        exchange: Exchange::default(),
-        wire: WireDtype::default(),
-        sampling: Sampling::greedy(),
-        steering: Steering::default(),
-        constraint: None,
-        choices: 1,
-        max_tokens: 0,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: false,
-        deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
-    }
+    Submission { chunk_tokens, cache_prompt: false, ..Submission::of(prompt) }
 }
 
 impl Cluster {

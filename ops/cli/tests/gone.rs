@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use aqueduct_coordinator::submit::{Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, RequestHandle, Session};
-use aqueduct_core::work::Outputs;
-use aqueduct_core::{Exchange, MemoryPolicy, Sampling, Steering, WireDtype};
+use aqueduct_core::{Exchange, MemoryPolicy};
 use aqueduct_engine::{LoadOptions, Model, WeightDtype};
 use aqueduct_kernels::{Cpu, CpuOptions, KvDtype};
 use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions};
@@ -46,25 +45,17 @@ async fn cluster() -> (Coordinator, Vec<Worker>) {
 fn submission(idx: usize) -> Submission {
     let policy = [MemoryPolicy::h2o(4, 32, 32), MemoryPolicy::dense()][idx % 2];
     let exchange = [Exchange::Auto, Exchange::Stay, Exchange::Auto][idx % 3];
+    let prompt_tokens = [20, 300, 1500][idx / 2 % 3];
     Submission {
-        prompt: (0..[20, 300, 1500][idx / 2 % 3]).map(|token| token * 7 % 4000 + 1).collect(),
-        session: None,
         policy,
-        floor: None,
         chunk_tokens: 128,
         exchange,
-        wire: WireDtype::default(),
-        sampling: Sampling::greedy(),
-        steering: Steering::default(),
-        constraint: None,
         choices: 1 + idx as u32 % 2,
         max_tokens: 60,
-        eos: Vec::new(),
-        outputs: Outputs::None,
         priority: idx as i32 % 5 - 2,
         cache_prompt: false,
-        caller_id: String::new(),
         deadline: PATIENCE,
+        ..Submission::of((0..prompt_tokens).map(|token| token * 7 % 4000 + 1).collect())
     }
 }
 

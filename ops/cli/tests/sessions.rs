@@ -9,9 +9,7 @@ use std::time::Duration;
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session as Workers};
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{
-    Exchange, MemoryPolicy, Sampling, Session, SessionUse, Steering, TokenId, WireDtype,
-};
+use aqueduct_core::{Exchange, MemoryPolicy, Sampling, Session, SessionUse, TokenId, WireDtype};
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill};
 use aqueduct_kernels::{Cpu, CpuOptions, KvDtype};
 use aqueduct_worker::{LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
@@ -75,24 +73,15 @@ fn conversation() -> Vec<Turn> {
 
 fn submission(turn: &Turn, policy: MemoryPolicy, session: Option<SessionUse>) -> Submission {
     Submission {
-        prompt: turn.said.clone(),
         session,
         policy,
-        floor: None,
         chunk_tokens: CHUNK_TOKENS,
         exchange: Exchange::Move,
         wire: WireDtype::F32,
         sampling: Sampling { logprobs: Some(2), ..Sampling::greedy() },
-        steering: Steering::default(),
-        constraint: None,
-        choices: 1,
         max_tokens: turn.answer_tokens,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: true,
         deadline: PATIENCE,
+        ..Submission::of(turn.said.clone())
     }
 }
 

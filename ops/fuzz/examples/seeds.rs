@@ -51,25 +51,14 @@ fn main() -> std::io::Result<()> {
 /// A request from its beginning to its end.
 fn records() -> Vec<u8> {
     let accepted = Accepted {
-        model: "m".to_owned(),
-        prompt: vec![1, 2, 3],
-        session: None,
-        policy: MemoryPolicy::default(),
-        floor: None,
-        chunk_tokens: 16,
-        exchange: Exchange::Auto,
-        wire: WireDtype::Bf16,
-        sampling: Sampling::default(),
         steering: Steering::by_bias([(5, 1.0)]),
         grammar: Some(Grammar::json_object()),
         choices: 2,
         max_tokens: 8,
         eos: vec![2],
-        outputs: Outputs::None,
         priority: 1,
         caller_id: "a".to_owned(),
-        cache_prompt: true,
-        deadline_at_ms: 1,
+        ..Accepted::of("m", vec![1, 2, 3])
     };
     let token = TokenLogprob { token: 4, logprob: -0.5 };
     let tokens = vec![Drawn { token, top: vec![token] }];

@@ -171,6 +171,31 @@ impl Drawn {
 }
 
 impl Accepted {
+    /// One completion of `prompt` by `model`, at no temperature, and nothing else asked for.
+    pub fn of(model: impl Into<String>, prompt: Vec<TokenId>) -> Self {
+        Self {
+            model: model.into(),
+            prompt,
+            session: None,
+            policy: MemoryPolicy::default(),
+            floor: None,
+            chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
+            exchange: Exchange::default(),
+            wire: WireDtype::default(),
+            sampling: Sampling::greedy(),
+            steering: Steering::default(),
+            grammar: None,
+            choices: 1,
+            max_tokens: 0,
+            eos: Vec::new(),
+            outputs: Outputs::None,
+            priority: 0,
+            caller_id: String::new(),
+            cache_prompt: true,
+            deadline_at_ms: u64::MAX,
+        }
+    }
+
     /// Checks what can be checked without the model; whether it fits that, whoever accepted it
     /// has found out.
     ///
@@ -228,27 +253,7 @@ mod tests {
 
     #[test]
     fn refuses_by_field() {
-        let good = Accepted {
-            model: "m".to_owned(),
-            prompt: vec![1, 2],
-            session: None,
-            policy: MemoryPolicy::default(),
-            floor: None,
-            chunk_tokens: 16,
-            exchange: Exchange::Auto,
-            wire: WireDtype::Bf16,
-            sampling: Sampling::default(),
-            steering: Steering::default(),
-            grammar: None,
-            choices: 1,
-            max_tokens: 4,
-            eos: vec![2],
-            outputs: Outputs::None,
-            priority: 0,
-            caller_id: String::new(),
-            cache_prompt: true,
-            deadline_at_ms: 0,
-        };
+        let good = Accepted { max_tokens: 4, eos: vec![2], ..Accepted::of("m", vec![1, 2]) };
         let check = |change: fn(&mut Accepted), want: &str| {
             let mut bad = good.clone();
             change(&mut bad);

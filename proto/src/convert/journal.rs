@@ -257,8 +257,6 @@ mod tests {
             |(prompt, eos, (policy, sampling, steering, floor), grammar, scalars, caller_id)| {
                 let below = BelowFloor::Report;
                 Accepted {
-                    model: caller_id.clone(),
-                    prompt,
                     session: scalars.2.then_some(SessionUse::New),
                     policy,
                     floor: floor.map(|min_retained_mass| Floor { min_retained_mass, below }),
@@ -273,9 +271,10 @@ mod tests {
                     eos,
                     outputs: Outputs::Logprobs(3),
                     priority: scalars.1,
-                    caller_id,
                     cache_prompt: scalars.2,
                     deadline_at_ms: scalars.3,
+                    caller_id: caller_id.clone(),
+                    ..Accepted::of(caller_id, prompt)
                 }
             },
         )

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Kept, Outcome, Record, RecordKind};
-use aqueduct_core::work::{Outputs, TokenLogprob};
-use aqueduct_core::{Exchange, MemoryPolicy, RequestId, Sampling, Steering, WireDtype};
+use aqueduct_core::work::TokenLogprob;
 use aqueduct_journal::{Applied, Misfit, State, Ticket};
 
 use crate::random::Random;
@@ -110,25 +110,5 @@ fn drawn(whose: usize, idx: u32) -> Drawn {
 }
 
 fn accepted(whose: usize) -> Accepted {
-    Accepted {
-        model: "m".to_owned(),
-        prompt: vec![whose as u32; 20],
-        session: None,
-        policy: MemoryPolicy::default(),
-        floor: None,
-        chunk_tokens: 16,
-        exchange: Exchange::Auto,
-        wire: WireDtype::Bf16,
-        sampling: Sampling::default(),
-        steering: Steering::default(),
-        grammar: None,
-        choices: 1,
-        max_tokens: TOKENS,
-        eos: Vec::new(),
-        outputs: Outputs::None,
-        priority: 0,
-        caller_id: String::new(),
-        cache_prompt: true,
-        deadline_at_ms: 1,
-    }
+    Accepted { max_tokens: TOKENS, ..Accepted::of("m", vec![whose as u32; 20]) }
 }
