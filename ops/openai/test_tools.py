@@ -6,7 +6,8 @@ import jsonschema
 import openai
 import pytest
 
-from conftest import MODEL, serving
+from conftest import client_of
+from serving import MODEL, serving
 from test_completions import MESSAGES, chat
 
 PLACE = {
@@ -38,7 +39,8 @@ def caller(tmp_path_factory):
     shutil.copytree(MODEL, folder)
     template = MODEL.parent / 'ops/openai/tools.jinja'
     shutil.copy(template, folder / 'chat_template.jinja')
-    yield from serving(folder, '--chunk', '64')
+    with serving('--chunk', '64', model=folder) as server:
+        yield client_of(server)
 
 
 def check(calls):

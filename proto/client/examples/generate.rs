@@ -1,13 +1,10 @@
-//! Continues a text and prints the answer as it comes:
+//! Continues a text and prints the whole answer:
 //!
 //! ```text
 //! cargo run -p aqueduct-client --example generate -- http://127.0.0.1:7070 "Once upon a time"
 //! ```
 
-use std::io::Write;
-
-use aqueduct_client::{Client, ClientError, ClientOptions, GenerateEvent, GenerateOptions};
-use futures::StreamExt;
+use aqueduct_client::{Client, ClientError, ClientOptions, GenerateOptions};
 
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
@@ -16,21 +13,16 @@ async fn main() -> Result<(), ClientError> {
     let prompt = args.next().unwrap_or_else(|| "Once upon a time".into());
 
     let client = Client::connect(&url, ClientOptions::default()).await?;
-    let options = GenerateOptions { max_tokens: Some(64), ..GenerateOptions::text(prompt) };
-    let mut events = client.generate(options).await?;
-    while let Some(event) = events.next().await {
-        match event? {
-            GenerateEvent::Progress(at) => eprintln!("{}/{}", at.chunks_done, at.chunk_count),
-            GenerateEvent::Token(token) => print!("{}", token.text),
-            GenerateEvent::ChoiceDone(done) => println!("{}", done.text),
-            GenerateEvent::Summary(summary) => eprintln!(
-                "{} prompt tokens in {:?}, {} bytes of memory",
-                summary.prompt_tokens, summary.prefill, summary.memory_bytes
-            ),
-            GenerateEvent::Escalated(again) => eprintln!("again with {}", again.next),
-            GenerateEvent::Accepted(_) | GenerateEvent::PromptLogprobs { .. } => {}
-        }
-        std::io::stdout().flush().ok();
+    let mut options = GenerateOptions::text(prompt);
+    (options.max_tokens, options.temperature) = (Some(32), Some(0.0));
+    let answer = client.complete(options).await?;
+    let summary = &answer.summary;
+    for completion in &answer.completions {
+        println!("{}", completion.text);
+        println!(
+            "{} after {} tokens, {} of the prompt",
+            completion.reason, summary.output_tokens, summary.prompt_tokens
+        );
     }
     Ok(())
 }

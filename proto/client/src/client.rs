@@ -17,6 +17,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
+use crate::answer::{self, Unfinished};
 use crate::config::ClientOptions;
 use crate::error::{ClientError, pushback, root_cause};
 use crate::event::{Description, GenerateEvent, Tokenized, WorkerStatus};
@@ -93,6 +94,21 @@ impl Client {
         let events =
             stream::unfold(Some(answer), move |answer| next_event(answer, until, deadline));
         Ok(Generation { request_id, events: events.boxed() })
+    }
+
+    /// The whole answer at once; as [`generate`](Self::generate) otherwise.
+    ///
+    /// # Errors
+    /// What the server refuses, or what comes in the stream's way.
+    pub async fn complete(&self, options: GenerateOptions) -> Result<answer::Answer, ClientError> {
+        let mut events = self.generate(options).await?;
+        let mut unfinished = Unfinished::default();
+        while let Some(event) = events.next().await {
+            if let Some(answer) = unfinished.take(event?)? {
+                return Ok(answer);
+            }
+        }
+        Err(ClientError::unreadable("a stream without a summary"))
     }
 
     /// Text or turns to token ids, token ids to text.

@@ -122,6 +122,15 @@ pub enum StopReason {
     Length,
 }
 
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        })
+    }
+}
+
 /// The end of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChoiceDone {

@@ -20,6 +20,7 @@
 //! error says whether the input was wrong, the server busy, away or late.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod client;
 mod config;
 mod error;
@@ -27,6 +28,7 @@ mod event;
 mod options;
 mod wire;
 
+pub use answer::{Answer, Completion};
 pub use aqueduct_core::work::Traffic;
 pub use aqueduct_core::{
     BelowFloor, Exchange, Floor, MemoryPolicy, ModelShape, PolicyKind, Quality, RequestId, Scoring,

@@ -146,6 +146,30 @@ async fn events_arrive_in_types_and_end_with_the_summary() {
 }
 
 #[tokio::test]
+async fn a_whole_answer_has_the_completions_in_their_order() {
+    use v1::generate_event::Kind;
+    let token = |choice, text: &str| {
+        Kind::Token(v1::Token { choice, text: text.into(), ..v1::Token::default() })
+    };
+    let done = |choice, text: &str, reason: v1::choice_done::Reason| {
+        let (reason, text) = (reason.into(), text.into());
+        Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens: 1, text })
+    };
+    let stop = v1::choice_done::Reason::Stop;
+    let both = [token(1, "b"), token(0, "a"), done(1, "", stop)];
+    let whole = [&[accepted()], &both[..], &[done(0, "c", v1::choice_done::Reason::Length)]];
+    let (client, _) = connect([whole.concat(), vec![summary()]].concat(), false).await;
+    let answer = client.complete(GenerateOptions::text("x")).await.unwrap();
+    let told = answer.completions.iter().map(|one| format!("{} {}", one.text, one.reason));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, ["ac length", "b stop"]);
+    assert_eq!(answer.summary.escalations, 1);
+    let (client, _) = connect([&[accepted()], &both[..], &[summary()]].concat(), false).await;
+    let error = client.complete(GenerateOptions::text("x")).await.unwrap_err();
+    assert!(matches!(error, ClientError::Server(_)), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_stream_without_a_summary_is_an_error() {
     let (client, _) = connect(vec![accepted()], false).await;
     let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;

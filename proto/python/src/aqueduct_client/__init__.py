@@ -1,0 +1,38 @@
+"""The Python SDK of a coordinator: prompts go in, typed events come out.
+
+    async with Client('http://127.0.0.1:7070') as client:
+        async with await client.generate('Once upon a time') as events:
+            async for event in events:
+                if isinstance(event, Token):
+                    print(event.text, end='')
+
+Whoever leaves the stream cancels the request on every worker. Every call has a deadline; an error
+says by its class whether the input was wrong, the server busy, away or late.
+`aqueduct_client.blocking` has the same for programs without an event loop.
+"""
+from .client import Client, Generation
+from .config import ClientOptions, Retry, TlsFiles
+from .errors import (
+    BusyError, CancelledByServerError, ClientError, DeadlineError, DeniedError,
+    InvalidArgumentError, ServerFailureError, SessionLostError, UnavailableError,
+)
+from .events import (
+    Accepted, Answer, ChoiceDone, Completion, Description, Escalated, GenerateEvent, KvDtype,
+    ModelShape, Progress, PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary,
+    Token, Tokenized, TokenLogprob, Traffic, WorkerProgress, WorkerStatus,
+)
+from .options import (
+    NEW_SESSION, BelowFloor, ChatMessage, Exchange, GenerateOptions, Grammar, GrammarKind,
+    MemoryPolicy, PolicyKind, Prompt, Quality, WireDtype,
+)
+
+__all__ = [
+    'Accepted', 'Answer', 'BelowFloor', 'BusyError', 'CancelledByServerError', 'ChatMessage',
+    'ChoiceDone', 'Client', 'ClientError', 'ClientOptions', 'Completion', 'DeadlineError',
+    'DeniedError', 'Description', 'Escalated', 'Exchange', 'GenerateEvent', 'GenerateOptions',
+    'Generation', 'Grammar', 'GrammarKind', 'InvalidArgumentError', 'KvDtype', 'MemoryPolicy',
+    'ModelShape', 'NEW_SESSION', 'PolicyKind', 'Progress', 'Prompt', 'PromptLogprob',
+    'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry', 'ServerFailureError',
+    'SessionLostError', 'StopReason', 'Summary', 'TlsFiles', 'Token', 'TokenLogprob',
+    'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype', 'WorkerProgress', 'WorkerStatus',
+]

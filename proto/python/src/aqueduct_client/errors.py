@@ -1,0 +1,92 @@
+"""What can go wrong, sorted by what the caller can do about it."""
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+RETRY_AFTER_METADATA = 'grpc-retry-pushback-ms'
+
+
+class ClientError(Exception):
+    """Why a call failed; each kind is a class of its own."""
+
+
+class InvalidArgumentError(ClientError, ValueError):
+    """The request is wrong; the message names the field and its bound."""
+
+
+class BusyError(ClientError):
+    """The server, or the limit of this API key, has no room now."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(f'busy: {message}; retry after {retry_after_s} s')
+        self.retry_after_s = retry_after_s
+        """When another try makes sense."""
+
+
+class DeniedError(ClientError):
+    """The server wants an API key, or another one."""
+
+
+class UnavailableError(ClientError, ConnectionError):
+    """The server cannot be reached, or no worker can serve."""
+
+
+class SessionLostError(ClientError):
+    """What the call was to go on from is kept no longer: send the whole conversation."""
+
+
+class DeadlineError(ClientError, TimeoutError):
+    """Not done in time."""
+
+
+class CancelledByServerError(ClientError):
+    """Cancelled by the server."""
+
+
+class ServerFailureError(ClientError):
+    """The server failed, or sent what this client cannot read."""
+
+
+_KINDS: dict[grpc.StatusCode, type[ClientError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidArgumentError,
+    grpc.StatusCode.NOT_FOUND: InvalidArgumentError,
+    grpc.StatusCode.UNIMPLEMENTED: InvalidArgumentError,
+    grpc.StatusCode.UNAUTHENTICATED: DeniedError,
+    grpc.StatusCode.PERMISSION_DENIED: DeniedError,
+    grpc.StatusCode.FAILED_PRECONDITION: SessionLostError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
+    grpc.StatusCode.CANCELLED: CancelledByServerError,
+}
+
+
+def unreadable(what: str) -> ServerFailureError:
+    """An answer that breaks the protocol."""
+    return ServerFailureError(f'unreadable answer: {what}')
+
+
+def error_of(status: grpc.aio.AioRpcError) -> ClientError:
+    """A status as the error that it is to a caller."""
+    code, message = status.code(), status.details() or ''
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        after_s = pushback_s(status)
+        return BusyError(message, 1.0 if after_s is None else after_s)
+    kind = _KINDS.get(code)
+    return ServerFailureError(f'{message} ({code.name})') if kind is None else kind(message)
+
+
+def pushback_s(status: grpc.aio.AioRpcError) -> float | None:
+    """When the server wants to be asked again; `None` where it says nothing, or a negative
+    number, which is gRPC's way to say never."""
+    text = said(status.trailing_metadata(), RETRY_AFTER_METADATA)
+    return int(text) / 1000 if text.isascii() and text.isdigit() else None
+
+
+def said(metadata: Iterable[Any] | None, name: str) -> str:
+    """A value of an answer's metadata; empty where there is none."""
+    # Pairs, which grpc-stubs take for something else.
+    values = (value for given, value in metadata or () if given == name)
+    value = next(values, '')
+    return value.decode(errors='replace') if isinstance(value, bytes) else str(value)
