@@ -3,7 +3,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use aqueduct_core::TraceParent;
 use aqueduct_core::limits::REQUEST_ID_BYTES_MAX;
+use aqueduct_telemetry::follow;
+use tracing::Span;
 
 /// HTTP header and gRPC metadata that carry it.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -14,6 +17,13 @@ pub(crate) fn or_drawn(asked: Option<&str>) -> String {
         Some(asked) => asked.to_owned(),
         None => format!("req-{:016x}", RandomState::new().hash_one(())),
     }
+}
+
+/// A call's span, as far as it is traced: a child of its caller's, if that has one.
+pub(crate) fn call_span(plane: &str, id: &str, traceparent: Option<&str>) -> Span {
+    let span = tracing::info_span!("call", otel.kind = "server", plane, request_id = id);
+    follow(&span, traceparent.and_then(TraceParent::of_caller));
+    span
 }
 
 fn is_fit(asked: &str) -> bool {

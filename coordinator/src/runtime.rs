@@ -28,7 +28,7 @@ use crate::discovery::Discovery;
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
 use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs};
-use live::Asked;
+use live::{Asked, RequestTrace};
 use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
@@ -148,7 +148,8 @@ impl Coordinator {
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
         let gone = |_| RequestError::Unavailable("the coordinator is shutting down".into());
-        let arrival = Arrival { asked: Asked { submission, grid, model }, mailbox, reply };
+        let trace = RequestTrace::begin(&submission, grid);
+        let arrival = Arrival { asked: Asked { submission, grid, model, trace }, mailbox, reply };
         self.inbound
             .send(Inbound::Request(Box::new(arrival)))
             .await

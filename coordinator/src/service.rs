@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use aqueduct_core::limits;
+use aqueduct_core::trace::TRACEPARENT;
 use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
@@ -19,10 +20,11 @@ use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::server::HealthReporter;
+use tracing::Instrument;
 
 use crate::generation::Generator;
 use crate::keys::{Holder, Keys};
-use crate::request_id::REQUEST_ID;
+use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
 use crate::submit::Submission;
 use error::status_of;
@@ -144,7 +146,9 @@ impl Aqueduct for Service {
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
         let caller_id = request::caller_id(request.metadata());
-        let answer = self.start(request, caller_id.clone()).await;
+        let traceparent = request.metadata().get(TRACEPARENT).and_then(|text| text.to_str().ok());
+        let span = call_span("grpc", &caller_id, traceparent);
+        let answer = self.start(request, caller_id.clone()).instrument(span).await;
         answer.map_err(|status| named(status, &caller_id))
     }
 

@@ -1,12 +1,13 @@
 //! Every call has an id, which its answer and what is logged meanwhile carry.
 
+use aqueduct_core::trace::TRACEPARENT;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
-use crate::request_id::{REQUEST_ID, or_drawn};
+use crate::request_id::{REQUEST_ID, call_span, or_drawn};
 
 /// The id of a call, for those who answer it.
 #[derive(Debug, Clone)]
@@ -14,14 +15,21 @@ pub(super) struct CallerId(pub(super) String);
 
 /// Gives a call its id, and its answer.
 pub(super) async fn echo(mut request: Request, next: Next) -> Response {
-    let asked = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
-    let id = or_drawn(asked);
+    let id = or_drawn(header(&request, REQUEST_ID));
+    // Probes and scrapers come too often for a trace each.
+    let span = match request.uri().path().starts_with("/v1/") {
+        true => call_span("http", &id, header(&request, TRACEPARENT)),
+        false => Span::none(),
+    };
     let value = HeaderValue::from_str(&id);
-    let span = tracing::info_span!("call", request_id = id);
     request.extensions_mut().insert(CallerId(id));
     let mut response = next.run(request).instrument(span).await;
     if let Ok(value) = value {
         response.headers_mut().insert(HeaderName::from_static(REQUEST_ID), value);
     }
     response
+}
+
+fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+    request.headers().get(name).and_then(|value| value.to_str().ok())
 }

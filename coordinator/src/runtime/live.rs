@@ -3,6 +3,7 @@
 
 mod completions;
 mod prefixes;
+mod trace;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use aqueduct_core::{
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
+pub(crate) use self::trace::RequestTrace;
 use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
@@ -36,6 +38,7 @@ pub(crate) struct Asked {
     pub(crate) grid: ChunkGrid,
     /// What it will be answered by.
     pub(crate) model: ModelInfo,
+    pub(crate) trace: RequestTrace,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,7 @@ pub(crate) struct Live {
     /// Who decodes it.
     home: Option<WorkerId>,
     choices: Vec<Completion>,
+    trace: RequestTrace,
 }
 
 /// How long a request may take.
@@ -99,7 +103,8 @@ impl Live {
         mailbox: Arc<Mailbox>,
         timing: Timing,
     ) -> Self {
-        let Asked { submission, grid, model } = asked;
+        let Asked { submission, grid, model, trace } = asked;
+        trace.accepted(request);
         let (policy, clamps) = submission.policy.clamped(grid.chunk_tokens());
         let chunk_count = grid.chunk_count();
         let Submission { caller_id, priority, .. } = &submission;
@@ -124,6 +129,7 @@ impl Live {
             is_prefilled: false,
             redone: 0,
             home: None,
+            trace,
         };
         live.prefill.prefix = live.prefix();
         live
@@ -184,6 +190,7 @@ impl Live {
         shards: Option<Shards>,
     ) -> Assignment {
         self.began.get_or_insert_with(Instant::now);
+        self.trace.began();
         let shards = shards.zip(self.carry()).map(|(Shards { holders, chunks }, carry)| {
             let wire = self.submission.wire;
             Box::new(Directory { holders, shards: chunks, carry, wire })
@@ -204,6 +211,7 @@ impl Live {
             shards,
             wire: self.hand_off_wire(),
             deadline_ms: self.timing.handoff_deadline.as_millis() as u64,
+            trace: self.trace.parent(),
         }
     }
 
@@ -404,7 +412,8 @@ mod tests {
         let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
         let grid = ChunkGrid::new(40, 16).unwrap();
         let mailbox = Arc::new(Mailbox::new(Arc::default()));
-        let asked = Asked { submission, grid, model };
+        let trace = RequestTrace::begin(&submission, grid);
+        let asked = Asked { submission, grid, model, trace };
         let handoff_deadline = Duration::from_secs(1);
         let timing = Timing { handoff_deadline, arrived_at_ms: 0, deadline_at_ms: 1 };
         Live::new(RequestId(7), asked, mailbox, timing)

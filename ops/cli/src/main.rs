@@ -10,6 +10,7 @@ mod exit;
 mod front;
 mod lines;
 mod loading;
+mod logging;
 mod machine;
 mod members;
 mod monitor;
@@ -21,20 +22,15 @@ mod report;
 mod svg;
 mod timings;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use aqueduct_core::Refusal;
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 
 use crate::args::{BenchCommand, Cli, Command, EvalCommand, GpuCommand};
 
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
-    let cli = Cli::parse();
-    let outcome = start_logging(cli.log()).and_then(|()| run(cli.command));
-    match outcome {
+    match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -44,21 +40,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_logging(directives: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(directives)
-        .map_err(|error| Refusal::new("log", directives, format!("a level: {error}")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    Ok(())
-}
-
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(cli: Cli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let telemetry = {
+        let _within = runtime.enter(); // where the exporter's connection lives
+        logging::start(&cli)?
+    };
     let outcome = runtime.block_on(async {
-        match command {
+        match cli.command {
             Command::Demo(args) => commands::demo::run(args).await,
             Command::Serve(args) => commands::serve::run(args).await,
             Command::Coordinator(args) => commands::coordinator::run(args).await,
@@ -88,6 +77,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Doctor(args) => commands::doctor::run(args).await,
         }
     });
+    telemetry.stop();
     // A read of stdin that nobody will finish must not keep the process.
     runtime.shutdown_background();
     outcome

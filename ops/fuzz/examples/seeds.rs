@@ -12,7 +12,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Exchange, Grammar, KvDtype,
-    MemoryPolicy, RequestId, Sampling, Steering, TokenBytes, WireDtype,
+    MemoryPolicy, RequestId, Sampling, Steering, TokenBytes, TraceParent, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -106,6 +106,7 @@ fn assign(is_sharded: bool) -> Command {
         shards: is_sharded.then(|| Box::new(shards)),
         wire: WireDtype::F16,
         deadline_ms: 1000,
+        trace: TraceParent::new([7; 16], [9; 8], 1),
     }))
 }
 
@@ -127,6 +128,7 @@ fn decode() -> Command {
             Begun { choice: 1, tokens: vec![3, 5], ended: false },
         ],
         keeps: true,
+        trace: TraceParent::new([7; 16], [9; 8], 0),
     }))
 }
 

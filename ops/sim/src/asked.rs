@@ -106,6 +106,7 @@ impl Asked {
             eos: self.eos.clone(),
             begun,
             keeps: false,
+            trace: None,
         }
     }
 
@@ -123,6 +124,7 @@ impl Asked {
             shards: None,
             wire: WireDtype::F32,
             deadline_ms: HANDOFF_US / 1000,
+            trace: None,
         }
     }
 

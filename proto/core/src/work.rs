@@ -6,7 +6,7 @@ mod report;
 use crate::snapshot::{Keep, Restore, SnapshotNews};
 use crate::{
     ChunkKey, ChunkSpan, Constraint, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape,
-    RequestId, Sampling, Steering, TokenId, WireDtype,
+    RequestId, Sampling, Steering, TokenId, TraceParent, WireDtype,
 };
 pub use report::{ChunkReport, MergeAudit, RetainedMass, Traffic};
 
@@ -120,6 +120,8 @@ pub struct Assignment {
     pub wire: WireDtype,
     /// How long the chunk may wait for its predecessor's memory.
     pub deadline_ms: u64,
+    /// The request's span.
+    pub trace: Option<TraceParent>,
 }
 
 /// Decoding of one request at its home, after its last chunk.
@@ -147,6 +149,8 @@ pub struct DecodeSpec {
     /// Whether the memory of a completion that has ended by itself stays until the request is
     /// forgotten, so that it can be made a snapshot.
     pub keeps: bool,
+    /// The request's span.
+    pub trace: Option<TraceParent>,
 }
 
 /// How far a completion came before its home, or what that needs, was lost. The steps of these

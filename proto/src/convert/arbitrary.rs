@@ -8,7 +8,7 @@ use aqueduct_core::work::{
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
     ModelShape, PolicyKind, RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering,
-    TokenBytes, WireDtype, limits,
+    TokenBytes, TraceParent, WireDtype, limits,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -121,9 +121,16 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 shards: shards.map(Box::new),
                 wire: wire_dtype(idx),
                 deadline_ms,
+                trace: trace(deadline_ms),
             }
         },
     )
+}
+
+/// Half of all requests are traced.
+fn trace(number: u64) -> Option<TraceParent> {
+    let trace = [number as u8; 16];
+    TraceParent::new(trace, [0x5a; 8], number as u8).filter(|_| number % 2 == 1)
 }
 
 /// Where the shards of `chunks` chunks are: on three workers in turn.
@@ -150,6 +157,7 @@ pub(crate) fn example_assignment() -> Assignment {
         shards: None,
         wire: WireDtype::F16,
         deadline_ms: 1000,
+        trace: trace(1),
     }
 }
 
@@ -179,6 +187,7 @@ fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
                 eos,
                 begun: begun.map(one).collect(),
                 keeps: max_tokens % 2 == 1,
+                trace: trace(max_tokens.into()),
             }
         },
     )

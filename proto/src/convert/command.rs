@@ -2,7 +2,8 @@
 
 use aqueduct_core::work::{Assignment, Begun, Command, DecodeSpec, NextHop, Outputs};
 use aqueduct_core::{
-    ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId, limits,
+    ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId,
+    TraceParent, limits,
 };
 
 use super::exchange::wire_dtype;
@@ -104,6 +105,7 @@ impl From<Assignment> for v1::Assignment {
             deadline_ms: assignment.deadline_ms,
             shards: assignment.shards.map(|shards| (*shards).into()),
             wire: v1::WireDtype::from(assignment.wire).into(),
+            traceparent: traceparent(assignment.trace),
         }
     }
 }
@@ -142,8 +144,17 @@ impl TryFrom<v1::Assignment> for Assignment {
             wire: wire_dtype(wire.wire)?.unwrap_or_default(),
             deadline_ms: Refusal::unless_within("deadline_ms", wire.deadline_ms, 1, deadline_max)?,
             tokens: wire.tokens,
+            trace: trace(&wire.traceparent)?,
         })
     }
+}
+
+fn traceparent(trace: Option<TraceParent>) -> String {
+    trace.map(|trace| trace.to_string()).unwrap_or_default()
+}
+
+fn trace(wire: &str) -> Result<Option<TraceParent>, Refusal> {
+    (!wire.is_empty()).then(|| wire.parse()).transpose()
 }
 
 /// Where the chunk stands: within the longest prompt, and behind the chunks before it, each of
@@ -204,6 +215,7 @@ impl From<DecodeSpec> for v1::Decode {
             prompt_vocabulary: spec.prompt_vocabulary,
             begun: spec.begun.into_iter().map(Into::into).collect(),
             keeps: spec.keeps,
+            traceparent: traceparent(spec.trace),
         }
     }
 }
@@ -233,6 +245,7 @@ impl TryFrom<v1::Decode> for DecodeSpec {
             prompt_vocabulary: prompt_vocabulary(wire.prompt_vocabulary)?,
             begun: all_begun(wire.begun, choices, max_tokens).under("begun")?,
             keeps: wire.keeps,
+            trace: trace(&wire.traceparent)?,
         })
     }
 }

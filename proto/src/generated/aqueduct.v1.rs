@@ -1618,6 +1618,9 @@ pub struct Assignment {
     /// of f32 keys and values that are handed off; unspecified: f32
     #[prost(enumeration = "WireDtype", tag = "11")]
     pub wire: i32,
+    /// of the request's span; empty: there is none
+    #[prost(string, tag = "12")]
+    pub traceparent: ::prost::alloc::string::String,
 }
 /// Where the keys of the chunks before one are.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1760,6 +1763,9 @@ pub struct Decode {
     /// the memory of what ends by itself stays until Cancel
     #[prost(bool, tag = "10")]
     pub keeps: bool,
+    /// of the request's span; empty: there is none
+    #[prost(string, tag = "11")]
+    pub traceparent: ::prost::alloc::string::String,
 }
 /// A completion that was begun elsewhere: its tokens are not drawn and not told again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

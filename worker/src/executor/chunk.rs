@@ -11,6 +11,7 @@ use aqueduct_kernels::{BackendError, MemorySet, Rounding};
 use super::Executor;
 use super::request::{Home, Kept, Memory};
 use super::schedule::Boundary;
+use super::trace::ChunkTrace;
 use crate::config::HomeMemory;
 use crate::worker::Shared;
 
@@ -54,10 +55,15 @@ impl Executor {
     pub(super) fn run_chunk(&mut self, work: &Assignment) {
         let key = work.key;
         self.running = Some(key);
+        self.trace = Some(ChunkTrace::begin(work, self.model.layers() as u32));
         self.shared.inbox.begin(key);
         let result = self.prefill_chunk(work);
         let came = self.shared.inbox.finish(key);
-        if self.running.take().is_none() {
+        let is_wanted = self.running.take().is_some();
+        if let Some(trace) = self.trace.take() {
+            trace.end(is_wanted.then_some(&result));
+        }
+        if !is_wanted {
             return;
         }
         match result {
@@ -139,6 +145,9 @@ impl Executor {
 
     /// Tells how far a chunk is, now and then.
     pub(super) fn tell_layer(&mut self, key: ChunkKey, layers_done: u32) {
+        if let Some(trace) = &mut self.trace {
+            trace.layer_done(layers_done);
+        }
         if self.progress_told.elapsed() < PROGRESS_EVERY {
             return;
         }

@@ -14,6 +14,7 @@ use super::chunk::ChunkError;
 use super::request::{Home, Left, Memory, Request};
 use super::session::SessionId;
 use super::sharded::ShardedSequence;
+use super::trace;
 use crate::gauge::{Charge, Gauge};
 
 /// The completions of one request that are under way.
@@ -26,6 +27,7 @@ pub(super) struct Decoding {
     choices: Vec<Choice>,
     /// Those that were ended while they were.
     stopped: Vec<u32>,
+    span: tracing::Span,
 }
 
 /// What is to be decoded, with its grammar at the beginning.
@@ -211,10 +213,9 @@ impl Executor {
     /// Ends all completions of a request, once.
     fn fail_decoding(&mut self, request: RequestId, error: EngineError) {
         let held = self.requests.get_mut(&request);
-        if held.and_then(|held| held.decoding.take()).is_none() {
-            return;
-        }
+        let Some(decoding) = held.and_then(|held| held.decoding.take()) else { return };
         let error = ChunkError::from(error);
+        trace::failed(&decoding.span, &error);
         let (kind, message) = (error.kind(), error.to_string());
         tracing::warn!(%request, message, "decode failed");
         self.send(request, Event::DecodeFailed { request, kind, message });
@@ -266,7 +267,8 @@ impl Decoding {
         };
         let choices = (0..spec.choices).filter_map(choice).collect();
         let (policy, chunk_idx) = (home.policy, home.chunk_idx);
-        Self { policy, chunk_idx, spec, choices, stopped: Vec::new() }
+        let span = trace::decoding(&spec);
+        Self { policy, chunk_idx, spec, choices, stopped: Vec::new(), span }
     }
 
     /// Takes a completion that has done a step.

@@ -17,6 +17,7 @@ mod schedule;
 mod session;
 mod sharded;
 mod snapshots;
+mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -40,6 +41,7 @@ use schedule::{Boundary, Schedule};
 pub(crate) use session::Session;
 use session::SessionId;
 use sharded::Exchange;
+use trace::ChunkTrace;
 
 /// How often a busy worker says what of its pool is in use.
 const POOL_TOLD_EVERY: Duration = Duration::from_millis(200);
@@ -60,6 +62,8 @@ pub(crate) struct Executor {
     schedule: Schedule,
     /// The chunk that runs; `None` as soon as it is to stop.
     running: Option<ChunkKey>,
+    /// Of the chunk that runs, also when it is to stop.
+    trace: Option<ChunkTrace>,
     /// Decode steps of all completions so far.
     decode_steps: u64,
     decode_batch_max: usize,
@@ -92,6 +96,7 @@ impl Executor {
             requests: BTreeMap::new(),
             queue: VecDeque::new(),
             running: None,
+            trace: None,
             decode_steps: 0,
             progress_told: Instant::now(),
             pool_told: Instant::now(),

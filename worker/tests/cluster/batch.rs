@@ -98,6 +98,7 @@ impl Plan {
             begun: self.begun.clone(),
             constraint: None,
             keeps: false,
+            trace: None,
         }))
     }
 

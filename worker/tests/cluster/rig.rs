@@ -107,6 +107,7 @@ impl Job {
             shards: None,
             wire: self.wire,
             deadline_ms: 20_000,
+            trace: None,
         }
     }
 
@@ -139,6 +140,7 @@ impl Job {
             eos: vec![],
             begun: Vec::new(),
             keeps: false,
+            trace: None,
         }))
     }
 }

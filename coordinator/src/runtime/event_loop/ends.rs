@@ -25,6 +25,7 @@ impl EventLoop {
                 (failed(&error), Some(error))
             }
         };
+        live.traced_to_end(error.as_ref());
         self.note_end(&live, outcome);
         if let Some(error) = &error {
             let caller_id = &live.submission.caller_id;

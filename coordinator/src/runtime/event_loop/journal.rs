@@ -9,7 +9,7 @@ use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
 use super::super::keeping::Found;
-use super::super::live::{Asked, Live};
+use super::super::live::{Asked, Live, RequestTrace};
 use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::{failed, of_submission, to_submission};
 use super::super::scribe::{Scribe, Written};
@@ -98,7 +98,8 @@ impl EventLoop {
         let submission = to_submission(accepted, model, constrain)?;
         submission.validate(&model.shape, &self.config)?;
         let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
-        Ok(Asked { submission, grid, model: model.clone() })
+        let trace = RequestTrace::begin(&submission, grid);
+        Ok(Asked { submission, grid, model: model.clone(), trace })
     }
 
     /// Tells the caller that its request is accepted, once it is written down.

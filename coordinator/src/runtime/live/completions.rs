@@ -31,6 +31,7 @@ impl Live {
             eos: self.submission.eos.clone(),
             begun: self.begun(),
             keeps: self.submission.session.is_some(),
+            trace: self.trace.parent(),
         }
     }
 

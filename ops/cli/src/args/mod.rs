@@ -19,7 +19,7 @@ mod tls;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
@@ -65,11 +65,49 @@ pub(crate) struct Cli {
     /// aqueduct_worker=debug [default: warn for commands that stay up, error for others]
     #[arg(long, global = true, env = "AQUEDUCT_LOG", value_name = "LEVEL", display_order = 900)]
     log: Option<String>,
+    /// How a line of the log is written: for people or, as JSON, for programs
+    #[arg(
+        long,
+        global = true,
+        env = "AQUEDUCT_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text",
+        display_order = 901
+    )]
+    pub(crate) log_format: LogFormat,
+    /// Collector that spans are sent to by OTLP over gRPC, such as http://localhost:4317; without
+    /// it there are none
+    #[arg(
+        long,
+        global = true,
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        value_name = "URL",
+        display_order = 902
+    )]
+    pub(crate) otlp_endpoint: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// How a line of the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
 impl Cli {
+    /// What this process is called where its spans are shown.
+    pub(crate) fn service(&self) -> &'static str {
+        match self.command {
+            Command::Coordinator(_) => "aqueduct-coordinator",
+            Command::Worker(_) => "aqueduct-worker",
+            _ => "aqueduct",
+        }
+    }
+
     /// What to log. Commands that end say themselves what a user must know.
     pub(crate) fn log(&self) -> &str {
         let stays_up = matches!(

@@ -94,12 +94,15 @@ impl Running {
         path: &str,
         body: &str,
     ) -> (u16, String) {
-        let mut stream = self.send_to(field, method, path, body);
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        (status.unwrap_or_else(|| panic!("no status in {head:?}")), body.to_owned())
+        whole(self.send_to(field, method, path, body))
+    }
+
+    /// A POST with more headers, each `name: value`.
+    pub(crate) fn post_with(&self, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        let mut stream = self.connect("http");
+        write_request(&mut stream, &format!("POST {path}"), &headers, body);
+        whole(stream)
     }
 
     /// Sends an HTTP request and leaves the answer to the caller.
@@ -108,15 +111,14 @@ impl Running {
     }
 
     fn send_to(&self, field: &str, method: &str, path: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address(field)).unwrap();
+        let mut stream = self.connect(field);
+        write_request(&mut stream, &format!("{method} {path}"), "", body);
+        stream
+    }
+
+    fn connect(&self, field: &str) -> TcpStream {
+        let stream = TcpStream::connect(self.address(field)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
         stream
     }
 
@@ -164,4 +166,24 @@ impl Drop for Running {
         self.child.kill().ok(); // it may have ended by itself
         self.child.wait().ok();
     }
+}
+
+/// `headers` end in line breaks.
+fn write_request(stream: &mut TcpStream, target: &str, headers: &str, body: &str) {
+    write!(
+        stream,
+        "{target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+}
+
+/// Status and body of an answer after which the connection is closed.
+fn whole(mut stream: TcpStream) -> (u16, String) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("no status in {head:?}")), body.to_owned())
 }

@@ -14,6 +14,7 @@ const JOURNAL: &str = "aqueduct-journal";
 const PLAN: &str = "aqueduct-plan";
 const ENGINE: &str = "aqueduct-engine";
 const MEMBERS: &str = "aqueduct-members";
+const TELEMETRY: &str = "aqueduct-telemetry";
 const TLS: &str = "aqueduct-tls";
 const CLIENT: &str = "aqueduct-client";
 const COORDINATOR: &str = "aqueduct-coordinator";
@@ -29,11 +30,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     (PLAN, &[CORE]),
     (JOURNAL, &[CORE, PROTO]),
     (ENGINE, &[CORE, GGUF, GRAMMAR, KERNELS]),
+    (TELEMETRY, &[CORE]),
     (TLS, &[CORE]),
     (CLIENT, &[CORE, PROTO, TLS]),
     (MEMBERS, &[CORE, TLS]),
-    (COORDINATOR, &[CORE, GGUF, GRAMMAR, JOURNAL, PLAN, PROTO, TLS]),
-    (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO, TLS]),
+    (COORDINATOR, &[CORE, GGUF, GRAMMAR, JOURNAL, PLAN, PROTO, TELEMETRY, TLS]),
+    (WORKER, &[CORE, ENGINE, GRAMMAR, KERNELS, PROTO, TELEMETRY, TLS]),
     ("aqueduct-sim", &[CORE, ENGINE, KERNELS, PLAN]),
     ("aqueduct-tidy", &[]),
     (
@@ -49,6 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             MEMBERS,
             PLAN,
             PROTO,
+            TELEMETRY,
             TLS,
             WORKER,
         ],
@@ -75,6 +78,7 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
             PLAN,
             ENGINE,
             PROTO,
+            TELEMETRY,
             TLS,
             CLIENT,
             MEMBERS,

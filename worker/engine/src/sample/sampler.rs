@@ -140,6 +140,7 @@ mod tests {
             eos: Vec::new(),
             begun: Vec::new(),
             keeps: false,
+            trace: None,
         }
     }
 

@@ -1,0 +1,52 @@
+//! Where events and spans go: to stderr, and to a collector if there is one.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use aqueduct_core::Refusal;
+use aqueduct_telemetry::Exporter;
+use tracing_subscriber::fmt::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+use crate::args::{Cli, LogFormat};
+
+/// At the end, spans may take so long to leave.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+
+/// To be stopped before the process ends.
+pub(crate) struct Telemetry(Option<Exporter>);
+
+/// Within a tokio runtime.
+///
+/// # Errors
+/// Flags that are wrong.
+pub(crate) fn start(cli: &Cli) -> anyhow::Result<Telemetry> {
+    let directives = cli.log();
+    let filter = EnvFilter::try_new(directives)
+        .map_err(|error| Refusal::new("log", directives, format!("a level: {error}")))?;
+    let stderr = Layer::new()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && cli.log_format == LogFormat::Text);
+    let stderr = match cli.log_format {
+        LogFormat::Text => stderr.boxed(),
+        LogFormat::Json => stderr.json().boxed(),
+    };
+    let endpoint = cli.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+    let exporter = endpoint.map(|endpoint| Exporter::to(endpoint, cli.service())).transpose()?;
+    tracing_subscriber::registry()
+        .with(stderr.with_filter(filter))
+        .with(exporter.as_ref().map(Exporter::layer))
+        .init();
+    Ok(Telemetry(exporter))
+}
+
+impl Telemetry {
+    /// Has the last spans leave.
+    pub(crate) fn stop(self) {
+        if let Some(exporter) = self.0 {
+            exporter.stop(LAST_SPANS);
+        }
+    }
+}
