@@ -20,7 +20,7 @@ mod tools;
 pub use error::ApiError;
 pub use params::{MemoryFields, Params};
 pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
-pub use server::{Bounds, serve, serve_routes};
+pub use server::{Bounds, monitor, serve, serve_routes};
 pub use tools::Tools;
 
 use std::sync::Arc;
@@ -103,7 +103,16 @@ impl ApiState {
     }
 }
 
-/// All routes. What tells how the server is needs no key.
+/// What tells how the server is; it needs no key.
+fn watched() -> Router<ApiState> {
+    Router::new()
+        .route("/health", get(ready))
+        .route("/readyz", get(ready))
+        .route("/livez", get(|| async { "ok" }))
+        .route("/metrics", get(metrics))
+}
+
+/// All routes.
 pub fn router(state: ApiState) -> Router {
     let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
     Router::new()
@@ -112,10 +121,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route_layer(guard)
-        .route("/health", get(ready))
-        .route("/readyz", get(ready))
-        .route("/livez", get(|| async { "ok" }))
-        .route("/metrics", get(metrics))
+        .merge(watched())
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")

@@ -16,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{ApiOptions, ApiState, router};
+use super::{ApiOptions, ApiState, router, watched};
 
 /// How long answers under way may take to end after a shutdown began.
 const DRAIN_SECONDS: u64 = 30;
@@ -32,6 +32,11 @@ pub async fn serve(
     let ApiOptions { connections_max, read_timeout, .. } = state.0.options;
     let bounds = Bounds { connections_max, read_timeout };
     serve_routes(router(state), bounds, listener, shutdown).await;
+}
+
+/// Serves only what tells how the server is, until `shutdown` resolves.
+pub async fn monitor(state: ApiState, tcp: TcpListener, shutdown: impl Future<Output = ()>) {
+    serve_routes(watched().with_state(state), Bounds::default(), tcp, shutdown).await;
 }
 
 /// What one listener takes on.

@@ -31,6 +31,8 @@ pub(crate) struct Doors {
     pub(crate) http: Option<Listener>,
     /// gRPC.
     pub(crate) grpc: Listener,
+    /// For those who watch, if wanted: in plaintext, whatever callers speak.
+    pub(crate) monitor: Option<TcpListener>,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
     /// Who may call; anybody if `None`.
@@ -57,7 +59,15 @@ impl Front {
     pub(crate) async fn private(coordinator: &Coordinator, model: &Path) -> anyhow::Result<Self> {
         let grpc = bind("grpc", "127.0.0.1:0").await?.into();
         let refusals = Refusals::default();
-        let doors = Doors { http: None, grpc, policy: None, keys: None, refusals, data_dir: None };
+        let doors = Doors {
+            http: None,
+            grpc,
+            monitor: None,
+            policy: None,
+            keys: None,
+            refusals,
+            data_dir: None,
+        };
         Self::open(coordinator, model, doors).await
     }
 
@@ -92,8 +102,11 @@ impl Front {
         let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();
+        let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
+        if let Some(listener) = doors.monitor {
+            servers.spawn(http::monitor(state.clone(), listener, once(stopped.clone())));
+        }
         if let Some(listener) = doors.http {
-            let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
             servers.spawn(http::serve(state, listener, once(stopped.clone())));
         }
         let (coordinator, keys) = (coordinator.clone(), doors.keys);

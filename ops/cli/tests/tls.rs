@@ -114,7 +114,8 @@ fn every_plane_has_certificates_and_the_answers_are_the_same() {
     assert!(workers[0].address("url").starts_with("https://"));
     let shown = files.callers.sign("server", &[]);
     let refs = [&workers[0], &workers[1]];
-    let coordinator = files.coordinator(&refs, &shown, &["--tls-ca", files.ca()]);
+    let more = ["--tls-ca", files.ca(), "--monitor", "127.0.0.1:0"];
+    let coordinator = files.coordinator(&refs, &shown, &more);
     let caller = files.callers.sign("alice", &["alice"]);
     let https = Https::new(coordinator.address("http"), &files.callers.ca(), Some(&caller));
     let up = || https.get("/metrics").1.contains("\nworkers_up 2\n").then_some(());
@@ -161,6 +162,12 @@ fn every_plane_has_certificates_and_the_answers_are_the_same() {
         let mut plain = TcpStream::connect(coordinator.address(plane)).unwrap();
         plain.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
         until_refused(|| https.get("/metrics").1, plane, "plaintext");
+    }
+    // Who watches has no certificate, and sees how the server is and nothing else.
+    for (path, status) in
+        [("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/v1/models", 404)]
+    {
+        assert_eq!(coordinator.http_at("monitor", "GET", path, "").0, status, "{path}");
     }
     assert_eq!(coordinator.terminate(), Some(0));
 }

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aqueduct_core::limits;
+use aqueduct_core::{Refusal, limits};
 use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
 
 use super::{
     AuditArg, BatchArg, ClusterArgs, ClusterTlsArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg,
     SchedulerArgs, ServerTlsArgs, SnapshotArgs,
 };
+use crate::front;
 
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
@@ -20,6 +22,8 @@ pub(crate) struct FrontArgs {
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,
+    #[command(flatten)]
+    pub(crate) monitor: MonitorArg,
     #[command(flatten)]
     pub(crate) tls: ServerTlsArgs,
     /// File of the API keys that callers must show, made by `aqueduct keys new` [default: anybody
@@ -41,6 +45,27 @@ pub(crate) struct FrontArgs {
     pub(crate) admission: AdmissionArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+}
+
+/// Where a process tells those who watch it how it is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MonitorArg {
+    /// Address of /metrics, /livez and /readyz over plain HTTP [default: none]
+    #[arg(long = "monitor", value_name = "ADDR")]
+    address: Option<String>,
+}
+
+impl MonitorArg {
+    /// Bound, if wanted.
+    ///
+    /// # Errors
+    /// An address that is none, or that is taken.
+    pub(crate) async fn bind(&self) -> Result<Option<TcpListener>, Refusal> {
+        match &self.address {
+            Some(address) => front::bind("monitor", address).await.map(Some),
+            None => Ok(None),
+        }
+    }
 }
 
 /// How much a coordinator takes on; what is over a bound is refused with 429.
@@ -180,9 +205,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) grace: GraceArg,
     #[command(flatten)]
     pub(crate) tls: ClusterTlsArgs,
-    /// Address of /metrics, /livez and /readyz over plain HTTP [default: none]
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) monitor: Option<String>,
+    #[command(flatten)]
+    pub(crate) monitor: MonitorArg,
     #[command(flatten)]
     pub(crate) pool: PoolArg,
     #[command(flatten)]

@@ -9,6 +9,7 @@ use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_tls::{Listener, Refusals};
 use serde::Serialize;
+use tokio::net::TcpListener;
 
 use crate::args::{FrontArgs, ServeArgs};
 use crate::cluster::{Cluster, Workers};
@@ -21,6 +22,8 @@ struct Listening {
     event: &'static str,
     http: SocketAddr,
     grpc: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    monitor: Option<SocketAddr>,
 }
 
 /// Serves until SIGINT or SIGTERM; answers under way may end.
@@ -70,6 +73,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
     let doors = Doors {
         http: Some(Listener { tcp: front::bind("http", &args.http).await?, tls: http }),
         grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
+        monitor: args.monitor.bind().await?,
         policy: Some(args.policy),
         keys,
         refusals,
@@ -100,9 +104,10 @@ pub(super) async fn answer(
 ) -> anyhow::Result<()> {
     let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
     let grpc = doors.grpc.tcp.local_addr()?;
+    let monitor = doors.monitor.as_ref().map(TcpListener::local_addr).transpose()?;
     let front = Front::open(coordinator, model, doors).await?;
     if let Some(http) = http {
-        lines::print(&Listening { event: "listening", http, grpc })?;
+        lines::print(&Listening { event: "listening", http, grpc, monitor })?;
     }
     tokio::select! {
         () = stop => {}

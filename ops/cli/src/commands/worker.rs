@@ -40,10 +40,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let url = args.advertise.map_or_else(|| own_url(scheme, address), Ok)?;
     aqueduct_tls::scheme_of("advertise", &url, tls.is_some())?;
-    let monitor = match &args.monitor {
-        Some(address) => Some(front::bind("monitor", address).await?),
-        None => None,
-    };
+    let monitor = args.monitor.bind().await?;
     let loaded = loading::load(&args.model, args.threads).await?;
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
