@@ -1,0 +1,140 @@
+{{/* Command lines. Each is a YAML list of --flag=value; what every role has in common comes first. */}}
+
+{{- define "aqueduct.byEtcd" -}}
+{{- if or .Values.etcd.endpoints .Values.etcd.deploy.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Options of the values as flags. Whole numbers come as floats from YAML; `true` is a flag alone. */}}
+{{- define "aqueduct.options" -}}
+{{- range $flag, $value := . }}
+{{- if kindIs "bool" $value }}
+{{- if $value }}
+- --{{ $flag }}
+{{- end }}
+{{- else if and (kindIs "float64" $value) (eq (floor $value) $value) }}
+- --{{ $flag }}={{ int64 $value }}
+{{- else if not (kindIs "invalid" $value) }}
+- {{ printf "--%s=%v" $flag $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Bytes of "28G": the units of the binary are powers of 1024. */}}
+{{- define "aqueduct.bytes" -}}
+{{- $number := regexFind "^[0-9]+" . | int64 -}}
+{{- $shifts := dict "K" 10 "M" 20 "G" 30 "T" 40 -}}
+{{- range until (get $shifts (regexFind "[KMGT]" .) | int) -}}
+{{- $number = mul $number 2 -}}
+{{- end -}}
+{{- $number -}}
+{{- end -}}
+
+{{- define "aqueduct.etcdArgs" -}}
+{{- with .Values.etcd }}
+{{- if .deploy.enabled }}
+{{- $members := list }}
+{{- range $idx := until (int .deploy.replicas) }}
+{{- $members = append $members (printf "http://%s:2379" (include "aqueduct.etcdHost" (list $ $idx))) }}
+{{- end }}
+- --etcd={{ join "," $members }}
+{{- else }}
+- --etcd={{ join "," .endpoints }}
+{{- end }}
+- --etcd-prefix={{ default (printf "/aqueduct/%s/%s" $.Release.Namespace $.Release.Name) .prefix }}
+- --etcd-ttl-s={{ int .ttlSeconds }}
+{{- if .tlsSecret }}
+- --etcd-tls-ca=/etc/aqueduct/etcd-tls/ca.crt
+{{- if .tlsClient }}
+- --etcd-tls-cert=/etc/aqueduct/etcd-tls/tls.crt
+- --etcd-tls-key=/etc/aqueduct/etcd-tls/tls.key
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "aqueduct.etcdHost" -}}
+{{- $root := index . 0 -}}
+{{- $name := include "aqueduct.etcd" $root -}}
+{{ $name }}-{{ index . 1 }}.{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
+{{- end -}}
+
+{{- define "aqueduct.clusterTlsArgs" -}}
+{{- if .Values.tls.cluster.enabled }}
+- --cluster-tls-cert=/etc/aqueduct/cluster-tls/tls.crt
+- --cluster-tls-key=/etc/aqueduct/cluster-tls/tls.key
+- --cluster-tls-ca=/etc/aqueduct/cluster-tls/ca.crt
+{{- end }}
+{{- end -}}
+
+{{- define "aqueduct.scheme" -}}{{ ternary "https" "http" .Values.tls.cluster.enabled }}{{- end -}}
+
+{{- define "aqueduct.coordinatorArgs" -}}
+{{- $coordinator := .Values.coordinator -}}
+- coordinator
+- --model={{ .Values.model.path }}
+- --http=0.0.0.0:8080
+- --grpc=0.0.0.0:7070
+- --monitor=0.0.0.0:9464
+- --data-dir=/var/lib/aqueduct/journal
+- --grace-s={{ int $coordinator.graceSeconds }}
+{{- if include "aqueduct.byEtcd" . }}
+{{- include "aqueduct.etcdArgs" . }}
+{{- else }}
+{{- range $name, $_ := include "aqueduct.pools" . | fromYaml }}
+{{- $pool := include "aqueduct.pool" (dict "root" $ "name" $name) | fromYaml }}
+{{- $worker := include "aqueduct.worker" $ }}
+{{- range $idx := until (int $pool.replicas) }}
+- --worker={{ include "aqueduct.scheme" $ }}://{{ $worker }}-{{ $name }}-{{ $idx }}.{{ $worker }}.{{ $.Release.Namespace }}.svc.{{ $.Values.clusterDomain }}:7001
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.tls.callers }}
+{{- if .enabled }}
+- --tls-cert=/etc/aqueduct/tls/tls.crt
+- --tls-key=/etc/aqueduct/tls/tls.key
+{{- if ne .clientAuth "none" }}
+- --tls-ca=/etc/aqueduct/tls/ca.crt
+- --tls-client-auth={{ .clientAuth }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if or .Values.apiKeys.secret .Values.apiKeys.file }}
+- --api-keys=/etc/aqueduct/api-keys/keys.json
+{{- end }}
+{{- include "aqueduct.clusterTlsArgs" . }}
+{{- include "aqueduct.options" $coordinator.options }}
+{{- end -}}
+
+{{/* (dict "root" . "name" POOL "pool" VALUES) */}}
+{{- define "aqueduct.workerArgs" -}}
+{{- $root := .root -}}
+{{- $pool := .pool -}}
+{{- $worker := include "aqueduct.worker" $root -}}
+- worker
+- --model={{ $root.Values.model.path }}
+- --listen=0.0.0.0:7001
+{{- if eq $pool.kind "Deployment" }}
+- --advertise={{ include "aqueduct.scheme" $root }}://$(POD_IP):7001
+{{- else }}
+- --advertise={{ include "aqueduct.scheme" $root }}://$(POD_NAME).{{ $worker }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:7001
+{{- end }}
+- --monitor=0.0.0.0:9464
+- --grace-s={{ int $pool.graceSeconds }}
+- --pool-bytes={{ $pool.poolBytes }}
+- --snapshot-bytes={{ include "aqueduct.bytes" $pool.snapshots.memory }}
+{{- if $pool.snapshots.disk.enabled }}
+- --snapshot-dir=/var/lib/aqueduct/snapshots
+- --snapshot-disk-bytes={{ include "aqueduct.bytes" $pool.snapshots.disk.bytes }}
+{{- end }}
+{{- if $pool.gpu.count }}
+- --device=cuda:0
+- --link-nccl={{ $pool.gpu.nccl }}
+{{- else }}
+- --device=cpu
+{{- end }}
+{{- if include "aqueduct.byEtcd" $root }}
+{{- include "aqueduct.etcdArgs" $root }}
+{{- end }}
+{{- include "aqueduct.clusterTlsArgs" $root }}
+{{- include "aqueduct.options" $pool.options }}
+{{- end -}}

@@ -1,0 +1,124 @@
+"""Charts as Helm renders them, and what Kubernetes would make of the manifests."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import yaml
+
+ROOT = pathlib.Path(__file__).parents[2]
+CHART = ROOT / 'charts/aqueduct'
+NAME, NAMESPACE = 'aqueduct', 'prompts'
+SETS = sorted(path.name.removesuffix('-values.yaml') for path in CHART.glob('ci/*-values.yaml'))
+
+
+class Refused(Exception):
+    """Helm will not have these values."""
+
+
+def values_of(name):
+    return yaml.safe_load((CHART / f'ci/{name}-values.yaml').read_text()) or {}
+
+
+def render(values):
+    """All documents of the chart; `Refused` where the schema or a check is broken."""
+    texts = by_command(values) if shutil.which('helm') else by_package(values)
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def by_command(values):
+    with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        command = ['helm', 'template', NAME, CHART, '--namespace', NAMESPACE, '--values', file.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Refused(done.stderr)
+    return [done.stdout]
+
+
+def by_package(values):
+    import helm_python
+
+    try:
+        with helm_python.Chart.load(CHART) as chart:
+            chart.validate_schema(values)
+            rendered = chart.render(values, name=NAME, namespace=NAMESPACE)
+    except helm_python.HelmError as error:
+        raise Refused(str(error)) from error
+    return [text for path, text in rendered.items() if path.endswith('.yaml')]
+
+
+def lint(values):
+    """What `helm lint` complains of."""
+    if shutil.which('helm'):
+        with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
+            yaml.safe_dump(values, file)
+            file.flush()
+            command = ['helm', 'lint', '--strict', CHART, '--values', file.name]
+            done = subprocess.run(command, capture_output=True, text=True)
+        return [done.stdout] if done.returncode else []
+    import helm_python
+
+    report = helm_python.lint(CHART, values, strict=True)
+    return [message for message in report['messages'] if message['severity'] > 1] + report['errors']
+
+
+class Manifests:
+    """The documents of one value set, and the questions that tests ask of them."""
+
+    def __init__(self, values):
+        self.values = values
+        self.all = render(values)
+
+    def of(self, *kinds):
+        return [document for document in self.all if document['kind'] in kinds]
+
+    def one(self, kind, name):
+        found = [each for each in self.of(kind) if each['metadata']['name'] == name]
+        assert len(found) == 1, f'{len(found)} {kind} called {name}'
+        return found[0]
+
+    def workloads(self):
+        return self.of('StatefulSet', 'Deployment')
+
+    def templates(self):
+        """(name, labels, pod spec) of every pod that may come to be."""
+        for workload in self.workloads():
+            template = workload['spec']['template']
+            yield workload['metadata']['name'], template['metadata']['labels'], template['spec']
+        for pod in self.of('Pod'):
+            yield pod['metadata']['name'], pod['metadata']['labels'], pod['spec']
+
+    def selected(self, match_labels):
+        """The templates whose pods have these labels."""
+        return [each for each in self.templates() if match_labels.items() <= each[1].items()]
+
+
+def ours(spec):
+    """The container that runs the binary, if there is one."""
+    return next((each for each in spec['containers'] if each['args'][0] in ROLES), None)
+
+
+ROLES = ('coordinator', 'worker', 'generate')
+
+
+def flags(container):
+    """Its arguments as (flag, value); what has no dashes is left out."""
+    named = [each for each in container['args'] if each.startswith('--')]
+    return [tuple(each[2:].split('=', 1)) if '=' in each else (each[2:], None) for each in named]
+
+
+def flag(container, name):
+    return next((value for key, value in flags(container) if key == name), None)
+
+
+def expand(text, pod):
+    """What a container is given for $(NAME)."""
+    return text.replace('$(POD_NAME)', pod).replace('$(POD_IP)', '127.0.0.1')
+
+
+def dump(document):
+    return json.dumps(document, indent=1)

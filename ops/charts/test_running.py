@@ -1,0 +1,186 @@
+"""The pods of the manifests run, are ready when they should be, answer, and leave in time."""
+
+import json
+import subprocess
+import urllib.request
+
+import pytest
+
+from chart import Manifests, values_of
+from node import Node, status
+
+WORDS = 'I went to the woods because'
+
+
+@pytest.fixture
+def nodes(binary, tmp_path):
+    running = []
+
+    def make(values, secrets=None):
+        running.append(Node(Manifests(values), binary, tmp_path / f'node{len(running)}', secrets))
+        return running[-1]
+
+    yield make
+    for node in running:
+        node.stop()
+
+
+def ask(coordinator):
+    body = json.dumps({'prompt': WORDS, 'max_tokens': 4, 'temperature': 0}).encode()
+    url = f'http://127.0.0.1:{coordinator.port("http")}/v1/completions'
+    request = urllib.request.Request(url, body, {'content-type': 'application/json'})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return json.load(answer)['choices'][0]['text']
+
+
+def test_the_default_values_serve(nodes):
+    node = nodes(values_of('default'))
+    [coordinator], workers = node.of('coordinator'), node.of('worker')
+    node.start(coordinator)
+    coordinator.wait('startupProbe')
+    assert coordinator.probe('livenessProbe') == 200
+    assert coordinator.probe('readinessProbe') == 503, 'nobody is there who could compute'
+    node.start(*workers)
+    for pod in workers + [coordinator]:
+        pod.wait('readinessProbe')
+    first = ask(coordinator)
+
+    # `helm test` is a caller like any other.
+    [test] = node.of('generate')
+    node.start(test)
+    assert test.process.wait(300) == 0, test.log()
+    assert test.log().strip()
+
+    # A rolling restart: who is deleted leaves by itself, and what replaces it is found again.
+    assert workers[0].stop() == 0, workers[0].log()
+    node.start(workers[0])
+    workers[0].wait('readinessProbe')
+    assert coordinator.stop() == 0, coordinator.log()
+    node.start(coordinator)
+    coordinator.wait('readinessProbe')
+    assert ask(coordinator) == first
+    assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
+
+
+def test_tls_and_keys_need_nothing_of_probes(nodes, binary, tmp_path):
+    authority = Authority(tmp_path / 'pki')
+    keys = tmp_path / 'keys'
+    keys.mkdir()
+    new = [binary, 'keys', 'new', '--name', 'alice', '--api-keys', keys / 'keys.json']
+    key = subprocess.run(new, capture_output=True, text=True, check=True).stdout.split()[0]
+    secrets = {
+        'aqueduct-tls': authority.sign('server', 'DNS:localhost,IP:127.0.0.1'),
+        'aqueduct-coordinator-cluster-tls': authority.sign(
+            'coordinator', 'DNS:coordinator.aqueduct'
+        ),
+        'aqueduct-worker-cluster-tls': authority.sign('worker', 'DNS:worker.aqueduct'),
+        'aqueduct-keys': keys,
+    }
+    values = values_of('tls') | {'model': {}}
+    node = nodes(values, secrets)
+    [coordinator], workers = node.of('coordinator'), node.of('worker')
+    node.start(coordinator, *workers)
+    for pod in workers + [coordinator]:
+        pod.wait('readinessProbe')
+    for port in (coordinator.port('http'), workers[0].port('worker')):
+        assert status(f'http://127.0.0.1:{port}/livez') is None, 'plaintext'
+
+    caller = authority.sign('caller', 'DNS:alice')
+    url = f'https://localhost:{coordinator.port("grpc")}'
+    asks = [
+        binary,
+        'generate',
+        '--server',
+        url,
+        '--max-tokens',
+        '4',
+        '--tls-ca',
+        caller / 'ca.crt',
+        WORDS,
+    ]
+    shown = ['--tls-cert', caller / 'tls.crt', '--tls-key', caller / 'tls.key']
+    for more, environment, code in [
+        ([], {'AQUEDUCT_API_KEY': key}, 3),
+        (shown, {}, 2),
+        (shown, {'AQUEDUCT_API_KEY': key}, 0),
+    ]:
+        done = subprocess.run(asks + more, env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
+
+
+def test_workers_of_every_kind_register_in_the_chart_s_own_etcd(nodes):
+    pools = {'named': {'replicas': 1}, 'elastic': {'kind': 'Deployment', 'replicas': 1}}
+    deploy = {'enabled': True, 'replicas': 3}
+    node = nodes({'etcd': {'deploy': deploy}, 'pools': pools})
+    [coordinator], workers, members = node.of('coordinator'), node.of('worker'), node.of('etcd')
+    assert (len(workers), len(members)) == (2, 3)
+    node.start(*members)
+    for member in members:
+        member.wait('readinessProbe')
+    node.start(coordinator, *workers)
+    for pod in workers + [coordinator]:
+        pod.wait('readinessProbe')
+    assert ask(coordinator)
+    assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
+
+
+class Authority:
+    """Certificates as Secrets have them: tls.crt, tls.key, ca.crt."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.openssl(
+            'req',
+            '-x509',
+            *NEW_KEY,
+            '-days',
+            '1',
+            '-subj',
+            '/CN=test',
+            '-keyout',
+            'ca.key',
+            '-out',
+            'ca.crt',
+        )
+
+    def sign(self, name, names):
+        secret = self.folder / name
+        secret.mkdir()
+        (secret / 'names').write_text(f'subjectAltName={names}')
+        self.openssl(
+            'req',
+            *NEW_KEY,
+            '-subj',
+            f'/CN={name}',
+            '-keyout',
+            f'{name}/tls.key',
+            '-out',
+            f'{name}/request',
+        )
+        self.openssl(
+            'x509',
+            '-req',
+            '-in',
+            f'{name}/request',
+            '-CA',
+            'ca.crt',
+            '-CAkey',
+            'ca.key',
+            '-CAcreateserial',
+            '-days',
+            '1',
+            '-extfile',
+            f'{name}/names',
+            '-out',
+            f'{name}/tls.crt',
+        )
+        (secret / 'ca.crt').write_text((self.folder / 'ca.crt').read_text())
+        return secret
+
+    def openssl(self, *args):
+        subprocess.run(['openssl', *args], cwd=self.folder, check=True, capture_output=True)
+
+
+NEW_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes']

@@ -1,0 +1,137 @@
+"""Values that cannot be meant are refused, with the name of what is wrong."""
+
+import json
+
+import pytest
+import yaml
+
+from chart import CHART, Manifests, Refused, flag, ours, render
+
+SCHEMA = json.loads((CHART / 'values.schema.json').read_text())
+VALUES = yaml.safe_load((CHART / 'values.yaml').read_text())
+
+REFUSED_BY_SCHEMA = [
+    ({'coordinater': {}}, 'coordinater'),
+    ({'coordinator': {'replica': 1}}, 'replica'),
+    ({'coordinator': {'replicas': 2}}, 'replicas'),
+    ({'coordinator': {'options': {'max-runing': 1}}}, 'max-runing'),
+    ({'coordinator': {'options': {'api-keys': '/tmp/k'}}}, 'api-keys'),
+    ({'coordinator': {'graceSeconds': '2m'}}, 'graceSeconds'),
+    ({'coordinator': {'journal': {'size': 'much'}}}, 'size'),
+    ({'worker': {'kind': 'DaemonSet'}}, 'kind'),
+    ({'worker': {'replicas': 0}}, 'replicas'),
+    ({'worker': {'poolBytes': '40Gi'}}, 'poolBytes'),
+    ({'worker': {'poolBytes': 8589934592}}, 'poolBytes'),
+    ({'worker': {'gpu': {'count': 2}}}, 'count'),
+    ({'worker': {'gpu': {'nccl': 'maybe'}}}, 'nccl'),
+    ({'worker': {'options': {'listen': '0.0.0.0:1'}}}, 'listen'),
+    ({'pools': {'Big_Pool': {}}}, 'Big_Pool'),
+    ({'pools': {'big': {'replica': 3}}}, 'replica'),
+    ({'model': {'source': 'internet'}}, 'source'),
+    ({'model': {'path': 'model'}}, 'path'),
+    ({'model': {'source': 'claim', 'path': '/model'}}, 'name'),
+    ({'model': {'source': 'claim', 'path': '/srv', 'claim': {'name': 'a'}}}, 'path'),
+    ({'model': {'source': 'hostPath', 'path': '/model'}}, 'path'),
+    ({'model': {'source': 'volume', 'path': '/model'}}, 'volume'),
+    ({'model': {'source': 'fetch', 'path': '/model'}}, 'image'),
+    ({'etcd': {'endpoints': ['etcd:2379']}}, 'endpoints'),
+    ({'etcd': {'prefix': 'aqueduct/'}}, 'prefix'),
+    ({'etcd': {'deploy': {'replicas': 2}}}, 'replicas'),
+    ({'tls': {'callers': {'clientAuth': 'sometimes'}}}, 'clientAuth'),
+    ({'image': {'digest': 'sha256:abc'}}, 'digest'),
+    ({'service': {'type': 'ExternalName'}}, 'type'),
+    ({'service': {'httpPort': 70000}}, 'httpPort'),
+    ({'podDisruptionBudget': {'maxUnavailable': 0}}, 'maxUnavailable'),
+    ({'rbac': {'operators': [{'kind': 'Robot', 'name': 'r'}]}}, 'kind'),
+]
+
+ETCD = {'deploy': {'enabled': True}}
+REFUSED_BY_CHECKS = [
+    ({'etcd': {**ETCD, 'endpoints': ['http://e:2379']}}, 'exclude each other'),
+    ({'etcd': {'endpoints': ['https://e:2379']}}, 'etcd.tlsSecret'),
+    ({'etcd': {'endpoints': ['http://e:2379'], 'tlsSecret': 'a'}}, 'etcd.tlsSecret'),
+    ({'pools': {'a': {'kind': 'Deployment'}}}, 'needs etcd'),
+    ({'pools': {'a': {'autoscaling': {'enabled': True}}}}, 'needs etcd'),
+    ({'etcd': ETCD, 'pools': {'a': {'autoscaling': {'enabled': True, 'minReplicas': 9}}}}, 'above'),
+    (
+        {
+            'etcd': ETCD,
+            'pools': {'a': {'kind': 'Deployment', 'snapshots': {'disk': {'enabled': True}}}},
+        },
+        'StatefulSet',
+    ),
+    ({'tls': {'callers': {'enabled': True}}}, 'tls.callers.secret'),
+    ({'tls': {'cluster': {'enabled': True, 'workerSecret': 'a'}}}, 'coordinatorSecret'),
+    ({'apiKeys': {'secret': 'a', 'file': 'b'}}, 'exclude each other'),
+]
+
+
+@pytest.mark.parametrize('values, word', REFUSED_BY_SCHEMA + REFUSED_BY_CHECKS)
+def test_what_cannot_be_meant_is_refused(values, word):
+    with pytest.raises(Refused) as refusal:
+        render(values)
+    assert word in str(refusal.value)
+
+
+def test_every_value_has_a_schema_and_every_schema_a_value():
+    def check(schema, values, path):
+        schema = (
+            SCHEMA['definitions'][schema['$ref'].split('/')[-1]] if '$ref' in schema else schema
+        )
+        known = schema.get('properties')
+        if known is None or not isinstance(values, dict) or path.endswith('.options'):
+            return
+        assert set(values) == set(known) - {'global', 'claims'}, path or 'values.yaml'
+        for name, value in values.items():
+            check(known[name], value, f'{path}.{name}')
+
+    check(SCHEMA, VALUES, '')
+
+
+def test_options_are_flags_that_the_chart_does_not_set_itself(flags_of):
+    every = Manifests({'etcd': ETCD, 'model': {'path': '/a'}})
+    for role, options in [('coordinator', 'coordinatorOptions'), ('worker', 'workerOptions')]:
+        known = set(SCHEMA['definitions'][options]['properties'])
+        assert known <= flags_of(role), f'{role} has no {known - flags_of(role)}'
+        [container] = [
+            ours(spec)
+            for _, _, spec in every.templates()
+            if ours(spec) and ours(spec)['args'][0] == role
+        ]
+        assert not known & {each[2:].split('=')[0] for each in container['args'][1:]}
+
+
+def test_options_become_flags_as_they_were_written():
+    options = {'max-running': 64, 'decay': 0.95, 'age-normalised': True, 'queue-tokens': 16777216}
+    manifests = Manifests({'coordinator': {'options': options}})
+    container = ours(
+        manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
+    )
+    assert flag(container, 'max-running') == '64'
+    assert flag(container, 'queue-tokens') == '16777216', 'not 1.6777216e+07'
+    assert flag(container, 'decay') == '0.95'
+    assert '--age-normalised' in container['args']
+    off = Manifests({'coordinator': {'options': {'age-normalised': False}}})
+    container = ours(off.one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec'])
+    assert not [each for each in container['args'] if 'age' in each]
+
+
+def test_bytes_have_the_units_of_the_binary():
+    manifests = Manifests({'worker': {'snapshots': {'memory': '3M'}}})
+    container = ours(
+        manifests.one('StatefulSet', 'aqueduct-worker-default')['spec']['template']['spec']
+    )
+    assert flag(container, 'snapshot-bytes') == str(3 * 2**20)
+
+
+def test_a_file_of_keys_becomes_a_secret():
+    manifests = Manifests({'apiKeys': {'file': '{"keys":[]}'}})
+    secret = manifests.one('Secret', 'aqueduct-api-keys')
+    assert secret['data'] == {'keys.json': 'eyJrZXlzIjpbXX0='}
+    volumes = manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec'][
+        'volumes'
+    ]
+    assert {'secretName': 'aqueduct-api-keys', 'defaultMode': 0o440} in [
+        each.get('secret') for each in volumes
+    ]
+    assert not manifests.of('Pod'), 'the test pod has no key'
