@@ -1,6 +1,8 @@
 """Value sets are rendered once; processes are started once."""
 
+import functools
 import os
+import re
 import subprocess
 import sys
 
@@ -36,21 +38,18 @@ def binary():
 
 
 @pytest.fixture(scope='session')
-def flags_of(binary):
-    """The flags of a command of the binary, by its own help."""
-    seen = {}
+def help_of(binary):
+    """What a command of the binary says of itself."""
 
+    @functools.cache
     def ask(command):
-        if command not in seen:
-            text = subprocess.run(
-                [binary, command, '--help'], capture_output=True, text=True, check=True
-            )
-            words = [
-                line.split()[0]
-                for line in text.stdout.splitlines()
-                if line.strip().startswith('--')
-            ]
-            seen[command] = {word.removeprefix('--').rstrip(',') for word in words}
-        return seen[command]
+        asked = [binary, command, '--help']
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
     return ask
+
+
+@pytest.fixture(scope='session')
+def flags_of(help_of):
+    """The flags of a command of the binary."""
+    return lambda command: set(re.findall(r'^ +--([a-z0-9-]+)', help_of(command), re.M))

@@ -62,6 +62,15 @@ def test_arguments_are_those_of_the_binary(manifests, flags_of):
     assert seen >= 2
 
 
+def test_the_environment_is_that_of_the_binary(manifests, help_of):
+    for name, _, spec in manifests.templates():
+        container = ours(spec)
+        for variable in (container or {}).get('env', []):
+            if re.match('AQUEDUCT_|OTEL_EXPORTER', variable['name']):
+                known = ' '.join(help_of(container['args'][0]).split())
+                assert f'env: {variable["name"]}' in known, name
+
+
 def test_arguments_are_those_of_etcd(value_set):
     container = value_set('ha').one('StatefulSet', 'aqueduct-etcd')['spec']['template']['spec'][
         'containers'

@@ -124,6 +124,11 @@ def test_nccl_takes_ports_as_they_come(value_set):
     assert not Network(value_set('default')).allows('worker', 'worker', 40000)
 
 
+def test_spans_reach_the_collector(value_set):
+    assert Network(value_set('ha')).allows('worker', 'stranger', 4317)
+    assert not Network(value_set('default')).allows('worker', 'stranger', 4317)
+
+
 def test_models_are_fetched_where_the_values_say_so(value_set):
     assert Network(value_set('gpu')).allows('worker', 'stranger', 443)
     assert not Network(value_set('default')).allows('worker', 'stranger', 443)

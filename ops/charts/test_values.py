@@ -38,6 +38,8 @@ REFUSED_BY_SCHEMA = [
     ({'etcd': {'prefix': 'aqueduct/'}}, 'prefix'),
     ({'etcd': {'deploy': {'replicas': 2}}}, 'replicas'),
     ({'tls': {'callers': {'clientAuth': 'sometimes'}}}, 'clientAuth'),
+    ({'telemetry': {'logFormat': 'xml'}}, 'logFormat'),
+    ({'telemetry': {'otlpEndpoint': 'collector:4317'}}, 'otlpEndpoint'),
     ({'image': {'digest': 'sha256:abc'}}, 'digest'),
     ({'service': {'type': 'ExternalName'}}, 'type'),
     ({'service': {'httpPort': 70000}}, 'httpPort'),

@@ -44,6 +44,28 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* (list . VALUES): the environment of every role. */}}
+{{- define "aqueduct.environment" -}}
+{{- $telemetry := (index . 0).Values.telemetry -}}
+- name: AQUEDUCT_LOG
+  value: {{ (index . 1).log | quote }}
+- name: AQUEDUCT_LOG_FORMAT
+  value: {{ $telemetry.logFormat }}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- with $telemetry.otlpEndpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . }}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.namespace.name={{ (index $ 0).Release.Namespace }},k8s.pod.name=$(POD_NAME)
+{{- end }}
+{{- with (index . 1).extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* Probes go to the monitor port: plaintext whatever callers and members speak, and free of keys.
 The start may take .startupSeconds; a process that hangs is ended after a minute. */}}
 {{- define "aqueduct.probes" -}}
