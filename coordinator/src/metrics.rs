@@ -50,6 +50,9 @@ struct WorkerLabel {
     worker: String,
 }
 
+/// A sum of times.
+type Seconds = Counter<f64, AtomicU64>;
+
 /// A gauge that only rises.
 type Worst = Gauge<f64, AtomicU64>;
 
@@ -71,6 +74,8 @@ pub struct Metrics {
     chunk_retries: Counter,
     exchange_bytes: Counter,
     merge_audits: Counter,
+    wavefront_stall: Seconds,
+    chunk_compute: Seconds,
     merge_error_max: Worst,
     merge_lse_error_max: Worst,
     requests: Family<OutcomeLabel, Counter>,
@@ -122,6 +127,8 @@ impl Metrics {
             chunk_retries: Counter::default(),
             exchange_bytes: Counter::default(),
             merge_audits: Counter::default(),
+            wavefront_stall: Seconds::default(),
+            chunk_compute: Seconds::default(),
             merge_error_max: Gauge::default(),
             merge_lse_error_max: Gauge::default(),
             requests: Family::default(),
@@ -183,6 +190,13 @@ impl Metrics {
         ];
         for (name, help, counter) in counters {
             self.registry.register(name, help, counter.clone());
+        }
+        let times = [
+            ("wavefront_stall", "What chunks waited for the past", &self.wavefront_stall),
+            ("chunk_compute", "What chunks computed", &self.chunk_compute),
+        ];
+        for (name, help, counter) in times {
+            self.registry.register_with_unit(name, help, Unit::Seconds, counter.clone());
         }
         let gauges = [
             ("num_requests_running", "Requests being served", &self.running),
@@ -249,6 +263,12 @@ impl Metrics {
     /// A prompt waited so long for its turn.
     pub fn queued(&self, elapsed: Duration) {
         self.queue_time.observe(elapsed.as_secs_f64());
+    }
+
+    /// The chunks of a prompt waited and computed so long, all workers together.
+    pub fn wavefront(&self, stalled: Duration, computed: Duration) {
+        self.wavefront_stall.inc_by(stalled.as_secs_f64());
+        self.chunk_compute.inc_by(computed.as_secs_f64());
     }
 
     /// A request was not taken, because of this.
@@ -371,6 +391,7 @@ mod tests {
         metrics.token(Some(Duration::from_millis(5)));
         metrics.ended(Outcome::Finished, Duration::from_secs(1));
         metrics.queued(Duration::from_millis(20));
+        metrics.wavefront(Duration::from_millis(250), Duration::from_millis(1500));
         metrics.rejected("queued_tokens");
         let snapshots = SnapshotsHeld { count: 5, memory_bytes: 6, disk_bytes: 7 };
         let (waiting_tokens, token_bytes) = (50, 10);
@@ -397,6 +418,8 @@ mod tests {
             "num_tokens_waiting 50",
             "request_queue_time_seconds_count 1",
             "requests_rejected_total{reason=\"queued_tokens\"} 1",
+            "wavefront_stall_seconds_total 0.25",
+            "chunk_compute_seconds_total 1.5",
             "workers_up 2",
             "prompt_tokens_total 100",
             "prefix_cache_queries_total 100",

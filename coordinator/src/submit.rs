@@ -109,6 +109,10 @@ pub struct PrefillReport {
     pub elapsed: Duration,
     /// Of that, before the first chunk was given to a worker.
     pub queued: Duration,
+    /// What its chunks waited for the past, all workers together.
+    pub stalled: Duration,
+    /// What they computed, all workers together.
+    pub computed: Duration,
     /// Tokens of the prompt that were not computed: their memory was kept from another request.
     pub cached_tokens: u32,
     /// Chunks that had to be done again elsewhere.

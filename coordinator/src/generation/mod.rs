@@ -235,6 +235,7 @@ impl Generation {
         let elapsed = self.clock.started.elapsed();
         metrics.prefilled(self.report.prompt_tokens, elapsed, prefill.chunks_retried);
         metrics.queued(prefill.queued);
+        metrics.wavefront(prefill.stalled, prefill.computed);
         if self.report.cache_prompt {
             metrics.prefix_looked_for(self.report.prompt_tokens, prefill.cached_tokens);
         }

@@ -358,6 +358,9 @@ impl Live {
         let remembered = || reports.range(rest..).map(|(_, (_, report))| report);
         let add_bytes = |sum: u64, report: &ChunkReport| sum.saturating_add(report.memory_bytes);
         let add_tokens = |sum: u32, report: &ChunkReport| sum.saturating_add(report.memory_tokens);
+        let sum = |of: fn(&ChunkReport) -> u64| -> Duration {
+            reports.values().map(|(_, report)| Duration::from_micros(of(report))).sum()
+        };
         self.mailbox.push(Update::Prefilled(Box::new(PrefillReport {
             retained: self.retained(),
             memory_bytes: remembered().fold(0, add_bytes),
@@ -367,6 +370,8 @@ impl Live {
             audits,
             elapsed: self.accepted.elapsed(),
             queued: self.began.unwrap_or(self.accepted) - self.accepted,
+            stalled: sum(|report| report.wait_us),
+            computed: sum(|report| report.busy_us),
             cached_tokens: self.cached_tokens(),
             chunks_retried,
         })));

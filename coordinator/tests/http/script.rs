@@ -100,6 +100,8 @@ impl Script {
             audits: Vec::new(),
             elapsed: Duration::from_millis(250),
             queued: Duration::from_millis(125),
+            stalled: Duration::from_millis(40),
+            computed: Duration::from_millis(200),
             cached_tokens: 2,
             chunks_retried: 0,
         })));
