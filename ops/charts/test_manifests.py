@@ -151,6 +151,12 @@ def test_whoever_leaves_has_the_time_that_it_takes(manifests):
             assert sleep > 0, 'Services must have let go of it before it refuses what is new'
 
 
+def test_an_update_waits_until_workers_are_found(manifests):
+    for workload in manifests.workloads():
+        if 'worker' in workload['spec']['template']['spec']['containers'][0]['args']:
+            assert workload['spec']['minReadySeconds'] >= 10, workload['metadata']['name']
+
+
 def test_probes_of_all_three_kinds(manifests):
     for name, _, spec in manifests.templates():
         container = spec['containers'][0]

@@ -1,11 +1,12 @@
 """Values that cannot be meant are refused, with the name of what is wrong."""
 
 import json
+import re
 
 import pytest
 import yaml
 
-from chart import CHART, Manifests, Refused, flag, ours, render
+from chart import CHART, ROOT, Manifests, Refused, flag, ours, render
 
 SCHEMA = json.loads((CHART / 'values.schema.json').read_text())
 VALUES = yaml.safe_load((CHART / 'values.yaml').read_text())
@@ -124,6 +125,16 @@ def test_bytes_have_the_units_of_the_binary():
         manifests.one('StatefulSet', 'aqueduct-worker-default')['spec']['template']['spec']
     )
     assert flag(container, 'snapshot-bytes') == str(3 * 2**20)
+
+
+def test_what_the_walk_through_says_is_rendered():
+    text = (ROOT / 'docs/KUBERNETES.md').read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r'```yaml\n(.*?)```', text, re.S)]
+    values = [block for block in blocks if set(block) <= set(VALUES)]
+    # The other one is the configuration of an adapter.
+    assert len(values) >= 6 and len(blocks) == len(values) + 1
+    for block in values:
+        assert Manifests(block).workloads()
 
 
 def test_a_file_of_keys_becomes_a_secret():
