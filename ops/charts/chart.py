@@ -11,6 +11,7 @@ import yaml
 ROOT = pathlib.Path(__file__).parents[2]
 CHART = ROOT / 'charts/aqueduct'
 NAME, NAMESPACE = 'aqueduct', 'prompts'
+OLDEST = '1.30.0'  # that Chart.yaml admits
 SETS = sorted(path.name.removesuffix('-values.yaml') for path in CHART.glob('ci/*-values.yaml'))
 
 
@@ -32,7 +33,8 @@ def by_command(values):
     with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
         yaml.safe_dump(values, file)
         file.flush()
-        command = ['helm', 'template', NAME, CHART, '--namespace', NAMESPACE, '--values', file.name]
+        command = ['helm', 'template', NAME, CHART, '--namespace', NAMESPACE]
+        command += ['--kube-version', OLDEST, '--values', file.name]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise Refused(done.stderr)

@@ -11,7 +11,7 @@
 {{- if $value }}
 - --{{ $flag }}
 {{- end }}
-{{- else if and (kindIs "float64" $value) (eq (floor $value) $value) }}
+{{- else if eq (toString (floor $value)) (toString $value) }}
 - --{{ $flag }}={{ int64 $value }}
 {{- else if not (kindIs "invalid" $value) }}
 - {{ printf "--%s=%v" $flag $value | quote }}
