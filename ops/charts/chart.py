@@ -1,6 +1,5 @@
 """Charts as Helm renders them, and what Kubernetes would make of the manifests."""
 
-import json
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 CHART = ROOT / 'charts/aqueduct'
 NAME, NAMESPACE = 'aqueduct', 'prompts'
 OLDEST = '1.30.0'  # that Chart.yaml admits
+ROLES = ('coordinator', 'worker', 'generate')
 SETS = sorted(path.name.removesuffix('-values.yaml') for path in CHART.glob('ci/*-values.yaml'))
 
 
@@ -30,15 +30,19 @@ def render(values):
 
 
 def by_command(values):
-    with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
-        yaml.safe_dump(values, file)
-        file.flush()
-        command = ['helm', 'template', NAME, CHART, '--namespace', NAMESPACE]
-        command += ['--kube-version', OLDEST, '--values', file.name]
-        done = subprocess.run(command, capture_output=True, text=True)
+    more = ['--namespace', NAMESPACE, '--kube-version', OLDEST]
+    done = helm(values, 'template', NAME, CHART, *more)
     if done.returncode != 0:
         raise Refused(done.stderr)
     return [done.stdout]
+
+
+def helm(values, *args):
+    with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        command = ['helm', *args, '--values', file.name]
+        return subprocess.run(command, capture_output=True, text=True)
 
 
 def by_package(values):
@@ -56,11 +60,7 @@ def by_package(values):
 def lint(values):
     """What `helm lint` complains of."""
     if shutil.which('helm'):
-        with tempfile.NamedTemporaryFile('w', suffix='.yaml') as file:
-            yaml.safe_dump(values, file)
-            file.flush()
-            command = ['helm', 'lint', '--strict', CHART, '--values', file.name]
-            done = subprocess.run(command, capture_output=True, text=True)
+        done = helm(values, 'lint', '--strict', CHART)
         return [done.stdout] if done.returncode else []
     import helm_python
 
@@ -72,7 +72,6 @@ class Manifests:
     """The documents of one value set, and the questions that tests ask of them."""
 
     def __init__(self, values):
-        self.values = values
         self.all = render(values)
 
     def of(self, *kinds):
@@ -104,9 +103,6 @@ def ours(spec):
     return next((each for each in spec['containers'] if each['args'][0] in ROLES), None)
 
 
-ROLES = ('coordinator', 'worker', 'generate')
-
-
 def flags(container):
     """Its arguments as (flag, value); what has no dashes is left out."""
     named = [each for each in container['args'] if each.startswith('--')]
@@ -115,12 +111,3 @@ def flags(container):
 
 def flag(container, name):
     return next((value for key, value in flags(container) if key == name), None)
-
-
-def expand(text, pod):
-    """What a container is given for $(NAME)."""
-    return text.replace('$(POD_NAME)', pod).replace('$(POD_IP)', '127.0.0.1')
-
-
-def dump(document):
-    return json.dumps(document, indent=1)

@@ -1,5 +1,6 @@
 """What is rendered is Kubernetes, holds together, and says to the binary what it understands."""
 
+import functools
 import json
 import pathlib
 import re
@@ -9,8 +10,12 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from chart import CHART, NAMESPACE, OLDEST, dump, flag, flags, lint, ours, values_of, SETS
+from chart import CHART, NAMESPACE, OLDEST, flag, flags, lint, ours, values_of, SETS
 
+# It reads megabytes of definitions for every manifest otherwise.
+kubernetes_validate.utils.schema_contents = functools.cache(
+    kubernetes_validate.utils.schema_contents
+)
 # The newest whose schemas there are.
 NEWEST = kubernetes_validate.latest_version()
 CUSTOM = json.loads((pathlib.Path(__file__).parent / 'custom.json').read_text())

@@ -124,7 +124,7 @@ def prometheus(node, tmp_path_factory):
         for role, each in targets.items()
     ]
     config = {
-        'global': {'scrape_interval': '1s', 'evaluation_interval': '1s'},
+        'global': {'scrape_interval': '300ms', 'evaluation_interval': '300ms'},
         'rule_files': [str(RULES)],
         'scrape_configs': scraped,
     }
