@@ -91,6 +91,18 @@ def test_every_value_has_a_schema_and_every_schema_a_value():
     check(SCHEMA, VALUES, '')
 
 
+def test_no_object_takes_what_it_does_not_know():
+    def check(schema, path):
+        if isinstance(schema, dict):
+            # Conditions say more of objects that are closed elsewhere.
+            if schema.get('type') == 'object' and 'properties' in schema:
+                assert schema.get('additionalProperties') is False, path
+            for name, inner in schema.items():
+                check(inner, f'{path}/{name}')
+
+    check(SCHEMA, '')
+
+
 def test_options_are_flags_that_the_chart_does_not_set_itself(flags_of):
     every = Manifests({'etcd': ETCD, 'model': {'path': '/a'}})
     for role, options in [('coordinator', 'coordinatorOptions'), ('worker', 'workerOptions')]:
