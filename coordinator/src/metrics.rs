@@ -399,6 +399,7 @@ mod tests {
         let pools = vec![("a".into(), pool(100, 20)), ("b".into(), pool(300, 80))];
         let load = Load {
             open: true,
+            closing: false,
             running: 3,
             waiting: 4,
             waiting_tokens,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{
-    Emitted, FailureKind, MergeAudit, Outputs, RetainedMass, TokenLogprob, Traffic,
+    Emitted, FailureKind, MergeAudit, Outputs, RetainedMass, Seen, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
     ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId,
@@ -54,6 +54,8 @@ pub struct Submission {
     pub priority: i32,
     /// What its caller, and the log, know it by; may be empty.
     pub caller_id: String,
+    /// Whether it is told what the prompt left, and what the first completion's tokens look at.
+    pub shows: bool,
     /// Whether to go on from a prefix that was seen before, and to keep this one's.
     pub cache_prompt: bool,
     /// After this long the request fails.
@@ -182,6 +184,9 @@ pub enum Update {
     },
     /// What is remembered at the end is kept: before the end is told.
     Session(Session),
+    /// What a layer remembers of the prompt, or what a token looks at in it, where the request
+    /// asks to be shown.
+    Seen(Box<Seen>),
     /// The whole prompt is in memory.
     Prefilled(Box<PrefillReport>),
     /// A worker was lost while completions went on: what it had was made again elsewhere, and
@@ -287,6 +292,7 @@ impl Submission {
             outputs: Outputs::None,
             priority: 0,
             caller_id: String::new(),
+            shows: false,
             cache_prompt: true,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
@@ -302,6 +308,10 @@ impl Submission {
         self.grid()?;
         Refusal::unless_within("prompt_tokens", prompt_tokens, 1, config.prompt_tokens_max)?;
         Refusal::unless_within("max_tokens", self.max_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
+        if self.shows {
+            let (field, most) = ("prompt_tokens beside memory_map", limits::MAP_PROMPT_TOKENS_MAX);
+            Refusal::unless_within(field, prompt_tokens, 1, most)?;
+        }
         let most = limits::PRIORITY_MAX;
         Refusal::unless_within("priority", self.priority, -most, most)?;
         if config.positions_limited {
@@ -372,7 +382,7 @@ impl Submission {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const SHAPE: ModelShape = ModelShape {
@@ -386,7 +396,7 @@ mod tests {
         max_positions: 50,
     };
 
-    fn good() -> Submission {
+    pub(crate) fn good() -> Submission {
         let (chunk_tokens, max_tokens) = (16, 10);
         Submission { chunk_tokens, max_tokens, eos: vec![2], ..Submission::of(vec![1; 40]) }
     }

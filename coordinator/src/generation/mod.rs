@@ -1,9 +1,11 @@
 //! From tokens to text: what the runtime says about a request becomes the events that callers
 //! see, the same for HTTP and gRPC.
 
+mod board;
 mod events;
 mod runtime;
 
+pub use board::{Board, Entry, Map, Stage};
 pub use events::{Finish, Report, TextEvent, TextToken};
 pub use runtime::{Load, Submit, Updates};
 
@@ -18,6 +20,7 @@ use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
 use crate::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use crate::text::{Detokenizer, Start, StopMatcher, TextModel};
+use board::Place;
 
 /// How the tokens of a request become text.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +42,8 @@ pub struct Generator {
     pub runtime: Arc<dyn Submit>,
     /// Where figures go.
     pub metrics: Arc<Metrics>,
+    /// What the console shows.
+    pub board: Arc<Board>,
 }
 
 impl Generator {
@@ -72,11 +77,13 @@ impl Generator {
         let choice = || Choice::new(self.text.detokenizer(start), StopMatcher::new(&options.stop));
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
+        let place = Place::new(self.board.clone(), &submission);
         let updates = self.runtime.submit(submission).await;
         let updates = updates.map_err(|error| self.refused(error, started))?;
         Ok(Generation {
             generator: self.clone(),
             updates,
+            place,
             choices,
             eos,
             generates,
@@ -151,6 +158,7 @@ struct Clock {
 pub struct Generation {
     generator: Generator,
     updates: Box<dyn Updates>,
+    place: Place,
     choices: Vec<Choice>,
     eos: Vec<TokenId>,
     generates: bool,
@@ -197,6 +205,7 @@ impl Generation {
     }
 
     fn take(&mut self, update: Update) {
+        self.place.take(&update);
         match update {
             Update::Accepted { request, chunk_count, policy, clamps } => {
                 self.generator.metrics.accepted(clamps.len());
@@ -207,7 +216,8 @@ impl Generation {
             }
             Update::Progress(progress) => self.queue.push_back(TextEvent::Progress(progress)),
             Update::Escalated(escalation) => self.take_escalated(escalation),
-            Update::Logits { .. } => {} // no text API asks for them
+            // No text API asks for logits; what is seen is on the board.
+            Update::Logits { .. } | Update::Seen(_) => {}
             Update::PromptLogprobs { start, entries } => {
                 self.queue.push_back(TextEvent::PromptLogprobs { start, entries });
             }
@@ -324,6 +334,7 @@ impl Generation {
 
     fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
+        self.place.end(outcome);
         self.generator.metrics.ended(outcome, self.clock.started.elapsed());
     }
 

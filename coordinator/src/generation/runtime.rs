@@ -4,6 +4,7 @@ use aqueduct_core::SnapshotsHeld;
 use aqueduct_core::work::PoolUse;
 use futures::future::BoxFuture;
 
+use crate::runtime::Cluster;
 use crate::submit::{RequestError, Submission, Update};
 
 /// What the API layers need of the runtime.
@@ -16,6 +17,9 @@ pub trait Submit: Send + Sync + 'static {
 
     /// How things stand.
     fn load(&self) -> Load;
+
+    /// The workers, and what they serve.
+    fn cluster(&self) -> Cluster;
 }
 
 /// A request under way; dropping it cancels the request.
@@ -32,6 +36,8 @@ pub trait Updates: Send {
 pub struct Load {
     /// Whether new requests are taken.
     pub open: bool,
+    /// Whether it is going to stop.
+    pub closing: bool,
     /// Workers that take work; without any, a request is refused.
     pub workers_up: usize,
     /// Requests being served.

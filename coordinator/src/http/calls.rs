@@ -247,6 +247,7 @@ fn submission(
         cache_prompt: params.cache_prompt,
         priority: params.priority,
         caller_id: String::new(),
+        shows: params.memory.map,
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
     })
 }

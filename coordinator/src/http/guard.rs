@@ -1,11 +1,12 @@
 //! Who may call, where that is asked.
 
 use axum::extract::{Request, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
 use super::{ApiError, ApiState};
+use crate::keys::Holder;
 
 /// Lets those in who show a key, and says to what follows who they are.
 pub(super) async fn guard(
@@ -13,13 +14,20 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if let Some(keys) = &state.0.keys {
-        let shown = request.headers().get(header::AUTHORIZATION);
-        let holder = keys.check(shown.and_then(|value| value.to_str().ok()));
-        let holder = holder.inspect_err(|denied| {
-            state.0.generator.metrics.rejected(denied.reason());
-        })?;
+    if let Some(holder) = state.holder(request.headers())? {
         request.extensions_mut().insert(holder);
     }
     Ok(next.run(request).await)
+}
+
+impl ApiState {
+    /// Who calls, where that is asked.
+    pub(super) fn holder(&self, headers: &HeaderMap) -> Result<Option<Holder>, ApiError> {
+        let Some(keys) = &self.0.keys else { return Ok(None) };
+        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let holder = keys.check(shown).inspect_err(|denied| {
+            self.0.generator.metrics.rejected(denied.reason());
+        })?;
+        Ok(Some(holder))
+    }
 }

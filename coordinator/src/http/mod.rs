@@ -3,6 +3,7 @@
 mod body;
 mod calls;
 mod choices;
+mod console;
 mod error;
 mod fields;
 mod format;
@@ -122,6 +123,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/models/{model}", get(model))
         .route_layer(guard)
         .merge(watched())
+        .merge(console::routes(&state))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")

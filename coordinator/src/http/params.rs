@@ -72,6 +72,8 @@ pub struct MemoryFields {
     pub deadline: Option<Duration>,
     /// Keep what is remembered at the end, or go on from what was kept.
     pub session: Option<SessionUse>,
+    /// Show on the console what is remembered of the prompt, and what tokens look at.
+    pub map: bool,
 }
 
 /// Fields that would change the answer and are not supported, each with the values that ask
@@ -218,6 +220,7 @@ impl MemoryFields {
             wire: take_word(&mut fields, "wire")?.unwrap_or_default(),
             deadline: fields.take("deadline_ms")?.map(Duration::from_millis),
             session: take_word(&mut fields, "session")?,
+            map: fields.take_or("memory_map", false)?,
         };
         fields.finish()?;
         let chunk_tokens = taken.chunk_tokens.unwrap_or(limits::CHUNK_TOKENS_DEFAULT);

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aqueduct_core::Refusal;
-use aqueduct_tls::Fresh;
+use aqueduct_tls::{Caller, Fresh, Role};
 
 pub use file::{KeyFile, KeyLimits, KeyRecord};
 use meter::Meter;
@@ -96,6 +96,25 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys").field("files", &self.0.file.files()).finish_non_exhaustive()
     }
+}
+
+/// What somebody is told who may not look after the cluster.
+pub(crate) const OPERATORS_ONLY: &str =
+    "this needs an API key made with --admin, or a certificate for operator.aqueduct";
+
+/// Whether a caller may look after the cluster: by certificate, by key or, where neither is asked
+/// for, at all.
+pub(crate) fn may_operate<E>(
+    caller: Option<&Caller>,
+    holder: impl FnOnce() -> Result<Option<Holder>, E>,
+) -> Result<bool, E> {
+    if caller.is_some_and(|caller| caller.is(Role::Operator)) {
+        return Ok(true);
+    }
+    Ok(match holder()? {
+        Some(holder) => holder.is_admin(),
+        None => caller.is_some_and(|caller| caller.may_be(Role::Operator)),
+    })
 }
 
 /// Somebody who has shown a key.

@@ -278,6 +278,7 @@ impl EventLoop {
             }
             Said::Pool(pool) => drop(self.stats.pools.insert(worker, pool)),
             Said::Snapshots(news) => self.snapshots_changed(worker, *news),
+            Said::Seen(seen) => self.with(seen.request, |live| live.seen(worker, *seen)),
             Said::Token(emitted) => self.drew(worker, *emitted),
             Said::ChoiceDone { request, choice, eos } => {
                 self.keep_choice(worker, request, choice);

@@ -4,7 +4,7 @@ use aqueduct_core::WorkerId;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{Coordinator, ModelInfo, RequestHandle};
+use super::{Cluster, Coordinator, ModelInfo, RequestHandle};
 use crate::generation::{Load, Submit, Updates};
 use crate::submit::{RequestError, Submission, Update};
 
@@ -30,6 +30,7 @@ impl Submit for Coordinator {
         let token_bytes = |model: &ModelInfo| model.shape.kv_bytes(1, model.kv);
         Load {
             open: self.is_open() && self.cluster.borrow().takes_requests(),
+            closing: !self.is_open(),
             workers_up: stats.workers_up,
             running: stats.running,
             waiting: stats.queued,
@@ -38,6 +39,10 @@ impl Submit for Coordinator {
             pools: stats.pools.iter().map(|(worker, pool)| (name(worker), *pool)).collect(),
             token_bytes: cluster.model.as_ref().map_or(0, token_bytes),
         }
+    }
+
+    fn cluster(&self) -> Cluster {
+        self.describe()
     }
 }
 

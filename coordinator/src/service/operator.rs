@@ -3,10 +3,11 @@
 use aqueduct_core::limits;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::operator_server::{Operator, OperatorServer};
-use aqueduct_tls::{Caller, Role};
+use aqueduct_tls::Caller;
 use tonic::{Request, Response, Status};
 
 use super::{Served, error::status_of, worker_status};
+use crate::keys;
 
 /// Nobody names a worker in more bytes than this.
 const MESSAGE_BYTES_MAX: usize = 4 * limits::REQUEST_ID_BYTES_MAX;
@@ -37,16 +38,7 @@ impl Desk {
     /// Lets an operator in: by certificate, by key or, where neither is asked for, at all.
     fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let caller = request.extensions().get::<Caller>();
-        if caller.is_some_and(|caller| caller.is(Role::Operator)) {
-            return Ok(());
-        }
-        let may = match self.0.holder(request.metadata())? {
-            Some(holder) => holder.is_admin(),
-            None => caller.is_some_and(|caller| caller.may_be(Role::Operator)),
-        };
-        may.then_some(()).ok_or_else(|| {
-            let wanted = "an API key made with --admin, or a certificate for operator.aqueduct";
-            Status::permission_denied(format!("this needs {wanted}"))
-        })
+        let may = keys::may_operate(caller, || self.0.holder(request.metadata()))?;
+        may.then_some(()).ok_or_else(|| Status::permission_denied(keys::OPERATORS_ONLY))
     }
 }

@@ -64,6 +64,7 @@ pub(super) fn submission(
         outputs,
         priority: message.priority.unwrap_or(0),
         caller_id: String::new(),
+        shows: false,
         cache_prompt: message.cache_prompt.unwrap_or(true),
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
     };

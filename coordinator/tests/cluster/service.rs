@@ -40,6 +40,7 @@ async fn serve(config: Config, fake: &Fake) -> Server {
         text: text.clone(),
         runtime: Arc::new(coordinator.clone()),
         metrics: Arc::default(),
+        board: Arc::default(),
     };
     let forever = std::future::pending();
     let served = Served { coordinator, generator, model: "tiny".into(), keys: None };

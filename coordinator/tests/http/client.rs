@@ -58,8 +58,12 @@ pub(crate) async fn start_guarded(
     keys: Option<Keys>,
 ) -> Server {
     let script = Arc::new(script);
-    let generator =
-        Generator { text: text(), runtime: script.clone(), metrics: Arc::new(Metrics::new()) };
+    let generator = Generator {
+        text: text(),
+        runtime: script.clone(),
+        metrics: Arc::new(Metrics::new()),
+        board: Arc::default(),
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let state = ApiState::guarded(generator, options, keys);

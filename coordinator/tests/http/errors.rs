@@ -82,6 +82,7 @@ async fn wrong_fields_are_named() {
     check("aqueduct", json!({ "min_retained_mass": 1.01 }), "min_retained_mass").await;
     check("aqueduct", json!({ "below_floor": "escalate" }), "below_floor").await;
     check("aqueduct", json!({ "wire": 16 }), "aqueduct.wire").await;
+    check("aqueduct", json!({ "memory_map": 1 }), "aqueduct.memory_map").await;
     check("aqueduct", json!([]), "aqueduct").await;
     assert!(server.script.seen.lock().unwrap().is_empty());
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);

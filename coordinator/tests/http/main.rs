@@ -3,6 +3,7 @@
 mod chat;
 mod client;
 mod completions;
+mod console;
 mod errors;
 mod keys;
 mod script;

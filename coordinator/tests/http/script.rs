@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_coordinator::generation::{Load, Submit, Updates};
+use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
-use aqueduct_core::work::{Emitted, Outputs, RetainedMass, TokenLogprob, Traffic};
+use aqueduct_core::work::{Emitted, Outputs, RetainedMass, Seen, SeenHead, TokenLogprob, Traffic};
 use aqueduct_core::{Exchange, RequestId, SnapshotsHeld, TokenId, Verdict};
 use futures::future::BoxFuture;
 
@@ -56,6 +57,7 @@ impl Submit for Script {
         let (workers_up, running, waiting) = (1, 1, 2);
         Load {
             open: true,
+            closing: false,
             workers_up,
             running,
             waiting,
@@ -65,6 +67,10 @@ impl Submit for Script {
             pools: Vec::new(),
         }
     }
+
+    fn cluster(&self) -> Cluster {
+        Cluster::default()
+    }
 }
 
 impl Script {
@@ -72,6 +78,11 @@ impl Script {
         let (policy, clamps) = submission.policy.clamped(submission.chunk_tokens);
         let request = RequestId(7);
         let mut updates = vec![Update::Accepted { request, chunk_count: 1, policy, clamps }];
+        if submission.shows {
+            let heads = vec![SeenHead { positions: vec![0], weights: vec![2.0], left_out: 3 }];
+            let seen = Seen { request, token_idx: None, layer: 0, heads };
+            updates.push(Update::Seen(Box::new(seen)));
+        }
         // One more try is enough, whatever it keeps.
         if let Some(floor) = submission.floor
             && let Verdict::Again(next) = floor.judge(0.5, &policy, submission.chunk_tokens)

@@ -108,7 +108,12 @@ async fn a_client_that_goes_away_cancels_its_request() {
 #[tokio::test]
 async fn shutdown_ends_the_server() {
     let runtime = Arc::new(answering("x"));
-    let generator = Generator { text: text(), runtime, metrics: Arc::new(Metrics::new()) };
+    let generator = Generator {
+        text: text(),
+        runtime,
+        metrics: Arc::new(Metrics::new()),
+        board: Arc::default(),
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

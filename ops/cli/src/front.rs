@@ -87,6 +87,7 @@ impl Front {
             text: Arc::new(text.with_prompt_tokens_max(prompt_tokens_max)),
             runtime: Arc::new(coordinator.clone()),
             metrics: Arc::new(Metrics::with(doors.refusals)),
+            board: Arc::default(),
         };
         if let Some(folder) = &doors.data_dir {
             keep(coordinator, generator.text.clone(), folder).await?;

@@ -129,6 +129,7 @@ fn decode() -> Command {
         ],
         keeps: true,
         trace: TraceParent::new([7; 16], [9; 8], 0),
+        shows: true,
     }))
 }
 

@@ -107,6 +107,7 @@ impl Asked {
             begun,
             keeps: false,
             trace: None,
+            shows: false,
         }
     }
 

@@ -28,6 +28,20 @@ pub const BEGUN_TOKENS_MAX: usize = 1 << 18;
 pub const TOP_LOGPROBS_MAX: u32 = 20;
 /// End tokens that a model may have.
 pub const EOS_TOKENS_MAX: usize = 64;
+/// Keys of a KV head that a memory map tells of; those with the highest scores.
+pub const SEEN_KEYS_MAX: usize = 4096;
+/// Keys of a KV head that are told of what one token looked at; the heaviest.
+pub const LOOKED_KEYS_MAX: usize = 16;
+/// Tokens of a completion whose looks are told.
+pub const LOOKED_TOKENS_MAX: u32 = 256;
+/// Longest prompt of a request with a memory map.
+pub const MAP_PROMPT_TOKENS_MAX: u32 = 1 << 20;
+/// Tokens whose text one page of a memory map has.
+pub const MAP_PAGE_TOKENS_MAX: usize = 8192;
+/// Memory maps that a coordinator keeps, the last ones.
+pub const MAPS_MAX: usize = 8;
+/// Requests that its console shows, the last ones.
+pub const BOARD_REQUESTS_MAX: usize = 64;
 /// Longest grammar that an answer may have to follow, in bytes.
 pub const GRAMMAR_BYTES_MAX: usize = 128 << 10;
 /// Most bytes of all the tokens of a vocabulary that answers follow grammars in.

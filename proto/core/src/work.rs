@@ -151,6 +151,34 @@ pub struct DecodeSpec {
     pub keeps: bool,
     /// The request's span.
     pub trace: Option<TraceParent>,
+    /// Whether it is told what the prompt left, and what the first completion's tokens look at.
+    pub shows: bool,
+}
+
+/// Keys of one KV head, and what each weighs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SeenHead {
+    /// Ascending.
+    pub positions: Vec<u32>,
+    /// Of each position: its score where it is remembered, its share of the head's attention where
+    /// it is looked at.
+    pub weights: Vec<f32>,
+    /// Keys that weigh less and are not listed.
+    pub left_out: u32,
+}
+
+/// What a layer remembers of a prompt, or what a token looks at in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// The request.
+    pub request: RequestId,
+    /// What this token of the first completion looks at as the next one is made; `None`: what the
+    /// prompt left.
+    pub token_idx: Option<u32>,
+    /// The layer.
+    pub layer: u32,
+    /// One for each KV head.
+    pub heads: Vec<SeenHead>,
 }
 
 /// How far a completion came before its home, or what that needs, was lost. The steps of these
@@ -329,6 +357,8 @@ pub enum Event {
     Pool(PoolUse),
     /// Snapshots came or went. Said at the beginning of a session by every worker that keeps any.
     Snapshots(Box<SnapshotNews>),
+    /// What there is in a memory, and what is looked at.
+    Seen(Box<Seen>),
     /// A token was generated.
     Token(Box<Emitted>),
     /// A completion ended by itself: an end token, or the length.

@@ -188,6 +188,7 @@ fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
                 begun: begun.map(one).collect(),
                 keeps: max_tokens % 2 == 1,
                 trace: trace(max_tokens.into()),
+                shows: max_tokens % 3 == 1,
             }
         },
     )
@@ -380,6 +381,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         (0..=limits::POOL_BYTES_MAX, 1..9u64)
             .prop_map(|(bytes, part)| { Event::Pool(PoolUse { bytes, used_bytes: bytes / part }) }),
         emitted().prop_map(|emitted| Event::Token(Box::new(emitted))),
+        super::seen::tests::seen().prop_map(|seen| Event::Seen(Box::new(seen))),
         (any::<u64>(), 0..limits::CHOICES_MAX, any::<bool>()).prop_map(|(request, choice, eos)| {
             Event::ChoiceDone { request: RequestId(request), choice, eos }
         }),

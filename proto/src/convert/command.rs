@@ -216,6 +216,7 @@ impl From<DecodeSpec> for v1::Decode {
             begun: spec.begun.into_iter().map(Into::into).collect(),
             keeps: spec.keeps,
             traceparent: traceparent(spec.trace),
+            shows: spec.shows,
         }
     }
 }
@@ -246,6 +247,7 @@ impl TryFrom<v1::Decode> for DecodeSpec {
             begun: all_begun(wire.begun, choices, max_tokens).under("begun")?,
             keeps: wire.keeps,
             trace: trace(&wire.traceparent)?,
+            shows: wire.shows,
         })
     }
 }

@@ -36,6 +36,7 @@ impl From<Event> for v1::WorkerEvent {
                 Kind::Pool(v1::PoolUse { bytes, used_bytes })
             }
             Event::Snapshots(news) => Kind::Snapshots((*news).into()),
+            Event::Seen(seen) => Kind::Seen((*seen).into()),
             Event::Token(emitted) => Kind::Token((*emitted).into()),
             Event::ChoiceDone { request, choice, eos } => {
                 Kind::ChoiceDone(v1::ChoiceEnded { request: request.0, choice, eos })
@@ -71,6 +72,7 @@ impl TryFrom<v1::WorkerEvent> for Event {
             Kind::Snapshots(wire) => {
                 Ok(Self::Snapshots(Box::new(wire.try_into().under("snapshots")?)))
             }
+            Kind::Seen(wire) => Ok(Self::Seen(Box::new(wire.try_into().under("seen")?))),
             Kind::Token(wire) => Ok(Self::Token(Box::new(wire.try_into().under("token")?))),
             Kind::ChoiceDone(wire) => Ok(Self::ChoiceDone {
                 request: RequestId(wire.request),

@@ -16,6 +16,7 @@ pub mod pieces;
 pub mod policy;
 pub mod quality;
 pub mod sampling;
+pub mod seen;
 pub mod shape;
 pub mod snapshot;
 pub mod steering;

@@ -1766,6 +1766,9 @@ pub struct Decode {
     /// of the request's span; empty: there is none
     #[prost(string, tag = "11")]
     pub traceparent: ::prost::alloc::string::String,
+    /// Seen is told
+    #[prost(bool, tag = "12")]
+    pub shows: bool,
 }
 /// A completion that was begun elsewhere: its tokens are not drawn and not told again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1942,6 +1945,32 @@ pub struct Emitted {
     #[prost(message, repeated, tag = "6")]
     pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
 }
+/// What a layer remembers of a prompt, or what a token of the first completion looks at in it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Seen {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    /// absent: what the prompt left
+    #[prost(uint32, optional, tag = "2")]
+    pub token_idx: ::core::option::Option<u32>,
+    #[prost(uint32, tag = "3")]
+    pub layer: u32,
+    /// one for each KV head
+    #[prost(message, repeated, tag = "4")]
+    pub heads: ::prost::alloc::vec::Vec<SeenHead>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SeenHead {
+    /// ascending
+    #[prost(uint32, repeated, tag = "1")]
+    pub positions: ::prost::alloc::vec::Vec<u32>,
+    /// of each: its score, or its share of what is looked at
+    #[prost(float, repeated, tag = "2")]
+    pub weights: ::prost::alloc::vec::Vec<f32>,
+    /// keys that weigh less
+    #[prost(uint32, tag = "3")]
+    pub left_out: u32,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChoiceEnded {
     #[prost(fixed64, tag = "1")]
@@ -1988,7 +2017,7 @@ pub struct SnapshotNews {
 pub struct WorkerEvent {
     #[prost(
         oneof = "worker_event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
     )]
     pub kind: ::core::option::Option<worker_event::Kind>,
 }
@@ -2020,6 +2049,8 @@ pub mod worker_event {
         Draining(super::Draining),
         #[prost(message, tag = "12")]
         Pool(super::PoolUse),
+        #[prost(message, tag = "13")]
+        Seen(super::Seen),
     }
 }
 /// The worker is going to stop: it does what it has, and should be given nothing new.

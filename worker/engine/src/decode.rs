@@ -9,6 +9,7 @@ mod seat;
 
 use std::sync::Arc;
 
+use aqueduct_core::work::SeenHead;
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::MemorySet;
 
@@ -39,6 +40,16 @@ impl Sequence {
     /// Bytes that it remembers.
     pub fn bytes(&self) -> u64 {
         self.port.bytes()
+    }
+
+    /// Has it noted from now on what each step looks at.
+    pub fn watch(&mut self) {
+        self.port.watch();
+    }
+
+    /// What the last step looked at, layer by layer: each KV head's heaviest keys.
+    pub fn take_looks(&mut self) -> Vec<Vec<SeenHead>> {
+        self.port.take_looks()
     }
 
     /// The memory of every layer.

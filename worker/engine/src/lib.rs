@@ -12,6 +12,7 @@ pub mod port;
 pub mod prefill;
 pub mod rope;
 pub mod sample;
+pub mod seen;
 pub mod shards;
 
 pub use decode::{Remembered, Sequence, Turn, decode};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aqueduct_core::work::SeenHead;
 use aqueduct_kernels::{MemorySet, Pool};
 
 use crate::error::PortError;
@@ -40,6 +41,8 @@ pub(crate) fn beside<T: Send>(port: &mut dyn MemoryPort, compute: impl FnOnce() 
 pub struct LocalPort {
     layers: Vec<Arc<MemorySet>>,
     nothing: Arc<MemorySet>,
+    /// What the last step looked at, layer by layer, where somebody wants to know.
+    looks: Option<Vec<Vec<SeenHead>>>,
 }
 
 impl LocalPort {
@@ -57,7 +60,7 @@ impl LocalPort {
 
     /// A sequence that goes on from `layers`.
     pub fn resume(layers: Vec<Arc<MemorySet>>, model: &Model) -> Self {
-        Self { layers, nothing: Arc::new(model.empty_memory()) }
+        Self { layers, nothing: Arc::new(model.empty_memory()), looks: None }
     }
 
     /// The memory of every layer.
@@ -68,6 +71,28 @@ impl LocalPort {
     /// Tokens processed so far: the position of the next one.
     pub fn end(&self) -> u32 {
         self.layers.first().map_or(0, |layer| layer.end)
+    }
+
+    /// Has it noted from now on what each step looks at.
+    pub fn watch(&mut self) {
+        self.looks = Some(Vec::new());
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.looks.is_some()
+    }
+
+    /// Notes what the next layer looked at.
+    pub(crate) fn looked(&mut self, heads: Vec<SeenHead>) {
+        if let Some(looks) = &mut self.looks {
+            looks.push(heads);
+        }
+    }
+
+    /// What has been looked at since the last time it was asked, layer by layer.
+    pub fn take_looks(&mut self) -> Vec<Vec<SeenHead>> {
+        self.looks.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Bytes of all layers.

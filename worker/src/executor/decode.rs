@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind, TokenLogprob};
-use aqueduct_core::{MemoryPolicy, Refusal, RequestId, TokenId};
-use aqueduct_engine::{EngineError, Model, Sampled, Sampler, Sequence};
+use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind, Seen, TokenLogprob};
+use aqueduct_core::{MemoryPolicy, Refusal, RequestId, TokenId, limits};
+use aqueduct_engine::{EngineError, Model, Sampled, Sampler, Sequence, seen};
 use aqueduct_grammar::Follower;
 
 use super::Executor;
@@ -84,10 +84,36 @@ impl Executor {
                 return;
             }
         };
+        self.show_memory(session, &spec, &home);
         let spec = Asked { spec: Arc::new(spec), grammar };
         let decoding = Decoding::new(&self.model, home, spec, &self.shared.gauges.home_bytes);
         if let Some(request) = self.requests.get_mut(&request) {
             request.decoding = Some(decoding);
+        }
+    }
+
+    /// Tells what the prompt left, if somebody wants to see it.
+    fn show_memory(&mut self, session: SessionId, spec: &DecodeSpec, home: &Home) {
+        let Memory::Sets(sets) = &home.memory else { return };
+        for (layer, set) in (0..).zip(sets).filter(|_| spec.shows) {
+            let heads = match seen::remembered(set) {
+                Ok(heads) => heads,
+                Err(error) => return tracing::warn!(%error, "a memory cannot be shown"),
+            };
+            let seen = Seen { request: spec.request, token_idx: None, layer, heads };
+            self.send_to(session, Event::Seen(Box::new(seen)));
+        }
+    }
+
+    /// Tells what a completion's last step looked at, if somebody wants to see it.
+    fn show_looks(&mut self, request: RequestId, choice: &mut Choice) {
+        let Continuation::Sets(sequence) = &mut choice.sequence else { return };
+        let token_idx = choice.sampler.token_idx() - 1; // that of the row
+        for (layer, heads) in (0..).zip(sequence.take_looks()) {
+            if token_idx < limits::LOOKED_TOKENS_MAX {
+                let seen = Seen { request, token_idx: Some(token_idx), layer, heads };
+                self.send(request, Event::Seen(Box::new(seen)));
+            }
         }
     }
 
@@ -192,6 +218,7 @@ impl Executor {
                 Ok(logits) => {
                     choice.logits = logits;
                     choice.charge.set(choice.sequence.bytes());
+                    self.show_looks(request, &mut choice);
                     self.decode_steps += 1;
                     choice.stepped = self.decode_steps;
                     let held = self.requests.get_mut(&request);
@@ -250,7 +277,13 @@ impl Decoding {
                 return None;
             }
             let sequence = match &home.memory {
-                Memory::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
+                Memory::Sets(sets) => {
+                    let mut sequence = Sequence::new(model, sets.clone());
+                    if spec.shows && idx == 0 {
+                        sequence.watch();
+                    }
+                    Continuation::Sets(sequence)
+                }
                 Memory::Sharded(home) => {
                     Continuation::Sharded(ShardedSequence::new(home.clone(), idx))
                 }

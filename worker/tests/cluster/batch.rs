@@ -99,6 +99,7 @@ impl Plan {
             constraint: None,
             keeps: false,
             trace: None,
+            shows: false,
         }))
     }
 

@@ -141,6 +141,7 @@ impl Job {
             begun: Vec::new(),
             keeps: false,
             trace: None,
+            shows: false,
         }))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use aqueduct_core::journal::{Completion, Drawn};
-use aqueduct_core::work::{Begun, DecodeSpec, Emitted, TokenLogprob};
+use aqueduct_core::work::{Begun, DecodeSpec, Emitted, Seen, TokenLogprob};
 use aqueduct_core::{RequestId, WorkerId, limits};
 
 use super::Live;
@@ -32,6 +32,7 @@ impl Live {
             begun: self.begun(),
             keeps: self.submission.session.is_some(),
             trace: self.trace.parent(),
+            shows: self.submission.shows,
         }
     }
 
@@ -70,6 +71,13 @@ impl Live {
         choice.tokens.push(Drawn { token: TokenLogprob { token, logprob }, top });
         self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
         true
+    }
+
+    /// What its home tells for its caller to see.
+    pub(crate) fn seen(&self, worker: WorkerId, seen: Seen) {
+        if self.home == Some(worker) && self.submission.shows {
+            self.mailbox.push(Update::Seen(Box::new(Seen { request: self.request, ..seen })));
+        }
     }
 
     /// True when the completion went on until now.

@@ -76,6 +76,8 @@ pub(crate) fn to_submission(
         outputs: accepted.outputs,
         priority: accepted.priority,
         caller_id: accepted.caller_id,
+        // Who asked to see it has gone.
+        shows: false,
         cache_prompt: accepted.cache_prompt,
         deadline: left,
     })

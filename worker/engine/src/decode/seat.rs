@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::{LocalPort, MemoryPort};
 use crate::prefill::Step;
+use crate::seen;
 use crate::shards::{Asked, Merged, Past};
 
 /// `P` is where it has its memory.
@@ -28,7 +29,9 @@ impl<'m, P> Seat<'m, P> {
     ) -> Self {
         Self { turn, step: Step::new(model, position, 1, policy), past }
     }
+}
 
+impl Seat<'_, &mut LocalPort> {
     /// What the row looks at.
     fn block<'s>(
         &'s self,
@@ -38,7 +41,8 @@ impl<'m, P> Seat<'m, P> {
         qkv: &'s Qkv,
     ) -> (Queries<'s>, Scope<'s>) {
         let scope = self.step.scope(layer, past, qkv);
-        let row_weights = scope.row_weights.filter(|_| !self.has_no_use_for_masses());
+        let row_weights =
+            scope.row_weights.filter(|_| !self.has_no_use_for_masses() || self.past.is_watched());
         (self.step.queries(idx, &qkv.q), Scope { row_weights, ..scope })
     }
 
@@ -69,6 +73,10 @@ pub(super) fn attend(
         .zip(rest)
         .map(|(attended, ((seat, past), qkv))| {
             let mut attended = attended?;
+            if seat.past.is_watched() {
+                let heads = seen::looked(&past, qkv, &attended)?;
+                seat.past.looked(heads);
+            }
             if seat.has_no_use_for_masses() {
                 attended.past_mass = vec![0.0; past.keys.positions.len()].into();
                 attended.own_mass = vec![0.0; qkv.keys.positions.len()].into();

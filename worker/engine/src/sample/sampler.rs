@@ -141,6 +141,7 @@ mod tests {
             begun: Vec::new(),
             keeps: false,
             trace: None,
+            shows: false,
         }
     }
 
