@@ -70,12 +70,17 @@ class Scripted:
             await context.abort(code, 'top_p = 2: must be at most 1', metadata)
 
 
-@asynccontextmanager
-async def connected(handler: Scripted) -> AsyncIterator[Client]:
+async def start(handler: Scripted, port: int = 0) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server()
     handler.add_to(server)
-    port = server.add_insecure_port('127.0.0.1:0')
+    port = server.add_insecure_port(f'127.0.0.1:{port}')
     await server.start()
+    return server, port
+
+
+@asynccontextmanager
+async def connected(handler: Scripted) -> AsyncIterator[Client]:
+    server, port = await start(handler)
     async with Client(f'http://127.0.0.1:{port}', QUICK) as client:
         yield client
     await server.stop(None)
@@ -136,6 +141,22 @@ def test_the_rest_is_an_error_that_keeps_what_the_server_said(
         assert handler.calls == calls
         if isinstance(raised.value, BusyError):
             assert raised.value.retry_after_s == (0.001 if AGAIN in script[0][1] else 1)
+
+    asyncio.run(work())
+
+
+def test_a_server_that_comes_back_is_found() -> None:
+    async def work() -> None:
+        server, port = await start(Scripted())
+        patient = ClientOptions(retry=Retry(tries=30, first_delay_s=0.02))
+        async with Client(f'http://127.0.0.1:{port}', patient) as client:
+            await server.stop(None)
+            call = asyncio.create_task(client.generate(PROMPT))
+            with pytest.raises(UnavailableError):
+                await Client(f'http://127.0.0.1:{port}', QUICK).connect()
+            server, _ = await start(Scripted(), port)
+            assert (await call).accepted.seed == 5
+        await server.stop(None)
 
     asyncio.run(work())
 

@@ -163,6 +163,9 @@ class Client:
     def _opened(self) -> grpc.aio.Channel:
         bounds = [(f'grpc.max_{way}_message_length', MESSAGE_BYTES_MAX)
                   for way in ('send', 'receive')]
+        # As soon as what is tried again here; gRPC's own pauses grow to minutes.
+        bounds += [(f'grpc.{which}_reconnect_backoff_ms', ms)
+                   for which, ms in (('initial', 50), ('max', 1000))]
         tls = self._options.tls
         if tls is None:
             return grpc.aio.insecure_channel(self._target, options=bounds)
