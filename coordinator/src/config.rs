@@ -31,6 +31,9 @@ pub struct Config {
     pub worker_grace: Duration,
     /// How long a request may take; a caller may ask for less.
     pub request_deadline: Duration,
+    /// How long a request goes on without its caller, and is kept after its end, if its caller may
+    /// come back.
+    pub resume_grace: Duration,
     /// How long a chunk waits for the memory of the chunk before it.
     pub handoff_deadline: Duration,
     /// When a refused caller is told to try again at the earliest.
@@ -53,6 +56,7 @@ impl Default for Config {
             retries: 4,
             worker_grace: Duration::from_millis(limits::WORKER_GRACE_MS),
             request_deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+            resume_grace: Duration::from_millis(limits::RESUME_GRACE_MS),
             handoff_deadline: Duration::from_millis(limits::HANDOFF_DEADLINE_MS),
             retry_after: Duration::from_secs(1),
             logits_bytes: 8 << 30,
@@ -73,6 +77,8 @@ impl Config {
         Refusal::unless_within("queued_tokens", self.queued_tokens, 1, u64::MAX)?;
         let most = limits::COMMANDS_MAX / 8;
         Refusal::unless_within("running_requests", self.running_requests, 1, most)?;
+        let grace_ms = u64::try_from(self.resume_grace.as_millis()).unwrap_or(u64::MAX);
+        Refusal::unless_within("resume_grace_ms", grace_ms, 1, limits::RESUME_GRACE_MS_MAX)?;
         self.policy.validate()
     }
 

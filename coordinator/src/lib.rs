@@ -12,6 +12,7 @@ pub mod metrics;
 mod request_id;
 pub mod runtime;
 pub mod service;
+pub mod streams;
 pub mod submit;
 pub mod text;
 

@@ -72,6 +72,7 @@ pub struct Metrics {
     clamps: Counter,
     escalations: Counter,
     chunk_retries: Counter,
+    streams_resumed: Counter,
     exchange_bytes: Counter,
     merge_audits: Counter,
     wavefront_stall: Seconds,
@@ -125,6 +126,7 @@ impl Metrics {
             clamps: Counter::default(),
             escalations: Counter::default(),
             chunk_retries: Counter::default(),
+            streams_resumed: Counter::default(),
             exchange_bytes: Counter::default(),
             merge_audits: Counter::default(),
             wavefront_stall: Seconds::default(),
@@ -185,6 +187,7 @@ impl Metrics {
             ("clamps", "Memory budgets lowered to fit a chunk", &self.clamps),
             ("escalations", "Prefills begun again for quality", &self.escalations),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
+            ("streams_resumed", "Answers that callers came back to", &self.streams_resumed),
             ("exchange_bytes", "Bytes between workers for the past", &self.exchange_bytes),
             ("merge_audits", "Rows of merged states computed again in f64", &self.merge_audits),
         ];
@@ -258,6 +261,11 @@ impl Metrics {
     /// Chunks of a prompt that was in memory were done again.
     pub fn resumed(&self, chunks_retried: u32) {
         self.chunk_retries.inc_by(chunks_retried.into());
+    }
+
+    /// A caller came back to its answer.
+    pub fn came_back(&self) {
+        self.streams_resumed.inc();
     }
 
     /// A prompt waited so long for its turn.

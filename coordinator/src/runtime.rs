@@ -9,6 +9,7 @@ use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
 use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+mod attaching;
 mod event_loop;
 mod keeping;
 mod live;
@@ -28,7 +29,7 @@ use crate::discovery::Discovery;
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
 use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs};
-use live::{Asked, RequestTrace};
+use live::Asked;
 use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
@@ -132,29 +133,21 @@ impl Coordinator {
     /// # Errors
     /// [`RequestError::Refused`] when it is wrong, `Busy` when the queue is full,
     /// `Unavailable` when no worker is up.
-    pub async fn submit(&self, mut submission: Submission) -> Result<RequestHandle, RequestError> {
+    pub async fn submit(&self, submission: Submission) -> Result<RequestHandle, RequestError> {
         if !self.is_open() {
-            return Err(RequestError::Unavailable("the coordinator is shutting down".into()));
+            return Err(RequestError::Stopping);
         }
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
-        submission.validate(&model.shape, &self.config)?;
-        session::check(&submission, &model)?;
-        let grid = submission.grid()?;
-        let pending = submission.goes_on().and_then(|session| session.pending);
-        submission.prompt.splice(0..0, pending);
+        let asked = Asked::of(submission, model, &self.config)?;
         let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
-        let gone = |_| RequestError::Unavailable("the coordinator is shutting down".into());
-        let trace = RequestTrace::begin(&submission, grid);
-        let arrival = Arrival { asked: Asked { submission, grid, model, trace }, mailbox, reply };
-        self.inbound
-            .send(Inbound::Request(Box::new(arrival)))
-            .await
-            .map_err(|closed| gone(closed.to_string()))?;
-        let request = answer.await.map_err(|closed| gone(closed.to_string()))??;
+        let arrival = Arrival { asked, mailbox, reply };
+        let inbound = Inbound::Request(Box::new(arrival));
+        self.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
+        let request = answer.await.map_err(|_| RequestError::Stopping)??;
         Ok(RequestHandle { request, reader, _inbound: self.inbound.clone() })
     }
 

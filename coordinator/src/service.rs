@@ -9,8 +9,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use aqueduct_core::limits;
 use aqueduct_core::trace::TRACEPARENT;
+use aqueduct_core::{RequestId, limits};
 use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
@@ -26,13 +26,17 @@ use crate::generation::Generator;
 use crate::keys::{Holder, Keys};
 use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
+use crate::streams::Place;
 use crate::submit::Submission;
-use error::status_of;
+use error::{ending, status_of};
 use events::Narrator;
 
 /// A client that answers no ping for this long is gone, and its requests with it.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Metadata that says, before the first event, by what number a resumable request is known.
+const ANSWER_ID: &str = "aqueduct-request";
 
 /// What could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -134,13 +138,16 @@ async fn report_health(coordinator: Coordinator, health: HealthReporter) {
     }
 }
 
+/// An answer as it is streamed.
 type Events = Pin<Box<dyn Stream<Item = Result<v1::GenerateEvent, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Aqueduct for Service {
     type GenerateStream = Events;
+    type ResumeStream = Events;
 
-    /// Dropping the stream, which is what tonic does when its client goes away, cancels.
+    /// Dropping the stream, which is what tonic does when its client goes away, cancels, unless
+    /// the request is resumable.
     async fn generate(
         &self,
         request: Request<v1::GenerateRequest>,
@@ -150,6 +157,26 @@ impl Aqueduct for Service {
         let span = call_span("grpc", &caller_id, traceparent);
         let answer = self.start(request, caller_id.clone()).instrument(span).await;
         answer.map_err(|status| named(status, &caller_id))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let caller_id = request::caller_id(request.metadata());
+        let answer = self.go_on(request, caller_id.clone()).await;
+        answer.map_err(|status| named(status, &caller_id))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        let holder = self.served.holder(request.metadata())?;
+        let request = RequestId(request.into_inner().request);
+        let cancelled = self.served.generator.cancel(holder.as_ref(), request);
+        cancelled.map_err(status_of)?;
+        Ok(Response::new(v1::CancelReply {}))
     }
 
     async fn tokenize(
@@ -195,23 +222,31 @@ impl Service {
         let message = request.into_inner();
         let prepare = move || request::submission(message, timeout, &text, &config);
         let prepared = self.prepare(prepare).await;
-        let (submission, options) = prepared.inspect_err(|status| {
+        let submission = prepared.inspect_err(|status| {
             if status.code() == Code::InvalidArgument {
                 self.served.generator.metrics.rejected("invalid");
             }
         })?;
         let submission = Submission { caller_id: caller_id.clone(), ..submission };
-        let generation = generator.start_for(holder.as_ref(), submission, options).await;
-        let narrator = Narrator::new(generation.map_err(status_of)?, coordinator);
-        let id = caller_id.clone();
-        let events = stream::try_unfold((narrator, id), async |(mut narrator, id)| {
-            let event = narrator.next().await.map_err(|error| named(status_of(error), &id))?;
-            Ok(event.map(|event| (event, (narrator, id))))
-        });
-        let events: Events = Box::pin(events.into_stream());
-        let mut response = Response::new(events);
-        name(response.metadata_mut(), &caller_id);
-        Ok(response)
+        let choices = submission.choices;
+        let source = generator.start_for(holder.as_ref(), submission).await.map_err(status_of)?;
+        let narrator = Narrator::new(source, Place::start(choices), coordinator);
+        Ok(told(narrator, caller_id))
+    }
+
+    async fn go_on(
+        &self,
+        request: Request<v1::ResumeRequest>,
+        caller_id: String,
+    ) -> Result<Response<Events>, Status> {
+        let Served { coordinator, generator, .. } = &self.served;
+        let holder = self.served.holder(request.metadata())?;
+        let v1::ResumeRequest { request, next } = request.into_inner();
+        let reader = generator.resume(holder.as_ref(), RequestId(request)).await;
+        let reader = reader.map_err(status_of)?;
+        let place = Place::after(&next, reader.about().choices);
+        let place = place.map_err(|refusal| status_of(refusal.into()))?;
+        Ok(told(Narrator::new(reader.into(), place, coordinator), caller_id))
     }
 
     /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.
@@ -228,6 +263,23 @@ impl Service {
         })?
         .map_err(|refusal| status_of(refusal.into()))
     }
+}
+
+/// The answer, and by what id its caller finds it in the log.
+fn told(narrator: Narrator, caller_id: String) -> Response<Events> {
+    let request = narrator.request();
+    let id = caller_id.clone();
+    let events = stream::try_unfold((narrator, id), async |(mut narrator, id)| {
+        let event = narrator.next().await.map_err(|error| named(ending(error), &id))?;
+        Ok(event.map(|event| (event, (narrator, id))))
+    });
+    let events: Events = Box::pin(events.into_stream());
+    let mut response = Response::new(events);
+    name(response.metadata_mut(), &caller_id);
+    if let Some(request) = request {
+        response.metadata_mut().insert(ANSWER_ID, request.0.into());
+    }
+    response
 }
 
 /// What goes wrong carries the caller's id as an answer does.

@@ -1,6 +1,8 @@
 //! What the API layers (gRPC, HTTP, the embedded CLI) ask of the runtime, and what they get.
 //! Token ids in, token ids out: text begins above this line.
 
+mod escalation;
+
 use std::time::Duration;
 
 use aqueduct_core::work::{
@@ -8,12 +10,13 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId,
-    Sampling, Session, SessionUse, Steering, TokenId, WireDtype, WorkerId, limits,
+    Sampling, Session, SessionUse, Steering, Telling, TokenId, WireDtype, WorkerId, limits,
 };
 
 use crate::config::Config;
 
 pub use aqueduct_plan::Busy;
+pub use escalation::Escalation;
 
 use crate::keys::Limit;
 
@@ -58,6 +61,8 @@ pub struct Submission {
     pub shows: bool,
     /// Whether to go on from a prefix that was seen before, and to keep this one's.
     pub cache_prompt: bool,
+    /// How its answer is told.
+    pub telling: Telling,
     /// After this long the request fails.
     pub deadline: Duration,
 }
@@ -119,30 +124,6 @@ pub struct PrefillReport {
     pub cached_tokens: u32,
     /// Chunks that had to be done again elsewhere.
     pub chunks_retried: u32,
-}
-
-/// A prefill that kept too little.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Escalation {
-    /// Under which policy, as used.
-    pub policy: MemoryPolicy,
-    /// Share of the attention mass in the layer that kept least.
-    pub lowest: f64,
-    /// The floor.
-    pub min_retained_mass: f64,
-    /// The policy of the next try, as used.
-    pub next: MemoryPolicy,
-}
-
-impl std::fmt::Display for Escalation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { policy, lowest, min_retained_mass, next } = self;
-        write!(
-            f,
-            "{policy} kept {lowest:.4} of the attention mass in the layer that kept least, "
-        )?;
-        write!(f, "below min_retained_mass = {min_retained_mass}: prefilled again with {next}")
-    }
 }
 
 /// What happens to a request, in order. The stream ends after every choice is done, after the
@@ -239,6 +220,15 @@ pub enum RequestError {
         "session lost: no worker keeps its memory any more; begin again with all that was said"
     )]
     SessionLost,
+    /// Nobody serves it at this moment: HTTP 503, UNAVAILABLE. Where a journal has it, it goes on.
+    #[error("unavailable: the coordinator is shutting down")]
+    Stopping,
+    /// There is no such request, or not any more, or it is not its caller's: HTTP 404, NOT_FOUND.
+    #[error("request {0}: not known, or not any more")]
+    Unknown(RequestId),
+    /// Somebody else has come back to its answer: HTTP 409, ABORTED.
+    #[error("somebody else reads this answer now")]
+    TakenOver,
     /// Its deadline passed: HTTP 504, DEADLINE_EXCEEDED.
     #[error("not finished within {0:?}")]
     Deadline(Duration),
@@ -263,7 +253,9 @@ impl RequestError {
             Self::Busy { busy: Busy::Memory(_), .. } => "memory",
             Self::Limited { limit: Limit::Requests(_), .. } => "key_requests",
             Self::Limited { limit: Limit::TokensPerMinute(_), .. } => "key_tokens",
-            Self::Unavailable(_) => "unavailable",
+            Self::Unavailable(_) | Self::Stopping => "unavailable",
+            Self::Unknown(_) => "unknown",
+            Self::TakenOver => "taken_over",
             Self::SessionLost => "session_lost",
             Self::Deadline(_) => "deadline",
             Self::Failed { .. } => "failed",
@@ -294,6 +286,7 @@ impl Submission {
             caller_id: String::new(),
             shows: false,
             cache_prompt: true,
+            telling: Telling::default(),
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -325,6 +318,11 @@ impl Submission {
         self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
         self.steering.validate(shape.vocab)?;
+        self.telling.validate()?;
+        if self.telling.resumable && self.outputs != Outputs::None {
+            // They are not written down, nor kept for whoever comes back.
+            return Err(Refusal::new("prompt_logprobs", "present", "absent beside resumable"));
+        }
         Refusal::unless_within("choices", self.choices, 1, limits::CHOICES_MAX)?;
         if self.deadline.is_zero() {
             return Err(Refusal::new("deadline_ms", 0, "above 0"));
@@ -347,6 +345,11 @@ impl Submission {
         self.session.as_ref().and_then(SessionUse::goes_on)
     }
 
+    /// The token that was drawn last there, and is not remembered yet.
+    pub(crate) fn pending(&self) -> Option<TokenId> {
+        self.goes_on().and_then(|session| session.pending)
+    }
+
     /// Tokens before those of the prompt, which are remembered.
     pub fn known_tokens(&self) -> u32 {
         self.goes_on().map_or(0, |session| session.end)
@@ -354,7 +357,7 @@ impl Submission {
 
     /// Tokens of all turns up to this one.
     pub fn prompt_tokens(&self) -> u32 {
-        let pending = self.goes_on().is_some_and(|session| session.pending.is_some());
+        let pending = self.pending().is_some();
         let own = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         self.known_tokens().saturating_add(u32::from(pending)).saturating_add(own)
     }
@@ -440,6 +443,13 @@ pub(crate) mod tests {
         check(
             |bad| bad.steering = Steering::by_bias([(100, 1.0)]),
             "logit_bias = 100: must be tokens below vocab = 100",
+        );
+        check(
+            |bad| {
+                bad.telling.resumable = true;
+                bad.outputs = Outputs::Logprobs(0);
+            },
+            "prompt_logprobs = present: must be absent beside resumable",
         );
         check(|bad| bad.sampling.top_p = 0.0, "top_p = 0: must be above 0 and at most 1");
     }

@@ -54,6 +54,18 @@ pub enum TextEvent {
     },
 }
 
+impl TextEvent {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let beside = match self {
+            Self::Token(token) => token.text.len() + size_of_val(token.emitted.top.as_slice()),
+            Self::ChoiceDone { text, .. } => text.len(),
+            _ => 0,
+        };
+        (size_of::<Self>() + beside) as u64
+    }
+}
+
 /// A generated token and the text that it completes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextToken {

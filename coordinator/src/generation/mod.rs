@@ -3,129 +3,37 @@
 
 mod board;
 mod events;
+mod generator;
 mod runtime;
+mod source;
 
 pub use board::{Board, Entry, Map, Stage};
 pub use events::{Finish, Report, TextEvent, TextToken};
-pub use runtime::{Load, Submit, Updates};
+pub use generator::Generator;
+pub use runtime::{Attached, Load, Submit, Updates};
+pub use source::Source;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::Emitted;
-use aqueduct_core::{Refusal, TokenId};
+use aqueduct_core::{Telling, TokenId};
 
-use crate::keys::{Holder, Permit};
-use crate::metrics::{Metrics, Outcome};
-use crate::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
-use crate::text::{Detokenizer, Start, StopMatcher, TextModel};
+use crate::keys::Permit;
+use crate::metrics::Outcome;
+use crate::submit::{Escalation, PrefillReport, RequestError, Update};
+use crate::text::{Detokenizer, StopMatcher};
 use board::Place;
 
-/// How the tokens of a request become text.
-#[derive(Debug, Clone, Default)]
-pub struct TextOptions {
-    /// Strings that end a completion.
-    pub stop: Vec<String>,
-    /// Whether completions continue the prompt's text, rather than answer it.
-    pub continues: bool,
-    /// What the caller is to be told besides.
-    pub warnings: Vec<String>,
-}
-
-/// Starts requests: the one way from an API layer to the runtime.
-#[derive(Clone)]
-pub struct Generator {
-    /// The model's text side.
-    pub text: Arc<TextModel>,
-    /// The runtime.
-    pub runtime: Arc<dyn Submit>,
-    /// Where figures go.
-    pub metrics: Arc<Metrics>,
-    /// What the console shows.
-    pub board: Arc<Board>,
-}
-
-impl Generator {
-    /// Submits a request.
-    ///
-    /// # Errors
-    /// As the runtime has it.
-    pub async fn start(
-        &self,
-        submission: Submission,
-        options: TextOptions,
-    ) -> Result<Generation, RequestError> {
-        let started = Instant::now();
-        if submission.session.is_some() && !options.stop.is_empty() {
-            // What was generated behind a stop string would be remembered too.
-            let refusal = Refusal::new("stop", "present", "absent beside a session");
-            return Err(self.refused(refusal.into(), started));
-        }
-        let report = Report {
-            prompt_tokens: submission.prompt_tokens(),
-            chunk_tokens: submission.chunk_tokens,
-            cache_prompt: submission.cache_prompt && submission.goes_on().is_none(),
-            policy: submission.policy,
-            floor: submission.floor,
-            wire: submission.wire,
-            seed: submission.sampling.seed,
-            warnings: options.warnings,
-            ..Report::default()
-        };
-        let start = if options.continues { Start::Continuation } else { Start::Text };
-        let choice = || Choice::new(self.text.detokenizer(start), StopMatcher::new(&options.stop));
-        let choices = (0..submission.choices).map(|_| choice()).collect();
-        let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
-        let place = Place::new(self.board.clone(), &submission);
-        let updates = self.runtime.submit(submission).await;
-        let updates = updates.map_err(|error| self.refused(error, started))?;
-        Ok(Generation {
-            generator: self.clone(),
-            updates,
-            place,
-            choices,
-            eos,
-            generates,
-            report,
-            queue: VecDeque::new(),
-            clock: Clock { started, prefilled: None, has_token: false },
-            token_bytes: 0,
-            permit: None,
-            outcome: None,
-        })
-    }
-
-    /// Counts a request that never began.
-    fn refused(&self, error: RequestError, started: Instant) -> RequestError {
-        self.metrics.rejected(error.reason());
-        self.metrics.ended(Outcome::Refused, started.elapsed());
-        error
-    }
-}
-
-impl Generator {
-    /// Submits a request on the account of `holder`, if there is one.
-    ///
-    /// # Errors
-    /// What its key does not allow, or as the runtime has it.
-    pub async fn start_for(
-        &self,
-        holder: Option<&Holder>,
-        submission: Submission,
-        options: TextOptions,
-    ) -> Result<Generation, RequestError> {
-        let prompt_tokens = u32::try_from(submission.prompt.len()).unwrap_or(u32::MAX);
-        let permit = holder.map(|holder| holder.admit(prompt_tokens)).transpose();
-        let mut permit = permit.inspect_err(|error| {
-            self.metrics.rejected(error.reason());
-            self.metrics.ended(Outcome::Refused, Duration::ZERO);
-        })?;
-        let mut generation = self.start(submission, options).await?;
-        permit.iter_mut().for_each(Permit::begin);
-        generation.permit = permit;
-        Ok(generation)
-    }
+/// What an API layer has to know of a request to tell its answer.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// Completions.
+    pub choices: u32,
+    /// Alternatives to report for each token, if log probabilities were asked for.
+    pub logprobs: Option<u32>,
+    /// How the answer is told.
+    pub telling: Telling,
 }
 
 /// One completion of a request.
@@ -159,6 +67,7 @@ pub struct Generation {
     generator: Generator,
     updates: Box<dyn Updates>,
     place: Place,
+    about: About,
     choices: Vec<Choice>,
     eos: Vec<TokenId>,
     generates: bool,
@@ -199,8 +108,12 @@ impl Generation {
         &self.report
     }
 
-    /// Whether every completion has come to its end.
-    pub fn is_done(&self) -> bool {
+    /// What was asked for.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn is_done(&self) -> bool {
         self.choices.iter().all(|choice| choice.finish.is_some())
     }
 

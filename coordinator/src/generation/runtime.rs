@@ -1,7 +1,7 @@
 //! The runtime as the API layers see it, so that they can be tried without one.
 
-use aqueduct_core::SnapshotsHeld;
 use aqueduct_core::work::PoolUse;
+use aqueduct_core::{RequestId, SnapshotsHeld};
 use futures::future::BoxFuture;
 
 use crate::runtime::Cluster;
@@ -15,12 +15,19 @@ pub trait Submit: Send + Sync + 'static {
         submission: Submission,
     ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>>;
 
+    /// A request that was under way, or has ended, before this process began: what was asked for,
+    /// if not the prompt's tokens, and all that is known of it, from its beginning.
+    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>>;
+
     /// How things stand.
     fn load(&self) -> Load;
 
     /// The workers, and what they serve.
     fn cluster(&self) -> Cluster;
 }
+
+/// A request that is taken up again.
+pub type Attached = (Submission, Box<dyn Updates>);
 
 /// A request under way; dropping it cancels the request.
 pub trait Updates: Send {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Constraint, Grammar, Refusal, Sampling, SessionUse, TokenId};
+use aqueduct_core::{
+    Constraint, Grammar, Refusal, RequestId, Sampling, SessionUse, Telling, TokenId,
+};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::try_join_all;
@@ -20,10 +22,11 @@ use super::reply::{Endpoint, Envelope};
 use super::request::{Prompt, parse_chat, parse_completion};
 use super::request_id::CallerId;
 use super::stream::{self, Running};
-use super::{ApiState, Shared, body};
-use crate::generation::{Report, TextEvent, TextOptions};
+use super::{ApiState, Shared, body, resume};
+use crate::generation::{About, Report, Source, TextEvent};
 use crate::keys::Holder;
-use crate::submit::Submission;
+use crate::streams::Place;
+use crate::submit::{RequestError, Submission};
 use crate::text::{CallNotation, TextModel};
 
 /// OpenAI's default length of a completion.
@@ -54,19 +57,34 @@ struct PreparedPrompt {
 pub(super) async fn completions(
     State(state): State<ApiState>,
     caller: Caller,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let prepared = prepare(&state, body, prepare_completion).await?;
-    answer(&state, prepared, caller).await
+    call(&state, caller, (headers, body), prepare_completion).await
 }
 
 pub(super) async fn chat(
     State(state): State<ApiState>,
     caller: Caller,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let prepared = prepare(&state, body, prepare_chat).await?;
-    answer(&state, prepared, caller).await
+    call(&state, caller, (headers, body), prepare_chat).await
+}
+
+/// A new request, or the rest of an answer whose caller sends the same call once more.
+async fn call(
+    state: &ApiState,
+    caller: Caller,
+    (headers, body): (HeaderMap, Body),
+    how: Prepare,
+) -> Result<Response, ApiError> {
+    if let Some(last) = resume::last_event(&headers)? {
+        body::read(body, &state.0.options).await?;
+        return resume::go_on(state, caller.1, last).await;
+    }
+    let prepared = prepare(state, body, how).await?;
+    answer(state, prepared, caller).await
 }
 
 type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
@@ -187,7 +205,7 @@ async fn start(
     let Prepared { echo, logprobs, warnings, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
-    let mut envelope = Envelope::new(endpoint, "", &shared.options.model);
+    let mut envelope = None;
     for PreparedPrompt { tokens, text } in prompts {
         let goes_on = params.memory.session.as_ref().and_then(SessionUse::goes_on);
         if tokens.is_empty() && goes_on.is_none() {
@@ -195,29 +213,62 @@ async fn start(
         }
         let echo = echo.then(|| Arc::new(Echo { text, tokens: tokens.clone() }));
         let outputs = logprobs.filter(|_| echo.is_some()).map_or(Outputs::None, Outputs::Logprobs);
-        let first_choice = running.len() * params.choices as usize;
-        let text = shared.generator.text.clone();
-        let return_progress = params.return_progress;
-        let view = View { text, endpoint, logprobs, echo, first_choice, notation, return_progress };
         let sampling = Sampling { seed, logprobs, ..params.sampling };
         let submission = submission(shared, &params, tokens, sampling, outputs)?;
         let (caller_id, constraint) = (caller_id.clone(), constraint.clone());
-        let submission = Submission { caller_id, constraint, ..submission };
-        let options = TextOptions {
-            stop: params.stop.clone(),
+        let telling = Telling {
             continues: endpoint == Endpoint::Completions,
+            tools: notation.is_some(),
             warnings: warnings.clone(),
+            ..submission.telling
         };
+        let submission = Submission { caller_id, constraint, telling, ..submission };
         let holder = holder.as_ref().map(|Extension(holder)| holder);
-        let mut generation = shared.generator.start_for(holder, submission, options).await?;
-        if let Some(TextEvent::Accepted { request, .. }) = generation.next().await.transpose()?
-            && running.is_empty()
-        {
-            envelope = Envelope::new(endpoint, &request.to_string(), &shared.options.model);
-        }
-        running.push(Running { generation, view, choices: params.choices });
+        let mut source = shared.generator.start_for(holder, submission).await?;
+        let request = accepted(&mut source).await?;
+        let first_choice = running.len() * params.choices as usize;
+        let view = View { echo, first_choice, ..shared.view(request, source.about()) };
+        envelope.get_or_insert_with(|| shared.envelope(request, source.about()));
+        let place = Place::start(params.choices);
+        running.push(Running { source, view, place });
     }
-    Ok((running, envelope))
+    let nothing = || ApiError::field("prompt", "must have at least one token");
+    Ok((running, envelope.ok_or_else(nothing)?))
+}
+
+/// The first event says what the request is called.
+pub(super) async fn accepted(source: &mut Source) -> Result<RequestId, ApiError> {
+    match source.next().await.transpose()? {
+        Some(TextEvent::Accepted { request, .. }) => Ok(request),
+        _ => Err(RequestError::Stopping.into()),
+    }
+}
+
+impl Shared {
+    /// What the caller of a request asked to see, but for its prompt.
+    pub(super) fn view(&self, request: RequestId, about: &About) -> View {
+        let About { choices, logprobs, telling } = about;
+        let text = self.generator.text.clone();
+        let notation = text.template().notation().filter(|_| telling.tools);
+        View {
+            request,
+            text,
+            endpoint: Endpoint::of(telling),
+            choices: *choices,
+            logprobs: *logprobs,
+            echo: None,
+            first_choice: 0,
+            notation,
+            return_progress: telling.progress,
+            resumable: telling.resumable,
+        }
+    }
+
+    pub(super) fn envelope(&self, request: RequestId, about: &About) -> Envelope {
+        let telling = &about.telling;
+        let endpoint = Endpoint::of(telling);
+        Envelope::new(endpoint, request, telling.created_at_s, &self.options.model)
+    }
 }
 
 fn submission(
@@ -248,6 +299,13 @@ fn submission(
         priority: params.priority,
         caller_id: String::new(),
         shows: params.memory.map,
+        telling: Telling {
+            resumable: params.memory.resumable,
+            stop: params.stop.clone(),
+            usage: params.include_usage,
+            progress: params.return_progress,
+            ..Telling::default()
+        },
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
     })
 }
@@ -259,12 +317,12 @@ fn draw_seed() -> u64 {
 
 /// The choices and the figures of one prompt, when it is done.
 async fn collect(running: Running) -> Result<(Vec<serde_json::Value>, Report), ApiError> {
-    let Running { mut generation, view, choices } = running;
-    let mut pieces = Pieces::new(view.clone(), choices);
+    let Running { mut source, view, .. } = running;
+    let mut pieces = Pieces::new(view.clone());
     let mut all = Vec::new();
-    while let Some(event) = generation.next().await.transpose()? {
+    while let Some(event) = source.next().await.transpose()? {
         all.extend(pieces.take(event));
     }
-    let entries = (0..choices as usize).map(|choice| view.whole(choice, &all)).collect();
-    Ok((entries, generation.report().clone()))
+    let entries = (0..view.choices as usize).map(|choice| view.whole(choice, &all)).collect();
+    Ok((entries, source.report().clone()))
 }

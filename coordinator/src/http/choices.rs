@@ -1,11 +1,10 @@
 //! One prompt's completions, as a list of `choices` entries: whole, or piece by piece.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use aqueduct_core::TokenId;
 use aqueduct_core::work::TokenLogprob;
+use aqueduct_core::{RequestId, TokenId};
 use serde_json::{Value, json};
 
 use super::logprobs::{CompletionLogprobs, chat_entry};
@@ -16,6 +15,7 @@ use crate::text::{CallNotation, CallParser, Said, TextModel};
 /// What the caller asked to see.
 #[derive(Clone)]
 pub(super) struct View {
+    pub(super) request: RequestId,
     pub(super) text: Arc<TextModel>,
     pub(super) endpoint: Endpoint,
     pub(super) logprobs: Option<u32>,
@@ -23,10 +23,14 @@ pub(super) struct View {
     pub(super) echo: Option<Arc<Echo>>,
     /// Index of the prompt's first choice in the answer.
     pub(super) first_choice: usize,
+    /// Completions of the prompt.
+    pub(super) choices: u32,
     /// How calls of tools are written, if any may be called.
     pub(super) notation: Option<CallNotation>,
     /// Tell how far the prefill is.
     pub(super) return_progress: bool,
+    /// Name each event, so that its caller may come back.
+    pub(super) resumable: bool,
 }
 
 /// A prompt that is given back.
@@ -59,10 +63,11 @@ pub(super) struct Piece {
 }
 
 impl Pieces {
-    pub(super) fn new(view: View, choices: u32) -> Self {
-        let completion_logprobs = vec![CompletionLogprobs::default(); choices as usize];
+    pub(super) fn new(view: View) -> Self {
+        let choices = view.choices as usize;
+        let completion_logprobs = vec![CompletionLogprobs::default(); choices];
         let parser = view.notation.map(CallParser::new);
-        let calls = parser.map_or(Vec::new(), |parser| vec![parser; choices as usize]);
+        let calls = parser.map_or(Vec::new(), |parser| vec![parser; choices]);
         Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
     }
 
@@ -133,6 +138,7 @@ impl Pieces {
     /// What a choice says by `text`, which is all text where no tool may be called.
     fn said(&mut self, choice: usize, text: String, is_last: bool) -> Piece {
         let mut piece = Piece::of(choice);
+        let request = self.view.request;
         let Some(parser) = self.calls.get_mut(choice) else { return Piece { text, ..piece } };
         let mut idx = parser.calls();
         let mut said = parser.push(&text);
@@ -145,7 +151,7 @@ impl Pieces {
                 Said::Call { name, arguments } => {
                     piece.calls.push(json!({
                         "index": idx,
-                        "id": call_id(),
+                        "id": format!("call_{request}{choice:02x}{idx:04x}"),
                         "type": "function",
                         "function": { "name": name, "arguments": arguments },
                     }));
@@ -155,12 +161,6 @@ impl Pieces {
         }
         piece
     }
-}
-
-/// One that no other call has.
-fn call_id() -> String {
-    let draw = || RandomState::new().hash_one(());
-    format!("call_{:016x}{:08x}", draw(), draw() as u32)
 }
 
 impl Piece {

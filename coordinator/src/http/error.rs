@@ -112,7 +112,11 @@ impl From<RequestError> for ApiError {
             RequestError::Busy { .. } | RequestError::Limited { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
             }
-            RequestError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            RequestError::Unavailable(_) | RequestError::Stopping => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
+            RequestError::Unknown(_) => (StatusCode::NOT_FOUND, "request_not_found"),
+            RequestError::TakenOver => (StatusCode::CONFLICT, "taken_over"),
             RequestError::SessionLost => (StatusCode::NOT_FOUND, "session_lost"),
             RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             RequestError::Failed { kind, .. } => match kind {

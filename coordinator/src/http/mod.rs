@@ -13,6 +13,7 @@ mod params;
 mod reply;
 mod request;
 mod request_id;
+mod resume;
 mod sampling;
 mod server;
 mod stream;
@@ -33,7 +34,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -119,6 +120,8 @@ pub fn router(state: ApiState) -> Router {
     Router::new()
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
+        .route("/v1/requests/{request}/events", get(resume::events))
+        .route("/v1/requests/{request}", delete(resume::cancel))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route_layer(guard)

@@ -70,6 +70,8 @@ pub struct MemoryFields {
     pub wire: WireDtype,
     /// After this long the request fails.
     pub deadline: Option<Duration>,
+    /// A connection that is lost does not cancel it.
+    pub resumable: bool,
     /// Keep what is remembered at the end, or go on from what was kept.
     pub session: Option<SessionUse>,
     /// Show on the console what is remembered of the prompt, and what tokens look at.
@@ -155,6 +157,10 @@ impl Params {
         // Padding against eavesdroppers, which nobody is promised.
         stream_options.ignore("include_obfuscation");
         stream_options.finish()?;
+        let memory = MemoryFields::take(fields.object("aqueduct")?)?;
+        if memory.resumable && !stream {
+            return Err(ApiError::field("aqueduct.resumable", "needs stream to be true"));
+        }
         Ok(Self {
             model: fields.take("model")?,
             max_tokens,
@@ -170,7 +176,7 @@ impl Params {
             include_usage,
             priority: fields.take_or("priority", 0)?,
             return_progress,
-            memory: MemoryFields::take(fields.object("aqueduct")?)?,
+            memory,
         })
     }
 }
@@ -219,6 +225,7 @@ impl MemoryFields {
             exchange: take_word(&mut fields, "exchange")?.unwrap_or_default(),
             wire: take_word(&mut fields, "wire")?.unwrap_or_default(),
             deadline: fields.take("deadline_ms")?.map(Duration::from_millis),
+            resumable: fields.take_or("resumable", false)?,
             session: take_word(&mut fields, "session")?,
             map: fields.take_or("memory_map", false)?,
         };

@@ -1,7 +1,6 @@
 //! The objects that answers are made of.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use aqueduct_core::{RequestId, Telling};
 use serde_json::{Value, json};
 
 use crate::generation::{Finish, Report};
@@ -11,6 +10,13 @@ use crate::generation::{Finish, Report};
 pub(super) enum Endpoint {
     Completions,
     Chat,
+}
+
+impl Endpoint {
+    /// Which one tells an answer so.
+    pub(super) fn of(telling: &Telling) -> Self {
+        if telling.continues { Self::Completions } else { Self::Chat }
+    }
 }
 
 /// What all objects of one answer have in common.
@@ -31,16 +37,20 @@ pub(super) struct Usage {
 }
 
 impl Envelope {
-    pub(super) fn new(endpoint: Endpoint, request: &str, model: &str) -> Self {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        request: RequestId,
+        created_at_s: u64,
+        model: &str,
+    ) -> Self {
         let prefix = match endpoint {
             Endpoint::Completions => "cmpl",
             Endpoint::Chat => "chatcmpl",
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             endpoint,
             id: format!("{prefix}-{request}"),
-            created: now.map_or(0, |since| since.as_secs()),
+            created: created_at_s,
             model: model.to_owned(),
         }
     }

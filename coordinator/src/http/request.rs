@@ -68,6 +68,12 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         1,
         choices_max,
     )?;
+    if params.memory.resumable {
+        Refusal::unless_within("prompts beside resumable", prompts.len(), 1, 1)?;
+        if echo {
+            return Err(ApiError::field("echo", "is not supported beside resumable"));
+        }
+    }
     Ok(CompletionRequest { prompts, params, echo, logprobs })
 }
 

@@ -1,4 +1,5 @@
-//! Streamed answers: server-sent events, one JSON object each, `[DONE]` at the end.
+//! Streamed answers: server-sent events, one JSON object each, `[DONE]` at the end. Where the
+//! caller may come back, each has an id that says where it stands then.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,35 +13,51 @@ use serde_json::{Value, json};
 use super::choices::{Pieces, View};
 use super::error::ApiError;
 use super::reply::{Endpoint, Envelope, Usage, figures};
-use crate::generation::{Generation, Report, TextEvent};
+use crate::generation::{Report, Source, TextEvent};
+use crate::streams::{EventId, Place};
 
 /// One accepted prompt of a call.
 pub(super) struct Running {
-    pub(super) generation: Generation,
+    pub(super) source: Source,
     pub(super) view: View,
-    pub(super) choices: u32,
+    /// Where its caller stands.
+    pub(super) place: Place,
 }
 
 /// What one prompt contributes to the stream.
 enum Item {
-    Chunk(Value),
+    Chunk { chunk: Value, id: Option<String> },
     Finished(Box<Report>),
     Failed(ApiError),
 }
 
 type Items = Pin<Box<dyn Stream<Item = Item> + Send>>;
 
-/// The response; dropping it, as a server does when its client goes away, cancels the requests.
+/// The response; dropping it, as a server does when its client goes away, cancels the requests
+/// that are not resumable.
 pub(super) fn response(running: Vec<Running>, envelope: Envelope, include_usage: bool) -> Response {
+    let is_resumable = running.iter().any(|running| running.view.resumable);
+    let end_id = is_resumable.then(|| EventId::of(&envelope.id, None));
     let items = running.into_iter().map(|running| items(running, envelope.clone()));
-    let answer = Answer {
+    events(Answer {
         items: stream::select_all(items),
         envelope,
+        end_id,
         include_usage,
         usage: Usage::default(),
         tail: VecDeque::new(),
         ended: false,
-    };
+    })
+}
+
+/// The response to who has heard everything.
+pub(super) fn nothing_more(envelope: Envelope) -> Response {
+    let end_id = Some(EventId::of(&envelope.id, None));
+    let (items, usage, tail) = (SelectAll::new(), Usage::default(), VecDeque::new());
+    events(Answer { items, envelope, end_id, include_usage: false, usage, tail, ended: false })
+}
+
+fn events(answer: Answer) -> Response {
     let events = stream::unfold(answer, |mut answer| async {
         let event = answer.next().await?;
         Some((Ok::<_, Infallible>(event), answer))
@@ -51,6 +68,8 @@ pub(super) fn response(running: Vec<Running>, envelope: Envelope, include_usage:
 struct Answer {
     items: SelectAll<Items>,
     envelope: Envelope,
+    /// Of what is behind all completions, where the caller may come back.
+    end_id: Option<String>,
     include_usage: bool,
     usage: Usage,
     /// What follows the last item.
@@ -62,11 +81,11 @@ impl Answer {
     async fn next(&mut self) -> Option<Event> {
         while !self.ended {
             match self.items.next().await {
-                Some(Item::Chunk(mut chunk)) => {
+                Some(Item::Chunk { mut chunk, id }) => {
                     if self.include_usage {
                         chunk["usage"] = Value::Null;
                     }
-                    return Some(data(&chunk));
+                    return Some(event(chunk.to_string(), id.as_deref()));
                 }
                 Some(Item::Finished(report)) => self.usage.add(&report),
                 Some(Item::Failed(error)) => {
@@ -89,33 +108,37 @@ impl Answer {
     fn end(&mut self, last: Option<Value>) {
         self.ended = true;
         self.items.clear();
-        self.tail.extend(last.iter().map(data));
-        self.tail.push_back(Event::default().data("[DONE]"));
+        let last = last.iter().map(ToString::to_string).chain(["[DONE]".to_owned()]);
+        self.tail.extend(last.map(|data| event(data, self.end_id.as_deref())));
     }
 }
 
-fn data(value: &Value) -> Event {
-    Event::default().data(value.to_string())
+fn event(data: String, id: Option<&str>) -> Event {
+    let event = Event::default().data(data);
+    match id {
+        Some(id) => event.id(id),
+        None => event,
+    }
 }
 
 struct PromptStream {
-    generation: Generation,
+    source: Source,
     pieces: Pieces,
     view: View,
     envelope: Envelope,
+    place: Place,
+    /// Completions whose end has not been seen.
+    open: u32,
     queue: VecDeque<Item>,
     ended: bool,
 }
 
 fn items(running: Running, envelope: Envelope) -> Items {
-    let Running { generation, view, choices } = running;
-    let mut queue = VecDeque::new();
-    if view.endpoint == Endpoint::Chat {
-        let roles = (0..choices as usize).map(|choice| envelope.chunk(json!([view.role(choice)])));
-        queue.extend(roles.map(Item::Chunk));
-    }
-    let pieces = Pieces::new(view.clone(), choices);
-    let prompt = PromptStream { generation, pieces, view, envelope, queue, ended: false };
+    let Running { source, view, place } = running;
+    let (pieces, open, queue) = (Pieces::new(view.clone()), view.choices, VecDeque::new());
+    let mut prompt =
+        PromptStream { source, pieces, view, envelope, place, open, queue, ended: false };
+    prompt.begin();
     Box::pin(stream::unfold(prompt, |mut prompt| async {
         let item = prompt.next().await?;
         Some((item, prompt))
@@ -123,6 +146,16 @@ fn items(running: Running, envelope: Envelope) -> Items {
 }
 
 impl PromptStream {
+    /// A chat's completions begin with who speaks.
+    fn begin(&mut self) {
+        for choice in 0..self.view.choices as usize {
+            let is_new = self.place.takes_beginning(choice);
+            if is_new && self.view.endpoint == Endpoint::Chat {
+                self.push(self.envelope.chunk(json!([self.view.role(choice)])));
+            }
+        }
+    }
+
     async fn next(&mut self) -> Option<Item> {
         loop {
             if let Some(item) = self.queue.pop_front() {
@@ -131,31 +164,49 @@ impl PromptStream {
             if self.ended {
                 return None;
             }
-            match self.generation.next().await {
-                Some(Ok(event)) => {
-                    self.add_progress(&event);
-                    let pieces = self.pieces.take(event);
-                    for piece in pieces.iter().filter(|piece| piece.is_shown()) {
-                        let chunk = self.envelope.chunk(json!([self.view.delta(piece)]));
-                        self.queue.push_back(Item::Chunk(chunk));
-                    }
-                    self.add_figures();
-                }
+            match self.source.next().await {
+                Some(Ok(event)) => self.take(event),
                 Some(Err(error)) => {
                     self.ended = true;
                     return Some(Item::Failed(error.into()));
                 }
                 None => {
                     self.ended = true;
-                    return Some(Item::Finished(Box::new(self.generation.report().clone())));
+                    return Some(Item::Finished(Box::new(self.source.report().clone())));
                 }
             }
         }
     }
 
+    /// Text, calls and log probabilities are made of all events, and told of those that are new.
+    fn take(&mut self, event: TextEvent) {
+        let is_new = self.place.takes(&event);
+        let is_end = matches!(event, TextEvent::ChoiceDone { .. });
+        self.open -= u32::from(is_end);
+        if is_new {
+            self.add_progress(&event);
+        }
+        let pieces = self.pieces.take(event);
+        if !is_new {
+            return;
+        }
+        for piece in pieces.iter().filter(|piece| piece.is_shown()) {
+            self.push(self.envelope.chunk(json!([self.view.delta(piece)])));
+        }
+        if is_end && self.open == 0 {
+            self.add_figures();
+        }
+    }
+
+    fn push(&mut self, chunk: Value) {
+        let id = || EventId::of(&self.envelope.id, Some(&self.place));
+        let id = self.view.resumable.then(id);
+        self.queue.push_back(Item::Chunk { chunk, id });
+    }
+
     /// How far the prefill is, as llama.cpp says it; the last one is complete.
     fn add_progress(&mut self, event: &TextEvent) {
-        let report = self.generation.report();
+        let report = self.source.report();
         let total = report.prompt_tokens;
         let (cached, processed, elapsed) = match event {
             TextEvent::Progress(at) => (at.cached_tokens, at.tokens_done, at.elapsed),
@@ -170,16 +221,14 @@ impl PromptStream {
                 "processed": processed,
                 "time_ms": elapsed.as_millis() as u64,
             });
-            self.queue.push_back(Item::Chunk(chunk));
+            self.push(chunk);
         }
     }
 
     /// The chunk that ends a prompt's last completion carries the prompt's figures.
     fn add_figures(&mut self) {
-        if self.generation.is_done()
-            && let Some(Item::Chunk(last)) = self.queue.back_mut()
-        {
-            last["aqueduct"] = figures(self.generation.report());
+        if let Some(Item::Chunk { chunk, .. }) = self.queue.back_mut() {
+            chunk["aqueduct"] = figures(self.source.report());
         }
     }
 }

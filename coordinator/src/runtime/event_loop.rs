@@ -1,6 +1,7 @@
 //! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
 //! is carried out. Nothing in here waits for a caller or for a worker.
 
+mod attach;
 mod drain;
 mod ends;
 mod journal;
@@ -25,8 +26,9 @@ use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
+use attach::Claims;
 pub(crate) use drain::DrainOrder;
-pub(crate) use ports::{Arrival, Inbound, Inputs, Outputs};
+pub(crate) use ports::{Arrival, Comeback, Inbound, Inputs, Outputs};
 
 pub(crate) struct EventLoop {
     config: Config,
@@ -42,6 +44,7 @@ pub(crate) struct EventLoop {
     /// Requests of the journal that wait for a worker to go on.
     interrupted: Vec<(RequestId, Kept)>,
     resume_at: Option<Instant>,
+    claims: Claims,
     /// Workers that said that they are going to stop.
     leaving: BTreeSet<WorkerId>,
     outputs: Outputs,
@@ -63,6 +66,7 @@ impl EventLoop {
             keeping: None,
             interrupted: Vec::new(),
             resume_at: None,
+            claims: Claims::default(),
             leaving: BTreeSet::new(),
             outputs,
             stats: Stats::default(),
@@ -79,6 +83,7 @@ impl EventLoop {
             tokio::select! {
                 inbound = inputs.inbound.recv() => match inbound {
                     Some(Inbound::Request(arrival)) => self.arrive(*arrival),
+                    Some(Inbound::Attach(comeback)) => self.attach(comeback),
                     Some(Inbound::Keep(found)) => self.keep(*found),
                     None => break,
                 },
@@ -100,8 +105,7 @@ impl EventLoop {
             scribe.finish().await;
         }
         for live in self.live.values() {
-            let error = RequestError::Unavailable("the coordinator is shutting down".into());
-            live.mailbox.end(Some(error));
+            live.mailbox.end(Some(RequestError::Stopping));
         }
     }
 

@@ -1,6 +1,8 @@
 //! One accepted request as the runtime carries it: its tokens, which the plan never sees, and
 //! what has been told of it so far.
 
+mod asked;
+mod attach;
 mod completions;
 mod prefixes;
 mod trace;
@@ -15,31 +17,23 @@ use aqueduct_core::work::{
     Assignment, ChunkReport, MergeAudit, NextHop, Outputs, RetainedMass, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
-    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Verdict,
-    WorkerId,
+    Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Session,
+    Verdict, WorkerId,
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
-pub(crate) use self::trace::RequestTrace;
+use self::trace::RequestTrace;
 use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
 use crate::submit::{
     Escalation, PrefillProgress, PrefillReport, Submission, Update, WorkerProgress,
 };
+pub(crate) use asked::Asked;
+pub(crate) use attach::told;
 
 /// At most ten progress updates a second.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-
-/// A request that was found to be right.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) submission: Submission,
-    pub(crate) grid: ChunkGrid,
-    /// What it will be answered by.
-    pub(crate) model: ModelInfo,
-    pub(crate) trace: RequestTrace,
-}
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -60,8 +54,11 @@ pub(crate) struct Live {
     /// When its first chunk was given to a worker.
     began: Option<Instant>,
     prefill: Prefill,
-    /// Whether the caller was told that the whole prompt is in memory.
-    is_prefilled: bool,
+    /// What the caller was told when the whole prompt was in memory.
+    prefilled: Option<Box<PrefillReport>>,
+    escalations: Vec<Escalation>,
+    /// What is kept at the end.
+    session: Option<Session>,
     /// Chunks that were given to workers again since.
     redone: u32,
     /// Who decodes it.
@@ -126,7 +123,9 @@ impl Live {
             accepted: Instant::now(),
             began: None,
             prefill: Prefill::default(),
-            is_prefilled: false,
+            prefilled: None,
+            escalations: Vec::new(),
+            session: None,
             redone: 0,
             home: None,
             trace,
@@ -249,7 +248,7 @@ impl Live {
 
     fn tell_progress(&mut self) {
         let told = self.prefill.told;
-        if self.is_prefilled {
+        if self.prefilled.is_some() {
             return;
         }
         if !self.all_done() && told.is_some_and(|told| told.elapsed() < PROGRESS_INTERVAL) {
@@ -274,7 +273,8 @@ impl Live {
 
     /// What is to be tried next, if the prefill is done and its memory kept too little.
     pub(crate) fn escalation(&self) -> Option<Escalation> {
-        let floor = self.submission.floor.filter(|_| self.all_done() && !self.is_prefilled)?;
+        let floor =
+            self.submission.floor.filter(|_| self.all_done() && self.prefilled.is_none())?;
         let lowest = RetainedMass::lowest_share(&self.retained());
         let Verdict::Again(next) = floor.judge(lowest, &self.policy, self.grid.chunk_tokens())
         else {
@@ -290,6 +290,7 @@ impl Live {
         self.run = run;
         self.policy = escalation.next;
         self.prefill = Prefill { prefix: self.prefix(), ..Prefill::default() };
+        self.escalations.push(escalation);
         self.mailbox.push(Update::Escalated(escalation));
     }
 
@@ -346,7 +347,6 @@ impl Live {
     }
 
     pub(crate) fn prefilled(&mut self, chunks_retried: u32) {
-        self.is_prefilled = true;
         self.prefill.outputs.drain(..).for_each(|output| self.mailbox.push(output));
         let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();
@@ -361,7 +361,7 @@ impl Live {
         let sum = |of: fn(&ChunkReport) -> u64| -> Duration {
             reports.values().map(|(_, report)| Duration::from_micros(of(report))).sum()
         };
-        self.mailbox.push(Update::Prefilled(Box::new(PrefillReport {
+        let report = Box::new(PrefillReport {
             retained: self.retained(),
             memory_bytes: remembered().fold(0, add_bytes),
             memory_tokens: remembered().fold(0, add_tokens),
@@ -374,7 +374,11 @@ impl Live {
             computed: sum(|report| report.busy_us),
             cached_tokens: self.cached_tokens(),
             chunks_retried,
-        })));
+        });
+        self.prefilled = Some(report.clone());
+        self.mailbox.push(Update::Prefilled(report));
+        // Where it goes on from a journal there are tokens already.
+        told(self.request, &self.choices).for_each(|update| self.mailbox.push(update));
     }
 }
 

@@ -53,6 +53,11 @@ impl Mailbox {
         mailbox
     }
 
+    /// Whether it is one that nobody will read.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.lock().unread
+    }
+
     pub(crate) fn push(&self, update: Update) {
         let mut state = self.lock();
         if state.unread {

@@ -1,11 +1,11 @@
 //! The runtime as the API layers see it: generation's interface.
 
-use aqueduct_core::WorkerId;
+use aqueduct_core::{RequestId, WorkerId};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::{Cluster, Coordinator, ModelInfo, RequestHandle};
-use crate::generation::{Load, Submit, Updates};
+use crate::generation::{Attached, Load, Submit, Updates};
 use crate::submit::{RequestError, Submission, Update};
 
 impl Submit for Coordinator {
@@ -16,6 +16,14 @@ impl Submit for Coordinator {
         async move {
             let handle = Coordinator::submit(self, submission).await?;
             Ok(Box::new(handle) as Box<dyn Updates>)
+        }
+        .boxed()
+    }
+
+    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>> {
+        async move {
+            let (submission, handle) = Coordinator::attach(self, request).await?;
+            Ok((submission, Box::new(handle) as Box<dyn Updates>))
         }
         .boxed()
     }

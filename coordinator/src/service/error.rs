@@ -16,7 +16,9 @@ pub(super) fn status_of(error: RequestError) -> Status {
     let code = match &error {
         RequestError::Refused(_) => Code::InvalidArgument,
         RequestError::Busy { .. } | RequestError::Limited { .. } => Code::ResourceExhausted,
-        RequestError::Unavailable(_) => Code::Unavailable,
+        RequestError::Unavailable(_) | RequestError::Stopping => Code::Unavailable,
+        RequestError::Unknown(_) => Code::NotFound,
+        RequestError::TakenOver => Code::Aborted,
         RequestError::SessionLost => Code::FailedPrecondition,
         RequestError::Deadline(_) => Code::DeadlineExceeded,
         RequestError::Failed { kind, .. } => match kind {
@@ -32,6 +34,17 @@ pub(super) fn status_of(error: RequestError) -> Status {
         error
     {
         status.metadata_mut().insert(RETRY_AFTER, MetadataValue::from(ms(retry_after)));
+    }
+    status
+}
+
+/// What ended an answer. Where nobody serves it at this moment, it may go on later; otherwise to
+/// come back to it is of no use, and gRPC's way to say so is a negative time.
+pub(super) fn ending(error: RequestError) -> Status {
+    let goes_on = error == RequestError::Stopping;
+    let mut status = status_of(error);
+    if status.code() == Code::Unavailable && !goes_on {
+        status.metadata_mut().insert(RETRY_AFTER, MetadataValue::from(-1));
     }
     status
 }
@@ -52,6 +65,9 @@ mod tests {
         let failed = |kind| RequestError::Failed { kind, message: "so it is".into() };
         check(Refusal::new("n", 0, "at least 1").into(), Code::InvalidArgument);
         check(RequestError::Unavailable("none".into()), Code::Unavailable);
+        check(RequestError::Stopping, Code::Unavailable);
+        check(RequestError::Unknown(aqueduct_core::RequestId(7)), Code::NotFound);
+        check(RequestError::TakenOver, Code::Aborted);
         check(RequestError::SessionLost, Code::FailedPrecondition);
         check(RequestError::Deadline(Duration::ZERO), Code::DeadlineExceeded);
         check(failed(FailureKind::Invalid), Code::InvalidArgument);

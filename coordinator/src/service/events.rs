@@ -2,36 +2,48 @@
 
 use std::collections::HashMap;
 
-use aqueduct_core::WorkerId;
 use aqueduct_core::work::TokenLogprob;
+use aqueduct_core::{RequestId, WorkerId};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::generate_event::Kind;
 
-use crate::generation::{Finish, Generation, TextEvent};
+use crate::generation::{Finish, Source, TextEvent};
 use crate::runtime::Coordinator;
+use crate::streams::Place;
 use crate::submit::{PrefillProgress, RequestError, WorkerProgress};
 
 /// Tells one request.
 pub(super) struct Narrator {
-    generation: Generation,
+    source: Source,
+    /// Where its caller stands.
+    place: Place,
     names: HashMap<WorkerId, String>,
     layers: u32,
     summed_up: bool,
 }
 
 impl Narrator {
-    pub(super) fn new(generation: Generation, coordinator: &Coordinator) -> Self {
+    pub(super) fn new(source: Source, place: Place, coordinator: &Coordinator) -> Self {
         let cluster = coordinator.describe();
         let names = cluster.workers.into_iter().map(|worker| (worker.worker, worker.name));
         let layers = cluster.model.map_or(0, |model| model.shape.layers);
-        Self { generation, names: names.collect(), layers, summed_up: false }
+        Self { source, place, names: names.collect(), layers, summed_up: false }
+    }
+
+    /// The request, if its caller may come back to it.
+    pub(super) fn request(&self) -> Option<RequestId> {
+        match &self.source {
+            Source::Own(_) => None,
+            Source::Kept(reader) => Some(reader.request()),
+        }
     }
 
     /// The next event; the summary is the last one of a request that went well.
     pub(super) async fn next(&mut self) -> Result<Option<v1::GenerateEvent>, RequestError> {
         while !self.summed_up {
-            let kind = match self.generation.next().await.transpose()? {
-                Some(event) => self.kind_of(event),
+            let kind = match self.source.next().await.transpose()? {
+                Some(event) if self.place.takes(&event) => self.kind_of(event),
+                Some(_) => None,
                 None => {
                     self.summed_up = true;
                     Some(Kind::Summary(self.summary()))
@@ -45,7 +57,7 @@ impl Narrator {
     }
 
     fn kind_of(&self, event: TextEvent) -> Option<Kind> {
-        let report = self.generation.report();
+        let report = self.source.report();
         Some(match event {
             TextEvent::Accepted { request, chunk_count } => Kind::Accepted(v1::Accepted {
                 request: request.0,
@@ -90,7 +102,7 @@ impl Narrator {
     }
 
     fn progress(&self, progress: PrefillProgress) -> v1::Progress {
-        let prompt_tokens = self.generation.report().prompt_tokens;
+        let prompt_tokens = self.source.report().prompt_tokens;
         let tokens_left = prompt_tokens.saturating_sub(progress.tokens_done);
         let seconds = progress.elapsed.as_secs_f64().max(1e-6);
         let tokens_per_second = f64::from(progress.tokens_done) / seconds;
@@ -116,7 +128,7 @@ impl Narrator {
     }
 
     fn summary(&self) -> v1::Summary {
-        let report = self.generation.report().clone();
+        let report = self.source.report().clone();
         v1::Summary {
             lowest_retained_mass: report.lowest_retained_mass(),
             min_retained_mass: report.floor.map(|floor| floor.min_retained_mass),

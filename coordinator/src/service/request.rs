@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Grammar, Refusal, Session, SessionUse, TokenId, limits};
+use aqueduct_core::{Grammar, Refusal, Session, SessionUse, Telling, TokenId};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::convert::quality::quality;
@@ -14,7 +14,6 @@ use aqueduct_proto::v1::tokenize_request::Input;
 use tonic::metadata::MetadataMap;
 
 use crate::config::Config;
-use crate::generation::TextOptions;
 use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
 use crate::text::{ChatMessage, Role, TextModel};
@@ -27,8 +26,7 @@ pub(super) fn submission(
     timeout: Option<Duration>,
     text: &TextModel,
     config: &Config,
-) -> Result<(Submission, TextOptions), Refusal> {
-    check_stop(&message.stop)?;
+) -> Result<Submission, Refusal> {
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
     let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
     let goes_on = session.as_ref().and_then(SessionUse::goes_on);
@@ -47,7 +45,15 @@ pub(super) fn submission(
     let grammar = message.grammar.map(Grammar::try_from).transpose()?;
     let constraint = grammar.map(|grammar| text.constraint("grammar", grammar)).transpose()?;
     let quality = quality(message.quality)?;
-    let submission = Submission {
+    let warning = is_chat.then(|| text.template().warning()).flatten();
+    let telling = Telling {
+        resumable: message.resumable,
+        stop: message.stop,
+        continues: !is_chat,
+        warnings: warning.map(str::to_owned).into_iter().collect(),
+        ..Telling::default()
+    };
+    Ok(Submission {
         prompt,
         session,
         policy: policy_or(config.policy, message.policy, quality)?,
@@ -66,11 +72,9 @@ pub(super) fn submission(
         caller_id: String::new(),
         shows: false,
         cache_prompt: message.cache_prompt.unwrap_or(true),
+        telling,
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
-    };
-    let warning = is_chat.then(|| text.template().warning()).flatten();
-    let warnings = warning.map(str::to_owned).into_iter().collect();
-    Ok((submission, TextOptions { stop: message.stop, continues: !is_chat, warnings }))
+    })
 }
 
 /// What a `Tokenize` call asks for.
@@ -112,15 +116,6 @@ fn encode_chat(
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
     text.chat(&messages, &[], goes_on, SystemTime::now())
-}
-
-fn check_stop(stop: &[String]) -> Result<(), Refusal> {
-    Refusal::unless_within("stop", stop.len(), 0, limits::STOP_STRINGS_MAX)?;
-    for (idx, one) in stop.iter().enumerate() {
-        let field = format!("stop[{idx}] bytes");
-        Refusal::unless_within(&field, one.len(), 1, limits::STOP_BYTES_MAX)?;
-    }
-    Ok(())
 }
 
 /// How long the caller will wait: gRPC's own header, such as `30S` or `1500m`.

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use aqueduct_coordinator::submit::{RequestError, Submission};
+use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Keeping};
 use aqueduct_core::journal::{
     Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
 };
 use aqueduct_core::work::{Begun, Command, FailureKind, TokenLogprob};
-use aqueduct_core::{MemoryPolicy, Refusal, RequestId};
+use aqueduct_core::{MemoryPolicy, Refusal, RequestId, Telling};
 use aqueduct_journal::{Journal, Options, Standing};
 
 use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON, all, submission};
@@ -106,7 +107,7 @@ async fn what_was_under_way_goes_on_with_the_next_coordinator() {
     let mut handle = coordinator.submit(asked).await.unwrap();
     let request = handle.request_id();
     coordinator.stop().await;
-    assert!(matches!(all(&mut handle).await.1, Some(RequestError::Unavailable(_))));
+    assert_eq!(all(&mut handle).await.1, Some(RequestError::Stopping));
     drop((handle, coordinator));
     close(journal).await;
 
@@ -188,4 +189,89 @@ async fn what_cannot_go_on_ends_once() {
     check(late, Vec::new(), failed(FailureKind::Deadline, why)).await;
     let over = (0..3).map(|choice| RecordKind::ChoiceEnded { choice, eos: true }).collect();
     check(accepted(), over, Outcome::Finished).await;
+}
+
+fn resumable() -> Telling {
+    Telling { resumable: true, prompt_tokens: 10, ..Telling::default() }
+}
+
+/// The tokens and ends that a caller was told, by completion.
+fn told(updates: &[Update]) -> Vec<Completion> {
+    let mut all = vec![Completion::default(); 3];
+    for update in updates {
+        match update {
+            Update::Token(token) => {
+                let of = &mut all[token.choice as usize];
+                assert_eq!(of.tokens.len(), token.token_idx as usize, "{updates:?}");
+                of.tokens.push(drawn(token.token));
+            }
+            Update::ChoiceDone { choice, eos } => {
+                let end = &mut all[*choice as usize].eos;
+                assert_eq!(end.replace(*eos), None, "{updates:?}");
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_caller_comes_back_and_is_told_everything_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let over = RecordKind::ChoiceEnded { choice: 1, eos: true };
+    let begin = Accepted { telling: resumable(), ..accepted() };
+    let begin = RecordKind::Accepted(Box::new(begin));
+    write(&journal, 7, vec![begin, tokens(0, 0..3), tokens(1, 10..12), over]).await;
+    let second = Completion { eos: Some(true), ..completion(10..12) };
+    let want = [completion(0..4), second, completion(20..24)];
+    let fakes = cluster(&[Habit::Obey]);
+    let coordinator = keeps(&fakes, &journal, 1).await;
+    // Before it has gone on, after it has ended, and from the journal of who comes next.
+    for round in 0..3 {
+        let (asked, mut handle) = coordinator.attach(RequestId(7)).await.unwrap();
+        assert_eq!((asked.choices, asked.telling), (3, resumable()));
+        let (updates, error) = all(&mut handle).await;
+        assert_eq!((told(&updates), error), (want.to_vec(), None), "round {round}");
+        assert!(matches!(updates[0], Update::Accepted { chunk_count: 3, .. }), "{updates:?}");
+        ended(&journal, RequestId(7)).await;
+    }
+    let unknown = coordinator.attach(RequestId(8)).await.map(drop);
+    assert_eq!(unknown, Err(RequestError::Unknown(RequestId(8))));
+}
+
+#[tokio::test]
+async fn the_later_caller_has_what_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 3 }]);
+    let coordinator = keeps(&fakes, &journal, 0).await;
+    let asked = Submission { telling: resumable(), ..submission(26) };
+    let mut first = coordinator.submit(asked).await.unwrap();
+    let (_, mut second) = coordinator.attach(first.request_id()).await.unwrap();
+    assert_eq!(all(&mut first).await.1, Some(RequestError::TakenOver));
+    drop(first);
+    assert!(matches!(second.next().await, Some(Ok(Update::Accepted { .. }))));
+    let request = second.request_id();
+    drop(second);
+    assert_eq!(outcome(&ended(&journal, request).await), &Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn what_nobody_comes_back_to_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    for (request, telling) in [(7, resumable()), (8, Telling::default())] {
+        let begin = RecordKind::Accepted(Box::new(Accepted { telling, ..accepted() }));
+        write(&journal, request, vec![begin]).await;
+    }
+    let fakes = cluster(&[Habit::Hold { chunk_idx: 0 }]);
+    let config = Config { resume_grace: Duration::from_millis(1), ..Config::default() };
+    let coordinator = start(config, &fakes).await;
+    assert_eq!(coordinator.keep(keeping(&journal)).await, Ok(2));
+    assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
+    let live = journal.read(|state| state.live().map(|(id, _)| id).collect::<Vec<_>>());
+    assert_eq!(live.await.unwrap(), [RequestId(8)], "it was not asked for by who comes back");
+    let gone = coordinator.attach(RequestId(7)).await.map(drop);
+    assert_eq!(gone, Err(RequestError::Unknown(RequestId(7))));
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::service::Served;
+use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Config, Coordinator, service};
 use aqueduct_core::work::Command;
@@ -41,6 +42,7 @@ async fn serve(config: Config, fake: &Fake) -> Server {
         runtime: Arc::new(coordinator.clone()),
         metrics: Arc::default(),
         board: Arc::default(),
+        streams: Streams::new(SOON),
     };
     let forever = std::future::pending();
     let served = Served { coordinator, generator, model: "tiny".into(), keys: None };

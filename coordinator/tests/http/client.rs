@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::keys::Keys;
-use aqueduct_coordinator::metrics::Metrics;
+use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,6 +44,12 @@ pub(crate) fn answering(answer: &str) -> Script {
     Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }
 }
 
+/// What serves the API of a runtime.
+pub(crate) fn generator(runtime: Arc<Script>) -> Generator {
+    let (metrics, board, streams) = (Arc::default(), Arc::default(), Streams::new(DEADLINE));
+    Generator { text: text(), runtime, metrics, board, streams }
+}
+
 pub(crate) async fn start(script: Script) -> Server {
     start_with(script, ApiOptions::new("tiny")).await
 }
@@ -58,12 +64,15 @@ pub(crate) async fn start_guarded(
     keys: Option<Keys>,
 ) -> Server {
     let script = Arc::new(script);
-    let generator = Generator {
-        text: text(),
-        runtime: script.clone(),
-        metrics: Arc::new(Metrics::new()),
-        board: Arc::default(),
-    };
+    serving(generator(script.clone()), script, options, keys).await
+}
+
+pub(crate) async fn serving(
+    generator: Generator,
+    script: Arc<Script>,
+    options: ApiOptions,
+    keys: Option<Keys>,
+) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let state = ApiState::guarded(generator, options, keys);

@@ -174,3 +174,23 @@ async fn a_key_has_so_many_tokens() {
     assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
     assert!(reply.body.contains("at most 4, the limit of this API key"), "{}", reply.body);
 }
+
+#[tokio::test]
+async fn an_answer_is_its_callers_alone() {
+    let (guarded, secrets) = start(answering("words"), &[KeyLimits::default(); 2]).await;
+    let (own, other) = (bearer(secrets[0].reveal()), bearer(secrets[1].reveal()));
+    let asked = json!({ "prompt": "a", "stream": true, "aqueduct": { "resumable": true } });
+    let reply = guarded.complete(&own, asked).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let answer = "/v1/requests/r0000000000000007";
+    let ask = async |key: &str, method: &str, path: &str| {
+        guarded.server.send(&call(key, method, path, &json!({}))).await.status
+    };
+    let events = format!("{answer}/events");
+    assert_eq!(ask(&other, "GET", &events).await, 404);
+    assert_eq!(ask(&other, "DELETE", answer).await, 404);
+    assert_eq!(ask("", "GET", &events).await, 401);
+    assert_eq!(ask(&own, "GET", &events).await, 200);
+    let seen = guarded.server.script.seen.lock().unwrap()[0].clone();
+    assert_eq!(Some(seen.telling.holder.as_str()), secrets[0].id());
+}

@@ -6,5 +6,6 @@ mod completions;
 mod console;
 mod errors;
 mod keys;
+mod resume;
 mod script;
 mod service;

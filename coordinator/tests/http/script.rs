@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aqueduct_coordinator::generation::{Load, Submit, Updates};
+use aqueduct_coordinator::generation::{Attached, Load, Submit, Updates};
 use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, Seen, SeenHead, TokenLogprob, Traffic};
 use aqueduct_core::{Exchange, RequestId, SnapshotsHeld, TokenId, Verdict};
 use futures::future::BoxFuture;
+
+const REQUEST: RequestId = RequestId(7);
 
 /// Answers every request with the same tokens.
 #[derive(Default)]
@@ -23,6 +25,8 @@ pub(crate) struct Script {
     pub(crate) fail: Option<RequestError>,
     /// After the prefill, wait for ever.
     pub(crate) hang: bool,
+    /// What was asked for before it began.
+    pub(crate) remembers: Option<Submission>,
     /// What was asked.
     pub(crate) seen: Mutex<Vec<Submission>>,
     /// Requests dropped before their end.
@@ -52,6 +56,22 @@ impl Submit for Script {
         Box::pin(async { result })
     }
 
+    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>> {
+        let asked = self.remembers.clone().filter(|_| request == REQUEST);
+        let answer = asked.ok_or(RequestError::Unknown(request)).map(|asked| {
+            let mut scripted = self.script(&asked);
+            // One completion after the other, however they came.
+            let choice = |update: &Result<Update, RequestError>| match update {
+                Ok(Update::Token(token)) => Some(token.choice),
+                Ok(Update::ChoiceDone { choice, .. }) => Some(*choice),
+                _ => None,
+            };
+            scripted.updates.make_contiguous().sort_by_key(choice);
+            (asked, Box::new(scripted) as Box<dyn Updates>)
+        });
+        Box::pin(async { answer })
+    }
+
     fn load(&self) -> Load {
         let (waiting_tokens, token_bytes, snapshots) = (30, 10, SnapshotsHeld::default());
         let (workers_up, running, waiting) = (1, 1, 2);
@@ -76,7 +96,7 @@ impl Submit for Script {
 impl Script {
     fn script(&self, submission: &Submission) -> Scripted {
         let (policy, clamps) = submission.policy.clamped(submission.chunk_tokens);
-        let request = RequestId(7);
+        let request = REQUEST;
         let mut updates = vec![Update::Accepted { request, chunk_count: 1, policy, clamps }];
         if submission.shows {
             let heads = vec![SeenHead { positions: vec![0], weights: vec![2.0], left_out: 3 }];
@@ -141,7 +161,7 @@ impl Script {
         for (token_idx, token) in (0..).zip(answer) {
             updates.extend((0..submission.choices).map(|choice| {
                 Update::Token(Box::new(Emitted {
-                    request: RequestId(7),
+                    request: REQUEST,
                     choice,
                     token_idx,
                     token: *token,

@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
-use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client::{DEADLINE, answering, request, start, text};
+use super::client::{DEADLINE, answering, generator, request, start};
 use super::script::Script;
 
-async fn until(what: &AtomicUsize, count: usize) {
+pub(crate) async fn until(what: &AtomicUsize, count: usize) {
     let reached = async {
         while what.load(Ordering::SeqCst) < count {
             tokio::task::yield_now().await;
@@ -107,13 +105,7 @@ async fn a_client_that_goes_away_cancels_its_request() {
 
 #[tokio::test]
 async fn shutdown_ends_the_server() {
-    let runtime = Arc::new(answering("x"));
-    let generator = Generator {
-        text: text(),
-        runtime,
-        metrics: Arc::new(Metrics::new()),
-        board: Arc::default(),
-    };
+    let generator = generator(Arc::new(answering("x")));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -44,7 +44,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             ClientError::InvalidArgument(_) | ClientError::Denied(_) => USAGE,
             ClientError::Busy { .. }
             | ClientError::Unavailable(_)
-            | ClientError::SessionLost(_) => UNAVAILABLE,
+            | ClientError::SessionLost(_)
+            | ClientError::Gone(_)
+            | ClientError::TakenOver(_) => UNAVAILABLE,
             ClientError::Deadline(_) => DEADLINE,
             ClientError::Cancelled(_) | ClientError::Server(_) => FAILURE,
         });
@@ -57,7 +59,10 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         RequestError::Busy { .. }
         | RequestError::Limited { .. }
         | RequestError::Unavailable(_)
-        | RequestError::SessionLost => UNAVAILABLE,
+        | RequestError::Stopping
+        | RequestError::SessionLost
+        | RequestError::Unknown(_)
+        | RequestError::TakenOver => UNAVAILABLE,
         RequestError::Deadline(_) => DEADLINE,
         RequestError::Failed { kind: FailureKind::Invalid, .. } => USAGE,
         RequestError::Failed { .. } => FAILURE,

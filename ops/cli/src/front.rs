@@ -10,6 +10,7 @@ use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service::{self, Served};
+use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Coordinator, Keeping};
 use aqueduct_core::Refusal;
@@ -88,6 +89,7 @@ impl Front {
             runtime: Arc::new(coordinator.clone()),
             metrics: Arc::new(Metrics::with(doors.refusals)),
             board: Arc::default(),
+            streams: Streams::new(coordinator.config().resume_grace),
         };
         if let Some(folder) = &doors.data_dir {
             keep(coordinator, generator.text.clone(), folder).await?;

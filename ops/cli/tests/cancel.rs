@@ -2,7 +2,8 @@
 
 mod binary;
 
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use binary::{Running, aqueduct, wait_for};
 
@@ -13,7 +14,13 @@ fn long_prompt() -> String {
 
 /// Begins a long prefill, ends its caller in the middle, and sees the next request answered.
 fn freed(begin: impl FnOnce(&Running) -> Box<dyn FnOnce()>) {
-    let server = Running::serve(&["--workers", "2", "--policy", "dense", "--chunk", "256"]);
+    freed_within("3600", begin);
+}
+
+/// The same, where a server waits so long for a caller to come back.
+fn freed_within(grace_s: &str, begin: impl FnOnce(&Running) -> Box<dyn FnOnce()>) {
+    let args = ["--workers", "2", "--policy", "dense", "--chunk", "256", "--resume-grace-s"];
+    let server = Running::serve(&[&args[..], &[grace_s]].concat());
     let end = begin(&server);
     wait_for("the long request to run", || {
         (server.metric("num_requests_running") == 1.0).then_some(())
@@ -45,24 +52,39 @@ fn an_http_caller_that_hangs_up_on_a_stream() {
     });
 }
 
-#[test]
-fn a_grpc_caller_that_is_killed() {
-    freed(|server| {
+/// Begins with the command line, and ends that so.
+fn freed_by(signal: &'static str, grace_s: &str) {
+    freed_within(grace_s, move |server| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("prompt.txt");
         std::fs::write(&file, long_prompt()).unwrap();
         let url = format!("http://{}", server.address("grpc"));
         let mut caller = aqueduct()
-            .args(["generate", "--server", &url, "--policy", "dense", "--chunk", "256", "--file"])
+            .args(["generate", "--server", &url, "--policy", "dense", "--chunk", "256", "--json"])
+            .arg("--file")
             .arg(&file)
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         Box::new(move || {
-            caller.kill().unwrap();
+            let mut accepted = String::new();
+            let mut told = BufReader::new(caller.stdout.take().unwrap());
+            told.read_line(&mut accepted).unwrap();
+            let pid = caller.id().to_string();
+            assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
             caller.wait().unwrap();
             drop(folder);
         })
     });
+}
+
+#[test]
+fn a_grpc_caller_that_is_killed() {
+    freed_by("KILL", "1");
+}
+
+#[test]
+fn a_grpc_caller_that_is_interrupted() {
+    freed_by("INT", "3600"); // it says so itself
 }

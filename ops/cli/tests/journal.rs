@@ -44,7 +44,8 @@ fn answer(coordinator: &Running, is_time: fn(&Value) -> bool, fault: impl FnOnce
     let url = format!("http://{}", coordinator.address("grpc"));
     let mut caller = aqueduct()
         .args(["generate", "--server", &url, "--json", "--temperature", "0.8", "--seed", "11"])
-        .args(["--chunk", "64", "--local", "16", "--heavy", "16", "--max-tokens", "100", "--file"])
+        .args(["--chunk", "64", "--local", "16", "--heavy", "16", "--max-tokens", "100"])
+        .args(["--no-resume", "--file"])
         .arg(&file)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

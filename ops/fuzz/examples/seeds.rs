@@ -12,7 +12,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Exchange, Grammar, KvDtype,
-    MemoryPolicy, RequestId, Sampling, Steering, TokenBytes, TraceParent, WireDtype,
+    MemoryPolicy, RequestId, Sampling, Steering, Telling, TokenBytes, TraceParent, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -58,6 +58,13 @@ fn records() -> Vec<u8> {
         eos: vec![2],
         priority: 1,
         caller_id: "a".to_owned(),
+        telling: Telling {
+            resumable: true,
+            stop: vec!["\n".to_owned()],
+            tools: true,
+            holder: "k".to_owned(),
+            ..Telling::default()
+        },
         ..Accepted::of("m", vec![1, 2, 3])
     };
     let token = TokenLogprob { token: 4, logprob: -0.5 };

@@ -1,8 +1,10 @@
-//! Bodies of HTTP calls: any bytes are a request within the limits or the caller's mistake.
+//! Bodies of HTTP calls, and ids of events: any bytes are a request within the limits or the
+//! caller's mistake.
 #![no_main]
 #![forbid(unsafe_code)]
 
 use aqueduct_coordinator::http::{ApiError, parse_chat, parse_completion};
+use aqueduct_coordinator::streams::EventId;
 use aqueduct_core::limits;
 use libfuzzer_sys::fuzz_target;
 
@@ -17,6 +19,14 @@ fuzz_target!(|body: &[u8]| {
     match parse_chat(body) {
         Ok(request) => assert!(!request.messages.is_empty()),
         Err(error) => is_the_callers(&error),
+    }
+    let text = String::from_utf8_lossy(body);
+    if let Ok(id) = text.parse::<EventId>() {
+        assert!(text.len() <= limits::EVENT_ID_BYTES_MAX);
+        if let Some(place) = id.place {
+            let choices = place.to_string().split('.').count();
+            assert!(place.of(choices as u32).is_ok(), "{text}");
+        }
     }
 });
 

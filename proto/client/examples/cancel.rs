@@ -26,7 +26,7 @@ async fn main() -> Result<(), ClientError> {
     {
         read += u32::from(matches!(event?, GenerateEvent::Token(_)));
     }
-    drop(events); // cancels, and so does the end of the task that holds it
+    events.cancel().await?; // as dropping it does, which waits for nothing
     println!("left after {read} of {TOKENS} tokens");
     Ok(())
 }

@@ -1,30 +1,28 @@
-//! The connection and its three calls.
+//! The connection and its calls.
 
 use std::fmt::Display;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use aqueduct_core::limits;
+use aqueduct_core::{RequestId, limits};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_client::AqueductClient;
 use aqueduct_proto::v1::operator_client::OperatorClient;
 use aqueduct_tls::{ClientTls, Expected, Refusals};
-use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::answer::{self, Unfinished};
+use crate::answer::{Answer, Unfinished};
 use crate::config::ClientOptions;
 use crate::error::{ClientError, pushback, root_cause};
-use crate::event::{Description, GenerateEvent, Tokenized, WorkerStatus};
+use crate::event::{Description, Tokenized, WorkerStatus};
+use crate::generation::Generation;
 use crate::options::{GenerateOptions, Prompt};
 
 /// Metadata that carries the id of a request.
-const REQUEST_ID: &str = "x-request-id";
+pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 /// A connection to a coordinator; cheap to clone, safe to share.
 #[derive(Debug, Clone)]
@@ -63,13 +61,15 @@ impl Client {
     }
 
     /// Prefills a prompt and generates from it. Dropping the stream cancels the request. A busy
-    /// server is asked again when it says so, as often as the client's options allow.
+    /// server is asked again when it says so, as often as the client's options allow; a stream
+    /// that is lost goes on where it was lost, if it is [resumable](GenerateOptions::resumable).
     ///
     /// # Errors
     /// What the server refuses before its first event; later errors come in the stream.
     pub async fn generate(&self, options: GenerateOptions) -> Result<Generation, ClientError> {
         let (deadline, id) = (options.deadline, request_id(options.request_id.as_deref())?);
         let until = Instant::now() + deadline;
+        let choices = options.choices.unwrap_or(1);
         let message = options.into_message();
         let mut tries = self.options.busy_tries;
         let answer = loop {
@@ -88,19 +88,43 @@ impl Client {
                 None => return Err(status.into()),
             }
         };
-        let id = answer.metadata().get(REQUEST_ID).and_then(|id| id.to_str().ok());
-        let request_id = id.unwrap_or_default().to_owned();
-        let answer = answer.into_inner();
-        let events =
-            stream::unfold(Some(answer), move |answer| next_event(answer, until, deadline));
-        Ok(Generation { request_id, events: events.boxed() })
+        Ok(Generation::new(self.clone(), answer, choices, (until, deadline)))
+    }
+
+    /// The rest of an answer.
+    pub(crate) async fn resume(
+        &self,
+        message: v1::ResumeRequest,
+        until: Instant,
+    ) -> Result<Response<Streaming<v1::GenerateEvent>>, Status> {
+        let mut request = self.request(message);
+        request.set_timeout(until.saturating_duration_since(Instant::now()));
+        self.rpc.clone().resume(request).await
+    }
+
+    /// Ends a request that goes on without its caller; one that is not known has ended.
+    pub(crate) async fn cancel(&self, request: RequestId) -> Result<(), ClientError> {
+        let mut rpc = self.rpc.clone();
+        let message = v1::CancelRequest { request: request.0 };
+        let cancelled = async {
+            match rpc.cancel(self.request(message)).await {
+                Err(status) if status.code() != Code::NotFound => Err(status),
+                _ => Ok(Response::new(())),
+            }
+        };
+        self.call(cancelled).await
+    }
+
+    /// How it connects.
+    pub(crate) fn options(&self) -> &ClientOptions {
+        &self.options
     }
 
     /// The whole answer at once; as [`generate`](Self::generate) otherwise.
     ///
     /// # Errors
     /// What the server refuses, or what comes in the stream's way.
-    pub async fn complete(&self, options: GenerateOptions) -> Result<answer::Answer, ClientError> {
+    pub async fn complete(&self, options: GenerateOptions) -> Result<Answer, ClientError> {
         let mut events = self.generate(options).await?;
         let mut unfinished = Unfinished::default();
         while let Some(event) = events.next().await {
@@ -163,33 +187,6 @@ impl Client {
     }
 }
 
-/// The events of one request. Ends after [`GenerateEvent::Summary`] or the first error.
-pub struct Generation {
-    request_id: String,
-    events: BoxStream<'static, Result<GenerateEvent, ClientError>>,
-}
-
-impl Generation {
-    /// The id by which the server's log knows the request: the caller's own, or a new one.
-    pub fn request_id(&self) -> &str {
-        &self.request_id
-    }
-}
-
-impl Stream for Generation {
-    type Item = Result<GenerateEvent, ClientError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_next_unpin(cx)
-    }
-}
-
-impl std::fmt::Debug for Generation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Generation")
-    }
-}
-
 fn request_id(asked: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, ClientError> {
     let parse = |id: &str| {
         id.parse()
@@ -198,26 +195,8 @@ fn request_id(asked: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, Clien
     asked.map(parse).transpose()
 }
 
-type Answer = Option<Streaming<v1::GenerateEvent>>;
-
-/// The next event and what is left of the answer: nothing after the summary or an error.
-async fn next_event(
-    answer: Answer,
-    until: Instant,
-    deadline: Duration,
-) -> Option<(Result<GenerateEvent, ClientError>, Answer)> {
-    let mut answer = answer?;
-    let event = match within(until, deadline, answer.message()).await {
-        Ok(Ok(Some(event))) => GenerateEvent::try_from(event),
-        Ok(Ok(None)) => Err(ClientError::Unavailable("the stream ended without a summary".into())),
-        Ok(Err(status)) => Err(status.into()),
-        Err(late) => Err(late),
-    };
-    let over = matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
-    Some((event, (!over).then_some(answer)))
-}
-
-async fn within<T>(
+/// What comes of it, unless it is late.
+pub(crate) async fn within<T>(
     until: Instant,
     deadline: Duration,
     what: impl Future<Output = T>,

@@ -18,6 +18,9 @@ pub struct ClientOptions {
     /// How often a request is sent to a server that is busy and says when to come again, within
     /// the request's own deadline; 1 is never again.
     pub busy_tries: u32,
+    /// How long a stream that was lost is asked for again, within the request's own deadline. A
+    /// server keeps what nobody reads for a minute unless it was told otherwise.
+    pub resume_within: Duration,
     /// Whom to believe, and what to show, where the URL is `https://`; files that change are read
     /// again with the next connection. Plaintext if `None`.
     pub tls: Option<TlsFiles>,
@@ -31,6 +34,7 @@ impl Default for ClientOptions {
             connect_deadline: Duration::from_millis(limits::CONNECT_DEADLINE_MS),
             call_deadline: Duration::from_secs(60),
             busy_tries: 3,
+            resume_within: Duration::from_millis(limits::RESUME_GRACE_MS),
             tls: None,
             api_key: None,
         }

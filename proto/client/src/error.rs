@@ -30,6 +30,13 @@ pub enum ClientError {
     /// What the call was to go on from is kept no longer: send the whole conversation.
     #[error("{0}")]
     SessionLost(String),
+    /// The stream was lost, and the server does not know the request any more: it was away for
+    /// too long, or keeps no journal.
+    #[error("the stream was lost: {0}")]
+    Gone(String),
+    /// Somebody else has come back to the stream, and goes on with it.
+    #[error("{0}")]
+    TakenOver(String),
     /// Not done in time.
     #[error("deadline exceeded: {0}")]
     Deadline(String),
@@ -67,12 +74,23 @@ impl From<Status> for ClientError {
             Code::ResourceExhausted => Self::Busy { message, retry_after: retry_after(&status) },
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied(message),
             Code::FailedPrecondition => Self::SessionLost(message),
+            Code::Aborted => Self::TakenOver(message),
             Code::Unavailable => Self::Unavailable(message),
             Code::DeadlineExceeded => Self::Deadline(message),
             Code::Cancelled => Self::Cancelled(message),
             code => Self::Server(format!("{message} ({code:?})")),
         }
     }
+}
+
+/// Whether a stream may go on elsewhere, or later: its connection was lost, or nobody serves it at
+/// this moment, rather than that it ended.
+pub(crate) fn is_lost(status: &Status) -> bool {
+    let cause = std::error::Error::source(status);
+    let is_late = cause.is_some_and(|cause| root(cause).is::<tonic::TimeoutExpired>());
+    let never_again = status.metadata().get(RETRY_AFTER_METADATA).is_some_and(|ms| ms == "-1");
+    let is_away = status.code() == Code::Unavailable && !never_again;
+    !is_late && (cause.is_some() || is_away)
 }
 
 /// What the innermost error says: tonic's own text is "transport error" and says nothing.
@@ -116,8 +134,21 @@ mod tests {
         check(Code::DeadlineExceeded, |e| matches!(e, ClientError::Deadline(_)));
         check(Code::Cancelled, |e| matches!(e, ClientError::Cancelled(_)));
         check(Code::Unauthenticated, |e| matches!(e, ClientError::Denied(_)));
+        check(Code::Aborted, |e| matches!(e, ClientError::TakenOver(_)));
         check(Code::Internal, |e| matches!(e, ClientError::Server(_)));
         check(Code::ResourceExhausted, |e| matches!(e, ClientError::Busy { .. }));
+    }
+
+    #[test]
+    fn what_is_lost_is_told_from_what_has_ended() {
+        assert!(is_lost(&Status::unavailable("the coordinator is shutting down")));
+        assert!(!is_lost(&Status::not_found("request 7")));
+        let mut ended = Status::unavailable("no worker is up");
+        ended.metadata_mut().insert(RETRY_AFTER_METADATA, "-1".parse().unwrap());
+        assert!(!is_lost(&ended));
+        let broken = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset");
+        assert!(is_lost(&Status::from_error(Box::new(broken))));
+        assert!(!is_lost(&Status::from_error(Box::new(tonic::TimeoutExpired(())))));
     }
 
     #[test]

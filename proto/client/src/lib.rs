@@ -16,7 +16,9 @@
 //! # }
 //! ```
 //!
-//! Dropping the stream cancels the request on every worker. Every call has a deadline; an
+//! A stream whose connection is lost, because of the network or because the server was started
+//! again, goes on where it was lost, and every token comes once. Dropping the stream cancels the
+//! request on every worker. Every call has a deadline; an
 //! error says whether the input was wrong, the server busy, away or late.
 #![forbid(unsafe_code)]
 
@@ -25,6 +27,7 @@ mod client;
 mod config;
 mod error;
 mod event;
+mod generation;
 mod options;
 mod wire;
 
@@ -35,11 +38,12 @@ pub use aqueduct_core::{
     Session, SessionUse, TokenId, WireDtype,
 };
 pub use aqueduct_tls::{Identity, TlsFiles};
-pub use client::{Client, Generation};
+pub use client::Client;
 pub use config::{ApiKey, ClientOptions};
 pub use error::ClientError;
 pub use event::{
     Accepted, ChoiceDone, Description, Escalated, GenerateEvent, Progress, PromptLogprob,
     StopReason, Summary, Token, Tokenized, WorkerProgress, WorkerStatus,
 };
+pub use generation::Generation;
 pub use options::{ChatMessage, GenerateOptions, Prompt};

@@ -86,6 +86,9 @@ pub struct GenerateOptions {
     /// what [`Summary::session`](crate::Summary::session) of an earlier answer stands for: then
     /// the prompt is what follows that answer.
     pub session: Option<SessionUse>,
+    /// Whether the request goes on while its connection is lost, so that the stream does, with
+    /// every token once. Not beside `prompt_logprobs`.
+    pub resumable: bool,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -120,6 +123,7 @@ impl GenerateOptions {
             request_id: None,
             cache_prompt: true,
             session: None,
+            resumable: true,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -168,6 +172,8 @@ impl GenerateOptions {
             priority: self.priority,
             cache_prompt: Some(self.cache_prompt),
             session: self.session.map(|session| session.to_string()),
+            // Log probabilities of the prompt are not kept for who comes back.
+            resumable: self.resumable && !self.prompt_logprobs,
         }
     }
 }

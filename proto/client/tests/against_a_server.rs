@@ -56,6 +56,22 @@ impl Aqueduct for Scripted {
         Ok(response)
     }
 
+    type ResumeStream = Self::GenerateStream;
+
+    async fn resume(
+        &self,
+        _request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<Self::ResumeStream>, Status> {
+        Err(Status::unimplemented("a server of an earlier version"))
+    }
+
+    async fn cancel(
+        &self,
+        _request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        Err(Status::unimplemented("a server of an earlier version"))
+    }
+
     async fn tokenize(
         &self,
         _request: Request<v1::TokenizeRequest>,

@@ -1,6 +1,9 @@
 //! Names of requests, workers and chunks.
 
 use std::fmt;
+use std::str::FromStr;
+
+use crate::Refusal;
 
 /// A request, unique in a cluster for as long as anything remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +42,17 @@ impl fmt::Display for RequestId {
     }
 }
 
+impl FromStr for RequestId {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let digits = text.strip_prefix('r').filter(|digits| digits.len() == 16);
+        let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        id.map(Self).ok_or_else(|| Refusal::new("request", text, "r and 16 hexadecimal digits"))
+    }
+}
+
 impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "w{}", self.0)
@@ -54,5 +68,19 @@ impl fmt::Display for Epoch {
 impl fmt::Display for ChunkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/c{}/{}", self.request, self.chunk_idx, self.epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_known_by_what_is_shown_of_it() {
+        let request = RequestId(0x0006_421f_d0a1_b200);
+        assert_eq!(request.to_string().parse(), Ok(request));
+        for other in ["", "r", "6421fd0a1b200", "r+00000000000001", "r0006421fd0a1b2000"] {
+            assert_eq!(other.parse::<RequestId>().unwrap_err().field, "request");
+        }
     }
 }

@@ -5,7 +5,7 @@
 use crate::work::{FailureKind, Outputs, TokenLogprob};
 use crate::{
     Exchange, Floor, Grammar, MemoryPolicy, Refusal, RequestId, Sampling, SessionUse, Steering,
-    TokenId, WireDtype, limits,
+    Telling, TokenId, WireDtype, limits,
 };
 
 /// One thing that happened to one request.
@@ -76,6 +76,8 @@ pub struct Accepted {
     pub caller_id: String,
     /// Whether to go on from a prefix that was seen before, and to keep this one's.
     pub cache_prompt: bool,
+    /// How its answer is told.
+    pub telling: Telling,
     /// When it fails, in milliseconds since 1970: time does not stop while nobody serves it.
     pub deadline_at_ms: u64,
 }
@@ -154,12 +156,12 @@ impl Kept {
 
     /// About how much memory it takes; the same wherever it is kept.
     pub fn bytes(&self) -> u64 {
-        let Accepted { prompt, steering, grammar, eos, .. } = &self.accepted;
+        let Accepted { prompt, steering, grammar, eos, telling, .. } = &self.accepted;
         let grammar = grammar.as_ref().map_or(0, |grammar| grammar.text().len());
         let tokens = self.choices.iter().flat_map(|choice| &choice.tokens);
         let drawn: u64 = tokens.map(Drawn::bytes).sum();
         let words = prompt.len() + eos.len() + 2 * steering.bias.len();
-        512 + 4 * words as u64 + grammar as u64 + drawn
+        512 + 4 * words as u64 + grammar as u64 + telling.bytes() + drawn
     }
 }
 
@@ -192,6 +194,7 @@ impl Accepted {
             priority: 0,
             caller_id: String::new(),
             cache_prompt: true,
+            telling: Telling::default(),
             deadline_at_ms: u64::MAX,
         }
     }
@@ -232,6 +235,7 @@ impl Accepted {
         self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
         self.steering.validate(limits::VOCAB_MAX)?;
+        self.telling.validate()?;
         self.grammar.as_ref().map_or(Ok(()), Grammar::validate)
     }
 }

@@ -19,6 +19,7 @@ pub mod sampling;
 pub mod session;
 pub mod snapshot;
 pub mod steering;
+pub mod telling;
 pub mod trace;
 pub mod work;
 
@@ -34,6 +35,7 @@ pub use sampling::Sampling;
 pub use session::{Session, SessionUse};
 pub use snapshot::{SnapshotKey, SnapshotsHeld};
 pub use steering::Steering;
+pub use telling::Telling;
 pub use trace::TraceParent;
 
 /// A token of the model's vocabulary.

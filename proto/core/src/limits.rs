@@ -173,6 +173,19 @@ pub const JOURNAL_WAITING_BYTES: u64 = 1 << 30;
 /// Bytes of the log that one message of a leader carries, if it is more than one record.
 pub const JOURNAL_MESSAGE_BYTES: u64 = 1 << 20;
 
+/// Most bytes of what a caller is told besides its answer.
+pub const WARNING_BYTES_MAX: usize = 16 << 10;
+/// How long an answer waits for a caller who may come back to it, unless configured otherwise.
+pub const RESUME_GRACE_MS: u64 = 60_000;
+/// The longest that it may be configured to.
+pub const RESUME_GRACE_MS_MAX: u64 = 3_600_000;
+/// Answers that have ended and are kept in memory for callers who come back.
+pub const STREAMS_ENDED_MAX: usize = 1024;
+/// About how many bytes of them.
+pub const STREAMS_ENDED_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of the id of an event: a number for each completion.
+pub const EVENT_ID_BYTES_MAX: usize = 1024;
+
 /// Most bytes of an API key.
 pub const API_KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a file of API keys.
@@ -228,7 +241,15 @@ const _: () = {
     assert!(PROMPT_TOKENS_MAX as usize * 4 <= PROMPT_BYTES_MAX);
     // The longest prompt, four bytes a token at most, and the rest of what was accepted.
     assert!(PROMPT_TOKENS_MAX as usize * 4 + (1 << 20) <= JOURNAL_RECORD_BYTES_MAX);
-    assert!(GRAMMAR_BYTES_MAX + LOGIT_BIAS_MAX * 16 < 1 << 20);
+    assert!(
+        GRAMMAR_BYTES_MAX
+            + LOGIT_BIAS_MAX * 16
+            + STOP_STRINGS_MAX * STOP_BYTES_MAX
+            + WARNING_BYTES_MAX
+            < 1 << 20
+    );
+    assert!(RESUME_GRACE_MS <= RESUME_GRACE_MS_MAX);
+    assert!(CHOICES_MAX as usize * 8 + REQUEST_ID_BYTES_MAX <= EVENT_ID_BYTES_MAX);
     assert!(JOURNAL_RECORD_BYTES_MAX as u64 <= JOURNAL_WAITING_BYTES);
     assert!(JOURNAL_WAITING_BYTES <= JOURNAL_LIVE_BYTES_MAX);
     assert!(JOURNAL_MESSAGE_BYTES <= JOURNAL_WAITING_BYTES);

@@ -78,6 +78,7 @@ impl From<Accepted> for v1::JournalAccepted {
             deadline_at_ms: accepted.deadline_at_ms,
             model: accepted.model,
             session: accepted.session.map(|session| session.to_string()).unwrap_or_default(),
+            telling: Some(accepted.telling.into()),
         }
     }
 }
@@ -104,6 +105,8 @@ fn options(wire: v1::JournalAccepted) -> Result<Accepted, Refusal> {
         deadline_at_ms: wire.deadline_at_ms,
         model: wire.model,
         session: session(&wire.session)?,
+        // A journal of an earlier version says nothing of it.
+        telling: wire.telling.unwrap_or_default().try_into().under("telling")?,
         prompt: wire.prompt,
     };
     accepted.validate_options()?;
@@ -244,7 +247,7 @@ mod tests {
     use super::super::arbitrary;
     use super::*;
     use aqueduct_core::work::{FailureKind, Outputs};
-    use aqueduct_core::{BelowFloor, Floor, limits};
+    use aqueduct_core::{BelowFloor, Floor, Telling, limits};
     use proptest::prelude::*;
 
     fn accepted() -> impl Strategy<Value = Accepted> {
@@ -256,7 +259,16 @@ mod tests {
         (prompt.clone(), prompt, how, grammar, scalars, "[a-z]{0,9}").prop_map(
             |(prompt, eos, (policy, sampling, steering, floor), grammar, scalars, caller_id)| {
                 let below = BelowFloor::Report;
+                let telling = Telling {
+                    resumable: scalars.2,
+                    stop: vec!["\n".to_owned(); 2],
+                    tools: !scalars.2,
+                    holder: caller_id.clone(),
+                    created_at_s: scalars.3,
+                    ..Telling::default()
+                };
                 Accepted {
+                    telling,
                     session: scalars.2.then_some(SessionUse::New),
                     policy,
                     floor: floor.map(|min_retained_mass| Floor { min_retained_mass, below }),

@@ -20,6 +20,7 @@ pub mod seen;
 pub mod shape;
 pub mod snapshot;
 pub mod steering;
+mod telling;
 
 use aqueduct_core::{Refusal, limits};
 

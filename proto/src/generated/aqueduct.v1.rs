@@ -316,6 +316,21 @@ pub struct DrainReply {
     pub worker: ::core::option::Option<WorkerStatus>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeRequest {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    /// Of each completion, how many events of it there were: its tokens, and its end. Empty: none.
+    #[prost(uint32, repeated, tag = "2")]
+    pub next: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelRequest {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChatMessage {
     #[prost(string, tag = "1")]
     pub role: ::prost::alloc::string::String,
@@ -372,6 +387,10 @@ pub struct GenerateRequest {
     /// Present: what is remembered at the end is kept, and the summary says how to go on from it.
     #[prost(string, optional, tag = "19")]
     pub session: ::core::option::Option<::prost::alloc::string::String>,
+    /// A stream that is lost does not cancel the request: for a while Resume goes on with it, also
+    /// with a coordinator that was started again, if it keeps a journal. Not beside prompt_logprobs.
+    #[prost(bool, tag = "20")]
+    pub resumable: bool,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -883,6 +902,55 @@ pub mod aqueduct_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Generate"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Goes on telling a request that was asked for as resumable, from where its caller lost it. It
+        /// begins with Accepted again, and what is no token may come again too. NOT_FOUND: it is not
+        /// known, or not any more. ABORTED, on a stream: somebody else has resumed it.
+        pub async fn resume(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResumeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::GenerateEvent>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Aqueduct/Resume",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Resume"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Ends a request that goes on without its caller.
+        pub async fn cancel(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelRequest>,
+        ) -> std::result::Result<tonic::Response<super::CancelReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Aqueduct/Cancel",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Aqueduct", "Cancel"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Text to token ids and back.
         pub async fn tokenize(
             &mut self,
@@ -953,6 +1021,24 @@ pub mod aqueduct_server {
             &self,
             request: tonic::Request<super::GenerateRequest>,
         ) -> std::result::Result<tonic::Response<Self::GenerateStream>, tonic::Status>;
+        /// Server streaming response type for the Resume method.
+        type ResumeStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::GenerateEvent, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Goes on telling a request that was asked for as resumable, from where its caller lost it. It
+        /// begins with Accepted again, and what is no token may come again too. NOT_FOUND: it is not
+        /// known, or not any more. ABORTED, on a stream: somebody else has resumed it.
+        async fn resume(
+            &self,
+            request: tonic::Request<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ResumeStream>, tonic::Status>;
+        /// Ends a request that goes on without its caller.
+        async fn cancel(
+            &self,
+            request: tonic::Request<super::CancelRequest>,
+        ) -> std::result::Result<tonic::Response<super::CancelReply>, tonic::Status>;
         /// Text to token ids and back.
         async fn tokenize(
             &self,
@@ -1082,6 +1168,95 @@ pub mod aqueduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Aqueduct/Resume" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeSvc<T: Aqueduct>(pub Arc<T>);
+                    impl<
+                        T: Aqueduct,
+                    > tonic::server::ServerStreamingService<super::ResumeRequest>
+                    for ResumeSvc<T> {
+                        type Response = super::GenerateEvent;
+                        type ResponseStream = T::ResumeStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResumeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Aqueduct>::resume(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Aqueduct/Cancel" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelSvc<T: Aqueduct>(pub Arc<T>);
+                    impl<T: Aqueduct> tonic::server::UnaryService<super::CancelRequest>
+                    for CancelSvc<T> {
+                        type Response = super::CancelReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Aqueduct>::cancel(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
@@ -2975,6 +3150,40 @@ pub struct JournalAccepted {
     /// new, or one to go on from; empty: none
     #[prost(string, tag = "19")]
     pub session: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "20")]
+    pub telling: ::core::option::Option<Telling>,
+}
+/// How an answer is told, to whoever comes back to it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Telling {
+    /// a connection that is lost does not cancel it
+    #[prost(bool, tag = "1")]
+    pub resumable: bool,
+    #[prost(string, repeated, tag = "2")]
+    pub stop: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the prompt's text, rather than answer it
+    #[prost(bool, tag = "3")]
+    pub continues: bool,
+    /// may be called
+    #[prost(bool, tag = "4")]
+    pub tools: bool,
+    /// token counts are told at the end
+    #[prost(bool, tag = "5")]
+    pub usage: bool,
+    /// of the prefill is told
+    #[prost(bool, tag = "6")]
+    pub progress: bool,
+    #[prost(string, repeated, tag = "7")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// public part of the caller's API key; empty: none
+    #[prost(string, tag = "8")]
+    pub holder: ::prost::alloc::string::String,
+    /// of all turns
+    #[prost(uint32, tag = "9")]
+    pub prompt_tokens: u32,
+    /// since 1970
+    #[prost(uint64, tag = "10")]
+    pub created_at_s: u64,
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

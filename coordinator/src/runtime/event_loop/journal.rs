@@ -1,20 +1,22 @@
 //! Requests are written down, and what was under way when a coordinator ended goes on.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
 use aqueduct_core::work::Emitted;
-use aqueduct_core::{ChunkGrid, RequestId, WorkerId};
+use aqueduct_core::{RequestId, WorkerId};
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
 use super::super::keeping::Found;
-use super::super::live::{Asked, Live, RequestTrace};
+use super::super::live::{Asked, Live};
 use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::{failed, of_submission, to_submission};
 use super::super::scribe::{Scribe, Written};
 use super::super::{ModelInfo, keeping};
 use super::EventLoop;
+use super::attach::retell;
 use super::ports::Answer;
 use crate::submit::RequestError;
 
@@ -47,6 +49,7 @@ impl EventLoop {
             self.resume_at = None;
             self.resume();
         }
+        self.end_unclaimed();
         if let Some(scribe) = &mut self.scribe {
             scribe.go_on();
         }
@@ -56,20 +59,27 @@ impl EventLoop {
         let Some(model) = self.outputs.cluster.borrow().model.clone() else { return };
         for (request, kept) in std::mem::take(&mut self.interrupted) {
             let choices = kept.accepted.choices;
-            if let Err(outcome) = self.resume_one(request, kept, &model) {
+            let claim = self.claims.take(request);
+            let told = claim.clone().map(|mailbox| (mailbox, kept.clone()));
+            if let Err(outcome) = self.resume_one(request, (kept, claim), &model) {
                 tracing::info!(%request, ?outcome, "a request of the journal has ended");
+                if let Some((mailbox, kept)) = told {
+                    retell(request, &kept, outcome.clone(), &mailbox);
+                }
                 if let Some(scribe) = &mut self.scribe {
                     scribe.ended(request, choices, outcome);
                 }
             }
         }
+        self.claims.wait_until(Instant::now() + self.config.resume_grace);
+        self.grant_wishes(); // of those who came back and went meanwhile
     }
 
     /// How it has ended, if there is nothing to be done.
     fn resume_one(
         &mut self,
         request: RequestId,
-        kept: Kept,
+        (kept, claim): (Kept, Option<Arc<Mailbox>>),
         model: &ModelInfo,
     ) -> Result<(), Outcome> {
         let Kept { accepted, choices, .. } = kept;
@@ -78,8 +88,9 @@ impl EventLoop {
         }
         let asked = self.ask_again(accepted, model).map_err(|error| failed(&error))?;
         let timing = self.timing(asked.submission.deadline);
-        let mailbox = Mailbox::unread(self.outputs.wished.clone());
-        let mut live = Live::new(request, asked, mailbox.into(), timing);
+        let unread = || Mailbox::unread(self.outputs.wished.clone()).into();
+        let mailbox = claim.unwrap_or_else(unread);
+        let mut live = Live::new(request, asked, mailbox, timing);
         let run = self.new_id();
         let tokens: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
         tracing::info!(%request, %run, tokens, "a request of the journal goes on");
@@ -96,10 +107,7 @@ impl EventLoop {
             None => Err(keeping::no_vocabulary()),
         };
         let submission = to_submission(accepted, model, constrain)?;
-        submission.validate(&model.shape, &self.config)?;
-        let grid = ChunkGrid::new(submission.prompt.len() as u32, submission.chunk_tokens)?;
-        let trace = RequestTrace::begin(&submission, grid);
-        Ok(Asked { submission, grid, model: model.clone(), trace })
+        Ok(Asked::of(submission, model.clone(), &self.config)?)
     }
 
     /// Tells the caller that its request is accepted, once it is written down.
@@ -163,7 +171,7 @@ impl EventLoop {
     /// When [`write_down`](Self::write_down) has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let writing = self.scribe.as_ref().and_then(Scribe::due);
-        [writing, self.resume_at].into_iter().flatten().min()
+        [writing, self.resume_at, self.claims.until()].into_iter().flatten().min()
     }
 
     /// Whether more can be.

@@ -12,7 +12,7 @@ use super::super::scribe::Written;
 use super::super::status::{Cluster, Stats};
 use super::DrainOrder;
 use crate::dispatch::Notice;
-use crate::submit::RequestError;
+use crate::submit::{RequestError, Submission};
 
 /// A validated request on its way in.
 #[derive(Debug)]
@@ -22,6 +22,15 @@ pub(crate) struct Arrival {
     pub(crate) reply: Answer,
 }
 
+/// A caller who comes back to a request, perhaps of a coordinator that is gone.
+#[derive(Debug)]
+pub(crate) struct Comeback {
+    pub(crate) request: RequestId,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// What was asked for.
+    pub(crate) reply: oneshot::Sender<Result<Submission, RequestError>>,
+}
+
 /// Whether a request is accepted.
 pub(super) type Answer = oneshot::Sender<Result<RequestId, RequestError>>;
 
@@ -29,6 +38,7 @@ pub(super) type Answer = oneshot::Sender<Result<RequestId, RequestError>>;
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Request(Box<Arrival>),
+    Attach(Comeback),
     /// A journal to be kept from now on.
     Keep(Box<Found>),
 }

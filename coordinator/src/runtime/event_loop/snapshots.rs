@@ -7,7 +7,6 @@ use aqueduct_plan::Event;
 
 use super::super::session;
 use super::{EventLoop, Live};
-use crate::submit::Update;
 
 impl EventLoop {
     /// Has workers keep what is known to be whole of a prompt and is nowhere yet. The plan counts
@@ -56,11 +55,11 @@ impl EventLoop {
         else {
             return;
         };
-        let Some(live) = self.live.get(&request) else { return };
+        let Some(live) = self.live.get_mut(&request) else { return };
         let (snapshot, retained) = (session::key(&session), live.retained_so_far());
         let keep = Keep { request, made, snapshot, retained };
         if orders.try_send(Order::Keep(Box::new(keep))).is_ok() {
-            live.mailbox.push(Update::Session(session));
+            live.session_kept(session);
             self.step(Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() });
         }
     }

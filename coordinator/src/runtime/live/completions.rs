@@ -15,6 +15,9 @@ impl Live {
         self.home = Some(worker);
         if self.redone > 0 {
             let chunks_retried = std::mem::take(&mut self.redone);
+            if let Some(report) = &mut self.prefilled {
+                report.chunks_retried += chunks_retried;
+            }
             self.mailbox.push(Update::Resumed { chunks_retried });
         }
         let sampling = self.submission.sampling;

@@ -49,7 +49,7 @@ impl Live {
     /// meanwhile.
     pub(crate) fn computed(&mut self, key: ChunkKey) {
         self.home = None;
-        self.redone += u32::from(self.is_prefilled);
+        self.redone += u32::from(self.prefilled.is_some());
         if let Some(lost) = self.prefill.prefix.compute(key) {
             self.prefill.reports.remove(&lost);
         }

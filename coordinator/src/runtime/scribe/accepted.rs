@@ -10,7 +10,8 @@ use super::super::ModelInfo;
 use super::now_ms;
 use crate::submit::{RequestError, Submission};
 
-/// What is written down of `submission`, which `model` answers.
+/// What is written down of `submission`, which `model` answers: less the token that the session
+/// before it left, which the session has.
 pub(crate) fn of_submission(
     submission: &Submission,
     model: &ModelInfo,
@@ -19,7 +20,7 @@ pub(crate) fn of_submission(
     let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
     Accepted {
         model: model.fingerprint.clone(),
-        prompt: submission.prompt.clone(),
+        prompt: submission.prompt[usize::from(submission.pending().is_some())..].to_vec(),
         session: submission.session,
         policy: submission.policy,
         floor: submission.floor,
@@ -36,6 +37,7 @@ pub(crate) fn of_submission(
         priority: submission.priority,
         caller_id: submission.caller_id.clone(),
         cache_prompt: submission.cache_prompt,
+        telling: submission.telling.clone(),
         deadline_at_ms: now_ms().saturating_add(deadline_ms),
     }
 }
@@ -59,8 +61,14 @@ pub(crate) fn to_submission(
         let message = "its time was over before anybody went on with it".to_owned();
         return Err(RequestError::Failed { kind: FailureKind::Deadline, message });
     }
-    Ok(Submission {
-        prompt: accepted.prompt,
+    let grammar = accepted.grammar.clone();
+    let constraint = grammar.map(constrain).transpose()?;
+    Ok(Submission { constraint, deadline: left, ..as_asked(accepted) })
+}
+
+/// What was asked for, less the grammar and as if there were time: to tell the answer.
+pub(crate) fn as_asked(accepted: Accepted) -> Submission {
+    Submission {
         session: accepted.session,
         policy: accepted.policy,
         floor: accepted.floor,
@@ -69,7 +77,6 @@ pub(crate) fn to_submission(
         wire: accepted.wire,
         sampling: accepted.sampling,
         steering: accepted.steering,
-        constraint: accepted.grammar.map(constrain).transpose()?,
         choices: accepted.choices,
         max_tokens: accepted.max_tokens,
         eos: accepted.eos,
@@ -77,10 +84,10 @@ pub(crate) fn to_submission(
         priority: accepted.priority,
         caller_id: accepted.caller_id,
         // Who asked to see it has gone.
-        shows: false,
         cache_prompt: accepted.cache_prompt,
-        deadline: left,
-    })
+        telling: accepted.telling,
+        ..Submission::of(accepted.prompt)
+    }
 }
 
 /// How a request that failed has ended.
@@ -88,9 +95,50 @@ pub(crate) fn failed(error: &RequestError) -> Outcome {
     let kind = match error {
         RequestError::Refused(_) => FailureKind::Invalid,
         RequestError::Busy { .. } | RequestError::Limited { .. } => FailureKind::Exhausted,
-        RequestError::Unavailable(_) | RequestError::SessionLost => FailureKind::Peer,
+        RequestError::Unavailable(_)
+        | RequestError::Stopping
+        | RequestError::SessionLost
+        | RequestError::Unknown(_)
+        | RequestError::TakenOver => FailureKind::Peer,
         RequestError::Deadline(_) => FailureKind::Deadline,
         RequestError::Failed { kind, .. } => *kind,
     };
     Outcome::Failed { kind, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::{KvDtype, ModelShape, SessionUse};
+
+    use super::super::super::live::Asked;
+    use super::super::super::session::Setting;
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn a_turn_goes_on_where_its_session_was() {
+        let shape = ModelShape {
+            vocab: 100,
+            layers: 2,
+            width: 8,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            ffn: 16,
+            max_positions: 0,
+        };
+        let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
+        let asked = Submission { chunk_tokens: 16, ..Submission::of(vec![1, 2, 3]) };
+        let (policy, _) = asked.policy.clamped(16);
+        let setting = Setting::new("same", &policy, asked.wire, 16);
+        let session = setting.after(None, (&[7; 40], &[8, 9]));
+        let asked = Submission { session: Some(SessionUse::GoOn(session)), ..asked };
+        let first = Asked::of(asked, model.clone(), &Config::default()).unwrap();
+        assert_eq!(first.submission.prompt, [9, 1, 2, 3]);
+        let kept = of_submission(&first.submission, &model, Duration::from_secs(60));
+        let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
+        let again = to_submission(kept, &model, constrain).unwrap();
+        let again = Asked::of(again, model, &Config::default()).unwrap();
+        assert_eq!((again.grid, again.submission.prompt), (first.grid, first.submission.prompt));
+    }
 }

@@ -56,6 +56,9 @@ pub(crate) struct GenerateArgs {
     /// name another call goes on from there, and PROMPT is what follows
     #[arg(long, value_name = "SESSION", conflicts_with = "model")]
     pub(crate) session: Option<SessionUse>,
+    /// Cancel the request, instead of going on with it, when its connection is lost
+    #[arg(long)]
+    pub(crate) no_resume: bool,
     /// Give up after this many seconds
     #[arg(long = "deadline-seconds", value_name = "S", default_value_t = 3600)]
     pub(crate) deadline_seconds: u64,

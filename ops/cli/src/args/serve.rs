@@ -91,6 +91,11 @@ pub(crate) struct AdmissionArgs {
     /// cannot take over
     #[arg(long, value_name = "S", default_value_t = limits::WORKER_GRACE_MS / 1000)]
     pub(crate) worker_grace_seconds: u64,
+    /// How long a resumable request goes on while its caller is not connected, and is kept after
+    /// its end
+    #[arg(long, value_name = "S", env = "AQUEDUCT_RESUME_GRACE_S", hide_env_values = true,
+          default_value_t = (limits::RESUME_GRACE_MS / 1000) as u32)]
+    pub(crate) resume_grace_s: u32,
 }
 
 /// How long a stop may take.

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use aqueduct_client::{
-    Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Prompt, Summary,
+    Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Generation, Prompt, Summary,
 };
 use aqueduct_core::{Grammar, Quality};
 use futures::StreamExt;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GenerateArgs, ModelArgs, SamplingArgs};
 use crate::cluster::{self, Cluster, Workers};
@@ -76,6 +77,7 @@ fn options(args: &GenerateArgs) -> anyhow::Result<GenerateOptions> {
         wire: Some(args.exchange.wire),
         priority: Some(args.priority),
         session: args.session,
+        resumable: !args.no_resume,
         deadline: args.deadline(),
         ..GenerateOptions::new(Prompt::Text(prompt(args)?))
     })
@@ -110,7 +112,27 @@ async fn ask(
     json: bool,
 ) -> anyhow::Result<()> {
     let client = Client::connect(url, client).await?;
-    let mut events = client.generate(options).await?;
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut events = tokio::select! {
+        events = client.generate(options) => events?,
+        _ = interrupts.recv() => bail!("interrupted"),
+    };
+    let shown = tokio::select! {
+        shown = show(&mut events, json) => shown,
+        _ = interrupts.recv() => Err(anyhow!("interrupted")),
+    };
+    if shown.is_err() {
+        // Whoever interrupts twice does not want to wait for that either.
+        tokio::select! {
+            cancelled = events.cancel() => drop(cancelled), // it is told what was wrong before
+            _ = interrupts.recv() => {}
+        }
+    }
+    shown
+}
+
+/// Prints the answer as it comes.
+async fn show(events: &mut Generation, json: bool) -> anyhow::Result<()> {
     let mut display = PrefillDisplay::new();
     let mut seed = 0;
     while let Some(event) = events.next().await {

@@ -57,6 +57,7 @@ pub(super) fn config(args: &FrontArgs) -> Config {
         prompt_tokens_max: admission.max_prompt_tokens,
         request_deadline: Duration::from_secs(admission.deadline_seconds),
         worker_grace: Duration::from_secs(admission.worker_grace_seconds),
+        resume_grace: Duration::from_secs(admission.resume_grace_s.into()),
         batch_tokens: args.batch_tokens,
         chunk_tokens: args.policy.budget.chunk_tokens,
         policy: args.policy.policy(),

@@ -22,6 +22,24 @@ class DrainReply(_message.Message):
     worker: WorkerStatus
     def __init__(self, worker: _Optional[_Union[WorkerStatus, _Mapping]] = ...) -> None: ...
 
+class ResumeRequest(_message.Message):
+    __slots__ = ("request", "next")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    next: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request: _Optional[int] = ..., next: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
+
+class CancelReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -37,7 +55,7 @@ class ChatPrompt(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "tokens", "chat", "max_tokens", "sampling", "policy", "chunk_tokens", "stop", "choices", "prompt_logprobs", "ignore_eos", "exchange", "wire", "quality", "priority", "steering", "grammar", "cache_prompt", "session")
+    __slots__ = ("text", "tokens", "chat", "max_tokens", "sampling", "policy", "chunk_tokens", "stop", "choices", "prompt_logprobs", "ignore_eos", "exchange", "wire", "quality", "priority", "steering", "grammar", "cache_prompt", "session", "resumable")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +75,7 @@ class GenerateRequest(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     CACHE_PROMPT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _common_pb2.TokenList
     chat: ChatPrompt
@@ -76,7 +95,8 @@ class GenerateRequest(_message.Message):
     grammar: _common_pb2.Grammar
     cache_prompt: bool
     session: str
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[_common_pb2.TokenList, _Mapping]] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., policy: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ..., chunk_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., choices: _Optional[int] = ..., prompt_logprobs: bool = ..., ignore_eos: bool = ..., exchange: _Optional[_Union[_common_pb2.Exchange, str]] = ..., wire: _Optional[_Union[_common_pb2.WireDtype, str]] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., priority: _Optional[int] = ..., steering: _Optional[_Union[_common_pb2.Steering, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.Grammar, _Mapping]] = ..., cache_prompt: bool = ..., session: _Optional[str] = ...) -> None: ...
+    resumable: bool
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[_common_pb2.TokenList, _Mapping]] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., policy: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ..., chunk_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., choices: _Optional[int] = ..., prompt_logprobs: bool = ..., ignore_eos: bool = ..., exchange: _Optional[_Union[_common_pb2.Exchange, str]] = ..., wire: _Optional[_Union[_common_pb2.WireDtype, str]] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., priority: _Optional[int] = ..., steering: _Optional[_Union[_common_pb2.Steering, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.Grammar, _Mapping]] = ..., cache_prompt: bool = ..., session: _Optional[str] = ..., resumable: bool = ...) -> None: ...
 
 class Quality(_message.Message):
     __slots__ = ("kind", "min_retained_mass", "below_floor")

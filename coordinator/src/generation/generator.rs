@@ -1,0 +1,166 @@
+//! The one way from an API layer to the runtime.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aqueduct_core::{Refusal, RequestId};
+
+use super::board::{Board, Place};
+use super::{About, Choice, Clock, Generation, Report, Source, Submit, Updates};
+use crate::keys::{Holder, Permit};
+use crate::metrics::{Metrics, Outcome};
+use crate::streams::{Reader, Streams};
+use crate::submit::{RequestError, Submission};
+use crate::text::{Start, StopMatcher, TextModel};
+
+/// Starts requests, and takes them up again.
+#[derive(Clone)]
+pub struct Generator {
+    /// The model's text side.
+    pub text: Arc<TextModel>,
+    /// The runtime.
+    pub runtime: Arc<dyn Submit>,
+    /// Where figures go.
+    pub metrics: Arc<Metrics>,
+    /// What the console shows.
+    pub board: Arc<Board>,
+    /// Answers that their callers may come back to.
+    pub streams: Streams,
+}
+
+impl Generator {
+    /// Submits a request.
+    ///
+    /// # Errors
+    /// As the runtime has it.
+    pub async fn start(&self, mut submission: Submission) -> Result<Generation, RequestError> {
+        let started = Instant::now();
+        submission.telling.prompt_tokens = submission.prompt_tokens();
+        submission.telling.created_at_s = now_s();
+        if submission.session.is_some() && !submission.telling.stop.is_empty() {
+            // What was generated behind a stop string would be remembered too.
+            let refusal = Refusal::new("stop", "present", "absent beside a session");
+            return Err(self.refused(refusal.into(), started));
+        }
+        let begin = self.beginning(&submission, started);
+        let updates = self.runtime.submit(submission).await;
+        updates.map(begin).map_err(|error| self.refused(error, started))
+    }
+
+    /// How the answer to a request begins; what follows depends on its updates.
+    fn beginning(
+        &self,
+        submission: &Submission,
+        started: Instant,
+    ) -> impl FnOnce(Box<dyn Updates>) -> Generation + use<> {
+        let telling = &submission.telling;
+        let report = Report {
+            prompt_tokens: telling.prompt_tokens,
+            chunk_tokens: submission.chunk_tokens,
+            cache_prompt: submission.cache_prompt && submission.goes_on().is_none(),
+            policy: submission.policy,
+            floor: submission.floor,
+            wire: submission.wire,
+            seed: submission.sampling.seed,
+            warnings: telling.warnings.clone(),
+            ..Report::default()
+        };
+        let start = if telling.continues { Start::Continuation } else { Start::Text };
+        let choice = || Choice::new(self.text.detokenizer(start), StopMatcher::new(&telling.stop));
+        let choices = (0..submission.choices).map(|_| choice()).collect();
+        let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
+        let about = About {
+            choices: submission.choices,
+            logprobs: submission.sampling.logprobs,
+            telling: telling.clone(),
+        };
+        let place = Place::new(self.board.clone(), submission);
+        let generator = self.clone();
+        move |updates| Generation {
+            generator,
+            updates,
+            place,
+            about,
+            choices,
+            eos,
+            generates,
+            report,
+            queue: VecDeque::new(),
+            clock: Clock { started, prefilled: None, has_token: false },
+            token_bytes: 0,
+            permit: None,
+            outcome: None,
+        }
+    }
+
+    /// Counts a request that never began.
+    fn refused(&self, error: RequestError, started: Instant) -> RequestError {
+        self.metrics.rejected(error.reason());
+        self.metrics.ended(Outcome::Refused, started.elapsed());
+        error
+    }
+
+    /// Submits a request on the account of `holder`, if there is one. It outlives its caller's
+    /// connection if it is resumable.
+    ///
+    /// # Errors
+    /// What its key does not allow, or as the runtime has it.
+    pub async fn start_for(
+        &self,
+        holder: Option<&Holder>,
+        mut submission: Submission,
+    ) -> Result<Source, RequestError> {
+        let prompt_tokens = u32::try_from(submission.prompt.len()).unwrap_or(u32::MAX);
+        let permit = holder.map(|holder| holder.admit(prompt_tokens)).transpose();
+        let mut permit = permit.inspect_err(|error| {
+            self.metrics.rejected(error.reason());
+            self.metrics.ended(Outcome::Refused, Duration::ZERO);
+        })?;
+        submission.telling.holder = id_of(holder).to_owned();
+        let is_resumable = submission.telling.resumable;
+        let mut generation = self.start(submission).await?;
+        permit.iter_mut().for_each(Permit::begin);
+        generation.permit = permit;
+        match is_resumable {
+            true => Ok(self.streams.keep(generation).await?.into()),
+            false => Ok(generation.into()),
+        }
+    }
+
+    /// The answer to a request that `holder`, if keys are asked for, has asked for before.
+    ///
+    /// # Errors
+    /// [`RequestError::Unknown`], or as the runtime has it.
+    pub async fn resume(
+        &self,
+        holder: Option<&Holder>,
+        request: RequestId,
+    ) -> Result<Reader, RequestError> {
+        let comes_back = async || {
+            let (submission, updates) = self.runtime.attach(request).await?;
+            Ok(self.beginning(&submission, Instant::now())(updates))
+        };
+        let reader = self.streams.read(request, id_of(holder), comes_back).await?;
+        self.metrics.came_back();
+        Ok(reader)
+    }
+
+    /// Ends a request that `holder` has asked for before.
+    ///
+    /// # Errors
+    /// [`RequestError::Unknown`].
+    pub fn cancel(&self, holder: Option<&Holder>, request: RequestId) -> Result<(), RequestError> {
+        self.streams.cancel(request, id_of(holder))
+    }
+}
+
+/// What is written down of a key; nothing where none is asked for.
+fn id_of(holder: Option<&Holder>) -> &str {
+    holder.map_or("", Holder::id)
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

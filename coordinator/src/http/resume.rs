@@ -1,0 +1,94 @@
+//! Answers that callers come back to: by their name, or with the same call once more, and where
+//! they stand is the id of the last event that they have.
+
+use axum::Extension;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+
+use aqueduct_core::{Refusal, RequestId};
+
+use super::stream::{self, Running};
+use super::{ApiError, ApiState, calls};
+use crate::generation::Source;
+use crate::keys::Holder;
+use crate::streams::{EventId, Place, request_of};
+
+/// By which browsers, and others who read events, say where they stand.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+type Name = Result<Path<String>, PathRejection>;
+
+pub(super) async fn events(
+    State(state): State<ApiState>,
+    holder: Option<Extension<Holder>>,
+    name: Name,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let request = named(name)?;
+    let last = last_event(&headers)?;
+    let other = last.as_ref().filter(|last| last.request != request);
+    match other {
+        Some(other) => {
+            let bound = format!("of an event of {request}");
+            Err(Refusal::new(LAST_EVENT_ID, other.request, bound).into())
+        }
+        None => answer(&state, holder, request, last.map(|last| last.place)).await,
+    }
+}
+
+pub(super) async fn cancel(
+    State(state): State<ApiState>,
+    holder: Option<Extension<Holder>>,
+    name: Name,
+) -> Result<StatusCode, ApiError> {
+    let holder = holder.as_ref().map(|Extension(holder)| holder);
+    state.0.generator.cancel(holder, named(name)?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn named(name: Name) -> Result<RequestId, ApiError> {
+    let Path(name) = name.map_err(|error| ApiError::new(error.status(), error.body_text()))?;
+    Ok(request_of(&name)?)
+}
+
+/// Where a caller stands, if it has heard something of an answer.
+pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<EventId>, ApiError> {
+    let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    Ok(Some(text.parse()?))
+}
+
+/// What follows the event `last`.
+pub(super) async fn go_on(
+    state: &ApiState,
+    holder: Option<Extension<Holder>>,
+    last: EventId,
+) -> Result<Response, ApiError> {
+    answer(state, holder, last.request, Some(last.place)).await
+}
+
+async fn answer(
+    state: &ApiState,
+    holder: Option<Extension<Holder>>,
+    request: RequestId,
+    last: Option<Option<Place>>,
+) -> Result<Response, ApiError> {
+    let shared = &state.0;
+    let holder = holder.as_ref().map(|Extension(holder)| holder);
+    let reader = shared.generator.resume(holder, request).await?;
+    let about = reader.about().clone();
+    let envelope = shared.envelope(request, &about);
+    let place = match last {
+        Some(None) => return Ok(stream::nothing_more(envelope)),
+        Some(Some(place)) => place.of(about.choices)?,
+        None => Place::start(about.choices),
+    };
+    let mut source = Source::from(reader);
+    calls::accepted(&mut source).await?;
+    let running = Running { source, view: shared.view(request, &about), place };
+    Ok(stream::response(vec![running], envelope, about.telling.usage))
+}

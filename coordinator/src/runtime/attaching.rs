@@ -1,0 +1,33 @@
+//! A caller comes back to a request of this coordinator, or of one before it.
+
+use std::sync::Arc;
+
+use aqueduct_core::RequestId;
+use tokio::sync::oneshot;
+
+use super::event_loop::{Comeback, Inbound};
+use super::mailbox::Mailbox;
+use super::{Coordinator, Reader, RequestHandle};
+use crate::submit::{RequestError, Submission};
+
+impl Coordinator {
+    /// Takes up a request that was under way, or has ended, before this coordinator began: what
+    /// was asked for, and all that is known of it, from its beginning. Whoever had it before has
+    /// it no more.
+    ///
+    /// # Errors
+    /// [`RequestError::Unknown`], or `Stopping`: it may be known soon, or to another one.
+    pub async fn attach(
+        &self,
+        request: RequestId,
+    ) -> Result<(Submission, RequestHandle), RequestError> {
+        let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
+        let reader = Reader(mailbox.clone());
+        let (reply, answer) = oneshot::channel();
+        let inbound = Inbound::Attach(Comeback { request, mailbox, reply });
+        self.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
+        let submission = answer.await.map_err(|_| RequestError::Stopping)??;
+        let _inbound = self.inbound.clone();
+        Ok((submission, RequestHandle { request, reader, _inbound }))
+    }
+}

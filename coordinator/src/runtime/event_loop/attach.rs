@@ -1,0 +1,118 @@
+//! Callers who come back to requests that were under way when this coordinator began, or that
+//! had ended then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use aqueduct_core::journal::{Accepted, Kept, Outcome};
+use aqueduct_core::{ChunkGrid, RequestId, Session, SessionUse};
+use aqueduct_journal::Journal;
+use aqueduct_plan::Event;
+
+use super::super::live::told;
+use super::super::mailbox::Mailbox;
+use super::super::scribe::accepted::as_asked;
+use super::EventLoop;
+use super::ports::Comeback;
+use crate::submit::{RequestError, Submission, Update};
+
+/// Who has come back to what has not gone on yet, and how long what has gone on waits for others.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    mailboxes: HashMap<RequestId, Arc<Mailbox>>,
+    until: Option<Instant>,
+}
+
+impl Claims {
+    pub(super) fn take(&mut self, request: RequestId) -> Option<Arc<Mailbox>> {
+        self.mailboxes.remove(&request)
+    }
+
+    pub(super) fn wait_until(&mut self, until: Instant) {
+        self.until = Some(until);
+    }
+
+    /// When what nobody has come back to is to end.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+}
+
+impl EventLoop {
+    pub(super) fn attach(&mut self, comeback: Comeback) {
+        let Comeback { request, mailbox, reply } = comeback;
+        let answer =
+            if let Some(live) = self.live.values_mut().find(|live| live.request() == request) {
+                live.attach(mailbox);
+                Ok(live.submission.clone())
+            } else if let Some((_, kept)) = self.interrupted.iter().find(|(id, _)| *id == request) {
+                self.claims.mailboxes.insert(request, mailbox);
+                Ok(as_asked(kept.accepted.clone()))
+            } else if let Some(keeping) = &self.keeping {
+                let journal = keeping.journal.clone();
+                tokio::spawn(async move {
+                    // Who has asked may have gone.
+                    drop(reply.send(find(&journal, request, &mailbox).await));
+                });
+                return;
+            } else {
+                Err(RequestError::Unknown(request))
+            };
+        drop(reply.send(answer));
+    }
+
+    /// Ends what nobody has come back to in time.
+    pub(super) fn end_unclaimed(&mut self) {
+        if self.claims.until.is_none_or(|until| until > Instant::now()) {
+            return;
+        }
+        self.claims.until = None;
+        let is_unclaimed =
+            |live: &super::Live| live.submission.telling.resumable && live.mailbox.is_unread();
+        let unclaimed = self.live.iter().filter(|(_, live)| is_unclaimed(live));
+        for request in unclaimed.map(|(run, _)| *run).collect::<Vec<_>>() {
+            tracing::info!(%request, "nobody has come back to a request of the journal");
+            self.step(Event::Cancel { request });
+        }
+    }
+}
+
+/// A request that has ended is told from the journal.
+async fn find(
+    journal: &Journal,
+    request: RequestId,
+    mailbox: &Mailbox,
+) -> Result<Submission, RequestError> {
+    let kept = journal.read(move |state| state.get(request).cloned()).await;
+    let kept = kept.map_err(|_| RequestError::Stopping)?;
+    let kept = kept.ok_or(RequestError::Unknown(request))?;
+    // One that goes on is on its way to its end.
+    let ended = kept.ended.as_ref().ok_or(RequestError::Stopping)?;
+    if ended.outcome == Outcome::Cancelled {
+        return Err(RequestError::Unknown(request));
+    }
+    retell(request, &kept, ended.outcome.clone(), mailbox);
+    Ok(as_asked(kept.accepted))
+}
+
+/// Tells all that is written down of a request that has ended so: of its prefill nothing is.
+pub(super) fn retell(request: RequestId, kept: &Kept, outcome: Outcome, mailbox: &Mailbox) {
+    let accepted = &kept.accepted;
+    let (policy, clamps) = accepted.policy.clamped(accepted.chunk_tokens);
+    let chunk_count = grid(accepted).map_or(0, |grid| grid.chunk_count());
+    mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
+    mailbox.push(Update::Prefilled(Box::default()));
+    told(request, &kept.choices).for_each(|update| mailbox.push(update));
+    mailbox.end(match outcome {
+        Outcome::Finished => None,
+        Outcome::Cancelled => Some(RequestError::Unknown(request)),
+        Outcome::Failed { kind, message } => Some(RequestError::Failed { kind, message }),
+    });
+}
+
+fn grid(accepted: &Accepted) -> Option<ChunkGrid> {
+    let known = accepted.session.as_ref().and_then(SessionUse::goes_on);
+    let known = known.map_or(0, |session: &Session| session.end);
+    ChunkGrid::after(known, accepted.telling.prompt_tokens, accepted.chunk_tokens).ok()
+}

@@ -1,0 +1,53 @@
+//! All that is known of a request, for a caller who comes back to it.
+
+use std::sync::Arc;
+
+use aqueduct_core::journal::{Completion, Drawn};
+use aqueduct_core::work::Emitted;
+use aqueduct_core::{RequestId, Session};
+
+use super::super::mailbox::Mailbox;
+use super::Live;
+use crate::submit::{RequestError, Update};
+
+impl Live {
+    /// Whoever reads `mailbox` reads all of it, and from now on alone.
+    pub(crate) fn attach(&mut self, mailbox: Arc<Mailbox>) {
+        let before = std::mem::replace(&mut self.mailbox, mailbox);
+        before.end(Some(RequestError::TakenOver));
+        let (policy, clamps) = self.submission.policy.clamped(self.grid.chunk_tokens());
+        let (request, chunk_count) = (self.request, self.grid.chunk_count());
+        self.mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
+        let escalations = self.escalations.iter().copied().map(Update::Escalated);
+        escalations.for_each(|update| self.mailbox.push(update));
+        if let Some(report) = &self.prefilled {
+            self.mailbox.push(Update::Prefilled(report.clone()));
+            let session = self.session.map(Update::Session);
+            session.into_iter().for_each(|update| self.mailbox.push(update));
+            told(request, &self.choices).for_each(|update| self.mailbox.push(update));
+        }
+    }
+
+    /// What is remembered at the end is kept.
+    pub(crate) fn session_kept(&mut self, session: Session) {
+        self.session = Some(session);
+        self.mailbox.push(Update::Session(session));
+    }
+}
+
+/// What completions have come to, as it was told when it came.
+pub(crate) fn told(
+    request: RequestId,
+    completions: &[Completion],
+) -> impl Iterator<Item = Update> + '_ {
+    (0..).zip(completions).flat_map(move |(choice, completion)| {
+        let token = move |(token_idx, drawn): (u32, &Drawn)| {
+            let Drawn { token, top } = drawn.clone();
+            let (token, logprob) = (token.token, token.logprob);
+            let emitted = Emitted { request, choice, token_idx, token, logprob, top };
+            Update::Token(Box::new(emitted))
+        };
+        let end = completion.eos.map(|eos| Update::ChoiceDone { choice, eos });
+        (0..).zip(&completion.tokens).map(token).chain(end)
+    })
+}

@@ -1,0 +1,134 @@
+//! Answers that outlive the connections of their callers. One that was asked for as resumable is
+//! written on a tape as it comes; whoever comes back reads the tape from its beginning, and is
+//! told what is new to it ([`Place`]). What is made of the tokens, be it text, tool calls or
+//! log probabilities, is thus made again of all of them, and continues what was told before.
+
+mod place;
+mod tape;
+
+pub(crate) use place::request_of;
+pub use place::{EventId, Place};
+pub use tape::Reader;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aqueduct_core::{RequestId, limits};
+use tokio::sync::Mutex as Turn;
+
+use crate::generation::{Generation, TextEvent};
+use crate::submit::RequestError;
+use tape::Tape;
+
+/// The answers that somebody may come back to. Clones are the same ones.
+#[derive(Clone)]
+pub struct Streams(Arc<Shared>);
+
+struct Shared {
+    grace: Duration,
+    tapes: Mutex<Tapes>,
+    /// What the runtime has to be asked for is asked for once.
+    coming_back: Turn<()>,
+}
+
+#[derive(Default)]
+struct Tapes {
+    by_request: HashMap<RequestId, Arc<Tape>>,
+    /// The oldest end first.
+    ended: VecDeque<Arc<Tape>>,
+    ended_bytes: u64,
+}
+
+impl Streams {
+    /// Answers wait so long for their callers, and as long after their end.
+    pub fn new(grace: Duration) -> Self {
+        let (tapes, coming_back) = (Mutex::default(), Turn::default());
+        Self(Arc::new(Shared { grace, tapes, coming_back }))
+    }
+
+    /// Goes on with a request whether or not somebody reads, as long as somebody may come back.
+    pub(crate) async fn keep(&self, mut generation: Generation) -> Result<Reader, RequestError> {
+        let Some(first) = generation.next().await.transpose()? else {
+            return Err(RequestError::Stopping);
+        };
+        let TextEvent::Accepted { request, .. } = first else {
+            return Err(RequestError::Stopping); // it is first of all, or there is nothing
+        };
+        let tape = Arc::new(Tape::new(request, generation.about().clone()));
+        tape.push(first, generation.report());
+        self.tapes().by_request.insert(request, tape.clone());
+        let reader = Reader::of(tape.clone());
+        let streams = self.clone();
+        tokio::spawn(async move {
+            if tape.record(generation, streams.0.grace).await {
+                streams.tapes().end(tape.clone());
+                tokio::time::sleep(streams.0.grace).await;
+            }
+            streams.tapes().forget(&tape);
+        });
+        Ok(reader)
+    }
+
+    /// The answer to `request`, for the holder of the key that asked for it: the one that is
+    /// kept, or the one that `comes_back` finds.
+    pub(crate) async fn read(
+        &self,
+        request: RequestId,
+        holder: &str,
+        comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
+    ) -> Result<Reader, RequestError> {
+        let _turn = self.0.coming_back.lock().await;
+        if let Some(tape) = self.find(request) {
+            return match tape.about().telling.holder == holder {
+                true => Ok(Reader::of(tape)),
+                false => Err(RequestError::Unknown(request)),
+            };
+        }
+        let generation = comes_back().await?;
+        let telling = &generation.about().telling;
+        if !telling.resumable || telling.holder != holder {
+            return Err(RequestError::Unknown(request));
+        }
+        self.keep(generation).await
+    }
+
+    /// Ends a request that nobody will come back to.
+    pub(crate) fn cancel(&self, request: RequestId, holder: &str) -> Result<(), RequestError> {
+        let tape = self.find(request).filter(|tape| tape.about().telling.holder == holder);
+        tape.ok_or(RequestError::Unknown(request)).map(|tape| tape.cancel())
+    }
+
+    fn find(&self, request: RequestId) -> Option<Arc<Tape>> {
+        self.tapes().by_request.get(&request).cloned()
+    }
+
+    fn tapes(&self) -> MutexGuard<'_, Tapes> {
+        self.0.tapes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tapes {
+    /// A tape grows no more; the oldest ones go where there are too many.
+    fn end(&mut self, tape: Arc<Tape>) {
+        self.ended_bytes += tape.bytes();
+        self.ended.push_back(tape);
+        while self.ended.len() > limits::STREAMS_ENDED_MAX
+            || self.ended_bytes > limits::STREAMS_ENDED_BYTES_MAX
+        {
+            let Some(oldest) = self.ended.front().cloned() else { return };
+            self.forget(&oldest);
+        }
+    }
+
+    fn forget(&mut self, tape: &Arc<Tape>) {
+        let is_it = |other: &Arc<Tape>| Arc::ptr_eq(other, tape);
+        if self.by_request.get(&tape.request()).is_some_and(is_it) {
+            self.by_request.remove(&tape.request());
+        }
+        if let Some(at) = self.ended.iter().position(is_it) {
+            self.ended.remove(at);
+            self.ended_bytes -= tape.bytes();
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Streams that callers come back to, here and with a server that was started again.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::ApiOptions;
+use aqueduct_coordinator::streams::Streams;
+use aqueduct_coordinator::text::TextModel;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::client::{DEADLINE, Reply, Server, generator, request, serving, text};
+use super::script::Script;
+use super::service::until;
+
+const ANSWER: &str = "/v1/requests/r0000000000000007";
+const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n\
+                    </tool_call> — é";
+
+/// An event of a stream: its id and its data.
+type Told = (String, String);
+
+/// The shipped model's words, and a template that teaches tools.
+fn text_with_tools() -> Arc<TextModel> {
+    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
+        fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
+    }
+    let template = here.join("../ops/openai/tools.jinja");
+    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
+    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
+}
+
+fn script(answer: &str) -> Script {
+    Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }
+}
+
+/// A server whose answers wait so long for their callers.
+async fn start(script: Script, text: Arc<TextModel>, grace: Duration) -> Server {
+    let streams = Streams::new(grace);
+    let script = Arc::new(script);
+    let generator = Generator { text, streams, ..generator(script.clone()) };
+    serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
+async fn serve(script: Script) -> Server {
+    start(script, text(), DEADLINE).await
+}
+
+/// A call, with where its caller stands.
+fn call(method: &str, path: &str, last: &str, body: &str) -> Vec<u8> {
+    let plain = String::from_utf8(request(method, path, body.as_bytes())).unwrap();
+    let head = format!("HTTP/1.1\r\nlast-event-id: {last}\r\n");
+    plain.replacen("HTTP/1.1\r\n", &head, 1).into_bytes()
+}
+
+fn told(reply: &Reply) -> Vec<Told> {
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let field = |event: &str, name: &str| {
+        let line = event.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().to_owned()
+    };
+    let events = reply.body.split_terminator("\n\n");
+    events.map(|event| (field(event, "id: "), field(event, "data: "))).collect()
+}
+
+/// What each completion comes to: every delta, log probability and end, in order.
+fn completions(told: &[Told]) -> Vec<Vec<Value>> {
+    let mut all = vec![Vec::new(); 2];
+    for (_, data) in told.iter().filter(|(_, data)| data != "[DONE]") {
+        let chunk: Value = serde_json::from_str(data).unwrap();
+        for choice in chunk["choices"].as_array().unwrap() {
+            all[choice["index"].as_u64().unwrap() as usize].push(choice.clone());
+        }
+    }
+    all
+}
+
+/// Cuts an answer behind each of its events: what follows is the rest, from who has told it and
+/// from who was started since and goes through the completions in another order.
+async fn any_cut_gives_the_same_whole(
+    path: &str,
+    body: Value,
+    script: Script,
+    text: Arc<TextModel>,
+) {
+    let tokens = script.answer.clone();
+    let server = start(script, text.clone(), DEADLINE).await;
+    let whole = told(&server.post(path, &body.to_string()).await);
+    assert_eq!(whole.last().unwrap().1, "[DONE]");
+    let asked = server.script.seen.lock().unwrap()[0].clone();
+    let next = Script { answer: tokens, remembers: Some(asked), ..Script::default() };
+    let next = start(next, text, DEADLINE).await;
+    for cut in 0..whole.len() - 1 {
+        let (before, after) = whole.split_at(cut + 1);
+        let last = &before[cut].0;
+        let rest = server.send(&call("GET", &format!("{ANSWER}/events"), last, "")).await;
+        assert_eq!(told(&rest), after, "behind {last}");
+        let again = server.send(&call("POST", path, last, &body.to_string())).await;
+        assert_eq!(told(&again), after, "the same call once more, behind {last}");
+        let rest = told(&next.send(&call("GET", &format!("{ANSWER}/events"), last, "")).await);
+        let joined = [before, &rest].concat();
+        assert_eq!(completions(&joined), completions(&whole), "elsewhere, behind {last}");
+        assert_eq!(joined.last(), whole.last());
+        let is_usage = |told: &&Told| told.1.contains("\"choices\":[]");
+        assert_eq!(joined.iter().filter(is_usage).count(), 1, "behind {last}");
+    }
+    let from_the_beginning = server.get(&format!("{ANSWER}/events")).await;
+    assert_eq!(told(&from_the_beginning), whole);
+}
+
+fn resumable(mut body: Value) -> Value {
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({ "include_usage": true });
+    body["aqueduct"] = json!({ "resumable": true });
+    body["n"] = json!(2);
+    body["max_tokens"] = json!(200);
+    body
+}
+
+#[tokio::test]
+async fn any_cut_of_a_completion() {
+    let body = json!({ "prompt": "a", "logprobs": 1, "stop": ["Walden Pond", "zz"] });
+    let script = script("I went — é — to the woods, to Walden Po, to Walden Pond and home");
+    any_cut_gives_the_same_whole("/v1/completions", resumable(body), script, text()).await;
+}
+
+#[tokio::test]
+async fn any_cut_of_a_chat() {
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let body = json!({ "messages": messages, "logprobs": true, "top_logprobs": 1 });
+    let script = script("At Walden — é.");
+    any_cut_gives_the_same_whole("/v1/chat/completions", resumable(body), script, text()).await;
+}
+
+#[tokio::test]
+async fn any_cut_of_a_chat_with_tools() {
+    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
+    let body = json!({ "messages": [{ "role": "user", "content": "?" }], "tools": [tool] });
+    let text = text_with_tools();
+    let script = script(CALL);
+    any_cut_gives_the_same_whole("/v1/chat/completions", resumable(body), script, text).await;
+}
+
+/// Begins a stream that never ends, and reads its first byte.
+async fn begin(server: &Server) -> TcpStream {
+    let body = resumable(json!({ "messages": [{ "role": "user", "content": "?" }] })).to_string();
+    let mut caller = TcpStream::connect(server.address).await.unwrap();
+    let request = request("POST", "/v1/chat/completions", body.as_bytes());
+    caller.write_all(&request).await.unwrap();
+    caller.read_u8().await.unwrap();
+    caller
+}
+
+async fn status(server: &Server, method: &str, path: &str) -> u16 {
+    server.send(&request(method, path, b"")).await.status
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_may_come_back_or_cancel() {
+    let server = serve(Script { hang: true, ..Script::default() }).await;
+    drop(begin(&server).await);
+    let mut back = TcpStream::connect(server.address).await.unwrap();
+    back.write_all(&request("GET", &format!("{ANSWER}/events"), b"")).await.unwrap();
+    let mut head = [0; 12];
+    back.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    assert_eq!(server.script.cancelled.load(Ordering::SeqCst), 0);
+    assert_eq!(status(&server, "DELETE", ANSWER).await, 204);
+    until(&server.script.cancelled, 1).await;
+    let mut rest = String::new();
+    back.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("request_not_found"), "{rest}");
+    assert_eq!(status(&server, "GET", &format!("{ANSWER}/events")).await, 404);
+    assert_eq!(status(&server, "DELETE", ANSWER).await, 404);
+    let metrics = server.get("/metrics").await.body;
+    assert!(metrics.contains("streams_resumed_total 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn who_does_not_come_back_in_time_has_cancelled() {
+    let script = Script { hang: true, ..Script::default() };
+    let server = start(script, text(), Duration::from_millis(1)).await;
+    drop(begin(&server).await);
+    until(&server.script.cancelled, 1).await;
+    assert_eq!(status(&server, "GET", &format!("{ANSWER}/events")).await, 404);
+}
+
+#[tokio::test]
+async fn the_later_reader_takes_over() {
+    let server = serve(Script { hang: true, ..Script::default() }).await;
+    let mut first = begin(&server).await;
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    second.write_all(&request("GET", &format!("{ANSWER}/events"), b"")).await.unwrap();
+    let mut rest = String::new();
+    let read = first.read_to_string(&mut rest);
+    tokio::time::timeout(DEADLINE, read).await.expect("both read").unwrap();
+    assert!(rest.contains("\"code\":\"taken_over\""), "{rest}");
+    assert!(rest.contains("[DONE]"), "{rest}");
+    assert_eq!(server.script.cancelled.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn what_cannot_be_come_back_to_is_refused() {
+    let server = serve(script("x")).await;
+    let check = async |body: Value, param: &str| {
+        let reply = server.completion(body).await;
+        assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some(param)));
+    };
+    let asked = json!({ "resumable": true });
+    check(json!({ "prompt": "a", "aqueduct": asked }), "aqueduct.resumable").await;
+    let two = json!({ "prompt": ["a", "b"], "stream": true, "aqueduct": asked });
+    check(two, "prompts beside resumable").await;
+    let echo = json!({ "prompt": "a", "stream": true, "echo": true, "aqueduct": asked });
+    check(echo, "echo").await;
+
+    let body = resumable(json!({ "prompt": "a" }));
+    told(&server.completion(body).await);
+    let path = format!("{ANSWER}/events");
+    let check = async |path: &str, last: &str, status: u16, code: Value| {
+        let reply = server.send(&call("GET", path, last, "")).await;
+        assert_eq!(reply.status, status, "{}", reply.body);
+        assert_eq!(reply.json()["error"]["code"], code);
+    };
+    check(&path, "7", 400, Value::Null).await;
+    check(&path, "cmpl-r0000000000000007:1", 400, Value::Null).await;
+    check(&path, "cmpl-r0000000000000008:1.1", 400, Value::Null).await;
+    check("/v1/requests/7/events", "", 400, Value::Null).await;
+    let unknown = "/v1/requests/cmpl-r0000000000000008/events";
+    check(unknown, "", 404, json!("request_not_found")).await;
+}

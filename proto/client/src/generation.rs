@@ -1,0 +1,258 @@
+//! The events of one request, over as many connections as it takes.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use aqueduct_core::RequestId;
+use aqueduct_proto::v1;
+use aqueduct_proto::v1::generate_event::Kind;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use tokio::time::Instant;
+use tonic::{Code, Response, Status, Streaming};
+
+use crate::client::{Client, REQUEST_ID, within};
+use crate::error::{ClientError, is_lost};
+use crate::event::GenerateEvent;
+
+/// Metadata by which a server says by what number a request can be come back to.
+const ANSWER_ID: &str = "aqueduct-request";
+/// Before a lost stream is asked for again; twice as long each time, up to the longest pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+type Answer = Streaming<v1::GenerateEvent>;
+
+/// The events of one request. Ends after [`GenerateEvent::Summary`] or the first error. Dropping
+/// it cancels the request.
+pub struct Generation {
+    request_id: String,
+    events: BoxStream<'static, Result<GenerateEvent, ClientError>>,
+    /// The request, if it goes on without its caller.
+    kept: Option<(Client, RequestId)>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Generation {
+    /// What `client` is told by `answer` of so many completions, until `until`, which is `deadline`
+    /// from the beginning.
+    pub(crate) fn new(
+        client: Client,
+        answer: Response<Answer>,
+        choices: u32,
+        (until, deadline): (Instant, Duration),
+    ) -> Self {
+        let said = |name| answer.metadata().get(name).and_then(|value| value.to_str().ok());
+        let request_id = said(REQUEST_ID).unwrap_or_default().to_owned();
+        let request = said(ANSWER_ID).and_then(|number| number.parse().ok()).map(RequestId);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let kept = request.map(|request| (client.clone(), request));
+        let listening = Listening {
+            client,
+            answer: answer.into_inner(),
+            until,
+            deadline,
+            standing: request.map(|request| Standing::new(request, choices)),
+            is_over: is_over.clone(),
+        };
+        let events = stream::unfold(listening, async |mut listening| {
+            let event = listening.next().await?;
+            Some((event, listening))
+        });
+        Self { request_id, events: events.boxed(), kept, is_over }
+    }
+
+    /// The id by which the server's log knows the request: the caller's own, or a new one.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    /// Ends the request, and returns when the server has heard of it.
+    ///
+    /// # Errors
+    /// The server's silence. One that does not know the request any more has ended it.
+    pub async fn cancel(mut self) -> Result<(), ClientError> {
+        match self.kept.take() {
+            Some((client, request)) if !self.is_over() => client.cancel(request).await,
+            _ => Ok(()),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<GenerateEvent, ClientError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.events.poll_next_unpin(cx)
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        // What the server is not told, it finds out by itself: nobody comes back.
+        let kept = self.kept.take().filter(|_| !self.is_over());
+        if let (Some((client, request)), Ok(runtime)) =
+            (kept, tokio::runtime::Handle::try_current())
+        {
+            runtime.spawn(async move { drop(client.cancel(request).await) });
+        }
+    }
+}
+
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Generation")
+    }
+}
+
+struct Listening {
+    client: Client,
+    answer: Answer,
+    until: Instant,
+    deadline: Duration,
+    /// Where the caller stands, if the server lets it come back.
+    standing: Option<Standing>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Listening {
+    /// The next event: nothing after the summary or an error.
+    async fn next(&mut self) -> Option<Result<GenerateEvent, ClientError>> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return None;
+        }
+        let event = self.next_new().await;
+        let is_last = matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
+        self.is_over.store(is_last, Ordering::Relaxed);
+        Some(event)
+    }
+
+    async fn next_new(&mut self) -> Result<GenerateEvent, ClientError> {
+        loop {
+            let said = within(self.until, self.deadline, self.answer.message()).await?;
+            let status = match said {
+                Ok(Some(event)) => {
+                    let kind = event.kind.as_ref();
+                    let standing = self.standing.as_mut().zip(kind);
+                    if standing.is_none_or(|(standing, kind)| standing.takes(kind)) {
+                        return event.try_into();
+                    }
+                    continue;
+                }
+                Ok(None) => Status::unavailable("the stream ended without a summary"),
+                Err(status) => status,
+            };
+            self.come_back(status).await?;
+        }
+    }
+
+    /// Asks for the rest of a stream that was lost.
+    async fn come_back(&mut self, mut status: Status) -> Result<(), ClientError> {
+        let Some(standing) = self.standing.as_mut().filter(|_| is_lost(&status)) else {
+            return Err(status.into());
+        };
+        let patience = self.client.options().resume_within;
+        let lost_at = *standing.lost_at.get_or_insert_with(Instant::now);
+        let give_up_at = self.until.min(lost_at + patience);
+        loop {
+            let again_at = Instant::now() + standing.pause;
+            standing.pause = (2 * standing.pause).min(LONGEST_PAUSE);
+            if again_at >= give_up_at {
+                return Err(status.into());
+            }
+            tokio::time::sleep_until(again_at).await;
+            let call = self.client.resume(standing.message(), self.until);
+            let Ok(answer) = tokio::time::timeout_at(give_up_at, call).await else {
+                return Err(status.into());
+            };
+            match answer {
+                Ok(answer) => {
+                    self.answer = answer.into_inner();
+                    return Ok(());
+                }
+                Err(error) if is_lost(&error) => status = error,
+                Err(error) => return Err(gone(error)),
+            }
+        }
+    }
+}
+
+/// Why a stream cannot be gone on with.
+fn gone(status: Status) -> ClientError {
+    match status.code() {
+        Code::NotFound | Code::Unimplemented => ClientError::Gone(status.message().to_owned()),
+        _ => status.into(),
+    }
+}
+
+/// What a caller has of an answer.
+#[derive(Debug)]
+struct Standing {
+    request: RequestId,
+    is_accepted: bool,
+    /// Escalations, and how many of them this connection has told.
+    escalations: u32,
+    escalations_here: u32,
+    /// Of each completion, its tokens and its end.
+    next: Vec<u32>,
+    /// Since when nothing new has come, if the stream was lost meanwhile.
+    lost_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Standing {
+    fn new(request: RequestId, choices: u32) -> Self {
+        Self {
+            request,
+            is_accepted: false,
+            escalations: 0,
+            escalations_here: 0,
+            next: vec![0; choices as usize],
+            lost_at: None,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    fn message(&mut self) -> v1::ResumeRequest {
+        self.escalations_here = 0;
+        v1::ResumeRequest { request: self.request.0, next: self.next.clone() }
+    }
+
+    /// Whether an event is new; then it is no more.
+    fn takes(&mut self, kind: &Kind) -> bool {
+        let is_new = match kind {
+            Kind::Accepted(_) => !std::mem::replace(&mut self.is_accepted, true),
+            Kind::Escalated(_) => {
+                self.escalations_here += 1;
+                self.escalations_here > self.escalations
+            }
+            Kind::Token(token) => self.takes_one(token.choice, token.token_idx),
+            Kind::ChoiceDone(done) => self.takes_one(done.choice, done.tokens),
+            Kind::Progress(_) | Kind::PromptLogprobs(_) | Kind::Summary(_) => true,
+        };
+        self.escalations = self.escalations.max(self.escalations_here);
+        if is_new {
+            (self.lost_at, self.pause) = (None, FIRST_PAUSE);
+        }
+        is_new
+    }
+
+    /// The event of this index of a completion.
+    fn takes_one(&mut self, choice: u32, idx: u32) -> bool {
+        match self.next.get_mut(choice as usize) {
+            Some(next) if *next == idx => {
+                *next += 1;
+                true
+            }
+            // One that nobody asked for is for the caller to see.
+            known => known.is_none(),
+        }
+    }
+}

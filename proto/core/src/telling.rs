@@ -1,0 +1,80 @@
+//! How an answer is told: what the side that speaks to callers must know of it again, when a
+//! caller comes back to it and who served it before is gone.
+
+use crate::{Refusal, limits};
+
+/// How an answer is told. Its tokens do not depend on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Telling {
+    /// Its caller may come back to it, so a connection that is lost does not cancel it.
+    pub resumable: bool,
+    /// Strings that end a completion.
+    pub stop: Vec<String>,
+    /// Whether completions continue the prompt's text, rather than answer it.
+    pub continues: bool,
+    /// Whether tools may be called.
+    pub tools: bool,
+    /// Whether token counts are told at the end.
+    pub usage: bool,
+    /// Whether it is told how far the prefill is.
+    pub progress: bool,
+    /// What its caller is to be told besides.
+    pub warnings: Vec<String>,
+    /// The public part of the API key that its caller has shown; empty where none was asked for.
+    pub holder: String,
+    /// Tokens of all turns up to the prompt's end, which is not kept for as long as the answer.
+    pub prompt_tokens: u32,
+    /// When it was asked for, in seconds since 1970.
+    pub created_at_s: u64,
+}
+
+impl Telling {
+    /// Checks every field against its bound.
+    ///
+    /// # Errors
+    /// The first field that is out of bounds.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        Refusal::unless_within("stop", self.stop.len(), 0, limits::STOP_STRINGS_MAX)?;
+        for (idx, stop) in self.stop.iter().enumerate() {
+            let field = format!("stop[{idx}] bytes");
+            Refusal::unless_within(&field, stop.len(), 1, limits::STOP_BYTES_MAX)?;
+        }
+        let bytes = self.warnings.iter().map(String::len).sum();
+        Refusal::unless_within("warnings bytes", bytes, 0, limits::WARNING_BYTES_MAX)?;
+        let most = limits::API_KEY_BYTES_MAX;
+        Refusal::unless_within("holder bytes", self.holder.len(), 0, most)?;
+        let most = limits::PROMPT_TOKENS_MAX;
+        Refusal::unless_within("prompt_tokens", self.prompt_tokens, 0, most).map(drop)
+    }
+
+    /// About how much memory it takes; the same wherever it is kept.
+    pub fn bytes(&self) -> u64 {
+        let texts = self.stop.iter().chain(&self.warnings).chain([&self.holder]);
+        texts.map(|text| text.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_by_field() {
+        let check = |change: fn(&mut Telling), want: &str| {
+            let mut telling = Telling { stop: vec!["\n".into()], ..Telling::default() };
+            change(&mut telling);
+            let got = telling.validate().map_err(|refusal| refusal.to_string()).err();
+            assert_eq!(got.unwrap_or_default(), want);
+        };
+        check(|_| (), "");
+        check(|bad| bad.stop = vec!["a".into(); 17], "stop = 17: must be between 0 and 16");
+        let empty = "stop[1] bytes = 0: must be between 1 and 1024";
+        check(|bad| bad.stop.push(String::new()), empty);
+        let long = "warnings bytes = 16385: must be between 0 and 16384";
+        check(|bad| bad.warnings = vec!["a".repeat(16385)], long);
+        let long = "holder bytes = 129: must be between 0 and 128";
+        check(|bad| bad.holder = "a".repeat(129), long);
+        let most = "prompt_tokens = 4294967295: must be between 0 and 16777216";
+        check(|bad| bad.prompt_tokens = u32::MAX, most);
+    }
+}
