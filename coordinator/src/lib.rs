@@ -9,6 +9,7 @@ pub mod generation;
 pub mod http;
 pub mod keys;
 pub mod metrics;
+pub mod operator;
 mod request_id;
 pub mod runtime;
 pub mod service;

@@ -11,29 +11,38 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 mod attaching;
 mod event_loop;
+mod history;
 mod keeping;
 mod live;
 mod mailbox;
+mod operator;
+mod origins;
 mod pace;
 mod prefix;
 mod scribe;
 mod serving;
 mod session;
 mod status;
+mod trail;
 
+pub(crate) use event_loop::Wanted;
 pub use keeping::{Constrain, Keeping};
+pub(crate) use operator::Silent;
+pub(crate) use origins::Origin;
 pub use status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
 
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
-use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs};
+use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Inquiry, Outputs};
 use live::Asked;
 use mailbox::Mailbox;
 
 /// Requests on their way into the loop, which takes them at once.
 const ARRIVALS_MAX: usize = 64;
+/// Questions of operators on their way into it.
+const INQUIRIES_MAX: usize = 16;
 /// What was written, and has not been heard of: one thing is at a time.
 const WRITTEN_MAX: usize = 1;
 
@@ -54,6 +63,7 @@ pub struct Coordinator {
     config: Arc<Config>,
     inbound: mpsc::Sender<Inbound>,
     drains: mpsc::Sender<DrainOrder>,
+    inquiries: mpsc::Sender<Inquiry>,
     closing: Arc<watch::Sender<bool>>,
     wished: Arc<Notify>,
     stopping: Arc<Notify>,
@@ -99,6 +109,7 @@ impl Coordinator {
         let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
         let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
         let (drains_sender, drains) = mpsc::channel(1);
+        let (inquiries_sender, inquiries) = mpsc::channel(INQUIRIES_MAX);
         let wished = Arc::new(Notify::new());
         let stopping = Arc::new(Notify::new());
         let (cluster_sender, cluster) = watch::channel(known);
@@ -111,13 +122,14 @@ impl Coordinator {
         };
         let event_loop = EventLoop::new(config.clone(), outputs, first_id());
         let (wishes, stop) = (wished.clone(), stopping.clone());
-        let inputs = Inputs { inbound, notices, drains, written, wished: wishes, stopping: stop };
+        let inputs =
+            Inputs { inbound, notices, drains, inquiries, written, wished: wishes, stopping: stop };
         tokio::spawn(event_loop.run(inputs));
         let config = Arc::new(config);
         let inbound = inbound_sender;
-        let (drains, closing) = (drains_sender, Arc::default());
+        let (drains, inquiries, closing) = (drains_sender, inquiries_sender, Arc::default());
         let coordinator =
-            Self { config, inbound, drains, closing, wished, stopping, cluster, stats };
+            Self { config, inbound, drains, inquiries, closing, wished, stopping, cluster, stats };
         Ok((coordinator, notices_sender))
     }
 

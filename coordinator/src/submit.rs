@@ -229,6 +229,9 @@ pub enum RequestError {
     /// Somebody else has come back to its answer: HTTP 409, ABORTED.
     #[error("somebody else reads this answer now")]
     TakenOver,
+    /// Somebody who looks after the cluster has ended it: HTTP 410, CANCELLED.
+    #[error("cancelled by an operator")]
+    Cancelled,
     /// Its deadline passed: HTTP 504, DEADLINE_EXCEEDED.
     #[error("not finished within {0:?}")]
     Deadline(Duration),
@@ -257,6 +260,7 @@ impl RequestError {
             Self::Unknown(_) => "unknown",
             Self::TakenOver => "taken_over",
             Self::SessionLost => "session_lost",
+            Self::Cancelled => "cancelled",
             Self::Deadline(_) => "deadline",
             Self::Failed { .. } => "failed",
         }

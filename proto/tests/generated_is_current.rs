@@ -10,18 +10,41 @@ use prost::Message;
 const CODE: &str = "aqueduct.v1.rs";
 const DESCRIPTOR: &str = "descriptor.bin";
 
+/// Messages that are shown as JSON.
+const SHOWN: &[&str] = &[
+    "ClusterView",
+    "NodeEntry",
+    "NodeView",
+    "NodeWork",
+    "RequestList",
+    "RequestEntry",
+    "RequestView",
+    "ChunkView",
+    "ChoiceView",
+    "RequestTrace",
+    "TraceStep",
+    "SnapshotList",
+    "SnapshotEntry",
+    "SnapshotChange",
+    "MemoryView",
+    "KeyView",
+    "ModelShape",
+    "RetainedMass",
+];
+
 /// Generates code and descriptor into `out`, without protoc.
 fn generate(out: &Path) {
     let mut compiler = protox::Compiler::new([env!("CARGO_MANIFEST_DIR")]).unwrap();
     compiler.include_source_info(true).include_imports(true);
-    compiler.open_files(["v1/api.proto", "v1/worker.proto", "v1/journal.proto"]).unwrap();
+    let files = ["v1/api.proto", "v1/worker.proto", "v1/journal.proto", "v1/operator.proto"];
+    compiler.open_files(files).unwrap();
     let mut files = compiler.file_descriptor_set();
-    tonic_prost_build::configure()
-        .bytes(".")
-        .out_dir(out)
-        .emit_rerun_if_changed(false)
-        .compile_fds(files.clone())
-        .unwrap();
+    let mut builder = tonic_prost_build::configure().bytes(".");
+    for message in SHOWN {
+        builder =
+            builder.type_attribute(format!("aqueduct.v1.{message}"), "#[derive(serde::Serialize)]");
+    }
+    builder.out_dir(out).emit_rerun_if_changed(false).compile_fds(files.clone()).unwrap();
     // Reflection serves names and types; comments would double the size.
     files.file.iter_mut().for_each(|file| file.source_code_info = None);
     std::fs::write(out.join(DESCRIPTOR), files.encode_to_vec()).unwrap();

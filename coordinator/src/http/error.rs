@@ -118,6 +118,7 @@ impl From<RequestError> for ApiError {
             RequestError::Unknown(_) => (StatusCode::NOT_FOUND, "request_not_found"),
             RequestError::TakenOver => (StatusCode::CONFLICT, "taken_over"),
             RequestError::SessionLost => (StatusCode::NOT_FOUND, "session_lost"),
+            RequestError::Cancelled => (StatusCode::GONE, "cancelled"),
             RequestError::Deadline(_) => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             RequestError::Failed { kind, .. } => match kind {
                 FailureKind::Invalid => (StatusCode::BAD_REQUEST, "invalid"),

@@ -1,10 +1,13 @@
 //! The loop that owns the plan: whatever happens becomes an event, whatever the plan commands
 //! is carried out. Nothing in here waits for a caller or for a worker.
 
+mod asks;
 mod attach;
 mod drain;
 mod ends;
+mod figures;
 mod journal;
+mod operator;
 mod ports;
 mod snapshots;
 
@@ -26,8 +29,11 @@ use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
+pub(crate) use asks::{Told, Whereabouts};
 use attach::Claims;
 pub(crate) use drain::DrainOrder;
+use operator::Desk;
+pub(crate) use operator::{Inquiry, Wanted};
 pub(crate) use ports::{Arrival, Comeback, Inbound, Inputs, Outputs};
 
 pub(crate) struct EventLoop {
@@ -47,6 +53,8 @@ pub(crate) struct EventLoop {
     claims: Claims,
     /// Workers that said that they are going to stop.
     leaving: BTreeSet<WorkerId>,
+    /// For those who look after the cluster.
+    desk: Desk,
     outputs: Outputs,
     stats: Stats,
     pace: Pace,
@@ -68,6 +76,7 @@ impl EventLoop {
             resume_at: None,
             claims: Claims::default(),
             leaving: BTreeSet::new(),
+            desk: Desk::default(),
             outputs,
             stats: Stats::default(),
             pace: Pace::default(),
@@ -93,6 +102,7 @@ impl EventLoop {
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
                 () = inputs.stopping.notified() => break,
                 Some(order) = inputs.drains.recv() => self.drain_as_ordered(order),
+                Some(inquiry) = inputs.inquiries.recv() => inquiry(&mut self),
                 () = inputs.wished.notified() => self.grant_wishes(),
                 () = tokio::time::sleep_until(deadline.into()) => {
                     self.step(Event::Tick { now_ms: self.now_ms() });
@@ -240,6 +250,7 @@ impl EventLoop {
     fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
         let was_up = self.orders.remove(&worker).is_some();
         self.keepers.remove(&worker);
+        self.desk.asks.forget(worker);
         self.has_left(worker);
         self.stats.pools.remove(&worker);
         let changed = self
@@ -257,6 +268,7 @@ impl EventLoop {
         match said {
             Said::Hello(_) => tracing::warn!(%worker, "a second hello is ignored"),
             Said::Draining => self.leaves(worker),
+            Said::Answered(answer) => self.answered(worker, *answer),
             Said::Progress { key, layers_done } => {
                 self.with(key.request, |live| live.layer_done(worker, key, layers_done));
             }
@@ -278,6 +290,7 @@ impl EventLoop {
             }
             Said::ChunkFailed { key, kind, message } => {
                 tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
+                self.with(key.request, |live| live.chunk_failed(worker, key, &message));
                 self.step(Event::ChunkFailed { worker, key, kind, message });
             }
             Said::Pool(pool) => drop(self.stats.pools.insert(worker, pool)),
@@ -324,11 +337,13 @@ impl EventLoop {
                 self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
                 let Some(live) = self.live.get_mut(&key.request) else { return };
                 live.computed(key);
+                live.placed(worker, key, false);
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Restore { worker, key, snapshot, next } => {
                 let Some(live) = self.live.get_mut(&key.request) else { return };
                 live.restored(key.chunk_idx);
+                live.placed(worker, key, true);
                 let wire = live.hand_off_wire();
                 (worker, Order::Restore(Box::new(Restore { key, snapshot, next, wire })))
             }
@@ -364,21 +379,6 @@ impl EventLoop {
         // A worker whose commands pile up reads none of them: it is as good as lost.
         let took = self.orders.get(&worker).is_none_or(|orders| orders.try_send(order).is_ok());
         aftermath.hung.extend((!took).then_some(worker));
-    }
-
-    fn publish_stats(&mut self) {
-        self.pace.look(self.plan.prefills(), Instant::now());
-        self.stats.queued = self.plan.queued();
-        self.stats.queued_tokens = self.plan.queued_tokens();
-        self.stats.running = self.plan.running();
-        self.stats.workers_up = self.orders.len();
-        self.stats.snapshots = self.snapshots_held();
-        self.stats.draining = self.drained();
-        self.outputs.stats.send_if_modified(|shown| {
-            let changed = *shown != self.stats;
-            shown.clone_from(&self.stats);
-            changed
-        });
     }
 }
 

@@ -7,6 +7,7 @@ mod completions;
 mod prefixes;
 mod trace;
 mod turns;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use self::trace::RequestTrace;
 use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
+use super::trail::Trail;
 use crate::submit::{
     Escalation, PrefillProgress, PrefillReport, Submission, Update, WorkerProgress,
 };
@@ -65,6 +67,9 @@ pub(crate) struct Live {
     home: Option<WorkerId>,
     choices: Vec<Completion>,
     trace: RequestTrace,
+    /// Where each chunk of this try is, or was last.
+    placed: BTreeMap<u32, view::Placed>,
+    trail: Trail,
 }
 
 /// How long a request may take.
@@ -129,6 +134,8 @@ impl Live {
             redone: 0,
             home: None,
             trace,
+            placed: BTreeMap::new(),
+            trail: Trail::default(),
         };
         live.prefill.prefix = live.prefix();
         live
@@ -217,6 +224,7 @@ impl Live {
     pub(crate) fn layer_done(&mut self, worker: WorkerId, key: ChunkKey, layers_done: u32) {
         let at = self.worker(worker);
         (at.chunk_idx, at.layers_done) = (key.chunk_idx, layers_done);
+        self.placed_layer(worker, key, layers_done);
         self.tell_progress();
     }
 
@@ -233,6 +241,7 @@ impl Live {
         if self.prefill.reports.contains_key(&key.chunk_idx) || prefix.is_stale(key) {
             return None;
         }
+        self.chunk_reported(worker, key, &report);
         self.prefill.reports.insert(key.chunk_idx, (worker, report));
         let at = self.worker(worker);
         at.chunk_idx = key.chunk_idx;
@@ -290,7 +299,9 @@ impl Live {
         self.run = run;
         self.policy = escalation.next;
         self.prefill = Prefill { prefix: self.prefix(), ..Prefill::default() };
+        self.trail.note("prefilled again", None, escalation);
         self.escalations.push(escalation);
+        self.placed.clear();
         self.mailbox.push(Update::Escalated(escalation));
     }
 
@@ -347,6 +358,7 @@ impl Live {
     }
 
     pub(crate) fn prefilled(&mut self, chunks_retried: u32) {
+        self.trail.note("prefilled", None, "");
         self.prefill.outputs.drain(..).for_each(|output| self.mailbox.push(output));
         let reports = &self.prefill.reports;
         let mut traffic = Traffic::default();

@@ -98,6 +98,12 @@ impl Cluster {
         self.workers.iter().find(|status| status.name == worker || is_at(status))
     }
 
+    /// What people call a worker.
+    pub(crate) fn name_of(&self, worker: WorkerId) -> String {
+        let status = self.workers.get(worker.0 as usize);
+        status.map_or_else(|| worker.to_string(), |status| status.name.clone())
+    }
+
     /// Whether that changed anything.
     pub(crate) fn set(
         &mut self,
@@ -173,6 +179,8 @@ pub struct Stats {
     pub draining: BTreeMap<WorkerId, usize>,
     /// Snapshots of all workers that are up.
     pub snapshots: SnapshotsHeld,
+    /// Of each that keeps any.
+    pub snapshots_of: BTreeMap<WorkerId, SnapshotsHeld>,
     /// Pools of workers that are up and have said so.
     pub pools: BTreeMap<WorkerId, PoolUse>,
 }

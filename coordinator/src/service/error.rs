@@ -20,6 +20,7 @@ pub(super) fn status_of(error: RequestError) -> Status {
         RequestError::Unknown(_) => Code::NotFound,
         RequestError::TakenOver => Code::Aborted,
         RequestError::SessionLost => Code::FailedPrecondition,
+        RequestError::Cancelled => Code::Cancelled,
         RequestError::Deadline(_) => Code::DeadlineExceeded,
         RequestError::Failed { kind, .. } => match kind {
             FailureKind::Invalid => Code::InvalidArgument,
@@ -69,6 +70,7 @@ mod tests {
         check(RequestError::Unknown(aqueduct_core::RequestId(7)), Code::NotFound);
         check(RequestError::TakenOver, Code::Aborted);
         check(RequestError::SessionLost, Code::FailedPrecondition);
+        check(RequestError::Cancelled, Code::Cancelled);
         check(RequestError::Deadline(Duration::ZERO), Code::DeadlineExceeded);
         check(failed(FailureKind::Invalid), Code::InvalidArgument);
         check(failed(FailureKind::Exhausted), Code::ResourceExhausted);

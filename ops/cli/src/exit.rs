@@ -48,7 +48,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             | ClientError::Gone(_)
             | ClientError::TakenOver(_) => UNAVAILABLE,
             ClientError::Deadline(_) => DEADLINE,
-            ClientError::Cancelled(_) | ClientError::Server(_) => FAILURE,
+            ClientError::NotFound(_) | ClientError::Cancelled(_) | ClientError::Server(_) => {
+                FAILURE
+            }
         });
     }
     if let Some(WorkerExited { code, .. }) = cause.downcast_ref() {
@@ -65,7 +67,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         | RequestError::TakenOver => UNAVAILABLE,
         RequestError::Deadline(_) => DEADLINE,
         RequestError::Failed { kind: FailureKind::Invalid, .. } => USAGE,
-        RequestError::Failed { .. } => FAILURE,
+        RequestError::Failed { .. } | RequestError::Cancelled => FAILURE,
     })
 }
 

@@ -4,6 +4,7 @@
 mod args;
 mod cluster;
 mod commands;
+mod contexts;
 mod draws;
 mod events;
 mod exit;
@@ -19,8 +20,10 @@ mod plot;
 mod progress;
 mod prompts;
 mod report;
+mod shown;
 mod svg;
 mod timings;
+mod yaml;
 
 use std::process::ExitCode;
 
@@ -52,7 +55,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Serve(args) => commands::serve::run(args).await,
             Command::Coordinator(args) => commands::coordinator::run(args).await,
             Command::Worker(args) => commands::worker::run(args).await,
+            Command::Status(args) => commands::status::run(args).await,
             Command::Node(command) => commands::node::run(command).await,
+            Command::Request(command) => commands::request::run(command).await,
+            Command::Cache(command) => commands::cache::run(command).await,
+            Command::Context(command) => commands::context::run(command).await,
+            Command::Completion(args) => commands::completion::run(&args),
             Command::Keys(command) => commands::keys::run(command).await,
             Command::Generate(args) => commands::generate::run(args).await,
             Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,

@@ -181,7 +181,9 @@ impl Worker {
                 self.inbox.forget(request);
             }
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
-            Command::Keep(_) | Command::Restore(_) => unreachable!("there are no snapshots here"),
+            Command::Keep(_) | Command::Restore(_) | Command::Ask(_) => {
+                unreachable!("there are neither snapshots nor operators here")
+            }
         }
         self.look(now);
     }

@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::answer::{Answer, Unfinished};
 use crate::config::ClientOptions;
 use crate::error::{ClientError, pushback, root_cause};
-use crate::event::{Description, Tokenized, WorkerStatus};
+use crate::event::{Description, Tokenized};
 use crate::generation::Generation;
 use crate::options::{GenerateOptions, Prompt};
 
@@ -53,7 +53,8 @@ impl Client {
             .await
             .map_err(|_| late(url, options.connect_deadline))?
             .map_err(|error| ClientError::Unavailable(format!("{url}: {}", root_cause(&error))))?;
-        let operator = OperatorClient::new(channel.clone());
+        let operator = OperatorClient::new(channel.clone())
+            .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
         let rpc = AqueductClient::new(channel)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
             .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
@@ -154,20 +155,13 @@ impl Client {
         self.call(rpc.describe(self.request(v1::DescribeRequest {}))).await?.try_into()
     }
 
-    /// Gives a worker, by name or address, nothing new, so that it can be stopped when it has done
-    /// what it has; or, unless `draining`, something again. How it stands then.
-    ///
-    /// # Errors
-    /// What the server refuses, or its silence.
-    pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, ClientError> {
-        let message = v1::DrainRequest { worker: worker.to_owned(), undo: !draining };
-        let mut operator = self.operator.clone();
-        let reply = self.call(operator.drain(self.request(message))).await?;
-        reply.worker.map(Into::into).ok_or_else(|| ClientError::unreadable("no worker"))
+    /// For those who look after the cluster.
+    pub(crate) fn operator(&self) -> OperatorClient<Channel> {
+        self.operator.clone()
     }
 
     /// A message, and who sends it.
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         // Visible characters, as the key was checked to be, always make a value.
         let bearer = self.options.api_key.as_ref().map(|key| key.bearer().parse());
@@ -178,7 +172,7 @@ impl Client {
         request
     }
 
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, ClientError> {

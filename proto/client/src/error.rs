@@ -13,6 +13,9 @@ pub enum ClientError {
     /// The request is wrong; the message names the field and its bound.
     #[error("{0}")]
     InvalidArgument(String),
+    /// What was named is not there.
+    #[error("not found: {0}")]
+    NotFound(String),
     /// The server's queue is full.
     #[error("busy: {message}; retry after {retry_after:?}")]
     Busy {
@@ -68,9 +71,10 @@ impl From<Status> for ClientError {
         }
         let message = status.message().to_owned();
         match status.code() {
-            Code::InvalidArgument | Code::OutOfRange | Code::NotFound | Code::Unimplemented => {
+            Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented => {
                 Self::InvalidArgument(message)
             }
+            Code::NotFound => Self::NotFound(message),
             Code::ResourceExhausted => Self::Busy { message, retry_after: retry_after(&status) },
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied(message),
             Code::FailedPrecondition => Self::SessionLost(message),

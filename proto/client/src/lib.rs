@@ -28,6 +28,7 @@ mod config;
 mod error;
 mod event;
 mod generation;
+pub mod operator;
 mod options;
 mod wire;
 

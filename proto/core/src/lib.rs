@@ -5,6 +5,7 @@
 //! runtime, so every other crate may depend on it.
 #![forbid(unsafe_code)]
 
+pub mod ask;
 pub mod chunk;
 pub mod error;
 pub mod exchange;

@@ -185,6 +185,30 @@ pub const STREAMS_ENDED_MAX: usize = 1024;
 pub const STREAMS_ENDED_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes of the id of an event: a number for each completion.
 pub const EVENT_ID_BYTES_MAX: usize = 1024;
+/// Requests that one answer to an operator lists.
+pub const OPERATOR_LIST_MAX: u32 = 1000;
+/// Chunks of one request that are shown to an operator: of more the last ones.
+pub const OPERATOR_CHUNKS_MAX: usize = 1024;
+/// Ended requests that a coordinator can still say something of.
+pub const ENDED_REQUESTS_MAX: usize = 256;
+/// Steps of one request that it remembers from its beginning, and from its end.
+pub const TRACE_STEPS_MAX: usize = 512;
+/// Remembered keys that one answer shows.
+pub const SHOWN_KEYS_MAX: usize = 1 << 13;
+/// Most bytes of a snapshot's file in one message.
+pub const SNAPSHOT_PART_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a snapshot's file.
+pub const SNAPSHOT_FILE_BYTES_MAX: u64 = 1 << 40;
+/// Questions about snapshots that a worker answers at once; their threads are not the device's.
+pub const SNAPSHOT_QUESTIONS_MAX: usize = 4;
+/// Questions of operators to workers that a coordinator waits for answers to.
+pub const OPERATOR_ASKS_MAX: usize = 64;
+/// Tokens of prompts that a coordinator remembers for the sake of their snapshots.
+pub const SNAPSHOT_ORIGIN_TOKENS_MAX: usize = 1 << 24;
+/// Most bytes of what an operator asks: a part of a snapshot's file, or much less.
+pub const OPERATOR_MESSAGE_BYTES_MAX: usize = SNAPSHOT_PART_BYTES_MAX + 4096;
+/// How long an operator waits for an answer of a coordinator or a worker.
+pub const OPERATOR_DEADLINE_MS: u64 = 10_000;
 
 /// Most bytes of an API key.
 pub const API_KEY_BYTES_MAX: usize = 128;
@@ -269,6 +293,9 @@ const _: () = {
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     // A hang is found out in less than three seconds.
     assert!(PING_INTERVAL_MS + PING_TIMEOUT_MS < 3_000);
+    assert!(4 * REQUEST_ID_BYTES_MAX < OPERATOR_MESSAGE_BYTES_MAX);
+    assert!(OPERATOR_MESSAGE_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
+    assert!(OPERATOR_LIST_MAX as usize <= SNAPSHOT_NEWS_MAX);
     assert!(SNAPSHOT_READ_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(SNAPSHOT_CHAIN_MAX <= SNAPSHOTS_MAX && SNAPSHOT_NEWS_MAX <= SNAPSHOTS_MAX);
     assert!(SNAPSHOTS_MAX / SNAPSHOT_NEWS_MAX < EVENTS_MAX);

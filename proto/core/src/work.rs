@@ -3,6 +3,7 @@
 
 mod report;
 
+use crate::ask::{Answer, Ask};
 use crate::snapshot::{Keep, Restore, SnapshotNews};
 use crate::{
     ChunkKey, ChunkSpan, Constraint, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape,
@@ -247,6 +248,8 @@ pub enum Command {
         /// Which completion.
         choice: u32,
     },
+    /// A question of those who look after the cluster; answered once, by [`Event::Answered`].
+    Ask(Box<Ask>),
     /// Forget the request: running, waiting or finished. Never an error.
     Cancel {
         /// The request.
@@ -379,6 +382,8 @@ pub enum Event {
         /// For a person.
         message: String,
     },
+    /// To [`Command::Ask`].
+    Answered(Box<Answer>),
     /// It is going to stop: it does what it has, and should be given nothing new.
     Draining,
 }

@@ -1,5 +1,8 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
+mod ask;
+
+use aqueduct_core::ask::{Answer, Ask};
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{
     Assignment, Base, Begun, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind,
@@ -194,8 +197,11 @@ fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
     )
 }
 
+fn request() -> impl Strategy<Value = RequestId> {
+    any::<u64>().prop_map(RequestId)
+}
+
 pub(crate) fn command() -> impl Strategy<Value = Command> {
-    let request = || any::<u64>().prop_map(RequestId);
     let chunk_idx = || 0..limits::PROMPT_TOKENS_MAX;
     prop_oneof![
         assignment().prop_map(|assignment| Command::Assign(Box::new(assignment))),
@@ -222,6 +228,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         (request(), 0..limits::CHOICES_MAX)
             .prop_map(|(request, choice)| Command::StopChoice { request, choice }),
         request().prop_map(|request| Command::Cancel { request }),
+        (any::<u64>(), ask::question())
+            .prop_map(|(ticket, question)| Command::Ask(Box::new(Ask { ticket, question }))),
     ]
 }
 
@@ -389,5 +397,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
             Event::DecodeFailed { request: RequestId(request), kind, message }
         }),
         Just(Event::Draining),
+        (any::<u64>(), ask::reply())
+            .prop_map(|(ticket, reply)| Event::Answered(Box::new(Answer { ticket, reply }))),
     ]
 }

@@ -29,6 +29,7 @@ impl From<Command> for v1::WorkerCommand {
             }
             Command::Keep(keep) => Kind::Keep((*keep).into()),
             Command::Restore(restore) => Kind::Restore((*restore).into()),
+            Command::Ask(ask) => Kind::Ask((*ask).into()),
             Command::Decode(spec) => Kind::Decode((*spec).into()),
             Command::StopChoice { request, choice } => {
                 Kind::StopChoice(v1::StopChoice { request: request.0, choice })
@@ -58,6 +59,7 @@ impl TryFrom<v1::WorkerCommand> for Command {
             },
             Kind::Keep(wire) => Self::Keep(Box::new(wire.try_into().under("keep")?)),
             Kind::Restore(wire) => Self::Restore(Box::new(wire.try_into().under("restore")?)),
+            Kind::Ask(wire) => Self::Ask(Box::new(wire.try_into().under("ask")?)),
             Kind::Decode(wire) => {
                 Self::Decode(Box::new(DecodeSpec::try_from(wire).under("decode")?))
             }

@@ -45,6 +45,7 @@ impl From<Event> for v1::WorkerEvent {
                 let kind = v1::FailureKind::from(kind).into();
                 Kind::DecodeFailed(v1::DecodeFailed { request: request.0, kind, message })
             }
+            Event::Answered(answer) => Kind::Answered((*answer).into()),
             Event::Draining => Kind::Draining(v1::Draining {}),
         };
         Self { kind: Some(kind) }
@@ -84,6 +85,9 @@ impl TryFrom<v1::WorkerEvent> for Event {
                 kind: failure(wire.kind).under("decode_failed")?,
                 message: wire.message,
             }),
+            Kind::Answered(wire) => {
+                Ok(Self::Answered(Box::new(wire.try_into().under("answered")?)))
+            }
             Kind::Draining(v1::Draining {}) => Ok(Self::Draining),
         }
     }

@@ -1,6 +1,7 @@
 //! One conversion per file, and no other way from the wire inwards: wire to core is `TryFrom`
 //! and refuses by the field's path (`assignment.policy.sinks`), core to wire is `From`.
 
+pub mod ask;
 pub mod call;
 pub mod command;
 pub mod directory;

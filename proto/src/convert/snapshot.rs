@@ -11,12 +11,12 @@ use super::{Under, bounded, choice, key, required};
 use crate::v1;
 
 /// The name that `wire` spells.
-fn name(field: &str, wire: &[u8]) -> Result<SnapshotKey, Refusal> {
+pub(super) fn name(field: &str, wire: &[u8]) -> Result<SnapshotKey, Refusal> {
     let refusal = |_| Refusal::new(field, format!("{} bytes", wire.len()), "32 bytes");
     wire.try_into().map(SnapshotKey).map_err(refusal)
 }
 
-fn name_to_wire(key: SnapshotKey) -> Bytes {
+pub(super) fn name_to_wire(key: SnapshotKey) -> Bytes {
     Bytes::copy_from_slice(&key.0)
 }
 

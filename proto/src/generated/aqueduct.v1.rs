@@ -159,6 +159,7 @@ pub struct TokenList {
     pub ids: ::prost::alloc::vec::Vec<u32>,
 }
 /// Share of attention mass that the memory kept, one figure a layer.
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct RetainedMass {
     #[prost(double, tag = "1")]
@@ -167,6 +168,7 @@ pub struct RetainedMass {
     pub total: f64,
 }
 /// Shape of a decoder; counts of elements.
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelShape {
     #[prost(uint32, tag = "1")]
@@ -301,19 +303,6 @@ impl WireDtype {
             _ => None,
         }
     }
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DrainRequest {
-    /// its name or address
-    #[prost(string, tag = "1")]
-    pub worker: ::prost::alloc::string::String,
-    #[prost(bool, tag = "2")]
-    pub undo: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DrainReply {
-    #[prost(message, optional, tag = "1")]
-    pub worker: ::core::option::Option<WorkerStatus>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeRequest {
@@ -1387,305 +1376,6 @@ pub mod aqueduct_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// Generated client implementations.
-pub mod operator_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    /// For those who look after the cluster: an API key with that right, a client certificate for
-    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
-    #[derive(Debug, Clone)]
-    pub struct OperatorClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl OperatorClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> OperatorClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> OperatorClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            OperatorClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
-        /// that back.
-        pub async fn drain(
-            &mut self,
-            request: impl tonic::IntoRequest<super::DrainRequest>,
-        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/aqueduct.v1.Operator/Drain",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("aqueduct.v1.Operator", "Drain"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod operator_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with OperatorServer.
-    #[async_trait]
-    pub trait Operator: std::marker::Send + std::marker::Sync + 'static {
-        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
-        /// that back.
-        async fn drain(
-            &self,
-            request: tonic::Request<super::DrainRequest>,
-        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
-    }
-    /// For those who look after the cluster: an API key with that right, a client certificate for
-    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
-    #[derive(Debug)]
-    pub struct OperatorServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> OperatorServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for OperatorServer<T>
-    where
-        T: Operator,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/aqueduct.v1.Operator/Drain" => {
-                    #[allow(non_camel_case_types)]
-                    struct DrainSvc<T: Operator>(pub Arc<T>);
-                    impl<T: Operator> tonic::server::UnaryService<super::DrainRequest>
-                    for DrainSvc<T> {
-                        type Response = super::DrainReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::DrainRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Operator>::drain(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = DrainSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for OperatorServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "aqueduct.v1.Operator";
-    impl<T> tonic::server::NamedService for OperatorServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChunkKey {
     #[prost(fixed64, tag = "1")]
@@ -1979,9 +1669,207 @@ pub struct Cancel {
     #[prost(fixed64, tag = "1")]
     pub request: u64,
 }
+/// A question of those who look after the cluster; answered once.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ask {
+    #[prost(fixed64, tag = "1")]
+    pub ticket: u64,
+    #[prost(oneof = "ask::Question", tags = "2, 3, 4, 5, 6, 7")]
+    pub question: ::core::option::Option<ask::Question>,
+}
+/// Nested message and enum types in `Ask`.
+pub mod ask {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Question {
+        #[prost(message, tag = "2")]
+        Snapshots(super::AskSnapshots),
+        /// 32 bytes
+        #[prost(bytes, tag = "3")]
+        Evict(::prost::bytes::Bytes),
+        #[prost(message, tag = "4")]
+        Pin(super::AskPin),
+        #[prost(message, tag = "5")]
+        Memory(super::AskMemory),
+        #[prost(message, tag = "6")]
+        Export(super::AskExport),
+        #[prost(message, tag = "7")]
+        Import(super::FilePart),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskSnapshots {
+    /// 32 bytes
+    #[prost(bytes = "bytes", tag = "1")]
+    pub from: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskPin {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub snapshot: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "2")]
+    pub pinned: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskMemory {
+    /// of a request
+    #[prost(uint32, tag = "3")]
+    pub choice: u32,
+    #[prost(uint32, tag = "4")]
+    pub layer: u32,
+    #[prost(uint32, tag = "5")]
+    pub head: u32,
+    #[prost(uint32, tag = "6")]
+    pub start: u32,
+    #[prost(oneof = "ask_memory::Of", tags = "1, 2")]
+    pub of: ::core::option::Option<ask_memory::Of>,
+}
+/// Nested message and enum types in `AskMemory`.
+pub mod ask_memory {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        #[prost(fixed64, tag = "1")]
+        Request(u64),
+        #[prost(bytes, tag = "2")]
+        Snapshot(::prost::bytes::Bytes),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskExport {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub snapshot: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "2")]
+    pub start: u64,
+}
+/// A part of the file of one snapshot.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FilePart {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub bytes: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Answered {
+    #[prost(fixed64, tag = "1")]
+    pub ticket: u64,
+    #[prost(oneof = "answered::Reply", tags = "2, 3, 4, 5, 6")]
+    pub reply: ::core::option::Option<answered::Reply>,
+}
+/// Nested message and enum types in `Answered`.
+pub mod answered {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Reply {
+        #[prost(message, tag = "2")]
+        Declined(super::Declined),
+        #[prost(message, tag = "3")]
+        Snapshots(super::SnapshotsHeld),
+        #[prost(message, tag = "4")]
+        Done(super::Done),
+        #[prost(message, tag = "5")]
+        Memory(super::Remembered),
+        #[prost(message, tag = "6")]
+        Part(super::FilePart),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Declined {
+    #[prost(enumeration = "declined::Kind", tag = "1")]
+    pub kind: i32,
+    /// of what was refused
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `Declined`.
+pub mod declined {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        Gone = 1,
+        Busy = 2,
+        Refused = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::Gone => "KIND_GONE",
+                Self::Busy => "KIND_BUSY",
+                Self::Refused => "KIND_REFUSED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_GONE" => Some(Self::Gone),
+                "KIND_BUSY" => Some(Self::Busy),
+                "KIND_REFUSED" => Some(Self::Refused),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Done {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SnapshotsHeld {
+    #[prost(message, repeated, tag = "1")]
+    pub snapshots: ::prost::alloc::vec::Vec<SnapshotHeld>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotHeld {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub snapshot: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub tokens: u32,
+    #[prost(uint64, tag = "3")]
+    pub memory_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub disk_bytes: u64,
+    #[prost(bool, tag = "5")]
+    pub pinned: bool,
+}
+/// What one KV head of one layer remembers, or a part of it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Remembered {
+    #[prost(uint32, tag = "1")]
+    pub end: u32,
+    #[prost(uint32, tag = "2")]
+    pub layers: u32,
+    #[prost(uint32, tag = "3")]
+    pub kv_heads: u32,
+    #[prost(uint32, tag = "4")]
+    pub keys: u32,
+    #[prost(uint32, tag = "5")]
+    pub start: u32,
+    #[prost(uint32, repeated, tag = "6")]
+    pub positions: ::prost::alloc::vec::Vec<u32>,
+    /// as many, or none
+    #[prost(float, repeated, tag = "7")]
+    pub scores: ::prost::alloc::vec::Vec<f32>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerCommand {
-    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: ::core::option::Option<worker_command::Kind>,
 }
 /// Nested message and enum types in `WorkerCommand`.
@@ -2006,6 +1894,8 @@ pub mod worker_command {
         Keep(super::Keep),
         #[prost(message, tag = "9")]
         Restore(super::Restore),
+        #[prost(message, tag = "10")]
+        Ask(super::Ask),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2192,7 +2082,7 @@ pub struct SnapshotNews {
 pub struct WorkerEvent {
     #[prost(
         oneof = "worker_event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
     )]
     pub kind: ::core::option::Option<worker_event::Kind>,
 }
@@ -2226,6 +2116,8 @@ pub mod worker_event {
         Pool(super::PoolUse),
         #[prost(message, tag = "13")]
         Seen(super::Seen),
+        #[prost(message, tag = "14")]
+        Answered(super::Answered),
     }
 }
 /// The worker is going to stop: it does what it has, and should be given nothing new.
@@ -3295,4 +3187,1658 @@ pub struct JournalRequest {
     pub ended: ::core::option::Option<JournalEnded>,
     #[prost(uint64, tag = "6")]
     pub ended_at_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainRequest {
+    /// its name or address
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub undo: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DrainReply {
+    #[prost(message, optional, tag = "1")]
+    pub worker: ::core::option::Option<WorkerStatus>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowClusterRequest {}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterView {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub fingerprint: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub shape: ::core::option::Option<ModelShape>,
+    /// f32 or bf16
+    #[prost(string, tag = "4")]
+    pub kv: ::prost::alloc::string::String,
+    /// it takes requests
+    #[prost(bool, tag = "5")]
+    pub open: bool,
+    /// of the coordinator
+    #[prost(string, tag = "6")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(double, tag = "7")]
+    pub uptime_seconds: f64,
+    /// the coordinator's, since 1970
+    #[prost(uint64, tag = "8")]
+    pub clock_ms: u64,
+    #[prost(uint32, tag = "9")]
+    pub workers_up: u32,
+    #[prost(uint32, tag = "10")]
+    pub running: u32,
+    #[prost(uint32, tag = "11")]
+    pub running_max: u32,
+    #[prost(uint32, tag = "12")]
+    pub queued: u32,
+    #[prost(uint32, tag = "13")]
+    pub queued_max: u32,
+    #[prost(uint64, tag = "14")]
+    pub queued_tokens: u64,
+    #[prost(uint64, tag = "15")]
+    pub queued_tokens_max: u64,
+    #[prost(uint32, tag = "16")]
+    pub prompt_tokens_max: u32,
+    /// since its start
+    #[prost(uint64, tag = "17")]
+    pub chunks_done: u64,
+    #[prost(uint64, tag = "18")]
+    pub chunks_retried: u64,
+    #[prost(uint64, tag = "19")]
+    pub output_tokens: u64,
+    #[prost(uint64, tag = "20")]
+    pub snapshots: u64,
+    #[prost(uint64, tag = "21")]
+    pub snapshot_bytes: u64,
+    #[prost(uint64, tag = "22")]
+    pub snapshot_disk_bytes: u64,
+    #[prost(message, repeated, tag = "23")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeEntry>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeEntry {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// connecting, up, down, refused, draining or drained
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// why it is down or refused
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub threads: u32,
+    /// that it is at, or that still need it
+    #[prost(uint32, tag = "6")]
+    pub requests: u32,
+    /// most tokens whose keys it keeps in shards; 0: no bound but memory
+    #[prost(uint64, tag = "7")]
+    pub pool_tokens: u64,
+    /// of the pages for remembered keys and values; 0: it has not said
+    #[prost(uint64, tag = "8")]
+    pub pool_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub pool_used_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub snapshots: u64,
+    #[prost(uint64, tag = "11")]
+    pub snapshot_bytes: u64,
+    #[prost(uint64, tag = "12")]
+    pub snapshot_disk_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowNodeRequest {
+    /// its name or address
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeView {
+    #[prost(message, optional, tag = "1")]
+    pub node: ::core::option::Option<NodeEntry>,
+    #[prost(string, tag = "2")]
+    pub fingerprint: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub kv: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "4")]
+    pub shape: ::core::option::Option<ModelShape>,
+    #[prost(message, repeated, tag = "5")]
+    pub work: ::prost::alloc::vec::Vec<NodeWork>,
+}
+/// What a worker is to one request.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeWork {
+    #[prost(string, tag = "1")]
+    pub request: ::prost::alloc::string::String,
+    /// prefill or home
+    #[prost(string, tag = "2")]
+    pub role: ::prost::alloc::string::String,
+    /// that it is at, or was at last
+    #[prost(uint32, tag = "3")]
+    pub chunk_idx: u32,
+    #[prost(uint32, tag = "4")]
+    pub layers_done: u32,
+    #[prost(uint32, tag = "5")]
+    pub chunks_done: u32,
+    /// of a home
+    #[prost(uint32, tag = "6")]
+    pub output_tokens: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRequestsRequest {
+    /// absent: queued, prefill and decode
+    #[prost(string, tag = "1")]
+    pub state: ::prost::alloc::string::String,
+    /// those that have ended too
+    #[prost(bool, tag = "2")]
+    pub ended: bool,
+    /// absent: 500
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// id of the last one of the page before
+    #[prost(string, tag = "4")]
+    pub after: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestList {
+    /// ascending by id, which is the order of arrival
+    #[prost(message, repeated, tag = "1")]
+    pub requests: ::prost::alloc::vec::Vec<RequestEntry>,
+    /// `after` of the next page; empty at the end
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestEntry {
+    /// as the log has it
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// as its caller knows it
+    #[prost(string, tag = "2")]
+    pub caller_id: ::prost::alloc::string::String,
+    /// queued, prefill, decode, finished, cancelled or failed
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// of one that failed
+    #[prost(string, tag = "4")]
+    pub error: ::prost::alloc::string::String,
+    #[prost(sint32, tag = "5")]
+    pub priority: i32,
+    #[prost(uint32, tag = "6")]
+    pub prompt_tokens: u32,
+    #[prost(uint32, tag = "7")]
+    pub cached_tokens: u32,
+    #[prost(uint32, tag = "8")]
+    pub chunk_count: u32,
+    #[prost(uint32, tag = "9")]
+    pub chunks_done: u32,
+    #[prost(uint32, tag = "10")]
+    pub chunks_retried: u32,
+    #[prost(uint32, tag = "11")]
+    pub choices: u32,
+    #[prost(uint32, tag = "12")]
+    pub max_tokens: u32,
+    /// of all completions
+    #[prost(uint32, tag = "13")]
+    pub output_tokens: u32,
+    /// as used
+    #[prost(string, tag = "14")]
+    pub policy: ::prost::alloc::string::String,
+    /// as asked for
+    #[prost(string, tag = "15")]
+    pub exchange: ::prost::alloc::string::String,
+    /// who decodes it
+    #[prost(string, tag = "16")]
+    pub home: ::prost::alloc::string::String,
+    /// who has had chunks of it
+    #[prost(string, repeated, tag = "17")]
+    pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(double, tag = "18")]
+    pub age_seconds: f64,
+    #[prost(double, tag = "19")]
+    pub queue_seconds: f64,
+    /// from its arrival
+    #[prost(double, tag = "20")]
+    pub deadline_seconds: f64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowRequestRequest {
+    /// its id, or its caller's
+    #[prost(string, tag = "1")]
+    pub request: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestView {
+    #[prost(message, optional, tag = "1")]
+    pub request: ::core::option::Option<RequestEntry>,
+    /// as workers know this try of it
+    #[prost(string, tag = "2")]
+    pub run: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub chunk_tokens: u32,
+    #[prost(uint32, tag = "4")]
+    pub layers: u32,
+    /// of many the last ones
+    #[prost(message, repeated, tag = "5")]
+    pub chunks: ::prost::alloc::vec::Vec<ChunkView>,
+    /// per layer
+    #[prost(message, repeated, tag = "6")]
+    pub retained: ::prost::alloc::vec::Vec<RetainedMass>,
+    #[prost(message, repeated, tag = "7")]
+    pub completions: ::prost::alloc::vec::Vec<ChoiceView>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChunkView {
+    #[prost(uint32, tag = "1")]
+    pub chunk_idx: u32,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    /// assigned, done or restored
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub layers_done: u32,
+    #[prost(double, tag = "6")]
+    pub busy_seconds: f64,
+    #[prost(double, tag = "7")]
+    pub wait_seconds: f64,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChoiceView {
+    #[prost(uint32, tag = "1")]
+    pub choice: u32,
+    /// open, stop or length
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub tokens: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelRequestRequest {
+    #[prost(string, tag = "1")]
+    pub request: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TraceRequestRequest {
+    #[prost(string, tag = "1")]
+    pub request: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestTrace {
+    #[prost(message, optional, tag = "1")]
+    pub request: ::core::option::Option<RequestEntry>,
+    #[prost(message, repeated, tag = "2")]
+    pub steps: ::prost::alloc::vec::Vec<TraceStep>,
+    /// steps between the first ones and the last ones
+    #[prost(uint32, tag = "3")]
+    pub forgotten: u32,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TraceStep {
+    /// since its arrival
+    #[prost(double, tag = "1")]
+    pub at_seconds: f64,
+    #[prost(string, tag = "2")]
+    pub step: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    /// a chunk, a completion, a reason
+    #[prost(string, tag = "4")]
+    pub about: ::prost::alloc::string::String,
+}
+/// Snapshots are named by 64 hexadecimal digits, of which 8 or more suffice where one name alone
+/// begins with them.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSnapshotsRequest {
+    /// its name or address; absent: all that are up
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    /// absent: 500
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    /// the first name of the page
+    #[prost(string, tag = "3")]
+    pub from: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SnapshotList {
+    /// ascending by name
+    #[prost(message, repeated, tag = "1")]
+    pub snapshots: ::prost::alloc::vec::Vec<SnapshotEntry>,
+    /// `from` of the next page; empty at the end
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotEntry {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    /// that it stands for; 0 while it is on disk alone
+    #[prost(uint32, tag = "3")]
+    pub tokens: u32,
+    #[prost(uint64, tag = "4")]
+    pub memory_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub disk_bytes: u64,
+    #[prost(bool, tag = "6")]
+    pub pinned: bool,
+    /// as far as this coordinator knows
+    #[prost(string, tag = "7")]
+    pub policy: ::prost::alloc::string::String,
+    /// that left it, as far as this coordinator knows
+    #[prost(string, tag = "8")]
+    pub request: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EvictSnapshotRequest {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    /// absent: all that have it
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PinSnapshotRequest {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    /// absent: all that have it
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub undo: bool,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotChange {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    /// where
+    #[prost(string, repeated, tag = "2")]
+    pub workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowMemoryRequest {
+    /// of a request: which completion
+    #[prost(uint32, tag = "3")]
+    pub choice: u32,
+    #[prost(uint32, tag = "4")]
+    pub layer: u32,
+    #[prost(uint32, tag = "5")]
+    pub kv_head: u32,
+    /// index of the first key of the page
+    #[prost(uint32, tag = "6")]
+    pub start: u32,
+    #[prost(oneof = "show_memory_request::Of", tags = "1, 2")]
+    pub of: ::core::option::Option<show_memory_request::Of>,
+}
+/// Nested message and enum types in `ShowMemoryRequest`.
+pub mod show_memory_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Of {
+        /// its id, or its caller's
+        #[prost(string, tag = "1")]
+        Request(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Snapshot(::prost::alloc::string::String),
+    }
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemoryView {
+    #[prost(string, tag = "1")]
+    pub request: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub snapshot: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub layer: u32,
+    #[prost(uint32, tag = "5")]
+    pub layers: u32,
+    #[prost(uint32, tag = "6")]
+    pub kv_head: u32,
+    #[prost(uint32, tag = "7")]
+    pub kv_heads: u32,
+    /// processed so far
+    #[prost(uint32, tag = "8")]
+    pub tokens: u32,
+    /// as far as this coordinator knows
+    #[prost(string, tag = "9")]
+    pub policy: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "10")]
+    pub key_count: u32,
+    #[prost(message, repeated, tag = "11")]
+    pub keys: ::prost::alloc::vec::Vec<KeyView>,
+    /// `start` of the next page; 0 at the end
+    #[prost(uint32, tag = "12")]
+    pub next: u32,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KeyView {
+    #[prost(uint32, tag = "1")]
+    pub position: u32,
+    /// sink, local, heavy, or kept where the policy is not known
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// attention mass that it has drawn
+    #[prost(float, tag = "3")]
+    pub score: f32,
+    /// empty where this coordinator does not know the token
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportSnapshotRequest {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    /// absent: any that has it
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImportSnapshotRequest {
+    /// absent: any that is up
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub part: ::core::option::Option<FilePart>,
+}
+/// Generated client implementations.
+pub mod operator_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// For those who look after the cluster: an API key with that right, a client certificate for
+    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
+    #[derive(Debug, Clone)]
+    pub struct OperatorClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl OperatorClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> OperatorClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> OperatorClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            OperatorClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
+        /// that back.
+        pub async fn drain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/Drain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "Drain"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// How the cluster stands.
+        pub async fn show_cluster(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowClusterRequest>,
+        ) -> std::result::Result<tonic::Response<super::ClusterView>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ShowCluster",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowCluster"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// How a worker stands, and what it is at.
+        pub async fn show_node(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowNodeRequest>,
+        ) -> std::result::Result<tonic::Response<super::NodeView>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ShowNode",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowNode"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Requests under way, and the last ones that have ended.
+        pub async fn list_requests(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRequestsRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestList>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ListRequests",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ListRequests"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// One of them: its chunks, its completions, what its memory kept.
+        pub async fn show_request(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestView>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ShowRequest",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowRequest"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends one of them, as if its caller had gone.
+        pub async fn cancel_request(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestEntry>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/CancelRequest",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "CancelRequest"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What happened to one of them, step by step.
+        pub async fn trace_request(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TraceRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestTrace>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/TraceRequest",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "TraceRequest"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Snapshots of all workers, or of one.
+        pub async fn list_snapshots(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSnapshotsRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotList>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ListSnapshots",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ListSnapshots"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Has workers keep a snapshot no longer.
+        pub async fn evict_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EvictSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/EvictSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "EvictSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Has workers never let go of a snapshot for want of room; or takes that back.
+        pub async fn pin_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PinSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/PinSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "PinSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What one KV head of one layer remembers: of a request or in a snapshot.
+        pub async fn show_memory(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowMemoryRequest>,
+        ) -> std::result::Result<tonic::Response<super::MemoryView>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ShowMemory",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ShowMemory"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The file of a snapshot, which any worker of the same model can import.
+        pub async fn export_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::FilePart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ExportSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ExportSnapshot"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Has a worker keep what was exported. The first message names the worker, if any is named.
+        pub async fn import_snapshot(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::ImportSnapshotRequest,
+            >,
+        ) -> std::result::Result<tonic::Response<super::SnapshotEntry>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Operator/ImportSnapshot",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Operator", "ImportSnapshot"));
+            self.inner.client_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod operator_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with OperatorServer.
+    #[async_trait]
+    pub trait Operator: std::marker::Send + std::marker::Sync + 'static {
+        /// Gives a worker nothing new, so that it can be stopped when it has done what it has; or takes
+        /// that back.
+        async fn drain(
+            &self,
+            request: tonic::Request<super::DrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
+        /// How the cluster stands.
+        async fn show_cluster(
+            &self,
+            request: tonic::Request<super::ShowClusterRequest>,
+        ) -> std::result::Result<tonic::Response<super::ClusterView>, tonic::Status>;
+        /// How a worker stands, and what it is at.
+        async fn show_node(
+            &self,
+            request: tonic::Request<super::ShowNodeRequest>,
+        ) -> std::result::Result<tonic::Response<super::NodeView>, tonic::Status>;
+        /// Requests under way, and the last ones that have ended.
+        async fn list_requests(
+            &self,
+            request: tonic::Request<super::ListRequestsRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestList>, tonic::Status>;
+        /// One of them: its chunks, its completions, what its memory kept.
+        async fn show_request(
+            &self,
+            request: tonic::Request<super::ShowRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestView>, tonic::Status>;
+        /// Ends one of them, as if its caller had gone.
+        async fn cancel_request(
+            &self,
+            request: tonic::Request<super::CancelRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestEntry>, tonic::Status>;
+        /// What happened to one of them, step by step.
+        async fn trace_request(
+            &self,
+            request: tonic::Request<super::TraceRequestRequest>,
+        ) -> std::result::Result<tonic::Response<super::RequestTrace>, tonic::Status>;
+        /// Snapshots of all workers, or of one.
+        async fn list_snapshots(
+            &self,
+            request: tonic::Request<super::ListSnapshotsRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotList>, tonic::Status>;
+        /// Has workers keep a snapshot no longer.
+        async fn evict_snapshot(
+            &self,
+            request: tonic::Request<super::EvictSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status>;
+        /// Has workers never let go of a snapshot for want of room; or takes that back.
+        async fn pin_snapshot(
+            &self,
+            request: tonic::Request<super::PinSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotChange>, tonic::Status>;
+        /// What one KV head of one layer remembers: of a request or in a snapshot.
+        async fn show_memory(
+            &self,
+            request: tonic::Request<super::ShowMemoryRequest>,
+        ) -> std::result::Result<tonic::Response<super::MemoryView>, tonic::Status>;
+        /// Server streaming response type for the ExportSnapshot method.
+        type ExportSnapshotStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::FilePart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The file of a snapshot, which any worker of the same model can import.
+        async fn export_snapshot(
+            &self,
+            request: tonic::Request<super::ExportSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ExportSnapshotStream>,
+            tonic::Status,
+        >;
+        /// Has a worker keep what was exported. The first message names the worker, if any is named.
+        async fn import_snapshot(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ImportSnapshotRequest>>,
+        ) -> std::result::Result<tonic::Response<super::SnapshotEntry>, tonic::Status>;
+    }
+    /// For those who look after the cluster: an API key with that right, a client certificate for
+    /// operator.aqueduct or, where neither keys nor certificates are asked for, anybody.
+    #[derive(Debug)]
+    pub struct OperatorServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> OperatorServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for OperatorServer<T>
+    where
+        T: Operator,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/aqueduct.v1.Operator/Drain" => {
+                    #[allow(non_camel_case_types)]
+                    struct DrainSvc<T: Operator>(pub Arc<T>);
+                    impl<T: Operator> tonic::server::UnaryService<super::DrainRequest>
+                    for DrainSvc<T> {
+                        type Response = super::DrainReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DrainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::drain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DrainSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ShowCluster" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowClusterSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::ShowClusterRequest>
+                    for ShowClusterSvc<T> {
+                        type Response = super::ClusterView;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowClusterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::show_cluster(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowClusterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ShowNode" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowNodeSvc<T: Operator>(pub Arc<T>);
+                    impl<T: Operator> tonic::server::UnaryService<super::ShowNodeRequest>
+                    for ShowNodeSvc<T> {
+                        type Response = super::NodeView;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowNodeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::show_node(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowNodeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ListRequests" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRequestsSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::ListRequestsRequest>
+                    for ListRequestsSvc<T> {
+                        type Response = super::RequestList;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRequestsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::list_requests(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRequestsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ShowRequest" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowRequestSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::ShowRequestRequest>
+                    for ShowRequestSvc<T> {
+                        type Response = super::RequestView;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowRequestRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::show_request(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowRequestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/CancelRequest" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelRequestSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::CancelRequestRequest>
+                    for CancelRequestSvc<T> {
+                        type Response = super::RequestEntry;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelRequestRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::cancel_request(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelRequestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/TraceRequest" => {
+                    #[allow(non_camel_case_types)]
+                    struct TraceRequestSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::TraceRequestRequest>
+                    for TraceRequestSvc<T> {
+                        type Response = super::RequestTrace;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TraceRequestRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::trace_request(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TraceRequestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ListSnapshots" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSnapshotsSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::ListSnapshotsRequest>
+                    for ListSnapshotsSvc<T> {
+                        type Response = super::SnapshotList;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSnapshotsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::list_snapshots(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSnapshotsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/EvictSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct EvictSnapshotSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::EvictSnapshotRequest>
+                    for EvictSnapshotSvc<T> {
+                        type Response = super::SnapshotChange;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EvictSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::evict_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EvictSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/PinSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct PinSnapshotSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::PinSnapshotRequest>
+                    for PinSnapshotSvc<T> {
+                        type Response = super::SnapshotChange;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PinSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::pin_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PinSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ShowMemory" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowMemorySvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::UnaryService<super::ShowMemoryRequest>
+                    for ShowMemorySvc<T> {
+                        type Response = super::MemoryView;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowMemoryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::show_memory(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowMemorySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ExportSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportSnapshotSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::ServerStreamingService<super::ExportSnapshotRequest>
+                    for ExportSnapshotSvc<T> {
+                        type Response = super::FilePart;
+                        type ResponseStream = T::ExportSnapshotStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::export_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Operator/ImportSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct ImportSnapshotSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::ClientStreamingService<super::ImportSnapshotRequest>
+                    for ImportSnapshotSvc<T> {
+                        type Response = super::SnapshotEntry;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::ImportSnapshotRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::import_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ImportSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for OperatorServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "aqueduct.v1.Operator";
+    impl<T> tonic::server::NamedService for OperatorServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
 }

@@ -41,6 +41,7 @@ impl Executor {
             Command::Drop { request, chunk_idx } => self.drop_chunk(session, request, chunk_idx),
             Command::Keep(keep) => self.keep(session, *keep),
             Command::Restore(restore) => self.restore(session, *restore),
+            Command::Ask(ask) => self.answer(session, *ask),
             Command::Decode(spec) => self.start_decoding(session, *spec),
             Command::StopChoice { request, choice } => {
                 if let Some(request) = self.owned(session, request) {

@@ -7,6 +7,7 @@ use aqueduct_core::work::{DecodeSpec, Emitted, Event, FailureKind, Seen, TokenLo
 use aqueduct_core::{MemoryPolicy, Refusal, RequestId, TokenId, limits};
 use aqueduct_engine::{EngineError, Model, Sampled, Sampler, Sequence, seen};
 use aqueduct_grammar::Follower;
+use aqueduct_kernels::MemorySet;
 
 use super::Executor;
 use super::batch::{self, Continuation, Part};
@@ -309,6 +310,15 @@ impl Decoding {
         if !self.stopped.contains(&choice.idx) {
             self.choices.push(choice);
         }
+    }
+
+    /// What a completion remembers, which is not in a step; `None` within if that is in shards.
+    pub(super) fn remembers(&self, idx: u32) -> Option<Option<&[Arc<MemorySet>]>> {
+        let choice = self.choices.iter().find(|choice| choice.idx == idx)?;
+        Some(match &choice.sequence {
+            Continuation::Sets(sequence) => Some(sequence.memory()),
+            Continuation::Sharded(_) => None,
+        })
     }
 
     /// Whether its steps need nothing of other workers.

@@ -18,6 +18,8 @@ pub(crate) struct SessionId(pub(crate) u64);
 pub(crate) struct Session {
     commands: mpsc::Receiver<Command>,
     pub(crate) outlet: Outlet,
+    /// For threads that answer beside the device's.
+    pub(crate) answers: mpsc::Sender<Event>,
     /// What it was told of the pool last.
     pub(crate) told_pool: PoolUse,
 }
@@ -43,13 +45,13 @@ impl Session {
         events: mpsc::Sender<Event>,
         info: WorkerInfo,
     ) -> Self {
-        let watched = events.clone();
+        let (watched, answers) = (events.clone(), events.clone());
         let outlet = Outlet {
             sender: PollSender::new(events),
             closed: Box::pin(async move { watched.closed().await }),
             pending: VecDeque::from([Event::Hello(Box::new(info))]),
         };
-        Self { commands, outlet, told_pool: PoolUse::default() }
+        Self { commands, outlet, answers, told_pool: PoolUse::default() }
     }
 
     /// The next command; `Ready(None)` when the session is over.

@@ -21,6 +21,10 @@ const MAGIC: [u8; 8] = *b"aqsnap\0\x01";
 const HEADER_BYTES: usize = 8 + 32 + 32 + 8;
 const CHECKSUM_BYTES: usize = blake3::OUT_LEN;
 
+/// A file is at most this much larger than the memory sets in it.
+pub(super) const OVERHEAD_BYTES_MAX: u64 =
+    (HEADER_BYTES + CHECKSUM_BYTES) as u64 + 4 + limits::LAYERS_MAX as u64 * 24;
+
 /// Which model a file's sets are of.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
@@ -95,6 +99,15 @@ pub(super) fn read(
     let mut bytes = Vec::new();
     File::open(path)?.take(len + 1).read_to_end(&mut bytes)?;
     decode(&bytes, model, (key, len))
+}
+
+/// Any snapshot of `model` in `bytes`, and its name.
+pub(super) fn open(bytes: &[u8], model: &Model) -> Result<(SnapshotKey, Snapshot), FileError> {
+    let mut reader = Reader(bytes);
+    let version = reader.array::<8>();
+    let name = version.filter(|version| *version == MAGIC).and_then(|_| reader.array());
+    let key = SnapshotKey(name.ok_or(FileError::Version)?);
+    Ok((key, decode(bytes, model, (&key, bytes.len() as u64))?))
 }
 
 fn decode(
@@ -219,6 +232,9 @@ mod tests {
     fn keeps_every_bit() {
         let bytes = encode(&model(), &KEY, &snapshot());
         assert_eq!(read_back(&bytes, &model(), &KEY).unwrap(), snapshot());
+        assert_eq!(open(&bytes, &model()).unwrap(), (KEY, snapshot()));
+        assert!(bytes.len() as u64 <= snapshot().bytes() + OVERHEAD_BYTES_MAX);
+        assert!(matches!(open(&bytes[..20], &model()), Err(FileError::Version)));
     }
 
     #[test]

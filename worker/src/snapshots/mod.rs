@@ -4,19 +4,23 @@
 //! and then from disk.
 //!
 //! ```text
-//! store.rs   what there is, in memory and on disk, and in which order it goes
-//! disk.rs    the folder, and the thread that reads and writes it
-//! file.rs    one snapshot as bytes
+//! store.rs      what there is, in memory and on disk, and in which order it goes
+//! disk.rs       the folder, and the thread that reads and writes it
+//! file.rs       one snapshot as bytes
+//! questions.rs  what those who look after the cluster ask
 //! ```
 
 mod disk;
 mod file;
+mod questions;
 mod store;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
 
+use aqueduct_core::ask::{Declined, Question, Reply};
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Refusal, SnapshotKey, SnapshotsHeld};
@@ -25,6 +29,7 @@ use aqueduct_kernels::MemorySet;
 use crate::doorbell::Doorbell;
 use crate::inbox::Fit;
 use disk::Folder;
+use questions::Curator;
 use store::Store;
 
 /// How much a worker keeps beyond the requests that made it.
@@ -76,6 +81,11 @@ pub(crate) enum Found {
 pub(crate) struct Coming(Receiver<Option<Arc<Snapshot>>>);
 
 impl Coming {
+    /// How it went, if that is known in time.
+    fn wait(self, deadline: Duration) -> Option<Arc<Snapshot>> {
+        self.0.recv_timeout(deadline).ok().flatten()
+    }
+
     /// How it went, or itself if it is not there yet.
     pub(crate) fn poll(self) -> Found {
         match self.0.try_recv() {
@@ -91,6 +101,7 @@ impl Coming {
 pub(crate) struct Snapshots {
     is_on: bool,
     store: Arc<Store>,
+    curator: Arc<Curator>,
 }
 
 impl Snapshots {
@@ -105,11 +116,15 @@ impl Snapshots {
         doorbell: Arc<Doorbell>,
     ) -> Result<Self, Refusal> {
         let is_on = options.bytes > 0;
-        let Some(disk) = options.disk.as_ref().filter(|_| is_on) else {
-            let store = Store::new((options.bytes, None), doorbell);
-            return Ok(Self { is_on, store: Arc::new(store) });
+        let model = file::Model::new(fingerprint, fit);
+        let with = |store: Arc<Store>| {
+            let curator = Arc::new(Curator::new(store.clone(), model.clone()));
+            Self { is_on, store, curator }
         };
-        let folder = Folder::open(&disk.path, file::Model::new(fingerprint, fit))?;
+        let Some(disk) = options.disk.as_ref().filter(|_| is_on) else {
+            return Ok(with(Arc::new(Store::new((options.bytes, None), doorbell))));
+        };
+        let folder = Folder::open(&disk.path, model.clone())?;
         let store = Arc::new(Store::new((options.bytes, Some(disk.bytes)), doorbell));
         let (found, surplus) = disk::within_bounds(folder.list(), disk.bytes);
         store.found(found, surplus);
@@ -119,7 +134,7 @@ impl Snapshots {
         thread.map_err(|error| {
             Refusal::new("snapshot_dir", disk.path.display(), format!("a thread: {error}"))
         })?;
-        Ok(Self { is_on, store })
+        Ok(with(store))
     }
 
     /// Whether any are ever kept.
@@ -136,6 +151,18 @@ impl Snapshots {
     /// The snapshot, which is the latest used now.
     pub(crate) fn restore(&self, key: &SnapshotKey) -> Found {
         self.store.restore(key)
+    }
+
+    /// Has `answered` told the answer to a question about snapshots, by another thread.
+    ///
+    /// # Errors
+    /// Too many are asked.
+    pub(crate) fn ask(
+        &self,
+        question: Question,
+        answered: impl FnOnce(Result<Reply, Declined>) + Send + 'static,
+    ) -> Result<(), Declined> {
+        self.curator.ask(question, answered)
     }
 
     /// What changed since this was asked last.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use aqueduct_core::ask::{Declined, SnapshotHeld};
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::{SnapshotKey, SnapshotsHeld, limits};
 
@@ -65,6 +66,8 @@ struct Entry {
     bytes: u64,
     /// Of its file.
     file_bytes: Option<u64>,
+    /// It stays for want of room.
+    pinned: bool,
 }
 
 impl Store {
@@ -151,6 +154,56 @@ impl Store {
 
     pub(super) fn held(&self) -> SnapshotsHeld {
         self.lock().held()
+    }
+
+    /// Most bytes in memory.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// What there is from `from` on, ascending by name.
+    pub(super) fn list(&self, from: &SnapshotKey, limit: usize) -> Vec<SnapshotHeld> {
+        let state = self.lock();
+        let held = |(key, entry): (&SnapshotKey, &Entry)| {
+            let layers = entry.memory.as_ref().map(|snapshot| &snapshot.layers);
+            SnapshotHeld {
+                snapshot: *key,
+                tokens: layers.and_then(|sets| sets.first()).map_or(0, |set| set.end),
+                memory_bytes: entry.memory.as_ref().map_or(0, |_| entry.bytes),
+                disk_bytes: entry.file_bytes.unwrap_or(0),
+                pinned: entry.pinned,
+            }
+        };
+        state.entries.range(from..).take(limit).map(held).collect()
+    }
+
+    /// Lets go of a snapshot, in memory and on disk.
+    pub(super) fn evict(&self, key: &SnapshotKey) -> Result<(), Declined> {
+        let mut state = self.lock();
+        if !state.entries.contains_key(key) {
+            return Err(Declined::Gone);
+        }
+        if state.disk.writing == Some(*key) {
+            return Err(Declined::Busy);
+        }
+        state.forget_file(key);
+        state.forget_memory(key);
+        drop(state);
+        self.work.notify_one();
+        self.tell();
+        Ok(())
+    }
+
+    /// Never lets go of a snapshot for want of room; or does again.
+    pub(super) fn pin(&self, key: &SnapshotKey, pinned: bool) -> Result<(), Declined> {
+        let mut state = self.lock();
+        state.entries.get_mut(key).ok_or(Declined::Gone)?.pinned = pinned;
+        Ok(())
+    }
+
+    /// Has the device's thread tell what changed.
+    pub(super) fn tell(&self) {
+        self.doorbell.ring();
     }
 
     /// The disk's thread ends when it has done what it is at.
@@ -241,7 +294,8 @@ impl State {
     /// What was used least lately, but after `used`, of that which is `wanted`.
     fn oldest(&self, used: u64, wanted: fn(&Entry) -> bool) -> Option<(u64, SnapshotKey)> {
         let mut later = self.order.range(used..);
-        later.find(|(_, key)| wanted(&self.entries[key])).map(|(used, key)| (*used, *key))
+        let may_go = |entry: &Entry| !entry.pinned && wanted(entry);
+        later.find(|(_, key)| may_go(&self.entries[key])).map(|(used, key)| (*used, *key))
     }
 
     fn put(&mut self, key: SnapshotKey, snapshot: Arc<Snapshot>) {
@@ -385,6 +439,28 @@ mod tests {
         let held = SnapshotsHeld { count: 2, memory_bytes, disk_bytes: 0 };
         assert_eq!((store.held(), store.all()[0].kept.len()), (held, 2));
         assert!(store.news().is_empty());
+    }
+
+    #[test]
+    fn what_is_pinned_stays_until_it_is_evicted() {
+        let store = store(2, None);
+        store.keep(key(1), Some(snapshot(1)));
+        assert_eq!(store.pin(&key(1), true), Ok(()));
+        (2..5).for_each(|byte| store.keep(key(byte), Some(snapshot(byte.into()))));
+        let listed = |from: u8| {
+            let held = store.list(&key(from), 9);
+            held.iter().map(|held| (held.snapshot, held.pinned)).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(0), [(key(1), true), (key(4), false)]);
+        assert_eq!(listed(2), [(key(4), false)]);
+        assert_eq!(store.list(&key(0), 1)[0].tokens, snapshot(1).layers[0].end);
+        assert_eq!(store.evict(&key(1)), Ok(()));
+        assert_eq!((store.evict(&key(1)), store.pin(&key(1), true)), twice(Err(Declined::Gone)));
+        assert!(store.news().iter().any(|news| news.dropped.contains(&key(1))));
+    }
+
+    fn twice<T: Clone>(value: T) -> (T, T) {
+        (value.clone(), value)
     }
 
     #[test]

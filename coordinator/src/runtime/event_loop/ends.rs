@@ -16,9 +16,12 @@ impl EventLoop {
         request: RequestId,
         end: End,
     ) -> Option<(RequestId, RequestError)> {
-        let live = self.live.remove(&request)?;
+        let mut live = self.live.remove(&request)?;
         let (outcome, error) = match end {
             End::Finished => (Outcome::Finished, None),
+            End::Cancelled if self.desk.stopped.contains(&request) => {
+                (Outcome::Cancelled, Some(RequestError::Cancelled))
+            }
             End::Cancelled => (Outcome::Cancelled, None),
             End::Failed(failure) => {
                 let error = self.error_of(failure, &live);
@@ -26,6 +29,13 @@ impl EventLoop {
             }
         };
         live.traced_to_end(error.as_ref());
+        let state = match outcome {
+            Outcome::Finished => "finished",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Failed { .. } => "failed",
+        };
+        let told = error.as_ref().map_or_else(String::new, ToString::to_string);
+        self.remember(&mut live, state, told);
         self.note_end(&live, outcome);
         if let Some(error) = &error {
             let caller_id = &live.submission.caller_id;

@@ -10,7 +10,7 @@ use super::super::live::Asked;
 use super::super::mailbox::Mailbox;
 use super::super::scribe::Written;
 use super::super::status::{Cluster, Stats};
-use super::DrainOrder;
+use super::{DrainOrder, Inquiry};
 use crate::dispatch::Notice;
 use crate::submit::{RequestError, Submission};
 
@@ -52,6 +52,7 @@ pub(crate) struct Inputs {
     pub(crate) wished: Arc<Notify>,
     pub(crate) stopping: Arc<Notify>,
     pub(crate) drains: mpsc::Receiver<DrainOrder>,
+    pub(crate) inquiries: mpsc::Receiver<Inquiry>,
 }
 
 /// What others see of it.

@@ -22,6 +22,7 @@ impl EventLoop {
             let (made, retained) = (Made::Chunk(whole.chunk_idx), whole.retained);
             let keep = Keep { request, made, snapshot, retained };
             if orders.try_send(Order::Keep(Box::new(keep))).is_ok() {
+                self.note_origin(snapshot, request);
                 self.step(Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() });
             }
         }
@@ -60,6 +61,7 @@ impl EventLoop {
         let keep = Keep { request, made, snapshot, retained };
         if orders.try_send(Order::Keep(Box::new(keep))).is_ok() {
             live.session_kept(session);
+            self.note_origin(snapshot, request);
             self.step(Event::Snapshots { worker, kept: vec![snapshot], dropped: Vec::new() });
         }
     }
@@ -69,7 +71,11 @@ impl EventLoop {
         let SnapshotNews { kept, dropped, held } = news;
         tracing::debug!(%worker, kept = kept.len(), dropped = dropped.len(), ?held, "snapshots");
         self.keepers.insert(worker, held);
+        let gone = dropped.clone();
         self.step(Event::Snapshots { worker, kept, dropped });
+        for snapshot in gone.iter().filter(|snapshot| !self.plan.has_snapshot(snapshot)) {
+            self.desk.origins.remove(snapshot);
+        }
     }
 
     /// What all workers have together.

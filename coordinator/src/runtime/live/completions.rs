@@ -13,6 +13,7 @@ impl Live {
     /// What `worker`, its home from now on, is to do.
     pub(crate) fn decode_at(&mut self, worker: WorkerId) -> DecodeSpec {
         self.home = Some(worker);
+        self.trail.note("decodes", Some(worker), "");
         if self.redone > 0 {
             let chunks_retried = std::mem::take(&mut self.redone);
             if let Some(report) = &mut self.prefilled {
@@ -71,6 +72,9 @@ impl Live {
         }
         let Emitted { token, logprob, .. } = emitted;
         let top = emitted.top.clone();
+        if tokens == 0 {
+            self.trail.note("first token", Some(worker), format_args!("choice {}", emitted.choice));
+        }
         choice.tokens.push(Drawn { token: TokenLogprob { token, logprob }, top });
         self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
         true
@@ -90,6 +94,9 @@ impl Live {
             return false;
         }
         completion.eos = Some(eos);
+        let reason = if eos { "stop" } else { "length" };
+        let about = format_args!("choice {choice}, {reason}, {} tokens", completion.tokens.len());
+        self.trail.note("completion ended", self.home, about);
         self.mailbox.push(Update::ChoiceDone { choice, eos });
         true
     }

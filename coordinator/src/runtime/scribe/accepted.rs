@@ -100,6 +100,7 @@ pub(crate) fn failed(error: &RequestError) -> Outcome {
         | RequestError::SessionLost
         | RequestError::Unknown(_)
         | RequestError::TakenOver => FailureKind::Peer,
+        RequestError::Cancelled => return Outcome::Cancelled,
         RequestError::Deadline(_) => FailureKind::Deadline,
         RequestError::Failed { kind, .. } => *kind,
     };

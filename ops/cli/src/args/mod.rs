@@ -3,7 +3,9 @@
 mod bench;
 mod bench_serve;
 mod bench_soak;
+mod cache;
 mod cluster;
+mod context;
 mod device;
 mod eval;
 mod generate;
@@ -12,8 +14,11 @@ mod keys;
 mod members;
 mod model;
 mod node;
+mod output;
 mod policy;
+mod request;
 mod serve;
+mod server;
 mod size;
 mod tls;
 
@@ -27,9 +32,13 @@ pub(crate) use bench::{
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;
+pub(crate) use cache::{
+    CacheCommand, CacheExportArgs, CacheImportArgs, CacheListArgs, CacheNamesArgs, CacheShowArgs,
+};
 pub(crate) use cluster::{
     AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, SnapshotArgs, StepArg,
 };
+pub(crate) use context::{ContextCommand, ContextListArgs, ContextNameArgs, ContextSetArgs};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::{GenerateArgs, SamplingArgs};
@@ -37,15 +46,21 @@ pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
 pub(crate) use keys::{ApiKeyArg, KeysCommand, KeysListArgs, KeysNewArgs, KeysRevokeArgs};
 pub(crate) use members::EtcdArgs;
 pub(crate) use model::{IsaArg, ModelArgs, WeightsArg};
-pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeListArgs, ServerArgs};
+pub(crate) use node::{NodeCommand, NodeDrainArgs, NodeListArgs, NodeShowArgs};
+pub(crate) use output::{Format, OutputArgs};
 pub(crate) use policy::{BudgetArgs, ExchangeArgs, PolicyArgs, QualityArgs};
+pub(crate) use request::{
+    CompletionArgs, RequestCancelArgs, RequestCommand, RequestListArgs, RequestNameArgs, Shell,
+    StatusArgs,
+};
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
+pub(crate) use server::{ContextFileArg, ServerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  failure: a worker, a device or the disk let us down
+  1  failure: a worker, a device or the disk let us down, or what was named is not there
   2  the input is wrong: a flag, a file, a model, a prompt; the message names field and bound
   3  unavailable: no server or worker answers, or its queue is full; try again later
   4  a deadline passed
@@ -129,9 +144,22 @@ pub(crate) enum Command {
     Coordinator(CoordinatorArgs),
     /// Run one worker for a coordinator that runs elsewhere
     Worker(WorkerArgs),
-    /// List the workers of a server, and have them left before they are stopped
+    /// Show how a server and its workers stand
+    Status(StatusArgs),
+    /// List and show the workers of a server, and have them left before they are stopped
     #[command(subcommand)]
     Node(NodeCommand),
+    /// List, show and end the requests of a server
+    #[command(subcommand)]
+    Request(RequestCommand),
+    /// List, show, keep and evict what workers remember
+    #[command(subcommand)]
+    Cache(CacheCommand),
+    /// Write down which servers there are, and which one is asked
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Print what a shell needs to complete these commands
+    Completion(CompletionArgs),
     /// Make, list and end the API keys of callers
     #[command(subcommand)]
     Keys(KeysCommand),

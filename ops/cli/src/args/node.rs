@@ -1,59 +1,45 @@
 //! Arguments of `aqueduct node`.
 
-use aqueduct_client::ClientOptions;
-use aqueduct_core::Refusal;
 use clap::{Args, Subcommand};
 
-use super::{ApiKeyArg, ClientTlsArgs};
+use super::{OutputArgs, ServerArgs};
 
 /// What can be done with workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
     /// List workers: name, state, address, and what still needs a drained one
     List(NodeListArgs),
+    /// Show a worker: its model, its pool, what it is at
+    Show(NodeShowArgs),
     /// Give a worker nothing new, and wait until it has done what it has
     Drain(NodeDrainArgs),
     /// Give a worker something again
     Undrain(NodeUndrainArgs),
 }
 
-/// The server to ask.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ServerArgs {
-    /// gRPC address of the coordinator
-    #[arg(
-        long = "server",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:7070",
-        env = "AQUEDUCT_SERVER",
-        hide_env_values = true
-    )]
-    pub(crate) url: String,
-    #[command(flatten)]
-    tls: ClientTlsArgs,
-    #[command(flatten)]
-    key: ApiKeyArg,
-}
-
-impl ServerArgs {
-    /// For the SDK.
-    ///
-    /// # Errors
-    /// A URL that does not go with the certificates.
-    pub(crate) fn options(&self) -> Result<ClientOptions, Refusal> {
-        let (tls, api_key) = (self.tls.files(&self.url)?, self.key.api_key.clone());
-        Ok(ClientOptions { tls, api_key, ..ClientOptions::default() })
-    }
-}
-
 /// Arguments of `aqueduct node list`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct node list -o wide --watch")]
 pub(crate) struct NodeListArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Print JSON Lines
-    #[arg(long)]
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Print JSON Lines, a worker a line
+    #[arg(long, conflicts_with_all = ["output", "watch"])]
     pub(crate) json: bool,
+}
+
+/// Arguments of `aqueduct node show`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct node show http://10.0.0.7:7001 -o yaml")]
+pub(crate) struct NodeShowArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Name or address of the worker
+    pub(crate) worker: String,
 }
 
 /// Arguments of `aqueduct node drain`.

@@ -171,6 +171,11 @@ pub(crate) struct ClientTlsArgs {
 }
 
 impl ClientTlsArgs {
+    /// Whether any file was named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.tls_ca.is_some()
+    }
+
     /// For the SDK, which is to ask `url`.
     ///
     /// # Errors

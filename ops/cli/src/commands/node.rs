@@ -2,24 +2,17 @@
 
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientError, WorkerStatus};
+use aqueduct_client::operator::{NodeEntry, NodeView};
+use aqueduct_client::{ClientError, WorkerStatus};
 use serde::Serialize;
 
-use crate::args::{NodeCommand, NodeDrainArgs, NodeListArgs, ServerArgs};
+use crate::args::{NodeCommand, NodeDrainArgs, NodeListArgs, NodeShowArgs};
 use crate::lines;
+use crate::report::bytes;
+use crate::shown::{self, Columns, Shown, fields, section};
 
 /// How often it is looked whether a worker is empty.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// A worker, as it is listed.
-#[derive(Debug, Serialize)]
-struct Row<'a> {
-    worker: &'a str,
-    address: &'a str,
-    state: &'static str,
-    threads: u32,
-    requests: u32,
-}
 
 /// Asks the server.
 ///
@@ -27,43 +20,149 @@ struct Row<'a> {
 /// What the server refuses, or its silence; a worker that is not empty in time.
 pub(crate) async fn run(command: NodeCommand) -> anyhow::Result<()> {
     match command {
-        NodeCommand::List(args) => list(&args).await,
+        NodeCommand::List(args) => list(args).await,
+        NodeCommand::Show(NodeShowArgs { server, output, worker }) => {
+            let client = server.connect().await?;
+            shown::show(&output, async || Ok(client.show_node(&worker).await?)).await
+        }
         NodeCommand::Drain(args) => drain(&args).await,
         NodeCommand::Undrain(args) => {
-            connect(&args.server).await?.drain(&args.worker, false).await?;
+            args.server.connect().await?.drain(&args.worker, false).await?;
             Ok(())
         }
     }
 }
 
-async fn connect(server: &ServerArgs) -> anyhow::Result<Client> {
-    Ok(Client::connect(&server.url, server.options()?).await?)
-}
-
-async fn list(args: &NodeListArgs) -> anyhow::Result<()> {
-    for status in connect(&args.server).await?.describe().await?.workers {
-        let WorkerStatus { worker, address, threads, requests, .. } = &status;
-        let (state, &threads, &requests) = (state(&status), threads, requests);
-        if args.json {
-            lines::print(&Row { worker, address, state, threads, requests })?;
-        } else {
-            lines::say(&format!("{worker}  {state:<8}  {address}\n"))?;
-        }
+/// Asks for what every caller may know, so that no operator's key is needed.
+async fn list(args: NodeListArgs) -> anyhow::Result<()> {
+    let client = args.server.connect().await?;
+    let nodes = async || {
+        let workers = client.describe().await?.workers;
+        Ok(Nodes { nodes: workers.into_iter().map(Node::from).collect() })
+    };
+    if args.json {
+        return Ok(nodes().await?.nodes.iter().try_for_each(lines::print)?);
     }
-    Ok(())
+    shown::show(&args.output, nodes).await
 }
 
-fn state(status: &WorkerStatus) -> &'static str {
-    match (status.up, status.draining, status.requests) {
-        (false, false, _) => "down",
-        (true, false, _) => "up",
-        (_, true, 0) => "drained",
-        (_, true, _) => "draining",
+/// Workers, as callers may know them.
+#[derive(Debug, Serialize)]
+struct Nodes {
+    nodes: Vec<Node>,
+}
+
+/// A worker, as it is listed.
+#[derive(Debug, Serialize)]
+struct Node {
+    worker: String,
+    address: String,
+    state: &'static str,
+    threads: u32,
+    requests: u32,
+    pool_bytes: u64,
+    pool_used_bytes: u64,
+}
+
+impl From<WorkerStatus> for Node {
+    fn from(status: WorkerStatus) -> Self {
+        let state = match (status.up, status.draining, status.requests) {
+            (false, false, _) => "down",
+            (true, false, _) => "up",
+            (_, true, 0) => "drained",
+            (_, true, _) => "draining",
+        };
+        let WorkerStatus { worker, address, threads, requests, .. } = status;
+        let WorkerStatus { pool_bytes, pool_used_bytes, .. } = status;
+        Self { worker, address, state, threads, requests, pool_bytes, pool_used_bytes }
+    }
+}
+
+impl Shown for Nodes {
+    fn table(&self, wide: bool) -> String {
+        let mut headings = vec!["NAME", "STATE", "THREADS", "POOL"];
+        if wide {
+            headings.extend(["STILL NEEDED BY", "ADDRESS"]);
+        }
+        let mut columns = Columns::new(&headings);
+        for node in &self.nodes {
+            let pool = pool(node.pool_used_bytes, node.pool_bytes);
+            let threads = node.threads.to_string();
+            let mut cells = vec![node.worker.clone(), node.state.to_owned(), threads, pool];
+            if wide {
+                cells.extend([node.requests.to_string(), node.address.clone()]);
+            }
+            columns.row(cells);
+        }
+        columns.render()
+    }
+}
+
+/// How much of a pool is in use.
+fn pool(used_bytes: u64, all_bytes: u64) -> String {
+    match all_bytes {
+        0 => String::new(),
+        _ => format!("{} of {}", bytes(used_bytes), bytes(all_bytes)),
+    }
+}
+
+/// Workers, as operators see them.
+pub(crate) fn table(nodes: &[&NodeEntry], wide: bool) -> String {
+    let mut headings = vec!["NAME", "STATE", "POOL", "SNAPSHOTS"];
+    if wide {
+        headings.extend(["THREADS", "ADDRESS", "REASON"]);
+    }
+    let mut columns = Columns::new(&headings);
+    for node in nodes {
+        let pool = pool(node.pool_used_bytes, node.pool_bytes);
+        let snapshots = format!("{} ({})", node.snapshots, bytes(node.snapshot_bytes));
+        let mut cells = vec![node.name.clone(), node.state.clone(), pool, snapshots];
+        if wide {
+            cells.extend([node.threads.to_string(), node.address.clone(), node.reason.clone()]);
+        }
+        columns.row(cells);
+    }
+    columns.render()
+}
+
+impl Shown for NodeView {
+    fn table(&self, _wide: bool) -> String {
+        let node = self.node.clone().unwrap_or_default();
+        let held = format!(
+            "{}, {} in memory, {} on disk",
+            node.snapshots,
+            bytes(node.snapshot_bytes),
+            bytes(node.snapshot_disk_bytes)
+        );
+        let about = fields(&[
+            ("Name", node.name),
+            ("Address", node.address),
+            ("State", node.state),
+            ("Reason", node.reason),
+            ("Threads", node.threads.to_string()),
+            ("Fingerprint", self.fingerprint.clone()),
+            ("Keys in", self.kv.clone()),
+            ("Pool", pool(node.pool_used_bytes, node.pool_bytes)),
+            ("Snapshots", held),
+            ("Requests", node.requests.to_string()),
+        ]);
+        let mut work = Columns::new(&["REQUEST", "ROLE", "CHUNK", "LAYERS", "DONE", "TOKENS"]);
+        for at in &self.work {
+            work.row(vec![
+                at.request.clone(),
+                at.role.clone(),
+                at.chunk_idx.to_string(),
+                at.layers_done.to_string(),
+                at.chunks_done.to_string(),
+                at.output_tokens.to_string(),
+            ]);
+        }
+        about + &section("Work", &work)
     }
 }
 
 async fn drain(args: &NodeDrainArgs) -> anyhow::Result<()> {
-    let client = connect(&args.server).await?;
+    let client = args.server.connect().await?;
     let mut status = client.drain(&args.worker, true).await?;
     let empty = async {
         loop {

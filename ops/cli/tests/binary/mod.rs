@@ -51,6 +51,25 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     panic!("not within half a minute: {what}");
 }
 
+/// A worker of a cluster of processes.
+pub(crate) fn worker() -> Running {
+    let mut command = aqueduct();
+    command.args(["worker", "--listen", "127.0.0.1:0", "--threads", "1", "--model"]).arg(model());
+    Running::start(command.args(["--monitor", "127.0.0.1:0", "--grace-s", "120"]))
+}
+
+/// A coordinator of these workers, all of which are up.
+pub(crate) fn coordinator(workers: &[&Running], more: &[&str]) -> Running {
+    let mut command = aqueduct();
+    command.args(["coordinator", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model"]);
+    command.arg(model()).args(["--grace-s", "120"]).args(more).arg("--worker");
+    let coordinator =
+        Running::start(command.args(workers.iter().map(|worker| worker.address("url"))));
+    let line = format!("\nworkers_up {}\n", workers.len());
+    wait_for(&line, || coordinator.http("GET", "/metrics", "").1.contains(&line).then_some(()));
+    coordinator
+}
+
 /// A command that stays up; killed when dropped.
 pub(crate) struct Running {
     child: Child,

@@ -8,20 +8,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class DrainRequest(_message.Message):
-    __slots__ = ("worker", "undo")
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    UNDO_FIELD_NUMBER: _ClassVar[int]
-    worker: str
-    undo: bool
-    def __init__(self, worker: _Optional[str] = ..., undo: bool = ...) -> None: ...
-
-class DrainReply(_message.Message):
-    __slots__ = ("worker",)
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    worker: WorkerStatus
-    def __init__(self, worker: _Optional[_Union[WorkerStatus, _Mapping]] = ...) -> None: ...
-
 class ResumeRequest(_message.Message):
     __slots__ = ("request", "next")
     REQUEST_FIELD_NUMBER: _ClassVar[int]

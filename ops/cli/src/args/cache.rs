@@ -1,0 +1,121 @@
+//! Arguments of `aqueduct cache`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
+
+use super::{OutputArgs, ServerArgs};
+
+/// What can be done with what workers remember.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// List snapshots: what prompts left at chunk boundaries, and sessions at their ends
+    List(CacheListArgs),
+    /// Show which keys a request or a snapshot remembers, why, and what they say
+    Show(CacheShowArgs),
+    /// Have workers keep snapshots no longer
+    Evict(CacheNamesArgs),
+    /// Have workers never let go of snapshots for want of room
+    Pin(CacheNamesArgs),
+    /// Take back `cache pin`
+    Unpin(CacheNamesArgs),
+    /// Write a snapshot to a file
+    Export(CacheExportArgs),
+    /// Have a worker keep the snapshot in a file
+    Import(CacheImportArgs),
+}
+
+/// Arguments of `aqueduct cache list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct cache list --worker http://10.0.0.7:7001 -o wide")]
+pub(crate) struct CacheListArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Of this worker alone, by name or address
+    #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
+    pub(crate) worker: String,
+}
+
+/// Arguments of `aqueduct cache show`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("of").required(true).args(["request", "snapshot"]), after_help = "\
+A request under way is shown as its home, or the worker of its last chunk, has it at this moment;
+text is known of the tokens that this coordinator has seen. Of a snapshot text and policy are known
+to the coordinator under which it was made.
+
+Examples:
+  aqueduct cache show r064420b24c39ab00 --layer 3 --head 1
+  aqueduct cache show --snapshot 5f2a9c01 --layer 0 --head 0 -o json")]
+pub(crate) struct CacheShowArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Id of a request under way, or its caller's
+    pub(crate) request: Option<String>,
+    /// Name of a snapshot, or its first 8 digits or more
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
+    /// Layer, from 0
+    #[arg(long, value_name = "J", default_value_t = 0)]
+    pub(crate) layer: u32,
+    /// KV head, from 0
+    #[arg(long, value_name = "G", default_value_t = 0)]
+    pub(crate) head: u32,
+    /// Completion of a request that has several, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) choice: u32,
+}
+
+/// Arguments of `aqueduct cache evict`, `pin` and `unpin`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A pin ends with its worker's process. What is evicted is computed again when it is wanted.
+
+Example:
+  aqueduct cache pin 5f2a9c01")]
+pub(crate) struct CacheNamesArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Of this worker alone, by name or address
+    #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
+    pub(crate) worker: String,
+    /// Names of snapshots, or their first 8 digits or more
+    #[arg(required = true)]
+    pub(crate) snapshots: Vec<String>,
+}
+
+/// Arguments of `aqueduct cache export`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct cache export 5f2a9c01 walden.snapshot")]
+pub(crate) struct CacheExportArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// From this worker, by name or address
+    #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
+    pub(crate) worker: String,
+    /// Name of a snapshot, or its first 8 digits or more
+    pub(crate) snapshot: String,
+    /// Where to write it
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `aqueduct cache import`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The worker must serve the same model, with keys in the same form; it checks the file. Whoever may
+import decides what prompts that begin alike go on from, so import what you trust.
+
+Example:
+  aqueduct cache import walden.snapshot")]
+pub(crate) struct CacheImportArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// To this worker, by name or address [default: the first that is up]
+    #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
+    pub(crate) worker: String,
+    /// What was exported
+    pub(crate) file: PathBuf,
+}

@@ -1,0 +1,41 @@
+//! How a command that shows something shows it.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+/// In which form, and how often.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutputArgs {
+    /// table, wide (a table with more columns), json or yaml
+    #[arg(short, long, value_name = "FORMAT", value_enum, hide_possible_values = true,
+          default_value_t = Format::Table)]
+    pub(crate) output: Format,
+    /// Go on, and show what has changed
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Seconds between two looks of --watch
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+/// Text for people, or for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+}
+
+impl OutputArgs {
+    /// Between two looks.
+    pub(crate) fn interval(&self) -> Duration {
+        Duration::from_secs_f64(self.interval)
+    }
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| format!("interval = {text}: must be between 0.1 and 3600"))
+}

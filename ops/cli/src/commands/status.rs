@@ -1,0 +1,63 @@
+//! `aqueduct status`: how a server and its workers stand.
+
+use aqueduct_client::operator::{ClusterView, NodeEntry};
+
+use crate::args::StatusArgs;
+use crate::commands::node;
+use crate::report::{bytes, grouped};
+use crate::shown::{self, Shown, age, fields};
+
+/// Asks the server.
+///
+/// # Errors
+/// What the server refuses, or its silence.
+pub(crate) async fn run(args: StatusArgs) -> anyhow::Result<()> {
+    let client = args.server.connect().await?;
+    shown::show(&args.output, async || Ok(client.show_cluster().await?)).await
+}
+
+impl Shown for ClusterView {
+    fn table(&self, wide: bool) -> String {
+        let shape = self.shape.unwrap_or_default();
+        let state = if self.open { "open" } else { "closing" };
+        let mut shown = vec![
+            ("Model", self.model.clone()),
+            ("State", format!("{state}, {} of {} workers up", self.workers_up, self.nodes.len())),
+            ("Running", format!("{} of {}", self.running, self.running_max)),
+            (
+                "Queued",
+                format!(
+                    "{} of {}, with {} of {} tokens",
+                    self.queued,
+                    self.queued_max,
+                    grouped(self.queued_tokens),
+                    grouped(self.queued_tokens_max),
+                ),
+            ),
+            ("Chunks", format!("{} done, {} again", self.chunks_done, self.chunks_retried)),
+            ("Generated", format!("{} tokens", grouped(self.output_tokens))),
+            (
+                "Snapshots",
+                format!(
+                    "{}, {} in memory, {} on disk",
+                    self.snapshots,
+                    bytes(self.snapshot_bytes),
+                    bytes(self.snapshot_disk_bytes),
+                ),
+            ),
+            ("Uptime", age(self.uptime_seconds)),
+        ];
+        if wide {
+            let heads = format!("{} heads, {} of keys", shape.heads, shape.kv_heads);
+            let layers = format!("{} layers of {}, {heads}", shape.layers, shape.width);
+            shown.extend([
+                ("Version", self.version.clone()),
+                ("Fingerprint", self.fingerprint.clone()),
+                ("Shape", format!("{layers}, keys in {}", self.kv)),
+                ("Prompts", format!("up to {} tokens", grouped(self.prompt_tokens_max.into()))),
+            ]);
+        }
+        let entries: Vec<&NodeEntry> = self.nodes.iter().collect();
+        fields(&shown) + "\n" + &node::table(&entries, wide)
+    }
+}

@@ -1,0 +1,162 @@
+//! Servers that are written down under names, for commands that ask one: a file as kubectl has
+//! one, with a context in use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use aqueduct_client::{ApiKey, Identity, TlsFiles};
+use aqueduct_core::{Refusal, limits};
+use serde::{Deserialize, Serialize};
+
+/// Nobody writes down so many servers.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contexts {
+    /// The one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    /// By name.
+    #[serde(default)]
+    pub(crate) contexts: BTreeMap<String, Context>,
+}
+
+/// One server, and how it knows us. Keys and certificates are in files of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Context {
+    /// gRPC address of its coordinator.
+    pub(crate) server: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// A file with nothing but an API key in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) api_key_file: Option<PathBuf>,
+}
+
+impl Contexts {
+    /// What is in the file at `path`; nothing if there is none.
+    ///
+    /// # Errors
+    /// A file that is none of contexts.
+    pub(crate) fn read(path: &Path) -> Result<Self, Refusal> {
+        let wrong = |why: String| Refusal::new("config", path.display(), why);
+        match fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            Err(error) => return Err(wrong(format!("readable: {error}"))),
+            Ok(file) => Refusal::unless_within("config_bytes", file.len(), 0, FILE_BYTES_MAX)?,
+        };
+        let text = fs::read(path).map_err(|error| wrong(format!("readable: {error}")))?;
+        serde_json::from_slice(&text).map_err(|error| wrong(format!("a file of contexts: {error}")))
+    }
+
+    /// Writes the file anew, as a whole; its owner alone may read it.
+    ///
+    /// # Errors
+    /// A folder that cannot be written to.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder.map_or(Ok(()), fs::create_dir_all)?;
+        let part = path.with_extension("part");
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&part)?;
+        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
+        file.write_all(b"\n")?;
+        Ok(fs::rename(&part, path)?)
+    }
+
+    /// The context of this name, or the one in use, if any is.
+    ///
+    /// # Errors
+    /// A name that no context has.
+    pub(crate) fn find(mut self, name: Option<&str>) -> Result<Option<Context>, Refusal> {
+        let Some(name) = name.map(str::to_owned).or_else(|| self.current.take()) else {
+            return Ok(None);
+        };
+        let found = self.contexts.remove(&name);
+        found.map(Some).ok_or_else(|| unknown(&name))
+    }
+}
+
+/// A name that no context has.
+pub(crate) fn unknown(name: &str) -> Refusal {
+    Refusal::new("context", name, "one of those that `aqueduct context list` shows")
+}
+
+impl Context {
+    /// How the server is known, where it speaks TLS.
+    pub(crate) fn tls(&self) -> Option<TlsFiles> {
+        let identity = self.tls_cert.clone().zip(self.tls_key.clone());
+        let identity = identity.map(|(cert, key)| Identity { cert, key });
+        self.tls_ca.clone().map(|ca| TlsFiles { ca, identity })
+    }
+
+    /// The key to show, if one is named.
+    ///
+    /// # Errors
+    /// A file that has none.
+    pub(crate) fn api_key(&self) -> Result<Option<ApiKey>, Refusal> {
+        let read = |path: &PathBuf| {
+            let wrong = |why: String| Refusal::new("api_key_file", path.display(), why);
+            let text = fs::read_to_string(path).map_err(|it| wrong(format!("readable: {it}")))?;
+            Refusal::unless_within("api_key_bytes", text.len(), 1, 2 * limits::API_KEY_BYTES_MAX)?;
+            text.trim().parse::<ApiKey>().map_err(|_| wrong("a file with an API key".to_owned()))
+        };
+        self.api_key_file.as_ref().map(read).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(server: &str) -> Context {
+        let server = server.to_owned();
+        Context { server, tls_ca: None, tls_cert: None, tls_key: None, api_key_file: None }
+    }
+
+    #[test]
+    fn what_is_written_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/config.json");
+        assert_eq!(Contexts::read(&path).unwrap(), Contexts::default());
+        let mut contexts = Contexts::default();
+        contexts.contexts.insert("near".into(), context("http://near:7070"));
+        contexts.contexts.insert("far".into(), context("https://far:7070"));
+        assert_eq!(contexts.clone().find(None), Ok(None));
+        contexts.current = Some("far".into());
+        contexts.write(&path).unwrap();
+        let read = Contexts::read(&path).unwrap();
+        assert_eq!(read, contexts);
+        assert_eq!(read.clone().find(None), Ok(Some(context("https://far:7070"))));
+        assert_eq!(read.clone().find(Some("near")), Ok(Some(context("http://near:7070"))));
+        let refusal = read.find(Some("nowhere")).unwrap_err().to_string();
+        assert!(refusal.starts_with("context = nowhere"), "{refusal}");
+    }
+
+    #[test]
+    fn what_is_no_file_of_contexts_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        for bad in ["", "[]", "{\"contexts\": {\"a\": {}}}", "{\"surprise\": 1}"] {
+            fs::write(&path, bad).unwrap();
+            let refusal = Contexts::read(&path).unwrap_err().to_string();
+            assert!(refusal.starts_with("config = "), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Questions of those who look after the cluster. What requests remember is read here, between
+//! two layers; everything about snapshots is answered by threads of its own, so that no token
+//! waits for a disk or a checksum.
+
+use std::sync::Arc;
+
+use aqueduct_core::RequestId;
+use aqueduct_core::ask::{Answer, Ask, Declined, Question, Remembered, Rememberer, Reply};
+use aqueduct_core::limits;
+use aqueduct_core::work::Event;
+use aqueduct_kernels::MemorySet;
+
+use super::Executor;
+use super::request::{Memory, Request};
+use super::session::SessionId;
+
+impl Executor {
+    /// Answers, now or soon.
+    pub(super) fn answer(&mut self, session: SessionId, ask: Ask) {
+        let Ask { ticket, question } = ask;
+        let reply = match question {
+            Question::Memory {
+                of: Rememberer::Request { request, choice },
+                layer,
+                head,
+                start,
+            } => self.remembered((request, choice), (layer, head, start)),
+            about_snapshots => {
+                let Some(asker) = self.sessions.get(&session) else { return };
+                let answers = asker.answers.clone();
+                let asked = self.shared.snapshots.ask(about_snapshots, move |reply| {
+                    let answer = Event::Answered(Box::new(Answer { ticket, reply }));
+                    let _ = answers.blocking_send(answer); // whoever asked may be gone
+                });
+                match asked {
+                    Ok(()) => return,
+                    Err(declined) => Err(declined),
+                }
+            }
+        };
+        self.send_to(session, Event::Answered(Box::new(Answer { ticket, reply })));
+    }
+
+    fn remembered(
+        &self,
+        (request, choice): (RequestId, u32),
+        (layer, head, start): (u32, u32, u32),
+    ) -> Result<Reply, Declined> {
+        let layers = self.model.layers() as u32;
+        let held = self.requests.get(&request).ok_or(Declined::Gone)?;
+        if layer >= layers {
+            return Err(Declined::Refused(format!("layer = {layer}: must be below {layers}")));
+        }
+        let set = held.remembers(choice, layer as usize)?;
+        shown(set, (layers, head, start)).map(|it| Reply::Memory(Box::new(it)))
+    }
+}
+
+/// The keys of one KV head, from the `start`-th on.
+pub(crate) fn shown(
+    set: &MemorySet,
+    (layers, head, start): (u32, u32, u32),
+) -> Result<Remembered, Declined> {
+    let (kv_heads, keys) = (set.keys.kv_heads() as u32, set.keys.len());
+    if head >= kv_heads {
+        return Err(Declined::Refused(format!("kv_head = {head}: must be below {kv_heads}")));
+    }
+    let from = (start as usize).min(keys);
+    let to = keys.min(from + limits::SHOWN_KEYS_MAX);
+    let first = head as usize * keys;
+    let scores = set.score.get(first + from..first + to).unwrap_or_default().to_vec();
+    Ok(Remembered {
+        end: set.end,
+        layers,
+        kv_heads,
+        keys: keys as u32,
+        start: from as u32,
+        positions: set.keys.head_positions(head as usize)[from..to].to_vec(),
+        scores,
+    })
+}
+
+impl Request {
+    /// What the completion remembers, or the prompt as far as it was read here.
+    fn remembers(&self, choice: u32, layer: usize) -> Result<&MemorySet, Declined> {
+        let in_shards = || Declined::Refused("its keys are in shards, with many workers".into());
+        if let Some(decoding) = &self.decoding {
+            // One that is not there is in a step that needs other workers, or has ended.
+            let sets = decoding.remembers(choice).ok_or(Declined::Gone)?;
+            return sets.map(|sets| &*sets[layer]).ok_or_else(in_shards);
+        }
+        if let Some(home) = &self.home {
+            return match &home.memory {
+                Memory::Sets(sets) => Ok(&sets[layer]),
+                Memory::Sharded(_) => Err(in_shards()),
+            };
+        }
+        let left = self.left.iter().find(|left| left.choice == choice);
+        let left = left.map(|left| &left.sequence.memory()[layer]);
+        let mut given = self.outbox.values().rev();
+        let given = given.find_map(|outgoing| outgoing.sets.get(layer)).map(|kept| &kept.memory);
+        left.or(given).map(Arc::as_ref).ok_or(Declined::Gone)
+    }
+}
