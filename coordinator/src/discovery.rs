@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aqueduct_core::{WorkerId, limits};
+use aqueduct_core::{Tenure, WorkerId, limits};
 use aqueduct_tls::ClientTls;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -16,14 +16,22 @@ use crate::runtime::{Cluster, WorkerState};
 /// but whose session goes on remains until that ends, so that a mishap of the registry stops
 /// nothing. Ids of workers that have left are given again.
 pub(crate) struct Discovery {
-    /// Members, as `http://host:port`, or `https://host:port` where there are certificates.
-    pub(crate) urls: watch::Receiver<BTreeSet<String>>,
-    pub(crate) cluster: watch::Receiver<Cluster>,
-    pub(crate) notices: mpsc::Sender<(WorkerId, Notice)>,
-    /// How members are spoken to; plaintext if `None`.
-    pub(crate) tls: Option<ClientTls>,
+    members: Members,
+    cluster: watch::Receiver<Cluster>,
+    notices: mpsc::Sender<(WorkerId, Notice)>,
+    /// In what sessions are opened; `None` by a coordinator that is in no group.
+    tenure: Option<Tenure>,
     /// By worker id.
     places: Vec<Place>,
+}
+
+/// Who is a worker of the cluster.
+#[derive(Debug, Clone)]
+pub struct Members {
+    /// As `http://host:port`, or `https://host:port` where there are certificates.
+    pub urls: watch::Receiver<BTreeSet<String>>,
+    /// How they are spoken to; plaintext if `None`.
+    pub tls: Option<ClientTls>,
 }
 
 /// A worker id, and who has it or had it last.
@@ -38,19 +46,19 @@ struct Closed;
 
 impl Discovery {
     pub(crate) fn new(
-        urls: watch::Receiver<BTreeSet<String>>,
+        members: Members,
         cluster: watch::Receiver<Cluster>,
         notices: mpsc::Sender<(WorkerId, Notice)>,
-        tls: Option<ClientTls>,
+        tenure: Option<Tenure>,
     ) -> Self {
-        Self { urls, cluster, notices, tls, places: Vec::new() }
+        Self { members, cluster, notices, tenure, places: Vec::new() }
     }
 
     /// Follows the members for as long as the runtime listens.
     pub(crate) async fn run(mut self) {
         loop {
             self.cluster.mark_unchanged();
-            let members = self.urls.borrow_and_update().clone();
+            let members = self.members.urls.borrow_and_update().clone();
             let done = match self.let_go(&members).await {
                 Ok(()) => self.take_in(&members).await,
                 Err(closed) => Err(closed),
@@ -59,7 +67,7 @@ impl Discovery {
                 return;
             }
             tokio::select! {
-                Ok(()) = self.urls.changed() => {}
+                Ok(()) = self.members.urls.changed() => {}
                 Ok(()) = self.cluster.changed() => {}
                 () = self.notices.closed() => return,
             }
@@ -88,7 +96,8 @@ impl Discovery {
             if known.is_some_and(|idx| self.places[idx].session.is_some()) {
                 continue;
             }
-            let session = match Session::connect_with(url, self.tls.clone()) {
+            let session = Session::connect_in(self.tenure, url, self.members.tls.clone());
+            let session = match session {
                 Ok(session) => session,
                 Err(refusal) => {
                     tracing::warn!(url, %refusal, "a member that cannot be reached");

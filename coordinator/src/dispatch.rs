@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use aqueduct_core::work::{Command, Event, WorkerInfo};
-use aqueduct_core::{Refusal, WorkerId, limits};
+use aqueduct_core::{Refusal, Tenure, WorkerId, limits};
+use aqueduct_proto::convert::peers::put_tenure;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use aqueduct_tls::ClientTls;
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Request;
 use tonic::transport::Endpoint;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -40,6 +42,8 @@ struct Remote {
     endpoint: Endpoint,
     /// Plaintext if `None`.
     tls: Option<ClientTls>,
+    /// `None` where the coordinator is in no group.
+    tenure: Option<Tenure>,
 }
 
 /// What the runtime hears of a worker.
@@ -92,6 +96,16 @@ impl Session {
     /// # Errors
     /// Something that is not such a URL.
     pub fn connect_with(url: &str, tls: Option<ClientTls>) -> Result<Self, Refusal> {
+        Self::connect_in(None, url, tls)
+    }
+
+    /// The same, of a coordinator that leads its group: sessions of earlier terms end by it, and
+    /// it is refused after one of a later term.
+    pub(crate) fn connect_in(
+        tenure: Option<Tenure>,
+        url: &str,
+        tls: Option<ClientTls>,
+    ) -> Result<Self, Refusal> {
         let scheme = aqueduct_tls::scheme_of("worker", url, tls.is_some())?;
         let refusal = || Refusal::new("worker", url, format!("a URL like {scheme}://host:port"));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refusal())?;
@@ -104,7 +118,8 @@ impl Session {
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .tcp_nodelay(true);
-        Ok(Self { name: url.to_owned(), kind: Kind::Remote(Box::new(Remote { endpoint, tls })) })
+        let remote = Remote { endpoint, tls, tenure };
+        Ok(Self { name: url.to_owned(), kind: Kind::Remote(Box::new(remote)) })
     }
 
     /// What people call it: a name, or its URL.
@@ -185,7 +200,7 @@ impl Line {
 
     async fn open(
         &self,
-        Remote { endpoint, tls }: &Remote,
+        Remote { endpoint, tls, tenure }: &Remote,
     ) -> Result<
         (mpsc::Sender<Command>, impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin),
         String,
@@ -198,6 +213,8 @@ impl Line {
             .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
         let (commands, outgoing) = mpsc::channel::<Command>(limits::COMMANDS_MAX);
         let outgoing = ReceiverStream::new(outgoing).map(v1::WorkerCommand::from);
+        let mut outgoing = Request::new(outgoing);
+        tenure.iter().for_each(|tenure| put_tenure(*tenure, outgoing.metadata_mut()));
         let incoming = tokio::time::timeout(HELLO_DEADLINE, client.control(outgoing)).await;
         let incoming = incoming
             .map_err(|_| "it did not open a session in time".to_owned())?

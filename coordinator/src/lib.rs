@@ -10,6 +10,7 @@ pub mod http;
 pub mod keys;
 pub mod metrics;
 pub mod operator;
+pub mod peers;
 mod request_id;
 pub mod runtime;
 pub mod service;
@@ -18,5 +19,6 @@ pub mod submit;
 pub mod text;
 
 pub use config::Config;
+pub use discovery::Members;
 pub use dispatch::Session;
-pub use runtime::{Coordinator, Keeping, RequestHandle};
+pub use runtime::{Candidate, Coordinator, Keeping, Leader, RequestHandle};

@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::generation::Load;
+use crate::runtime::Leader;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -82,6 +83,8 @@ pub struct Metrics {
     requests: Family<OutcomeLabel, Counter>,
     rejected: Family<ReasonLabel, Counter>,
     exchanges: Family<ExchangeLabel, Counter>,
+    leads: Gauge,
+    term: Gauge,
     running: Gauge,
     waiting: Gauge,
     waiting_tokens: Gauge,
@@ -136,6 +139,8 @@ impl Metrics {
             requests: Family::default(),
             rejected: Family::default(),
             exchanges: Family::default(),
+            leads: Gauge::default(),
+            term: Gauge::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             waiting_tokens: Gauge::default(),
@@ -202,6 +207,8 @@ impl Metrics {
             self.registry.register_with_unit(name, help, Unit::Seconds, counter.clone());
         }
         let gauges = [
+            ("leads", "Whether this coordinator serves its group", &self.leads),
+            ("term", "In which it leads, where it is in a group", &self.term),
             ("num_requests_running", "Requests being served", &self.running),
             ("num_requests_waiting", "Requests in the queue", &self.waiting),
             ("num_tokens_waiting", "Tokens of their prompts", &self.waiting_tokens),
@@ -216,7 +223,7 @@ impl Metrics {
         let floats = [
             (
                 "kv_cache_usage_perc",
-                "Share of all workers' pages in use; 1 is all",
+                "Share of workers' pages in use; 1 is all",
                 &self.kv_cache_usage,
             ),
             ("merge_error_max", "Worst audited output beside f64", &self.merge_error_max),
@@ -237,8 +244,7 @@ impl Metrics {
         self.registry.register("requests", "Requests by how they ended", self.requests.clone());
         let help = "Requests not taken, by what was in the way";
         self.registry.register("requests_rejected", help, self.rejected.clone());
-        let help = "Prompts in memory by how their past reached them";
-        self.registry.register("exchanges", help, self.exchanges.clone());
+        self.registry.register("exchanges", "Prompts by their exchange", self.exchanges.clone());
     }
 
     /// A request was accepted with this many budgets lowered.
@@ -358,7 +364,13 @@ impl Metrics {
 
     /// The OpenMetrics text of everything; `load` is how things stand now.
     pub fn render(&self, load: &Load) -> String {
+        let (leads, term) = match load.leader {
+            Leader::This { term } => (true, term.unwrap_or(0)),
+            Leader::Other(_) | Leader::Nobody => (false, 0),
+        };
         let now = [
+            (&self.leads, leads.into()),
+            (&self.term, term),
             (&self.running, load.running as u64),
             (&self.waiting, load.waiting as u64),
             (&self.waiting_tokens, load.waiting_tokens),
@@ -408,6 +420,7 @@ mod tests {
         let load = Load {
             open: true,
             closing: false,
+            leader: Leader::This { term: Some(12) },
             running: 3,
             waiting: 4,
             waiting_tokens,
@@ -422,6 +435,8 @@ mod tests {
             "inter_token_latency_seconds_count 1",
             "e2e_request_latency_seconds_count 1",
             "request_prefill_time_seconds_count 1",
+            "leads 1",
+            "term 12",
             "num_requests_running 3",
             "num_requests_waiting 4",
             "num_tokens_waiting 50",

@@ -1,9 +1,10 @@
 //! The runtime: the plan's hands. [`Coordinator`] is the handle that API layers hold; behind
-//! it one task owns the plan ([`event_loop`]), and one task per worker keeps its session.
+//! it one task owns the plan ([`event_loop`]), and one task per worker keeps its session. In a
+//! group of coordinators there is such a loop where one leads, anew for each term ([`terms`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
 use aqueduct_tls::ClientTls;
@@ -12,6 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 mod attaching;
 mod event_loop;
 mod history;
+mod ids;
 mod keeping;
 mod live;
 mod mailbox;
@@ -20,24 +22,30 @@ mod origins;
 mod pace;
 mod prefix;
 mod scribe;
+mod seat;
 mod serving;
 mod session;
 mod status;
+mod terms;
 mod trail;
 
 pub(crate) use event_loop::Wanted;
 pub use keeping::{Constrain, Keeping};
 pub(crate) use operator::Silent;
 pub(crate) use origins::Origin;
+pub use seat::Leader;
 pub use status::{Cluster, ModelInfo, Stats, WorkerState, WorkerStatus};
+pub use terms::Candidate;
 
 use crate::config::Config;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, Members};
 use crate::dispatch::{Notice, Session};
 use crate::submit::{RequestError, Submission, Update};
-use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Inquiry, Outputs};
+use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs, Shown};
+use ids::Ids;
 use live::Asked;
 use mailbox::Mailbox;
+use seat::{Office, Seat};
 
 /// Requests on their way into the loop, which takes them at once.
 const ARRIVALS_MAX: usize = 64;
@@ -47,6 +55,10 @@ const INQUIRIES_MAX: usize = 16;
 const WRITTEN_MAX: usize = 1;
 
 type NoticeSender = mpsc::Sender<(WorkerId, Notice)>;
+
+/// What is never sent.
+#[derive(Debug)]
+pub(crate) enum Never {}
 
 /// Why a coordinator could not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,12 +73,11 @@ pub enum StartError {
 #[derive(Debug, Clone)]
 pub struct Coordinator {
     config: Arc<Config>,
-    inbound: mpsc::Sender<Inbound>,
-    drains: mpsc::Sender<DrainOrder>,
-    inquiries: mpsc::Sender<Inquiry>,
+    seat: watch::Receiver<Seat>,
     closing: Arc<watch::Sender<bool>>,
-    wished: Arc<Notify>,
     stopping: Arc<Notify>,
+    /// Closed when it has ended.
+    life: mpsc::Sender<Never>,
     cluster: watch::Receiver<Cluster>,
     stats: watch::Receiver<Stats>,
 }
@@ -98,39 +109,43 @@ impl Coordinator {
         tls: Option<ClientTls>,
     ) -> Result<Self, StartError> {
         let (coordinator, notices) = Self::of(config, Cluster::default())?;
-        tokio::spawn(Discovery::new(urls, coordinator.watch(), notices, tls).run());
+        let members = Members { urls, tls };
+        tokio::spawn(Discovery::new(members, coordinator.watch(), notices, None).run());
         Ok(coordinator)
+    }
+
+    /// A coordinator that leads the workers behind `members` whenever its group has it lead,
+    /// which begins with [`Candidate::stand`].
+    ///
+    /// # Errors
+    /// An option out of bounds.
+    pub fn in_group(config: Config, members: Members) -> Result<(Self, Candidate), StartError> {
+        config.validate()?;
+        let (seat_sender, seat) = watch::channel(Seat::Elsewhere(None));
+        let (life, alive) = mpsc::channel(1);
+        let (shown, cluster, stats) = Shown::new(Cluster::default());
+        let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
+        let seat_of = (seat_sender, alive, stopping.clone());
+        let candidate = Candidate::new(config.clone(), members, shown, seat_of);
+        let config = Arc::new(config);
+        Ok((Self { config, seat, closing, stopping, life, cluster, stats }, candidate))
     }
 
     /// A coordinator, and where it hears of its workers.
     fn of(config: Config, known: Cluster) -> Result<(Self, NoticeSender), StartError> {
         config.validate()?;
-        let (inbound_sender, inbound) = mpsc::channel(ARRIVALS_MAX);
-        let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
-        let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
-        let (drains_sender, drains) = mpsc::channel(1);
-        let (inquiries_sender, inquiries) = mpsc::channel(INQUIRIES_MAX);
-        let wished = Arc::new(Notify::new());
-        let stopping = Arc::new(Notify::new());
-        let (cluster_sender, cluster) = watch::channel(known);
-        let (stats_sender, stats) = watch::channel(Stats::default());
-        let outputs = Outputs {
-            cluster: cluster_sender,
-            stats: stats_sender,
-            written: written_sender,
-            wished: wished.clone(),
-        };
-        let event_loop = EventLoop::new(config.clone(), outputs, first_id());
-        let (wishes, stop) = (wished.clone(), stopping.clone());
-        let inputs =
-            Inputs { inbound, notices, drains, inquiries, written, wished: wishes, stopping: stop };
-        tokio::spawn(event_loop.run(inputs));
+        let (life, alive) = mpsc::channel(1);
+        let (shown, cluster, stats) = Shown::new(known);
+        let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
+        let (event_loop, inputs, office, notices) = seated(&config, shown, Ids::of(0));
+        let inputs = Inputs { stopping: stopping.clone(), ..inputs };
+        tokio::spawn(async move {
+            event_loop.run(inputs).await;
+            drop(alive);
+        });
+        let (_, seat) = watch::channel(Seat::Here(office));
         let config = Arc::new(config);
-        let inbound = inbound_sender;
-        let (drains, inquiries, closing) = (drains_sender, inquiries_sender, Arc::default());
-        let coordinator =
-            Self { config, inbound, drains, inquiries, closing, wished, stopping, cluster, stats };
-        Ok((coordinator, notices_sender))
+        Ok((Self { config, seat, closing, stopping, life, cluster, stats }, notices))
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.
@@ -149,18 +164,19 @@ impl Coordinator {
         if !self.is_open() {
             return Err(RequestError::Stopping);
         }
+        let office = self.office()?;
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
         let asked = Asked::of(submission, model, &self.config)?;
-        let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
+        let mailbox = Arc::new(Mailbox::new(office.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
         let arrival = Arrival { asked, mailbox, reply };
         let inbound = Inbound::Request(Box::new(arrival));
-        self.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
+        office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
         let request = answer.await.map_err(|_| RequestError::Stopping)??;
-        Ok(RequestHandle { request, reader, _inbound: self.inbound.clone() })
+        Ok(RequestHandle { request, reader, _inbound: office.inbound })
     }
 
     /// Gives the worker with this name or address nothing new or, unless `draining`, something
@@ -173,8 +189,9 @@ impl Coordinator {
         let found = self.cluster.borrow().find(worker).map(|status| status.worker);
         let (done, heard) = oneshot::channel();
         let order = DrainOrder { worker: found.ok_or_else(unknown)?, draining, done };
-        // A coordinator that has ended has no workers.
-        self.drains.send(order).await.map_err(|_| unknown())?;
+        // A coordinator that has ended, or does not lead, has no workers.
+        let office = self.office().map_err(|_| unknown())?;
+        office.drains.send(order).await.map_err(|_| unknown())?;
         heard.await.map_err(|_| unknown())?;
         self.cluster.borrow().find(worker).cloned().ok_or_else(unknown)
     }
@@ -210,7 +227,21 @@ impl Coordinator {
 
     /// Until it has ended, which it does by itself only when its journal cannot be written.
     pub async fn ended(&self) {
-        self.inbound.closed().await;
+        self.life.closed().await;
+    }
+
+    /// Which coordinator of the group serves: this one, where there is no group.
+    pub fn leader(&self) -> Leader {
+        Leader::of(&self.seat.borrow())
+    }
+
+    /// # Errors
+    /// Where requests go instead, if this coordinator does not lead.
+    fn office(&self) -> Result<Office, RequestError> {
+        match &*self.seat.borrow() {
+            Seat::Here(office) => Ok(office.clone()),
+            Seat::Elsewhere(leader) => Err(seat::elsewhere(leader.clone())),
+        }
     }
 
     /// The model and the workers.
@@ -278,8 +309,24 @@ fn known(sessions: &[Session]) -> Cluster {
     Cluster { model: None, workers: sessions.iter().enumerate().map(status).collect() }
 }
 
-/// Ids are unique over restarts of a coordinator: workers may still remember the old ones.
-fn first_id() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_micros() as u64) << 8
+/// A loop that has not begun, what it listens to, how it is spoken to, and where it hears of its
+/// workers.
+fn seated(config: &Config, shown: Shown, ids: Ids) -> (EventLoop, Inputs, Office, NoticeSender) {
+    let (inbound_sender, inbound) = mpsc::channel(ARRIVALS_MAX);
+    let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
+    let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
+    let (drains_sender, drains) = mpsc::channel(1);
+    let (inquiries_sender, inquiries) = mpsc::channel(INQUIRIES_MAX);
+    let (stopping, deposed, wished) = (Arc::default(), Arc::default(), Arc::<Notify>::default());
+    let outputs = Outputs { shown, written: written_sender, wished: wished.clone() };
+    let event_loop = EventLoop::new(config.clone(), outputs, ids);
+    let office = Office {
+        inbound: inbound_sender,
+        drains: drains_sender,
+        inquiries: inquiries_sender,
+        wished: wished.clone(),
+        term: None,
+    };
+    let inputs = Inputs { inbound, notices, drains, inquiries, written, wished, stopping, deposed };
+    (event_loop, inputs, office, notices_sender)
 }

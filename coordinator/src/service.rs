@@ -74,6 +74,16 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Whether this coordinator leads, and so serves.
+    fn is_here(&self) -> Result<(), Status> {
+        self.coordinator.leader().is_here().map_err(|error| {
+            self.generator.metrics.rejected(error.reason());
+            status_of(error)
+        })
+    }
+}
+
 struct Service {
     served: Served,
     /// Prompts that are tokenised at once: work for a processor.
@@ -164,6 +174,7 @@ impl Aqueduct for Service {
         request: Request<v1::ResumeRequest>,
     ) -> Result<Response<Events>, Status> {
         let caller_id = request::caller_id(request.metadata());
+        self.served.is_here()?;
         let answer = self.go_on(request, caller_id.clone()).await;
         answer.map_err(|status| named(status, &caller_id))
     }
@@ -172,6 +183,7 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelReply>, Status> {
+        self.served.is_here()?;
         let holder = self.served.holder(request.metadata())?;
         let request = RequestId(request.into_inner().request);
         let cancelled = self.served.generator.cancel(holder.as_ref(), request);
@@ -194,6 +206,7 @@ impl Aqueduct for Service {
         request: Request<v1::DescribeRequest>,
     ) -> Result<Response<v1::DescribeReply>, Status> {
         self.served.holder(request.metadata())?;
+        self.served.is_here()?;
         let cluster = self.served.coordinator.describe();
         let model = cluster.model.as_ref();
         let stats = self.served.coordinator.stats();
@@ -217,6 +230,7 @@ impl Service {
     ) -> Result<Response<Events>, Status> {
         let Served { coordinator, generator, .. } = &self.served;
         let holder = self.served.holder(request.metadata())?;
+        self.served.is_here()?;
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();

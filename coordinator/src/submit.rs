@@ -9,8 +9,9 @@ use aqueduct_core::work::{
     Emitted, FailureKind, MergeAudit, Outputs, RetainedMass, Seen, TokenLogprob, Traffic,
 };
 use aqueduct_core::{
-    ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal, RequestId,
-    Sampling, Session, SessionUse, Steering, Telling, TokenId, WireDtype, WorkerId, limits,
+    Addresses, ChunkGrid, Clamp, Constraint, Exchange, Floor, MemoryPolicy, ModelShape, Refusal,
+    RequestId, Sampling, Session, SessionUse, Steering, Telling, TokenId, WireDtype, WorkerId,
+    limits,
 };
 
 use crate::config::Config;
@@ -214,6 +215,9 @@ pub enum RequestError {
     /// No worker can serve it now: HTTP 503, UNAVAILABLE.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// Another coordinator of the group leads, and serves it: HTTP 307, UNAVAILABLE with where.
+    #[error("another coordinator leads: {} (HTTP), {} (gRPC)", .0.http, .0.grpc)]
+    Elsewhere(Addresses),
     /// What it was to go on from is kept no longer: HTTP 404, FAILED_PRECONDITION. The caller
     /// has to send the conversation from its beginning.
     #[error(
@@ -257,6 +261,7 @@ impl RequestError {
             Self::Limited { limit: Limit::Requests(_), .. } => "key_requests",
             Self::Limited { limit: Limit::TokensPerMinute(_), .. } => "key_tokens",
             Self::Unavailable(_) | Self::Stopping => "unavailable",
+            Self::Elsewhere(_) => "elsewhere",
             Self::Unknown(_) => "unknown",
             Self::TakenOver => "taken_over",
             Self::SessionLost => "session_lost",

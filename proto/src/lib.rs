@@ -25,3 +25,13 @@ pub const FABRIC_METADATA: &str = "aqueduct-fabric";
 
 /// gRPC metadata of the answer: the group that the receiver joins, 128 bytes.
 pub const GROUP_METADATA: &str = "aqueduct-group-bin";
+
+/// gRPC metadata of a `Control` call: the group of the coordinator that opens the session. With it
+/// goes [`TERM_METADATA`], and the worker takes no session of an earlier term of that group.
+pub const COORDINATORS_METADATA: &str = "aqueduct-group";
+
+/// gRPC metadata of a `Control` call: the term in which the coordinator leads its group.
+pub const TERM_METADATA: &str = "aqueduct-term";
+
+/// gRPC metadata of an UNAVAILABLE answer: where the gRPC API of the coordinator is that leads.
+pub const LEADER_METADATA: &str = "aqueduct-leader";

@@ -36,7 +36,13 @@ const SHOWN: &[&str] = &[
 fn generate(out: &Path) {
     let mut compiler = protox::Compiler::new([env!("CARGO_MANIFEST_DIR")]).unwrap();
     compiler.include_source_info(true).include_imports(true);
-    let files = ["v1/api.proto", "v1/worker.proto", "v1/journal.proto", "v1/operator.proto"];
+    let files = [
+        "v1/api.proto",
+        "v1/worker.proto",
+        "v1/journal.proto",
+        "v1/operator.proto",
+        "v1/peers.proto",
+    ];
     compiler.open_files(files).unwrap();
     let mut files = compiler.file_descriptor_set();
     let mut builder = tonic_prost_build::configure().bytes(".");

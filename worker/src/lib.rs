@@ -26,6 +26,7 @@ pub mod link;
 pub mod metrics;
 mod service;
 mod snapshots;
+mod tenures;
 #[cfg(test)]
 #[path = "../tests/cluster/tiny_model.rs"]
 mod tiny_model;

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{CONVENTION, Command, Event};
 use aqueduct_core::{ChunkKey, limits};
@@ -10,13 +10,14 @@ use aqueduct_kernels::MemorySet;
 use aqueduct_proto::FINGERPRINT_METADATA;
 use aqueduct_proto::convert::frame::{Assembler, FrameError, SetHeader, Spared};
 use aqueduct_proto::convert::notice::Notice;
+use aqueduct_proto::convert::peers::tenure;
 use aqueduct_proto::v1::hand_off_ack::Verdict as Answer;
 use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
 use aqueduct_tls::{Caller, Listener, Role};
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
@@ -28,6 +29,7 @@ use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::delta::{self, DeltaError};
 use crate::link::nccl::Dock;
+use crate::tenures::{Pass, Tenures, Unwelcome};
 use crate::worker::Worker;
 
 /// A coordinator or sender that is silent for longer is asked whether it lives: a machine that
@@ -49,7 +51,8 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<WorkerServer<Service>>().await;
     let sessions = Arc::new(Semaphore::new(limits::SESSIONS_MAX));
-    let service = WorkerServer::new(Service { worker, sessions, stopped })
+    let tenures = Tenures::default();
+    let service = WorkerServer::new(Service { worker, sessions, tenures, stopped })
         .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
     Server::builder()
@@ -71,6 +74,7 @@ type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 struct Service {
     worker: Worker,
     sessions: Arc<Semaphore>,
+    tenures: Tenures,
     stopped: watch::Receiver<bool>,
 }
 
@@ -85,6 +89,32 @@ impl Service {
             let _ = stopped.wait_for(|&stopped| stopped).await; // a gone server is a stop too
         };
         Response::new(Box::pin(replies.take_until(stop.boxed())))
+    }
+}
+
+impl Service {
+    /// Lets a coordinator in that leads its group, or is in none.
+    fn pass(&self, metadata: &MetadataMap) -> Result<Option<Pass>, Status> {
+        let tenure = tenure(metadata).map_err(|refusal| {
+            tracing::warn!(%refusal, "a coordinator names no tenure");
+            Status::invalid_argument(refusal.to_string())
+        })?;
+        let pass = tenure.map(|tenure| self.tenures.enter(tenure, Instant::now())).transpose();
+        pass.map_err(|unwelcome| {
+            tracing::warn!(%unwelcome, "a coordinator gets no session");
+            match unwelcome {
+                Unwelcome::Deposed(refusal) => Status::failed_precondition(refusal.to_string()),
+                Unwelcome::Full(refusal) => Status::resource_exhausted(refusal.to_string()),
+            }
+        })
+    }
+}
+
+/// Resolves when a session is over because its coordinator leads no more.
+async fn superseded(pass: Option<Pass>) -> Status {
+    match pass {
+        Some(mut pass) => Status::failed_precondition(pass.superseded().await.to_string()),
+        None => std::future::pending().await,
     }
 }
 
@@ -106,9 +136,16 @@ impl WorkerRpc for Service {
         let permit = self.sessions.clone().try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!("{} sessions are open", limits::SESSIONS_MAX))
         })?;
+        let pass = self.pass(request.metadata())?;
         let (commands, events) = self.worker.open_session();
         let (refuse, refused) = oneshot::channel();
-        tokio::spawn(forward(request.into_inner(), commands, refuse, permit));
+        tokio::spawn(async move {
+            let over = superseded(pass);
+            if let Some(status) = forward(request.into_inner(), commands, over).await {
+                let _ = refuse.send(status); // or is gone
+            }
+            drop(permit);
+        });
         let events = ReceiverStream::new(events).map(Some).chain(stream::iter([None]));
         let leaving = async move {
             draining.wait_for(|&draining| draining).await.is_ok().then_some(Event::Draining)
@@ -172,30 +209,28 @@ fn same_model(metadata: &MetadataMap, ours: &str) -> Result<(), Status> {
     }
 }
 
-/// Passes commands on until the session ends; a command that is refused ends it, with the
-/// refusal as the last thing that the coordinator hears.
+/// Passes commands on until the session ends. If that is because a command is refused, or because
+/// it is `over`, the last thing that the coordinator is to hear.
 async fn forward(
     mut incoming: Streaming<WorkerCommand>,
     commands: mpsc::Sender<Command>,
-    refuse: oneshot::Sender<Status>,
-    _permit: OwnedSemaphorePermit,
-) {
+    over: impl Future<Output = Status>,
+) -> Option<Status> {
+    let mut over = std::pin::pin!(over);
     loop {
         let next = tokio::select! {
             next = incoming.message() => next,
-            () = commands.closed() => return,
-        };
-        let Ok(Some(wire)) = next else { return };
-        match Command::try_from(wire) {
-            Ok(command) => {
-                if commands.send(command).await.is_err() {
-                    return;
-                }
+            () = commands.closed() => return None,
+            status = &mut over => {
+                tracing::warn!(reason = status.message(), "a session is over");
+                return Some(status);
             }
+        };
+        match Command::try_from(next.ok().flatten()?) {
+            Ok(command) => commands.send(command).await.ok()?,
             Err(refusal) => {
                 tracing::warn!(%refusal, "a coordinator sent a command that cannot be used");
-                let _ = refuse.send(Status::invalid_argument(refusal.to_string())); // or is gone
-                return;
+                return Some(Status::invalid_argument(refusal.to_string()));
             }
         }
     }

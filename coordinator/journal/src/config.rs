@@ -12,6 +12,9 @@ pub struct Identity {
     pub member: u64,
     /// All of them, this one too; ascending.
     pub members: Vec<u64>,
+    /// Which group they are. What a new journal is made with stays with it, whatever is said
+    /// later.
+    pub group: u64,
 }
 
 /// How a member keeps the journal.
@@ -60,7 +63,7 @@ impl Default for Bounds {
 impl Identity {
     /// A group of one.
     pub fn alone() -> Self {
-        Self { member: 1, members: vec![1] }
+        Self { member: 1, members: vec![1], group: 0 }
     }
 
     /// Whether nobody else is in the group.
@@ -105,7 +108,7 @@ mod tests {
     #[test]
     fn a_group_is_whole_and_has_its_member() {
         let check = |member: u64, members: &[u64], want: &str| {
-            let refused = Identity { member, members: members.to_vec() }.validate();
+            let refused = Identity { member, members: members.to_vec(), group: 0 }.validate();
             let text = refused.map_err(|refusal| refusal.to_string()).err();
             assert_eq!(text.unwrap_or_default(), want);
         };

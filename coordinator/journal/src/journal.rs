@@ -13,7 +13,7 @@ use crate::config::Options;
 use crate::node::{Applied, Broken, Node, Standing, Ticket, Unable};
 use crate::state::{Misfit, State};
 use crate::store::{Store, StoreError};
-use crate::{Message, Write};
+use crate::{Ear, Message, MessageType, Write};
 
 /// What is on its way to the task: whoever has more to say waits.
 const ASKS_MAX: usize = 1024;
@@ -22,13 +22,19 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Carries messages to other members. It may lose them, and must not wait for them.
 pub trait Transport: Send + 'static {
-    /// Sends `messages`, each to its `to`.
-    fn send(&mut self, messages: Vec<Message>);
+    /// Whoever is to be told what came of messages: of every snapshot, and of others that did not
+    /// arrive. Called once, before anything is sent.
+    fn open(&mut self, _: Ear) {}
+
+    /// Sends `messages`, each to its `to`. Kind and receiver of those for which there is no room.
+    fn send(&mut self, messages: Vec<Message>) -> Vec<(MessageType, u64)>;
 }
 
 /// A coordinator that is alone sends nothing.
 impl Transport for () {
-    fn send(&mut self, _: Vec<Message>) {}
+    fn send(&mut self, _: Vec<Message>) -> Vec<(MessageType, u64)> {
+        Vec::new()
+    }
 }
 
 /// Why a journal cannot be opened.
@@ -68,14 +74,17 @@ pub struct Journal {
     asks: mpsc::Sender<Ask>,
     standing: watch::Receiver<Standing>,
     append_deadline: Duration,
+    ear: Ear,
 }
 
 type Reply = oneshot::Sender<Result<(), AppendError>>;
 
-enum Ask {
-    Append { record: Box<Record>, reply: Reply },
+pub(crate) enum Ask {
+    Append { record: Box<Record>, term: Option<u64>, reply: Reply },
     Read(Box<dyn FnOnce(&State) + Send>),
     Hear(Box<Message>),
+    Sent { kind: MessageType, to: u64, arrived: bool },
+    Resign,
 }
 
 impl Journal {
@@ -87,12 +96,14 @@ impl Journal {
     pub fn open(
         folder: &Path,
         options: Options,
-        transport: impl Transport,
+        mut transport: impl Transport,
     ) -> Result<Self, OpenError> {
         let (store, saved) = Store::open(folder, &options.identity)?;
-        let append_deadline = options.append_deadline;
+        let (append_deadline, member) = (options.append_deadline, options.identity.member);
         let node = Node::new(options, &saved)?;
         let (asks_sender, asks) = mpsc::channel(ASKS_MAX);
+        let ear = Ear::new(saved.group, member, &asks_sender);
+        transport.open(ear.clone());
         let (standing_sender, standing) = watch::channel(node.standing());
         let keeper = Keeper {
             node,
@@ -103,7 +114,7 @@ impl Journal {
             started: Instant::now(),
         };
         tokio::spawn(keeper.run(asks));
-        Ok(Self { asks: asks_sender, standing, append_deadline })
+        Ok(Self { asks: asks_sender, standing, append_deadline, ear })
     }
 
     /// Adds a record. It is safe when this returns: on disk, with a majority of the members.
@@ -111,8 +122,17 @@ impl Journal {
     /// # Errors
     /// It was not added, or that is not known yet.
     pub async fn append(&self, record: Record) -> Result<(), AppendError> {
+        self.append_in(None, record).await
+    }
+
+    /// The same, if this member still leads in `term` when the record's turn comes, or in any if
+    /// that is `None`: whoever has stopped leading adds nothing, even if it leads again.
+    ///
+    /// # Errors
+    /// It was not added, or that is not known yet.
+    pub async fn append_in(&self, term: Option<u64>, record: Record) -> Result<(), AppendError> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask::Append { record: Box::new(record), reply };
+        let ask = Ask::Append { record: Box::new(record), term, reply };
         let answered = async {
             self.asks.send(ask).await.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)?
@@ -136,10 +156,14 @@ impl Journal {
         answer.await.map_err(|_| AppendError::Ended)
     }
 
-    /// Another member says something.
-    pub async fn hear(&self, message: Message) {
-        // A journal that has ended hears nothing, which its group survives.
-        let _ = self.asks.send(Ask::Hear(Box::new(message))).await;
+    /// What hears other members. It does not keep the journal running.
+    pub fn ear(&self) -> Ear {
+        self.ear.clone()
+    }
+
+    /// Has another member lead, if this one does.
+    pub async fn resign(&self) {
+        let _ = self.asks.send(Ask::Resign).await; // one that has ended does not lead
     }
 
     /// How this member stands, to be watched; it closes when the journal has ended.
@@ -196,24 +220,27 @@ impl<T: Transport> Keeper<T> {
 
     fn take(&mut self, ask: Ask) {
         match ask {
-            Ask::Append { record, reply } => match self.node.propose(*record) {
+            Ask::Append { record, term, reply } => match self.node.propose(*record, term) {
                 Ok(ticket) => drop(self.waiting.insert(ticket, reply)),
                 Err(unable) => drop(reply.send(Err(unable.into()))),
             },
             Ask::Read(read) => read(self.node.state()),
             Ask::Hear(message) => self.node.hear(*message),
+            Ask::Sent { kind, to, arrived } => self.node.sent(kind, to, arrived),
+            Ask::Resign => self.node.resign(),
         }
     }
 
     async fn work(&mut self) -> Result<(), Failure> {
         while let Some(mut work) = self.node.work()? {
-            self.transport.send(std::mem::take(&mut work.now));
+            let mut lost = self.transport.send(std::mem::take(&mut work.now));
             if let Some(write) = work.write.take() {
                 flush(&self.store, write).await?;
             }
-            self.transport.send(std::mem::take(&mut work.after));
+            lost.append(&mut self.transport.send(std::mem::take(&mut work.after)));
             let applied = std::mem::take(&mut work.applied);
             work.done();
+            lost.into_iter().for_each(|(kind, to)| self.node.sent(kind, to, false));
             applied.into_iter().for_each(|applied| settle(&mut self.waiting, applied));
         }
         if !self.node.is_leading() {

@@ -46,6 +46,8 @@ pub struct Frozen {
 /// Everything that a member has on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Saved {
+    /// Which group it is of.
+    pub group: u64,
     /// Votes.
     pub hard: Hard,
     /// The entry before the first one that is there.

@@ -1,12 +1,14 @@
 //! One member of the group without clock, disk or network. Whoever holds it brings time,
 //! messages and records, and carries out its [`Work`], in order: write, then send.
 
+mod others;
+
 use aqueduct_core::journal::Record;
 use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::v1;
 use prost::Message as _;
-use raft::eraftpb::{Entry as RaftEntry, Message, MessageType, Snapshot};
-use raft::{RawNode, Ready, SnapshotStatus, StateRole};
+use raft::eraftpb::{Entry as RaftEntry, Message, Snapshot};
+use raft::{RawNode, Ready, StateRole};
 
 use crate::config::{Identity, Options};
 use crate::log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
@@ -129,6 +131,8 @@ pub struct Node {
     /// Ticks that an election is put off by.
     patience: u64,
     ticked_ms: Option<u64>,
+    /// Whether it has been said that others know of more than is here.
+    is_told_of_loss: bool,
 }
 
 /// Part of a log.
@@ -150,7 +154,7 @@ impl Node {
             None => State::new(options.bounds),
         };
         let applied = saved.frozen.as_ref().map_or(Point::default(), |frozen| frozen.point);
-        let Identity { member, members } = options.identity.clone();
+        let Identity { member, members, .. } = options.identity.clone();
         let config = raft::Config {
             id: member,
             applied: applied.index,
@@ -169,8 +173,17 @@ impl Node {
         let raw = RawNode::new(&config, Shelf::new(members, saved), &logger())?;
         let random = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let since = Volume::default();
-        let mut node =
-            Self { raw, options, state, applied, since, random, patience: 0, ticked_ms: None };
+        let mut node = Self {
+            raw,
+            options,
+            state,
+            applied,
+            since,
+            random,
+            patience: 0,
+            ticked_ms: None,
+            is_told_of_loss: false,
+        };
         node.patience = node.draw();
         if node.options.identity.is_alone() {
             node.raw.campaign()?;
@@ -226,34 +239,14 @@ impl Node {
         self.raw.tick();
     }
 
-    /// A member of the group says something. What is none of its words is dropped: raft itself
-    /// knows what is old.
-    pub fn hear(&mut self, message: Message) {
-        let Identity { member, members } = &self.options.identity;
-        if message.to != *member || message.from == *member || !members.contains(&message.from) {
-            tracing::warn!(from = message.from, to = message.to, "a message of no member");
-        } else if let Err(error) = self.raw.step(message) {
-            tracing::debug!(%error, "a message was dropped");
-        }
-    }
-
-    /// A message did, or did not, come to the member that it was for. Must be said of every
-    /// snapshot; of others only that they did not.
-    pub fn sent(&mut self, kind: MessageType, to: u64, arrived: bool) {
-        if kind == MessageType::MsgSnapshot {
-            let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-            self.raw.report_snapshot(to, status);
-        } else if !arrived {
-            self.raw.report_unreachable(to);
-        }
-    }
-
-    /// Has the group agree on `record`. Where it will stand.
+    /// Has the group agree on `record`, if this member leads in `term`, or in any if that is
+    /// `None`. Where it will stand.
     ///
     /// # Errors
     /// This member does not lead, or too much waits already.
-    pub fn propose(&mut self, record: Record) -> Result<Ticket, Unable> {
-        if !self.is_leading() {
+    pub fn propose(&mut self, record: Record, term: Option<u64>) -> Result<Ticket, Unable> {
+        let is_now = term.is_none_or(|term| term == self.raw.raft.term);
+        if !self.is_leading() || !is_now {
             return Err(Unable::NotLeading);
         }
         let data = v1::JournalRecord::from(record).encode_to_vec();

@@ -103,7 +103,7 @@ impl Store {
     ) -> Result<(Self, Saved), StoreError> {
         if is_new {
             let store = Self::create(builder().create_with_backend(backend), identity)?;
-            return Ok((store, Saved::default()));
+            return Ok((store, Saved { group: identity.group, ..Saved::default() }));
         }
         Self::guarded(|| Self::load(builder().create_with_backend(backend), identity))
     }
@@ -132,6 +132,7 @@ impl Store {
             for name in ["term", "vote", "commit", "cut_index", "cut_term"] {
                 numbers.insert(name, 0)?;
             }
+            numbers.insert("group", identity.group)?;
             numbers.insert("format", FORMAT)?;
             drop(numbers);
             transaction.commit()?;
@@ -257,6 +258,7 @@ fn read_number(database: &Database, name: &str) -> Result<u64, redb::Error> {
 fn read(database: &Database) -> Result<Result<Saved, String>, redb::Error> {
     let number = |name| read_number(database, name);
     let mut saved = Saved {
+        group: number("group")?,
         hard: Hard { term: number("term")?, vote: number("vote")?, commit: number("commit")? },
         cut: Point { index: number("cut_index")?, term: number("cut_term")? },
         ..Saved::default()

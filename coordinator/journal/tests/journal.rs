@@ -9,8 +9,8 @@ use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
 use aqueduct_core::work::TokenLogprob;
 use aqueduct_journal::{
-    AppendError, Bounds, Identity, Journal, Message, Misfit, Options, Standing, State, Transport,
-    Unable,
+    AppendError, Bounds, Identity, Journal, Message, MessageType, Misfit, Options, Standing, State,
+    Transport, Unable,
 };
 use tempfile::TempDir;
 
@@ -113,12 +113,16 @@ type Wires = Arc<Mutex<BTreeMap<u64, Journal>>>;
 struct Wire(Wires);
 
 impl Transport for Wire {
-    fn send(&mut self, messages: Vec<Message>) {
+    fn send(&mut self, messages: Vec<Message>) -> Vec<(MessageType, u64)> {
+        let mut lost = Vec::new();
         for message in messages {
-            if let Some(journal) = self.0.lock().unwrap().get(&message.to).cloned() {
-                tokio::spawn(async move { journal.hear(message).await });
+            let journal = self.0.lock().unwrap().get(&message.to).map(Journal::ear);
+            match journal {
+                Some(ear) => drop(tokio::spawn(async move { ear.hear(message).await })),
+                None => lost.push((message.msg_type, message.to)),
             }
         }
+        lost
     }
 }
 
@@ -136,7 +140,7 @@ impl Group {
     }
 
     fn start(&self, member: u64) {
-        let identity = Identity { member, members: vec![1, 2, 3] };
+        let identity = Identity { member, members: vec![1, 2, 3], group: 0 };
         let options = Options { identity, seed: member, ..Options::alone() };
         let folder = self.folders[member as usize - 1].path();
         let journal = Journal::open(folder, options, Wire(self.wires.clone())).unwrap();

@@ -43,6 +43,7 @@ fn written(folder: &Path) -> Saved {
         })
         .unwrap();
     Saved {
+        group: 0,
         hard: hard(2, 3),
         cut: point,
         frozen: Some(frozen),
@@ -62,7 +63,8 @@ fn what_was_written_is_there() {
     let entries = vec![entry(10, 2)];
     store.write(&Write { hard: hard(2, 9), frozen: frozen.clone(), cut, entries }).unwrap();
     drop(store);
-    let want = Saved { hard: hard(2, 9), cut: point, frozen, entries: vec![entry(10, 2)] };
+    let entries = vec![entry(10, 2)];
+    let want = Saved { group: 0, hard: hard(2, 9), cut: point, frozen, entries };
     assert_eq!(reopened(folder.path()).unwrap(), want);
 }
 
@@ -70,7 +72,7 @@ fn what_was_written_is_there() {
 fn nobody_else_may_open_it() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path());
-    let other = Identity { member: 2, members: vec![1, 2, 3] };
+    let other = Identity { member: 2, members: vec![1, 2, 3], group: 0 };
     let refused = Store::open(folder.path(), &other).unwrap_err();
     assert_eq!(refused.to_string(), "the journal is of member [1, 1], not of [2, 1, 2, 3]");
     let _open = Store::open(folder.path(), &Identity::alone()).unwrap();

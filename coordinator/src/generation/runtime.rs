@@ -4,7 +4,7 @@ use aqueduct_core::work::PoolUse;
 use aqueduct_core::{RequestId, SnapshotsHeld};
 use futures::future::BoxFuture;
 
-use crate::runtime::Cluster;
+use crate::runtime::{Cluster, Leader};
 use crate::submit::{RequestError, Submission, Update};
 
 /// What the API layers need of the runtime.
@@ -41,6 +41,8 @@ pub trait Updates: Send {
 /// How the runtime stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
+    /// Which coordinator serves.
+    pub leader: Leader,
     /// Whether new requests are taken.
     pub open: bool,
     /// Whether it is going to stop.

@@ -112,7 +112,7 @@ impl From<RequestError> for ApiError {
             RequestError::Busy { .. } | RequestError::Limited { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
             }
-            RequestError::Unavailable(_) | RequestError::Stopping => {
+            RequestError::Unavailable(_) | RequestError::Stopping | RequestError::Elsewhere(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
             }
             RequestError::Unknown(_) => (StatusCode::NOT_FOUND, "request_not_found"),
@@ -139,6 +139,8 @@ impl From<RequestError> for ApiError {
             RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } => {
                 Some(retry_after)
             }
+            // By then it is known who leads.
+            RequestError::Elsewhere(_) => Some(Duration::from_secs(1)),
             _ => (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::from_secs(1)),
         };
         Self { kind, code: Some(code), retry_after, ..Self::new(status, message) }

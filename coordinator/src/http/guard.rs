@@ -1,12 +1,13 @@
-//! Who may call, where that is asked.
+//! Who may call, where that is asked; and who is asked, where coordinators are a group.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::{ApiError, ApiState};
 use crate::keys::Holder;
+use crate::runtime::Leader;
 
 /// Lets those in who show a key, and says to what follows who they are.
 pub(super) async fn guard(
@@ -18,6 +19,34 @@ pub(super) async fn guard(
         request.extensions_mut().insert(holder);
     }
     Ok(next.run(request).await)
+}
+
+/// Sends those who want an answer to the coordinator that leads, if this one does not.
+pub(super) async fn to_leader(
+    State(state): State<ApiState>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // A stream that is come back to, or is not wanted any more, is the leader's too.
+    let is_asked = request.method() != Method::GET || request.uri().path().ends_with("/events");
+    let leader = match is_asked {
+        true => state.0.generator.runtime.load().leader,
+        false => Leader::default(),
+    };
+    let error = match leader.is_here() {
+        Ok(()) => return next.run(request).await,
+        Err(error) => error,
+    };
+    state.0.generator.metrics.rejected(error.reason());
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let location = match &leader {
+        Leader::Other(addresses) => HeaderValue::try_from(format!("{}{path}", addresses.http)).ok(),
+        _ => None,
+    };
+    let error = ApiError::from(error);
+    let Some(location) = location else { return error.into_response() };
+    let error = ApiError { status: StatusCode::TEMPORARY_REDIRECT, retry_after: None, ..error };
+    ([(header::LOCATION, location)], error).into_response()
 }
 
 impl ApiState {

@@ -28,7 +28,7 @@ pub use tools::Tools;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_core::{MemoryPolicy, limits};
+use aqueduct_core::{Addresses, MemoryPolicy, limits};
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -38,8 +38,9 @@ use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::generation::Generator;
+use crate::generation::{Generator, Load};
 use crate::keys::Keys;
+use crate::runtime::Leader;
 
 /// What a caller gets who does not say.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,6 +111,7 @@ fn watched() -> Router<ApiState> {
     Router::new()
         .route("/health", get(ready))
         .route("/readyz", get(ready))
+        .route("/leader", get(leads))
         .route("/livez", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
 }
@@ -117,6 +119,7 @@ fn watched() -> Router<ApiState> {
 /// All routes.
 pub fn router(state: ApiState) -> Router {
     let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
+    let to_leader = axum::middleware::from_fn_with_state(state.clone(), guard::to_leader);
     Router::new()
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
@@ -124,6 +127,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/requests/{request}", delete(resume::cancel))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
+        .route_layer(to_leader)
         .route_layer(guard)
         .merge(watched())
         .merge(console::routes(&state))
@@ -173,14 +177,39 @@ async fn model(
     Ok(axum::Json(state.0.model_entry()).into_response())
 }
 
+/// Whether calls are answered here, be it by saying who answers.
 async fn ready(State(state): State<ApiState>) -> Response {
     let load = state.0.generator.runtime.load();
-    let (status, text) = match (load.open, load.workers_up) {
-        (true, _) => (StatusCode::OK, "ok"),
-        (false, 0) => (StatusCode::SERVICE_UNAVAILABLE, "no worker is up"),
-        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "nothing new is taken"),
+    let text = match &load.leader {
+        _ if load.open => "ok",
+        Leader::Nobody => "no coordinator leads at this moment",
+        Leader::This { .. } if load.workers_up == 0 => "no worker is up",
+        _ => "nothing new is taken",
     };
-    let body = json!({ "status": text, "workers_up": load.workers_up });
+    health(load.open, text, &load)
+}
+
+/// Whether answers are made here, for whoever would rather not be sent on.
+async fn leads(State(state): State<ApiState>) -> Response {
+    let load = state.0.generator.runtime.load();
+    let is_here = matches!(load.leader, Leader::This { .. });
+    health(is_here, if is_here { "ok" } else { "another coordinator may lead" }, &load)
+}
+
+fn health(is_good: bool, text: &str, load: &Load) -> Response {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut body = json!({ "status": text, "workers_up": load.workers_up });
+    match &load.leader {
+        Leader::This { term } => {
+            body["role"] = "leader".into();
+            body["term"] = (*term).into();
+        }
+        Leader::Other(Addresses { http, grpc }) => {
+            body["role"] = "follower".into();
+            body["leader"] = json!({ "http": http, "grpc": grpc });
+        }
+        Leader::Nobody => body["role"] = "follower".into(),
+    }
     (status, axum::Json(body)).into_response()
 }
 

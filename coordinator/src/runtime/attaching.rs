@@ -21,13 +21,13 @@ impl Coordinator {
         &self,
         request: RequestId,
     ) -> Result<(Submission, RequestHandle), RequestError> {
-        let mailbox = Arc::new(Mailbox::new(self.wished.clone()));
+        let office = self.office()?;
+        let mailbox = Arc::new(Mailbox::new(office.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
         let inbound = Inbound::Attach(Comeback { request, mailbox, reply });
-        self.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
+        office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
         let submission = answer.await.map_err(|_| RequestError::Stopping)??;
-        let _inbound = self.inbound.clone();
-        Ok((submission, RequestHandle { request, reader, _inbound }))
+        Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))
     }
 }

@@ -21,6 +21,7 @@ use aqueduct_core::{Refusal, RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, Event, Plan};
 use tokio::sync::mpsc;
 
+use super::ids::Ids;
 use super::keeping::Keeping;
 use super::live::{Live, Timing};
 use super::pace::Pace;
@@ -34,7 +35,7 @@ use attach::Claims;
 pub(crate) use drain::DrainOrder;
 use operator::Desk;
 pub(crate) use operator::{Inquiry, Wanted};
-pub(crate) use ports::{Arrival, Comeback, Inbound, Inputs, Outputs};
+pub(crate) use ports::{Arrival, Comeback, Inbound, Inputs, Outputs, Shown};
 
 pub(crate) struct EventLoop {
     config: Config,
@@ -59,11 +60,21 @@ pub(crate) struct EventLoop {
     stats: Stats,
     pace: Pace,
     started: Instant,
-    next_id: u64,
+    ids: Ids,
+}
+
+/// How a loop has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// What it would have called the next request.
+    pub(crate) ids: Ids,
+    /// Whether it was told to, or nobody could submit any more.
+    pub(crate) as_wished: bool,
 }
 
 impl EventLoop {
-    pub(crate) fn new(config: Config, outputs: Outputs, first_id: u64) -> Self {
+    pub(crate) fn new(config: Config, outputs: Outputs, ids: Ids) -> Self {
+        let stats = outputs.shown.stats.borrow().counted();
         Self {
             plan: Plan::new(config.plan_limits()),
             config,
@@ -78,29 +89,30 @@ impl EventLoop {
             leaving: BTreeSet::new(),
             desk: Desk::default(),
             outputs,
-            stats: Stats::default(),
+            stats,
             pace: Pace::default(),
             started: Instant::now(),
-            next_id: first_id,
+            ids,
         }
     }
 
-    /// Runs until it is told to stop or nobody can submit any more.
-    pub(crate) async fn run(mut self, mut inputs: Inputs) {
-        loop {
+    /// Runs until it is told to stop, does not lead any more, or nobody can submit any more.
+    pub(crate) async fn run(mut self, mut inputs: Inputs) -> Ended {
+        let as_wished = loop {
             let deadline = self.next_deadline();
             tokio::select! {
                 inbound = inputs.inbound.recv() => match inbound {
                     Some(Inbound::Request(arrival)) => self.arrive(*arrival),
                     Some(Inbound::Attach(comeback)) => self.attach(comeback),
                     Some(Inbound::Keep(found)) => self.keep(*found),
-                    None => break,
+                    None => break true,
                 },
                 Some(written) = inputs.written.recv() => if !self.written(written) {
-                    break;
+                    break false;
                 },
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
-                () = inputs.stopping.notified() => break,
+                () = inputs.stopping.notified() => break true,
+                () = inputs.deposed.notified() => break false,
                 Some(order) = inputs.drains.recv() => self.drain_as_ordered(order),
                 Some(inquiry) = inputs.inquiries.recv() => inquiry(&mut self),
                 () = inputs.wished.notified() => self.grant_wishes(),
@@ -110,13 +122,15 @@ impl EventLoop {
             }
             self.write_down();
             self.publish_stats();
-        }
-        if let Some(scribe) = self.scribe {
-            scribe.finish().await;
+        };
+        // Who does not lead adds nothing.
+        if let Some(scribe) = self.scribe.filter(|_| as_wished) {
+            scribe.finish(&mut inputs.written).await;
         }
         for live in self.live.values() {
             live.mailbox.end(Some(RequestError::Stopping));
         }
+        Ended { ids: self.ids, as_wished }
     }
 
     fn now_ms(&self) -> u64 {
@@ -138,7 +152,7 @@ impl EventLoop {
             let refusal = Refusal::new("session", "present", bound);
             return drop(reply.send(Err(refusal.into())));
         }
-        let request = self.new_id();
+        let request = self.ids.draw();
         let timing = self.timing(asked.submission.deadline);
         let live = Live::new(request, asked, mailbox, timing);
         let job = live.job();
@@ -149,12 +163,6 @@ impl EventLoop {
             Some((_, error)) => drop(reply.send(Err(error))),
             None => self.answer_written(request, reply),
         }
-    }
-
-    fn new_id(&mut self) -> RequestId {
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        id
     }
 
     fn timing(&self, deadline: Duration) -> Timing {
@@ -173,7 +181,7 @@ impl EventLoop {
     fn escalated(&mut self, request: RequestId) -> Option<Event> {
         let escalation = self.live.get(&request)?.escalation()?;
         let mut live = self.live.remove(&request)?;
-        let anew = self.new_id();
+        let anew = self.ids.draw();
         live.escalate(anew, escalation);
         let job = live.job();
         self.live.insert(anew, live);
@@ -208,7 +216,7 @@ impl EventLoop {
 
     fn worker_joined(&self, worker: WorkerId, name: String) {
         tracing::info!(%worker, name, "worker is a member");
-        self.outputs.cluster.send_modify(|cluster| {
+        self.outputs.shown.cluster.send_modify(|cluster| {
             let status = WorkerStatus::connecting(worker, name);
             match cluster.workers.get_mut(worker.0 as usize) {
                 Some(known) => *known = status,
@@ -218,13 +226,13 @@ impl EventLoop {
     }
 
     fn is_refused(&self, worker: WorkerId) -> bool {
-        let cluster = self.outputs.cluster.borrow();
+        let cluster = self.outputs.shown.cluster.borrow();
         let status = cluster.workers.get(worker.0 as usize);
         status.is_some_and(|status| status.state == WorkerState::Refused)
     }
 
     fn worker_up(&mut self, worker: WorkerId, info: WorkerInfo, orders: mpsc::Sender<Order>) {
-        let accepted = self.outputs.cluster.borrow().accepts(worker, &info);
+        let accepted = self.outputs.shown.cluster.borrow().accepts(worker, &info);
         let twin = match accepted {
             Ok(twin) => twin,
             Err(reason) => return self.worker_down(worker, WorkerState::Refused, &reason),
@@ -235,7 +243,7 @@ impl EventLoop {
         let WorkerInfo { threads, pool_tokens, .. } = info;
         tracing::info!(%worker, peer = %info.peer, threads, pool_tokens, "worker is up");
         let peer = info.peer.clone();
-        self.outputs.cluster.send_modify(|cluster| {
+        self.outputs.shown.cluster.send_modify(|cluster| {
             cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
             cluster.set(worker, WorkerState::Up, None);
             cluster.workers[worker.0 as usize].info = Some(info);
@@ -255,6 +263,7 @@ impl EventLoop {
         self.stats.pools.remove(&worker);
         let changed = self
             .outputs
+            .shown
             .cluster
             .send_if_modified(|cluster| cluster.set(worker, state, Some(reason.to_owned())));
         if was_up || changed {

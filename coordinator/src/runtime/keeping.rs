@@ -32,6 +32,8 @@ impl fmt::Debug for Keeping {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) keeping: Keeping,
+    /// In which it may be written; `None`: in any.
+    pub(crate) term: Option<u64>,
     /// What was under way.
     pub(crate) live: Vec<(RequestId, Kept)>,
     /// The largest id in it.
@@ -54,14 +56,23 @@ impl Coordinator {
         let mut standing = keeping.journal.standing();
         let leads = standing.wait_for(|standing| matches!(standing, Standing::Leads { .. }));
         drop(leads.await.map_err(|_| AppendError::Ended)?);
+        let found = Found::read(keeping, None).await?;
+        let under_way = found.live.len();
+        let office = self.office().map_err(|_| AppendError::Ended)?;
+        let inbound = Inbound::Keep(Box::new(found));
+        office.inbound.send(inbound).await.map_err(|_| AppendError::Ended)?;
+        Ok(under_way)
+    }
+}
+
+impl Found {
+    /// What is in the journal by now, to be gone on with in `term`.
+    pub(super) async fn read(keeping: Keeping, term: Option<u64>) -> Result<Self, AppendError> {
         let read = keeping.journal.read(|state| {
             let live = state.live().map(|(request, kept)| (request, kept.clone()));
             (live.collect::<Vec<_>>(), state.last_request())
         });
         let (live, last) = read.await?;
-        let found = live.len();
-        let inbound = Inbound::Keep(Box::new(Found { keeping, live, last }));
-        self.inbound.send(inbound).await.map_err(|_| AppendError::Ended)?;
-        Ok(found)
+        Ok(Self { keeping, term, live, last })
     }
 }

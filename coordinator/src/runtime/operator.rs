@@ -82,11 +82,12 @@ impl Coordinator {
         question: impl FnOnce(&mut EventLoop) -> T + Send + 'static,
     ) -> Result<T, Silent> {
         let (reply, answer) = oneshot::channel();
+        let office = self.office().map_err(|_| Silent)?;
         let asked = async {
             let inquiry = Box::new(move |event_loop: &mut EventLoop| {
                 let _ = reply.send(question(event_loop)); // whoever asked may be gone
             });
-            self.inquiries.send(inquiry).await.map_err(|_| Silent)?;
+            office.inquiries.send(inquiry).await.map_err(|_| Silent)?;
             answer.await.map_err(|_| Silent)
         };
         tokio::time::timeout(DEADLINE, asked).await.map_err(|_| Silent)?

@@ -39,6 +39,8 @@ pub(crate) enum Written {
 #[derive(Debug)]
 pub(crate) struct Scribe {
     journal: Journal,
+    /// In which it writes; `None`: in any. What is left of a term that is over is written in none.
+    term: Option<u64>,
     notes: Vec<Note>,
     /// Tokens that wait for others, by request and completion.
     drawn: BTreeMap<(RequestId, u32), Batch>,
@@ -50,9 +52,10 @@ pub(crate) struct Scribe {
 
 impl Scribe {
     /// One that says to `written` what came of it.
-    pub(crate) fn new(journal: Journal, written: mpsc::Sender<Written>) -> Self {
+    pub(crate) fn new(journal: Journal, term: Option<u64>, written: mpsc::Sender<Written>) -> Self {
         Self {
             journal,
+            term,
             notes: Vec::new(),
             drawn: BTreeMap::new(),
             due: None,
@@ -109,10 +112,10 @@ impl Scribe {
             return;
         }
         let notes = self.take();
-        let (journal, written) = (self.journal.clone(), self.written.clone());
+        let (journal, term, written) = (self.journal.clone(), self.term, self.written.clone());
         self.is_writing = true;
         tokio::spawn(async move {
-            let result = write(&journal, notes).await;
+            let result = write(&journal, term, notes).await;
             // The loop has ended: nobody waits for it.
             let _ = written.send(result).await;
         });
@@ -129,10 +132,16 @@ impl Scribe {
         self.due = Some(Instant::now() + TOGETHER);
     }
 
-    /// Writes what is left, because nothing more will come.
-    pub(crate) async fn finish(mut self) {
+    /// Waits for what is being written, of which `written` hears, and writes what is left, because
+    /// nothing more will come.
+    pub(crate) async fn finish(mut self, written: &mut mpsc::Receiver<Written>) {
+        if self.is_writing
+            && let Some(Written::Done(again)) = written.recv().await
+        {
+            self.again(again);
+        }
         let notes = self.take();
-        if let Written::Broken(error) = write(&self.journal, notes).await {
+        if let Written::Broken(error) = write(&self.journal, self.term, notes).await {
             tracing::warn!(%error, "the end of the journal was not written");
         }
     }
@@ -153,8 +162,9 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Adds `notes` in their order. From the first that is to be written once more all are: what is
 /// there already counts once.
-async fn write(journal: &Journal, notes: Vec<Note>) -> Written {
-    let appended = join_all(notes.iter().map(|note| journal.append(note.record.clone()))).await;
+async fn write(journal: &Journal, term: Option<u64>, notes: Vec<Note>) -> Written {
+    let append = |note: &Note| journal.append_in(term, note.record.clone());
+    let appended = join_all(notes.iter().map(append)).await;
     let mut again = Vec::new();
     for (note, result) in notes.into_iter().zip(appended) {
         match result {

@@ -4,7 +4,7 @@ use aqueduct_core::{RequestId, WorkerId};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{Cluster, Coordinator, ModelInfo, RequestHandle};
+use super::{Cluster, Coordinator, Leader, ModelInfo, RequestHandle};
 use crate::generation::{Attached, Load, Submit, Updates};
 use crate::submit::{RequestError, Submission, Update};
 
@@ -36,9 +36,16 @@ impl Submit for Coordinator {
             known.map_or_else(|| worker.to_string(), |known| known.name.clone())
         };
         let token_bytes = |model: &ModelInfo| model.shape.kv_bytes(1, model.kv);
+        let leader = self.leader();
+        let takes = match &leader {
+            Leader::This { .. } => cluster.takes_requests(),
+            Leader::Other(_) => true,
+            Leader::Nobody => false,
+        };
         Load {
-            open: self.is_open() && self.cluster.borrow().takes_requests(),
+            open: self.is_open() && takes,
             closing: !self.is_open(),
+            leader,
             workers_up: stats.workers_up,
             running: stats.running,
             waiting: stats.queued,

@@ -158,6 +158,14 @@ pub(crate) fn reached_there(info: &WorkerInfo, other: WorkerId) -> String {
     format!("peer = {}: is where worker {other} is reached", info.peer)
 }
 
+impl Stats {
+    /// What is counted since the start, and nothing of how things stand.
+    pub(crate) fn counted(&self) -> Self {
+        let Self { chunks_done, chunks_retried, output_tokens, .. } = *self;
+        Self { chunks_done, chunks_retried, output_tokens, ..Self::default() }
+    }
+}
+
 /// Figures since the start, and how things stand now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::work::FailureKind;
+use aqueduct_proto::LEADER_METADATA;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -16,7 +17,9 @@ pub(super) fn status_of(error: RequestError) -> Status {
     let code = match &error {
         RequestError::Refused(_) => Code::InvalidArgument,
         RequestError::Busy { .. } | RequestError::Limited { .. } => Code::ResourceExhausted,
-        RequestError::Unavailable(_) | RequestError::Stopping => Code::Unavailable,
+        RequestError::Unavailable(_) | RequestError::Stopping | RequestError::Elsewhere(_) => {
+            Code::Unavailable
+        }
         RequestError::Unknown(_) => Code::NotFound,
         RequestError::TakenOver => Code::Aborted,
         RequestError::SessionLost => Code::FailedPrecondition,
@@ -31,10 +34,20 @@ pub(super) fn status_of(error: RequestError) -> Status {
         },
     };
     let mut status = Status::new(code, error.to_string());
-    if let RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } =
-        error
-    {
-        status.metadata_mut().insert(RETRY_AFTER, MetadataValue::from(ms(retry_after)));
+    let metadata = status.metadata_mut();
+    match error {
+        RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } => {
+            metadata.insert(RETRY_AFTER, MetadataValue::from(ms(retry_after)));
+        }
+        RequestError::Elsewhere(leader) => {
+            // An address that was checked always makes a value.
+            leader
+                .grpc
+                .parse()
+                .into_iter()
+                .for_each(|url| drop(metadata.insert(LEADER_METADATA, url)));
+        }
+        _ => {}
     }
     status
 }
@@ -58,7 +71,7 @@ fn ms(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::submit::Busy;
-    use aqueduct_core::Refusal;
+    use aqueduct_core::{Addresses, Refusal};
 
     #[test]
     fn every_error_has_its_code() {
@@ -77,6 +90,10 @@ mod tests {
         check(failed(FailureKind::Deadline), Code::DeadlineExceeded);
         check(failed(FailureKind::Peer), Code::Unavailable);
         check(failed(FailureKind::Internal), Code::Internal);
+        let (http, grpc) = ("http://c2:8080".to_owned(), "http://c2:7070".to_owned());
+        let elsewhere = status_of(RequestError::Elsewhere(Addresses { http, grpc }));
+        assert_eq!(elsewhere.code(), Code::Unavailable);
+        assert_eq!(elsewhere.metadata().get(LEADER_METADATA).unwrap(), "http://c2:7070");
         let busy = RequestError::Busy {
             busy: Busy::Requests { queued: 3 },
             retry_after: Duration::from_secs(2),

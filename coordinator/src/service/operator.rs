@@ -158,13 +158,15 @@ impl Operator for Desk {
 }
 
 impl Desk {
-    /// Lets an operator in: by certificate, by key or, where neither is asked for, at all. What
-    /// is asked.
+    /// Lets an operator in: by certificate, by key or, where neither is asked for, at all; to the
+    /// coordinator that leads. What is asked.
     fn check<T>(&self, request: Request<T>) -> Result<T, Status> {
         let caller = request.extensions().get::<Caller>();
         let may = keys::may_operate(caller, || self.served.holder(request.metadata()))?;
         let denied = || Status::permission_denied(keys::OPERATORS_ONLY);
-        may.then(|| request.into_inner()).ok_or_else(denied)
+        may.then_some(()).ok_or_else(denied)?;
+        self.served.is_here()?;
+        Ok(request.into_inner())
     }
 }
 

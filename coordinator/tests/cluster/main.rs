@@ -3,6 +3,7 @@
 mod dispatch;
 mod fake;
 mod journal;
+mod peers;
 mod prefix;
 mod quality;
 mod runtime;

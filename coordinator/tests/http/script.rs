@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aqueduct_coordinator::Leader;
 use aqueduct_coordinator::generation::{Attached, Load, Submit, Updates};
 use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
@@ -76,6 +77,7 @@ impl Submit for Script {
         let (waiting_tokens, token_bytes, snapshots) = (30, 10, SnapshotsHeld::default());
         let (workers_up, running, waiting) = (1, 1, 2);
         Load {
+            leader: Leader::default(),
             open: true,
             closing: false,
             workers_up,

@@ -62,6 +62,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         | RequestError::Limited { .. }
         | RequestError::Unavailable(_)
         | RequestError::Stopping
+        | RequestError::Elsewhere(_)
         | RequestError::SessionLost
         | RequestError::Unknown(_)
         | RequestError::TakenOver => UNAVAILABLE,

@@ -12,7 +12,7 @@ use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_coordinator::{Coordinator, Keeping};
+use aqueduct_coordinator::{Candidate, Coordinator, Keeping};
 use aqueduct_core::Refusal;
 use aqueduct_journal::Journal;
 use aqueduct_tls::{Listener, Refusals};
@@ -21,7 +21,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
 use crate::args::PolicyArgs;
+use crate::membership::Membership;
 
 /// How long answers under way may take to end after a stop.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -42,7 +46,15 @@ pub(crate) struct Doors {
     pub(crate) refusals: Refusals,
     /// Folder of the journal, if one is kept.
     pub(crate) data_dir: Option<PathBuf>,
+    /// With whom it is kept; alone if `None`.
+    pub(crate) membership: Option<(Membership, Candidate)>,
 }
+
+/// Resolves when the doors are to close.
+pub(crate) type Stop = BoxFuture<'static, ()>;
+
+/// What answers at one of the doors until it is closed.
+pub(crate) type Server = BoxFuture<'static, ()>;
 
 /// A coordinator that can be talked to.
 pub(crate) struct Front {
@@ -68,6 +80,7 @@ impl Front {
             keys: None,
             refusals,
             data_dir: None,
+            membership: None,
         };
         Self::open(coordinator, model, doors).await
     }
@@ -91,8 +104,18 @@ impl Front {
             board: Arc::default(),
             streams: Streams::new(coordinator.config().resume_grace),
         };
-        if let Some(folder) = &doors.data_dir {
-            keep(coordinator, generator.text.clone(), folder).await?;
+        let (stop, stopped) = watch::channel(false);
+        let mut servers = JoinSet::new();
+        let text = generator.text.clone();
+        match (&doors.data_dir, doors.membership) {
+            (Some(folder), Some((membership, candidate))) => {
+                let serve_peers = membership.join(candidate, folder, text)?;
+                let coordinator = coordinator.clone();
+                // Who goes hands the lead over when its own doors are closed.
+                tokio::spawn(serve_peers(async move { coordinator.ended().await }.boxed()));
+            }
+            (Some(folder), None) => keep(coordinator, text, folder).await?,
+            (None, _) => {}
         }
         let name = name_of(model);
         let mut options = ApiOptions::new(name.clone());
@@ -103,8 +126,6 @@ impl Front {
         }
         let grpc = doors.grpc.tcp.local_addr()?;
         let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
-        let (stop, stopped) = watch::channel(false);
-        let mut servers = JoinSet::new();
         let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
         if let Some(listener) = doors.monitor {
             servers.spawn(http::monitor(state.clone(), listener, once(stopped.clone())));
@@ -157,7 +178,7 @@ async fn keep(
     Ok(())
 }
 
-/// Resolves when the doors are to close.
+/// Resolves when `stopped` says so.
 async fn once(mut stopped: watch::Receiver<bool>) {
     // An error means that nobody is left who could say so.
     stopped.wait_for(|&stopped| stopped).await.ok();

@@ -14,6 +14,7 @@ mod loading;
 mod logging;
 mod machine;
 mod members;
+mod membership;
 mod monitor;
 mod picture;
 mod plot;

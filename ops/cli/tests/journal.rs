@@ -2,24 +2,14 @@
 //! and gives the same tokens.
 
 mod binary;
+mod caller;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
 
 use aqueduct_core::journal::{Kept, Outcome};
 use aqueduct_journal::{Journal, Options, Standing};
 use binary::{Running, aqueduct, model, run, stderr, wait_for};
-use serde_json::Value;
-
-/// A token and its log probability.
-type Token = (u64, f32);
-
-fn worker() -> Running {
-    // The same prompt is asked for again and again, and is to be computed every time.
-    let args = ["worker", "--threads", "1", "--snapshot-bytes", "0", "--listen", "127.0.0.1:0"];
-    Running::start(aqueduct().args(args).arg("--model").arg(model()))
-}
+use caller::{answer, in_decode, in_prefill, tokens, worker};
 
 fn coordinator(workers: &[Running], data_dir: &Path) -> Running {
     let mut command = aqueduct();
@@ -35,38 +25,6 @@ fn coordinator(workers: &[Running], data_dir: &Path) -> Running {
     coordinator
 }
 
-/// The tokens of an answer, until it is whole or `fault` has happened, for which `is_time`.
-fn answer(coordinator: &Running, is_time: fn(&Value) -> bool, fault: impl FnOnce()) -> Vec<Token> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("prompt.txt");
-    let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
-    std::fs::write(&file, book.chars().take(40_000).collect::<String>()).unwrap();
-    let url = format!("http://{}", coordinator.address("grpc"));
-    let mut caller = aqueduct()
-        .args(["generate", "--server", &url, "--json", "--temperature", "0.8", "--seed", "11"])
-        .args(["--chunk", "64", "--local", "16", "--heavy", "16", "--max-tokens", "100"])
-        .args(["--no-resume", "--file"])
-        .arg(&file)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut tokens = Vec::new();
-    let mut fault = Some(fault);
-    for line in BufReader::new(caller.stdout.take().unwrap()).lines() {
-        let row: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        if row["event"] == "token" {
-            let logprob = row["logprob"].as_f64().unwrap() as f32;
-            tokens.push((row["token"].as_u64().unwrap(), logprob));
-        }
-        if let Some(fault) = fault.take_if(|_| is_time(&row)) {
-            fault();
-        }
-    }
-    caller.wait().unwrap();
-    tokens
-}
-
 /// What the last request of a journal has come to.
 fn last(data_dir: &Path) -> Kept {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -80,28 +38,20 @@ fn last(data_dir: &Path) -> Kept {
     })
 }
 
-fn tokens(kept: &Kept) -> Vec<Token> {
-    let drawn = kept.choices[0].tokens.iter().map(|drawn| drawn.token);
-    drawn.map(|token| (token.token.into(), token.logprob)).collect()
-}
-
 #[test]
 fn a_killed_coordinator_loses_nothing_that_it_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let workers = [worker(), worker()];
     let first = coordinator(&workers, folder.path());
-    let want = answer(&first, |_| false, || {});
+    let url = |coordinator: &Running| format!("http://{}", coordinator.address("grpc"));
+    let want = answer(&url(&first), |_| false, |_| {});
     assert!(want.len() > 20, "{want:?}");
     assert_eq!(first.terminate(), Some(0));
     assert_eq!(tokens(&last(folder.path())), want);
 
-    let in_prefill: fn(&Value) -> bool =
-        |row| row["event"] == "progress" && row["chunks_done"].as_u64() > Some(4);
-    let in_decode: fn(&Value) -> bool =
-        |row| row["event"] == "token" && row["token_idx"].as_u64() > Some(10);
     for is_time in [in_prefill, in_decode] {
         let killed = coordinator(&workers, folder.path());
-        let told = answer(&killed, is_time, || killed.signal("KILL"));
+        let told = answer(&url(&killed), is_time, |_| killed.signal("KILL"));
         assert!(told.len() < want.len() && want.starts_with(&told), "{told:?}");
         drop(killed);
         let next = coordinator(&workers, folder.path());

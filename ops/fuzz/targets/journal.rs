@@ -1,10 +1,11 @@
-//! The journal: any bytes are records, or a snapshot, or refused; whatever records come, what
-//! they come to survives being written down.
+//! The journal: any bytes are records, a snapshot, or what another coordinator says, or refused;
+//! whatever records come, what they come to survives being written down.
 #![no_main]
 #![forbid(unsafe_code)]
 
 use aqueduct_core::journal::Record;
-use aqueduct_journal::{Bounds, State};
+use aqueduct_journal::{Bounds, State, decode, encode};
+use aqueduct_proto::convert::peers::Gathering;
 use aqueduct_proto::v1;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -31,6 +32,12 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     survives(&state);
+    if let Ok(messages) = decode(input, (2, 1)) {
+        assert_eq!(decode(&encode(messages.clone()), (2, 1)), Ok(messages));
+    }
+    if let Ok(Ok(gathering)) = v1::PeerFrame::decode(input).map(Gathering::begin) {
+        let _ = gathering.finish();
+    }
 });
 
 fn survives(state: &State) {

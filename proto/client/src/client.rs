@@ -1,64 +1,45 @@
 //! The connection and its calls.
 
-use std::fmt::Display;
 use std::time::Duration;
 
-use aqueduct_core::{RequestId, limits};
+use aqueduct_core::RequestId;
 use aqueduct_proto::v1;
-use aqueduct_proto::v1::aqueduct_client::AqueductClient;
 use aqueduct_proto::v1::operator_client::OperatorClient;
-use aqueduct_tls::{ClientTls, Expected, Refusals};
 use futures::StreamExt;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::answer::{Answer, Unfinished};
 use crate::config::ClientOptions;
-use crate::error::{ClientError, pushback, root_cause};
+use crate::error::{ClientError, pushback};
 use crate::event::{Description, Tokenized};
 use crate::generation::Generation;
 use crate::options::{GenerateOptions, Prompt};
+use crate::routes::{Route, Routes};
 
 /// Metadata that carries the id of a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// A connection to a coordinator; cheap to clone, safe to share.
+/// A connection to a coordinator, or to a group of them; cheap to clone, safe to share.
 #[derive(Debug, Clone)]
 pub struct Client {
-    rpc: AqueductClient<Channel>,
-    operator: OperatorClient<Channel>,
+    routes: Routes,
     options: ClientOptions,
 }
 
 impl Client {
-    /// Connects to `url`, for instance `http://127.0.0.1:7070`.
+    /// Connects to `url`, for instance `http://127.0.0.1:7070`; of a group of coordinators to as
+    /// many of them as are named, separated by commas. Then the one that leads is asked, whoever
+    /// that is: a call that none has taken yet looks for it for as long as a connection may take.
     ///
     /// # Errors
     /// `InvalidArgument` when `url` is none or certificates cannot be used, `Deadline` or
     /// `Unavailable` when nobody answers.
     pub async fn connect(url: &str, options: ClientOptions) -> Result<Self, ClientError> {
-        let wrong = |error: &dyn Display| ClientError::InvalidArgument(error.to_string());
-        aqueduct_tls::scheme_of("url", url, options.tls.is_some())
-            .map_err(|error| wrong(&error))?;
-        let open = |files| ClientTls::open(files, Expected::Host, "client", Refusals::default());
-        let tls = options.tls.clone().map(open).transpose().map_err(|error| wrong(&error))?;
-        let endpoint = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| wrong(&format_args!("url = {url}: {error}")))?
-            .connect_timeout(options.connect_deadline);
-        let connecting = aqueduct_tls::connect(&endpoint, tls.as_ref());
-        let connecting = tokio::time::timeout(options.connect_deadline, connecting);
-        let channel = connecting
-            .await
-            .map_err(|_| late(url, options.connect_deadline))?
-            .map_err(|error| ClientError::Unavailable(format!("{url}: {}", root_cause(&error))))?;
-        let operator = OperatorClient::new(channel.clone())
-            .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-        let rpc = AqueductClient::new(channel)
-            .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
-            .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
-        Ok(Self { rpc, operator, options })
+        let routes = Routes::connect(url, &options).await?;
+        Ok(Self { routes, options })
     }
 
     /// Prefills a prompt and generates from it. Dropping the stream cancels the request. A busy
@@ -73,15 +54,19 @@ impl Client {
         let choices = options.choices.unwrap_or(1);
         let message = options.into_message();
         let mut tries = self.options.busy_tries;
+        let patience = self.patience();
         let answer = loop {
+            let Route { url, mut rpc, .. } = self.routes.current();
             let mut request = self.request(message.clone());
             request.set_timeout(until.saturating_duration_since(Instant::now()));
             id.iter().for_each(|id| drop(request.metadata_mut().insert(REQUEST_ID, id.clone())));
-            let mut rpc = self.rpc.clone();
             let status = match within(until, deadline, rpc.generate(request)).await? {
                 Ok(answer) => break answer,
                 Err(status) => status,
             };
+            if self.routes.moved(&url, &status, patience).await {
+                continue;
+            }
             tries = tries.saturating_sub(1);
             let again = pushback(&status).map(|wait| Instant::now() + wait);
             match again.filter(|again| tries > 0 && *again < until) {
@@ -92,7 +77,7 @@ impl Client {
         Ok(Generation::new(self.clone(), answer, choices, (until, deadline)))
     }
 
-    /// The rest of an answer.
+    /// The rest of an answer. Where one coordinator has it no more, the next call asks another one.
     pub(crate) async fn resume(
         &self,
         message: v1::ResumeRequest,
@@ -100,20 +85,24 @@ impl Client {
     ) -> Result<Response<Streaming<v1::GenerateEvent>>, Status> {
         let mut request = self.request(message);
         request.set_timeout(until.saturating_duration_since(Instant::now()));
-        self.rpc.clone().resume(request).await
+        let Route { url, mut rpc, .. } = self.routes.current();
+        let answer = rpc.resume(request).await;
+        if let Err(status) = &answer {
+            self.routes.moved(&url, status, self.patience().min(until)).await;
+        }
+        answer
     }
 
     /// Ends a request that goes on without its caller; one that is not known has ended.
     pub(crate) async fn cancel(&self, request: RequestId) -> Result<(), ClientError> {
-        let mut rpc = self.rpc.clone();
         let message = v1::CancelRequest { request: request.0 };
-        let cancelled = async {
-            match rpc.cancel(self.request(message)).await {
+        let cancel = |mut route: Route, message| async move {
+            match route.rpc.cancel(message).await {
                 Err(status) if status.code() != Code::NotFound => Err(status),
                 _ => Ok(Response::new(())),
             }
         };
-        self.call(cancelled).await
+        self.call(message, cancel).await
     }
 
     /// How it connects.
@@ -141,8 +130,8 @@ impl Client {
     /// # Errors
     /// What the server refuses, or its silence.
     pub async fn tokenize(&self, prompt: Prompt) -> Result<Tokenized, ClientError> {
-        let mut rpc = self.rpc.clone();
-        let reply = self.call(rpc.tokenize(self.request(prompt.into_tokenize()))).await?;
+        let tokenize = |mut route: Route, message| async move { route.rpc.tokenize(message).await };
+        let reply = self.call(prompt.into_tokenize(), tokenize).await?;
         Ok(Tokenized { ids: reply.ids, text: reply.text })
     }
 
@@ -151,13 +140,13 @@ impl Client {
     /// # Errors
     /// The server's silence, or an answer that cannot be read.
     pub async fn describe(&self) -> Result<Description, ClientError> {
-        let mut rpc = self.rpc.clone();
-        self.call(rpc.describe(self.request(v1::DescribeRequest {}))).await?.try_into()
+        let describe = |mut route: Route, message| async move { route.rpc.describe(message).await };
+        self.call(v1::DescribeRequest {}, describe).await?.try_into()
     }
 
     /// For those who look after the cluster.
     pub(crate) fn operator(&self) -> OperatorClient<Channel> {
-        self.operator.clone()
+        self.routes.current().operator
     }
 
     /// A message, and who sends it.
@@ -172,12 +161,44 @@ impl Client {
         request
     }
 
-    pub(crate) async fn call<T>(
+    /// Until when a call looks for a coordinator that takes it.
+    fn patience(&self) -> Instant {
+        Instant::now() + self.options.connect_deadline
+    }
+
+    pub(crate) async fn call<M: Clone, T, F>(
         &self,
-        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-    ) -> Result<T, ClientError> {
-        let deadline = self.options.call_deadline;
-        Ok(within(Instant::now() + deadline, deadline, call).await??.into_inner())
+        message: M,
+        call: impl Fn(Route, Request<M>) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        self.call_within(self.options.call_deadline, message, call).await
+    }
+
+    /// The same, for at most `deadline`.
+    pub(crate) async fn call_within<M: Clone, T, F>(
+        &self,
+        deadline: Duration,
+        message: M,
+        call: impl Fn(Route, Request<M>) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let (until, patience) = (Instant::now() + deadline, self.patience());
+        loop {
+            let route = self.routes.current();
+            let (url, request) = (route.url.clone(), self.request(message.clone()));
+            let status = match within(until, deadline, call(route, request)).await? {
+                Ok(reply) => return Ok(reply.into_inner()),
+                Err(status) => status,
+            };
+            if !self.routes.moved(&url, &status, patience).await {
+                return Err(status.into());
+            }
+        }
     }
 }
 

@@ -30,6 +30,7 @@ mod event;
 mod generation;
 pub mod operator;
 mod options;
+mod routes;
 mod wire;
 
 pub use answer::{Answer, Completion};

@@ -18,8 +18,9 @@ use tokio_stream::StreamExt;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::event::WorkerStatus;
+use crate::routes::Route;
 
-/// Longer than a coordinator waits for its workers.
+/// For a call for which a worker may have to read a disk; longer than a coordinator waits for it.
 const SLOW: Duration = Duration::from_secs(60);
 
 impl Client {
@@ -30,8 +31,11 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, ClientError> {
         let message = v1::DrainRequest { worker: worker.to_owned(), undo: !draining };
-        let mut rpc = self.operator();
-        let reply = self.call(rpc.drain(self.request(message))).await?;
+        let reply =
+            self.call(message, |mut route: Route, asked| async move {
+                route.operator.drain(asked).await
+            })
+            .await?;
         reply.worker.map(Into::into).ok_or_else(|| ClientError::unreadable("no worker"))
     }
 
@@ -40,8 +44,10 @@ impl Client {
     /// # Errors
     /// What the server refuses, or its silence.
     pub async fn show_cluster(&self) -> Result<ClusterView, ClientError> {
-        let mut rpc = self.operator();
-        self.call(rpc.show_cluster(self.request(v1::ShowClusterRequest {}))).await
+        self.call(v1::ShowClusterRequest {}, |mut route: Route, asked| async move {
+            route.operator.show_cluster(asked).await
+        })
+        .await
     }
 
     /// How a worker, by name or address, stands, and what it is at.
@@ -50,8 +56,10 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn show_node(&self, worker: &str) -> Result<NodeView, ClientError> {
         let message = v1::ShowNodeRequest { worker: worker.to_owned() };
-        let mut rpc = self.operator();
-        self.call(rpc.show_node(self.request(message))).await
+        self.call(message, |mut route: Route, asked| async move {
+            route.operator.show_node(asked).await
+        })
+        .await
     }
 
     /// Requests under way and, if asked for, the last ones that have ended; a page of them.
@@ -62,8 +70,10 @@ impl Client {
         &self,
         asked: ListRequestsRequest,
     ) -> Result<RequestList, ClientError> {
-        let mut rpc = self.operator();
-        self.call(rpc.list_requests(self.request(asked))).await
+        self.call(asked, |mut route: Route, asked| async move {
+            route.operator.list_requests(asked).await
+        })
+        .await
     }
 
     /// One of them, by its id or its caller's.
@@ -72,8 +82,10 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn show_request(&self, request: &str) -> Result<RequestView, ClientError> {
         let message = v1::ShowRequestRequest { request: request.to_owned() };
-        let mut rpc = self.operator();
-        self.call(rpc.show_request(self.request(message))).await
+        self.call(message, |mut route: Route, asked| async move {
+            route.operator.show_request(asked).await
+        })
+        .await
     }
 
     /// What happened to one of them.
@@ -82,8 +94,10 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn trace_request(&self, request: &str) -> Result<RequestTrace, ClientError> {
         let message = v1::TraceRequestRequest { request: request.to_owned() };
-        let mut rpc = self.operator();
-        self.call(rpc.trace_request(self.request(message))).await
+        self.call(message, |mut route: Route, asked| async move {
+            route.operator.trace_request(asked).await
+        })
+        .await
     }
 
     /// Ends one of them, whose caller is told so; how it stood then.
@@ -92,8 +106,10 @@ impl Client {
     /// What the server refuses, or its silence.
     pub async fn cancel_request(&self, request: &str) -> Result<RequestEntry, ClientError> {
         let message = v1::CancelRequestRequest { request: request.to_owned() };
-        let mut rpc = self.operator();
-        self.call(rpc.cancel_request(self.request(message))).await
+        self.call(message, |mut route: Route, asked| async move {
+            route.operator.cancel_request(asked).await
+        })
+        .await
     }
 
     /// Snapshots of all workers, or of one; a page of them.
@@ -104,8 +120,9 @@ impl Client {
         &self,
         asked: ListSnapshotsRequest,
     ) -> Result<SnapshotList, ClientError> {
-        let mut rpc = self.operator();
-        self.slow(rpc.list_snapshots(self.request(asked))).await
+        let call =
+            |mut route: Route, asked| async move { route.operator.list_snapshots(asked).await };
+        self.call_within(SLOW, asked, call).await
     }
 
     /// Has a worker, or all that have it, keep a snapshot no longer. Of its name the beginning is
@@ -119,9 +136,10 @@ impl Client {
         worker: &str,
     ) -> Result<SnapshotChange, ClientError> {
         let (snapshot, worker) = (snapshot.to_owned(), worker.to_owned());
-        let mut rpc = self.operator();
         let message = v1::EvictSnapshotRequest { snapshot, worker };
-        self.slow(rpc.evict_snapshot(self.request(message))).await
+        let call =
+            |mut route: Route, asked| async move { route.operator.evict_snapshot(asked).await };
+        self.call_within(SLOW, message, call).await
     }
 
     /// Has a worker, or all that have it, never let go of a snapshot for want of room; or, unless
@@ -136,9 +154,10 @@ impl Client {
         pinned: bool,
     ) -> Result<SnapshotChange, ClientError> {
         let (snapshot, worker) = (snapshot.to_owned(), worker.to_owned());
-        let mut rpc = self.operator();
         let message = v1::PinSnapshotRequest { snapshot, worker, undo: !pinned };
-        self.slow(rpc.pin_snapshot(self.request(message))).await
+        let call =
+            |mut route: Route, asked| async move { route.operator.pin_snapshot(asked).await };
+        self.call_within(SLOW, message, call).await
     }
 
     /// What one KV head of one layer remembers, of a request or in a snapshot; a page of it.
@@ -146,8 +165,8 @@ impl Client {
     /// # Errors
     /// What the server refuses, or its silence.
     pub async fn show_memory(&self, asked: ShowMemoryRequest) -> Result<MemoryView, ClientError> {
-        let mut rpc = self.operator();
-        self.slow(rpc.show_memory(self.request(asked))).await
+        let call = |mut route: Route, asked| async move { route.operator.show_memory(asked).await };
+        self.call_within(SLOW, asked, call).await
     }
 
     /// The file of a snapshot, part by part in order.
@@ -160,9 +179,10 @@ impl Client {
         worker: &str,
     ) -> Result<impl Stream<Item = Result<FilePart, ClientError>> + use<>, ClientError> {
         let (snapshot, worker) = (snapshot.to_owned(), worker.to_owned());
-        let mut rpc = self.operator();
         let message = v1::ExportSnapshotRequest { snapshot, worker };
-        let parts = self.slow(rpc.export_snapshot(self.request(message))).await?;
+        let call =
+            |mut route: Route, asked| async move { route.operator.export_snapshot(asked).await };
+        let parts = self.call_within(SLOW, message, call).await?;
         let parts = parts.timeout(SLOW).map(|part| match part {
             Ok(part) => part.map_err(ClientError::from),
             Err(_) => Err(ClientError::Deadline(format!("no part came within {SLOW:?}"))),
@@ -191,14 +211,5 @@ impl Client {
         // As long as it takes: the server waits for no part longer than a moment.
         let parts = self.request(futures::stream::iter(parts));
         Ok(rpc.import_snapshot(parts).await?.into_inner())
-    }
-
-    /// A call for which a worker may have to read a disk.
-    async fn slow<T>(
-        &self,
-        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    ) -> Result<T, ClientError> {
-        let late = |_| ClientError::Deadline(format!("no answer within {SLOW:?}"));
-        Ok(tokio::time::timeout(SLOW, call).await.map_err(late)??.into_inner())
     }
 }

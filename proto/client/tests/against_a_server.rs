@@ -99,13 +99,23 @@ async fn connect_busy(
     hold: bool,
     busy: u32,
 ) -> (Client, mpsc::Receiver<()>) {
+    let (client, _, was_dropped) = start_busy(script, hold, busy).await;
+    (client, was_dropped)
+}
+
+/// And where it is.
+async fn start_busy(
+    script: Vec<v1::generate_event::Kind>,
+    hold: bool,
+    busy: u32,
+) -> (Client, String, mpsc::Receiver<()>) {
     let (dropped, was_dropped) = mpsc::channel(1);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let service = AqueductServer::new(Scripted { script, hold, dropped, busy: busy.into() });
     let server = tonic::transport::Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    (Client::connect(&url, ClientOptions::default()).await.unwrap(), was_dropped)
+    (Client::connect(&url, ClientOptions::default()).await.unwrap(), url, was_dropped)
 }
 
 fn accepted() -> v1::generate_event::Kind {
@@ -242,4 +252,105 @@ async fn nobody_there_is_unavailable() {
     assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");
     let error = Client::connect("no url", ClientOptions::default()).await.unwrap_err();
     assert!(matches!(error, ClientError::InvalidArgument(_)), "{error:?}");
+}
+
+/// A coordinator that knows who leads, if anybody does, and serves nothing.
+struct Follower(Option<String>);
+
+impl Follower {
+    async fn start(leader: Option<String>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server =
+            tonic::transport::Server::builder().add_service(AqueductServer::new(Self(leader)));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        url
+    }
+
+    fn elsewhere(&self) -> Status {
+        let mut status = Status::unavailable("it does not lead");
+        if let Some(leader) = &self.0 {
+            status.metadata_mut().insert("aqueduct-leader", leader.parse().unwrap());
+        }
+        status
+    }
+}
+
+#[tonic::async_trait]
+impl Aqueduct for Follower {
+    type GenerateStream = ReceiverStream<Result<v1::GenerateEvent, Status>>;
+
+    async fn generate(
+        &self,
+        _request: Request<v1::GenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        Err(self.elsewhere())
+    }
+
+    type ResumeStream = Self::GenerateStream;
+
+    async fn resume(
+        &self,
+        _request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<Self::ResumeStream>, Status> {
+        Err(self.elsewhere())
+    }
+
+    async fn cancel(
+        &self,
+        _request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        Err(self.elsewhere())
+    }
+
+    async fn tokenize(
+        &self,
+        _request: Request<v1::TokenizeRequest>,
+    ) -> Result<Response<v1::TokenizeReply>, Status> {
+        Err(self.elsewhere())
+    }
+
+    async fn describe(
+        &self,
+        _request: Request<v1::DescribeRequest>,
+    ) -> Result<Response<v1::DescribeReply>, Status> {
+        Err(self.elsewhere())
+    }
+}
+
+#[tokio::test]
+async fn whoever_leads_is_found() {
+    let (_, leader, _) = start_busy(vec![summary()], false, 0).await;
+    let knows = Follower::start(Some(leader.clone())).await;
+    let knows_not = Follower::start(None).await;
+    // Nobody listens there any more.
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let gone = format!("http://{gone}");
+    let misled = Follower::start(Some(gone.clone())).await;
+    let check = async |urls: &[&str]| {
+        let client = Client::connect(&urls.join(","), ClientOptions::default()).await.unwrap();
+        let mut events = client.generate(GenerateOptions::text("x")).await.unwrap();
+        assert!(matches!(events.next().await, Some(Ok(GenerateEvent::Summary(_)))), "{urls:?}");
+        client.tokenize(Prompt::Text("x".into())).await.unwrap_err();
+    };
+    check(&[&leader]).await;
+    check(&[&knows]).await;
+    check(&[&gone, &knows_not, &misled, &leader]).await;
+    check(&[&misled, &gone, &knows]).await;
+}
+
+#[tokio::test]
+async fn who_finds_no_leader_is_told_in_time() {
+    let knows_not = Follower::start(None).await;
+    let connect_deadline = Duration::from_millis(500);
+    let options = ClientOptions { connect_deadline, ..ClientOptions::default() };
+    let twice = format!("{knows_not},{}", Follower::start(None).await);
+    for urls in [knows_not, twice] {
+        let client = Client::connect(&urls, options.clone()).await.unwrap();
+        let refused = client.generate(GenerateOptions::text("x")).await.unwrap_err();
+        assert_eq!(refused, ClientError::Unavailable("it does not lead".into()));
+    }
+    let many = ["http://127.0.0.1:1"; 8].join(",");
+    let refused = Client::connect(&many, options).await.unwrap_err();
+    assert!(matches!(refused, ClientError::InvalidArgument(_)), "{refused}");
 }

@@ -172,6 +172,21 @@ pub const JOURNAL_LOG_ENTRIES: u64 = 16 << 10;
 pub const JOURNAL_WAITING_BYTES: u64 = 1 << 30;
 /// Bytes of the log that one message of a leader carries, if it is more than one record.
 pub const JOURNAL_MESSAGE_BYTES: u64 = 1 << 20;
+/// Most bytes that one coordinator sends another at once: all that a journal comes to.
+pub const PEER_BATCH_BYTES_MAX: u64 = 3 << 30;
+/// Messages to one coordinator that wait to be sent; further ones are lost.
+pub const PEER_MESSAGES_MAX: usize = 256;
+/// How long another coordinator may take to answer what it is sent, and a second more for every
+/// [`PEER_BYTES_PER_S`].
+pub const PEER_DEADLINE_MS: u64 = 2_000;
+/// Bytes of a long message that come through in a second, or it is given up.
+pub const PEER_BYTES_PER_S: u64 = 4 << 20;
+/// Calls of other coordinators that are answered at once.
+pub const PEER_CALLS_MAX: usize = 64;
+/// Most bytes of a URL or a name of a coordinator.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+/// Groups of coordinators whose terms a worker remembers.
+pub const GROUPS_MAX: usize = 256;
 
 /// Most bytes of what a caller is told besides its answer.
 pub const WARNING_BYTES_MAX: usize = 16 << 10;
@@ -278,6 +293,11 @@ const _: () = {
     assert!(JOURNAL_WAITING_BYTES <= JOURNAL_LIVE_BYTES_MAX);
     assert!(JOURNAL_MESSAGE_BYTES <= JOURNAL_WAITING_BYTES);
     assert!(JOURNAL_MEMBERS_MAX % 2 == 1);
+    assert!(JOURNAL_LIVE_BYTES_MAX + JOURNAL_ENDED_BYTES_MAX < PEER_BATCH_BYTES_MAX);
+    // Whoever is quick sends a heartbeat, and hears of it, before it is given up.
+    assert!(PEER_DEADLINE_MS < CONNECT_DEADLINE_MS);
+    // One session of each of their groups.
+    assert!(GROUPS_MAX > SESSIONS_MAX);
     // A vocabulary of half a million tokens travels with the command that decodes, and so do the
     // tokens that there are: four bytes each.
     assert!(VOCAB_MAX < 1 << 28);

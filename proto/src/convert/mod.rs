@@ -13,6 +13,7 @@ pub mod grammar;
 pub mod journal;
 pub mod notice;
 mod parts;
+pub mod peers;
 pub mod pieces;
 pub mod policy;
 pub mod quality;

@@ -4842,3 +4842,449 @@ pub mod operator_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerFrame {
+    /// of the first frame, and of no other
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<PeerHeader>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub payload: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerHeader {
+    /// all members have the same one
+    #[prost(fixed64, tag = "1")]
+    pub group: u64,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+    /// where callers reach the sender
+    #[prost(string, tag = "4")]
+    pub http: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub grpc: ::prost::alloc::string::String,
+    /// of the whole batch
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// of its bytes (IEEE)
+    #[prost(fixed32, tag = "7")]
+    pub crc32: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerReceipt {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PeerBatch {
+    #[prost(message, repeated, tag = "1")]
+    pub messages: ::prost::alloc::vec::Vec<PeerMessage>,
+}
+/// A message of raft; what a kind does not need is 0.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PeerMessage {
+    #[prost(enumeration = "peer_message::Kind", tag = "1")]
+    pub kind: i32,
+    #[prost(uint64, tag = "2")]
+    pub term: u64,
+    #[prost(uint64, tag = "3")]
+    pub log_term: u64,
+    #[prost(uint64, tag = "4")]
+    pub index: u64,
+    /// one after another, from index + 1 on
+    #[prost(message, repeated, tag = "5")]
+    pub entries: ::prost::alloc::vec::Vec<PeerEntry>,
+    #[prost(uint64, tag = "6")]
+    pub commit: u64,
+    #[prost(uint64, tag = "7")]
+    pub commit_term: u64,
+    #[prost(message, optional, tag = "8")]
+    pub snapshot: ::core::option::Option<PeerSnapshot>,
+    #[prost(bool, tag = "9")]
+    pub reject: bool,
+    #[prost(uint64, tag = "10")]
+    pub reject_hint: u64,
+    /// of a vote: the leader asked for it
+    #[prost(bool, tag = "11")]
+    pub transfer: bool,
+}
+/// Nested message and enum types in `PeerMessage`.
+pub mod peer_message {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        Append = 1,
+        AppendAnswer = 2,
+        Vote = 3,
+        VoteAnswer = 4,
+        Snapshot = 5,
+        Heartbeat = 6,
+        HeartbeatAnswer = 7,
+        PreVote = 8,
+        PreVoteAnswer = 9,
+        TimeoutNow = 10,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::Append => "KIND_APPEND",
+                Self::AppendAnswer => "KIND_APPEND_ANSWER",
+                Self::Vote => "KIND_VOTE",
+                Self::VoteAnswer => "KIND_VOTE_ANSWER",
+                Self::Snapshot => "KIND_SNAPSHOT",
+                Self::Heartbeat => "KIND_HEARTBEAT",
+                Self::HeartbeatAnswer => "KIND_HEARTBEAT_ANSWER",
+                Self::PreVote => "KIND_PRE_VOTE",
+                Self::PreVoteAnswer => "KIND_PRE_VOTE_ANSWER",
+                Self::TimeoutNow => "KIND_TIMEOUT_NOW",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_APPEND" => Some(Self::Append),
+                "KIND_APPEND_ANSWER" => Some(Self::AppendAnswer),
+                "KIND_VOTE" => Some(Self::Vote),
+                "KIND_VOTE_ANSWER" => Some(Self::VoteAnswer),
+                "KIND_SNAPSHOT" => Some(Self::Snapshot),
+                "KIND_HEARTBEAT" => Some(Self::Heartbeat),
+                "KIND_HEARTBEAT_ANSWER" => Some(Self::HeartbeatAnswer),
+                "KIND_PRE_VOTE" => Some(Self::PreVote),
+                "KIND_PRE_VOTE_ANSWER" => Some(Self::PreVoteAnswer),
+                "KIND_TIMEOUT_NOW" => Some(Self::TimeoutNow),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerEntry {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// a JournalRecord; empty at the beginning of a term
+    #[prost(bytes = "bytes", tag = "2")]
+    pub record: ::prost::bytes::Bytes,
+}
+/// All records up to one come to this.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerSnapshot {
+    #[prost(uint64, tag = "1")]
+    pub index: u64,
+    #[prost(uint64, tag = "2")]
+    pub term: u64,
+    /// a JournalSnapshot
+    #[prost(bytes = "bytes", tag = "3")]
+    pub state: ::prost::bytes::Bytes,
+}
+/// Generated client implementations.
+pub mod coordinators_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct CoordinatorsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl CoordinatorsClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> CoordinatorsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> CoordinatorsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            CoordinatorsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Messages of one member to another, as a PeerBatch in frames of at most 512 KiB. Answered when
+        /// the receiver has all of them; what is not answered may have come nevertheless.
+        pub async fn deliver(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::PeerFrame>,
+        ) -> std::result::Result<tonic::Response<super::PeerReceipt>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Coordinators/Deliver",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Coordinators", "Deliver"));
+            self.inner.client_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod coordinators_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with CoordinatorsServer.
+    #[async_trait]
+    pub trait Coordinators: std::marker::Send + std::marker::Sync + 'static {
+        /// Messages of one member to another, as a PeerBatch in frames of at most 512 KiB. Answered when
+        /// the receiver has all of them; what is not answered may have come nevertheless.
+        async fn deliver(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::PeerFrame>>,
+        ) -> std::result::Result<tonic::Response<super::PeerReceipt>, tonic::Status>;
+    }
+    #[derive(Debug)]
+    pub struct CoordinatorsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> CoordinatorsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for CoordinatorsServer<T>
+    where
+        T: Coordinators,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/aqueduct.v1.Coordinators/Deliver" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeliverSvc<T: Coordinators>(pub Arc<T>);
+                    impl<
+                        T: Coordinators,
+                    > tonic::server::ClientStreamingService<super::PeerFrame>
+                    for DeliverSvc<T> {
+                        type Response = super::PeerReceipt;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::PeerFrame>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Coordinators>::deliver(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeliverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for CoordinatorsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "aqueduct.v1.Coordinators";
+    impl<T> tonic::server::NamedService for CoordinatorsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}

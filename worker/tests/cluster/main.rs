@@ -13,4 +13,5 @@ mod rig;
 mod scheduling;
 mod shards;
 mod snapshots;
+mod tenure;
 mod tiny_model;

@@ -12,7 +12,9 @@ mod random;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aqueduct_journal::{Bounds, Identity, Message, Node, Options, Standing, Store};
+use aqueduct_journal::{
+    Bounds, Identity, Message, MessageType, Node, Options, Standing, Store, Unable, decode, encode,
+};
 
 use callers::Callers;
 use disk::Disk;
@@ -20,9 +22,9 @@ use random::Random;
 
 const MEMBERS: u64 = 3;
 const SEEDS: u64 = 100;
-const STEPS: u64 = 3000;
+const STEPS: u64 = 4000;
 /// Within so many steps without a fault the group must be at work again.
-const HEALING_STEPS: u64 = 2000;
+const HEALING_STEPS: u64 = 4000;
 
 struct Machine {
     disk: Disk,
@@ -34,6 +36,8 @@ struct World {
     random: Random,
     machines: Vec<Machine>,
     network: Vec<Message>,
+    /// What senders have not heard yet of what they sent: who, what, to whom, whether it came.
+    reports: Vec<(u64, MessageType, u64, bool)>,
     /// Pairs that do not hear each other.
     cut: Vec<(u64, u64)>,
     now_ms: u64,
@@ -50,7 +54,7 @@ struct World {
 
 fn options(member: u64, seed: u64) -> Options {
     Options {
-        identity: Identity { member, members: (1..=MEMBERS).collect() },
+        identity: Identity { member, members: (1..=MEMBERS).collect(), group: 7 },
         seed,
         // Small, so that all of it happens all the time.
         bounds: Bounds { ended: 4, log_bytes: 400, log_entries: 12, ..Bounds::default() },
@@ -65,6 +69,7 @@ impl World {
             random: Random(seed),
             machines: (0..MEMBERS).map(machine).collect(),
             network: Vec::new(),
+            reports: Vec::new(),
             cut: Vec::new(),
             now_ms: 0,
             callers: Callers::default(),
@@ -160,8 +165,13 @@ impl World {
         }
     }
 
-    /// Any message that is under way arrives, if it is not `lost`.
+    /// Any message that is under way arrives, if it is not `lost`. Its sender hears of it later,
+    /// and not always the truth: what was given up may have come, and who has said that it came
+    /// may have crashed over it.
     fn deliver(&mut self, lost: u64, doubled: u64) {
+        if self.random.one_in(2) {
+            return self.report();
+        }
         if self.network.is_empty() {
             return;
         }
@@ -174,25 +184,49 @@ impl World {
             self.network.push(message.clone());
         }
         let arrives = !is_lost && self.machine(to).running.is_some();
-        if let Some((node, _)) = &mut self.machine(from).running {
-            node.sent(kind, to, arrives);
-        }
+        let is_true = lost == 0 || !self.random.one_in(lost);
+        let report = (from, kind, to, arrives == is_true);
+        self.reports.push(report);
         if let Some((node, _)) = self.machine(to).running.as_mut().filter(|_| arrives) {
-            node.hear(message);
+            let mut heard = decode(&encode(vec![message]), (from, to)).unwrap();
+            node.hear(heard.remove(0));
+        }
+        self.work(to);
+    }
+
+    fn report(&mut self) {
+        if self.reports.is_empty() {
+            return;
+        }
+        let which = self.random.below(self.reports.len() as u64) as usize;
+        let (from, kind, to, arrived) = self.reports.swap_remove(which);
+        if let Some((node, _)) = &mut self.machine(from).running {
+            node.sent(kind, to, arrived);
         }
         self.work(from);
-        self.work(to);
     }
 
     fn propose(&mut self) {
         let member = self.any_member();
         let now_ms = self.now_ms;
+        let is_late = self.random.one_in(20);
         let (whose, stage, record) = self.callers.record(now_ms, &mut self.random);
         let Some((node, _)) = &mut self.machine(member).running else { return };
-        if let Ok(ticket) = node.propose(record) {
+        if let (true, Standing::Leads { term }) = (is_late, node.standing()) {
+            // Of somebody who led in another term and has not heard of its end.
+            assert_eq!(node.propose(record, Some(term - 1)), Err(Unable::NotLeading));
+        } else if let Ok(ticket) = node.propose(record, None) {
             let leader = *self.leaders.entry(ticket.term).or_insert(member);
             assert_eq!(leader, member, "two leaders in term {}", ticket.term);
             self.callers.proposed(ticket, whose, stage);
+        }
+        self.work(member);
+    }
+
+    fn resign(&mut self) {
+        let member = self.any_member();
+        if let Some((node, _)) = &mut self.machine(member).running {
+            node.resign();
         }
         self.work(member);
     }
@@ -207,7 +241,8 @@ impl World {
                 self.cut.push(pair);
             }
             974..984 => self.cut.clear(),
-            984..988 => {
+            984..986 => self.resign(),
+            986..990 => {
                 let member = self.any_member();
                 if self.machine(member).running.is_some() {
                     self.crash(member);

@@ -38,21 +38,21 @@ impl EventLoop {
 
     /// Who was drained by an operator remains so, also after a restart.
     pub(super) fn drain_again(&mut self, worker: WorkerId) {
-        if self.outputs.cluster.borrow().workers[worker.0 as usize].draining {
+        if self.outputs.shown.cluster.borrow().workers[worker.0 as usize].draining {
             self.step(Event::Drain { worker, draining: true });
         }
     }
 
     /// Workers that are to be left, and how many requests still need each.
     pub(super) fn drained(&self) -> BTreeMap<WorkerId, usize> {
-        let cluster = self.outputs.cluster.borrow();
+        let cluster = self.outputs.shown.cluster.borrow();
         let draining = cluster.workers.iter().filter(|status| status.draining);
         draining.map(|status| (status.worker, self.plan.needing(status.worker))).collect()
     }
 
     fn drain(&mut self, worker: WorkerId, draining: bool) {
         tracing::info!(%worker, draining, "worker is to be left, or not any more");
-        self.outputs.cluster.send_modify(|cluster| {
+        self.outputs.shown.cluster.send_modify(|cluster| {
             if let Some(status) = cluster.workers.get_mut(worker.0 as usize) {
                 status.draining = draining;
             }

@@ -26,10 +26,11 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 impl EventLoop {
     /// From now on requests are written down.
-    pub(super) fn keep(&mut self, found: Found) {
-        let Found { keeping, live, last } = found;
-        self.next_id = self.next_id.max(last.map_or(0, |last| last.0 + 1));
-        self.scribe = Some(Scribe::new(keeping.journal.clone(), self.outputs.written.clone()));
+    pub(crate) fn keep(&mut self, found: Found) {
+        let Found { keeping, term, live, last } = found;
+        self.ids.pass(last);
+        let (journal, written) = (keeping.journal.clone(), self.outputs.written.clone());
+        self.scribe = Some(Scribe::new(journal, term, written));
         self.interrupted = live;
         self.keeping = Some(keeping);
         self.resume_soon();
@@ -56,7 +57,7 @@ impl EventLoop {
     }
 
     fn resume(&mut self) {
-        let Some(model) = self.outputs.cluster.borrow().model.clone() else { return };
+        let Some(model) = self.outputs.shown.cluster.borrow().model.clone() else { return };
         for (request, kept) in std::mem::take(&mut self.interrupted) {
             let choices = kept.accepted.choices;
             let claim = self.claims.take(request);
@@ -91,7 +92,7 @@ impl EventLoop {
         let unread = || Mailbox::unread(self.outputs.wished.clone()).into();
         let mailbox = claim.unwrap_or_else(unread);
         let mut live = Live::new(request, asked, mailbox, timing);
-        let run = self.new_id();
+        let run = self.ids.draw();
         let tokens: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
         tracing::info!(%request, %run, tokens, "a request of the journal goes on");
         live.go_on(run, choices);
@@ -130,7 +131,9 @@ impl EventLoop {
             let answer = match written.await {
                 Ok(Ok(())) => Ok(request),
                 Ok(Err(error)) => Err(refused(error.to_string())),
-                Err(_) => Err(RequestError::Unavailable("the journal has ended".into())),
+                Err(_) => {
+                    Err(RequestError::Unavailable("nothing is written down here any more".into()))
+                }
             };
             drop(reply.send(answer));
         });
@@ -179,7 +182,7 @@ impl EventLoop {
         match (written, &mut self.scribe) {
             (Written::Done(again), Some(scribe)) => scribe.again(again),
             (Written::Broken(error), _) => {
-                tracing::error!(%error, "the journal cannot be written, so nothing is served");
+                tracing::error!(%error, "the journal cannot be written here, so nothing is served");
                 return false;
             }
             (Written::Done(_), None) => {}

@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
 impl EventLoop {
     /// Ascending by id, and the last one's id if there are more.
     pub(crate) fn requests(&self, wanted: &Wanted) -> v1::RequestList {
-        let cluster = self.outputs.cluster.borrow();
+        let cluster = self.outputs.shown.cluster.borrow();
         let is_wanted = |entry: &v1::RequestEntry| {
             let is_state = wanted.state.is_empty() || wanted.state == entry.state;
             // Ids are shown with leading zeros, so they are in the order of their numbers.
@@ -64,7 +64,7 @@ impl EventLoop {
 
     /// One of them, as it is or as it ended.
     pub(crate) fn request(&self, name: &str) -> Option<v1::RequestView> {
-        let live = self.called(name).map(|live| live.view(&self.outputs.cluster.borrow()));
+        let live = self.called(name).map(|live| live.view(&self.outputs.shown.cluster.borrow()));
         live.or_else(|| self.desk.history.find(name).map(|past| past.view.clone()))
     }
 
@@ -72,14 +72,14 @@ impl EventLoop {
     pub(crate) fn trace(&mut self, name: &str) -> Option<v1::RequestTrace> {
         let Self { live, outputs, desk, .. } = self;
         let found = live.values_mut().filter(|live| live.is_named(name)).max_by_key(|it| it.run());
-        let traced = found.map(|live| traced(live, &outputs.cluster.borrow()));
+        let traced = found.map(|live| traced(live, &outputs.shown.cluster.borrow()));
         traced.or_else(|| desk.history.find(name).map(|past| past.trace.clone()))
     }
 
     /// Ends it, if it is under way; how it stood then.
     pub(crate) fn cancel_for_operator(&mut self, name: &str) -> Option<v1::RequestEntry> {
         let live = self.called(name)?;
-        let (run, entry) = (live.run(), live.entry(&self.outputs.cluster.borrow()));
+        let (run, entry) = (live.run(), live.entry(&self.outputs.shown.cluster.borrow()));
         tracing::info!(request = entry.id, caller_id = entry.caller_id, "an operator cancels it");
         self.desk.stopped.insert(run);
         self.step(Event::Cancel { request: run });
@@ -96,7 +96,7 @@ impl EventLoop {
 
     /// Remembers a request that has ended.
     pub(super) fn remember(&mut self, live: &mut Live, state: &str, error: String) {
-        let cluster = self.outputs.cluster.borrow();
+        let cluster = self.outputs.shown.cluster.borrow();
         live.trail().note("ended", None, if error.is_empty() { state } else { &error });
         let (mut view, mut trace) = (live.view(&cluster), traced(live, &cluster));
         for entry in [&mut view.request, &mut trace.request].into_iter().flatten() {

@@ -51,6 +51,8 @@ pub(crate) struct Inputs {
     pub(crate) written: mpsc::Receiver<Written>,
     pub(crate) wished: Arc<Notify>,
     pub(crate) stopping: Arc<Notify>,
+    /// Another coordinator leads, or none.
+    pub(crate) deposed: Arc<Notify>,
     pub(crate) drains: mpsc::Receiver<DrainOrder>,
     pub(crate) inquiries: mpsc::Receiver<Inquiry>,
 }
@@ -58,8 +60,29 @@ pub(crate) struct Inputs {
 /// What others see of it.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    pub(crate) cluster: watch::Sender<Cluster>,
-    pub(crate) stats: watch::Sender<Stats>,
+    pub(crate) shown: Shown,
     pub(crate) written: mpsc::Sender<Written>,
     pub(crate) wished: Arc<Notify>,
+}
+
+/// What everybody may see, of whichever loop there is.
+#[derive(Debug, Clone)]
+pub(crate) struct Shown {
+    pub(crate) cluster: watch::Sender<Cluster>,
+    pub(crate) stats: watch::Sender<Stats>,
+}
+
+impl Shown {
+    /// Nothing but these workers, and where it is seen.
+    pub(crate) fn new(known: Cluster) -> (Self, watch::Receiver<Cluster>, watch::Receiver<Stats>) {
+        let (cluster_sender, cluster) = watch::channel(known);
+        let (stats_sender, stats) = watch::channel(Stats::default());
+        (Self { cluster: cluster_sender, stats: stats_sender }, cluster, stats)
+    }
+
+    /// There is no loop any more: what was counted stays, and nothing else.
+    pub(crate) fn clear(&self) {
+        self.cluster.send_replace(Cluster::default());
+        self.stats.send_modify(|stats| *stats = stats.counted());
+    }
 }

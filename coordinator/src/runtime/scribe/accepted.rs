@@ -97,6 +97,7 @@ pub(crate) fn failed(error: &RequestError) -> Outcome {
         RequestError::Busy { .. } | RequestError::Limited { .. } => FailureKind::Exhausted,
         RequestError::Unavailable(_)
         | RequestError::Stopping
+        | RequestError::Elsewhere(_)
         | RequestError::SessionLost
         | RequestError::Unknown(_)
         | RequestError::TakenOver => FailureKind::Peer,

@@ -27,7 +27,7 @@ pub(crate) struct GenerateArgs {
     /// A file whose text comes before PROMPT
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Ask the server with this gRPC address
+    /// Ask the server with this gRPC address, or these of its coordinators, separated by commas
     #[arg(long, value_name = "URL", required_unless_present = "model")]
     pub(crate) server: Option<String>,
     #[command(flatten)]

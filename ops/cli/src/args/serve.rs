@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
 use super::{
-    AuditArg, BatchArg, ClusterArgs, ClusterTlsArgs, EtcdArgs, ModelArgs, PolicyArgs, PoolArg,
-    SchedulerArgs, ServerTlsArgs, SnapshotArgs,
+    AuditArg, BatchArg, ClusterArgs, ClusterTlsArgs, EtcdArgs, GroupArgs, ModelArgs, PolicyArgs,
+    PoolArg, SchedulerArgs, ServerTlsArgs, SnapshotArgs,
 };
 use crate::front;
 
@@ -166,7 +166,10 @@ Examples:
       --worker http://127.0.0.1:7002
 
   aqueduct worker --model model --listen 127.0.0.1:7001 --etcd http://127.0.0.1:2379 &
-  aqueduct coordinator --model model --etcd http://127.0.0.1:2379")]
+  aqueduct coordinator --model model --etcd http://127.0.0.1:2379
+
+  aqueduct coordinator --model model --worker http://w1:7001 http://w2:7001 --data-dir /data \
+      --id c1 --peers c1=http://c1:7072,c2=http://c2:7072,c3=http://c3:7072")]
 pub(crate) struct CoordinatorArgs {
     /// Hugging Face folder or GGUF file
     #[arg(long, value_name = "PATH")]
@@ -177,6 +180,8 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) worker: Vec<String>,
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
     #[command(flatten)]
     pub(crate) tls: ClusterTlsArgs,
     #[command(flatten)]

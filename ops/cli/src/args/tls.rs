@@ -96,31 +96,35 @@ impl ClusterTlsArgs {
         self.cluster_tls_cert.is_some()
     }
 
-    /// How workers are dialed, counting under `plane`; `None` is plaintext.
+    /// How members of this role are dialed, counting under `plane`; `None` is plaintext.
     ///
     /// # Errors
     /// A file that cannot be used.
     pub(crate) fn dial(
         &self,
-        plane: &'static str,
+        (role, plane): (Role, &'static str),
         refusals: &Refusals,
     ) -> Result<Option<ClientTls>, TlsError> {
         let identity = identity(&self.cluster_tls_cert, &self.cluster_tls_key);
         let Some(ca) = self.cluster_tls_ca.clone() else { return Ok(None) };
-        let (files, worker) = (TlsFiles { ca, identity }, Expected::Member(Role::Worker));
-        ClientTls::open(files, worker, plane, refusals.clone()).map(Some)
+        let (files, member) = (TlsFiles { ca, identity }, Expected::Member(role));
+        ClientTls::open(files, member, plane, refusals.clone()).map(Some)
     }
 
-    /// How a worker is dialed; `None` is plaintext.
+    /// How a member is dialed at `plane`; `None` is plaintext.
     ///
     /// # Errors
     /// A file that cannot be used.
-    pub(crate) fn listen(&self, refusals: &Refusals) -> Result<Option<ServerTls>, TlsError> {
+    pub(crate) fn listen(
+        &self,
+        plane: &'static str,
+        refusals: &Refusals,
+    ) -> Result<Option<ServerTls>, TlsError> {
         let identity = identity(&self.cluster_tls_cert, &self.cluster_tls_key);
         let Some((identity, ca)) = identity.zip(self.cluster_tls_ca.clone()) else {
             return Ok(None);
         };
-        let plane = ("worker", "h2");
+        let plane = (plane, "h2");
         ServerTls::open(identity, Asked::Membership(ca), plane, refusals.clone()).map(Some)
     }
 }
@@ -176,12 +180,14 @@ impl ClientTlsArgs {
         self.tls_ca.is_some()
     }
 
-    /// For the SDK, which is to ask `url`.
+    /// For the SDK, which is to ask any of `urls`, which commas separate.
     ///
     /// # Errors
     /// A URL that is none, or whose scheme does not go with the files.
-    pub(crate) fn files(&self, url: &str) -> Result<Option<TlsFiles>, Refusal> {
-        aqueduct_tls::scheme_of("server", url, self.tls_ca.is_some())?;
+    pub(crate) fn files(&self, urls: &str) -> Result<Option<TlsFiles>, Refusal> {
+        for url in urls.split(',') {
+            aqueduct_tls::scheme_of("server", url, self.tls_ca.is_some())?;
+        }
         let identity = identity(&self.tls_cert, &self.tls_key);
         Ok(self.tls_ca.clone().map(|ca| TlsFiles { ca, identity }))
     }

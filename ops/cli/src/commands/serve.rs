@@ -79,6 +79,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         keys,
         refusals,
         data_dir: args.data_dir.clone(),
+        membership: None,
     };
     warn_of_plaintext(&doors);
     Ok(doors)

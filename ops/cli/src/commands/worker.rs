@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use aqueduct_core::Refusal;
-use aqueduct_tls::{Listener, Refusals};
+use aqueduct_tls::{Listener, Refusals, Role};
 use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
     let refusals = Refusals::default();
     let etcd = args.etcd.etcd(&refusals)?;
-    let tls = args.tls.listen(&refusals)?;
+    let tls = args.tls.listen("worker", &refusals)?;
     let scheduling = args.serving.scheduler.scheduling()?;
     // Bound first: a port that is taken should not cost the time of loading a model.
     let listener = front::bind("listen", &args.listen).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     options.audit_every = args.serving.audit.audit_every;
     options.scheduling = scheduling;
     options.decode_batch_max = args.serving.batch.decode_batch_max;
-    options.tls = args.tls.dial("link", &refusals)?;
+    options.tls = args.tls.dial((Role::Worker, "link"), &refusals)?;
     options.direct = match args.link_nccl {
         NcclArg::Auto if args.tls.is_given() => None,
         NcclArg::Auto | NcclArg::On => Direct::of(&loaded.model),

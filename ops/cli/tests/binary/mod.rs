@@ -105,6 +105,13 @@ impl Running {
         self.http_at("http", method, path, body)
     }
 
+    /// The same, with the head of the answer before its body.
+    pub(crate) fn http_head(&self, method: &str, path: &str, body: &str) -> String {
+        let mut answer = String::new();
+        self.send(method, path, body).read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// The same at another of its addresses.
     pub(crate) fn http_at(
         &self,

@@ -65,6 +65,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         refusals: Refusals::default(),
         policy: None,
         data_dir: None,
+        membership: None,
     };
     let front = Front::open(cluster.coordinator(), &args.model.model, doors).await?;
     let caller = Caller {

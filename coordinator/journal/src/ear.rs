@@ -1,0 +1,48 @@
+//! What hears other members.
+
+use tokio::sync::mpsc;
+
+use crate::journal::Ask;
+use crate::{Message, MessageType};
+
+/// A member's ear: what others say goes in here, and what came of what was said to them. It does
+/// not keep its journal running, and hears nothing when that has ended.
+#[derive(Debug, Clone)]
+pub struct Ear {
+    group: u64,
+    member: u64,
+    asks: mpsc::WeakSender<Ask>,
+}
+
+impl Ear {
+    pub(crate) fn new(group: u64, member: u64, asks: &mpsc::Sender<Ask>) -> Self {
+        Self { group, member, asks: asks.downgrade() }
+    }
+
+    /// Which group its journal is of.
+    pub fn group(&self) -> u64 {
+        self.group
+    }
+
+    /// Whose it is.
+    pub fn member(&self) -> u64 {
+        self.member
+    }
+
+    /// Another member says something. Whether anybody heard it.
+    pub async fn hear(&self, message: Message) -> bool {
+        self.ask(Ask::Hear(Box::new(message))).await
+    }
+
+    /// A message came to the member that it was for, or did not.
+    pub async fn sent(&self, kind: MessageType, to: u64, arrived: bool) {
+        self.ask(Ask::Sent { kind, to, arrived }).await;
+    }
+
+    async fn ask(&self, ask: Ask) -> bool {
+        match self.asks.upgrade() {
+            Some(asks) => asks.send(ask).await.is_ok(),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Where other members come in: whoever is a coordinator of this group is heard.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aqueduct_core::{Refusal, limits};
+use aqueduct_journal::{Ear, decode};
+use aqueduct_proto::convert::peers::{Envelope, Gathering};
+use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
+use aqueduct_proto::v1::{PeerFrame, PeerReceipt};
+use aqueduct_tls::{Caller, Listener, Role};
+use tokio::sync::{Semaphore, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Group, Known};
+
+/// A batch of more bytes is a long one; a member sends one of these at a time.
+const SHORT_BYTES_MAX: u64 = 16 << 20;
+/// A frame that does not come for so long does not come.
+const FRAME_DEADLINE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS);
+/// A member that answers no ping for so long is gone, and its calls with it.
+const PING_INTERVAL: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+
+struct Desk {
+    group: Group,
+    ear: Ear,
+    known: watch::Sender<Known>,
+    /// The group of who was last turned away, of whom it is said once.
+    stranger: AtomicU64,
+    calls: Semaphore,
+    long: Semaphore,
+}
+
+/// Hears the other members of `group` on `listener` until `shutdown`, and makes `known` where
+/// callers reach them. Behind TLS it hears coordinators alone.
+///
+/// # Errors
+/// What the transport reports.
+pub async fn serve(
+    group: Group,
+    ear: Ear,
+    known: watch::Sender<Known>,
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let calls = Semaphore::new(limits::PEER_CALLS_MAX);
+    let long = Semaphore::new(group.others().count());
+    let desk = CoordinatorsServer::new(Desk {
+        group,
+        stranger: ear.group().into(),
+        ear,
+        known,
+        calls,
+        long,
+    })
+    .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+    tonic::transport::Server::builder()
+        .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
+        .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
+        .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .add_service(desk)
+        .serve_with_incoming_shutdown(listener.into().incoming(), shutdown)
+        .await
+}
+
+#[tonic::async_trait]
+impl Coordinators for Desk {
+    async fn deliver(
+        &self,
+        request: Request<Streaming<PeerFrame>>,
+    ) -> Result<Response<PeerReceipt>, Status> {
+        let caller = request.extensions().get::<Caller>();
+        if !caller.is_some_and(|caller| caller.may_be(Role::Coordinator)) {
+            return Err(Status::permission_denied(format!(
+                "only for {}",
+                Role::Coordinator.name()
+            )));
+        }
+        let busy = |_| Status::resource_exhausted("too many calls of coordinators");
+        let _call = self.calls.try_acquire().map_err(busy)?;
+        let mut frames = request.into_inner();
+        let first = next(&mut frames).await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("no frame"))?;
+        let mut gathering = Gathering::begin(first).map_err(refused)?;
+        self.check(gathering.envelope())?;
+        let is_long = gathering.bytes() > SHORT_BYTES_MAX;
+        let _long = is_long.then(|| self.long.try_acquire()).transpose().map_err(busy)?;
+        while let Some(frame) = next(&mut frames).await? {
+            gathering.add(frame).map_err(refused)?;
+        }
+        self.hear(gathering, is_long).await?;
+        Ok(Response::new(PeerReceipt {}))
+    }
+}
+
+impl Desk {
+    /// Whether it is for this member, of another one.
+    fn check(&self, envelope: &Envelope) -> Result<(), Status> {
+        let Envelope { group, from, to, .. } = *envelope;
+        let (ours, member) = (self.ear.group(), self.ear.member());
+        if group != ours {
+            let bound = format!("{ours:016x}, the group that this coordinator belongs to");
+            let refusal = Refusal::new("group", format_args!("{group:016x}"), bound);
+            if self.stranger.swap(group, Ordering::Relaxed) != group {
+                tracing::warn!(from, %refusal, "a coordinator of another group");
+            }
+            return Err(Status::failed_precondition(refusal.to_string()));
+        }
+        if to != member || self.group.others().all(|(other, _)| other != from) {
+            let bound = format!("another member's to {member}");
+            let refusal = Refusal::new("from, to", format_args!("{from}, {to}"), bound);
+            return Err(Status::failed_precondition(refusal.to_string()));
+        }
+        Ok(())
+    }
+
+    async fn hear(&self, gathering: Gathering, is_long: bool) -> Result<(), Status> {
+        let read = move || {
+            let (envelope, batch) = gathering.finish()?;
+            Ok((decode(&batch, (envelope.from, envelope.to))?, envelope))
+        };
+        let read: Result<_, Refusal> = match is_long {
+            true => tokio::task::spawn_blocking(read)
+                .await
+                .map_err(|error| Status::internal(error.to_string()))?,
+            false => read(),
+        };
+        let (messages, Envelope { from, addresses, .. }) = read.map_err(refused)?;
+        self.known.send_if_modified(|known| {
+            if known.get(&from) == Some(&addresses) {
+                return false;
+            }
+            known.insert(from, addresses);
+            true
+        });
+        for message in messages {
+            if !self.ear.hear(message).await {
+                return Err(Status::unavailable("the journal has ended"));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn next(frames: &mut Streaming<PeerFrame>) -> Result<Option<PeerFrame>, Status> {
+    let frame = tokio::time::timeout(FRAME_DEADLINE, frames.message()).await;
+    frame.map_err(|_| Status::deadline_exceeded(format!("no frame within {FRAME_DEADLINE:?}")))?
+}
+
+fn refused(refusal: Refusal) -> Status {
+    tracing::warn!(%refusal, "another coordinator sent what cannot be used");
+    Status::invalid_argument(refusal.to_string())
+}

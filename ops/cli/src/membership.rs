@@ -1,0 +1,117 @@
+//! A coordinator's place in its group: how it speaks to the others, and leads.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_coordinator::peers::{Group, Known, Post, serve};
+use aqueduct_coordinator::text::TextModel;
+use aqueduct_coordinator::{Candidate, Keeping};
+use aqueduct_core::Addresses;
+use aqueduct_journal::{Journal, Options};
+use aqueduct_tls::{ClientTls, Listener, Role};
+use tokio::sync::watch;
+
+use crate::args::{ClusterTlsArgs, GroupArgs};
+use crate::front::{self, Doors};
+
+/// A member that has not joined yet.
+pub(crate) struct Membership {
+    pub(crate) group: Group,
+    /// For the other members.
+    listener: Listener,
+    /// Where callers reach this one.
+    addresses: Addresses,
+    /// How other members are spoken to; plaintext if `None`.
+    tls: Option<ClientTls>,
+}
+
+impl Membership {
+    /// Binds the address for other members; `None` where the coordinator is alone.
+    ///
+    /// # Errors
+    /// What is no group, an address that is taken, a certificate that cannot be used.
+    pub(crate) async fn open(
+        args: &GroupArgs,
+        tls: &ClusterTlsArgs,
+        doors: &Doors,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(group) = args.group()? else { return Ok(None) };
+        let listening = tls.listen("peers", &doors.refusals)?;
+        let tcp = front::bind("peer_listen", args.listen(group.url())).await?;
+        let grpc = url_of(&doors.grpc, group.url())?;
+        let http = doors.http.as_ref().map(|listener| url_of(listener, group.url()));
+        let http = http.transpose()?.unwrap_or_else(|| grpc.clone());
+        Ok(Some(Self {
+            addresses: args.addresses(Addresses { http, grpc }),
+            listener: Listener { tcp, tls: listening },
+            tls: tls.dial((Role::Coordinator, "peers"), &doors.refusals)?,
+            group,
+        }))
+    }
+
+    /// Opens the journal in `folder`, and has the coordinator behind `candidate` serve whenever
+    /// the others agree that it leads. What serves the others until `shutdown`.
+    ///
+    /// # Errors
+    /// A journal that is not this member's, or addresses that are none.
+    pub(crate) fn join(
+        self,
+        candidate: Candidate,
+        folder: &Path,
+        text: Arc<TextModel>,
+    ) -> anyhow::Result<impl FnOnce(front::Stop) -> front::Server + use<>> {
+        let Self { group, listener, addresses, tls } = self;
+        let post = Post::new(group.clone(), addresses, tls)?;
+        let options = Options { identity: group.identity(), ..Options::alone() };
+        let journal = Journal::open(folder, options, post)?;
+        let ear = journal.ear();
+        let (member, group_id) = (ear.member(), format!("{:016x}", ear.group()));
+        tracing::info!(folder = %folder.display(), member, group_id, "joins its group");
+        let (publish, known) = watch::channel(Known::default());
+        let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
+        candidate.stand(Keeping { journal, constrain }, known);
+        Ok(move |stop: front::Stop| -> front::Server {
+            Box::pin(async move {
+                if let Err(error) = serve(group, ear, publish, listener, stop).await {
+                    tracing::error!(%error, "other coordinators are not heard any more");
+                }
+            })
+        })
+    }
+}
+
+/// Where callers find `listener`: at its own address or, where it listens on all of its machine,
+/// at the host by which the others know this coordinator.
+fn url_of(listener: &Listener, own: &str) -> std::io::Result<String> {
+    let scheme = if listener.tls.is_some() { "https" } else { "http" };
+    let address = listener.tcp.local_addr()?;
+    Ok(format!("{scheme}://{}", host_of(address, own)))
+}
+
+fn host_of(address: SocketAddr, own: &str) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    let host = own.split_once("://").map_or(own, |(_, host)| host);
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let host =
+        host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(host, _)| host);
+    format!("{host}:{}", address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_find_an_address_that_is_one() {
+        let check = |address: &str, own: &str, want: &str| {
+            assert_eq!(host_of(address.parse().unwrap(), own), want);
+        };
+        check("127.0.0.1:8080", "http://c1:7072", "127.0.0.1:8080");
+        check("0.0.0.0:8080", "http://c1.example:7072", "c1.example:8080");
+        check("[::]:8080", "https://[fd00::1]:7072", "[fd00::1]:8080");
+        check("0.0.0.0:8080", "https://c1", "c1:8080");
+    }
+}
