@@ -29,6 +29,9 @@ pub struct Config {
     /// How long what a lost worker leaves waits for one to come, where the others cannot take it
     /// over, before it fails.
     pub worker_grace: Duration,
+    /// How long a chunk takes at least, and several times as long as others, before an idle worker
+    /// is given it as well; `None`: none ever is.
+    pub hedge_after: Option<Duration>,
     /// How long a request may take; a caller may ask for less.
     pub request_deadline: Duration,
     /// How long a request goes on without its caller, and is kept after its end, if its caller may
@@ -55,6 +58,7 @@ impl Default for Config {
             running_requests: limits::RUNNING_REQUESTS_DEFAULT,
             retries: 4,
             worker_grace: Duration::from_millis(limits::WORKER_GRACE_MS),
+            hedge_after: Some(Duration::from_millis(limits::HEDGE_AFTER_MS)),
             request_deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             resume_grace: Duration::from_millis(limits::RESUME_GRACE_MS),
             handoff_deadline: Duration::from_millis(limits::HANDOFF_DEADLINE_MS),
@@ -86,15 +90,20 @@ impl Config {
         aqueduct_plan::Limits {
             batch_tokens: self.batch_tokens,
             // Even when a worker's loss has every chunk assigned again, each is at most two
-            // assignments and redirections, a confirmation and a cancellation: a worker that
-            // reads its commands always has room for them.
+            // assignments and redirections, a drop, a confirmation and a cancellation: a worker
+            // that reads its commands always has room for them.
             batch_chunks: limits::COMMANDS_MAX / 8,
             queued_requests: self.queued_requests,
             queued_tokens: self.queued_tokens,
             running_requests: self.running_requests,
             page_tokens: limits::PAGE_TOKENS,
             retries: self.retries,
-            grace_ms: u64::try_from(self.worker_grace.as_millis()).unwrap_or(u64::MAX),
+            grace_ms: millis(self.worker_grace),
+            hedge_after_ms: self.hedge_after.map(millis),
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -74,6 +74,7 @@ pub struct Metrics {
     escalations: Counter,
     chunk_retries: Counter,
     streams_resumed: Counter,
+    chunk_hedges: Counter,
     exchange_bytes: Counter,
     merge_audits: Counter,
     wavefront_stall: Seconds,
@@ -130,6 +131,7 @@ impl Metrics {
             escalations: Counter::default(),
             chunk_retries: Counter::default(),
             streams_resumed: Counter::default(),
+            chunk_hedges: Counter::default(),
             exchange_bytes: Counter::default(),
             merge_audits: Counter::default(),
             wavefront_stall: Seconds::default(),
@@ -193,6 +195,7 @@ impl Metrics {
             ("escalations", "Prefills begun again for quality", &self.escalations),
             ("chunk_retries", "Chunks done again elsewhere", &self.chunk_retries),
             ("streams_resumed", "Answers that callers came back to", &self.streams_resumed),
+            ("chunk_hedges", "Slow chunks given to a second worker as well", &self.chunk_hedges),
             ("exchange_bytes", "Bytes between workers for the past", &self.exchange_bytes),
             ("merge_audits", "Rows of merged states computed again in f64", &self.merge_audits),
         ];
@@ -382,6 +385,7 @@ impl Metrics {
         for (gauge, count) in now {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        self.chunk_hedges.inc_by(load.chunk_hedges.saturating_sub(self.chunk_hedges.get()));
         self.set_pools(&load.pools);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
@@ -428,7 +432,9 @@ mod tests {
             token_bytes,
             snapshots,
             pools,
+            chunk_hedges: 9,
         };
+        metrics.render(&load);
         let text = metrics.render(&load);
         for line in [
             "time_to_first_token_seconds_count 1",
@@ -458,6 +464,7 @@ mod tests {
             "clamps_total 2",
             "escalations_total 0",
             "chunk_retries_total 1",
+            "chunk_hedges_total 9",
             "retained_mass_count 1",
             "exchange_bytes_total 70",
             "merge_audits_total 16",

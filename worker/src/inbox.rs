@@ -131,6 +131,14 @@ impl Slot {
         }
     }
 
+    /// Takes nothing more; the bytes that this frees.
+    fn close(&mut self) -> u64 {
+        let freed = self.bytes();
+        self.done = true;
+        self.layers.clear();
+        freed
+    }
+
     fn bytes(&self) -> u64 {
         self.layers.values().map(|memory| cost(memory.bytes())).sum()
     }
@@ -226,11 +234,18 @@ impl Inbox {
         state.running = None;
         let slot = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch);
         let Some(slot) = slot else { return Traffic::default() };
-        slot.done = true;
-        let (freed, traffic) = (slot.bytes(), slot.traffic);
-        slot.layers.clear();
+        let (freed, traffic) = (slot.close(), slot.traffic);
         state.release(freed);
         traffic
+    }
+
+    /// The chunk is not done here; what comes for it in its epoch is not kept.
+    pub fn withdraw(&self, request: RequestId, chunk_idx: u32) {
+        let mut state = self.lock();
+        if let Some(slot) = state.slots.get_mut(&(request, chunk_idx)) {
+            let freed = slot.close();
+            state.release(freed);
+        }
     }
 
     /// Drops everything of `request`, and what still comes for it.
@@ -440,6 +455,20 @@ mod tests {
         assert!(inbox.take(key(1, 4), 0).is_some(), "also before the lost session has ended");
         inbox.forget(key(1, 3).request);
         assert_eq!((inbox.bytes(), deliver(5)), (0, Verdict::Stale));
+    }
+
+    #[test]
+    fn what_is_withdrawn_makes_room_until_a_newer_epoch() {
+        let inbox = inbox(2);
+        let deliver = |epoch, layer| inbox.deliver(key(1, epoch), layer, Arc::new(set(4, 1)), FAR);
+        inbox.claim(key(1, 0));
+        assert_eq!(deliver(0, 0), Verdict::Taken);
+        inbox.withdraw(key(1, 0).request, 1);
+        inbox.withdraw(key(2, 0).request, 9);
+        assert_eq!((inbox.bytes(), deliver(0, 1)), (0, Verdict::Taken));
+        assert_eq!((inbox.bytes(), inbox.take(key(1, 0), 1)), (0, None));
+        assert_eq!(deliver(1, 0), Verdict::Taken);
+        assert!(inbox.take(key(1, 1), 0).is_some());
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Worker {
     /// new.
     pub fn drain(&self) {
         self.handle.shared.draining.send_replace(true);
+        self.handle.shared.doorbell.ring(); // some of what it has, nobody may need any more
     }
 
     /// Whether it is going to stop, to be watched.

@@ -30,10 +30,17 @@
 //! tickets and are dispatched as if for the first time. What is dropped blocks nobody, however
 //! long that takes.
 //!
+//! A chunk that takes far longer than chunks do is given to an idle worker as well, and whoever
+//! is first has done it. It is only ever the first of its request that is not done, so it needs
+//! nothing but a memory that is held; what waits in its second queue is later, and lines up
+//! behind it. Before anything earlier could come to stand behind it, the second worker becomes
+//! its only one, and the rules above hold for it.
+//!
 //! A snapshot stands for its chunk in that order and for all before it. It is restored at once,
 //! in nobody's queue; one that is lost leaves chunks to be done like any others that are lost.
 #![forbid(unsafe_code)]
 
+mod pace;
 mod plan;
 mod queue;
 mod request;

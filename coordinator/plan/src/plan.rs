@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod drain;
+mod hedge;
 mod loss;
 mod resume;
 
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use aqueduct_core::work::{FailureKind, Peer};
 use aqueduct_core::{ChunkKey, RequestId, WorkerId};
 
+use crate::pace::Pace;
 use crate::queue::Queue;
 use crate::request::{Phase, Request};
 use crate::snapshots::Snapshots;
@@ -36,6 +38,10 @@ pub struct Plan {
     running: Vec<Request>,
     snapshots: Snapshots,
     turns: Turns,
+    /// How long chunks take whose memory is handed on.
+    pace: Pace,
+    /// Chunks that were done a second time elsewhere because they took long.
+    hedges: u64,
     /// Greater than those of all chunks: their total order.
     next_ticket: u64,
     /// Where the next placement starts, so that short requests spread over the workers.
@@ -56,6 +62,8 @@ impl Plan {
             running: Vec::new(),
             snapshots: Snapshots::default(),
             turns: Turns::default(),
+            pace: Pace::default(),
+            hedges: 0,
             next_ticket: 0,
             rotation: 0,
             now_ms: 0,
@@ -77,7 +85,7 @@ impl Plan {
             Event::Submit { request, job } => self.submit(request, job),
             Event::Again { request, anew, job } => self.again(request, anew, job),
             Event::Cancel { request } => self.end(request, End::Cancelled),
-            Event::ChunkDone { worker, key } => self.chunk_done(worker, key),
+            Event::ChunkDone { worker, key, busy_us } => self.chunk_done(worker, key, busy_us),
             Event::ChunkFailed { worker, key, kind, message } => {
                 self.chunk_failed(worker, key, kind, message);
             }
@@ -87,13 +95,16 @@ impl Plan {
             Event::StopChoice { request, choice } => {
                 self.choice_done(request, choice, false, None);
             }
+            Event::HandedOver { worker, request } => self.handed_over(worker, request),
             Event::DecodeFailed { worker, request, kind, message } => {
                 self.decode_failed(worker, request, kind, message);
             }
             Event::Drain { worker, draining } => self.drain(worker, draining),
             Event::Tick { now_ms } => self.tick(now_ms),
         }
+        self.leave_drained();
         self.dispatch();
+        self.hedge();
         std::mem::take(&mut self.commands)
     }
 
@@ -117,11 +128,16 @@ impl Plan {
         self.running.iter().any(|request| request.phase == Phase::Prefill)
     }
 
+    /// Chunks so far that a second worker was given as well because they took long.
+    pub fn hedges(&self) -> u64 {
+        self.hedges
+    }
+
     /// When the next [`Event::Tick`] is needed, if nothing else happens.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let running = self.running.iter().map(|request| request.job.deadline_at_ms);
         let queued = self.queue.iter().map(|(_, job)| job.deadline_at_ms);
-        running.chain(queued).chain(self.grace_until_ms).min()
+        running.chain(queued).chain(self.grace_until_ms).chain(self.next_hedge_ms()).min()
     }
 
     fn worker_up(&mut self, id: WorkerId, worker: Worker) {
@@ -168,12 +184,14 @@ impl Plan {
         self.queue.push_front(anew, job);
     }
 
-    fn chunk_done(&mut self, worker: WorkerId, key: ChunkKey) {
+    fn chunk_done(&mut self, worker: WorkerId, key: ChunkKey, busy_us: u64) {
         let Some(pos) = self.position(key.request) else { return };
+        self.settle_race(pos, worker, key);
         let request = &mut self.running[pos];
-        if !request.finish(worker, key) {
+        if !request.finish(worker, key, self.now_ms) {
             return;
         }
+        self.pace.took(request.computed_tokens(key.chunk_idx as usize), busy_us);
         for idx in request.confirm() {
             let (worker, chunk_idx) = (request.worker(idx), idx as u32);
             self.commands.push(Command::Confirm { worker, request: key.request, chunk_idx });
@@ -194,7 +212,7 @@ impl Plan {
         }
         let home = request.home();
         request.phase = Phase::Decode { home };
-        self.commands.push(Command::Decode { worker: home, request: id });
+        self.commands.push(Command::Decode { worker: home, request: id, handed_over: None });
     }
 
     /// A choice ended at its home (`by`), or is ended by its caller, who may have enough of it

@@ -2,13 +2,15 @@
 
 mod leave;
 mod loss;
+mod race;
 mod resume;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aqueduct_core::work::Base;
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
+pub(crate) use self::leave::Departure;
 use crate::room::output;
 use crate::turns;
 use crate::words::Job;
@@ -43,6 +45,10 @@ struct Chunk {
     state: State,
     /// Its place in the total order of chunks, from its first dispatch on.
     ticket: Option<u64>,
+    /// When it was assigned last.
+    since_ms: u64,
+    /// Whether it was ever given to a second worker as well.
+    raced: bool,
 }
 
 /// What a request is at.
@@ -67,6 +73,10 @@ pub(crate) struct Request {
     pub(crate) touched: BTreeSet<WorkerId>,
     /// Workers that were told to forget it.
     pub(crate) left: BTreeSet<WorkerId>,
+    /// How often each worker that holds shards of it could not reach others.
+    complaints: BTreeMap<WorkerId, u32>,
+    /// Where its completions are on their way to.
+    pub(crate) departure: Option<Departure>,
     /// Failures that made chunks be done again.
     pub(crate) disruptions: u32,
     pub(crate) chunks_retried: u32,
@@ -74,6 +84,10 @@ pub(crate) struct Request {
     epoch: Epoch,
     /// The first chunk that is not done.
     frontier: usize,
+    /// When it became that.
+    frontier_since_ms: u64,
+    /// The second try of that chunk, if there is one.
+    second: Option<race::Second>,
     /// Chunks before this one were told that they need not keep what they gave.
     confirmed: usize,
     waiting: usize,
@@ -94,7 +108,8 @@ impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
         let (epoch, state) = (Epoch::default(), State::Waiting);
-        let chunk = |worker| Chunk { worker, epoch, state, ticket: None };
+        let (ticket, since_ms, raced) = (None, 0, false);
+        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced };
         Self {
             id,
             waiting: places.len(),
@@ -105,10 +120,14 @@ impl Request {
             phase: Phase::Prefill,
             touched: BTreeSet::new(),
             left: BTreeSet::new(),
+            complaints: BTreeMap::new(),
+            departure: None,
             disruptions: 0,
             chunks_retried: 0,
             epoch: Epoch::default(),
             frontier: 0,
+            frontier_since_ms: 0,
+            second: None,
             confirmed: 0,
             stranded: BTreeSet::new(),
             restored: None,
@@ -160,7 +179,8 @@ impl Request {
             Phase::Decode { home } => {
                 let one = self.job.memory_tokens.next_multiple_of(page_tokens);
                 let giver = self.giver().map(|idx| (self.worker(idx), one));
-                giver.into_iter().chain([all(home)]).collect()
+                let next = self.departure.map(|departure| all(departure.to));
+                giver.into_iter().chain(next).chain([all(home)]).collect()
             }
         }
     }
@@ -217,7 +237,11 @@ impl Request {
     /// The newest memory before that of chunk `idx` which its worker holds, or will hold by the
     /// time that it is handed the one before: what both remember need not travel there.
     pub(crate) fn base_of(&self, idx: usize) -> Option<Base> {
-        let worker = self.chunks[idx].worker;
+        self.base_at(idx, self.chunks[idx].worker)
+    }
+
+    /// The same, if chunk `idx` is at `worker`.
+    pub(crate) fn base_at(&self, idx: usize, worker: WorkerId) -> Option<Base> {
         let base = (0..idx).rev().find(|before| self.chunks[*before].worker == worker)?;
         let span = self.job.grid.chunk(base as u32).filter(|_| self.can_send(base))?;
         let epoch = self.chunks[base].epoch;
@@ -263,7 +287,7 @@ impl Request {
     }
 
     /// Takes a report of `worker` about `key`; false when it is out of date.
-    pub(crate) fn finish(&mut self, worker: WorkerId, key: ChunkKey) -> bool {
+    pub(crate) fn finish(&mut self, worker: WorkerId, key: ChunkKey, now_ms: u64) -> bool {
         let idx = key.chunk_idx as usize;
         if !self.is_current(worker, key) || self.chunks[idx].state != State::Running {
             return false;
@@ -271,6 +295,7 @@ impl Request {
         self.set(idx, State::Held);
         while self.frontier < self.chunks.len() && self.chunks[self.frontier].state.is_done() {
             self.frontier += 1;
+            self.frontier_since_ms = now_ms;
         }
         true
     }
@@ -282,14 +307,16 @@ impl Request {
             .is_some_and(|chunk| chunk.worker == worker && chunk.epoch == key.epoch)
     }
 
-    /// Whether `worker`, which has the chunk before `key`, says that what it gave does not
-    /// arrive where `key` is undone.
-    pub(crate) fn cannot_be_reached(&self, worker: WorkerId, key: ChunkKey) -> bool {
+    /// The worker of `key`, which is undone, if `worker`, which has the chunk before it, says that
+    /// what it gave does not arrive there.
+    pub(crate) fn unreached(&self, worker: WorkerId, key: ChunkKey) -> Option<WorkerId> {
         let idx = key.chunk_idx as usize;
-        let Some(before) = idx.checked_sub(1) else { return false };
-        let Some(chunk) = self.chunks.get(idx) else { return false };
-        let is_undone = chunk.epoch == key.epoch && !chunk.state.is_done();
-        is_undone && self.chunks[before].worker == worker && self.can_send(before)
+        let before = idx.checked_sub(1)?;
+        let chunk = self.chunks.get(idx).filter(|chunk| !chunk.state.is_done())?;
+        let told = self.chunks[before].worker == worker && self.can_send(before);
+        let second = self.second().filter(|second| self.is_second(*second, key));
+        let there = second.or((chunk.epoch == key.epoch).then_some(chunk.worker));
+        there.filter(|_| told)
     }
 
     /// Chunks that need not keep what they gave any longer, each said once.

@@ -29,6 +29,9 @@ pub struct Limits {
     /// How long after the loss of a worker what the others cannot take over waits for one to
     /// come, before it fails.
     pub grace_ms: u64,
+    /// A chunk that its request waits for is done a second time elsewhere when it takes several
+    /// times as long as chunks do, and so long at least; `None`: never.
+    pub hedge_after_ms: Option<u64>,
 }
 
 /// As much of a request as decisions need; its tokens stay with the runtime.
@@ -131,6 +134,8 @@ pub enum Event {
         worker: WorkerId,
         /// The chunk.
         key: ChunkKey,
+        /// How long its own computation took, without what it waited for.
+        busy_us: u64,
     },
     /// A chunk could not be done, or what it gave is lost; or, from the worker of the chunk
     /// before it, it cannot be given its memory.
@@ -162,6 +167,13 @@ pub enum Event {
         /// Which completion.
         choice: u32,
     },
+    /// What a request's completions go on from has arrived where it was to go.
+    HandedOver {
+        /// Who has decoded it.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+    },
     /// Decoding could not go on.
     DecodeFailed {
         /// Who failed.
@@ -173,7 +185,8 @@ pub enum Event {
         /// For a person.
         message: String,
     },
-    /// A worker is to be left, or not any more: it gets no new chunks, and keeps what it has.
+    /// A worker is to be left, or not any more: it gets nothing new, what it decodes from memory
+    /// sets goes elsewhere, and the rest of what it has comes to its end.
     Drain {
         /// Which.
         worker: WorkerId,
@@ -203,6 +216,8 @@ pub enum Command {
         next: Option<NextHop>,
         /// Where the keys of the chunks before it are, if keys stay in shards.
         shards: Option<Shards>,
+        /// Whether another worker is at it, and whoever is first has done it.
+        is_hedge: bool,
     },
     /// What `key` and the chunks before it would give is a snapshot: hand that off instead. The
     /// worker reports as if it had done the chunk.
@@ -236,8 +251,9 @@ pub enum Command {
         /// The chunk that gave.
         chunk_idx: u32,
     },
-    /// Forget `chunk_idx`, whose keys stay with the worker: it is done again, there or
-    /// elsewhere. If it is the last, the worker decodes no longer.
+    /// Forget `chunk_idx`: its keys stay with the worker and it is done again, there or
+    /// elsewhere, or another worker has done it first. If it is the last, the worker decodes no
+    /// longer.
     Drop {
         /// To whom.
         worker: WorkerId,
@@ -253,6 +269,17 @@ pub enum Command {
         worker: WorkerId,
         /// The request.
         request: RequestId,
+        /// Present: what they go on from has come from their last home, in this epoch.
+        handed_over: Option<Epoch>,
+    },
+    /// Have a request's completions go to another worker.
+    HandOver {
+        /// To whom: the home.
+        worker: WorkerId,
+        /// The request.
+        request: RequestId,
+        /// Where they are to go.
+        next: NextHop,
     },
     /// End one completion.
     StopChoice {

@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     page_tokens: 1,
     retries: 2,
     grace_ms: 0,
+    hedge_after_ms: None,
 };
 const CHUNK_TOKENS: u32 = 10;
 
@@ -36,7 +37,7 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
-/// `undrain w0`, `tick 500`.
+/// `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -88,7 +89,11 @@ fn event(line: &str) -> Event {
         },
         "submit" => Event::Submit { request: request(1), job: job(words[2]) },
         "again" => Event::Again { request: request(1), anew: request(2), job: job(words[3]) },
-        "done" => Event::ChunkDone { worker: worker(), key: key(words[2], words[3], words[4]) },
+        "done" => Event::ChunkDone {
+            worker: worker(),
+            key: key(words[2], words[3], words[4]),
+            busy_us: named("took").unwrap_or(0).into(),
+        },
         "peer" => failed(FailureKind::Peer),
         "late" => failed(FailureKind::Deadline),
         "invalid" => failed(FailureKind::Invalid),
@@ -105,6 +110,7 @@ fn event(line: &str) -> Event {
             kind: if words[0] == "lost" { FailureKind::Peer } else { FailureKind::Internal },
             message: "so it is".into(),
         },
+        "gone" => Event::HandedOver { worker: worker(), request: request(2) },
         "stop" => Event::StopChoice { request: request(1), choice: number(words[2]) },
         "cancel" => Event::Cancel { request: request(1) },
         "tick" => Event::Tick { now_ms: number(words[1]).into() },
@@ -129,13 +135,14 @@ fn before(shards: &Shards) -> String {
 
 fn shown(command: Command) -> String {
     match command {
-        Command::Assign { worker, key, next, shards, .. } => {
+        Command::Assign { worker, key, next, shards, is_hedge, .. } => {
             let next = match shards {
                 Some(shards) => before(&shards),
                 None => format!("-> {}", next.map_or("home".into(), |next| hop(&next))),
             };
             let ChunkKey { request, chunk_idx, epoch } = key;
-            format!("{worker}: assign {} c{chunk_idx} {epoch} {next}", short(request))
+            let also = if is_hedge { "also " } else { "" };
+            format!("{worker}: {also}assign {} c{chunk_idx} {epoch} {next}", short(request))
         }
         Command::Restore { worker, key, snapshot, next } => {
             let ChunkKey { request, chunk_idx, epoch } = key;
@@ -151,7 +158,13 @@ fn shown(command: Command) -> String {
         Command::Drop { worker, request, chunk_idx } => {
             format!("{worker}: drop {} c{chunk_idx}", short(request))
         }
-        Command::Decode { worker, request } => format!("{worker}: decode {}", short(request)),
+        Command::Decode { worker, request, handed_over } => {
+            let from = handed_over.map_or(String::new(), |epoch| format!(" handed over {epoch}"));
+            format!("{worker}: decode {}{from}", short(request))
+        }
+        Command::HandOver { worker, request, next } => {
+            format!("{worker}: hand over {} -> {}", short(request), hop(&next))
+        }
         Command::StopChoice { worker, request, choice } => {
             format!("{worker}: stop {} {choice}", short(request))
         }
@@ -1078,17 +1091,101 @@ fn a_worker_that_is_drained_does_what_it_has_and_gets_nothing_new() {
          done w0 r2 c0 e0
          = r2 prefilled, 0 retried
          = w0: decode r2
+         = w0: hand over r2 -> w1 e1
          done w1 r1 c1 e0
          = w1: assign r1 c3 e2 -> w1 e0",
     );
 }
 
 #[test]
-fn what_decodes_on_a_drained_worker_ends_there() {
+fn what_decodes_on_a_drained_worker_goes_elsewhere() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 25 choices 2
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         done w2 r1 c2 e0
+         = w0: confirm r1 c0
+         = r1 prefilled, 0 retried
+         = w2: decode r1
+         drain w2
+         = w2: hand over r1 -> w0 e1
+         drain w1
+         = w1: confirm r1 c1
+         ended w2 r1 1
+         = r1 choice 1 ended, eos true
+         gone w1 r1
+         gone w2 r1
+         = w0: decode r1 handed over e1
+         gone w2 r1
+         undrain w1
+         drain w0
+         = w0: hand over r1 -> w1 e2
+         down w1
+         = w0: drop r1 c2
+         = w2: assign r1 c0 e3 -> w0 e4
+         = w0: assign r1 c1 e4 -> w2 e5",
+    );
+}
+
+#[test]
+fn what_does_not_arrive_is_made_again_from_what_the_last_chunk_was_given() {
+    let begin = "up w0
+         up w1
+         up w2
+         .. submit r1 15
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         drain w1
+         = w1: hand over r1 -> w2 e1
+         ";
+    let again = "= w0: redirect r1 c1 -> w2 e2
+         = w2: assign r1 c1 e2 -> home
+         done w2 r1 c1 e2
+         = w2: decode r1";
+    check(&format!("{begin} lost w1 r1\n {again}"));
+    check(&format!("{begin} down w1\n {again}"));
+    check(&format!(
+        "{begin} gone w1 r1\n = w2: decode r1 handed over e1\n down w2\n {}",
+        "= w0: redirect r1 c1 -> w0 e2
+         = w0: assign r1 c1 e2 -> home"
+    ));
+    check(&format!(
+        "{begin} down w2\n = w1: drop r1 c1\n {}",
+        "= w0: redirect r1 c1 -> w0 e2
+         = w0: assign r1 c1 e2 -> home"
+    ));
+}
+
+#[test]
+fn who_is_drained_while_it_does_the_last_chunk_hands_over_what_comes_of_it() {
     check(
         "up w0
          up w1
          .. submit r1 5
+         drain w0
+         done w0 r1 c0 e0
+         = r1 prefilled, 0 retried
+         = w0: decode r1
+         = w0: hand over r1 -> w1 e1
+         gone w0 r1
+         = w1: decode r1 handed over e1
+         ended w1 r1 0
+         = r1 choice 0 ended, eos true
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 finished",
+    );
+}
+
+#[test]
+fn what_decodes_from_shards_on_a_drained_worker_ends_there() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 5 keep 3
          done w0 r1 c0 e0
          = r1 prefilled, 0 retried
          = w0: decode r1
@@ -1118,5 +1215,132 @@ fn while_all_are_drained_what_has_begun_ends_and_nothing_begins() {
          = r2 unavailable: no worker is up
          done w0 r1 c0 e0
          = w0: assign r1 c2 e0 -> home",
+    );
+}
+
+/// Three chunks are known to take 10 ms each; then chunk 3 of another request is at w1.
+const SLOW: &str = "up w0
+     up w1
+     up w2
+     .. submit r1 30 choices 0
+     .. done w0 r1 c0 e0 took 10000
+     .. done w1 r1 c1 e0 took 10000
+     .. done w2 r1 c2 e0 took 900000
+     submit r2 40
+     = w0: assign r2 c0 e0 -> w1 e0
+     = w1: assign r2 c1 e0 -> w2 e0
+     tick 10
+     done w0 r2 c0 e0 took 10000
+     = w2: assign r2 c2 e0 -> w0 e0
+     tick 49
+     tick 50
+     = w0: redirect r2 c1 -> w0 e1
+     = w0: also assign r2 c1 e1 -> w2 e0
+     ";
+
+fn check_slow(script: &str) {
+    check_with(Limits { hedge_after_ms: Some(40), ..LIMITS }, &format!("{SLOW}{script}"));
+}
+
+#[test]
+fn a_slow_chunk_is_given_to_an_idle_worker_and_whoever_is_first_has_done_it() {
+    check_slow(
+        "tick 900
+         done w0 r2 c1 e1
+         = w1: drop r2 c1
+         = w0: assign r2 c3 e0 -> home
+         done w1 r2 c1 e0
+         done w2 r2 c2 e0
+         = w0: confirm r2 c0",
+    );
+    check_slow(
+        "done w1 r2 c1 e0
+         = w0: drop r2 c1
+         = w0: assign r2 c3 e0 -> home
+         done w0 r2 c1 e1
+         done w2 r2 c2 e0",
+    );
+}
+
+#[test]
+fn a_slow_chunk_that_is_lost_is_the_others_alone() {
+    check_slow(
+        "down w1
+         done w0 r2 c1 e1
+         = w0: assign r2 c3 e0 -> home",
+    );
+    check_slow(
+        "peer w1 r2 c1 e0
+         = w1: drop r2 c1
+         done w0 r2 c1 e1
+         = w0: assign r2 c3 e0 -> home",
+    );
+    // Its memory went to the second, so the first may wait for ever.
+    check_slow(
+        "peer w0 r2 c1 e1
+         = w0: drop r2 c1
+         = w1: drop r2 c1
+         = w0: redirect r2 c1 -> w2 e2
+         = w2: assign r2 c1 e2 -> w2 e0
+         = w2: redirect r2 c2 -> w2 e3
+         = w2: assign r2 c2 e3 -> w0 e0",
+    );
+}
+
+#[test]
+fn who_only_waits_for_a_slow_chunk_does_it_first() {
+    let limits = Limits { hedge_after_ms: Some(40), ..LIMITS };
+    check_with(
+        limits.clone(),
+        "up w0
+         up w1
+         .. submit r1 20
+         tick 900",
+    );
+    check_with(
+        limits,
+        "up w0
+         up w1
+         .. submit r1 40 choices 0
+         .. done w0 r1 c0 e0 took 10000
+         .. done w1 r1 c1 e0 took 10000
+         .. done w0 r1 c2 e0 took 10000
+         .. done w1 r1 c3 e0 took 10000
+         submit r2 20
+         = w0: assign r2 c0 e0 -> w1 e0
+         = w1: assign r2 c1 e0 -> home
+         tick 900
+         = w1: also assign r2 c0 e1 -> w1 e0
+         = w0: redirect r2 c1 -> w1 e2
+         = w1: redirect r2 c1 -> w1 e2
+         = w1: assign r2 c1 e2 -> home
+         done w0 r2 c0 e0
+         = w1: drop r2 c0",
+    );
+}
+
+#[test]
+fn who_cannot_reach_a_holder_again_and_again_is_left() {
+    check_with(
+        Limits { retries: 4, batch_tokens: 40, ..LIMITS },
+        "up w0
+         up w1
+         up w2
+         .. submit r1 50 keep 0
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         .. done w0 r1 c3 e0
+         peer w1 r1 c4 e0
+         = w1: drop r1 c4
+         = w2: assign r1 c4 e2 after w0e0 w1e0 w2e0 w0e0
+         peer w2 r1 c4 e2
+         = w2: drop r1 c4
+         = w1: assign r1 c4 e4 after w0e0 w1e0 w2e0 w0e0
+         peer w1 r1 c4 e4
+         = w1: cancel r1
+         = w1: drop r1 c4
+         = w2: assign r1 c1 e7 after w0e0
+         = w2: assign r1 c4 e8 after w0e0 w2e7 w2e0 w0e0",
     );
 }

@@ -18,6 +18,7 @@ const LIMITS: Limits = Limits {
     page_tokens: 1,
     retries: 0,
     grace_ms: 0,
+    hedge_after_ms: None,
 };
 const WORKERS: u32 = 2;
 /// Sizes of chunks.
@@ -123,7 +124,7 @@ impl Scene {
         if !waited {
             running.passed.clear();
         }
-        self.step(Event::ChunkDone { worker, key });
+        self.step(Event::ChunkDone { worker, key, busy_us: 0 });
     }
 
     fn cancel(&mut self, which: usize) {

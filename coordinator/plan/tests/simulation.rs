@@ -18,6 +18,7 @@ const LIMITS: Limits = Limits {
     page_tokens: 1,
     retries: 50,
     grace_ms: 0,
+    hedge_after_ms: Some(40),
 };
 const CHUNK_TOKENS: u32 = 10;
 const GRACE_MS: u64 = 1000;
@@ -76,6 +77,9 @@ struct Cluster {
     remembers: bool,
     pools: Vec<u64>,
     promises: Promises,
+    now_ms: u64,
+    /// Chunks that were given to a second worker.
+    hedged: BTreeSet<(RequestId, u32)>,
     /// Hand-offs whose receiver did not have what the plan said that it had given.
     lacking: u32,
 }
@@ -99,6 +103,8 @@ impl Cluster {
             jobs: BTreeMap::new(),
             remembers: false,
             promises: Promises::default(),
+            now_ms: 0,
+            hedged: BTreeSet::new(),
             lacking: 0,
         };
         (0..workers).for_each(|idx| cluster.start(idx));
@@ -106,12 +112,16 @@ impl Cluster {
     }
 
     fn step(&mut self, event: Event) {
-        if let Event::ChunkDone { key, worker } = event {
+        if let Event::ChunkDone { key, worker, .. } = event {
             self.promises.done.insert((key.request, key.chunk_idx));
             self.keep(worker, key);
         }
         for command in self.plan.step(event) {
             self.promises.check(&command);
+            if let Command::Assign { key, is_hedge: true, .. } = &command {
+                let chunk = (key.request, key.chunk_idx);
+                assert!(self.hedged.insert(chunk), "{key} was hedged twice");
+            }
             if let Command::Ended { request, end: End::Finished } = &command {
                 let ended = self.promises.choices.iter().filter(|ended| ended.0 == *request);
                 assert_eq!(ended.count() as u32, self.jobs[request].choices, "{request}");
@@ -215,7 +225,8 @@ impl Cluster {
                 let worker_id = WorkerId(idx as u32);
                 if worker.snapshots.contains(&snapshot) {
                     worker.given.insert(chunk);
-                    worker.events.push_back(Event::ChunkDone { worker: worker_id, key });
+                    let busy_us = 0;
+                    worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
                     self.give(key.request, key.chunk_idx + 1, &next);
                 } else {
                     worker.given.remove(&chunk);
@@ -226,7 +237,7 @@ impl Cluster {
                 }
             }
             Command::Drop { request, chunk_idx, .. } => {
-                worker.drop_chunk((request, chunk_idx));
+                worker.drop_try((request, chunk_idx));
                 if self.jobs[&request].grid.is_last(chunk_idx) {
                     worker.decoding.remove(&request);
                 }
@@ -248,11 +259,39 @@ impl Cluster {
             Command::Confirm { request, chunk_idx, .. } => {
                 worker.given.remove(&(request, chunk_idx));
             }
-            Command::Decode { request, .. } => {
+            Command::HandOver { request, next, .. } => {
+                // As a worker whose completions have all ended: it has nothing to say.
+                if worker.decoding.remove(&request).is_some() {
+                    let chunk_idx = self.jobs[&request].grid.chunk_count();
+                    let worker_id = WorkerId(idx as u32);
+                    let is_up = self.workers[idx_of(&next.peer)].up;
+                    let events = &mut self.workers[idx].events;
+                    if is_up {
+                        events.push_back(Event::HandedOver { worker: worker_id, request });
+                        self.give(request, chunk_idx, &next);
+                    } else {
+                        let (kind, message) = (FailureKind::Peer, "simulated".into());
+                        let worker = worker_id;
+                        events.push_back(Event::DecodeFailed { worker, request, kind, message });
+                    }
+                }
+            }
+            Command::Decode { request, handed_over, .. } => {
                 let Job { choices, grid, .. } = &self.jobs[&request];
                 let last = (request, grid.chunk_count() - 1);
                 let is_here = worker.given.contains(&last) || worker.shards.contains_key(&last);
-                assert!(is_here, "{request} is to be decoded from what is not at {idx}");
+                let has_come = handed_over.is_some_and(|epoch| {
+                    let chunk_idx = grid.chunk_count();
+                    worker.inbox.contains(&ChunkKey { request, chunk_idx, epoch })
+                });
+                if !has_come && handed_over.is_some() {
+                    let (worker_id, kind) = (WorkerId(idx as u32), FailureKind::Peer);
+                    let message = "simulated".into();
+                    let failed = Event::DecodeFailed { worker: worker_id, request, kind, message };
+                    worker.events.push_back(failed);
+                    return true;
+                }
+                assert!(has_come || is_here, "{request} is decoded from what is not at {idx}");
                 worker.decoding.insert(request, (0..*choices).collect());
             }
             Command::StopChoice { request, choice, .. } => {
@@ -332,7 +371,8 @@ impl Cluster {
         } else {
             worker.given.insert(chunk);
         }
-        worker.events.push_back(Event::ChunkDone { worker: WorkerId(idx as u32), key });
+        let (worker_id, busy_us) = (WorkerId(idx as u32), 10_000);
+        worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
         if let Some(next) = next {
             self.give(key.request, key.chunk_idx + 1, &next);
         }
@@ -403,10 +443,15 @@ impl Cluster {
         true
     }
 
+    fn wait(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.step(Event::Tick { now_ms: self.now_ms });
+    }
+
     /// Everybody does what can be done until nothing moves any more, and nobody is waited for.
     fn settle(&mut self) {
         self.go_on();
-        self.step(Event::Tick { now_ms: GRACE_MS });
+        self.wait(GRACE_MS);
         self.go_on();
     }
 
@@ -441,6 +486,13 @@ impl Worker {
     fn drop_chunk(&mut self, chunk: (RequestId, u32)) {
         self.tasks.retain(|task| (task.key.request, task.key.chunk_idx) != chunk);
         self.shards.remove(&chunk);
+    }
+
+    /// The chunk is not wanted any more, nor what it gave.
+    fn drop_try(&mut self, chunk: (RequestId, u32)) {
+        self.drop_chunk(chunk);
+        self.given.remove(&chunk);
+        self.failed.insert(chunk);
     }
 
     fn forget(&mut self, request: RequestId) {
@@ -523,6 +575,7 @@ fn addressee(command: &Command) -> Option<usize> {
         | Command::Redirect { worker, .. }
         | Command::Confirm { worker, .. }
         | Command::Decode { worker, .. }
+        | Command::HandOver { worker, .. }
         | Command::StopChoice { worker, .. }
         | Command::Drop { worker, .. }
         | Command::Cancel { worker, .. } => *worker,
@@ -555,6 +608,7 @@ enum Move {
     Miss(usize),
     Lose(usize),
     Evict(usize, bool),
+    Wait(u64),
     Deliver(usize),
     Run(usize),
     Decode(usize),
@@ -596,6 +650,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         1 => worker.clone().prop_map(Move::Miss),
         1 => worker.clone().prop_map(Move::Lose),
         1 => (worker.clone(), any::<bool>()).prop_map(|(idx, tells)| Move::Evict(idx, tells)),
+        4 => (1u64..100).prop_map(Move::Wait),
         20 => worker.clone().prop_map(Move::Deliver),
         12 => worker.clone().prop_map(Move::Run),
         3 => worker.clone().prop_map(Move::Decode),
@@ -620,6 +675,7 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Miss(idx) => cluster.miss(idx),
         Move::Lose(idx) => cluster.lose(idx),
         Move::Evict(idx, tells) => cluster.evict(idx, tells),
+        Move::Wait(ms) => cluster.wait(ms),
         Move::Deliver(idx) => drop(cluster.deliver(idx)),
         Move::Run(idx) => drop(cluster.run(idx)),
         Move::Decode(idx) => drop(cluster.decode(idx)),

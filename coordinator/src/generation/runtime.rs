@@ -55,6 +55,8 @@ pub struct Load {
     pub waiting: usize,
     /// Tokens of their prompts.
     pub waiting_tokens: u64,
+    /// Chunks so far that a second worker was given as well.
+    pub chunk_hedges: u64,
     /// Bytes of keys and values of one token, over all layers and KV heads.
     pub token_bytes: u64,
     /// Memory that workers keep beyond the requests that made it.

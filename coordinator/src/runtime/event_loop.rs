@@ -10,9 +10,10 @@ mod journal;
 mod operator;
 mod ports;
 mod snapshots;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use aqueduct_core::journal::Kept;
 use aqueduct_core::snapshot::Restore;
@@ -23,7 +24,7 @@ use tokio::sync::mpsc;
 
 use super::ids::Ids;
 use super::keeping::Keeping;
-use super::live::{Live, Timing};
+use super::live::Live;
 use super::pace::Pace;
 use super::scribe::Scribe;
 use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
@@ -61,6 +62,8 @@ pub(crate) struct EventLoop {
     pace: Pace,
     started: Instant,
     ids: Ids,
+    /// What the plan was last told the time is.
+    told_ms: u64,
 }
 
 /// How a loop has ended.
@@ -93,6 +96,7 @@ impl EventLoop {
             pace: Pace::default(),
             started: Instant::now(),
             ids,
+            told_ms: 0,
         }
     }
 
@@ -116,9 +120,7 @@ impl EventLoop {
                 Some(order) = inputs.drains.recv() => self.drain_as_ordered(order),
                 Some(inquiry) = inputs.inquiries.recv() => inquiry(&mut self),
                 () = inputs.wished.notified() => self.grant_wishes(),
-                () = tokio::time::sleep_until(deadline.into()) => {
-                    self.step(Event::Tick { now_ms: self.now_ms() });
-                }
+                () = tokio::time::sleep_until(deadline.into()) => drop(self.tick()),
             }
             self.write_down();
             self.publish_stats();
@@ -131,18 +133,6 @@ impl EventLoop {
             live.mailbox.end(Some(RequestError::Stopping));
         }
         Ended { ids: self.ids, as_wished }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
-    }
-
-    fn next_deadline(&self) -> Instant {
-        const IDLE: Duration = Duration::from_secs(3600);
-        let idle = Instant::now() + IDLE;
-        let due = self.plan.next_deadline_ms().map(Duration::from_millis);
-        let due = due.and_then(|due| self.started.checked_add(due));
-        [due, self.due()].into_iter().flatten().fold(idle, Instant::min)
     }
 
     fn arrive(&mut self, arrival: Arrival) {
@@ -162,17 +152,6 @@ impl EventLoop {
         match refused {
             Some((_, error)) => drop(reply.send(Err(error))),
             None => self.answer_written(request, reply),
-        }
-    }
-
-    fn timing(&self, deadline: Duration) -> Timing {
-        let deadline = deadline.min(self.config.request_deadline);
-        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
-        let arrived_at_ms = self.now_ms();
-        Timing {
-            handoff_deadline: self.config.handoff_deadline,
-            arrived_at_ms,
-            deadline_at_ms: arrived_at_ms.saturating_add(deadline_ms.max(1)),
         }
     }
 
@@ -269,7 +248,6 @@ impl EventLoop {
         if was_up || changed {
             tracing::warn!(%worker, ?state, reason, "worker is not available");
         }
-        self.step(Event::Tick { now_ms: self.now_ms() });
         self.step(Event::WorkerDown { worker });
     }
 
@@ -288,6 +266,7 @@ impl EventLoop {
                 self.with(key.request, |live| live.prompt_logprobs(key.chunk_idx, start, entries));
             }
             Said::ChunkDone { key, report } => {
+                let busy_us = report.busy_us;
                 let live = self.live.get_mut(&key.request);
                 let tokens = live.and_then(|live| live.chunk_done(worker, key, *report));
                 self.stats.chunks_done += u64::from(tokens.is_some());
@@ -295,7 +274,7 @@ impl EventLoop {
                 self.keep_prefixes(key.request);
                 self.keep_prompt(key.request);
                 let anew = self.escalated(key.request);
-                self.step(anew.unwrap_or(Event::ChunkDone { worker, key }));
+                self.step(anew.unwrap_or(Event::ChunkDone { worker, key, busy_us }));
             }
             Said::ChunkFailed { key, kind, message } => {
                 tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
@@ -310,6 +289,7 @@ impl EventLoop {
                 self.keep_choice(worker, request, choice);
                 self.step(Event::ChoiceDone { worker, request, choice, eos });
             }
+            Said::HandedOver { request } => drop(self.step(Event::HandedOver { worker, request })),
             Said::DecodeFailed { request, kind, message } => {
                 tracing::warn!(%worker, %request, ?kind, message, "decoding failed");
                 self.step(Event::DecodeFailed { worker, request, kind, message });
@@ -323,8 +303,15 @@ impl EventLoop {
         }
     }
 
-    /// Moves the plan on and carries out what it says. Which requests failed by that.
+    /// Moves the plan on, at the time that it is, and carries out what it says. Which requests
+    /// failed by that.
     fn step(&mut self, event: Event) -> Vec<(RequestId, RequestError)> {
+        let mut failed = self.tick();
+        failed.extend(self.carry_out(event));
+        failed
+    }
+
+    fn carry_out(&mut self, event: Event) -> Vec<(RequestId, RequestError)> {
         let mut aftermath = Aftermath::default();
         for command in self.plan.step(event) {
             self.obey(command, &mut aftermath);
@@ -342,8 +329,8 @@ impl EventLoop {
 
     fn obey(&mut self, command: Command, aftermath: &mut Aftermath) {
         let (worker, order) = match command {
-            Command::Assign { worker, key, span, next, shards } => {
-                self.stats.chunks_retried += u64::from(key.epoch.0 > 0);
+            Command::Assign { worker, key, span, next, shards, is_hedge } => {
+                self.stats.chunks_retried += u64::from(key.epoch.0 > 0 && !is_hedge);
                 let Some(live) = self.live.get_mut(&key.request) else { return };
                 live.computed(key);
                 live.placed(worker, key, false);
@@ -365,9 +352,12 @@ impl EventLoop {
             Command::Drop { worker, request, chunk_idx } => {
                 (worker, Order::Drop { request, chunk_idx })
             }
-            Command::Decode { worker, request } => {
+            Command::Decode { worker, request, handed_over } => {
                 let Some(live) = self.live.get_mut(&request) else { return };
-                (worker, Order::Decode(Box::new(live.decode_at(worker))))
+                (worker, Order::Decode(Box::new(live.decode_at(worker, handed_over))))
+            }
+            Command::HandOver { worker, request, next } => {
+                (worker, Order::HandOver { request, next })
             }
             Command::StopChoice { worker, request, choice } => {
                 (worker, Order::StopChoice { request, choice })

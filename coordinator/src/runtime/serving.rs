@@ -52,6 +52,7 @@ impl Submit for Coordinator {
             waiting_tokens: stats.queued_tokens,
             snapshots: stats.snapshots,
             pools: stats.pools.iter().map(|(worker, pool)| (name(worker), *pool)).collect(),
+            chunk_hedges: stats.chunk_hedges,
             token_bytes: cluster.model.as_ref().map_or(0, token_bytes),
         }
     }

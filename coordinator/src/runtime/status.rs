@@ -181,6 +181,8 @@ pub struct Stats {
     pub chunks_done: u64,
     /// Assignments of chunks beyond their first.
     pub chunks_retried: u64,
+    /// Chunks that took long, and were given to another worker as well.
+    pub chunk_hedges: u64,
     /// Tokens generated.
     pub output_tokens: u64,
     /// Of workers that are drained, the requests that still need them.

@@ -87,6 +87,7 @@ impl Submit for Script {
             token_bytes,
             snapshots,
             pools: Vec::new(),
+            chunk_hedges: 0,
         }
     }
 

@@ -74,6 +74,25 @@ fn a_worker_that_is_told_to_stop_breaks_no_stream() {
 }
 
 #[test]
+fn what_a_worker_decodes_goes_on_elsewhere_when_it_is_told_to_stop() {
+    let (first, second) = (worker(), worker());
+    let coordinator = coordinator(&[&first, &second], &[]);
+    // So long that nobody could wait for their end.
+    let mut long = PROMPTS.map(|prompt| Answer::begin(&coordinator, prompt, 50_000));
+    first.signal("TERM");
+    assert_eq!(first.ended(), Some(0));
+    let want = PROMPTS.map(|prompt| Answer::begin(&coordinator, prompt, 400).whole());
+    for (answer, want) in long.iter_mut().zip(want) {
+        while answer.text.len() < want.len() {
+            assert!(answer.next(), "it ended");
+        }
+        assert!(answer.text.starts_with(&want), "{:?} instead of {want:?}", answer.text);
+    }
+    let metrics = coordinator.http("GET", "/metrics", "").1;
+    assert!(metrics.contains("\nchunk_retries_total 0\n"), "nothing was done twice: {metrics}");
+}
+
+#[test]
 fn a_coordinator_that_is_told_to_stop_answers_what_it_has_taken() {
     let worker = worker();
     let coordinator = coordinator(&[&worker], &[]);

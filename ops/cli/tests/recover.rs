@@ -2,12 +2,13 @@
 //! once: the caller sees one stream, with the tokens and log probabilities of a run without fault.
 
 mod binary;
+mod streamed;
 
-use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
 use binary::{Running, aqueduct, model, wait_for};
 use serde_json::{Value, json};
+use streamed::Answer;
 
 const WORKERS: usize = 4;
 const TOKENS: usize = 200;
@@ -34,9 +35,6 @@ enum Moment {
     Prefill,
     Decode,
 }
-
-/// By choice: text and log probabilities as they came, and why it ended.
-type Answer = Vec<(Vec<Value>, Value)>;
 
 fn worker(address: &str) -> Running {
     let args = ["worker", "--threads", "1", "--snapshot-bytes", "0", "--listen", address];
@@ -94,44 +92,18 @@ impl Fleet {
 
     /// What comes of `ask`; at `moment` the fault happens to `victims`.
     fn answer(&mut self, ask: &Value, moment: Moment, fault: Option<(Fault, &[usize])>) -> Answer {
-        let stream = self.coordinator.send("POST", "/v1/completions", &ask.to_string());
-        let choices = ask["n"].as_u64().unwrap() as usize;
-        let mut answer: Answer = vec![(Vec::new(), Value::Null); choices];
-        let (mut left, mut tokens) = (fault, 0);
-        let share = 10 + self.below(60) as u64;
-        let after = self.below(ask["max_tokens"].as_u64().unwrap() as usize / 4);
-        for line in BufReader::new(stream).lines() {
-            let line = line.unwrap();
-            let Some(data) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else {
-                continue;
-            };
-            let chunk: Value = serde_json::from_str(data).unwrap();
-            assert!(chunk["error"].is_null(), "{chunk}");
-            let progress = &chunk["prompt_progress"];
-            let far = match progress["processed"].as_u64() {
-                Some(done) => moment == Moment::Prefill && done * 100 > share * total(progress),
-                None => moment == Moment::Decode && tokens >= after,
-            };
-            if let Some((fault, victims)) = left.filter(|_| far) {
-                assert!(moment == Moment::Decode || progress["processed"] != progress["total"]);
+        let when = match moment {
+            Moment::Prefill => streamed::Moment::Prefill(10 + self.below(60) as u64),
+            Moment::Decode => streamed::Moment::Decode(
+                self.below(ask["max_tokens"].as_u64().unwrap() as usize / 4),
+            ),
+        };
+        let coordinator = self.coordinator.clone();
+        streamed::answer_with(&coordinator, ask, when, || {
+            if let Some((fault, victims)) = fault {
                 self.fault(fault, victims);
-                left = None;
             }
-            let Some(choice) = chunk["choices"].get(0).filter(|_| progress.is_null()) else {
-                continue;
-            };
-            let (pieces, finish) = &mut answer[choice["index"].as_u64().unwrap() as usize];
-            if !choice["logprobs"].is_null() || choice["text"] != "" {
-                pieces.push(json!([choice["text"], choice["logprobs"]]));
-                tokens += 1;
-            }
-            if !choice["finish_reason"].is_null() {
-                *finish = choice["finish_reason"].clone();
-            }
-        }
-        assert!(left.is_none(), "too late for a fault, after {tokens} tokens");
-        assert!(answer.iter().all(|(_, finish)| !finish.is_null()), "{answer:?}");
-        answer
+        })
     }
 
     /// Faults at random moments leave the answer what it is, and cost something: they did not
@@ -148,18 +120,8 @@ impl Fleet {
     }
 }
 
-fn total(progress: &Value) -> u64 {
-    progress["total"].as_u64().unwrap()
-}
-
 fn ask(chars: usize, memory: Value, more: Value) -> Value {
-    let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
-    let mut ask = json!({
-        "prompt": book.chars().take(chars).collect::<String>(),
-        "max_tokens": TOKENS, "n": 2, "seed": 11, "temperature": 0.9, "logprobs": 2,
-        "stream": true, "return_progress": true, "ignore_eos": true, "cache_prompt": false,
-        "aqueduct": memory,
-    });
+    let mut ask = streamed::ask(chars, TOKENS, memory);
     ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     ask
 }
@@ -213,6 +175,25 @@ fn a_worker_that_hangs_changes_no_bit_at_any_moment() {
     let faults: [(_, _, &[usize]); 2] =
         [(Moment::Decode, Fault::Hang, &[0]), (Moment::Decode, Fault::Hang, &[1])];
     fleet.check(&ask(12_000, dense, json!({})), &faults);
+}
+
+#[test]
+fn a_worker_that_stands_still_is_helped_before_it_counts_as_hung() {
+    let mut fleet = Fleet::start(6);
+    let ask = handed_on(json!({}));
+    let want = fleet.answer(&ask, Moment::Prefill, None);
+    for victim in 0..WORKERS {
+        let hedges = || fleet.coordinator.metric("chunk_hedges_total");
+        let before = hedges();
+        let seen =
+            streamed::answer_with(&fleet.coordinator, &ask, streamed::Moment::Prefill(20), || {
+                let victim = fleet.workers[victim].as_ref().unwrap();
+                victim.signal("STOP");
+                wait_for("somebody else", || (hedges() > before).then_some(()));
+                victim.signal("CONT");
+            });
+        assert!(seen == want, "{victim}: {seen:?} instead of {want:?}");
+    }
 }
 
 #[test]

@@ -137,6 +137,7 @@ fn decode() -> Command {
         keeps: true,
         trace: TraceParent::new([7; 16], [9; 8], 0),
         shows: true,
+        handed_over: None,
     }))
 }
 

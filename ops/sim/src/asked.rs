@@ -108,6 +108,7 @@ impl Asked {
             keeps: false,
             trace: None,
             shows: false,
+            handed_over: None,
         }
     }
 

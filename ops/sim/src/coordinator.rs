@@ -1,9 +1,11 @@
 //! A simulated coordinator: the plan itself, and what the runtime does around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aqueduct_core::work::{Assignment, Begun, Command as Order, Event as Said};
+use aqueduct_core::work::{
+    Assignment, Begun, Command as Order, DecodeSpec, Event as Said, HandedOver,
+};
 use aqueduct_core::{Carry, Directory, RequestId, WireDtype, WorkerId};
 use aqueduct_plan::{Command, End, Event, Failure, Job, Limits, Plan, Sharded, Shards};
 
@@ -23,6 +25,7 @@ const LIMITS: Limits = Limits {
     page_tokens: 1,
     retries: 200,
     grace_ms: 600_000, // longer than any worker is away
+    hedge_after_ms: Some(150),
 };
 
 /// One request as its caller sees it.
@@ -48,15 +51,31 @@ pub(crate) struct Coordinator {
     pub(crate) orders: Vec<(usize, Order)>,
     /// Callers that were sent away at once.
     pub(crate) busy: usize,
+    /// Workers that are to be left.
+    drained: BTreeSet<WorkerId>,
+    /// How often completions went from one home to another.
+    pub(crate) handed_over: usize,
 }
 
 impl Default for Coordinator {
     fn default() -> Self {
-        Self { plan: Plan::new(LIMITS), live: BTreeMap::new(), orders: Vec::new(), busy: 0 }
+        Self {
+            plan: Plan::new(LIMITS),
+            live: BTreeMap::new(),
+            orders: Vec::new(),
+            busy: 0,
+            drained: BTreeSet::new(),
+            handed_over: 0,
+        }
     }
 }
 
 impl Coordinator {
+    /// Chunks that a second worker was given as well.
+    pub(crate) fn hedges(&self) -> u64 {
+        self.plan.hedges()
+    }
+
     /// When it wants to be woken, on its clock.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
         self.plan.next_deadline_ms()
@@ -112,31 +131,50 @@ impl Coordinator {
     /// A worker said hello.
     pub(crate) fn worker_up(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
         let (id, peer) = (WorkerId(worker as u32), peer(worker));
-        self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens: u64::MAX })
+        self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens: u64::MAX })?;
+        let draining = self.drained.contains(&id);
+        if draining { self.step(now_ms, Event::Drain { worker: id, draining }) } else { Ok(()) }
+    }
+
+    /// An operator has a worker left, or not any more.
+    pub(crate) fn drain(
+        &mut self,
+        now_ms: u64,
+        worker: usize,
+        draining: bool,
+    ) -> Result<(), Violation> {
+        let worker = WorkerId(worker as u32);
+        match draining {
+            true => self.drained.insert(worker),
+            false => self.drained.remove(&worker),
+        };
+        self.step(now_ms, Event::Drain { worker, draining })
     }
 
     /// A session is gone.
     pub(crate) fn worker_down(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
-        self.tick(now_ms)?;
         self.step(now_ms, Event::WorkerDown { worker: WorkerId(worker as u32) })
     }
 
     /// Time went on.
     pub(crate) fn tick(&mut self, now_ms: u64) -> Result<(), Violation> {
-        self.step(now_ms, Event::Tick { now_ms })
+        self.carry_out(now_ms, Event::Tick { now_ms })
     }
 
     /// What a worker says.
     pub(crate) fn hear(&mut self, now_ms: u64, worker: usize, said: Said) -> Result<(), Violation> {
         let worker = WorkerId(worker as u32);
         let event = match said {
-            Said::ChunkDone { key, .. } => Event::ChunkDone { worker, key },
+            Said::ChunkDone { key, report } => {
+                Event::ChunkDone { worker, key, busy_us: report.busy_us }
+            }
             Said::ChunkFailed { key, kind, message } => {
                 Event::ChunkFailed { worker, key, kind, message }
             }
             Said::ChoiceDone { request, choice, eos } => {
                 Event::ChoiceDone { worker, request, choice, eos }
             }
+            Said::HandedOver { request } => Event::HandedOver { worker, request },
             Said::DecodeFailed { request, kind, message } => {
                 Event::DecodeFailed { worker, request, kind, message }
             }
@@ -176,7 +214,14 @@ impl Coordinator {
     }
 
     fn step(&mut self, now_ms: u64, event: Event) -> Result<(), Violation> {
+        self.tick(now_ms)?;
+        self.carry_out(now_ms, event)
+    }
+
+    fn carry_out(&mut self, now_ms: u64, event: Event) -> Result<(), Violation> {
         for command in self.plan.step(event) {
+            let is_from_home = matches!(command, Command::Decode { handed_over: Some(_), .. });
+            self.handed_over += usize::from(is_from_home);
             if let Some((worker, order)) = self.order(&command)? {
                 self.orders.push((worker.0 as usize, order));
             }
@@ -194,7 +239,7 @@ impl Coordinator {
 
     fn order(&self, command: &Command) -> Result<Option<(WorkerId, Order)>, Violation> {
         let (worker, order) = match command.clone() {
-            Command::Assign { worker, key, span, next, shards } => {
+            Command::Assign { worker, key, span, next, shards, .. } => {
                 let asked = &self.live[&key.request].asked;
                 if shards.is_some() != asked.sharded {
                     return Err(Violation(format!("{key}: in shards is {}", !asked.sharded)));
@@ -211,9 +256,19 @@ impl Coordinator {
             Command::Confirm { worker, request, chunk_idx } => {
                 (worker, Order::Confirm { request, chunk_idx })
             }
-            Command::Decode { worker, request } => {
+            Command::Decode { worker, request, handed_over } => {
                 let live = &self.live[&request];
-                (worker, Order::Decode(Box::new(live.asked.spec(request, live.begun()))))
+                let spec = live.asked.spec(request, live.begun());
+                let handed_over = handed_over.map(|epoch| HandedOver {
+                    chunk_idx: live.asked.grid.chunk_count() - 1,
+                    epoch,
+                    prompt_tokens: live.asked.grid.prompt_tokens(),
+                    policy: live.asked.policy,
+                });
+                (worker, Order::Decode(Box::new(DecodeSpec { handed_over, ..spec })))
+            }
+            Command::HandOver { worker, request, next } => {
+                (worker, Order::HandOver { request, next })
             }
             Command::StopChoice { worker, request, choice } => {
                 (worker, Order::StopChoice { request, choice })

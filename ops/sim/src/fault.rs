@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Cut { a: usize, b: usize, for_us: u64 },
     /// A worker computes slower from now on.
     Slow { worker: usize, times: u64 },
+    /// An operator has a worker left for some time.
+    Drain { worker: usize, for_us: u64 },
     /// The coordinator's clock jumps ahead.
     Jump { ms: u64 },
 }
@@ -32,11 +34,12 @@ fn any(dice: &mut Dice, workers: usize) -> Fault {
         1 => dice.of(500_000..4_000_000),
         _ => dice.of(4_000_000..40_000_000),
     };
-    match dice.of(0..10) {
+    match dice.of(0..12) {
         0..4 => Fault::Crash { worker, back_after_us: short(dice) },
         4..6 => Fault::Hang { worker, for_us: short(dice) },
         6..8 => Fault::Cut { a: worker, b: dice.idx(workers + 1), for_us: short(dice) },
-        8 => Fault::Slow { worker, times: dice.of(1..12) },
+        8..10 => Fault::Drain { worker, for_us: short(dice) },
+        10 => Fault::Slow { worker, times: dice.of(1..12) },
         _ => Fault::Jump { ms: dice.of(1..30_000) },
     }
 }

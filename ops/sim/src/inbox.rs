@@ -90,6 +90,14 @@ impl Inbox {
         }
     }
 
+    /// The chunk is not done here; what comes for it in its epoch is not kept.
+    pub(crate) fn withdraw(&mut self, request: RequestId, chunk_idx: u32) {
+        if let Some(slot) = self.slots.get_mut(&(request, chunk_idx)) {
+            slot.done = true;
+            slot.layers.clear();
+        }
+    }
+
     /// Drops everything of `request`, and what still comes for it.
     pub(crate) fn forget(&mut self, request: RequestId) {
         self.forget_until(request, Epoch(u32::MAX));

@@ -35,7 +35,7 @@ use crate::world::World;
 /// When the last fault begins, in microseconds.
 const FAULTS_END_US: u64 = 40_000_000;
 
-/// What became of the requests of a run, by kind.
+/// What became of the requests of a run, by kind, and how often something was done for them.
 pub type Outcomes = BTreeMap<&'static str, usize>;
 
 /// What runs share.
@@ -71,8 +71,12 @@ impl Simulator {
         if let Some(log) = log {
             *log = happened.unwrap_or_default();
         }
-        let mut outcomes = Outcomes::new();
-        for live in coordinator?.live.values() {
+        let coordinator = coordinator?;
+        let mut outcomes = Outcomes::from([
+            ("chunks hedged", coordinator.hedges() as usize),
+            ("handed over", coordinator.handed_over),
+        ]);
+        for live in coordinator.live.values() {
             let kind = match &live.end {
                 Some(End::Finished) => "finished",
                 Some(End::Cancelled) => "cancelled",

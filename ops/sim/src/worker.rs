@@ -2,12 +2,13 @@
 
 mod chunk;
 mod decode;
+mod hand_over;
 mod handoff;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use aqueduct_core::work::{Assignment, Command, Event, FailureKind, Peer};
+use aqueduct_core::work::{Assignment, Command, Event, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkKey, MemoryPolicy, RequestId};
 use aqueduct_engine::{EngineError, Model, PortError, Sequence, ShardStore};
 use aqueduct_kernels::MemorySet;
@@ -74,6 +75,15 @@ struct Held {
     outbox: BTreeMap<u32, Outgoing>,
     home: Option<Home>,
     decoding: Option<Decoding>,
+    /// Where its completions go, and the prompt's last chunk.
+    departure: Option<(NextHop, u32)>,
+}
+
+impl Held {
+    fn new(session: u64) -> Self {
+        let (home, decoding, departure) = (None, None, None);
+        Self { session, outbox: BTreeMap::new(), home, decoding, departure }
+    }
 }
 
 /// What the whole prompt left.
@@ -169,9 +179,11 @@ impl Worker {
                 }
             }
             Command::Decode(spec) => self.start_decoding(session, *spec),
+            Command::HandOver { request, next } => self.hand_over(session, request, next),
             Command::StopChoice { request, choice } => {
                 if let Some(held) = self.owned(session, request) {
                     held.stop_choice(choice);
+                    self.tell_departure(request);
                 }
             }
             Command::Cancel { request } => {
@@ -206,7 +218,7 @@ impl Worker {
         match alarm {
             Alarm::Look => self.look(now),
             Alarm::Computed(key) => self.computed(now, key),
-            Alarm::Round => self.decode_round(),
+            Alarm::Round => self.decode_round(now),
             Alarm::Resend(key, layer) => self.resend(now, key, layer),
         }
     }
@@ -227,7 +239,11 @@ impl Worker {
     fn drop_chunk(&mut self, session: u64, request: RequestId, chunk_idx: u32) {
         let Some(held) = self.owned(session, request) else { return };
         let home = held.home.take_if(|home| home.chunk_idx == chunk_idx).is_some();
-        if home | held.stop_decoding(chunk_idx) {
+        let ends = home | held.stop_decoding(chunk_idx);
+        held.outbox.remove(&(chunk_idx + 1));
+        held.stay();
+        self.inbox.withdraw(request, chunk_idx);
+        if ends {
             self.store.drop_branches(request);
         }
         let is_it =
@@ -264,12 +280,7 @@ impl Worker {
             Some(_) => self.store.claim(key.request),
             None => self.inbox.claim(now, key),
         }
-        let held = self.requests.entry(key.request).or_insert_with(|| Held {
-            session,
-            outbox: BTreeMap::new(),
-            home: None,
-            decoding: None,
-        });
+        let held = self.requests.entry(key.request).or_insert_with(|| Held::new(session));
         if let Some(next) = &work.next {
             held.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone()));
         }

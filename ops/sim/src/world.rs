@@ -32,6 +32,7 @@ enum Happening {
     Leave(RequestId),
     Fault(Fault),
     Restart(usize),
+    Undrain(usize),
     Tick,
     /// The coordinator tries to reach a worker.
     Dial(usize),
@@ -218,7 +219,8 @@ impl World {
         match happening {
             Happening::Submit(idx) => self.submit(idx)?,
             Happening::Leave(request) => self.coordinator.leave(self.clock_ms(), request)?,
-            Happening::Fault(fault) => self.suffer(fault),
+            Happening::Fault(fault) => self.suffer(fault)?,
+            Happening::Undrain(worker) => self.coordinator.drain(self.clock_ms(), worker, false)?,
             Happening::Restart(worker) => {
                 self.note(|| format!("worker {worker} is back"));
                 let ways = self.ways.clone();

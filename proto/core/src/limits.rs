@@ -251,8 +251,14 @@ pub const HANDOFF_DEADLINE_MS: u64 = 120_000;
 /// How long what a lost worker leaves, and no other can take over, waits for one to come, unless
 /// configured otherwise: as long as a process may take to be started again and load its model.
 pub const WORKER_GRACE_MS: u64 = 60_000;
+/// How long a chunk takes at least, and several times as long as others, before an idle worker is
+/// given it as well, unless configured otherwise.
+pub const HEDGE_AFTER_MS: u64 = 500;
 /// How long a connection to a peer may take.
 pub const CONNECT_DEADLINE_MS: u64 = 10_000;
+/// How long a connection from worker to worker may take, and for how long one that cannot be
+/// reached is tried before that is told.
+pub const PEER_REACH_MS: u64 = 3_000;
 /// How often a worker is asked whether it lives, by who waits for it.
 pub const PING_INTERVAL_MS: u64 = 800;
 /// How long it may take to say so before it is taken for hung. Threads that answer do nothing
@@ -311,11 +317,14 @@ const _: () = {
     assert!(LOGITS_EVENT_BYTES < GRPC_MESSAGE_BYTES_MAX);
     assert!(LINK_PARCELS_MAX >= LAYERS_MAX as usize);
     assert!(CONNECT_DEADLINE_MS < HANDOFF_DEADLINE_MS);
-    // A hang is found out in less than three seconds.
+    // Who stands still is helped before it is given up.
+    assert!(HEDGE_AFTER_MS < PING_INTERVAL_MS + PING_TIMEOUT_MS);
+    // A hang is found out in less than three seconds, and by the coordinator before others tell.
     assert!(PING_INTERVAL_MS + PING_TIMEOUT_MS < 3_000);
     assert!(4 * REQUEST_ID_BYTES_MAX < OPERATOR_MESSAGE_BYTES_MAX);
     assert!(OPERATOR_MESSAGE_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX);
     assert!(OPERATOR_LIST_MAX as usize <= SNAPSHOT_NEWS_MAX);
+    assert!(PING_INTERVAL_MS + PING_TIMEOUT_MS < PEER_REACH_MS);
     assert!(SNAPSHOT_READ_DEADLINE_MS < HANDOFF_DEADLINE_MS);
     assert!(SNAPSHOT_CHAIN_MAX <= SNAPSHOTS_MAX && SNAPSHOT_NEWS_MAX <= SNAPSHOTS_MAX);
     assert!(SNAPSHOTS_MAX / SNAPSHOT_NEWS_MAX < EVENTS_MAX);

@@ -154,6 +154,8 @@ pub struct DecodeSpec {
     pub trace: Option<TraceParent>,
     /// Whether it is told what the prompt left, and what the first completion's tokens look at.
     pub shows: bool,
+    /// Present: the memory that they go on from has come from their last home.
+    pub handed_over: Option<HandedOver>,
 }
 
 /// Keys of one KV head, and what each weighs.
@@ -180,6 +182,28 @@ pub struct Seen {
     pub layer: u32,
     /// One for each KV head.
     pub heads: Vec<SeenHead>,
+}
+
+/// What completions remember that were [handed over](Command::HandOver). All that have not ended
+/// have begun, with one token at least that their memory does not know of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandedOver {
+    /// The prompt's last chunk.
+    pub chunk_idx: u32,
+    /// The epoch that the sets came with.
+    pub epoch: Epoch,
+    /// Tokens of the prompt: the position of the first token that was generated.
+    pub prompt_tokens: u32,
+    /// The policy, clamped to the chunk size.
+    pub policy: MemoryPolicy,
+}
+
+impl HandedOver {
+    /// What the sets of completion `choice` are called on their way: as if a chunk was given them.
+    pub fn key(&self, request: RequestId, choice: u32) -> ChunkKey {
+        let chunk_idx = self.chunk_idx.saturating_add(1).saturating_add(choice);
+        ChunkKey { request, chunk_idx, epoch: self.epoch }
+    }
 }
 
 /// How far a completion came before its home, or what that needs, was lost. The steps of these
@@ -241,6 +265,15 @@ pub enum Command {
     Restore(Box<Restore>),
     /// Start decoding.
     Decode(Box<DecodeSpec>),
+    /// Each completion of the request draws one more token and, if that does not end it, goes to
+    /// another worker: its memory sets do, under the names of [`HandedOver::key`]. Answered by
+    /// [`Event::HandedOver`], or [`Event::DecodeFailed`].
+    HandOver {
+        /// The request, whose memory is in sets.
+        request: RequestId,
+        /// Where to.
+        next: NextHop,
+    },
     /// One completion is to end now; its memory may go.
     StopChoice {
         /// The request.
@@ -372,6 +405,11 @@ pub enum Event {
         choice: u32,
         /// Whether an end token ended it.
         eos: bool,
+    },
+    /// Everything that completions go on from has arrived where it was to go.
+    HandedOver {
+        /// The request.
+        request: RequestId,
     },
     /// Decoding could not go on.
     DecodeFailed {

@@ -1,12 +1,13 @@
 //! Random words of `aqueduct-core`, for the round trips of every conversion.
 
 mod ask;
+mod decode;
 
 use aqueduct_core::ask::{Answer, Ask};
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{
-    Assignment, Base, Begun, ChunkReport, Command, DecodeSpec, Emitted, Event, FailureKind,
-    MergeAudit, NextHop, Outputs, Peer, PoolUse, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
+    Assignment, Base, ChunkReport, Command, Emitted, Event, FailureKind, MergeAudit, NextHop,
+    Outputs, Peer, PoolUse, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
@@ -164,39 +165,6 @@ pub(crate) fn example_assignment() -> Assignment {
     }
 }
 
-fn decode_spec() -> impl Strategy<Value = DecodeSpec> {
-    let request = any::<u64>().prop_map(RequestId);
-    let tokens = || prop::collection::vec(0..limits::VOCAB_MAX, 0..4);
-    let words = prop::collection::btree_set(0..limits::VOCAB_MAX, 0..4);
-    let counts = (1..=limits::CHOICES_MAX, 4..=limits::OUTPUT_TOKENS_MAX);
-    let begun = prop::collection::btree_map(0..limits::CHOICES_MAX, tokens(), 0..4);
-    let bent = (sampling(), steering(), prop::option::of(constraint()));
-    (request, bent, counts, (tokens(), words), begun).prop_map(
-        |(request, bent, (choices, max_tokens), (eos, words), begun)| {
-            let (sampling, steering, constraint) = bent;
-            let begun = begun.into_iter().filter(|(choice, _)| *choice < choices);
-            let one = |(choice, tokens): (u32, Vec<_>)| {
-                let ended = tokens.is_empty();
-                Begun { choice, tokens, ended }
-            };
-            DecodeSpec {
-                request,
-                sampling,
-                steering,
-                constraint,
-                prompt_vocabulary: words.into_iter().collect(),
-                choices,
-                max_tokens,
-                eos,
-                begun: begun.map(one).collect(),
-                keeps: max_tokens % 2 == 1,
-                trace: trace(max_tokens.into()),
-                shows: max_tokens % 3 == 1,
-            }
-        },
-    )
-}
-
 fn request() -> impl Strategy<Value = RequestId> {
     any::<u64>().prop_map(RequestId)
 }
@@ -224,7 +192,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
             let wire = wire_dtype(key.chunk_idx);
             Command::Restore(Box::new(Restore { key, snapshot, next, wire }))
         }),
-        decode_spec().prop_map(|spec| Command::Decode(Box::new(spec))),
+        decode::spec().prop_map(|spec| Command::Decode(Box::new(spec))),
+        (request(), next_hop()).prop_map(|(request, next)| Command::HandOver { request, next }),
         (request(), 0..limits::CHOICES_MAX)
             .prop_map(|(request, choice)| Command::StopChoice { request, choice }),
         request().prop_map(|request| Command::Cancel { request }),
@@ -396,6 +365,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         (any::<u64>(), failure(), ".{0,20}").prop_map(|(request, kind, message)| {
             Event::DecodeFailed { request: RequestId(request), kind, message }
         }),
+        any::<u64>().prop_map(|request| Event::HandedOver { request: RequestId(request) }),
         Just(Event::Draining),
         (any::<u64>(), ask::reply())
             .prop_map(|(ticket, reply)| Event::Answered(Box::new(Answer { ticket, reply }))),

@@ -1,8 +1,8 @@
 //! Commands of a coordinator.
 
-use aqueduct_core::work::{Assignment, Begun, Command, DecodeSpec, NextHop, Outputs};
+use aqueduct_core::work::{Assignment, Begun, Command, DecodeSpec, HandedOver, NextHop, Outputs};
 use aqueduct_core::{
-    ChunkKey, ChunkSpan, Constraint, Directory, MemoryPolicy, Refusal, RequestId, TokenId,
+    ChunkKey, ChunkSpan, Constraint, Directory, Epoch, MemoryPolicy, Refusal, RequestId, TokenId,
     TraceParent, limits,
 };
 
@@ -31,6 +31,9 @@ impl From<Command> for v1::WorkerCommand {
             Command::Restore(restore) => Kind::Restore((*restore).into()),
             Command::Ask(ask) => Kind::Ask((*ask).into()),
             Command::Decode(spec) => Kind::Decode((*spec).into()),
+            Command::HandOver { request, next } => {
+                Kind::HandOver(v1::HandOver { request: request.0, next: Some(next.into()) })
+            }
             Command::StopChoice { request, choice } => {
                 Kind::StopChoice(v1::StopChoice { request: request.0, choice })
             }
@@ -63,6 +66,10 @@ impl TryFrom<v1::WorkerCommand> for Command {
             Kind::Decode(wire) => {
                 Self::Decode(Box::new(DecodeSpec::try_from(wire).under("decode")?))
             }
+            Kind::HandOver(wire) => Self::HandOver {
+                request: RequestId(wire.request),
+                next: required("next", wire.next)?.try_into().under("hand_over")?,
+            },
             Kind::StopChoice(wire) => Self::StopChoice {
                 request: RequestId(wire.request),
                 choice: choice(wire.choice).under("stop_choice")?,
@@ -219,6 +226,7 @@ impl From<DecodeSpec> for v1::Decode {
             keeps: spec.keeps,
             traceparent: traceparent(spec.trace),
             shows: spec.shows,
+            handed_over: spec.handed_over.map(Into::into),
         }
     }
 }
@@ -250,6 +258,37 @@ impl TryFrom<v1::Decode> for DecodeSpec {
             keeps: wire.keeps,
             trace: trace(&wire.traceparent)?,
             shows: wire.shows,
+            handed_over: wire
+                .handed_over
+                .map(HandedOver::try_from)
+                .transpose()
+                .under("handed_over")?,
+        })
+    }
+}
+
+impl From<HandedOver> for v1::HandedOver {
+    fn from(HandedOver { chunk_idx, epoch, prompt_tokens, policy }: HandedOver) -> Self {
+        let (epoch, policy) = (epoch.0, Some(policy.into()));
+        Self { chunk_idx, epoch, prompt_tokens, policy }
+    }
+}
+
+impl TryFrom<v1::HandedOver> for HandedOver {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::HandedOver) -> Result<Self, Refusal> {
+        let (least, most) = (wire.chunk_idx.saturating_add(1), limits::PROMPT_TOKENS_MAX);
+        Ok(Self {
+            chunk_idx: chunk_idx(wire.chunk_idx)?,
+            epoch: Epoch(wire.epoch),
+            prompt_tokens: Refusal::unless_within(
+                "prompt_tokens",
+                wire.prompt_tokens,
+                least,
+                most,
+            )?,
+            policy: MemoryPolicy::try_from(required("policy", wire.policy)?).under("policy")?,
         })
     }
 }

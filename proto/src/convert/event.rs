@@ -41,6 +41,7 @@ impl From<Event> for v1::WorkerEvent {
             Event::ChoiceDone { request, choice, eos } => {
                 Kind::ChoiceDone(v1::ChoiceEnded { request: request.0, choice, eos })
             }
+            Event::HandedOver { request } => Kind::Departed(v1::Departed { request: request.0 }),
             Event::DecodeFailed { request, kind, message } => {
                 let kind = v1::FailureKind::from(kind).into();
                 Kind::DecodeFailed(v1::DecodeFailed { request: request.0, kind, message })
@@ -80,6 +81,7 @@ impl TryFrom<v1::WorkerEvent> for Event {
                 choice: choice(wire.choice).under("choice_done")?,
                 eos: wire.eos,
             }),
+            Kind::Departed(wire) => Ok(Self::HandedOver { request: RequestId(wire.request) }),
             Kind::DecodeFailed(wire) => Ok(Self::DecodeFailed {
                 request: RequestId(wire.request),
                 kind: failure(wire.kind).under("decode_failed")?,

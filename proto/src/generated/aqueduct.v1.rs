@@ -1634,6 +1634,37 @@ pub struct Decode {
     /// Seen is told
     #[prost(bool, tag = "12")]
     pub shows: bool,
+    /// present: what they go on from came from their last home
+    #[prost(message, optional, tag = "13")]
+    pub handed_over: ::core::option::Option<HandedOver>,
+}
+/// The sets of completion i came as those for chunk `chunk_idx + 1 + i`.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct HandedOver {
+    /// the prompt's last
+    #[prost(uint32, tag = "1")]
+    pub chunk_idx: u32,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    #[prost(uint32, tag = "3")]
+    pub prompt_tokens: u32,
+    /// clamped, every field set
+    #[prost(message, optional, tag = "4")]
+    pub policy: ::core::option::Option<MemoryPolicy>,
+}
+/// Completions go to another worker, each after one more token.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOver {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    #[prost(message, optional, tag = "2")]
+    pub next: ::core::option::Option<NextHop>,
+}
+/// Completions have gone there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Departed {
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
 }
 /// A completion that was begun elsewhere: its tokens are not drawn and not told again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1869,7 +1900,7 @@ pub struct Remembered {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerCommand {
-    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub kind: ::core::option::Option<worker_command::Kind>,
 }
 /// Nested message and enum types in `WorkerCommand`.
@@ -1896,6 +1927,8 @@ pub mod worker_command {
         Restore(super::Restore),
         #[prost(message, tag = "10")]
         Ask(super::Ask),
+        #[prost(message, tag = "11")]
+        HandOver(super::HandOver),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2082,7 +2115,7 @@ pub struct SnapshotNews {
 pub struct WorkerEvent {
     #[prost(
         oneof = "worker_event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
     )]
     pub kind: ::core::option::Option<worker_event::Kind>,
 }
@@ -2118,6 +2151,8 @@ pub mod worker_event {
         Seen(super::Seen),
         #[prost(message, tag = "14")]
         Answered(super::Answered),
+        #[prost(message, tag = "15")]
+        Departed(super::Departed),
     }
 }
 /// The worker is going to stop: it does what it has, and should be given nothing new.

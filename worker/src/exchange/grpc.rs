@@ -21,6 +21,11 @@ use session::{Ended, Session};
 /// First and longest pause before another stream.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Longest time without a sign of a call before it is asked again.
+const PATIENCE_MAX: Duration = Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
+/// Calls are lost to a peer that could not be reached for so long, or not for long enough to
+/// answer any.
+const REACH: Duration = Duration::from_millis(limits::PEER_REACH_MS);
 
 /// A way to one holder over gRPC.
 #[derive(Debug)]
@@ -167,6 +172,7 @@ struct Asker {
 impl Asker {
     async fn run(mut self) {
         let (mut pause, mut patience) = (PAUSE_MIN, self.retry);
+        let mut broken_since: Option<Instant> = None;
         let mut why = self.peer.to_string();
         loop {
             self.desk.expire(&why); // a request that is gone asks nothing again
@@ -174,13 +180,16 @@ impl Asker {
                 let Some(call) = self.desk.queue.recv().await else { return };
                 self.desk.take(call);
             }
+            let mut tried = Instant::now();
             let opening = Session::open(&self.peer, &self.fingerprint, patience);
             let Some(opened) = self.desk.meanwhile(&why, opening).await else { continue };
             let ended = match opened {
                 Ok(mut session) => {
                     let ended = session.run(&mut self.desk).await;
+                    tried = Instant::now();
                     if session.has_answers() {
                         (pause, patience) = (PAUSE_MIN, self.retry);
+                        broken_since = None;
                     }
                     ended
                 }
@@ -188,7 +197,15 @@ impl Asker {
             };
             why = match ended {
                 Ended::Idle => continue,
-                Ended::Broken(what) => format!("{}: {what}", self.peer),
+                Ended::Broken(what) => {
+                    let why = format!("{}: {what}", self.peer);
+                    if broken_since.get_or_insert(tried).elapsed() >= REACH {
+                        broken_since = None;
+                        self.desk.answer_all(&CallError::Lost(why.clone()));
+                    }
+                    why
+                }
+                Ended::Silent(what) => format!("{}: {what}", self.peer),
                 Ended::Unfit(what) => {
                     let why = format!("{}: {what}", self.peer);
                     self.desk.answer_all(&CallError::Lost(why.clone()));
@@ -202,7 +219,7 @@ impl Asker {
             }
             self.desk.meanwhile(&why, tokio::time::sleep(pause)).await;
             pause = PAUSE_MAX.min(pause * 2);
-            patience *= 2; // a slow way is not a lost call
+            patience = PATIENCE_MAX.min(patience * 2); // a slow way is not a lost call
         }
     }
 }

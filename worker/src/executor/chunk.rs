@@ -110,7 +110,10 @@ impl Executor {
     }
 
     /// The same set in this worker's pool; it may come off a wire or from a neighbour's.
-    fn put_in_pool(&self, memory: Arc<MemorySet>) -> Result<Arc<MemorySet>, BackendError> {
+    pub(super) fn put_in_pool(
+        &self,
+        memory: Arc<MemorySet>,
+    ) -> Result<Arc<MemorySet>, BackendError> {
         match (&self.shared.pool, memory.keys.pool()) {
             (Some(pool), its) if !its.is_some_and(|its| its.is(pool)) => {
                 memory.put_in(pool).map(Arc::new)

@@ -1,5 +1,6 @@
 //! Commands of coordinators, and the traffic of memory sets to the next hops.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -43,9 +44,11 @@ impl Executor {
             Command::Restore(restore) => self.restore(session, *restore),
             Command::Ask(ask) => self.answer(session, *ask),
             Command::Decode(spec) => self.start_decoding(session, *spec),
+            Command::HandOver { request, next } => self.hand_over(session, request, next),
             Command::StopChoice { request, choice } => {
-                if let Some(request) = self.owned(session, request) {
-                    request.stop_choice(choice);
+                if let Some(held) = self.owned(session, request) {
+                    held.stop_choice(choice);
+                    self.tell_departure(request);
                 }
             }
             Command::Cancel { request } => {
@@ -75,6 +78,23 @@ impl Executor {
         }
     }
 
+    /// A worker that is going to stop waits for nothing but what somebody needs of it.
+    pub(super) fn let_go(&mut self) {
+        if !*self.shared.draining.borrow() {
+            return;
+        }
+        let chunks: BTreeSet<RequestId> = self.queue.iter().map(|work| work.key.request).collect();
+        let is_at = |request: &RequestId| {
+            chunks.contains(request) || self.running.is_some_and(|key| key.request == *request)
+        };
+        let spent =
+            self.requests.iter().filter(|(request, held)| held.is_spent() && !is_at(request));
+        for request in spent.map(|(request, _)| *request).collect::<Vec<_>>() {
+            self.drop_request(request);
+            self.shared.inbox.suspend(request);
+        }
+    }
+
     /// Drops everything of a request: running, waiting or finished.
     fn drop_request(&mut self, request: RequestId) {
         self.requests.remove(&request);
@@ -91,9 +111,12 @@ impl Executor {
         if let Some(held) = self.owned(session, request) {
             let home = held.home.take_if(|home| home.chunk_idx == chunk_idx).is_some();
             let decoding = held.decoding.take_if(|it| it.chunk_idx == chunk_idx).is_some();
+            held.outbox.remove(&chunk_idx.saturating_add(1));
+            held.stay();
             if home || decoding {
                 self.shared.holder.store().drop_branches(request);
             }
+            self.shared.inbox.withdraw(request, chunk_idx);
             let is_it = |key: &ChunkKey| (key.request, key.chunk_idx) == (request, chunk_idx);
             self.queue.retain(|waiting| !is_it(&waiting.key));
             self.running = self.running.filter(|running| !is_it(running));
@@ -118,6 +141,7 @@ impl Executor {
         }
         let request = self.request_of(session, key.request);
         request.restoring.remove(&key.chunk_idx);
+        request.is_sharded |= assignment.shards.is_some();
         if let Some(next) = &assignment.next {
             request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next.clone(), assignment.wire));
         }
@@ -210,7 +234,11 @@ impl Executor {
         for receipt in self.links.receipts() {
             let key = receipt.key;
             match receipt.outcome {
-                Outcome::Delivered | Outcome::Withdrawn => {}
+                Outcome::Delivered => self.arrived(key),
+                Outcome::Withdrawn => {}
+                Outcome::Stale if self.departs(key) => {
+                    self.departure_failed(key.request, "the receiver does not want it".into());
+                }
                 Outcome::Stale => {
                     tracing::debug!(%key, layer = receipt.layer, "the receiver is past this");
                 }
@@ -220,6 +248,9 @@ impl Executor {
     }
 
     fn hop_broke(&mut self, key: ChunkKey, message: String) {
+        if self.departs(key) {
+            return self.departure_failed(key.request, message);
+        }
         let outgoing = self
             .requests
             .get_mut(&key.request)

@@ -1,5 +1,7 @@
 //! Completions at their home: a token of each, all in one batch.
 
+mod hand_over;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use aqueduct_kernels::MemorySet;
 use super::Executor;
 use super::batch::{self, Continuation, Part};
 use super::chunk::ChunkError;
-use super::request::{Home, Left, Memory, Request};
+use super::request::{Departure, Home, Left, Memory, Request};
 use super::session::SessionId;
 use super::sharded::ShardedSequence;
 use super::trace;
@@ -70,6 +72,9 @@ impl Executor {
     /// Starts the completions of a request whose prefill ended here.
     pub(super) fn start_decoding(&mut self, session: SessionId, spec: DecodeSpec) {
         let request = spec.request;
+        if let Some(names) = spec.handed_over.clone() {
+            return self.take_over(session, spec, names);
+        }
         let home = self.owned(session, request).and_then(|request| request.home.take());
         let Some(home) = home else {
             let message = "no finished prefill of this request is held here".to_owned();
@@ -130,12 +135,14 @@ impl Executor {
             }
             let Some(choice) = self.take_if_room(request, idx) else { continue };
             decoded += 1;
-            drawn.extend(self.draw(request, choice));
+            let goes_on = self.draw(request, choice).and_then(|drawn| self.unless_departing(drawn));
+            drawn.extend(goes_on);
         }
         self.step(drawn);
         for request in self.requests.values_mut() {
             request.decoding.take_if(|decoding| decoding.choices.is_empty());
         }
+        self.tell_departures();
         decoded
     }
 
@@ -256,6 +263,9 @@ impl Request {
         if let Some(decoding) = &mut self.decoding {
             decoding.choices.retain(|choice| choice.idx != idx);
             decoding.stopped.push(idx);
+        }
+        if let Some(Departure { names, .. }) = &self.departure {
+            self.outbox.remove(&names.key(RequestId(0), idx).chunk_idx);
         }
     }
 

@@ -140,6 +140,7 @@ impl Executor {
         self.tell_snapshots();
         self.tell_pool(POOL_TOLD_EVERY);
         self.account();
+        self.let_go();
         self.pump();
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use aqueduct_core::work::NextHop;
+use aqueduct_core::work::{HandedOver, NextHop};
 use aqueduct_core::{ChunkKey, MemoryPolicy, WireDtype};
 use aqueduct_engine::Sequence;
 use aqueduct_kernels::MemorySet;
@@ -20,6 +20,8 @@ use crate::snapshots::Coming;
 pub(super) struct Request {
     /// Who asked for it.
     pub(super) session: SessionId,
+    /// Whether its keys stay in shards, which others need until it ends.
+    pub(super) is_sharded: bool,
     /// What was given, by the index of the chunk that receives.
     pub(super) outbox: BTreeMap<u32, Outgoing>,
     /// What comes from disk, by the index of the chunk that it stands for.
@@ -28,6 +30,8 @@ pub(super) struct Request {
     pub(super) home: Option<Home>,
     /// Completions under way.
     pub(super) decoding: Option<Decoding>,
+    /// What they are called on their way, if they go to another worker.
+    pub(super) departure: Option<Departure>,
     /// What completions left that have ended and may be gone on from.
     pub(super) left: Vec<Left>,
     _charge: Charge,
@@ -47,6 +51,13 @@ pub(super) struct Restoring {
     pub(super) deadline: Instant,
 }
 
+/// Completions on their way to another worker.
+pub(super) struct Departure {
+    pub(super) next: NextHop,
+    /// What their sets are called.
+    pub(super) names: HandedOver,
+}
+
 /// Memory sets for the next chunk, kept until it is confirmed.
 pub(super) struct Outgoing {
     /// Where the next chunk is now.
@@ -57,6 +68,8 @@ pub(super) struct Outgoing {
     pub(super) sets: Vec<Kept>,
     /// How many of them the link has taken.
     pub(super) sent: usize,
+    /// How many of them have arrived.
+    pub(super) arrived: usize,
     /// The next hop could not be reached: wait for a redirect.
     pub(super) broken: bool,
 }
@@ -91,19 +104,30 @@ impl Request {
     pub(super) fn new(session: SessionId, charge: Charge) -> Self {
         Self {
             session,
+            is_sharded: false,
             outbox: BTreeMap::new(),
             restoring: BTreeMap::new(),
             home: None,
             decoding: None,
+            departure: None,
             left: Vec::new(),
             _charge: charge,
         }
     }
 }
 
+impl Request {
+    /// Whether nothing that anybody needs is here, but for chunks that wait or run.
+    pub(super) fn is_spent(&self) -> bool {
+        let decodes = self.home.is_some() || self.decoding.is_some() || self.departure.is_some();
+        let holds = !self.outbox.is_empty() || !self.restoring.is_empty() || !self.left.is_empty();
+        !decodes && !holds && !self.is_sharded
+    }
+}
+
 impl Outgoing {
     pub(super) fn new(next: NextHop, wire: WireDtype) -> Self {
-        Self { next, wire, sets: Vec::new(), sent: 0, broken: false }
+        Self { next, wire, sets: Vec::new(), sent: 0, arrived: 0, broken: false }
     }
 
     /// Everything kept goes to `next`, and so does what is still to come.

@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(60);
 /// First and longest pause before another try.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// A peer that could not be reached for so long is out of reach.
+const REACH: Duration = Duration::from_millis(limits::PEER_REACH_MS);
 
 /// A way to one worker over gRPC.
 #[derive(Debug)]
@@ -62,6 +64,7 @@ impl GrpcLink {
             done,
             direct: direct.clone(),
             stream: None,
+            unreached: None,
             lacks: None,
         };
         Self { parcels, direct, receipts, courier: runtime.spawn(courier.run(queue)) }
@@ -105,6 +108,8 @@ struct Courier {
     /// `None` where sets go over gRPC alone, as they do once a pair has failed.
     direct: Option<Direct>,
     stream: Option<Stream>,
+    /// Since when the peer cannot be reached.
+    unreached: Option<Instant>,
     /// The last base that the peer was found not to have.
     lacks: Option<(RequestId, Base)>,
 }
@@ -186,7 +191,8 @@ impl Courier {
                 tracing::warn!(peer = %self.peer, key = %next.parcel.key, layer = next.parcel.layer,
                     tries = next.tries, what, "a hand-off broke");
                 let failed = || Outcome::Failed(format!("{}: {what}", self.peer));
-                (next.tries >= limits::LINK_TRIES_MAX).then(failed)
+                let is_out_of_reach = self.unreached.is_some_and(|since| since.elapsed() >= REACH);
+                (next.tries >= limits::LINK_TRIES_MAX || is_out_of_reach).then(failed)
             }
         }
     }
@@ -282,12 +288,14 @@ impl Courier {
 
     /// The open stream, or a new one.
     async fn stream(&mut self) -> Result<&mut Stream, Attempt> {
-        let Self { stream, peer, fingerprint, direct, .. } = self;
+        let Self { stream, unreached, peer, fingerprint, direct, .. } = self;
         match stream {
             Some(stream) => Ok(stream),
             none => {
+                unreached.get_or_insert_with(Instant::now);
                 let opened = Call::open(peer, fingerprint, direct.as_ref()).await;
                 let (call, bond) = opened.map_err(Attempt::Broken)?;
+                *unreached = None;
                 Ok(none.insert(Stream { call, bond }))
             }
         }

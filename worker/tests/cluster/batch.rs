@@ -100,6 +100,7 @@ impl Plan {
             keeps: false,
             trace: None,
             shows: false,
+            handed_over: None,
         }))
     }
 

@@ -142,6 +142,7 @@ impl Job {
             keeps: false,
             trace: None,
             shows: false,
+            handed_over: None,
         }))
     }
 }

@@ -24,6 +24,7 @@ impl Plan {
         let mut redone = BTreeMap::new();
         while let Some((ticket, pos, idx)) = self.first_again() {
             let worker = self.running[pos].worker(idx);
+            self.seconds_take_over(worker);
             if !self.running_behind(ticket, worker).is_empty() {
                 redone.entry(worker).or_insert(ticket);
             }
@@ -256,7 +257,7 @@ impl Plan {
     }
 
     fn assign(&mut self, pos: usize, idx: usize) {
-        self.next_ticket = self.running[pos].start(idx, self.next_ticket);
+        self.next_ticket = self.running[pos].start(idx, self.next_ticket, self.now_ms);
         let request = &self.running[pos];
         let Some(span) = request.job.grid.chunk(idx as u32) else { return };
         let ends_here = request.is_sharded() || idx + 1 == request.chunk_count();
@@ -265,7 +266,7 @@ impl Plan {
         let (worker, key) = (request.worker(idx), request.key(idx));
         self.commands.push(match (request.snapshot(idx), next) {
             (Some(snapshot), Some(next)) => Command::Restore { worker, key, snapshot, next },
-            (_, next) => Command::Assign { worker, key, span, next, shards },
+            (_, next) => Command::Assign { worker, key, span, next, shards, is_hedge: false },
         });
     }
 
@@ -294,8 +295,12 @@ impl Plan {
 
     /// Has all of that stand behind the chunk with `ticket`: assigns it again or, where it would
     /// have to be told to other chunks, lets it and them begin anew when their turn comes.
-    fn line_up_behind(&mut self, ticket: u64, worker: WorkerId) {
+    pub(super) fn line_up_behind(&mut self, ticket: u64, worker: WorkerId) {
         for (_, pos, idx) in self.running_behind(ticket, worker) {
+            if self.running[pos].raced() == Some(idx) {
+                self.second_takes_over(pos);
+                continue;
+            }
             let request = &mut self.running[pos];
             if request.is_sharded() {
                 let (id, dropped) = (request.id, request.begin_again(idx, &[]));

@@ -69,22 +69,39 @@ impl Plan {
         let Some(pos) = self.position(key.request) else { return };
         let request = &self.running[pos];
         let is_own = request.is_current(worker, key);
-        let is_next = request.cannot_be_reached(worker, key);
-        if request.phase != Phase::Prefill || !(is_own || is_next) {
+        let unreached = request.unreached(worker, key);
+        if request.is_second(worker, key) {
+            return self.do_again(pos, &[], worker, &why);
+        }
+        if request.phase != Phase::Prefill || !(is_own || unreached.is_some()) {
             return;
         }
         if let Some(snapshot) = request.snapshot(key.chunk_idx as usize).filter(|_| is_own) {
             self.snapshots.dropped(worker, snapshot);
         }
-        match kind {
-            FailureKind::Peer | FailureKind::Deadline if is_next => {
-                self.leave(pos, request.worker(key.chunk_idx as usize), &why);
+        match (kind, unreached) {
+            (FailureKind::Peer | FailureKind::Deadline, Some(unreached)) => {
+                self.leave(pos, unreached, &why);
             }
-            FailureKind::Peer | FailureKind::Deadline => {
+            (FailureKind::Peer | FailureKind::Deadline, None)
+                if self.is_to_be_left(pos, worker) =>
+            {
+                self.leave(pos, worker, &why);
+            }
+            (FailureKind::Peer | FailureKind::Deadline, None) => {
                 self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
             }
-            kind => self.fail_as(key.request, kind, why),
+            (kind, _) => self.fail_as(key.request, kind, why),
         }
+    }
+
+    /// Whether `worker`, which could not reach what it needs of others, is to be left: it does not
+    /// reach them again and again, though they are there, and others may.
+    fn is_to_be_left(&mut self, pos: usize, worker: WorkerId) -> bool {
+        let is_rule = self.running[pos].complain(worker);
+        let request = &self.running[pos];
+        let may = |other: WorkerId| other != worker && !request.left.contains(&other);
+        is_rule && self.up().into_iter().any(may)
     }
 
     /// Takes a request away from a worker that is up but cannot be given its memory. Nothing
@@ -96,14 +113,20 @@ impl Plan {
         let disruptions = request.disruptions + 1;
         request.left.insert(worker);
         let lost = request.on(worker);
+        let lost = self.lost_in_race(pos, &lost, worker);
+        let lost = self.lost_under_way(pos, lost, worker);
+        let request = &mut self.running[pos];
         let loss = request.lose(&lost);
         request.disruptions = disruptions;
+        self.drop_chunks(self.running[pos].id, loss.dropped);
         self.place_again(pos, &loss.moved, worker, why);
     }
 
     /// What `worker` did of the chunks `lost` is gone: they, and what needs them, begin anew.
     pub(super) fn do_again(&mut self, pos: usize, lost: &[usize], worker: WorkerId, why: &str) {
-        let loss = self.running[pos].lose(lost);
+        let lost = self.lost_in_race(pos, lost, worker);
+        let lost = self.lost_under_way(pos, lost, worker);
+        let loss = self.running[pos].lose(&lost);
         self.drop_chunks(self.running[pos].id, loss.dropped);
         self.place_again(pos, &loss.moved, worker, why);
     }
@@ -121,8 +144,12 @@ impl Plan {
             return;
         }
         match kind {
-            FailureKind::Peer | FailureKind::Deadline if request.is_sharded() => {
-                self.do_again(pos, &[request.chunk_count() - 1], worker, &why);
+            FailureKind::Peer | FailureKind::Deadline if self.is_to_be_left(pos, worker) => {
+                self.leave(pos, worker, &why);
+            }
+            FailureKind::Peer | FailureKind::Deadline => {
+                let last = self.running[pos].chunk_count() - 1;
+                self.do_again(pos, &[last], worker, &why);
             }
             kind => self.fail_as(id, kind, why),
         }
@@ -198,11 +225,11 @@ impl Plan {
         let Some(before) = idx.checked_sub(1).filter(|before| request.can_send(*before)) else {
             return;
         };
-        self.commands.push(Command::Redirect {
-            worker: request.worker(before),
-            request: request.id,
-            chunk_idx: idx as u32,
-            next: self.hop_to(request, idx),
-        });
+        let (id, chunk_idx, next) = (request.id, idx as u32, self.hop_to(request, idx));
+        let second = request.second().filter(|_| request.raced() == Some(before));
+        for worker in [request.worker(before)].into_iter().chain(second) {
+            let next = next.clone();
+            self.commands.push(Command::Redirect { worker, request: id, chunk_idx, next });
+        }
     }
 }

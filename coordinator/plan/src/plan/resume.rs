@@ -37,27 +37,36 @@ impl Plan {
         }
     }
 
-    /// Has a snapshot stand again for chunk 0, if that is among the chunks `moved` and nothing
-    /// else can; false where nobody has it.
+    /// If chunk 0 is among the chunks `moved`, has a snapshot stand for what is to be done again
+    /// from there on, as far as anybody has one; false where there must be one and is none.
     pub(super) fn resume_again(&mut self, pos: usize, moved: &[usize]) -> bool {
-        let job = &self.running[pos].job;
-        if !job.resumes || !moved.contains(&0) {
+        let request = &self.running[pos];
+        let resumes = request.job.resumes;
+        if !moved.contains(&0) {
             return true;
         }
-        let Some((_, holder)) = self.resumed(job) else { return false };
-        self.running[pos].resume(0, holder);
+        let found = self.resumed_within(&request.job, request.waiting_first());
+        let Some((idx, holder)) = found.filter(|(_, holder)| !request.left.contains(holder)) else {
+            return !resumes;
+        };
+        self.running[pos].resume(idx, holder);
         true
     }
 
     /// Requests whose home `worker` is, or will be.
-    fn decodes(&self, worker: WorkerId) -> usize {
+    pub(super) fn decodes(&self, worker: WorkerId) -> usize {
         self.running.iter().filter(|request| request.home() == worker).count()
     }
 
     /// The chunk that a snapshot stands for, and who has it. At least one chunk is computed: what
     /// is generated begins with the logits of its last token.
     pub(super) fn resumed(&self, job: &Job) -> Option<(usize, WorkerId)> {
-        let most = job.grid.chunk_count() as usize - 1;
+        self.resumed_within(job, usize::MAX)
+    }
+
+    /// The same, if it may stand for as many of the first chunks at most.
+    fn resumed_within(&self, job: &Job, chunks: usize) -> Option<(usize, WorkerId)> {
+        let most = (job.grid.chunk_count() as usize - 1).min(chunks);
         let chain = &job.prefix[..job.prefix.len().min(most)];
         let longest = self.snapshots.longest(chain, self.rotation);
         let stays = |holder: &WorkerId| self.takers().any(|(worker, _)| worker == *holder);

@@ -1,8 +1,18 @@
 //! What a request has to do with a worker that is to be left.
 
-use aqueduct_core::WorkerId;
+use aqueduct_core::{Epoch, WorkerId};
 
 use super::{Chunk, Phase, Request, State};
+
+/// A worker of whose shards so many failures were told is not asked again.
+const COMPLAINTS: u32 = 2;
+
+/// Completions on their way from their home to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Departure {
+    pub(crate) to: WorkerId,
+    pub(crate) epoch: Epoch,
+}
 
 impl Request {
     /// Chunks whose place is `worker` and that are not assigned.
@@ -20,6 +30,43 @@ impl Request {
             State::Held => self.is_sharded() || self.phase == Phase::Prefill,
             State::Released => self.is_sharded(),
         };
-        decodes || self.chunks.iter().any(|chunk| chunk.worker == worker && holds(chunk))
+        let is_at = self.second() == Some(worker);
+        let goes_there = self.departure.is_some_and(|departure| departure.to == worker);
+        let mut chunks = self.chunks.iter();
+        is_at || decodes || goes_there || chunks.any(|it| it.worker == worker && holds(it))
+    }
+
+    /// While it decodes elsewhere, what its last chunk was given need not be kept at `worker`:
+    /// only the loss of its home would miss that. Gives the chunk that gave it.
+    pub(crate) fn let_go(&mut self, worker: WorkerId) -> Option<usize> {
+        let Phase::Decode { .. } = self.phase else { return None };
+        let giver = self.giver().filter(|idx| self.worker(*idx) == worker && !self.is_sharded())?;
+        self.chunks[giver].state = State::Released;
+        Some(giver)
+    }
+
+    /// Its completions are to go to `worker`.
+    pub(crate) fn depart(&mut self, to: WorkerId) -> Departure {
+        self.epoch = self.epoch.next();
+        self.touched.insert(to);
+        let departure = Departure { to, epoch: self.epoch };
+        self.departure = Some(departure);
+        departure
+    }
+
+    /// They have arrived there.
+    pub(crate) fn arrive(&mut self, Departure { to, epoch }: Departure) {
+        self.phase = Phase::Decode { home: to };
+        if let Some(last) = self.chunks.last_mut() {
+            (last.worker, last.epoch) = (to, epoch);
+        }
+    }
+
+    /// `worker` could not reach what it needs of others; whether that is to be taken for a rule.
+    pub(crate) fn complain(&mut self, worker: WorkerId) -> bool {
+        let complaints = self.complaints.entry(worker).or_default();
+        *complaints += 1;
+        let are_many = *complaints >= COMPLAINTS;
+        are_many && self.is_sharded()
     }
 }

@@ -14,6 +14,11 @@ impl Request {
         self.chunks[idx].worker = holder;
     }
 
+    /// How many of its first chunks are to be done.
+    pub(crate) fn waiting_first(&self) -> usize {
+        self.chunks.iter().take_while(|chunk| chunk.state == State::Waiting).count()
+    }
+
     /// Has the last chunk, and with it what is generated, stay at `worker`.
     pub(crate) fn end_at(&mut self, worker: WorkerId) {
         let last = self.chunks.len() - 1;
@@ -29,12 +34,13 @@ impl Request {
     /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it. It
     /// has `ticket` from now on, unless it has an earlier one; where a snapshot stands for it,
     /// the chunks before it are before it, should they have to be done. Gives the next ticket.
-    pub(crate) fn start(&mut self, idx: usize, ticket: u64) -> u64 {
+    pub(crate) fn start(&mut self, idx: usize, ticket: u64, now_ms: u64) -> u64 {
         let first = if self.restored == Some(idx) { 0 } else { idx };
         for (chunk, ticket) in self.chunks[first..=idx].iter_mut().zip(ticket..) {
             chunk.ticket.get_or_insert(ticket);
         }
         self.set(idx, State::Running);
+        self.chunks[idx].since_ms = now_ms;
         let own_and_next = if self.is_sharded() { 1 } else { 2 };
         let own_and_next = self.chunks[idx..].iter().take(own_and_next);
         self.touched.extend(own_and_next.map(|chunk| chunk.worker));
@@ -45,7 +51,7 @@ impl Request {
     pub(super) fn computing(&self) -> BTreeSet<WorkerId> {
         let chunks = self.chunks.iter().enumerate();
         let computed = chunks.filter(|(idx, _)| self.restored != Some(*idx));
-        computed.map(|(_, chunk)| chunk.worker).collect()
+        computed.map(|(_, chunk)| chunk.worker).chain(self.second()).collect()
     }
 
     /// What the dispatch of its first chunk costs that is to be computed.

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use aqueduct_core::journal::{Completion, Drawn};
-use aqueduct_core::work::{Begun, DecodeSpec, Emitted, Seen, TokenLogprob};
-use aqueduct_core::{RequestId, WorkerId, limits};
+use aqueduct_core::work::{Begun, DecodeSpec, Emitted, HandedOver, Seen, TokenLogprob};
+use aqueduct_core::{Epoch, RequestId, WorkerId, limits};
 
 use super::Live;
 use crate::submit::Update;
 
 impl Live {
-    /// What `worker`, its home from now on, is to do.
-    pub(crate) fn decode_at(&mut self, worker: WorkerId) -> DecodeSpec {
+    /// What `worker`, its home from now on, is to do; with what came from its last home, if
+    /// anything did, in epoch `handed_over`.
+    pub(crate) fn decode_at(&mut self, worker: WorkerId, handed_over: Option<Epoch>) -> DecodeSpec {
         self.home = Some(worker);
         self.trail.note("decodes", Some(worker), "");
         if self.redone > 0 {
@@ -37,6 +38,12 @@ impl Live {
             keeps: self.submission.session.is_some(),
             trace: self.trace.parent(),
             shows: self.submission.shows,
+            handed_over: handed_over.map(|epoch| HandedOver {
+                chunk_idx: self.grid.chunk_count() - 1,
+                epoch,
+                prompt_tokens: self.grid.prompt_tokens(),
+                policy: self.policy,
+            }),
         }
     }
 

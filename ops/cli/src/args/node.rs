@@ -45,8 +45,9 @@ pub(crate) struct NodeShowArgs {
 /// Arguments of `aqueduct node drain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What waits for the worker goes elsewhere; what it is at, and what it decodes, ends there. Then it
-can be stopped and nobody misses it. It stays drained, also over a restart, until `node undrain`.
+What waits for the worker goes elsewhere, and so does what it decodes, unless keys stay in shards;
+what it is at ends there. Then it can be stopped and nobody misses it. It stays drained, also over
+a restart, until `node undrain`.
 
 Example:
   aqueduct node drain http://10.0.0.7:7001 && ssh 10.0.0.7 systemctl restart aqueduct-worker \\

@@ -96,6 +96,10 @@ pub(crate) struct AdmissionArgs {
     #[arg(long, value_name = "S", env = "AQUEDUCT_RESUME_GRACE_S", hide_env_values = true,
           default_value_t = (limits::RESUME_GRACE_MS / 1000) as u32)]
     pub(crate) resume_grace_s: u32,
+    /// A chunk that takes so many milliseconds, and three times as long as others, is given to an
+    /// idle worker as well; 0 never does that
+    #[arg(long, value_name = "MS", default_value_t = limits::HEDGE_AFTER_MS)]
+    pub(crate) hedge_ms: u64,
 }
 
 /// How long a stop may take.

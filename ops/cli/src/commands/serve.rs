@@ -58,6 +58,7 @@ pub(super) fn config(args: &FrontArgs) -> Config {
         request_deadline: Duration::from_secs(admission.deadline_seconds),
         worker_grace: Duration::from_secs(admission.worker_grace_seconds),
         resume_grace: Duration::from_secs(admission.resume_grace_s.into()),
+        hedge_after: (admission.hedge_ms > 0).then(|| Duration::from_millis(admission.hedge_ms)),
         batch_tokens: args.batch_tokens,
         chunk_tokens: args.policy.budget.chunk_tokens,
         policy: args.policy.policy(),

@@ -61,7 +61,11 @@ impl Worker {
         if let Some(work) = self.running.take_if(|work| work.key == key) {
             let session = self.requests[&key.request].session;
             let event = match self.compute(now, &work) {
-                Ok(()) => Event::ChunkDone { key, report: Box::new(ChunkReport::default()) },
+                Ok(()) => {
+                    let busy_us = CHUNK_US * self.slowness;
+                    let report = Box::new(ChunkReport { busy_us, ..ChunkReport::default() });
+                    Event::ChunkDone { key, report }
+                }
                 Err(error) => {
                     let (kind, message) = (kind_of(&error), error.to_string());
                     Event::ChunkFailed { key, kind, message }

@@ -14,20 +14,20 @@ const STEP_US: u64 = 5_000;
 
 /// The completions of a request.
 pub(super) struct Decoding {
-    spec: Arc<DecodeSpec>,
-    policy: MemoryPolicy,
+    pub(super) spec: Arc<DecodeSpec>,
+    pub(super) policy: MemoryPolicy,
     /// The prompt's last chunk.
-    chunk_idx: u32,
-    choices: Vec<Choice>,
+    pub(super) chunk_idx: u32,
+    pub(super) choices: Vec<Choice>,
 }
 
-struct Choice {
-    idx: u32,
-    sampler: Sampler,
-    sequence: Continuation,
-    logits: Vec<f32>,
+pub(super) struct Choice {
+    pub(super) idx: u32,
+    pub(super) sampler: Sampler,
+    pub(super) sequence: Continuation,
+    pub(super) logits: Vec<f32>,
     /// Tokens that it had elsewhere.
-    begun: std::vec::IntoIter<TokenId>,
+    pub(super) begun: std::vec::IntoIter<TokenId>,
 }
 
 /// What a completion goes on from.
@@ -68,11 +68,17 @@ impl Held {
         if let Some(decoding) = &mut self.decoding {
             decoding.choices.retain(|choice| choice.idx != idx);
         }
+        if let Some((_, last)) = self.departure {
+            self.outbox.remove(&(last + 1 + idx));
+        }
     }
 }
 
 impl Worker {
     pub(super) fn start_decoding(&mut self, session: u64, spec: DecodeSpec) {
+        if let Some(names) = spec.handed_over.clone() {
+            return self.take_over(session, spec, names);
+        }
         let (request, model, here) = (spec.request, self.model.clone(), self.here);
         let held = self.owned(session, request);
         let Some((held, home)) = held.and_then(|held| held.home.take().map(|home| (held, home)))
@@ -97,14 +103,14 @@ impl Worker {
         self.expect_round();
     }
 
-    fn expect_round(&mut self) {
+    pub(super) fn expect_round(&mut self) {
         if !std::mem::replace(&mut self.round_is_due, true) {
             self.wake_after(STEP_US, Alarm::Round);
         }
     }
 
     /// One token for each completion.
-    pub(super) fn decode_round(&mut self) {
+    pub(super) fn decode_round(&mut self, now: u64) {
         self.round_is_due = false;
         let mut requests = std::mem::take(&mut self.requests);
         let mut goes_on = false;
@@ -112,7 +118,7 @@ impl Worker {
             let Some(mut decoding) = held.decoding.take() else { continue };
             let choices = std::mem::take(&mut decoding.choices);
             for choice in choices {
-                match self.step(held.session, &decoding, choice) {
+                match self.step(held, &decoding, choice) {
                     Ok(choice) => decoding.choices.extend(choice),
                     Err(error) => {
                         decoding.choices.clear();
@@ -128,6 +134,7 @@ impl Worker {
             }
         }
         self.requests = requests;
+        self.send_departing(now);
         if goes_on {
             self.expect_round();
         }
@@ -136,11 +143,11 @@ impl Worker {
     /// Draws and tells a token; `None` when the completion has ended.
     fn step(
         &mut self,
-        session: u64,
+        held: &mut Held,
         Decoding { spec, policy, .. }: &Decoding,
         mut choice: Choice,
     ) -> Result<Option<Choice>, EngineError> {
-        let (request, idx) = (spec.request, choice.idx);
+        let (request, idx, session) = (spec.request, choice.idx, held.session);
         let token = match choice.begun.next() {
             Some(token) => {
                 choice.sampler.follow(token)?;
@@ -158,6 +165,9 @@ impl Worker {
         let eos = spec.eos.contains(&token);
         if eos || choice.sampler.token_idx() == spec.max_tokens {
             self.say(session, Event::ChoiceDone { request, choice: idx, eos });
+            return Ok(None);
+        }
+        if held.takes_away(&choice) {
             return Ok(None);
         }
         choice.logits = choice.sequence.step(&self.model, &self.ways, token, policy)?;

@@ -26,6 +26,11 @@ impl Outgoing {
     pub(super) fn new(next: NextHop) -> Self {
         Self { next, sets: Vec::new(), arrived: BTreeSet::new(), since: 0, broken: false }
     }
+
+    /// Whether nothing of it was ever sent.
+    pub(super) fn is_new(&self) -> bool {
+        self.since == 0
+    }
 }
 
 impl Worker {
@@ -33,6 +38,8 @@ impl Worker {
     pub(crate) fn acknowledged(&mut self, key: ChunkKey, layer: u32) {
         if let Some(outgoing) = self.outgoing(key) {
             outgoing.arrived.insert(layer);
+            let is_whole = outgoing.arrived.len() == outgoing.sets.len();
+            self.arrived(key, is_whole);
         }
     }
 
@@ -90,6 +97,9 @@ impl Worker {
             return self.wake_after(RESEND_US, Alarm::Resend(key, layer));
         }
         outgoing.broken = true;
+        if self.departs(key) {
+            return self.departure_failed(key.request);
+        }
         let session = self.requests[&key.request].session;
         let (kind, message) = (FailureKind::Peer, "out of reach".to_owned());
         self.say(session, Event::ChunkFailed { key, kind, message });

@@ -42,14 +42,14 @@ impl World {
         self.coordinator.worker_down(self.clock_ms(), worker)
     }
 
-    pub(super) fn suffer(&mut self, fault: Fault) {
+    pub(super) fn suffer(&mut self, fault: Fault) -> Result<(), Violation> {
         self.note(|| format!("{fault:?}"));
         let (now, coordinator) = (self.now, self.coordinator_node());
         match fault {
             Fault::Crash { worker, back_after_us } => {
                 let host = &mut self.hosts[worker];
                 if host.worker.take().is_none() {
-                    return;
+                    return Ok(());
                 }
                 host.life += 1;
                 host.stands_still_until = 0;
@@ -79,8 +79,13 @@ impl World {
                     worker.slowness = times;
                 }
             }
+            Fault::Drain { worker, for_us } => {
+                self.at(now + for_us, Happening::Undrain(worker));
+                self.coordinator.drain(self.clock_ms(), worker, true)?;
+            }
             Fault::Jump { ms } => self.ahead_ms += ms,
         }
+        Ok(())
     }
 
     /// Both ends of a worker's session will find that it is gone, each in its time; the worker

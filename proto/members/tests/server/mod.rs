@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// A running etcd; killed when dropped.
 pub(crate) struct EtcdServer {
     folder: tempfile::TempDir,
+    /// Where it listens.
+    host: String,
     /// For clients and for other members.
     ports: [u16; 2],
     /// More arguments.
@@ -34,13 +36,22 @@ impl EtcdServer {
         let folder = tempfile::tempdir().unwrap();
         let free = [0, 0].map(|any| TcpListener::bind(("127.0.0.1", any)).unwrap());
         let ports = free.map(|listener| listener.local_addr().unwrap().port());
-        let child = spawn(folder.path(), ports, &flags);
-        Self { folder, ports, flags, child }
+        let host = "127.0.0.1".to_owned();
+        let child = start(&mut command(folder.path(), &host, ports, &flags), &host, ports);
+        Self { folder, host, ports, flags, child }
+    }
+
+    /// An empty etcd on another host, where `there` has a command run.
+    pub(crate) fn on(host: &str, there: impl FnOnce(&Command) -> Command) -> Self {
+        let (folder, ports) = (tempfile::tempdir().unwrap(), [2379, 2380]);
+        let mut command = there(&command(folder.path(), host, ports, &[]));
+        let child = start(&mut command, host, ports);
+        Self { folder, host: host.to_owned(), ports, flags: Vec::new(), child }
     }
 
     /// Where clients find it.
     pub(crate) fn url(&self) -> String {
-        url(&self.flags, self.ports[0])
+        url(&self.flags, &self.host, self.ports[0])
     }
 
     /// Ends it without a word.
@@ -54,7 +65,9 @@ impl EtcdServer {
         if forgetful {
             self.folder = tempfile::tempdir().unwrap();
         }
-        self.child = spawn(self.folder.path(), self.ports, &self.flags);
+        let Self { host, ports, .. } = self;
+        let mut command = command(self.folder.path(), host, *ports, &self.flags);
+        self.child = start(&mut command, host, *ports);
     }
 }
 
@@ -65,33 +78,40 @@ impl Drop for EtcdServer {
     }
 }
 
-fn url(flags: &[OsString], port: u16) -> String {
+fn url(flags: &[OsString], host: &str, port: u16) -> String {
     let scheme = if flags.is_empty() { "http" } else { "https" };
-    format!("{scheme}://127.0.0.1:{port}")
+    format!("{scheme}://{host}:{port}")
 }
 
-fn spawn(folder: &Path, [clients, peers]: [u16; 2], flags: &[OsString]) -> Child {
-    let listen = url(flags, clients);
-    let url = |port: u16| format!("http://127.0.0.1:{port}");
-    let child = Command::new("etcd")
+fn command(folder: &Path, host: &str, ports: [u16; 2], flags: &[OsString]) -> Command {
+    let [clients, peers] = ports;
+    let listen = url(flags, host, clients);
+    let peers = url(&[], host, peers);
+    let mut command = Command::new("etcd");
+    command
         .arg("--data-dir")
         .arg(folder)
-        .args(["--name", "one", "--initial-cluster", &format!("one={}", url(peers))])
+        .args(["--name", "one", "--initial-cluster", &format!("one={peers}")])
         .args(["--listen-client-urls", &listen, "--advertise-client-urls", &listen])
-        .args(["--listen-peer-urls", &url(peers), "--initial-advertise-peer-urls", &url(peers)])
-        .args(flags)
+        .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+        .args(flags);
+    command
+}
+
+fn start(command: &mut Command, host: &str, [clients, _]: [u16; 2]) -> Child {
+    let child = command
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("etcd, which `ops/test` installs (Debian: etcd-server)");
-    wait_for_port(clients);
+    wait_for_port(host, clients);
     child
 }
 
 #[expect(clippy::disallowed_methods, reason = "a pause between looks at a condition, no guess")]
-fn wait_for_port(port: u16) {
+fn wait_for_port(host: &str, port: u16) {
     let started = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+    while TcpStream::connect((host, port)).is_err() {
         assert!(started.elapsed() < Duration::from_secs(30), "etcd does not listen");
         std::thread::sleep(Duration::from_millis(20));
     }

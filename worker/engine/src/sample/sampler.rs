@@ -142,6 +142,7 @@ mod tests {
             keeps: false,
             trace: None,
             shows: false,
+            handed_over: None,
         }
     }
 

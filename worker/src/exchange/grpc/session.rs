@@ -35,6 +35,8 @@ pub(super) enum Ended {
     Idle,
     /// Another may do better.
     Broken(String),
+    /// So may another with more patience.
+    Silent(String),
     /// The peer is of another kind; another stream would end alike.
     Unfit(String),
 }
@@ -134,7 +136,7 @@ impl Session {
         desk.expire("no answer");
         match self.overdue_at(desk) {
             Some(at) if at <= Instant::now() => {
-                Err(Ended::Broken(format!("no sign of a call for {:?}", self.patience)))
+                Err(Ended::Silent(format!("no sign of a call for {:?}", self.patience)))
             }
             _ => Ok(()),
         }

@@ -16,8 +16,10 @@ use tonic::transport::{Channel, Endpoint};
 use crate::link::Remote;
 use crate::link::nccl::{Bond, Direct};
 
-/// How long a connection may take, and how long the answer to a call.
+/// How long the answer to a call may take.
 const PATIENCE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+/// How long a connection may take.
+const REACH: Duration = Duration::from_millis(limits::PEER_REACH_MS);
 
 /// An open call.
 pub(crate) struct Call {
@@ -94,7 +96,7 @@ pub(crate) async fn connect(Remote { peer, tls }: &Remote) -> Result<Channel, St
     aqueduct_tls::scheme_of("peer", &peer.0, tls.is_some()).map_err(|error| error.to_string())?;
     let endpoint = Endpoint::from_shared(peer.0.clone())
         .map_err(|error| error.to_string())?
-        .connect_timeout(PATIENCE)
+        .connect_timeout(REACH)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_millis(limits::PING_INTERVAL_MS))
         .keep_alive_timeout(Duration::from_millis(limits::PING_TIMEOUT_MS))
