@@ -350,6 +350,27 @@ def test_who_comes_and_goes_registers(value_set):
             assert flag(container, 'worker') is None
 
 
+def test_coordinators_know_each_other(value_set):
+    manifests = value_set('ha')
+    workload = manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']
+    service = manifests.one('Service', workload['serviceName'])
+    assert workload['podManagementPolicy'] == 'Parallel', 'none is ready before there is a majority'
+    assert service['spec']['publishNotReadyAddresses'], 'nor could it be found'
+    container = ours(workload['template']['spec'])
+    pods = [f'aqueduct-coordinator-{idx}' for idx in range(workload['replicas'])]
+    host = f'{workload["serviceName"]}.{NAMESPACE}.svc.cluster.local'
+    assert flag(container, 'peers').split(',') == [
+        f'{pod}=https://{pod}.{host}:7072' for pod in pods
+    ]
+    assert flag(container, 'id') == '$(POD_NAME)'
+    assert flag(container, 'advertise-http') == f'http://$(POD_NAME).{host}:8080'
+    assert flag(container, 'advertise-grpc') == f'http://$(POD_NAME).{host}:7070'
+    alone = ours(
+        value_set('default').one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
+    )
+    assert flag(alone, 'peers') is None
+
+
 def test_the_queue_says_how_many_workers(value_set):
     manifests = value_set('external-etcd')
     [scaler] = manifests.of('HorizontalPodAutoscaler')

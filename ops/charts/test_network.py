@@ -99,6 +99,13 @@ def test_callers_are_those_of_the_values(value_set, name, anybody):
     assert network.allows('stranger', 'worker', 9464, {'a': 'b'}) == anybody
 
 
+def test_coordinators_keep_their_journal_among_themselves(value_set):
+    network = Network(value_set('ha'))
+    for source in network.pods:
+        assert network.allows(source, 'coordinator', 7072) == (source == 'coordinator'), source
+    assert not Network(value_set('default')).allows('coordinator', 'coordinator', 7072)
+
+
 def test_etcd_is_for_members(value_set):
     network = Network(value_set('ha'))
     for source, allowed in [

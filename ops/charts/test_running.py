@@ -2,6 +2,9 @@
 
 import json
 import subprocess
+import time
+import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -76,37 +79,71 @@ def test_tls_and_keys_need_nothing_of_probes(nodes, binary, tmp_path):
         'aqueduct-worker-cluster-tls': authority.sign('worker', 'DNS:worker.aqueduct'),
         'aqueduct-keys': keys,
     }
-    values = values_of('tls') | {'model': {}}
+    values = values_of('tls') | {'model': {}, 'coordinator': {'replicas': 3}}
     node = nodes(values, secrets)
-    [coordinator], workers = node.of('coordinator'), node.of('worker')
-    node.start(coordinator, *workers)
-    for pod in workers + [coordinator]:
+    coordinators, workers = node.of('coordinator'), node.of('worker')
+    node.start(*coordinators, *workers)
+    for pod in workers + coordinators:
         pod.wait('readinessProbe')
-    for port in (coordinator.port('http'), workers[0].port('worker')):
+    for port in (coordinators[0].port('http'), workers[0].port('worker')):
         assert status(f'http://127.0.0.1:{port}/livez') is None, 'plaintext'
 
     caller = authority.sign('caller', 'DNS:alice')
-    url = f'https://localhost:{coordinator.port("grpc")}'
-    asks = [
-        binary,
-        'generate',
-        '--server',
-        url,
-        '--max-tokens',
-        '4',
-        '--tls-ca',
-        caller / 'ca.crt',
-        WORDS,
-    ]
+    urls = ','.join(f'https://localhost:{pod.port("grpc")}' for pod in coordinators)
+    asks = [binary, 'generate', '--server', urls, '--tls-ca', caller / 'ca.crt', '--max-tokens=4']
     shown = ['--tls-cert', caller / 'tls.crt', '--tls-key', caller / 'tls.key']
     for more, environment, code in [
         ([], {'AQUEDUCT_API_KEY': key}, 3),
         (shown, {}, 2),
         (shown, {'AQUEDUCT_API_KEY': key}, 0),
     ]:
-        done = subprocess.run(asks + more, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [*asks, *more, WORDS], env=environment, capture_output=True, text=True
+        )
         assert done.returncode == code, done.stderr
-    assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
+    assert [pod.stop() for pod in [*coordinators, *workers]] == [0, 0, 0, 0, 0]
+
+
+def test_three_coordinators_survive_the_loss_of_one(nodes):
+    node = nodes({'coordinator': {'replicas': 3}})
+    coordinators, workers = node.of('coordinator'), node.of('worker')
+    node.start(*coordinators, *workers)
+    for pod in coordinators + workers:
+        pod.wait('readinessProbe')
+    leader, first = agreed(coordinators)
+    [test] = node.of('generate')
+    node.start(test)
+    assert test.process.wait(300) == 0, test.log()
+    leader.process.kill()
+    leader.process.wait()
+    _, again = agreed([pod for pod in coordinators if pod is not leader])
+    assert again == first
+    node.start(leader)
+    leader.wait('readinessProbe')
+    assert [pod.stop() for pod in [*coordinators, *workers]] == [0, 0, 0, 0, 0]
+
+
+def agreed(coordinators):
+    """Who answers, once all others send their callers there, and what it answers."""
+    deadline = time.monotonic() + coordinators[0].start_seconds()
+    while time.monotonic() < deadline:
+        answers = [heard(pod) for pod in coordinators]
+        places = [place for text, place in answers if text is None]
+        for leader, (text, _) in zip(coordinators, answers):
+            here = f'127.0.0.1:{leader.port("http")}'
+            if text is not None and places == [here] * (len(coordinators) - 1):
+                return leader, text
+        time.sleep(0.05)
+    raise AssertionError([pod.log() for pod in coordinators])
+
+
+def heard(coordinator):
+    """What a coordinator answers, or where it sends a caller instead."""
+    try:
+        return ask(coordinator), None
+    except urllib.error.HTTPError as error:
+        assert error.code in (307, 503), error
+        return None, urllib.parse.urlsplit(error.headers.get('location', '')).netloc
 
 
 def test_workers_of_every_kind_register_in_the_chart_s_own_etcd(nodes):

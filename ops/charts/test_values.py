@@ -15,6 +15,7 @@ REFUSED_BY_SCHEMA = [
     ({'coordinater': {}}, 'coordinater'),
     ({'coordinator': {'replica': 1}}, 'replica'),
     ({'coordinator': {'replicas': 2}}, 'replicas'),
+    ({'coordinator': {'options': {'peers': 'a=http://a:1'}}}, 'peers'),
     ({'coordinator': {'options': {'max-runing': 1}}}, 'max-runing'),
     ({'coordinator': {'options': {'api-keys': '/tmp/k'}}}, 'api-keys'),
     ({'coordinator': {'graceSeconds': '2m'}}, 'graceSeconds'),
@@ -104,7 +105,7 @@ def test_no_object_takes_what_it_does_not_know():
 
 
 def test_options_are_flags_that_the_chart_does_not_set_itself(flags_of):
-    every = Manifests({'etcd': ETCD, 'model': {'path': '/a'}})
+    every = Manifests({'etcd': ETCD, 'coordinator': {'replicas': 3}})
     for role, options in [('coordinator', 'coordinatorOptions'), ('worker', 'workerOptions')]:
         known = set(SCHEMA['definitions'][options]['properties'])
         assert known <= flags_of(role), f'{role} has no {known - flags_of(role)}'

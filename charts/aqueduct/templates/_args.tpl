@@ -58,6 +58,16 @@
 {{ $name }}-{{ index . 1 }}.{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
 
+{{/* Whether coordinators are several, that keep one journal. */}}
+{{- define "aqueduct.isGroup" -}}
+{{- if gt (int .Values.coordinator.replicas) 1 }}true{{ end -}}
+{{- end -}}
+
+{{- define "aqueduct.coordinatorHost" -}}
+{{- $root := index . 0 -}}
+{{ index . 1 }}.{{ include "aqueduct.coordinator" $root }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
+{{- end -}}
+
 {{- define "aqueduct.clusterTlsArgs" -}}
 {{- if .Values.tls.cluster.enabled }}
 - --cluster-tls-cert=/etc/aqueduct/cluster-tls/tls.crt
@@ -77,6 +87,20 @@
 - --monitor=0.0.0.0:9464
 - --data-dir=/var/lib/aqueduct/journal
 - --grace-s={{ int $coordinator.graceSeconds }}
+{{- if include "aqueduct.isGroup" . }}
+{{- $members := list }}
+{{- range $idx := until (int $coordinator.replicas) }}
+{{- $pod := printf "%s-%d" (include "aqueduct.coordinator" $) $idx }}
+{{- $members = append $members (printf "%s=%s://%s:7072" $pod (include "aqueduct.scheme" $) (include "aqueduct.coordinatorHost" (list $ $pod))) }}
+{{- end }}
+{{- $own := printf "%s://%s" (ternary "https" "http" .Values.tls.callers.enabled) (include "aqueduct.coordinatorHost" (list . "$(POD_NAME)")) }}
+- --id=$(POD_NAME)
+- --peers={{ join "," $members }}
+- --peer-listen=0.0.0.0:7072
+- --cluster-token={{ default (printf "%s-%s" .Release.Namespace .Release.Name) $coordinator.groupToken }}
+- --advertise-http={{ $own }}:8080
+- --advertise-grpc={{ $own }}:7070
+{{- end }}
 {{- if include "aqueduct.byEtcd" . }}
 {{- include "aqueduct.etcdArgs" . }}
 {{- else }}
