@@ -6,21 +6,25 @@
                 if isinstance(event, Token):
                     print(event.text, end='')
 
-Whoever leaves the stream cancels the request on every worker. Every call has a deadline; an error
+A stream whose connection is lost, because of the network or because the server was started again,
+goes on where it was lost, and every token comes once. Whoever leaves it cancels the request on
+every worker. Every call has a deadline; an error
 says by its class whether the input was wrong, the server busy, away or late.
 `aqueduct_client.blocking` has the same for programs without an event loop.
 """
-from .client import Client, Generation
+from .client import Client
 from .config import ClientOptions, Retry, TlsFiles
 from .errors import (
-    BusyError, CancelledByServerError, ClientError, DeadlineError, DeniedError,
-    InvalidArgumentError, ServerFailureError, SessionLostError, UnavailableError,
+    BusyError, CancelledByServerError, ClientError, DeadlineError, DeniedError, GoneError,
+    InvalidArgumentError, ServerFailureError, SessionLostError, TakenOverError,
+    UnavailableError,
 )
 from .events import (
     Accepted, Answer, ChoiceDone, Completion, Description, Escalated, GenerateEvent, KvDtype,
     ModelShape, Progress, PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary,
     Token, Tokenized, TokenLogprob, Traffic, WorkerProgress, WorkerStatus,
 )
+from .generation import Generation
 from .options import (
     NEW_SESSION, BelowFloor, ChatMessage, Exchange, GenerateOptions, Grammar, GrammarKind,
     MemoryPolicy, PolicyKind, Prompt, Quality, WireDtype,
@@ -30,9 +34,10 @@ __all__ = [
     'Accepted', 'Answer', 'BelowFloor', 'BusyError', 'CancelledByServerError', 'ChatMessage',
     'ChoiceDone', 'Client', 'ClientError', 'ClientOptions', 'Completion', 'DeadlineError',
     'DeniedError', 'Description', 'Escalated', 'Exchange', 'GenerateEvent', 'GenerateOptions',
-    'Generation', 'Grammar', 'GrammarKind', 'InvalidArgumentError', 'KvDtype', 'MemoryPolicy',
-    'ModelShape', 'NEW_SESSION', 'PolicyKind', 'Progress', 'Prompt', 'PromptLogprob',
-    'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry', 'ServerFailureError',
-    'SessionLostError', 'StopReason', 'Summary', 'TlsFiles', 'Token', 'TokenLogprob',
-    'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype', 'WorkerProgress', 'WorkerStatus',
+    'Generation', 'GoneError', 'Grammar', 'GrammarKind', 'InvalidArgumentError', 'KvDtype',
+    'MemoryPolicy', 'ModelShape', 'NEW_SESSION', 'PolicyKind', 'Progress', 'Prompt',
+    'PromptLogprob', 'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry', 'ServerFailureError',
+    'SessionLostError', 'StopReason', 'Summary', 'TakenOverError', 'TlsFiles', 'Token',
+    'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype', 'WorkerProgress',
+    'WorkerStatus',
 ]

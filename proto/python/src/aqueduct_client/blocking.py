@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from . import client as aio
+from . import generation
 from .config import ClientOptions
 from .events import Accepted, Answer, Description, GenerateEvent, Tokenized
 from .options import GenerateOptions, Prompt
@@ -79,7 +80,7 @@ class Client:
 class Generation(Iterator[GenerateEvent]):
     """The events of one request. Leaving its `with`, or `close`, cancels it."""
 
-    def __init__(self, loop: _Loop, events: aio.Generation) -> None:
+    def __init__(self, loop: _Loop, events: generation.Generation) -> None:
         self._loop = loop
         self._events = events
 

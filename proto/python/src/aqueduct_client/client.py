@@ -1,7 +1,8 @@
 """The connection and its calls."""
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -9,16 +10,16 @@ import grpc
 
 from . import wire
 from .config import ClientOptions, target_of
-from .errors import UnavailableError, error_of, pushback_s, said, unreadable
-from .events import (
-    Accepted, Answer, ChoiceDone, Completion, Description, GenerateEvent, Summary, Token, Tokenized,
+from .errors import (
+    REQUEST_ID, ClientError, UnavailableError, error_of, pushback_s, said, unreadable,
 )
+from .events import Answer, ChoiceDone, Completion, Description, Summary, Token, Tokenized
+from .generation import Call, Generation
 from .options import GenerateOptions, Prompt
 from .v1 import api_pb2 as api
 
 T = TypeVar('T')
 MESSAGE_BYTES_MAX = 256 << 20
-REQUEST_ID = 'x-request-id'
 HEALTH = '/grpc.health.v1.Health/Check'
 
 
@@ -43,6 +44,7 @@ class Client:
         self._target = target_of(url, options)
         self._options = options
         self._channel: grpc.aio.Channel | None = None
+        self._cancelling: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -59,31 +61,27 @@ class Client:
 
     async def close(self) -> None:
         """Hangs up: what is under way is cancelled."""
+        if self._cancelling:
+            await asyncio.wait(self._cancelling, timeout=self._options.call_deadline_s)
         channel, self._channel = self._channel, None
         if channel:
             await channel.close(None)
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions = GenerateOptions()
-    ) -> 'Generation':
+    ) -> Generation:
         """Prefills a prompt and generates from it. What the server refuses is raised here, later
         errors by the stream. A server that is busy, or has no worker yet, is asked again; a
-        request that may have been accepted is never sent twice."""
+        request that may have been accepted is never sent twice. A stream that is lost goes on
+        where it was lost, unless the options say otherwise."""
         until = time.monotonic() + options.deadline_s
         message = wire.request(prompt, options)
         named = () if options.request_id is None else ((REQUEST_ID, options.request_id),)
 
         async def attempt() -> Generation:
-            channel = await self._reached(until)
-            method: grpc.aio.UnaryStreamMultiCallable[
-                api.GenerateRequest, api.GenerateEvent] = channel.unary_stream(
-                _path('Generate'),
-                request_serializer=api.GenerateRequest.SerializeToString,
-                response_deserializer=api.GenerateEvent.FromString,
-            )
-            metadata = (*self._metadata(), *named)
-            call = method(message, timeout=max(until - time.monotonic(), 0), metadata=metadata)
-            return await Generation.begun(call)
+            await self._reached(until)
+            call = self._stream('Generate', message, until, named)
+            return await Generation.begun(self, call, options.choices or 1, until)
 
         return await self._repeated(attempt, until, _was_refused)
 
@@ -117,6 +115,43 @@ class Client:
         message = api.DescribeRequest()
         reply = await self._call(_path('Describe'), message, api.DescribeReply)
         return wire.description(reply)
+
+    def resume(self, request: int, following: Sequence[int], until: float) -> Call:
+        """The rest of an answer, for who has so many events of each completion."""
+        message = api.ResumeRequest(request=request, next=following)
+        return self._stream('Resume', message, until)
+
+    def cancel(self, request: int) -> asyncio.Task[None]:
+        """Ends a request that goes on without its caller; one that is not known has ended."""
+        async def cancelled() -> None:
+            with contextlib.suppress(ClientError):
+                await self._call(_path('Cancel'), api.CancelRequest(request=request),
+                                 api.CancelReply)
+
+        task = asyncio.create_task(cancelled())
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+        return task
+
+    @property
+    def options(self) -> ClientOptions:
+        """How it connects."""
+        return self._options
+
+    def _stream(
+        self, method: str, message: wire.M, until: float,
+        named: tuple[tuple[str, str], ...] = (),
+    ) -> Call:
+        if self._channel is None:
+            raise UnavailableError('the client is closed')
+        call: grpc.aio.UnaryStreamMultiCallable[wire.M, api.GenerateEvent]
+        call = self._channel.unary_stream(
+            _path(method),
+            request_serializer=type(message).SerializeToString,
+            response_deserializer=api.GenerateEvent.FromString,
+        )
+        left_s = max(until - time.monotonic(), 0)
+        return call(message, timeout=left_s, metadata=(*self._metadata(), *named))
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         key = self._options.api_key
@@ -163,7 +198,7 @@ class Client:
     def _opened(self) -> grpc.aio.Channel:
         bounds = [(f'grpc.max_{way}_message_length', MESSAGE_BYTES_MAX)
                   for way in ('send', 'receive')]
-        # As soon as what is tried again here; gRPC's own pauses grow to minutes.
+        # As soon as the tries that are made here; gRPC's own pauses are minutes.
         bounds += [(f'grpc.{which}_reconnect_backoff_ms', ms)
                    for which, ms in (('initial', 50), ('max', 1000))]
         tls = self._options.tls
@@ -196,71 +231,3 @@ def _was_refused(status: grpc.aio.AioRpcError) -> bool:
     """Whether the server itself said so, and so has not accepted the request: it names what it
     answers, a connection that is lost does not."""
     return bool(said(status.trailing_metadata(), REQUEST_ID))
-
-
-class Generation(AsyncIterator[GenerateEvent]):
-    """The events of one request; ends after the summary. Leaving its `async with`, `aclose`, or
-    the cancellation of the task that waits for an event, cancels the request on every worker."""
-
-    def __init__(
-        self, call: grpc.aio.UnaryStreamCall[api.GenerateRequest, api.GenerateEvent],
-        accepted: Accepted, request_id: str,
-    ) -> None:
-        self._call = call
-        self._next: GenerateEvent | None = accepted
-        self._is_over = False
-        self.accepted = accepted
-        """The first event, which comes with the others too."""
-        self.request_id = request_id
-        """By which the server's log knows the request: the caller's own, or a new one."""
-
-    @classmethod
-    async def begun(
-        cls, call: grpc.aio.UnaryStreamCall[api.GenerateRequest, api.GenerateEvent]
-    ) -> Self:
-        """Waits until the server has accepted a request."""
-        event = await _read(call)
-        if not isinstance(event, Accepted):
-            raise unreadable(f'a stream that begins with {event}')
-        return cls(call, event, said(await call.initial_metadata(), REQUEST_ID))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
-        await self.aclose()
-
-    async def __anext__(self) -> GenerateEvent:
-        event, self._next = self._next, None
-        if event is None:
-            event = await self._event()
-        self._is_over = self._is_over or isinstance(event, Summary)
-        return event
-
-    async def _event(self) -> GenerateEvent:
-        if self._is_over:
-            raise StopAsyncIteration
-        try:
-            return await _read(self._call)
-        except grpc.aio.AioRpcError as status:
-            self._is_over = True
-            raise error_of(status) from status
-        except asyncio.CancelledError:
-            if self._is_over:  # by `aclose`, in another task
-                raise StopAsyncIteration from None
-            raise
-
-    async def aclose(self) -> None:
-        """Cancels the request, unless it has ended."""
-        self._is_over, self._next = True, None
-        self._call.cancel()
-
-
-async def _read(
-    call: grpc.aio.UnaryStreamCall[api.GenerateRequest, api.GenerateEvent]
-) -> GenerateEvent:
-    message = await call.read()
-    if isinstance(message, api.GenerateEvent):
-        return wire.event(message)
-    raise UnavailableError('the stream ended without a summary')

@@ -57,6 +57,9 @@ class ClientOptions:
     call_deadline_s: float = 60.0
     """How long it may take to connect, with all tries, and so `tokenize` and `describe`."""
     retry: Retry = Retry()
+    resume_within_s: float = 60.0
+    """How long a stream that was lost is asked for again. A server keeps what nobody reads for a
+    minute unless it was told otherwise."""
     tls: TlsFiles | None = None
     """Plaintext if `None`."""
     api_key: str | None = field(default=None, repr=False)

@@ -5,6 +5,7 @@ from typing import Any
 import grpc
 
 RETRY_AFTER_METADATA = 'grpc-retry-pushback-ms'
+REQUEST_ID = 'x-request-id'
 
 
 class ClientError(Exception):
@@ -36,6 +37,15 @@ class SessionLostError(ClientError):
     """What the call was to go on from is kept no longer: send the whole conversation."""
 
 
+class GoneError(ClientError):
+    """The stream was lost, and the server does not know the request any more: it was away for too
+    long, or keeps no journal."""
+
+
+class TakenOverError(ClientError):
+    """Somebody else has come back to the stream, and goes on with it."""
+
+
 class DeadlineError(ClientError, TimeoutError):
     """Not done in time."""
 
@@ -56,6 +66,7 @@ _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.UNAUTHENTICATED: DeniedError,
     grpc.StatusCode.PERMISSION_DENIED: DeniedError,
     grpc.StatusCode.FAILED_PRECONDITION: SessionLostError,
+    grpc.StatusCode.ABORTED: TakenOverError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.CANCELLED: CancelledByServerError,
@@ -82,6 +93,19 @@ def pushback_s(status: grpc.aio.AioRpcError) -> float | None:
     number, which is gRPC's way to say never."""
     text = said(status.trailing_metadata(), RETRY_AFTER_METADATA)
     return int(text) / 1000 if text.isascii() and text.isdigit() else None
+
+
+def is_lost(status: grpc.aio.AioRpcError) -> bool:
+    """Whether a stream may go on elsewhere, or later, rather than that it ended."""
+    never_again = said(status.trailing_metadata(), RETRY_AFTER_METADATA) == '-1'
+    return status.code() is grpc.StatusCode.UNAVAILABLE and not never_again
+
+
+def gone(status: grpc.aio.AioRpcError) -> ClientError:
+    """Why a stream cannot be gone on with."""
+    if status.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
+        return GoneError(f'the stream was lost: {status.details()}')
+    return error_of(status)
 
 
 def said(metadata: Iterable[Any] | None, name: str) -> str:

@@ -148,5 +148,8 @@ class GenerateOptions:
     session: str | None = None
     """`NEW_SESSION`: keep what is remembered at the end. `Summary.session` of an earlier answer:
     go on from there; the prompt is then what follows that answer."""
+    resumable: bool = True
+    """Whether the request goes on while its connection is lost, so that the stream does, with
+    every token once. Not beside `prompt_logprobs`."""
     deadline_s: float = 3600.0
     """How long the whole answer may take."""

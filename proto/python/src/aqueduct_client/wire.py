@@ -86,6 +86,8 @@ def request(prompt: Prompt, options: GenerateOptions) -> api.GenerateRequest:
     message = _prompt(api.GenerateRequest(), prompt)
     _set(message, options, 'max_tokens', 'chunk_tokens', 'choices', 'priority', 'session',
          'prompt_logprobs', 'ignore_eos', 'cache_prompt')
+    # Log probabilities of the prompt are not kept for who comes back.
+    message.resumable = options.resumable and not options.prompt_logprobs
     message.stop.extend(options.stop)
     _set(message.sampling, options, *SAMPLING)
     bias = options.logit_bias.items()
