@@ -224,17 +224,18 @@ impl Metrics {
             self.registry.register(name, help, gauge.clone());
         }
         let floats = [
-            (
-                "kv_cache_usage_perc",
-                "Share of workers' pages in use; 1 is all",
-                &self.kv_cache_usage,
-            ),
+            ("kv_cache_usage_perc", "Share of workers' pages in use", &self.kv_cache_usage),
             ("merge_error_max", "Worst audited output beside f64", &self.merge_error_max),
             ("merge_lse_error_max", "Worst audited log-sum-exp", &self.merge_lse_error_max),
         ];
         for (name, help, gauge) in floats {
             self.registry.register(name, help, gauge.clone());
         }
+        self.register_families();
+    }
+
+    /// What is told apart by a label, and the one distribution that is no time.
+    fn register_families(&mut self) {
         let pools = [
             ("pool_bytes", "Bytes of a worker's pages", &self.pool_bytes),
             ("pool_used_bytes", "Bytes of those in use", &self.pool_used_bytes),

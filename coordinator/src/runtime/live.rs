@@ -4,6 +4,7 @@
 mod asked;
 mod attach;
 mod completions;
+mod escalating;
 mod prefixes;
 mod trace;
 mod turns;
@@ -19,7 +20,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Session,
-    Verdict, WorkerId,
+    WorkerId,
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
@@ -278,31 +279,6 @@ impl Live {
     fn all_done(&self) -> bool {
         let skipped = self.prefill.prefix.restored().unwrap_or(0);
         self.prefill.reports.len() as u32 + skipped == self.grid.chunk_count()
-    }
-
-    /// What is to be tried next, if the prefill is done and its memory kept too little.
-    pub(crate) fn escalation(&self) -> Option<Escalation> {
-        let floor =
-            self.submission.floor.filter(|_| self.all_done() && self.prefilled.is_none())?;
-        let lowest = RetainedMass::lowest_share(&self.retained());
-        let Verdict::Again(next) = floor.judge(lowest, &self.policy, self.grid.chunk_tokens())
-        else {
-            return None;
-        };
-        let min_retained_mass = floor.min_retained_mass;
-        Some(Escalation { policy: self.policy, lowest, min_retained_mass, next })
-    }
-
-    /// Begins again as `run`, which nobody has heard of.
-    pub(crate) fn escalate(&mut self, run: RequestId, escalation: Escalation) {
-        tracing::info!(request = %self.request, %run, %escalation, "prefilled again");
-        self.run = run;
-        self.policy = escalation.next;
-        self.prefill = Prefill { prefix: self.prefix(), ..Prefill::default() };
-        self.trail.note("prefilled again", None, escalation);
-        self.escalations.push(escalation);
-        self.placed.clear();
-        self.mailbox.push(Update::Escalated(escalation));
     }
 
     /// Per layer, summed over chunks.

@@ -38,7 +38,8 @@ impl ContextFileArg {
 /// The server to ask.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// gRPC address of the coordinator, or of several of a group, separated by commas [default: that of the context, or http://127.0.0.1:7070]
+    /// gRPC address of the coordinator, or of several of a group, separated by commas [default:
+    /// that of the context, or http://127.0.0.1:7070]
     #[arg(long = "server", value_name = "URL", env = "AQUEDUCT_SERVER", hide_env_values = true)]
     url: Option<String>,
     /// Ask the server that is written down under this name [default: the one in use, see

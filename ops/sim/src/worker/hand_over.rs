@@ -129,7 +129,7 @@ impl Worker {
             let (known, rest) = begun.tokens.split_at_checked(computed)?;
             let mut sampler = Sampler::new(spec.clone(), idx, None);
             known.iter().try_for_each(|token| sampler.follow(*token)).ok()?;
-            let (begun, logits) = (rest.to_vec().into_iter(), Vec::new());
+            let (begun, logits) = (Vec::from(rest).into_iter(), Vec::new());
             let sequence = Continuation::Sets(sequence);
             choices.push(Choice { idx, sampler, sequence, logits, begun });
         }

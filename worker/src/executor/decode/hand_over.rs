@@ -201,7 +201,7 @@ impl Executor {
             sampler,
             charge: self.shared.gauges.home_bytes.charge(sequence.bytes()),
             sequence,
-            begun: begun.to_vec().into_iter(),
+            begun: Vec::from(begun).into_iter(),
             logits: Vec::new(), // the next token is there
             stepped: 0,
         })
