@@ -11,8 +11,8 @@ use aqueduct_core::work::{
     Peer, RetainedMass, TokenLogprob,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Exchange, Grammar, KvDtype,
-    MemoryPolicy, RequestId, Sampling, Steering, Telling, TokenBytes, TraceParent, WireDtype,
+    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
+    RequestId, Sampling, Steering, Telling, TokenBytes, TraceParent, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
