@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use aqueduct_client::{ApiKey, Identity, TlsFiles};
 use aqueduct_core::{Refusal, limits};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Nobody writes down so many servers.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -57,7 +58,10 @@ impl Contexts {
             Ok(file) => Refusal::unless_within("config_bytes", file.len(), 0, FILE_BYTES_MAX)?,
         };
         let text = fs::read(path).map_err(|error| wrong(format!("readable: {error}")))?;
-        serde_json::from_slice(&text).map_err(|error| wrong(format!("a file of contexts: {error}")))
+        // An array would do for a struct whose fields all have defaults.
+        serde_json::from_slice::<Map<String, Value>>(&text)
+            .and_then(|object| serde_json::from_value(object.into()))
+            .map_err(|error| wrong(format!("a file of contexts: {error}")))
     }
 
     /// Writes the file anew, as a whole; its owner alone may read it.
