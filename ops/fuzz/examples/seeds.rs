@@ -30,7 +30,11 @@ fn main() -> std::io::Result<()> {
     let base = Base { chunk_idx: 0, epoch: Epoch(1), end: 4 };
     let spared = Some(Spared { base, rows: 1, crc32: 9 });
     write("frames", "spared", &frames(&SetHeader { spared, ..set(3, KvDtype::F32) }))?;
-    write("frames", "notice", &notice())?;
+    write("frames", "notice", &notice_frame().encode_length_delimited_to_vec())?;
+    // Refused: what a frame without a dtype says already has no second form.
+    let wire = v1::WireDtype::F32.into();
+    let second = v1::HandOffFrame { wire, crc32: 0, ..notice_frame() };
+    write("frames", "notice_f32", &second.encode_length_delimited_to_vec())?;
     write("exchange", "ask", &ask())?;
     write("messages", "assign", &message(0, &v1::WorkerCommand::from(assign(false))))?;
     write("messages", "assign_shards", &message(0, &v1::WorkerCommand::from(assign(true))))?;
@@ -176,9 +180,9 @@ fn set(keys: u32, kv: KvDtype) -> SetHeader {
     }
 }
 
-fn notice() -> Vec<u8> {
+fn notice_frame() -> v1::HandOffFrame {
     let notice = Notice::new(set(3, KvDtype::Bf16), &[1; 36]).to_frame();
-    notice.expect("the header is within bounds").encode_length_delimited_to_vec()
+    notice.expect("the header is within bounds")
 }
 
 fn ask() -> Vec<u8> {

@@ -280,11 +280,20 @@ pub(super) fn set_header(frame: &HandOffFrame) -> Result<SetHeader, Refusal> {
         head_dim: frame.head_dim,
         keys: frame.keys,
         end: frame.end,
-        wire: wire_dtype(frame.wire)?.unwrap_or_default(),
+        wire: wire(frame.wire)?,
         spared: frame.spared.map(Spared::try_from).transpose().under("spared")?,
     };
     set.validate()?;
     Ok(set)
+}
+
+/// How keys and values travel. What is f32 travels as it is stored, which has one encoding: a
+/// frame that was read is written with the same bytes again.
+fn wire(wire: i32) -> Result<WireDtype, Refusal> {
+    match wire_dtype(wire)? {
+        Some(WireDtype::F32) => Err(Refusal::new("wire", "f32", "unspecified, bf16 or f16")),
+        wire => Ok(wire.unwrap_or_default()),
+    }
 }
 
 fn header(frame: &HandOffFrame) -> Result<FrameHeader, Refusal> {
@@ -454,6 +463,8 @@ mod tests {
         assert_eq!(refused(|f| f.layer = 512), "frame.layer");
         assert_eq!(refused(|f| f.wire = v1::WireDtype::F16.into()), "frame.payload");
         assert_eq!(refused(|f| f.wire = 9), "frame.wire");
+        // What a frame without this field says already.
+        assert_eq!(refused(|f| f.wire = v1::WireDtype::F32.into()), "frame.wire");
         assert_eq!(refused(|f| f.spared = None), "frame.payload");
         assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 4), "frame.payload");
         assert_eq!(refused(|f| f.spared.as_mut().unwrap().rows = 17), "frame.spared.rows");
