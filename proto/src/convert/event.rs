@@ -143,10 +143,9 @@ impl TryFrom<v1::RetainedMass> for RetainedMass {
     type Error = Refusal;
 
     fn try_from(wire: v1::RetainedMass) -> Result<Self, Refusal> {
-        for (field, value) in [("kept", wire.kept), ("total", wire.total)] {
-            Refusal::unless_within(field, value, 0.0, f64::MAX)?;
-        }
-        Ok(Self { kept: wire.kept, total: wire.total })
+        let mass = Self { kept: wire.kept, total: wire.total };
+        mass.validate()?;
+        Ok(mass)
     }
 }
 

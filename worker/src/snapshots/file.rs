@@ -74,10 +74,15 @@ pub(super) fn encode(model: &Model, key: &SnapshotKey, snapshot: &Snapshot) -> V
         bytes.extend(set.end.to_le_bytes());
         bytes.extend(codec::encode(set, WireDtype::F32));
     }
+    seal(&mut bytes);
+    bytes
+}
+
+/// Has a file that ends before its checksum say how long it is, and appends the checksum.
+fn seal(bytes: &mut Vec<u8>) {
     let len = (bytes.len() + CHECKSUM_BYTES) as u64;
     bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
-    bytes.extend(blake3::hash(&bytes).as_bytes());
-    bytes
+    bytes.extend(blake3::hash(bytes).as_bytes());
 }
 
 /// Looks at the beginning of a file that should be of `key`, and gives its length.
@@ -124,11 +129,15 @@ fn decode(
         return Err(FileError::Checksum);
     }
     let (header, body) = body.split_first_chunk().ok_or_else(wrong)?;
-    check_header(header, model, key)?;
+    if check_header(header, model, key)? != want {
+        return Err(wrong());
+    }
     let mut reader = Reader(body);
     let masses = reader.u32().ok_or_else(wrong)?;
     Refusal::unless_within("retained", masses, 0, limits::LAYERS_MAX)?;
-    let retained: Option<_> = (0..masses).map(|_| reader.mass()).collect();
+    let retained: Option<Vec<_>> = (0..masses).map(|_| reader.mass()).collect();
+    let retained = retained.ok_or_else(wrong)?;
+    retained.iter().try_for_each(RetainedMass::validate)?;
     let layers = (0..model.fit.layers).map(|layer| {
         let header = reader.set(layer, &model.fit).ok_or_else(wrong)?;
         let payload = reader.take(header.payload_bytes()).ok_or_else(wrong)?;
@@ -138,7 +147,7 @@ fn decode(
     if !reader.0.is_empty() {
         return Err(wrong());
     }
-    Ok(Snapshot { layers, retained: retained.ok_or_else(wrong)? })
+    Ok(Snapshot { layers, retained })
 }
 
 /// The length that the file says it has.
@@ -220,6 +229,49 @@ mod tests {
         Snapshot { layers, retained: vec![RetainedMass { kept: 1.5, total: 2.0 }; 8] }
     }
 
+    /// What befalls a file behind its header.
+    #[derive(Debug, Clone)]
+    enum Edit {
+        Number([u8; 8]),
+        Flip(u8),
+        Remove(usize),
+        Insert(Vec<u8>),
+    }
+
+    fn edit() -> impl Strategy<Value = Edit> {
+        let numbers = [f64::NAN, -1.0, f64::INFINITY, 2.5].map(f64::to_le_bytes);
+        let counts = [u64::MAX, 1 << 32, 1, 0].map(u64::to_le_bytes);
+        prop_oneof![
+            prop::sample::select([numbers, counts].concat()).prop_map(Edit::Number),
+            (1u8..).prop_map(Edit::Flip),
+            (1usize..40).prop_map(Edit::Remove),
+            prop::collection::vec(any::<u8>(), 1..40).prop_map(Edit::Insert),
+        ]
+    }
+
+    impl Edit {
+        /// `early`: where counts and masses are.
+        fn apply(self, bytes: &mut Vec<u8>, (at, early): (prop::sample::Index, bool)) {
+            let body = bytes.len() - HEADER_BYTES;
+            let within = if early { body.min(160) } else { body };
+            let at = HEADER_BYTES + at.index(within + 1);
+            let upto = |count: usize| at..(at + count).min(bytes.len());
+            match self {
+                Self::Number(number) => {
+                    let place = upto(number.len());
+                    bytes.splice(place, number);
+                }
+                Self::Flip(flip) => bytes.iter_mut().skip(at).take(1).for_each(|it| *it ^= flip),
+                Self::Remove(count) => {
+                    bytes.drain(upto(count));
+                }
+                Self::Insert(more) => {
+                    bytes.splice(at..at, more);
+                }
+            }
+        }
+    }
+
     fn read_back(bytes: &[u8], model: &Model, key: &SnapshotKey) -> Result<Snapshot, FileError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -273,9 +325,27 @@ mod tests {
         #[test]
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut bytes = [&MAGIC[..], &KEY.0, &model().fingerprint, &bytes].concat();
-            bytes.extend(blake3::hash(&bytes).as_bytes());
+            bytes.resize(bytes.len().max(HEADER_BYTES), 0);
+            seal(&mut bytes);
             let len = bytes.len() as u64;
             prop_assert!(decode(&bytes, &model(), (&KEY, len)).is_err());
+        }
+
+        /// Whoever gives a worker a file can make its checksum right.
+        #[test]
+        fn what_is_sealed_is_read_as_it_was_written_or_refused(
+            edits in prop::collection::vec((any::<(prop::sample::Index, bool)>(), edit()), 1..4),
+        ) {
+            let mut bytes = encode(&model(), &KEY, &snapshot());
+            bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+            for (at, edit) in edits {
+                edit.apply(&mut bytes, at);
+            }
+            seal(&mut bytes);
+            if let Ok((key, snapshot)) = open(&bytes, &model()) {
+                prop_assert!(snapshot.retained.iter().all(|mass| mass.validate().is_ok()));
+                prop_assert!(encode(&model(), &key, &snapshot) == bytes);
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a finished chunk tells of itself.
 
+use crate::Refusal;
+
 /// How much of the attention mass the memory kept.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RetainedMass {
@@ -13,6 +15,15 @@ impl RetainedMass {
     /// kept / total; 1 where nothing was chosen from.
     pub fn share(&self) -> f64 {
         if self.total > 0.0 { self.kept / self.total } else { 1.0 }
+    }
+
+    /// # Errors
+    /// A sum that is below 0 or not finite.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        for (field, value) in [("kept", self.kept), ("total", self.total)] {
+            Refusal::unless_within(field, value, 0.0, f64::MAX)?;
+        }
+        Ok(())
     }
 
     /// Adds what another block kept.
