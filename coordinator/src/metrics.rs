@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::generation::Load;
+use crate::peers::Unheard;
 use crate::runtime::Leader;
 
 /// How a request ended.
@@ -107,11 +108,11 @@ impl Default for Metrics {
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
-        Self::with(Refusals::default())
+        Self::with(Refusals::default(), &Unheard::default())
     }
 
-    /// All at zero, beside the connections that were refused.
-    pub fn with(refusals: Refusals) -> Self {
+    /// All at zero, beside the connections and the messages of other members that were refused.
+    pub fn with(refusals: Refusals, unheard: &Unheard) -> Self {
         let latency = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
         let step = || Histogram::new(exponential_buckets(0.001, 2.0, 16));
         let shares = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
@@ -157,6 +158,7 @@ impl Metrics {
         metrics.register_times();
         metrics.register_counts();
         metrics.registry.register_collector(Box::new(refusals));
+        unheard.register(&mut metrics.registry);
         metrics
     }
 

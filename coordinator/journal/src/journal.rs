@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aqueduct_core::Refusal;
 use aqueduct_core::journal::Record;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -28,6 +29,9 @@ pub trait Transport: Send + 'static {
 
     /// Sends `messages`, each to its `to`. Kind and receiver of those for which there is no room.
     fn send(&mut self, messages: Vec<Message>) -> Vec<(MessageType, u64)>;
+
+    /// What member `from` said fits nothing here, and was not heard.
+    fn refused(&mut self, _from: u64, _refusal: &Refusal) {}
 }
 
 /// A coordinator that is alone sends nothing.
@@ -225,7 +229,12 @@ impl<T: Transport> Keeper<T> {
                 Err(unable) => drop(reply.send(Err(unable.into()))),
             },
             Ask::Read(read) => read(self.node.state()),
-            Ask::Hear(message) => self.node.hear(*message),
+            Ask::Hear(message) => {
+                let from = message.from;
+                if let Err(refusal) = self.node.hear(*message) {
+                    self.transport.refused(from, &refusal);
+                }
+            }
             Ask::Sent { kind, to, arrived } => self.node.sent(kind, to, arrived),
             Ask::Resign => self.node.resign(),
         }

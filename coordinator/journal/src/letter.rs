@@ -2,6 +2,7 @@
 //! member says to another, entries that follow one another, and nothing that a healthy member of
 //! this program would not say. Who belongs to the group is the node's to know.
 
+use aqueduct_core::journal::Record;
 use aqueduct_core::{Refusal, limits};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::peer_message::Kind;
@@ -9,6 +10,8 @@ use prost::Message as _;
 use raft::CAMPAIGN_TRANSFER;
 use raft::eraftpb::{Entry, Message, MessageType, Snapshot};
 
+/// Of terms and indices, so that the next ones are numbers too.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 /// Entries of one message: those of a log, and of one that is not compacted yet.
 const ENTRIES_MAX: usize = 4 * limits::JOURNAL_LOG_ENTRIES as usize;
 
@@ -82,8 +85,8 @@ fn of_wire(wire: v1::PeerMessage) -> Result<Message, Refusal> {
     let (_, msg_type) = known
         .ok_or_else(|| Refusal::new("kind", wire.kind, "a kind of message that members send"))?;
     // Raft takes a message without a term for one of its own.
-    Refusal::unless_within("term", wire.term, 1, u64::MAX - 1)?;
-    Refusal::unless_within("index", wire.index, 0, u64::MAX / 2)?;
+    Refusal::unless_within("term", wire.term, 1, NUMBER_MAX)?;
+    numbers(kind, &wire)?;
     let mut message = Message {
         msg_type,
         term: wire.term,
@@ -100,11 +103,12 @@ fn of_wire(wire: v1::PeerMessage) -> Result<Message, Refusal> {
     }
     let most = if kind == Kind::Append { ENTRIES_MAX } else { 0 };
     Refusal::unless_within("entries", wire.entries.len(), 0, most)?;
-    let mut last_term = wire.log_term;
+    let mut last_term = wire.log_term.max(1);
     for (entry, index) in wire.entries.into_iter().zip(wire.index + 1..) {
         Refusal::unless_within("entries.term", entry.term, last_term, wire.term)?;
         let most = limits::JOURNAL_RECORD_BYTES_MAX;
         Refusal::unless_within("entries.record", entry.record.len(), 0, most)?;
+        record(&entry.record)?;
         last_term = entry.term;
         let data = entry.record.into();
         message.entries.push(Entry { index, term: entry.term, data, ..Entry::default() });
@@ -118,8 +122,39 @@ fn of_wire(wire: v1::PeerMessage) -> Result<Message, Refusal> {
     Ok(message)
 }
 
+/// A log begins with nothing, at index 0 and of term 0; nothing else is of term 0.
+fn numbers(kind: Kind, wire: &v1::PeerMessage) -> Result<(), Refusal> {
+    for (field, index) in
+        [("index", wire.index), ("commit", wire.commit), ("reject_hint", wire.reject_hint)]
+    {
+        Refusal::unless_within(field, index, 0, NUMBER_MAX)?;
+    }
+    for (field, term) in [("log_term", wire.log_term), ("commit_term", wire.commit_term)] {
+        Refusal::unless_within(field, term, 0, wire.term)?;
+    }
+    let names_entry = matches!(kind, Kind::Append | Kind::Vote | Kind::PreVote);
+    if names_entry && (wire.index == 0) != (wire.log_term == 0) {
+        let bound = format!("0 at index 0, and nowhere else (index = {})", wire.index);
+        return Err(Refusal::new("log_term", wire.log_term, bound));
+    }
+    match wire.transfer && kind != Kind::Vote {
+        true => Err(Refusal::new("transfer", true, "of a vote")),
+        false => Ok(()),
+    }
+}
+
+/// What everybody would have to read once it is agreed on; empty at the beginning of a term.
+fn record(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let wire = v1::JournalRecord::decode(bytes)
+        .map_err(|error| Refusal::new("entries.record", error, "a journal's record"))?;
+    Record::try_from(wire).map(drop)
+}
+
 fn snapshot(wire: v1::PeerSnapshot, term: u64) -> Result<Snapshot, Refusal> {
-    Refusal::unless_within("snapshot.index", wire.index, 1, u64::MAX / 2)?;
+    Refusal::unless_within("snapshot.index", wire.index, 1, NUMBER_MAX)?;
     Refusal::unless_within("snapshot.term", wire.term, 1, term)?;
     let mut snapshot = Snapshot { data: wire.state.into(), ..Snapshot::default() };
     let metadata = snapshot.mut_metadata();
@@ -129,7 +164,16 @@ fn snapshot(wire: v1::PeerSnapshot, term: u64) -> Result<Snapshot, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::RequestId;
+    use aqueduct_core::journal::{Outcome, RecordKind};
+
     use super::*;
+
+    /// A record.
+    fn ended() -> Vec<u8> {
+        let kind = RecordKind::Ended(Outcome::Cancelled);
+        v1::JournalRecord::from(Record { request: RequestId(7), at_ms: 1, kind }).encode_to_vec()
+    }
 
     fn append() -> Message {
         let entry = |index, term, data: &[u8]| Entry {
@@ -146,15 +190,14 @@ mod tests {
             log_term: 5,
             index: 10,
             commit: 9,
-            entries: vec![entry(11, 6, b""), entry(12, 7, b"record")].into(),
+            entries: vec![entry(11, 6, b""), entry(12, 7, &ended())].into(),
             ..Message::default()
         }
     }
 
     fn install() -> Message {
-        let mut message =
-            Message { msg_type: MessageType::MsgSnapshot, from: 1, to: 2, term: 4, ..append() };
-        message.entries.clear();
+        let msg_type = MessageType::MsgSnapshot;
+        let mut message = Message { msg_type, from: 1, to: 2, term: 4, ..Message::default() };
         let snapshot = message.mut_snapshot();
         snapshot.data = b"state".to_vec();
         snapshot.mut_metadata().index = 8;
@@ -206,6 +249,16 @@ mod tests {
         check(|wire| wire.entries[1].term = 8, "entries.term");
         check(|wire| wire.entries[1].term = 5, "entries.term");
         check(|wire| wire.log_term = 7, "entries.term");
+        check(|wire| wire.log_term = 8, "log_term");
+        check(|wire| wire.log_term = 0, "log_term");
+        check(|wire| wire.index = 0, "log_term");
+        check(|wire| (wire.index, wire.log_term, wire.entries[0].term) = (0, 0, 0), "entries.term");
+        check(|wire| wire.commit_term = 8, "commit_term");
+        check(|wire| wire.commit = u64::MAX, "commit");
+        check(|wire| wire.reject_hint = u64::MAX, "reject_hint");
+        check(|wire| wire.transfer = true, "transfer");
+        check(|wire| wire.entries[1].record = vec![0xff].into(), "entries.record");
+        check(|wire| wire.entries[1].record = vec![0x10, 1].into(), "record");
         check(|wire| wire.snapshot = Some(v1::PeerSnapshot::default()), "snapshot");
         let check = |change: fn(&mut v1::PeerMessage), want: &str| {
             let mut wire = to_wire(install()).unwrap();

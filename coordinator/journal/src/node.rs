@@ -2,6 +2,7 @@
 //! messages and records, and carries out its [`Work`], in order: write, then send.
 
 mod others;
+mod sound;
 
 use aqueduct_core::journal::Record;
 use aqueduct_core::{Refusal, RequestId, limits};
@@ -131,8 +132,6 @@ pub struct Node {
     /// Ticks that an election is put off by.
     patience: u64,
     ticked_ms: Option<u64>,
-    /// Whether it has been said that others know of more than is here.
-    is_told_of_loss: bool,
 }
 
 /// Part of a log.
@@ -173,17 +172,8 @@ impl Node {
         let raw = RawNode::new(&config, Shelf::new(members, saved), &logger())?;
         let random = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let since = Volume::default();
-        let mut node = Self {
-            raw,
-            options,
-            state,
-            applied,
-            since,
-            random,
-            patience: 0,
-            ticked_ms: None,
-            is_told_of_loss: false,
-        };
+        let mut node =
+            Self { raw, options, state, applied, since, random, patience: 0, ticked_ms: None };
         node.patience = node.draw();
         if node.options.identity.is_alone() {
             node.raw.campaign()?;

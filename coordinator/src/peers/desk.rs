@@ -1,6 +1,5 @@
 //! Where other members come in: whoever is a coordinator of this group is heard.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
@@ -12,7 +11,7 @@ use aqueduct_tls::{Caller, Listener, Role};
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Group, Known};
+use super::{Group, Known, Reason, Unheard};
 
 /// A batch of more bytes is a long one; a member sends one of these at a time.
 const SHORT_BYTES_MAX: u64 = 16 << 20;
@@ -25,35 +24,28 @@ struct Desk {
     group: Group,
     ear: Ear,
     known: watch::Sender<Known>,
-    /// The group of who was last turned away, of whom it is said once.
-    stranger: AtomicU64,
+    unheard: Unheard,
     calls: Semaphore,
     long: Semaphore,
 }
 
 /// Hears the other members of `group` on `listener` until `shutdown`, and makes `known` where
-/// callers reach them. Behind TLS it hears coordinators alone.
+/// callers reach them; what it does not hear it counts in `unheard`. Behind TLS it hears
+/// coordinators alone.
 ///
 /// # Errors
 /// What the transport reports.
 pub async fn serve(
     group: Group,
     ear: Ear,
-    known: watch::Sender<Known>,
+    (known, unheard): (watch::Sender<Known>, Unheard),
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let calls = Semaphore::new(limits::PEER_CALLS_MAX);
     let long = Semaphore::new(group.others().count());
-    let desk = CoordinatorsServer::new(Desk {
-        group,
-        stranger: ear.group().into(),
-        ear,
-        known,
-        calls,
-        long,
-    })
-    .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+    let desk = CoordinatorsServer::new(Desk { group, ear, known, unheard, calls, long })
+        .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
     tonic::transport::Server::builder()
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
@@ -82,12 +74,13 @@ impl Coordinators for Desk {
         let mut frames = request.into_inner();
         let first = next(&mut frames).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("no frame"))?;
-        let mut gathering = Gathering::begin(first).map_err(refused)?;
+        let mut gathering = Gathering::begin(first).map_err(|refusal| self.misread(0, &refusal))?;
         self.check(gathering.envelope())?;
+        let from = gathering.envelope().from;
         let is_long = gathering.bytes() > SHORT_BYTES_MAX;
         let _long = is_long.then(|| self.long.try_acquire()).transpose().map_err(busy)?;
         while let Some(frame) = next(&mut frames).await? {
-            gathering.add(frame).map_err(refused)?;
+            gathering.add(frame).map_err(|refusal| self.misread(from, &refusal))?;
         }
         self.hear(gathering, is_long).await?;
         Ok(Response::new(PeerReceipt {}))
@@ -102,20 +95,20 @@ impl Desk {
         if group != ours {
             let bound = format!("{ours:016x}, the group that this coordinator belongs to");
             let refusal = Refusal::new("group", format_args!("{group:016x}"), bound);
-            if self.stranger.swap(group, Ordering::Relaxed) != group {
-                tracing::warn!(from, %refusal, "a coordinator of another group");
-            }
+            self.unheard.count(Reason::Group, from, &refusal);
             return Err(Status::failed_precondition(refusal.to_string()));
         }
         if to != member || self.group.others().all(|(other, _)| other != from) {
             let bound = format!("another member's to {member}");
             let refusal = Refusal::new("from, to", format_args!("{from}, {to}"), bound);
+            self.unheard.count(Reason::Member, from, &refusal);
             return Err(Status::failed_precondition(refusal.to_string()));
         }
         Ok(())
     }
 
     async fn hear(&self, gathering: Gathering, is_long: bool) -> Result<(), Status> {
+        let from = gathering.envelope().from;
         let read = move || {
             let (envelope, batch) = gathering.finish()?;
             Ok((decode(&batch, (envelope.from, envelope.to))?, envelope))
@@ -126,7 +119,8 @@ impl Desk {
                 .map_err(|error| Status::internal(error.to_string()))?,
             false => read(),
         };
-        let (messages, Envelope { from, addresses, .. }) = read.map_err(refused)?;
+        let read = read.map_err(|refusal| self.misread(from, &refusal));
+        let (messages, Envelope { addresses, .. }) = read?;
         self.known.send_if_modified(|known| {
             if known.get(&from) == Some(&addresses) {
                 return false;
@@ -141,14 +135,15 @@ impl Desk {
         }
         Ok(())
     }
+
+    /// What `from` sent is nothing that a member sends; 0 where it is not known who it was.
+    fn misread(&self, from: u64, refusal: &Refusal) -> Status {
+        self.unheard.count(Reason::Form, from, refusal);
+        Status::invalid_argument(refusal.to_string())
+    }
 }
 
 async fn next(frames: &mut Streaming<PeerFrame>) -> Result<Option<PeerFrame>, Status> {
     let frame = tokio::time::timeout(FRAME_DEADLINE, frames.message()).await;
     frame.map_err(|_| Status::deadline_exceeded(format!("no frame within {FRAME_DEADLINE:?}")))?
-}
-
-fn refused(refusal: Refusal) -> Status {
-    tracing::warn!(%refusal, "another coordinator sent what cannot be used");
-    Status::invalid_argument(refusal.to_string())
 }

@@ -5,9 +5,11 @@
 mod desk;
 mod group;
 mod lane;
+mod unheard;
 
 pub use desk::serve;
 pub use group::Group;
+pub use unheard::{Reason, Unheard};
 
 use std::collections::BTreeMap;
 
@@ -29,11 +31,13 @@ pub struct Post {
     group: Group,
     addresses: Addresses,
     tls: Option<ClientTls>,
+    unheard: Unheard,
 }
 
 impl Post {
     /// To the members of `group`, who are told that callers reach this one at `addresses`, and are
-    /// spoken to as `tls` says: in plaintext if it is `None`.
+    /// spoken to as `tls` says: in plaintext if it is `None`. What they say that fits nothing here
+    /// is counted in `unheard`.
     ///
     /// # Errors
     /// Addresses that are none, or of members to whom nobody could speak.
@@ -41,12 +45,13 @@ impl Post {
         group: Group,
         addresses: Addresses,
         tls: Option<ClientTls>,
+        unheard: Unheard,
     ) -> Result<Self, Refusal> {
         addresses.validate()?;
         for url in group.others().map(|(_, url)| url) {
             lane::endpoint(url, tls.is_some())?;
         }
-        Ok(Self { lanes: BTreeMap::new(), group, addresses, tls })
+        Ok(Self { lanes: BTreeMap::new(), group, addresses, tls, unheard })
     }
 }
 
@@ -71,5 +76,8 @@ impl Transport for Post {
             lost.extend((!took).then_some((kind, to)));
         }
         lost
+    }
+    fn refused(&mut self, from: u64, refusal: &Refusal) {
+        self.unheard.count(Reason::State, from, refusal);
     }
 }

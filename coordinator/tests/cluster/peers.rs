@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use aqueduct_coordinator::peers::{Group, Known, Post, serve};
+use aqueduct_coordinator::peers::{Group, Known, Post, Reason, Unheard, serve};
 use aqueduct_core::journal::{Accepted, Outcome, Record, RecordKind};
 use aqueduct_core::{Addresses, RequestId};
-use aqueduct_journal::{Bounds, Journal, Options, Standing};
+use aqueduct_journal::{Bounds, Journal, Message, MessageType, Options, Standing, encode};
 use aqueduct_proto::convert::peers::{Envelope, split};
 use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use tempfile::TempDir;
@@ -22,6 +22,7 @@ use crate::fake::SOON;
 struct Member {
     journal: Journal,
     known: watch::Receiver<Known>,
+    unheard: Unheard,
     server: JoinHandle<()>,
 }
 
@@ -41,14 +42,16 @@ async fn start(group: Group, member: usize, listener: TcpListener, folder: &Path
     // Small, so that who is away for long must be sent a snapshot.
     let bounds = Bounds { log_entries: 8, log_bytes: 1, ..Bounds::default() };
     let options = Options { identity: group.identity(), bounds, ..Options::alone() };
-    let post = Post::new(group.clone(), addresses(member), None).unwrap();
+    let unheard = Unheard::default();
+    let post = Post::new(group.clone(), addresses(member), None, unheard.clone()).unwrap();
     let journal = Journal::open(folder, options, post).unwrap();
     let (publish, known) = watch::channel(Known::default());
     let ear = journal.ear();
+    let counted = (publish, unheard.clone());
     let server = tokio::spawn(async move {
-        serve(group, ear, publish, listener, std::future::pending()).await.unwrap();
+        serve(group, ear, counted, listener, std::future::pending()).await.unwrap();
     });
-    Member { journal, known, server }
+    Member { journal, known, unheard, server }
 }
 
 impl Trio {
@@ -200,8 +203,23 @@ async fn strangers_are_not_heard() {
     .await;
     check(Envelope { from: 7, ..sender.clone() }, b"x", Code::FailedPrecondition, "from, to").await;
     check(sender.clone(), b"no batch", Code::InvalidArgument, "batch").await;
-    check(Envelope { from: 9, ..sender }, b"x", Code::InvalidArgument, "header.from").await;
+    check(Envelope { from: 9, ..sender.clone() }, b"x", Code::InvalidArgument, "header.from").await;
+    // Raft would end the process over it.
+    let term = match *journal.standing().borrow() {
+        Standing::Leads { term } => term,
+        Standing::Follows { .. } => panic!("somebody else leads"),
+    };
+    let msg_type = MessageType::MsgAppendResponse;
+    let beyond = Message { msg_type, term, index: 1 << 40, ..Message::default() };
+    let frames: Vec<_> = split(&sender, encode(vec![beyond]).into()).collect();
+    client.deliver(futures::stream::iter(frames)).await.unwrap();
     write(&journal, 1).await;
+    let unheard = &trio.members[leader].as_ref().unwrap().unheard;
+    for (reason, want) in
+        [(Reason::Group, 1), (Reason::Member, 2), (Reason::Form, 2), (Reason::State, 1)]
+    {
+        assert_eq!(unheard.of(reason), want, "{reason:?}");
+    }
     let standing = *journal.standing().borrow();
     assert!(matches!(standing, Standing::Leads { .. }), "{standing:?}");
 }

@@ -97,10 +97,12 @@ impl Front {
         let text = TextModel::load(model)?;
         let prompt_tokens_max =
             text.prompt_tokens_max().min(coordinator.config().prompt_tokens_max);
+        let membership = doors.membership.as_ref();
+        let unheard = membership.map(|(member, _)| member.unheard.clone()).unwrap_or_default();
         let generator = Generator {
             text: Arc::new(text.with_prompt_tokens_max(prompt_tokens_max)),
             runtime: Arc::new(coordinator.clone()),
-            metrics: Arc::new(Metrics::with(doors.refusals)),
+            metrics: Arc::new(Metrics::with(doors.refusals, &unheard)),
             board: Arc::default(),
             streams: Streams::new(coordinator.config().resume_grace),
         };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use aqueduct_coordinator::peers::{Group, Known, Post, serve};
+use aqueduct_coordinator::peers::{Group, Known, Post, Unheard, serve};
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Candidate, Keeping};
 use aqueduct_core::Addresses;
@@ -18,6 +18,8 @@ use crate::front::{self, Doors};
 /// A member that has not joined yet.
 pub(crate) struct Membership {
     pub(crate) group: Group,
+    /// What they say that is not heard.
+    pub(crate) unheard: Unheard,
     /// For the other members.
     listener: Listener,
     /// Where callers reach this one.
@@ -46,6 +48,7 @@ impl Membership {
             addresses: args.addresses(Addresses { http, grpc }),
             listener: Listener { tcp, tls: listening },
             tls: tls.dial((Role::Coordinator, "peers"), &doors.refusals)?,
+            unheard: Unheard::default(),
             group,
         }))
     }
@@ -61,8 +64,8 @@ impl Membership {
         folder: &Path,
         text: Arc<TextModel>,
     ) -> anyhow::Result<impl FnOnce(front::Stop) -> front::Server + use<>> {
-        let Self { group, listener, addresses, tls } = self;
-        let post = Post::new(group.clone(), addresses, tls)?;
+        let Self { group, unheard, listener, addresses, tls } = self;
+        let post = Post::new(group.clone(), addresses, tls, unheard.clone())?;
         let options = Options { identity: group.identity(), ..Options::alone() };
         let journal = Journal::open(folder, options, post)?;
         let ear = journal.ear();
@@ -73,7 +76,7 @@ impl Membership {
         candidate.stand(Keeping { journal, constrain }, known);
         Ok(move |stop: front::Stop| -> front::Server {
             Box::pin(async move {
-                if let Err(error) = serve(group, ear, publish, listener, stop).await {
+                if let Err(error) = serve(group, ear, (publish, unheard), listener, stop).await {
                     tracing::error!(%error, "other coordinators are not heard any more");
                 }
             })

@@ -19,6 +19,7 @@ use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
 use aqueduct_proto::convert::frame::{SetHeader, Spared, split};
 use aqueduct_proto::convert::notice::Notice;
 use aqueduct_proto::v1;
+use aqueduct_proto::v1::peer_message::Kind as Letter;
 use prost::Message;
 
 const KEY: ChunkKey = ChunkKey { request: RequestId(7), chunk_idx: 1, epoch: Epoch(2) };
@@ -49,7 +50,30 @@ fn main() -> std::io::Result<()> {
         ..Default::default()
     };
     write("messages", "request", &message(2, &request))?;
-    write("journal", "records", &records())
+    write("journal", "records", &records())?;
+    write("journal", "letters", &letters())
+}
+
+/// What a member that leads says to one that follows.
+fn letters() -> Vec<u8> {
+    let record =
+        Record { request: RequestId(7), at_ms: 1, kind: RecordKind::Ended(Outcome::Finished) };
+    let record = v1::JournalRecord::from(record).encode_to_vec();
+    let of = |kind: Letter, term| v1::PeerMessage { kind: kind.into(), term, ..Default::default() };
+    let entry = |record: Vec<u8>| v1::PeerEntry { term: 1, record: record.into() };
+    let snapshot = Some(v1::PeerSnapshot { index: 9, term: 2, state: Vec::new().into() });
+    let append = of(Letter::Append, 1);
+    let entries = vec![entry(Vec::new()), entry(record)];
+    let messages = vec![
+        v1::PeerMessage { entries, commit: 1, ..append },
+        v1::PeerMessage { commit: 2, ..of(Letter::Heartbeat, 1) },
+        v1::PeerMessage { snapshot, ..of(Letter::Snapshot, 2) },
+        v1::PeerMessage { index: 9, log_term: 2, transfer: true, ..of(Letter::Vote, 3) },
+        of(Letter::TimeoutNow, 3),
+        of(Letter::VoteAnswer, 4),
+        v1::PeerMessage { index: 9, ..of(Letter::AppendAnswer, 4) },
+    ];
+    v1::PeerBatch { messages }.encode_to_vec()
 }
 
 /// A request from its beginning to its end.

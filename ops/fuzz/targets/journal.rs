@@ -1,10 +1,13 @@
 //! The journal: any bytes are records, a snapshot, or what another coordinator says, or refused;
-//! whatever records come, what they come to survives being written down.
+//! whatever records come, what they come to survives being written down, and whatever another
+//! coordinator says, a member lives on.
 #![no_main]
 #![forbid(unsafe_code)]
 
 use aqueduct_core::journal::Record;
-use aqueduct_journal::{Bounds, State, decode, encode};
+use aqueduct_journal::{
+    Bounds, Identity, Message as Said, Node, Options, Saved, State, decode, encode,
+};
 use aqueduct_proto::convert::peers::Gathering;
 use aqueduct_proto::v1;
 use libfuzzer_sys::fuzz_target;
@@ -33,7 +36,8 @@ fuzz_target!(|input: &[u8]| {
     }
     survives(&state);
     if let Ok(messages) = decode(input, (2, 1)) {
-        assert_eq!(decode(&encode(messages.clone()), (2, 1)), Ok(messages));
+        assert_eq!(decode(&encode(messages.clone()), (2, 1)), Ok(messages.clone()));
+        hears(messages);
     }
     if let Ok(Ok(gathering)) = v1::PeerFrame::decode(input).map(Gathering::begin) {
         let _ = gathering.finish();
@@ -43,4 +47,16 @@ fuzz_target!(|input: &[u8]| {
 fn survives(state: &State) {
     let again = State::decode(BOUNDS, &state.encode()).expect("it was within bounds");
     assert_eq!(*state, again);
+}
+
+fn hears(messages: Vec<Said>) {
+    let identity = Identity { member: 1, members: vec![1, 2, 3], group: 0 };
+    let options = Options { identity, bounds: BOUNDS, ..Options::alone() };
+    let mut node = Node::new(options, &Saved::default()).expect("it is new");
+    for message in messages {
+        let _ = node.hear(message);
+        while let Some(work) = node.work().expect("what it took can be read") {
+            work.done();
+        }
+    }
 }

@@ -1,56 +1,33 @@
 //! What a member has to do with the others.
 
+use aqueduct_core::Refusal;
 use raft::SnapshotStatus;
 use raft::eraftpb::{ConfState, Message, MessageType};
 
 use super::Node;
 use crate::config::Identity;
-use crate::state::State;
 
 impl Node {
-    /// A member of the group says something. What is none of its words is dropped: raft itself
-    /// knows what is old.
-    pub fn hear(&mut self, mut message: Message) {
+    /// A member of the group says something. What is old raft itself knows.
+    ///
+    /// # Errors
+    /// It is of no member, or fits nothing that is here; nothing of it is heard.
+    pub fn hear(&mut self, mut message: Message) -> Result<(), Refusal> {
         let Identity { member, members, .. } = &self.options.identity;
         if message.to != *member || message.from == *member || !members.contains(&message.from) {
-            tracing::warn!(from = message.from, to = message.to, "a message of no member");
-            return;
+            let value = format_args!("{}, {}", message.from, message.to);
+            let bound = format!("another one of {members:?}, and {member}");
+            return Err(Refusal::new("from, to", value, bound));
         }
         if message.msg_type == MessageType::MsgSnapshot {
             let everybody = ConfState::from((members.clone(), Vec::new()));
             message.mut_snapshot().mut_metadata().set_conf_state(everybody);
         }
-        if !self.is_sound(&message) {
-            return;
-        }
+        self.check(&message)?;
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(%error, "a message was dropped");
         }
-    }
-
-    /// Whether raft can hear it: it ends the process over what cannot be.
-    fn is_sound(&mut self, message: &Message) -> bool {
-        let last = self.raw.raft.raft_log.last_index();
-        match message.msg_type {
-            MessageType::MsgHeartbeat if message.commit > last => {
-                let (from, confirmed) = (message.from, message.commit);
-                if !std::mem::replace(&mut self.is_told_of_loss, true) {
-                    tracing::error!(
-                        from,
-                        confirmed,
-                        last,
-                        "this journal lacks what it has confirmed: it is not the one that it was"
-                    );
-                }
-                false
-            }
-            MessageType::MsgAppendResponse => message.reject || message.index <= last,
-            MessageType::MsgSnapshot => {
-                let state = State::decode(self.options.bounds, &message.get_snapshot().data);
-                state.inspect_err(|error| tracing::error!(%error, "no snapshot")).is_ok()
-            }
-            _ => true,
-        }
+        Ok(())
     }
 
     /// A message did, or did not, come to the member that it was for. Must be said of every

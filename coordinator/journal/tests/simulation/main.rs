@@ -7,6 +7,7 @@
 
 mod callers;
 mod disk;
+mod liars;
 mod random;
 
 use std::collections::BTreeMap;
@@ -189,7 +190,7 @@ impl World {
         self.reports.push(report);
         if let Some((node, _)) = self.machine(to).running.as_mut().filter(|_| arrives) {
             let mut heard = decode(&encode(vec![message]), (from, to)).unwrap();
-            node.hear(heard.remove(0));
+            node.hear(heard.remove(0)).unwrap();
         }
         self.work(to);
     }
