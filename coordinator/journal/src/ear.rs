@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 
 use crate::journal::Ask;
-use crate::{Message, MessageType};
+use crate::{Message, MessageType, Saved};
 
 /// A member's ear: what others say goes in here, and what came of what was said to them. It does
 /// not keep its journal running, and hears nothing when that has ended.
@@ -11,12 +11,13 @@ use crate::{Message, MessageType};
 pub struct Ear {
     group: u64,
     member: u64,
+    birth: u64,
     asks: mpsc::WeakSender<Ask>,
 }
 
 impl Ear {
-    pub(crate) fn new(group: u64, member: u64, asks: &mpsc::Sender<Ask>) -> Self {
-        Self { group, member, asks: asks.downgrade() }
+    pub(crate) fn new(saved: &Saved, member: u64, asks: &mpsc::Sender<Ask>) -> Self {
+        Self { group: saved.group, birth: saved.birth, member, asks: asks.downgrade() }
     }
 
     /// Which group its journal is of.
@@ -29,9 +30,14 @@ impl Ear {
         self.member
     }
 
-    /// Another member says something. Whether anybody heard it.
-    pub async fn hear(&self, message: Message) -> bool {
-        self.ask(Ask::Hear(Box::new(message))).await
+    /// Drawn when its journal was made; one that is made in its place has another one.
+    pub fn birth(&self) -> u64 {
+        self.birth
+    }
+
+    /// Another member, whose journal has this birth, says something. Whether anybody heard it.
+    pub async fn hear(&self, birth: u64, message: Message) -> bool {
+        self.ask(Ask::Hear { birth, message: Box::new(message) }).await
     }
 
     /// A message came to the member that it was for, or did not.

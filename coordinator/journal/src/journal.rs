@@ -86,7 +86,7 @@ type Reply = oneshot::Sender<Result<(), AppendError>>;
 pub(crate) enum Ask {
     Append { record: Box<Record>, term: Option<u64>, reply: Reply },
     Read(Box<dyn FnOnce(&State) + Send>),
-    Hear(Box<Message>),
+    Hear { birth: u64, message: Box<Message> },
     Sent { kind: MessageType, to: u64, arrived: bool },
     Resign,
 }
@@ -106,7 +106,7 @@ impl Journal {
         let (append_deadline, member) = (options.append_deadline, options.identity.member);
         let node = Node::new(options, &saved)?;
         let (asks_sender, asks) = mpsc::channel(ASKS_MAX);
-        let ear = Ear::new(saved.group, member, &asks_sender);
+        let ear = Ear::new(&saved, member, &asks_sender);
         transport.open(ear.clone());
         let (standing_sender, standing) = watch::channel(node.standing());
         let keeper = Keeper {
@@ -229,9 +229,9 @@ impl<T: Transport> Keeper<T> {
                 Err(unable) => drop(reply.send(Err(unable.into()))),
             },
             Ask::Read(read) => read(self.node.state()),
-            Ask::Hear(message) => {
+            Ask::Hear { birth, message } => {
                 let from = message.from;
-                if let Err(refusal) = self.node.hear(*message) {
+                if let Err(refusal) = self.node.hear(birth, *message) {
                     self.transport.refused(from, &refusal);
                 }
             }

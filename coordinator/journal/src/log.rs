@@ -48,6 +48,10 @@ pub struct Frozen {
 pub struct Saved {
     /// Which group it is of.
     pub group: u64,
+    /// Drawn when it was made.
+    pub birth: u64,
+    /// Whether it may be that what was in its place was lost.
+    pub is_newborn: bool,
     /// Votes.
     pub hard: Hard,
     /// The entry before the first one that is there.
@@ -69,6 +73,8 @@ pub struct Write {
     pub cut: Option<Cut>,
     /// In the place of all entries from the first one's index on.
     pub entries: Vec<Entry>,
+    /// The member is no newborn any more.
+    pub is_grown: bool,
 }
 
 /// How much of a log goes.

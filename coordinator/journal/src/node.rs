@@ -1,6 +1,8 @@
 //! One member of the group without clock, disk or network. Whoever holds it brings time,
 //! messages and records, and carries out its [`Work`], in order: write, then send.
 
+mod births;
+mod newborn;
 mod others;
 mod sound;
 
@@ -16,6 +18,8 @@ use crate::log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
 use crate::logger::logger;
 use crate::shelf::Shelf;
 use crate::state::{Misfit, State};
+use births::Births;
+use newborn::Newborn;
 
 /// Raft counts time in these.
 const TICK_MS: u64 = 50;
@@ -132,6 +136,9 @@ pub struct Node {
     /// Ticks that an election is put off by.
     patience: u64,
     ticked_ms: Option<u64>,
+    births: Births,
+    /// While what this member promised may have been lost.
+    newborn: Option<Newborn>,
 }
 
 /// Part of a log.
@@ -172,8 +179,18 @@ impl Node {
         let raw = RawNode::new(&config, Shelf::new(members, saved), &logger())?;
         let random = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let since = Volume::default();
-        let mut node =
-            Self { raw, options, state, applied, since, random, patience: 0, ticked_ms: None };
+        let mut node = Self {
+            raw,
+            options,
+            state,
+            applied,
+            since,
+            random,
+            patience: 0,
+            ticked_ms: None,
+            births: Births::default(),
+            newborn: saved.is_newborn.then(Newborn::default),
+        };
         node.patience = node.draw();
         if node.options.identity.is_alone() {
             node.raw.campaign()?;
@@ -218,8 +235,12 @@ impl Node {
     }
 
     fn tick_once(&mut self) {
+        self.newborn.iter_mut().for_each(Newborn::tick);
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader && raft.election_elapsed + 1 >= ELECTION_TICKS {
+            if !self.may_stand() {
+                return;
+            }
             if self.patience > 0 {
                 self.patience -= 1;
                 return;
@@ -265,8 +286,9 @@ impl Node {
         }
         self.raw.mut_store().append(ready.entries());
         write.entries = ready.entries().iter().map(Entry::of_raft).collect();
-        let must_write = ready.must_sync() | self.compact(&mut write);
         write.hard = self.remember(&ready);
+        write.is_grown = self.grows_up();
+        let must_write = ready.must_sync() | self.compact(&mut write) | write.is_grown;
         let (now, after) = (ready.take_messages(), ready.take_persisted_messages());
         self.raw.advance_append_async(ready);
         let write = must_write.then_some(write);

@@ -3,6 +3,7 @@
 //! checks the whole file, so that what is corrupt is refused rather than believed.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,7 @@ impl Store {
         if !path.try_exists().map_err(io(&path))? {
             // What is half made was never used.
             let _ = fs::remove_file(&new);
-            drop(Self::create(builder().create(&new), identity)?);
+            drop(Self::create(builder().create(&new), identity, drawn())?);
             fs::rename(&new, &path).map_err(io(&path))?;
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(io(folder))?;
         }
@@ -102,8 +103,10 @@ impl Store {
         is_new: bool,
     ) -> Result<(Self, Saved), StoreError> {
         if is_new {
-            let store = Self::create(builder().create_with_backend(backend), identity)?;
-            return Ok((store, Saved { group: identity.group, ..Saved::default() }));
+            let birth = drawn();
+            let store = Self::create(builder().create_with_backend(backend), identity, birth)?;
+            let group = identity.group;
+            return Ok((store, Saved { group, birth, is_newborn: true, ..Saved::default() }));
         }
         Self::guarded(|| Self::load(builder().create_with_backend(backend), identity))
     }
@@ -117,6 +120,7 @@ impl Store {
     fn create(
         opened: Result<Database, redb::DatabaseError>,
         identity: &Identity,
+        birth: u64,
     ) -> Result<Self, StoreError> {
         let database = opened.map_err(|error| StoreError::Unwritten(error.into()))?;
         let make = || -> Result<(), redb::Error> {
@@ -133,6 +137,8 @@ impl Store {
                 numbers.insert(name, 0)?;
             }
             numbers.insert("group", identity.group)?;
+            numbers.insert("birth", birth)?;
+            numbers.insert("newborn", 1)?;
             numbers.insert("format", FORMAT)?;
             drop(numbers);
             transaction.commit()?;
@@ -202,6 +208,9 @@ impl Store {
         for (name, value) in [("term", term), ("vote", vote), ("commit", commit)] {
             numbers.insert(name, value)?;
         }
+        if write.is_grown {
+            numbers.insert("newborn", 0)?;
+        }
         if let Some(cut) = write.cut {
             numbers.insert("cut_index", cut.point.index)?;
             numbers.insert("cut_term", cut.point.term)?;
@@ -220,6 +229,11 @@ fn builder() -> Builder {
 
 fn names(identity: &Identity) -> impl Iterator<Item = u64> {
     std::iter::once(identity.member).chain(identity.members.iter().copied())
+}
+
+/// Any number.
+fn drawn() -> u64 {
+    RandomState::new().hash_one(FILE)
 }
 
 /// Checksum, term, data.
@@ -259,6 +273,8 @@ fn read(database: &Database) -> Result<Result<Saved, String>, redb::Error> {
     let number = |name| read_number(database, name);
     let mut saved = Saved {
         group: number("group")?,
+        birth: number("birth")?,
+        is_newborn: number("newborn")? != 0,
         hard: Hard { term: number("term")?, vote: number("vote")?, commit: number("commit")? },
         cut: Point { index: number("cut_index")?, term: number("cut_term")? },
         ..Saved::default()

@@ -9,8 +9,8 @@ use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
 use aqueduct_core::work::TokenLogprob;
 use aqueduct_journal::{
-    AppendError, Bounds, Identity, Journal, Message, MessageType, Misfit, Options, Standing, State,
-    Transport, Unable,
+    AppendError, Bounds, Ear, Identity, Journal, Message, MessageType, Misfit, Options, Standing,
+    State, Transport, Unable,
 };
 use tempfile::TempDir;
 
@@ -110,15 +110,23 @@ async fn what_is_kept_outlives_many_compactions() {
 type Wires = Arc<Mutex<BTreeMap<u64, Journal>>>;
 
 /// Hands messages to whoever is plugged in.
-struct Wire(Wires);
+struct Wire {
+    wires: Wires,
+    birth: u64,
+}
 
 impl Transport for Wire {
+    fn open(&mut self, ear: Ear) {
+        self.birth = ear.birth();
+    }
+
     fn send(&mut self, messages: Vec<Message>) -> Vec<(MessageType, u64)> {
         let mut lost = Vec::new();
         for message in messages {
-            let journal = self.0.lock().unwrap().get(&message.to).map(Journal::ear);
+            let (birth, journal) =
+                (self.birth, self.wires.lock().unwrap().get(&message.to).map(Journal::ear));
             match journal {
-                Some(ear) => drop(tokio::spawn(async move { ear.hear(message).await })),
+                Some(ear) => drop(tokio::spawn(async move { ear.hear(birth, message).await })),
                 None => lost.push((message.msg_type, message.to)),
             }
         }
@@ -143,7 +151,8 @@ impl Group {
         let identity = Identity { member, members: vec![1, 2, 3], group: 0 };
         let options = Options { identity, seed: member, ..Options::alone() };
         let folder = self.folders[member as usize - 1].path();
-        let journal = Journal::open(folder, options, Wire(self.wires.clone())).unwrap();
+        let wire = Wire { wires: self.wires.clone(), birth: 0 };
+        let journal = Journal::open(folder, options, wire).unwrap();
         self.wires.lock().unwrap().insert(member, journal);
     }
 
@@ -190,4 +199,33 @@ async fn three_survive_the_loss_of_their_leader() {
     group.stop(second).await;
     let (_, journal) = group.leader().await;
     assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5, 6]));
+}
+
+#[tokio::test]
+async fn who_lost_its_disk_is_told_everything_by_the_same_leader_and_votes_again() {
+    let mut group = Group::new();
+    let (first, journal) = group.leader().await;
+    let (lost, other) = (first % 3 + 1, (first + 1) % 3 + 1);
+    let leads = *journal.standing().borrow();
+    journal.append(record(7, accepted())).await.unwrap();
+    journal.append(record(7, tokens(0, &[4]))).await.unwrap();
+    group.stop(lost).await;
+    group.folders[lost as usize - 1] = tempfile::tempdir().unwrap();
+    group.start(lost);
+    let told = async {
+        while read_tokens(&group.journal(lost), 7).await != Some(vec![4]) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("it is told nothing");
+    assert_eq!(*journal.standing().borrow(), leads, "nobody had to be elected");
+
+    // Now it counts: without it there is no majority.
+    group.stop(other).await;
+    journal.append(record(7, tokens(1, &[5]))).await.unwrap();
+    drop(journal);
+    group.stop(first).await;
+    group.start(other);
+    let (_, journal) = group.leader().await;
+    assert_eq!(read_tokens(&journal, 7).await, Some(vec![4, 5]));
 }

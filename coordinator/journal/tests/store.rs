@@ -29,7 +29,8 @@ fn is_refused(folder: &TempDir) -> bool {
 /// A journal of some entries and a snapshot.
 fn written(folder: &Path) -> Saved {
     let (store, saved) = Store::open(folder, &Identity::alone()).unwrap();
-    assert_eq!(saved, Saved::default());
+    let birth = saved.birth;
+    assert_eq!(saved, Saved { birth, is_newborn: true, ..Saved::default() });
     let entries = (1..=5).map(|index| entry(index, 1)).collect();
     store.write(&Write { hard: hard(1, 3), entries, ..Write::default() }).unwrap();
     let point = Point { index: 2, term: 1 };
@@ -40,10 +41,13 @@ fn written(folder: &Path) -> Saved {
             frozen: Some(frozen.clone()),
             cut: Some(Cut { point, all: false }),
             entries: vec![entry(4, 2)],
+            is_grown: true,
         })
         .unwrap();
     Saved {
         group: 0,
+        birth,
+        is_newborn: false,
         hard: hard(2, 3),
         cut: point,
         frozen: Some(frozen),
@@ -61,10 +65,11 @@ fn what_was_written_is_there() {
     let frozen = Some(Frozen { point, data: Vec::new() });
     let cut = Some(Cut { point, all: true });
     let entries = vec![entry(10, 2)];
-    store.write(&Write { hard: hard(2, 9), frozen: frozen.clone(), cut, entries }).unwrap();
+    let write = Write { frozen: frozen.clone(), cut, entries, ..Write::default() };
+    store.write(&Write { hard: hard(2, 9), ..write }).unwrap();
     drop(store);
     let entries = vec![entry(10, 2)];
-    let want = Saved { group: 0, hard: hard(2, 9), cut: point, frozen, entries };
+    let want = Saved { hard: hard(2, 9), cut: point, frozen, entries, ..want };
     assert_eq!(reopened(folder.path()).unwrap(), want);
 }
 

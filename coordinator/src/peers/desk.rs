@@ -120,7 +120,7 @@ impl Desk {
             false => read(),
         };
         let read = read.map_err(|refusal| self.misread(from, &refusal));
-        let (messages, Envelope { addresses, .. }) = read?;
+        let (messages, Envelope { addresses, birth, .. }) = read?;
         self.known.send_if_modified(|known| {
             if known.get(&from) == Some(&addresses) {
                 return false;
@@ -129,7 +129,7 @@ impl Desk {
             true
         });
         for message in messages {
-            if !self.ear.hear(message).await {
+            if !self.ear.hear(birth, message).await {
                 return Err(Status::unavailable("the journal has ended"));
             }
         }

@@ -62,7 +62,7 @@ impl Transport for Post {
             // It was checked when this was made.
             let Ok(endpoint) = lane::endpoint(url, self.tls.is_some()) else { continue };
             let addresses = self.addresses.clone();
-            let envelope = Envelope { group: ear.group(), from, to, addresses };
+            let envelope = Envelope { group: ear.group(), from, to, addresses, birth: ear.birth() };
             let route = Route { endpoint, tls: self.tls.clone(), envelope };
             self.lanes.insert(to, Lanes::start(&route, &ear));
         }

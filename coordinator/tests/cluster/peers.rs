@@ -176,6 +176,23 @@ async fn who_was_away_is_told_and_who_hangs_holds_nobody_up() {
 }
 
 #[tokio::test]
+async fn who_lost_its_disk_is_told_everything_by_the_same_leader() {
+    let mut trio = Trio::start().await;
+    let (leader, journal) = trio.leader().await;
+    (write(&journal, 1).await, write(&journal, 2).await);
+    let leads = *journal.standing().borrow();
+    let lost = (leader + 1) % 3;
+    trio.knows(lost, 2).await;
+    trio.stop(lost).await;
+    trio.folders[lost] = tempfile::tempdir().unwrap();
+    trio.start_again(lost).await;
+    trio.knows(lost, 2).await;
+    write(&journal, 3).await;
+    trio.knows(lost, 3).await;
+    assert_eq!(*journal.standing().borrow(), leads, "nobody had to be elected");
+}
+
+#[tokio::test]
 async fn strangers_are_not_heard() {
     let trio = Trio::start().await;
     let (leader, journal) = trio.leader().await;
@@ -190,7 +207,8 @@ async fn strangers_are_not_heard() {
         assert_eq!(status.code(), want, "{status}");
         assert!(status.message().contains(text), "{status}");
     };
-    let sender = Envelope { group, from, to, addresses: addresses(0) };
+    let birth = trio.members[from as usize - 1].as_ref().unwrap().journal.ear().birth();
+    let sender = Envelope { group, from, to, addresses: addresses(0), birth };
     let stranger = trio.group(leader, "u").identity().group;
     let other = Envelope { group: stranger, ..sender.clone() };
     check(other, b"x", Code::FailedPrecondition, "the group that this coordinator").await;

@@ -54,7 +54,7 @@ fn hears(messages: Vec<Said>) {
     let options = Options { identity, bounds: BOUNDS, ..Options::alone() };
     let mut node = Node::new(options, &Saved::default()).expect("it is new");
     for message in messages {
-        let _ = node.hear(message);
+        let _ = node.hear(0, message);
         while let Some(work) = node.work().expect("what it took can be read") {
             work.done();
         }

@@ -20,14 +20,16 @@ pub struct Envelope {
     pub to: u64,
     /// Where callers reach the sender.
     pub addresses: Addresses,
+    /// Of the sender's journal: one that is made anew has another one.
+    pub birth: u64,
 }
 
 /// The frames of a batch.
 pub fn split(envelope: &Envelope, batch: Bytes) -> impl Iterator<Item = PeerFrame> + use<> {
-    let Envelope { group, from, to, addresses } = envelope.clone();
+    let Envelope { group, from, to, addresses, birth } = envelope.clone();
     let Addresses { http, grpc } = addresses;
     let (bytes, crc32) = (batch.len() as u64, crc32fast::hash(&batch));
-    let header = PeerHeader { group, from, to, http, grpc, bytes, crc32 };
+    let header = PeerHeader { group, from, to, http, grpc, bytes, crc32, birth };
     let count = batch.len().div_ceil(limits::FRAME_BYTES_MAX).max(1);
     (0..count).map(move |idx| {
         let start = idx * limits::FRAME_BYTES_MAX;
@@ -104,7 +106,7 @@ impl Gathering {
 }
 
 fn read(wire: PeerHeader) -> Result<(Envelope, u64, u32), Refusal> {
-    let PeerHeader { group, from, to, http, grpc, bytes, crc32 } = wire;
+    let PeerHeader { group, from, to, http, grpc, bytes, crc32, birth } = wire;
     for (field, member) in [("from", from), ("to", to)] {
         Refusal::unless_within(field, member, 1, limits::JOURNAL_MEMBERS_MAX as u64)?;
     }
@@ -114,7 +116,7 @@ fn read(wire: PeerHeader) -> Result<(Envelope, u64, u32), Refusal> {
     Refusal::unless_within("bytes", bytes, 1, limits::PEER_BATCH_BYTES_MAX)?;
     let addresses = Addresses { http, grpc };
     addresses.validate()?;
-    Ok((Envelope { group, from, to, addresses }, bytes, crc32))
+    Ok((Envelope { group, from, to, addresses, birth }, bytes, crc32))
 }
 
 /// Says in the metadata of a session in which tenure it is opened.
@@ -171,7 +173,7 @@ mod tests {
 
     fn envelope() -> Envelope {
         let addresses = Addresses { http: "http://a:1".into(), grpc: "http://a:2".into() };
-        Envelope { group: 9, from: 1, to: 2, addresses }
+        Envelope { group: 9, from: 1, to: 2, addresses, birth: 5 }
     }
 
     fn gather(frames: Vec<PeerFrame>) -> Result<(Envelope, Vec<u8>), Refusal> {

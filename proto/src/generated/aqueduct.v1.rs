@@ -4905,6 +4905,9 @@ pub struct PeerHeader {
     /// of its bytes (IEEE)
     #[prost(fixed32, tag = "7")]
     pub crc32: u32,
+    /// drawn when the sender's journal was made; another one: it was lost
+    #[prost(fixed64, tag = "8")]
+    pub birth: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerReceipt {}

@@ -5,14 +5,16 @@ use raft::SnapshotStatus;
 use raft::eraftpb::{ConfState, Message, MessageType};
 
 use super::Node;
+use super::births::Whose;
 use crate::config::Identity;
 
 impl Node {
-    /// A member of the group says something. What is old raft itself knows.
+    /// A member of the group, whose journal has this birth, says something. What is old raft
+    /// itself knows.
     ///
     /// # Errors
     /// It is of no member, or fits nothing that is here; nothing of it is heard.
-    pub fn hear(&mut self, mut message: Message) -> Result<(), Refusal> {
+    pub fn hear(&mut self, birth: u64, mut message: Message) -> Result<(), Refusal> {
         let Identity { member, members, .. } = &self.options.identity;
         if message.to != *member || message.from == *member || !members.contains(&message.from) {
             let value = format_args!("{}, {}", message.from, message.to);
@@ -23,11 +25,33 @@ impl Node {
             let everybody = ConfState::from((members.clone(), Vec::new()));
             message.mut_snapshot().mut_metadata().set_conf_state(everybody);
         }
+        match self.births.note(message.from, birth) {
+            Whose::Known => {}
+            Whose::Reborn => self.forget(message.from),
+            Whose::Gone => {
+                let bound = "that of a journal that is not lost";
+                return Err(Refusal::new("birth", format_args!("{birth:016x}"), bound));
+            }
+        }
+        if self.is_too_young_for(&message) {
+            return Ok(());
+        }
         self.check(&message)?;
+        self.learn(&mut message);
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(%error, "a message was dropped");
         }
         Ok(())
+    }
+
+    /// What `member` confirmed is lost, and its disk with it: it is told everything again.
+    fn forget(&mut self, member: u64) {
+        tracing::warn!(member, "a coordinator has lost its journal, and begins with an empty one");
+        if let Some(progress) = self.raw.raft.mut_prs().get_mut(member) {
+            progress.matched = 0;
+            progress.snapshot_failure();
+            progress.become_probe();
+        }
     }
 
     /// A message did, or did not, come to the member that it was for. Must be said of every

@@ -28,6 +28,8 @@ impl Node {
         let last = raft.raft_log.last_index();
         let is_now = message.term == raft.term;
         match message.msg_type {
+            // A newborn's leader takes it for the one that it was.
+            MessageType::MsgHeartbeat if self.is_newborn() => Ok(()),
             MessageType::MsgHeartbeat => at_most("heartbeat.commit", message.commit, last),
             MessageType::MsgAppend => self.check_append(message),
             MessageType::MsgSnapshot => self.check_snapshot(message),

@@ -18,7 +18,10 @@ const MEMBER: u64 = 1;
 /// What it is when others begin to say anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
-    Newcomer,
+    /// New, and too young to hear whoever leads.
+    Deaf,
+    /// New, and old enough.
+    Newborn,
     Follower,
     PreCandidate,
     Candidate,
@@ -26,8 +29,9 @@ enum Role {
     HandingOver,
 }
 
-const ROLES: [Role; 6] = [
-    Role::Newcomer,
+const ROLES: [Role; 7] = [
+    Role::Deaf,
+    Role::Newborn,
     Role::Follower,
     Role::PreCandidate,
     Role::Candidate,
@@ -65,7 +69,15 @@ impl Member {
 
     /// By what healthy members say.
     fn become_what(&mut self, role: Role) {
+        if role == Role::Newborn {
+            (0..50).for_each(|_| {
+                self.waits();
+                self.works();
+            });
+        }
         if role >= Role::Follower {
+            self.hears(2, of(Kind::Vote, 1));
+            assert!(!self.node.is_newborn(), "it has voted");
             let entries =
                 [1, 1, 2, 2, 2].map(|term| v1::PeerEntry { term, record: record().into() });
             let append = of(Kind::Append, 2);
@@ -96,7 +108,7 @@ impl Member {
     fn told(&mut self, from: u64, letter: v1::PeerMessage) -> Result<(), String> {
         let batch = v1::PeerBatch { messages: vec![letter] }.encode_to_vec();
         let messages = decode(&batch, (from, MEMBER)).map_err(|refusal| refusal.field)?;
-        let mut heard = messages.into_iter().map(|message| self.node.hear(message));
+        let mut heard = messages.into_iter().map(|message| self.node.hear(from, message));
         heard.try_for_each(|heard| heard.map_err(|refusal| refusal.field))
     }
 
@@ -230,7 +242,7 @@ fn what_fits_nothing_here_is_refused() {
         let told = Member::new(role).told(2, letter);
         assert_eq!(told.err().as_deref().unwrap_or_default(), want, "{role:?}");
     };
-    for role in ROLES {
+    for role in ROLES.into_iter().filter(|role| *role >= Role::Follower) {
         let far = of(Kind::Heartbeat, 1 << 40);
         check(role, far, "term");
         check(role, v1::PeerMessage { commit: 40, ..of(Kind::Heartbeat, 9) }, "heartbeat.commit");

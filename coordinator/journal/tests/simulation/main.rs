@@ -1,7 +1,7 @@
 //! Three members under everything that may go wrong: messages are lost, doubled and late,
 //! members are cut off from each other, crash, also in the middle of a write, and come back with
-//! what their disks have flushed. The real node and the real store; time, network and disks are
-//! a seed's.
+//! what their disks have flushed, or with empty disks. The real node and the real store; time,
+//! network and disks are a seed's.
 //!
 //! `AQUEDUCT_SEED=17 cargo test -p aqueduct-journal --test simulation` runs one seed.
 
@@ -13,6 +13,7 @@ mod random;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aqueduct_core::limits;
 use aqueduct_journal::{
     Bounds, Identity, Message, MessageType, Node, Options, Standing, Store, Unable, decode, encode,
 };
@@ -29,14 +30,24 @@ const HEALING_STEPS: u64 = 4000;
 
 struct Machine {
     disk: Disk,
+    /// Of the journal on it.
+    birth: u64,
     /// `None` while it is down.
     running: Option<(Node, Store)>,
+}
+
+/// A message under way.
+struct Letter {
+    /// Of its sender's journal.
+    birth: u64,
+    sent_ms: u64,
+    message: Message,
 }
 
 struct World {
     random: Random,
     machines: Vec<Machine>,
-    network: Vec<Message>,
+    network: Vec<Letter>,
     /// What senders have not heard yet of what they sent: who, what, to whom, whether it came.
     reports: Vec<(u64, MessageType, u64, bool)>,
     /// Pairs that do not hear each other.
@@ -51,6 +62,7 @@ struct World {
     is_faulty: bool,
     restarts: u64,
     snapshots: u64,
+    losses: u64,
 }
 
 fn options(member: u64, seed: u64) -> Options {
@@ -65,7 +77,7 @@ fn options(member: u64, seed: u64) -> Options {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let machine = |_| Machine { disk: Disk::default(), running: None };
+        let machine = |_| Machine { disk: Disk::default(), birth: 0, running: None };
         let mut world = Self {
             random: Random(seed),
             machines: (0..MEMBERS).map(machine).collect(),
@@ -79,6 +91,7 @@ impl World {
             is_faulty: true,
             restarts: 0,
             snapshots: 0,
+            losses: 0,
         };
         (1..=MEMBERS).for_each(|member| world.start(member, true));
         world
@@ -99,6 +112,7 @@ impl World {
         let (store, saved) =
             Store::open_on(machine.disk.clone(), &options.identity, is_new).unwrap();
         let node = Node::new(options, &saved).unwrap();
+        machine.birth = saved.birth;
         machine.running = Some((node, store));
         self.work(member);
     }
@@ -113,11 +127,35 @@ impl World {
         self.restarts += 1;
     }
 
+    /// A machine is replaced: what its disk had is gone, as is what it was saying and hearing. One
+    /// at a time: the group does not survive two.
+    fn lose_disk(&mut self, member: u64) {
+        let mut others = (1..=MEMBERS).filter(|other| *other != member);
+        let is_whole = |machine: &Machine| {
+            machine.running.as_ref().is_some_and(|(node, _)| !node.is_newborn())
+        };
+        if !others.all(|other| is_whole(&self.machines[other as usize - 1])) {
+            return;
+        }
+        self.crash(member);
+        self.machine(member).disk = Disk::default();
+        let is_its = |letter: &Letter| letter.message.from == member || letter.message.to == member;
+        self.network.retain(|letter| !is_its(letter));
+        self.losses += 1;
+        self.start(member, true);
+    }
+
+    fn send(&mut self, member: u64, messages: &mut Vec<Message>) {
+        let (birth, sent_ms) = (self.machine(member).birth, self.now_ms);
+        let letter = |message| Letter { birth, sent_ms, message };
+        self.network.extend(messages.drain(..).map(letter));
+    }
+
     /// Has a member do what there is to do. It may crash over it.
     fn work(&mut self, member: u64) {
         let Some((mut node, store)) = self.machine(member).running.take() else { return };
         while let Some(mut work) = node.work().unwrap() {
-            self.network.append(&mut work.now);
+            self.send(member, &mut work.now);
             if let Some(write) = &work.write {
                 self.snapshots += u64::from(write.frozen.is_some());
                 if self.is_faulty && self.random.one_in(200) {
@@ -130,7 +168,7 @@ impl World {
                 }
                 self.machine(member).disk.burn(u64::MAX);
             }
-            self.network.append(&mut work.after);
+            self.send(member, &mut work.after);
             let applied = std::mem::take(&mut work.applied);
             work.done();
             applied.iter().for_each(|applied| self.callers.settled(applied));
@@ -177,20 +215,24 @@ impl World {
             return;
         }
         let which = self.random.below(self.network.len() as u64) as usize;
-        let message = self.network.swap_remove(which);
+        let Letter { birth, sent_ms, message } = self.network.swap_remove(which);
         let (from, to, kind) = (message.from, message.to, message.msg_type);
         let is_cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
         let is_lost = is_cut || (lost > 0 && self.random.one_in(lost));
         if doubled > 0 && self.random.one_in(doubled) {
-            self.network.push(message.clone());
+            self.network.push(Letter { birth, sent_ms, message: message.clone() });
         }
-        let arrives = !is_lost && self.machine(to).running.is_some();
+        let is_old = self.now_ms - sent_ms > limits::PEER_DEADLINE_MS;
+        let running = self.machine(to).running.as_ref();
+        // It was given up before a newborn came in the place of who it was for.
+        let hears = running.is_some_and(|(node, _)| !(is_old && node.is_newborn()));
+        let arrives = !is_lost && hears;
         let is_true = lost == 0 || !self.random.one_in(lost);
         let report = (from, kind, to, arrives == is_true);
         self.reports.push(report);
         if let Some((node, _)) = self.machine(to).running.as_mut().filter(|_| arrives) {
             let mut heard = decode(&encode(vec![message]), (from, to)).unwrap();
-            node.hear(heard.remove(0)).unwrap();
+            node.hear(birth, heard.remove(0)).unwrap();
         }
         self.work(to);
     }
@@ -243,7 +285,13 @@ impl World {
             }
             974..984 => self.cut.clear(),
             984..986 => self.resign(),
-            986..990 => {
+            986 => {
+                let member = self.any_member();
+                if self.random.one_in(2) {
+                    self.lose_disk(member);
+                }
+            }
+            987..990 => {
                 let member = self.any_member();
                 if self.machine(member).running.is_some() {
                     self.crash(member);
@@ -289,7 +337,7 @@ impl World {
 }
 
 /// What happened, so that a test can tell that anything did.
-fn run(seed: u64) -> (u64, u64, usize) {
+fn run(seed: u64) -> (u64, u64, u64, usize) {
     let mut world = World::new(seed);
     (0..STEPS).for_each(|_| world.step());
     world.heal();
@@ -297,7 +345,7 @@ fn run(seed: u64) -> (u64, u64, usize) {
         let (node, _) = machine.running.as_ref().unwrap();
         world.callers.check(node.state());
     }
-    (world.restarts, world.snapshots, world.callers.ended())
+    (world.restarts, world.snapshots, world.losses, world.callers.ended())
 }
 
 #[test]
@@ -306,16 +354,19 @@ fn nothing_that_was_agreed_on_is_lost() {
         run(seed.to_str().unwrap().parse().unwrap());
         return;
     }
-    let mut sum = (0, 0, 0);
+    let mut sum = (0, 0, 0, 0);
     for seed in 0..SEEDS {
         let run = std::panic::catch_unwind(|| run(seed));
-        let (restarts, snapshots, ended) =
+        let (restarts, snapshots, losses, ended) =
             run.unwrap_or_else(|_| panic!("AQUEDUCT_SEED={seed} gives it again"));
-        sum = (sum.0 + restarts, sum.1 + snapshots, sum.2 + ended);
+        sum = (sum.0 + restarts, sum.1 + snapshots, sum.2 + losses, sum.3 + ended);
     }
-    let (restarts, snapshots, ended) = sum;
-    println!("{SEEDS} seeds: {restarts} crashes, {snapshots} snapshots, {ended} requests");
-    assert!(restarts > SEEDS && snapshots > SEEDS && ended as u64 > 6 * SEEDS, "{sum:?}");
+    let (restarts, snapshots, losses, ended) = sum;
+    println!(
+        "{SEEDS} seeds: {restarts} crashes, {snapshots} snapshots, {losses} disks, {ended} requests"
+    );
+    let enough = restarts > SEEDS && snapshots > SEEDS && losses > SEEDS / 4;
+    assert!(enough && ended as u64 > 6 * SEEDS, "{sum:?}");
 }
 
 #[test]

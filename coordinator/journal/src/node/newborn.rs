@@ -1,0 +1,88 @@
+//! A member whose journal is new: its group is new too, or its disk was lost. Then it has forgotten
+//! whom it voted for and what it confirmed, and others may count on both.
+//!
+//! So it is heard in no election but the first, in which nobody has anything; whoever votes there
+//! is a newborn no more. Others hear nobody for as long as one may lead who does not know yet that
+//! it is deposed, then they follow, and when they have all that their leader's group had agreed on
+//! when it knew of their loss, they vote.
+
+use aqueduct_core::limits;
+use raft::eraftpb::{Message, MessageType};
+
+use super::{ELECTION_TICKS, Node, TICK_MS};
+use crate::log::Point;
+
+/// By then check quorum has ended the lead of whoever led with what was lost, and what was under
+/// way from before has come or been given up.
+const DEAF_TICKS: u64 = 2 * ELECTION_TICKS as u64 + limits::PEER_DEADLINE_MS / TICK_MS;
+
+/// How far it has come.
+#[derive(Debug, Default)]
+pub(super) struct Newborn {
+    ticks: u64,
+    /// What its leader knew to be agreed on, and the leader's term.
+    goal: Option<Point>,
+}
+
+impl Newborn {
+    pub(super) fn tick(&mut self) {
+        self.ticks = self.ticks.saturating_add(1);
+    }
+}
+
+impl Node {
+    /// Whether this member may have forgotten what it promised.
+    pub fn is_newborn(&self) -> bool {
+        self.newborn.is_some()
+    }
+
+    /// A newborn stands only where it may be that nobody has anything.
+    pub(super) fn may_stand(&self) -> bool {
+        self.newborn.is_none() || self.raw.raft.raft_log.last_index() == 0
+    }
+
+    /// Whether a newborn must not hear `message`, or not yet.
+    pub(super) fn is_too_young_for(&self, message: &Message) -> bool {
+        let Some(newborn) = &self.newborn else { return false };
+        let nobody_has_any = message.index == 0 && self.raw.raft.raft_log.last_index() == 0;
+        match message.msg_type {
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => !nobody_has_any,
+            MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => {
+                newborn.ticks < DEAF_TICKS
+            }
+            MessageType::MsgTimeoutNow => true,
+            _ => false,
+        }
+    }
+
+    /// What a newborn makes of a message that it may hear.
+    pub(super) fn learn(&mut self, message: &mut Message) {
+        let Some(newborn) = &mut self.newborn else { return };
+        match message.msg_type {
+            MessageType::MsgHeartbeat => {
+                message.commit = message.commit.min(self.raw.raft.raft_log.last_index());
+            }
+            MessageType::MsgAppend if message.term >= self.raw.raft.term => {
+                newborn.goal = Some(Point { index: message.commit, term: message.term });
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it is a newborn no more; to be written down.
+    pub(super) fn grows_up(&mut self) -> bool {
+        let Some(newborn) = &self.newborn else { return false };
+        let raft = &self.raw.raft;
+        let is_agreed = |goal: Point| {
+            // An entry of the leader's own term: all that was agreed on in others is before it.
+            goal.term == raft.term
+                && self.applied.term == raft.term
+                && self.applied.index >= goal.index
+        };
+        let is_grown = raft.store().hard().vote != 0 || newborn.goal.is_some_and(is_agreed);
+        if is_grown {
+            self.newborn = None;
+        }
+        is_grown
+    }
+}
