@@ -3,6 +3,7 @@
 
 mod binary;
 mod proxy;
+mod random;
 mod streamed;
 
 use std::time::Duration;

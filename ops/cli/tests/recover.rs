@@ -2,11 +2,13 @@
 //! once: the caller sees one stream, with the tokens and log probabilities of a run without fault.
 
 mod binary;
+mod random;
 mod streamed;
 
 use std::sync::Arc;
 
 use binary::{Running, aqueduct, model, wait_for};
+use random::Random;
 use serde_json::{Value, json};
 use streamed::Answer;
 
@@ -18,7 +20,7 @@ struct Fleet {
     workers: Vec<Option<Running>>,
     addresses: Vec<String>,
     coordinator: Arc<Running>,
-    random: u64,
+    random: Random,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl Fleet {
         let address = |worker: &Running| worker.address("address").to_owned();
         let addresses = workers.iter().flatten().map(address).collect();
         let coordinator = Arc::new(Running::start(&mut command));
-        let fleet = Self { workers, addresses, coordinator, random: seed };
+        let fleet = Self { workers, addresses, coordinator, random: Random::new(seed) };
         fleet.wait_for_workers(WORKERS);
         fleet
     }
@@ -64,9 +66,7 @@ impl Fleet {
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        self.random =
-            self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.random >> 33) as usize % bound
+        self.random.below(bound as u64) as usize
     }
 
     fn fault(&mut self, fault: Fault, victims: &[usize]) {

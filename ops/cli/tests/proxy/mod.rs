@@ -9,6 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use crate::random::Random;
+
 /// What is done to every connection, to those that are open as to later ones, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Harm {
@@ -41,18 +43,6 @@ enum End {
     Reset,
 }
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound.max(1)
-    }
-}
-
 impl Proxy {
     /// A proxy on a free port; it leads nowhere yet.
     pub(crate) fn start(seed: u64) -> Self {
@@ -63,7 +53,7 @@ impl Proxy {
         let (harm, harms) = watch::channel(Harm::None);
         let (target, targets) = watch::channel(None);
         runtime.spawn(async move {
-            let mut seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut seed = seed << 32;
             while let Ok((near, _)) = listener.accept().await {
                 seed = seed.wrapping_add(2);
                 let target: Option<String> = targets.borrow().clone();
@@ -97,8 +87,8 @@ async fn serve(mut near: TcpStream, target: String, harm: watch::Receiver<Harm>,
     let (near_reads, near_writes) = near.split();
     let (far_reads, far_writes) = far.split();
     let end = tokio::select! {
-        end = pass_on(near_reads, far_writes, harm.clone(), Random(seed)) => end,
-        end = pass_on(far_reads, near_writes, harm, Random(seed ^ 0x5555)) => end,
+        end = pass_on(near_reads, far_writes, harm.clone(), Random::new(seed)) => end,
+        end = pass_on(far_reads, near_writes, harm, Random::new(seed + 1)) => end,
     };
     if matches!(end, End::Reset) {
         for stream in [&near, &far] {
