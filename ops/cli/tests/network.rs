@@ -1,19 +1,26 @@
 //! Hosts that cannot reach each other, in a network of the tests' own: workers cut off from all,
-//! from the coordinator alone, from each other, and everybody from etcd. The caller sees the
-//! stream that it always sees.
+//! from the coordinator alone, from each other, everybody from etcd, and who leads from those who
+//! follow. The caller sees the stream that it always sees.
 
 mod binary;
 mod net;
 #[path = "../../../proto/members/tests/server/mod.rs"]
 mod server;
 mod streamed;
+mod told;
+mod trio;
 
+use std::rc::Rc;
+
+use aqueduct_client::{GenerateOptions, MemoryPolicy};
 use binary::{Running, aqueduct, model, wait_for};
 use net::Net;
 use serde_json::{Value, json};
 use server::EtcdServer;
 use streamed::Moment::{Decode, Prefill};
 use streamed::{Moment, answer_with, ask};
+use tokio::runtime::Runtime;
+use trio::{COORDINATORS, Site, Trio, health};
 
 const COORDINATOR: usize = 0;
 const WORKERS: [usize; 3] = [1, 2, 3];
@@ -146,4 +153,91 @@ fn lost_packets_change_no_bit() {
     }
     let seen = answer_with(&fleet.coordinator, &handed_on(), Prefill(10), || {});
     assert!(seen == want, "{seen:?} instead of {want:?}");
+}
+
+/// Three coordinators, hosts 0 to 2, and two workers, hosts 3 and 4. The test asks them.
+fn group() -> (Trio, Rc<Net>) {
+    let mut net = Net::new(5);
+    net.join_all(&[0, 1, 2, 3, 4]);
+    (0..COORDINATORS).for_each(|host| net.join_self(host));
+    let net = Rc::new(net);
+    let worker = |host| {
+        let mut command = aqueduct();
+        command.args(["worker", "--threads", "1", "--snapshot-bytes", "0", "--listen"]);
+        command.arg(format!("{}:7001", net.address(host))).arg("--model").arg(model());
+        Running::start(&mut net.on(host, &command))
+    };
+    let workers = [3, 4].map(worker);
+    let urls = workers.each_ref().map(|worker| worker.address("url").to_owned());
+    let there = net.clone();
+    let site = Site {
+        listen: [0, 1, 2].map(|host| format!("{}:0", net.address(host))),
+        peers: [0, 1, 2].map(|host| format!("http://{}:7072", net.address(host))),
+        find: ["--worker".to_owned()].into_iter().chain(urls).collect(),
+        there: Box::new(move |host, command| there.on(host, &command)),
+    };
+    (Trio::at_site(site, workers.into()), net)
+}
+
+/// Long enough for another one to lead before it ends.
+fn long() -> GenerateOptions {
+    let book = std::fs::read_to_string(model().join("../ops/demo/walden.txt")).unwrap();
+    let mut options = GenerateOptions::text(book.chars().take(20_000).collect::<String>());
+    (options.max_tokens, options.ignore_eos) = (Some(4_000), true);
+    (options.temperature, options.seed) = (Some(0.9), Some(11));
+    (options.policy, options.chunk_tokens) = (Some(MemoryPolicy::h2o(4, 16, 16)), Some(64));
+    options
+}
+
+#[test]
+fn who_led_and_is_cut_off_leads_no_more() {
+    use told::Moment::{ChunksDone, Tokens};
+    if !net::can("who_led_and_is_cut_off_leads_no_more") {
+        return;
+    }
+    let (trio, net) = group();
+    let runtime = Runtime::new().unwrap();
+    let mut leader = trio.leader(None);
+    let want = told::ask(runtime.handle(), &trio.urls(), long(), |_| {});
+    let cases =
+        [(ChunksDone(20), false), (ChunksDone(20), true), (Tokens(50), false), (Tokens(50), true)];
+    for (moment, from_all) in cases {
+        // From the others of its group alone, or from workers and callers too.
+        let others = (0..5).filter(|host| *host != leader && (from_all || *host < COORDINATORS));
+        let term = trio.at(leader).metric("term");
+        let mut is_cut = false;
+        let told = told::ask(runtime.handle(), &trio.urls(), long(), |event| {
+            if !is_cut && moment.has_come(event) {
+                is_cut = true;
+                others.clone().for_each(|other| net.cut(leader, other));
+                if from_all {
+                    net.cut_self(leader);
+                }
+            }
+        });
+        assert!(is_cut, "too late: {moment:?}");
+        told::check_same(&told, &want, (moment, from_all));
+        let next = trio.leader(Some(leader));
+        assert!(trio.at(next).metric("streams_resumed_total") > 0.0);
+        assert!(trio.at(next).metric("term") > term);
+        if !from_all {
+            wait_for("it to know", || {
+                let (status, health) = health(trio.at(leader));
+                (status == 503 && health["role"] == "follower").then_some(())
+            });
+        }
+        others.for_each(|other| net.plug(leader, other));
+        if from_all {
+            net.plug_self(leader);
+        }
+        trio.follows(leader, next);
+        assert_eq!(trio.at(leader).metric("num_requests_running"), 0.0);
+        let sent = trio.at(leader).http_head("POST", "/v1/completions", r#"{"prompt": "a"}"#);
+        assert!(sent.starts_with("HTTP/1.1 307"), "{sent}");
+        assert_eq!(trio.leader(None), next);
+        leader = next;
+    }
+    let kept = trio.kept(leader);
+    assert_eq!(kept.len(), cases.len() + 1);
+    kept.iter().for_each(|kept| told::check_kept(&want, kept));
 }

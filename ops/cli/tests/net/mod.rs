@@ -108,9 +108,21 @@ impl Net {
         must(&["addr", "add", &format!("{own}/32"), "dev", &cable]);
         must(&["link", "set", &cable, "up"]);
         must(&["route", "add", &format!("{there}/32"), "dev", &cable, "src", &own]);
-        let name = &self.hosts[host];
+        self.plug_self(host);
+    }
+
+    /// Pulls a host's end of its cable to the test process.
+    pub(crate) fn cut_self(&self, host: usize) {
+        must(&["-n", &self.hosts[host], "link", "set", "to-test", "down"]);
+    }
+
+    /// Plugs it in again.
+    pub(crate) fn plug_self(&self, host: usize) {
+        let (name, (second, third)) = (&self.hosts[host], self.subnet);
+        let own = format!("198.{second}.{third}.{}", OWN + 1);
         must(&["-n", name, "link", "set", "to-test", "up"]);
-        must(&["-n", name, "route", "add", &own, "dev", "to-test", "src", &there]);
+        let way = ["route", "replace", &own, "dev", "to-test", "src", &self.address(host)];
+        must(&[&["-n", name], &way[..]].concat());
     }
 
     /// Pulls `one`'s end of its cable to `other`: `other` sees silence, `one` has no way.
