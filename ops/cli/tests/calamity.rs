@@ -169,8 +169,22 @@ impl Cluster {
         }
     }
 
-    fn strike(&mut self, (how, who): (How, Who), scene: &Scene) -> Vec<usize> {
+    fn strike(
+        &mut self,
+        (how, who): (How, Who),
+        (client, scene): (&Client, &mut Scene),
+    ) -> Vec<usize> {
+        // Whoever is at a chunk could be done with it before the signal comes.
+        let is_at_chunk = scene.home.is_none() && matches!(who, Who::Worker | Who::Two);
+        if is_at_chunk {
+            self.trio.workers.iter().for_each(|it| it.signal("STOP"));
+            *scene = self.scene(client, scene.leader, scene.request);
+        }
         let victims = self.victims(who, scene);
+        if is_at_chunk {
+            let others = (0..WORKERS).filter(|idx| !victims.contains(idx));
+            others.for_each(|idx| self.trio.workers[idx].signal("CONT"));
+        }
         let trio = &self.trio;
         let mut struck: Vec<_> = victims.iter().map(|idx| &trio.workers[*idx]).collect();
         match (who, how) {
@@ -218,7 +232,7 @@ impl Cluster {
             if struck.is_none() && moment.has_come(event) {
                 let request = request.unwrap();
                 let scene = scene.get_or_insert_with(|| self.scene(&client, leader, request));
-                struck = Some(self.strike((how, who), scene));
+                struck = Some(self.strike((how, who), (&client, scene)));
             }
         });
         let (scene, victims) = scene.zip(struck).expect("a fault that came in time");

@@ -130,10 +130,12 @@ impl Trio {
         (0..COORDINATORS).map(|idx| self.url(idx)).collect::<Vec<_>>().join(",")
     }
 
-    /// Kills all of them; all requests that the journal of one has, after all that is on disk.
-    pub(crate) fn kept(mut self, idx: usize) -> Vec<Kept> {
+    /// Ends all of them, first the one that leads, which writes what callers have been told
+    /// already; all requests that its journal has, after all that is on disk.
+    pub(crate) fn kept(mut self, leader: usize) -> Vec<Kept> {
+        assert_eq!(self.coordinators[leader].take().unwrap().terminate(), Some(0));
         (0..COORDINATORS).for_each(|idx| self.kill(idx));
-        kept(self.folders[idx].path(), &self.site.group(), idx)
+        kept(self.folders[leader].path(), &self.site.group(), leader)
     }
 }
 
