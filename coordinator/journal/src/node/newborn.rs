@@ -1,10 +1,11 @@
 //! A member whose journal is new: its group is new too, or its disk was lost. Then it has forgotten
 //! whom it voted for and what it confirmed, and others may count on both.
 //!
-//! So it is heard in no election but the first, in which nobody has anything; whoever votes there
-//! is a newborn no more. Others hear nobody for as long as one may lead who does not know yet that
-//! it is deposed, then they follow, and when they have all that their leader's group had agreed on
-//! when it knew of their loss, they vote.
+//! So it takes part in no election but a group's first, that of term 1, in which nobody has
+//! anything; whoever votes there is a newborn no more. Later ones are not for it: who stands in
+//! them with an empty log may have been told of nothing that the newborn has forgotten. It hears
+//! nobody for as long as one may lead who does not know yet that it is deposed, then it follows,
+//! and when it has all that its leader knew to be agreed on, it votes.
 
 use aqueduct_core::limits;
 use raft::eraftpb::{Message, MessageType};
@@ -15,6 +16,9 @@ use crate::log::Point;
 /// By then check quorum has ended the lead of whoever led with what was lost, and what was under
 /// way from before has come or been given up.
 const DEAF_TICKS: u64 = 2 * ELECTION_TICKS as u64 + limits::PEER_DEADLINE_MS / TICK_MS;
+
+/// Of a group's first election.
+const FIRST_TERM: u64 = 1;
 
 /// How far it has come.
 #[derive(Debug, Default)]
@@ -36,17 +40,22 @@ impl Node {
         self.newborn.is_some()
     }
 
-    /// A newborn stands only where it may be that nobody has anything.
+    /// A newborn stands in the first election only.
     pub(super) fn may_stand(&self) -> bool {
-        self.newborn.is_none() || self.raw.raft.raft_log.last_index() == 0
+        self.newborn.is_none() || self.raw.raft.term + 1 == FIRST_TERM
     }
 
     /// Whether a newborn must not hear `message`, or not yet.
     pub(super) fn is_too_young_for(&self, message: &Message) -> bool {
         let Some(newborn) = &self.newborn else { return false };
-        let nobody_has_any = message.index == 0 && self.raw.raft.raft_log.last_index() == 0;
         match message.msg_type {
-            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => !nobody_has_any,
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
+                message.term != FIRST_TERM || self.raw.raft.raft_log.last_index() > 0
+            }
+            // It would take over the term, and could not stand in the first one any more.
+            MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse => {
+                message.reject
+            }
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => {
                 newborn.ticks < DEAF_TICKS
             }

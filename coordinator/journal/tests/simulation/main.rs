@@ -24,6 +24,8 @@ use random::Random;
 
 const MEMBERS: u64 = 3;
 const SEEDS: u64 = 100;
+/// Those that once broke a promise; what was wrong is in the history of this line.
+const FAILED: [u64; 2] = [292, 318];
 const STEPS: u64 = 4000;
 /// Within so many steps without a fault the group must be at work again.
 const HEALING_STEPS: u64 = 4000;
@@ -355,7 +357,7 @@ fn nothing_that_was_agreed_on_is_lost() {
         return;
     }
     let mut sum = (0, 0, 0, 0);
-    for seed in 0..SEEDS {
+    for seed in (0..SEEDS).chain(FAILED) {
         let run = std::panic::catch_unwind(|| run(seed));
         let (restarts, snapshots, losses, ended) =
             run.unwrap_or_else(|_| panic!("AQUEDUCT_SEED={seed} gives it again"));
