@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
+use aqueduct_journal::AppendError;
 use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -183,16 +184,17 @@ impl Coordinator {
     /// again. How it stands then.
     ///
     /// # Errors
-    /// There is no such worker.
-    pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, Refusal> {
-        let unknown = || Refusal::new("worker", worker, "the name or address of a worker");
+    /// There is no such worker, or the next coordinator would not know of it.
+    pub async fn drain(&self, worker: &str, draining: bool) -> Result<WorkerStatus, NotDrained> {
+        let bound = "the name or address of a worker";
+        let unknown = || NotDrained::Unknown(Refusal::new("worker", worker, bound));
         let found = self.cluster.borrow().find(worker).map(|status| status.worker);
         let (done, heard) = oneshot::channel();
         let order = DrainOrder { worker: found.ok_or_else(unknown)?, draining, done };
         // A coordinator that has ended, or does not lead, has no workers.
         let office = self.office().map_err(|_| unknown())?;
         office.drains.send(order).await.map_err(|_| unknown())?;
-        heard.await.map_err(|_| unknown())?;
+        heard.await.unwrap_or(Err(AppendError::Ended)).map_err(NotDrained::Unwritten)?;
         self.cluster.borrow().find(worker).cloned().ok_or_else(unknown)
     }
 
@@ -263,6 +265,17 @@ impl Coordinator {
     pub fn config(&self) -> &Config {
         &self.config
     }
+}
+
+/// Why an operator's order did not count.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotDrained {
+    /// There is no such worker.
+    #[error(transparent)]
+    Unknown(Refusal),
+    /// It is so here, and nowhere else.
+    #[error("it was not written down, order it once more: {0}")]
+    Unwritten(AppendError),
 }
 
 /// A request under way. Dropping it cancels the request on every worker.

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aqueduct_core::journal::{
-    Accepted, Batch, Completion, Ended, Kept, Outcome, Record, RecordKind,
+    Accepted, Batch, Completion, Ended, Kept, Outcome, Record, RecordKind, worker_name,
 };
-use aqueduct_core::{Refusal, RequestId};
+use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::convert::journal::{kept, kept_to_wire};
 use aqueduct_proto::v1;
 use prost::Message;
@@ -46,6 +46,8 @@ pub struct State {
     requests: BTreeMap<RequestId, Kept>,
     /// Ended requests, the oldest first.
     ended: BTreeSet<(u64, RequestId)>,
+    /// Names of workers.
+    drained: BTreeSet<String>,
     live_bytes: u64,
     ended_bytes: u64,
     /// The latest time that a record was written at.
@@ -59,6 +61,7 @@ impl State {
             bounds,
             requests: BTreeMap::new(),
             ended: BTreeSet::new(),
+            drained: BTreeSet::new(),
             live_bytes: 0,
             ended_bytes: 0,
             clock_ms: 0,
@@ -78,6 +81,11 @@ impl State {
     /// Requests under way, the oldest first.
     pub fn live(&self) -> impl Iterator<Item = (RequestId, &Kept)> {
         self.iter().filter(|(_, kept)| kept.ended.is_none())
+    }
+
+    /// Names of the workers that an operator has drained, ascending.
+    pub fn drained(&self) -> impl Iterator<Item = &str> {
+        self.drained.iter().map(String::as_str)
     }
 
     /// The largest id that is kept.
@@ -107,6 +115,7 @@ impl State {
                 Ok(())
             }
             RecordKind::Ended(outcome) => self.end(request, outcome),
+            RecordKind::Drained { worker, draining } => self.drain(worker, draining),
         };
         self.forget();
         applied
@@ -165,6 +174,17 @@ impl State {
         Ok(())
     }
 
+    fn drain(&mut self, worker: String, draining: bool) -> Result<(), Misfit> {
+        if !draining {
+            self.drained.remove(&worker);
+        } else if self.drained.contains(&worker) || self.drained.len() < limits::WORKERS_MAX {
+            self.drained.insert(worker);
+        } else {
+            return Err(Misfit::Full);
+        }
+        Ok(())
+    }
+
     /// What has ended goes when it is old, and where there is too much of it.
     fn forget(&mut self) {
         while let Some(&(at_ms, request)) = self.ended.first() {
@@ -183,7 +203,8 @@ impl State {
     pub fn encode(&self) -> Vec<u8> {
         let requests = self.requests.iter();
         let requests = requests.map(|(request, kept)| kept_to_wire(*request, kept.clone()));
-        v1::JournalSnapshot { requests: requests.collect(), clock_ms: self.clock_ms }
+        let drained = self.drained.iter().cloned().collect();
+        v1::JournalSnapshot { requests: requests.collect(), clock_ms: self.clock_ms, drained }
             .encode_to_vec()
     }
 
@@ -210,6 +231,9 @@ impl State {
             }
             state.requests.insert(request, kept);
         }
+        let most = limits::WORKERS_MAX;
+        Refusal::unless_within("snapshot.drained", wire.drained.len(), 0, most)?;
+        state.drained = wire.drained.into_iter().map(worker_name).collect::<Result<_, _>>()?;
         Ok(state)
     }
 }
@@ -310,6 +334,22 @@ mod tests {
         at(&mut state, 3, 1, accepted(5)).unwrap();
         at(&mut state, 1, 1, RecordKind::Ended(Outcome::Cancelled)).unwrap();
         at(&mut state, 2, 1, accepted(500)).unwrap();
+    }
+
+    #[test]
+    fn the_last_word_about_a_worker_counts() {
+        let mut state = State::new(Bounds::default());
+        let mut check = |worker: String, draining: bool, want: Result<(), Misfit>, count: usize| {
+            assert_eq!(at(&mut state, 0, 1, RecordKind::Drained { worker, draining }), want);
+            assert_eq!((read_again(&state), state.drained().count()), (state.clone(), count));
+        };
+        check("a".into(), false, Ok(()), 0);
+        check("a".into(), true, Ok(()), 1);
+        check("a".into(), true, Ok(()), 1);
+        (1..limits::WORKERS_MAX).for_each(|idx| check(idx.to_string(), true, Ok(()), idx + 1));
+        check("b".into(), true, Err(Misfit::Full), limits::WORKERS_MAX);
+        check("a".into(), false, Ok(()), limits::WORKERS_MAX - 1);
+        check("b".into(), true, Ok(()), limits::WORKERS_MAX);
     }
 
     #[test]

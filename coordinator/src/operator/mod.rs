@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::v1;
 
-use crate::runtime::{Coordinator, Silent, Stats, Wanted, WorkerStatus};
+use crate::runtime::{Coordinator, NotDrained, Silent, Stats, Wanted, WorkerStatus};
 use crate::text::TextModel;
 
 /// States that a list of requests can be of.
@@ -64,14 +64,17 @@ impl Operations {
     /// Gives a worker nothing new or, unless `draining`, something again. How it stands then.
     ///
     /// # Errors
-    /// There is no such worker.
+    /// There is no such worker, or it could not be written down.
     pub async fn drain(
         &self,
         worker: &str,
         draining: bool,
     ) -> Result<(WorkerStatus, Stats), OperatorError> {
         let drained = self.coordinator.drain(worker, draining).await;
-        let status = drained.map_err(OperatorError::Unknown)?;
+        let status = drained.map_err(|error| match error {
+            NotDrained::Unknown(refusal) => OperatorError::Unknown(refusal),
+            NotDrained::Unwritten(_) => OperatorError::Impossible(error.to_string()),
+        })?;
         Ok((status, self.coordinator.stats()))
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct EventLoop {
     claims: Claims,
     /// Workers that said that they are going to stop.
     leaving: BTreeSet<WorkerId>,
+    /// Names of those that an operator has drained, whether they are here or not.
+    drained: BTreeSet<String>,
     /// For those who look after the cluster.
     desk: Desk,
     outputs: Outputs,
@@ -90,6 +92,7 @@ impl EventLoop {
             resume_at: None,
             claims: Claims::default(),
             leaving: BTreeSet::new(),
+            drained: BTreeSet::new(),
             desk: Desk::default(),
             outputs,
             stats,
@@ -196,7 +199,8 @@ impl EventLoop {
     fn worker_joined(&self, worker: WorkerId, name: String) {
         tracing::info!(%worker, name, "worker is a member");
         self.outputs.shown.cluster.send_modify(|cluster| {
-            let status = WorkerStatus::connecting(worker, name);
+            let draining = self.drained.contains(&name);
+            let status = WorkerStatus { draining, ..WorkerStatus::connecting(worker, name) };
             match cluster.workers.get_mut(worker.0 as usize) {
                 Some(known) => *known = status,
                 None => cluster.workers.push(status), // ids ascend from 0 without a gap

@@ -38,6 +38,8 @@ pub(crate) struct Found {
     pub(crate) live: Vec<(RequestId, Kept)>,
     /// The largest id in it.
     pub(crate) last: Option<RequestId>,
+    /// Names of the workers that are to be left.
+    pub(crate) drained: Vec<String>,
 }
 
 /// No coordinator goes on with what it has no journal of.
@@ -70,9 +72,10 @@ impl Found {
     pub(super) async fn read(keeping: Keeping, term: Option<u64>) -> Result<Self, AppendError> {
         let read = keeping.journal.read(|state| {
             let live = state.live().map(|(request, kept)| (request, kept.clone()));
-            (live.collect::<Vec<_>>(), state.last_request())
+            let drained = state.drained().map(str::to_owned).collect();
+            (live.collect::<Vec<_>>(), state.last_request(), drained)
         });
-        let (live, last) = read.await?;
-        Ok(Self { keeping, term, live, last })
+        let (live, last, drained) = read.await?;
+        Ok(Self { keeping, term, live, last, drained })
     }
 }

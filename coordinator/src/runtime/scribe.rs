@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// Who waits for its request to be written down.
+/// Who waits for something to be written down.
 pub(crate) type Reply = oneshot::Sender<Result<(), AppendError>>;
 
 /// A record on its way.
@@ -87,6 +87,12 @@ impl Scribe {
     pub(crate) fn ended(&mut self, request: RequestId, choices: u32, outcome: Outcome) {
         (0..choices).for_each(|choice| self.gather(request, choice));
         self.note(request, RecordKind::Ended(outcome), None);
+    }
+
+    /// An operator has a worker left, or not any more; `reply` says when it counts.
+    pub(crate) fn drained(&mut self, worker: String, draining: bool, reply: Reply) {
+        self.note(RequestId(0), RecordKind::Drained { worker, draining }, Some(reply));
+        self.due = Some(Instant::now());
     }
 
     fn note(&mut self, request: RequestId, kind: RecordKind, reply: Option<Reply>) {

@@ -191,6 +191,35 @@ async fn what_cannot_go_on_ends_once() {
     check(accepted(), over, Outcome::Finished).await;
 }
 
+#[tokio::test]
+async fn who_was_drained_remains_so_with_the_next_coordinator() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let coordinator = keeps(&cluster(&[Habit::Obey; 2]), &journal, 0).await;
+    for (worker, draining) in [("fake0", true), ("fake1", true), ("fake1", false)] {
+        assert_eq!(coordinator.drain(worker, draining).await.unwrap().draining, draining);
+    }
+    coordinator.stop().await;
+    drop(coordinator);
+    close(journal).await;
+
+    let journal = open(folder.path()).await;
+    let fakes = cluster(&[Habit::Obey; 2]);
+    let coordinator = keeps(&fakes, &journal, 0).await;
+    let mut shown = coordinator.watch();
+    let drained = shown.wait_for(|cluster| {
+        let draining = cluster.workers.iter().map(|worker| worker.draining);
+        draining.eq([true, false])
+    });
+    drop(tokio::time::timeout(SOON, drained).await.expect("it is not drained").unwrap());
+    let mut handle = coordinator.submit(submission(26)).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
+    assert!(fakes[0].seen().is_empty(), "it is given nothing");
+    coordinator.drain("fake0", false).await.unwrap();
+    let drained = journal.read(|state| state.drained().count()).await;
+    assert_eq!(drained, Ok(0));
+}
+
 fn resumable() -> Telling {
     Telling { resumable: true, prompt_tokens: 10, ..Telling::default() }
 }

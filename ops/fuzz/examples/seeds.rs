@@ -102,6 +102,7 @@ fn records() -> Vec<u8> {
         RecordKind::Tokens(Batch { choice: 1, first_idx: 0, tokens }),
         RecordKind::ChoiceEnded { choice: 1, eos: true },
         RecordKind::Ended(Outcome::Finished),
+        RecordKind::Drained { worker: "w".to_owned(), draining: true },
     ];
     let encoded = kinds.into_iter().map(|kind| {
         let record = Record { request: RequestId(7), at_ms: 1, kind };

@@ -8,10 +8,10 @@ use crate::{
     Telling, TokenId, WireDtype, limits,
 };
 
-/// One thing that happened to one request.
+/// One thing that happened to one request, or to a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// The request.
+    /// The request; 0 where it is a worker's.
     pub request: RequestId,
     /// When, on the clock of who wrote it, in milliseconds since 1970.
     pub at_ms: u64,
@@ -35,6 +35,22 @@ pub enum RecordKind {
     },
     /// The request came to its end; last of all its records.
     Ended(Outcome),
+    /// An operator has a worker left, or not any more.
+    Drained {
+        /// Its name, as [`worker_name`] takes it.
+        worker: String,
+        /// Whether it is given nothing new.
+        draining: bool,
+    },
+}
+
+/// A name under which a journal keeps a worker.
+///
+/// # Errors
+/// One that is empty or too long.
+pub fn worker_name(name: String) -> Result<String, Refusal> {
+    Refusal::unless_within("worker bytes", name.len(), 1, limits::ADDRESS_BYTES_MAX)?;
+    Ok(name)
 }
 
 /// All that is needed to run a request again with the same bits.

@@ -2,7 +2,7 @@
 //! checked like anything else that does.
 
 use aqueduct_core::journal::{
-    Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
+    Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind, worker_name,
 };
 use aqueduct_core::work::TokenLogprob;
 use aqueduct_core::{
@@ -30,6 +30,9 @@ impl From<Record> for v1::JournalRecord {
                 Kind::ChoiceEnded(v1::JournalChoiceEnded { choice, eos })
             }
             RecordKind::Ended(outcome) => Kind::Ended(outcome.into()),
+            RecordKind::Drained { worker, draining } => {
+                Kind::Drained(v1::JournalDrained { worker, draining })
+            }
         };
         Self { request: record.request.0, at_ms: record.at_ms, kind: Some(kind) }
     }
@@ -51,6 +54,10 @@ impl TryFrom<v1::JournalRecord> for Record {
                 RecordKind::ChoiceEnded { choice, eos: wire.eos }
             }
             Kind::Ended(wire) => RecordKind::Ended(wire.try_into().under("ended")?),
+            Kind::Drained(wire) => {
+                let worker = worker_name(wire.worker).under("drained")?;
+                RecordKind::Drained { worker, draining: wire.draining }
+            }
         };
         Ok(Self { request: RequestId(wire.request), at_ms: wire.at_ms, kind })
     }
@@ -316,6 +323,8 @@ mod tests {
             (0..64u32, any::<bool>())
                 .prop_map(|(choice, eos)| RecordKind::ChoiceEnded { choice, eos }),
             outcome().prop_map(RecordKind::Ended),
+            ("[a-z:/.]{1,30}", any::<bool>())
+                .prop_map(|(worker, draining)| RecordKind::Drained { worker, draining }),
         ]
     }
 

@@ -3005,15 +3005,16 @@ pub mod worker_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// One thing that happened to one request.
+/// One thing that happened to one request, or to a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JournalRecord {
+    /// 0 where it is a worker's
     #[prost(fixed64, tag = "1")]
     pub request: u64,
     /// since 1970
     #[prost(uint64, tag = "2")]
     pub at_ms: u64,
-    #[prost(oneof = "journal_record::Kind", tags = "3, 4, 5, 6")]
+    #[prost(oneof = "journal_record::Kind", tags = "3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<journal_record::Kind>,
 }
 /// Nested message and enum types in `JournalRecord`.
@@ -3028,6 +3029,8 @@ pub mod journal_record {
         ChoiceEnded(super::JournalChoiceEnded),
         #[prost(message, tag = "6")]
         Ended(super::JournalEnded),
+        #[prost(message, tag = "7")]
+        Drained(super::JournalDrained),
     }
 }
 /// All that is needed to run a request again.
@@ -3195,6 +3198,16 @@ pub mod journal_ended {
         }
     }
 }
+/// An operator's word about a worker; the last one counts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JournalDrained {
+    /// its name
+    #[prost(string, tag = "1")]
+    pub worker: ::prost::alloc::string::String,
+    /// it is given nothing new
+    #[prost(bool, tag = "2")]
+    pub draining: bool,
+}
 /// What all records up to one come to.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JournalSnapshot {
@@ -3204,6 +3217,9 @@ pub struct JournalSnapshot {
     /// latest time of any record
     #[prost(uint64, tag = "2")]
     pub clock_ms: u64,
+    /// names of workers, ascending
+    #[prost(string, repeated, tag = "3")]
+    pub drained: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What the records of one request come to.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -4,23 +4,32 @@ use std::collections::BTreeMap;
 
 use aqueduct_core::WorkerId;
 use aqueduct_plan::Event;
-use tokio::sync::oneshot;
 
+use super::super::scribe::Reply;
 use super::EventLoop;
 
-/// A worker that is to be left, or not any more; `done` hears when that is so.
+/// A worker that is to be left, or not any more; `done` hears when that is so, and written down.
 #[derive(Debug)]
 pub(crate) struct DrainOrder {
     pub(crate) worker: WorkerId,
     pub(crate) draining: bool,
-    pub(crate) done: oneshot::Sender<()>,
+    pub(crate) done: Reply,
 }
 
 impl EventLoop {
     pub(super) fn drain_as_ordered(&mut self, order: DrainOrder) {
-        self.drain(order.worker, order.draining);
+        let DrainOrder { worker, draining, done } = order;
+        let name = self.outputs.shown.cluster.borrow().name_of(worker);
+        match draining {
+            true => drop(self.drained.insert(name.clone())),
+            false => drop(self.drained.remove(&name)),
+        }
+        self.drain(worker, draining);
         self.publish_stats();
-        let _ = order.done.send(()); // whoever asked may be gone
+        match &mut self.scribe {
+            Some(scribe) => scribe.drained(name, draining, done),
+            None => drop(done.send(Ok(()))), // whoever asked may be gone
+        }
     }
 
     /// `worker` says that it is going to stop.
@@ -31,20 +40,31 @@ impl EventLoop {
 
     /// The session is over: what the worker said of itself holds until then.
     pub(super) fn has_left(&mut self, worker: WorkerId) {
-        if self.leaving.remove(&worker) {
+        if self.leaving.remove(&worker) && !self.is_drained(worker) {
             self.drain(worker, false);
         }
     }
 
-    /// Who was drained by an operator remains so, also after a restart.
+    /// Who was drained by an operator remains so, also after a restart, its own or ours.
     pub(super) fn drain_again(&mut self, worker: WorkerId) {
-        if self.outputs.shown.cluster.borrow().workers[worker.0 as usize].draining {
-            self.step(Event::Drain { worker, draining: true });
+        if self.is_drained(worker) {
+            self.drain(worker, true);
         }
     }
 
+    /// The journal says whom an operator has drained.
+    pub(super) fn drain_those(&mut self, names: Vec<String>) {
+        self.drained.extend(names);
+        let count = self.outputs.shown.cluster.borrow().workers.len();
+        (0..count).for_each(|idx| self.drain_again(WorkerId(idx as u32)));
+    }
+
+    fn is_drained(&self, worker: WorkerId) -> bool {
+        self.drained.contains(&self.outputs.shown.cluster.borrow().name_of(worker))
+    }
+
     /// Workers that are to be left, and how many requests still need each.
-    pub(super) fn drained(&self) -> BTreeMap<WorkerId, usize> {
+    pub(super) fn needed(&self) -> BTreeMap<WorkerId, usize> {
         let cluster = self.outputs.shown.cluster.borrow();
         let draining = cluster.workers.iter().filter(|status| status.draining);
         draining.map(|status| (status.worker, self.plan.needing(status.worker))).collect()

@@ -14,7 +14,7 @@ impl EventLoop {
         self.stats.workers_up = self.orders.len();
         self.stats.snapshots = self.snapshots_held();
         self.stats.snapshots_of.clone_from(&self.keepers);
-        self.stats.draining = self.drained();
+        self.stats.draining = self.needed();
         self.outputs.shown.stats.send_if_modified(|shown| {
             let changed = *shown != self.stats;
             shown.clone_from(&self.stats);

@@ -27,12 +27,13 @@ const SETTLING: Duration = Duration::from_millis(500);
 impl EventLoop {
     /// From now on requests are written down.
     pub(crate) fn keep(&mut self, found: Found) {
-        let Found { keeping, term, live, last } = found;
+        let Found { keeping, term, live, last, drained } = found;
         self.ids.pass(last);
         let (journal, written) = (keeping.journal.clone(), self.outputs.written.clone());
         self.scribe = Some(Scribe::new(journal, term, written));
         self.interrupted = live;
         self.keeping = Some(keeping);
+        self.drain_those(drained);
         self.resume_soon();
     }
 
