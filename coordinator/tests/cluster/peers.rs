@@ -179,7 +179,8 @@ async fn who_was_away_is_told_and_who_hangs_holds_nobody_up() {
 async fn who_lost_its_disk_is_told_everything_by_the_same_leader() {
     let mut trio = Trio::start().await;
     let (leader, journal) = trio.leader().await;
-    (write(&journal, 1).await, write(&journal, 2).await);
+    write(&journal, 1).await;
+    write(&journal, 2).await;
     let leads = *journal.standing().borrow();
     let lost = (leader + 1) % 3;
     trio.knows(lost, 2).await;

@@ -68,8 +68,9 @@ impl Node {
     pub(super) fn learn(&mut self, message: &mut Message) {
         let Some(newborn) = &mut self.newborn else { return };
         match message.msg_type {
-            MessageType::MsgHeartbeat => {
-                message.commit = message.commit.min(self.raw.raft.raft_log.last_index());
+            // Of entries that it had: appends will say what is agreed on of those that it has.
+            MessageType::MsgHeartbeat if message.commit > self.raw.raft.raft_log.last_index() => {
+                message.commit = 0;
             }
             MessageType::MsgAppend if message.term >= self.raw.raft.term => {
                 newborn.goal = Some(Point { index: message.commit, term: message.term });
