@@ -193,7 +193,7 @@ impl Coordinator {
         let order = DrainOrder { worker: found.ok_or_else(unknown)?, draining, done };
         // A coordinator that has ended, or does not lead, has no workers.
         let office = self.office().map_err(|_| unknown())?;
-        office.drains.send(order).await.map_err(|_| unknown())?;
+        office.inbound.send(Inbound::Drain(order)).await.map_err(|_| unknown())?;
         heard.await.unwrap_or(Err(AppendError::Ended)).map_err(NotDrained::Unwritten)?;
         self.cluster.borrow().find(worker).cloned().ok_or_else(unknown)
     }
@@ -328,18 +328,16 @@ fn seated(config: &Config, shown: Shown, ids: Ids) -> (EventLoop, Inputs, Office
     let (inbound_sender, inbound) = mpsc::channel(ARRIVALS_MAX);
     let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
     let (notices_sender, notices) = mpsc::channel(limits::EVENTS_MAX);
-    let (drains_sender, drains) = mpsc::channel(1);
     let (inquiries_sender, inquiries) = mpsc::channel(INQUIRIES_MAX);
     let (stopping, deposed, wished) = (Arc::default(), Arc::default(), Arc::<Notify>::default());
     let outputs = Outputs { shown, written: written_sender, wished: wished.clone() };
     let event_loop = EventLoop::new(config.clone(), outputs, ids);
     let office = Office {
         inbound: inbound_sender,
-        drains: drains_sender,
         inquiries: inquiries_sender,
         wished: wished.clone(),
         term: None,
     };
-    let inputs = Inputs { inbound, notices, drains, inquiries, written, wished, stopping, deposed };
+    let inputs = Inputs { inbound, notices, inquiries, written, wished, stopping, deposed };
     (event_loop, inputs, office, notices_sender)
 }

@@ -112,6 +112,7 @@ impl EventLoop {
                     Some(Inbound::Request(arrival)) => self.arrive(*arrival),
                     Some(Inbound::Attach(comeback)) => self.attach(comeback),
                     Some(Inbound::Keep(found)) => self.keep(*found),
+                    Some(Inbound::Drain(order)) => self.drain_as_ordered(order),
                     None => break true,
                 },
                 Some(written) = inputs.written.recv() => if !self.written(written) {
@@ -120,7 +121,6 @@ impl EventLoop {
                 Some((worker, notice)) = inputs.notices.recv() => self.hear(worker, notice),
                 () = inputs.stopping.notified() => break true,
                 () = inputs.deposed.notified() => break false,
-                Some(order) = inputs.drains.recv() => self.drain_as_ordered(order),
                 Some(inquiry) = inputs.inquiries.recv() => inquiry(&mut self),
                 () = inputs.wished.notified() => self.grant_wishes(),
                 () = tokio::time::sleep_until(deadline.into()) => drop(self.tick()),

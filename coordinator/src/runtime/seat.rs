@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct_core::Addresses;
 use tokio::sync::{Notify, mpsc};
 
-use super::event_loop::{DrainOrder, Inbound, Inquiry};
+use super::event_loop::{Inbound, Inquiry};
 use crate::submit::RequestError;
 
 /// Which coordinator serves.
@@ -35,7 +35,6 @@ pub(crate) enum Seat {
 #[derive(Debug, Clone)]
 pub(crate) struct Office {
     pub(crate) inbound: mpsc::Sender<Inbound>,
-    pub(crate) drains: mpsc::Sender<DrainOrder>,
     pub(crate) inquiries: mpsc::Sender<Inquiry>,
     /// Wakes the loop for the wishes of callers.
     pub(crate) wished: Arc<Notify>,

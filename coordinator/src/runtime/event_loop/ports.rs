@@ -41,6 +41,8 @@ pub(crate) enum Inbound {
     Attach(Comeback),
     /// A journal to be kept from now on.
     Keep(Box<Found>),
+    /// Behind it, if there is a journal: an order counts when it is written down.
+    Drain(DrainOrder),
 }
 
 /// What the loop listens to.
@@ -53,7 +55,6 @@ pub(crate) struct Inputs {
     pub(crate) stopping: Arc<Notify>,
     /// Another coordinator leads, or none.
     pub(crate) deposed: Arc<Notify>,
-    pub(crate) drains: mpsc::Receiver<DrainOrder>,
     pub(crate) inquiries: mpsc::Receiver<Inquiry>,
 }
 
