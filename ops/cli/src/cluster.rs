@@ -15,7 +15,7 @@ use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
 use tokio::sync::watch;
 
-use crate::args::{ClusterArgs, ModelArgs, SnapshotArgs};
+use crate::args::{ClusterArgs, Fault, ModelArgs, SnapshotArgs};
 use crate::loading::Loaded;
 use crate::picture::Kept;
 pub(crate) use process::WorkerExited;
@@ -173,13 +173,13 @@ impl Cluster {
         self.workers.iter().map(Worker::stats).collect()
     }
 
-    /// Kills the process of a worker.
+    /// Has a fault happen to the process of a worker, and does not wait for its end.
     ///
     /// # Errors
-    /// A worker that is no process, or that cannot be killed.
-    pub(crate) async fn kill(&mut self, worker: WorkerId) -> anyhow::Result<()> {
+    /// A worker that is no process, or that is gone.
+    pub(crate) async fn strike(&mut self, worker: WorkerId, fault: Fault) -> anyhow::Result<()> {
         let process = self.processes.get_mut(worker.0 as usize);
-        process.context("a worker in a process of its own")?.kill().await
+        process.context("a worker in a process of its own")?.strike(fault).await
     }
 
     /// What serves the requests.

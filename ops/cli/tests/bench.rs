@@ -132,16 +132,22 @@ fn a_loss_is_measured_and_changes_no_bit() {
     let model = model();
     let short =
         ["--chunks", "6", "--workers", "3", "--chunk", "256", "--local", "8", "--heavy", "8"];
-    let args = ["bench", "recover", "--reps", "1", "--policy", "h2o,dense", "--json", "--model"];
-    let rows = rows(&run([&args[..], &[model.to_str().unwrap()], &short].concat()));
-    let what: Vec<_> = rows.iter().map(|row| row["lost"].as_str().unwrap()).collect();
-    assert_eq!(what, ["prefill", "home", "before"].repeat(2));
-    for row in &rows {
-        assert_eq!((&row["identical"], &row["chunks"]), (&true.into(), &6.into()), "{row}");
-        for time in ["seconds", "fault_free_seconds", "chunk_seconds", "ratio"] {
-            assert!(row[time].as_f64().unwrap() > 0.0, "{time} of {row}");
+    let check = |fault: &str, policies: &str| {
+        let args = ["bench", "recover", "--reps", "1", "--json", "--model"];
+        let what = [model.to_str().unwrap(), "--fault", fault, "--policy", policies];
+        let rows = rows(&run([&args[..], &what, &short].concat()));
+        let lost: Vec<_> = rows.iter().map(|row| row["lost"].as_str().unwrap()).collect();
+        assert_eq!(lost, ["prefill", "home", "before"].repeat(policies.split(',').count()));
+        for row in &rows {
+            assert_eq!((&row["identical"], &row["chunks"]), (&true.into(), &6.into()), "{row}");
+            assert_eq!(row["fault"], fault);
+            for time in ["seconds", "fault_free_seconds", "chunk_seconds", "ratio", "detect_ms"] {
+                assert!(row[time].as_f64().unwrap() > 0.0, "{time} of {row}");
+            }
         }
-    }
+    };
+    check("kill", "h2o,dense");
+    check("hang", "h2o");
     let one = stderr(&run(["bench", "recover", "--workers", "1", "--model", "nowhere"]));
     assert!(one.contains("workers = 1: must be between 2 and 1024"), "{one}");
 }

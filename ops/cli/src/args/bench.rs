@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use aqueduct_core::{PolicyKind, WireDtype, limits};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use super::{
     BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs, SnapshotArgs,
@@ -149,14 +150,35 @@ pub(crate) struct BenchPrefixArgs {
     pub(crate) json: bool,
 }
 
+/// What happens to a worker that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// It dies (SIGKILL): the system closes its connections
+    Kill,
+    /// It hangs (SIGSTOP): nothing is closed, and nobody answers
+    Hang,
+}
+
+impl Fault {
+    /// As people call it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Hang => "hang",
+        }
+    }
+}
+
 /// Arguments of `aqueduct bench recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each repetition has a cluster of processes of its own. It answers the same prompt twice; the second
-time a worker is killed: one that is at work on a chunk when half of them are done, or the home, or
+time a worker is lost: one that is at work on a chunk when half of them are done, or the home, or
 who did the chunk before the last one, when half of the tokens are there. A row has the median
-seconds of both, those of a prompt of one chunk alone, what the loss cost in chunks, and whether
-the answer has the same bits.
+seconds of both, those of a prompt of one chunk alone, what the loss cost in chunks, whether the
+answer has the same bits, and after how many milliseconds the coordinator knew of the loss: the
+median (detect_ms) and the longest (detect_ms_max).
 
 Example:
   aqueduct bench recover --model model --workers 4 --chunks 8 --policy h2o,dense --json")]
@@ -169,6 +191,9 @@ pub(crate) struct BenchRecoverArgs {
     /// Policies, separated by commas: window, h2o, dense
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o,dense")]
     pub(crate) policy: Vec<PolicyKind>,
+    /// What happens to the worker, separated by commas
+    #[arg(long, value_name = "FAULTS", value_delimiter = ',', default_value = "kill,hang")]
+    pub(crate) fault: Vec<Fault>,
     /// Workers, each a process
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) workers: usize,
@@ -180,7 +205,7 @@ pub(crate) struct BenchRecoverArgs {
     pub(crate) reps: u32,
     #[command(flatten)]
     pub(crate) memory: BudgetArgs,
-    /// Print a JSON line for each policy and loss
+    /// Print a JSON line for each policy, loss and fault
     #[arg(long)]
     pub(crate) json: bool,
 }

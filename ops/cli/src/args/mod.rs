@@ -29,7 +29,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
-    BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs, BenchScoresArgs,
+    BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs, BenchScoresArgs, Fault,
 };
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;

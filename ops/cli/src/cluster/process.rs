@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 
 use super::Workers;
-use crate::args::ModelArgs;
+use crate::args::{Fault, ModelArgs};
 
 /// A worker that ended before it listened, in its own words and with its own exit code.
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +75,19 @@ impl WorkerProcess {
         &self.url
     }
 
-    /// Kills it and waits until it is gone.
+    /// Has a fault happen to it, and does not wait for its end.
     ///
     /// # Errors
-    /// What the system says.
-    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(self.child.kill().await?)
+    /// It is gone.
+    pub(crate) async fn strike(&mut self, fault: Fault) -> anyhow::Result<()> {
+        if fault == Fault::Kill {
+            return Ok(self.child.start_kill()?);
+        }
+        // The only signal that the library sends is the other one; every shell sends all.
+        let id = self.child.id().context("a worker process that is there")?.to_string();
+        let stopped = Command::new("sh").args(["-c", "kill -s STOP \"$0\"", &id]).status();
+        anyhow::ensure!(stopped.await?.success(), "worker process {id} cannot be stopped");
+        Ok(())
     }
 
     /// Ends it, whether it is still there or not.
