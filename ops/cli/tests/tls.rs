@@ -199,6 +199,9 @@ fn workers_serve_members_of_the_cluster_alone() {
     let mut plain = TcpStream::connect(worker.address("address")).unwrap();
     plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     until_refused(metrics, "worker", "plaintext");
+    let nobody = Https::new(worker.address("address"), &files.cluster.ca(), None);
+    assert!(nobody.try_call("GET", "/", "").is_err());
+    until_refused(metrics, "worker", "no_certificate");
 
     // A worker may come in, for hand-offs; it may not open a session.
     let before = refused(&metrics(), "worker", "wrong_role");

@@ -1,4 +1,5 @@
 //! A small HTTPS client, for tests that look at certificates.
+#![allow(dead_code)] // every test file uses a part of it
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
