@@ -102,10 +102,13 @@ pub(crate) fn check_same(told: &Told, want: &Told, what: impl Debug) {
     assert!(told == want, "{what:?}: {counts:?} tokens, of which {first:?} is the first other one");
 }
 
-/// What a journal has of a request is what its caller was told, and one end.
-pub(crate) fn check_kept(told: &Told, kept: &Kept) {
-    let tokens = kept.choices[0].tokens.iter().map(|drawn| drawn.token);
-    let tokens: Vec<_> = tokens.map(|it| (it.token, it.logprob.to_bits())).collect();
-    assert_eq!(tokens, told.tokens);
-    assert_eq!(kept.ended.as_ref().unwrap().outcome, Outcome::Finished);
+/// What a journal has of each request is what its caller was told, and one end.
+pub(crate) fn check_kept(told: &Told, kept: &[Kept]) {
+    for (idx, kept) in kept.iter().enumerate() {
+        let tokens = kept.choices[0].tokens.iter().map(|drawn| drawn.token);
+        let tokens: Vec<_> = tokens.map(|it| (it.token, it.logprob.to_bits())).collect();
+        let ended = kept.ended.as_ref().map(|ended| &ended.outcome);
+        assert_eq!((ended, tokens.len()), (Some(&Outcome::Finished), told.tokens.len()), "{idx}");
+        assert!(tokens == told.tokens, "{idx}: {tokens:?}");
+    }
 }
