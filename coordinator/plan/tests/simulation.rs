@@ -400,9 +400,15 @@ impl Cluster {
             Some((ChunkKey { chunk_idx: task.key.chunk_idx + 1, ..task.key }, next))
         });
         let Some((key, next)) = next else { return };
+        let (key, peer) = (ChunkKey { epoch: next.epoch, ..key }, idx_of(&next.peer));
+        if peer == idx {
+            return; // nothing is lost on the way to itself
+        }
+        let has_it = self.workers[peer].inbox.contains(&key); // of who did the chunk as well
         if self.run(idx) {
-            let key = ChunkKey { epoch: next.epoch, ..key };
-            self.workers[idx_of(&next.peer)].inbox.remove(&key);
+            if !has_it {
+                self.workers[peer].inbox.remove(&key);
+            }
             let (worker, kind, message) =
                 (WorkerId(idx as u32), FailureKind::Peer, "simulated".into());
             let failed = Event::ChunkFailed { worker, key, kind, message };
@@ -734,4 +740,45 @@ proptest! {
         prop_assert_eq!(cluster.promises.assigned.len(), chunks.sum::<u32>() as usize);
         prop_assert_eq!(cluster.lacking, 0);
     }
+}
+
+/// Runs that once failed.
+#[test]
+fn what_was_found_stays_mended() {
+    let submit = |chunks| Move::Submit(Asked { chunks, choices: 0, sharded: None, priority: 0 });
+    let assigned_twice = [
+        Move::Drain(1, true),
+        Move::Kill(0),
+        submit(5),
+        Move::Start(0),
+        Move::Deliver(3),
+        submit(7),
+        Move::Deliver(2),
+        Move::Deliver(0),
+        Move::Deliver(3),
+        Move::Run(2),
+        Move::Run(3),
+        Move::Run(3),
+        Move::Deliver(2),
+        Move::Run(2),
+        Move::Run(0),
+        Move::Report(3),
+        Move::Report(2),
+        Move::Report(3),
+        submit(3),
+        Move::Drain(1, false),
+        Move::Report(0),
+        Move::Report(2),
+        Move::Wait(40),
+        Move::Kill(3),
+        Move::Cut(2),
+        Move::Start(2),
+        Move::Wait(40),
+        Move::Kill(0),
+    ];
+    let mut cluster = Cluster::new(&[u64::MAX; WORKERS], 0);
+    cluster.remembers = true;
+    assigned_twice.into_iter().for_each(|step| play(&mut cluster, step));
+    cluster.settle();
+    cluster.check_at_rest();
 }

@@ -81,7 +81,9 @@ impl Request {
             }
         }
         for idx in (0..self.chunks.len()).rev() {
-            let gone = self.chunks[idx].state == State::Released;
+            // A snapshot that is there stands for all before it.
+            let is_needed = self.restored.is_none_or(|restored| idx >= restored);
+            let gone = is_needed && self.chunks[idx].state == State::Released;
             let next_done = self.chunks.get(idx + 1).is_some_and(|next| next.state.is_done());
             if gone && !next_done {
                 disrupted = true;
