@@ -72,6 +72,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Exchange(args)) => {
                 commands::bench_exchange::run(args).await
             }
+            Command::Bench(BenchCommand::Journal(args)) => commands::bench_journal::run(args).await,
             Command::Bench(BenchCommand::Prefix(args)) => commands::bench_prefix::run(args).await,
             Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,

@@ -39,6 +39,24 @@ fn a_person_gets_a_table() {
     assert_eq!(lines.len(), 4);
 }
 
+#[test]
+fn a_journal_is_measured_beside_its_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let args = ["bench", "journal", "--seconds", "1", "--callers", "4", "--data-dir", path];
+    let rows = rows(&run([&args[..], &["--members", "1,3", "--json"]].concat()));
+    assert_eq!(rows.iter().map(|row| row["members"].clone()).collect::<Vec<_>>(), [1, 3]);
+    for row in &rows {
+        assert!(row["records"].as_u64().unwrap() >= 8, "{row}");
+        let [p50, p99] = ["append_ms_p50", "append_ms_p99"].map(|p| row[p].as_f64().unwrap());
+        assert!(row["fsync_ms_p50"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(p50 > 0.0 && p99 >= p50, "{row}");
+    }
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 0, "something is left");
+    let refused = stderr(&run([&args[..], &["--members", "8"]].concat()));
+    assert!(refused.contains("members = 8: must be between 1 and 7"), "{refused}");
+}
+
 /// Short prompts, small memories, few tokens.
 const SHORT: [&str; 12] = [
     "--depth-tokens",

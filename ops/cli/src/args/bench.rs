@@ -7,7 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::{
-    BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link, ModelArgs, SnapshotArgs,
+    BenchJournalArgs, BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link,
+    ModelArgs, SnapshotArgs,
 };
 
 /// What can be measured.
@@ -23,6 +24,8 @@ pub(crate) enum BenchCommand {
     Decode(BenchDecodeArgs),
     /// Bytes and time of one layer where keys travel to the queries, and where they stay
     Exchange(BenchExchangeArgs),
+    /// Records that a group of coordinators agrees on in a second, beside its disk's flushes
+    Journal(BenchJournalArgs),
     /// Which part of a prefill, and of a decode step, takes how long
     Profile(BenchProfileArgs),
     /// Time that the loss of a worker costs, in the prefill and while tokens come

@@ -1,6 +1,7 @@
 //! What a user can write on the command line, and what the help says about it.
 
 mod bench;
+mod bench_journal;
 mod bench_serve;
 mod bench_soak;
 mod cache;
@@ -31,6 +32,7 @@ pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
     BenchPrefixArgs, BenchProfileArgs, BenchRecoverArgs, BenchScoresArgs, Fault,
 };
+pub(crate) use bench_journal::BenchJournalArgs;
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
 pub(crate) use bench_soak::BenchSoakArgs;
 pub(crate) use cache::{

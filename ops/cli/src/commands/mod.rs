@@ -2,6 +2,7 @@
 
 pub(crate) mod bench_decode;
 pub(crate) mod bench_exchange;
+pub(crate) mod bench_journal;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_prefill;
 pub(crate) mod bench_prefix;
