@@ -61,6 +61,8 @@ impl World {
                     self.at(reset, Happening::Lost { worker, session });
                 }
             }
+            // Who stands still already goes on when it would have: what waits stays in order.
+            Fault::Hang { worker, .. } if now < self.hosts[worker].stands_still_until => {}
             Fault::Hang { worker, for_us } => {
                 self.hosts[worker].stands_still_until = now + for_us;
                 if for_us > PING_TIMEOUT_US {
