@@ -182,6 +182,11 @@ impl Cluster {
         process.context("a worker in a process of its own")?.strike(fault).await
     }
 
+    /// The process of a worker that is in one of its own.
+    pub(crate) fn process_id(&self, worker: WorkerId) -> Option<u32> {
+        self.processes.get(worker.0 as usize)?.id()
+    }
+
     /// What serves the requests.
     pub(crate) fn coordinator(&self) -> &Coordinator {
         &self.coordinator

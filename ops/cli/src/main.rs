@@ -79,6 +79,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Bench(BenchCommand::Recover(args)) => commands::bench_recover::run(args).await,
             Command::Bench(BenchCommand::Scores(args)) => commands::bench_scores::run(args).await,
             Command::Bench(BenchCommand::Serve(args)) => commands::bench_serve::run(args).await,
+            Command::Bench(BenchCommand::Slow(args)) => commands::bench_slow::run(args).await,
             Command::Bench(BenchCommand::Soak(args)) => commands::bench_soak::run(args).await,
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,
             Command::Gpu(GpuCommand::Check(args)) => commands::gpu_check::run(args).await,

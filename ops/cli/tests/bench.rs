@@ -57,6 +57,25 @@ fn a_journal_is_measured_beside_its_disk() {
     assert!(refused.contains("members = 8: must be between 1 and 7"), "{refused}");
 }
 
+#[test]
+fn a_slow_worker_is_measured_with_a_second_one_and_without() {
+    let model = model();
+    let model = model.to_str().unwrap();
+    let args = ["bench", "slow", "--workers", "2", "--threads", "2", "--chunks", "8", "--model"];
+    let small = ["--chunk", "64", "--local", "16", "--heavy", "16", "--reps", "1"];
+    let args = [&args[..], &[model], &small[..]].concat();
+    let slow = ["--pause-ms", "300", "--hedge-ms", "0,20", "--json"];
+    let rows = rows(&run([&args[..], &slow[..]].concat()));
+    assert_eq!(rows.iter().map(|row| row["hedge_ms"].clone()).collect::<Vec<_>>(), [0, 20]);
+    for row in &rows {
+        assert_eq!((&row["identical"], &row["chunks"]), (&true.into(), &8.into()), "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(rows[0]["hedges"], 0);
+    let refused = stderr(&run([&args[..], &["--pause-ms", "5000"]].concat()));
+    assert!(refused.contains("pause_ms = 5000: must be between 1 and 1700"), "{refused}");
+}
+
 /// Short prompts, small memories, few tokens.
 const SHORT: [&str; 12] = [
     "--depth-tokens",

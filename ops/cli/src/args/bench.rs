@@ -7,8 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::{
-    BenchJournalArgs, BenchServeArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs, IsaArg, Link,
-    ModelArgs, SnapshotArgs,
+    BenchJournalArgs, BenchServeArgs, BenchSlowArgs, BenchSoakArgs, BudgetArgs, ExchangeArgs,
+    IsaArg, Link, ModelArgs, SnapshotArgs,
 };
 
 /// What can be measured.
@@ -34,6 +34,8 @@ pub(crate) enum BenchCommand {
     Scores(BenchScoresArgs),
     /// Latency of a server under load, for every scheduler
     Serve(BenchServeArgs),
+    /// What a worker costs that is slow and not dead, with a second one for its chunks and without
+    Slow(BenchSlowArgs),
     /// Ask a server for everything at random, and see that nothing is left of it
     Soak(BenchSoakArgs),
 }

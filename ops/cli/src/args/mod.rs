@@ -3,6 +3,7 @@
 mod bench;
 mod bench_journal;
 mod bench_serve;
+mod bench_slow;
 mod bench_soak;
 mod cache;
 mod cluster;
@@ -34,6 +35,7 @@ pub(crate) use bench::{
 };
 pub(crate) use bench_journal::BenchJournalArgs;
 pub(crate) use bench_serve::{Arrival, BenchServeArgs};
+pub(crate) use bench_slow::BenchSlowArgs;
 pub(crate) use bench_soak::BenchSoakArgs;
 pub(crate) use cache::{
     CacheCommand, CacheExportArgs, CacheImportArgs, CacheListArgs, CacheNamesArgs, CacheShowArgs,

@@ -70,6 +70,11 @@ impl WorkerProcess {
         Ok(Self { child, url })
     }
 
+    /// As the system numbers it; `None` once it has ended.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Where it is reached.
     pub(crate) fn url(&self) -> &str {
         &self.url

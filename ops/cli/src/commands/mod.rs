@@ -10,6 +10,7 @@ pub(crate) mod bench_profile;
 pub(crate) mod bench_recover;
 pub(crate) mod bench_scores;
 pub(crate) mod bench_serve;
+pub(crate) mod bench_slow;
 pub(crate) mod bench_soak;
 pub(crate) mod cache;
 pub(crate) mod completion;
