@@ -24,15 +24,21 @@ class Server:
     grpc: str
 
 
-def start(*args: str | os.PathLike[str], model: os.PathLike[str] = MODEL) -> Server:
-    """A server, once it listens."""
-    ports = ['--http', '127.0.0.1:0', '--grpc', '127.0.0.1:0']
-    command = [os.environ['AQUEDUCT_BINARY'], 'serve', '--model', model, *ports, *args]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def launch(command: str, *args: str | os.PathLike[str],
+           model: os.PathLike[str] = MODEL) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A process of the binary, once it listens, and where it does."""
+    whole = [os.environ['AQUEDUCT_BINARY'], command, '--model', model, *args]
+    process = subprocess.Popen(whole, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     line = process.stdout.readline()
-    assert line, f'{command} ended with {process.wait()}'
-    addresses = json.loads(line)
+    assert line, f'{whole} ended with {process.wait()}'
+    return process, json.loads(line)
+
+
+def start(*args: str | os.PathLike[str], model: os.PathLike[str] = MODEL) -> Server:
+    """A server, once it listens; on free ports unless `args` name some."""
+    ports = ['--http', '127.0.0.1:0', '--grpc', '127.0.0.1:0']
+    process, addresses = launch('serve', *([] if '--http' in args else ports), *args, model=model)
     return Server(process, addresses['http'], addresses['grpc'])
 
 

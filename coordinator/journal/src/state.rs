@@ -19,6 +19,9 @@ pub enum Misfit {
     /// A request of this id was accepted before.
     #[error("a request of this id was accepted before")]
     Known,
+    /// A request of this key was.
+    #[error("a request of this idempotency key was accepted before")]
+    KeyKnown,
     /// It was never accepted, or has been forgotten.
     #[error("no request of this id is kept")]
     Unknown,
@@ -44,6 +47,8 @@ pub enum Misfit {
 pub struct State {
     bounds: Bounds,
     requests: BTreeMap<RequestId, Kept>,
+    /// By whose key they were started, and which. One that was cancelled has none any more.
+    started: BTreeMap<(String, String), RequestId>,
     /// Ended requests, the oldest first.
     ended: BTreeSet<(u64, RequestId)>,
     /// Names of workers.
@@ -60,6 +65,7 @@ impl State {
         Self {
             bounds,
             requests: BTreeMap::new(),
+            started: BTreeMap::new(),
             ended: BTreeSet::new(),
             drained: BTreeSet::new(),
             live_bytes: 0,
@@ -71,6 +77,12 @@ impl State {
     /// What is kept of a request.
     pub fn get(&self, request: RequestId) -> Option<&Kept> {
         self.requests.get(&request)
+    }
+
+    /// The request that `holder` started with the key `name`.
+    pub fn started(&self, holder: &str, name: &str) -> Option<(RequestId, &Kept)> {
+        let request = *self.started.get(&(holder.to_owned(), name.to_owned()))?;
+        self.get(request).map(|kept| (request, kept))
     }
 
     /// Everything that is kept, the oldest request first.
@@ -130,12 +142,17 @@ impl State {
         if self.requests.contains_key(&request) {
             return Err(Misfit::Known);
         }
+        let key = start_key(&accepted);
+        if key.as_ref().is_some_and(|key| self.started.contains_key(key)) {
+            return Err(Misfit::KeyKnown);
+        }
         let kept = Kept::new(accepted);
         let bytes = self.live_bytes + kept.bytes();
         if bytes > self.bounds.live_bytes {
             return Err(Misfit::Full);
         }
         self.live_bytes = bytes;
+        self.started.extend(key.map(|key| (key, request)));
         self.requests.insert(request, kept);
         Ok(())
     }
@@ -166,11 +183,15 @@ impl State {
         let kept = self.under_way(request)?;
         let before = kept.bytes();
         kept.accepted.prompt = Vec::new();
+        let freed = start_key(&kept.accepted).filter(|_| outcome == Outcome::Cancelled);
         kept.ended = Some(Ended { outcome, at_ms });
         let after = kept.bytes();
         self.live_bytes -= before;
         self.ended_bytes += after;
         self.ended.insert((at_ms, request));
+        if let Some(key) = freed {
+            self.started.remove(&key);
+        }
         Ok(())
     }
 
@@ -194,8 +215,13 @@ impl State {
                 return;
             }
             self.ended.pop_first();
-            let kept = self.requests.remove(&request);
-            self.ended_bytes -= kept.map_or(0, |kept| kept.bytes());
+            let Some(kept) = self.requests.remove(&request) else { continue };
+            self.ended_bytes -= kept.bytes();
+            let key = start_key(&kept.accepted);
+            // One that was cancelled may have a successor of the same key.
+            if let Some(key) = key.filter(|key| self.started.get(key) == Some(&request)) {
+                self.started.remove(&key);
+            }
         }
     }
 
@@ -229,6 +255,9 @@ impl State {
                 }
                 None => state.live_bytes += kept.bytes(),
             }
+            if !kept.ended.as_ref().is_some_and(|ended| ended.outcome == Outcome::Cancelled) {
+                state.started.extend(start_key(&kept.accepted).map(|key| (key, request)));
+            }
             state.requests.insert(request, kept);
         }
         let most = limits::WORKERS_MAX;
@@ -236,6 +265,12 @@ impl State {
         state.drained = wire.drained.into_iter().map(worker_name).collect::<Result<_, _>>()?;
         Ok(state)
     }
+}
+
+/// Whose, and which.
+fn start_key(accepted: &Accepted) -> Option<(String, String)> {
+    let once = accepted.telling.once.as_ref()?;
+    Some((accepted.telling.holder.clone(), once.name.clone()))
 }
 
 fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
@@ -246,6 +281,7 @@ fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::TokenLogprob;
+    use aqueduct_core::{StartKey, Telling};
 
     use super::*;
 
@@ -334,6 +370,33 @@ mod tests {
         at(&mut state, 3, 1, accepted(5)).unwrap();
         at(&mut state, 1, 1, RecordKind::Ended(Outcome::Cancelled)).unwrap();
         at(&mut state, 2, 1, accepted(500)).unwrap();
+    }
+
+    fn keyed(holder: &str, name: &str) -> RecordKind {
+        let once = Some(StartKey { name: name.into(), content: [0; 32] });
+        let telling = Telling { holder: holder.into(), once, ..Telling::default() };
+        RecordKind::Accepted(Box::new(Accepted { telling, ..Accepted::of("m", vec![1]) }))
+    }
+
+    #[test]
+    fn a_key_starts_one_request() {
+        let mut state = State::new(Bounds { ended: 1, ..Bounds::default() });
+        let mut check = |request: u64, kind: RecordKind, want: Result<(), Misfit>| {
+            assert_eq!(at(&mut state, request, request, kind), want);
+            assert_eq!(read_again(&state), state);
+            let of = |holder| state.started(holder, "k").map(|(request, _)| request.0);
+            (of("alice"), of(""))
+        };
+        assert_eq!(check(1, keyed("alice", "k"), Ok(())), (Some(1), None));
+        assert_eq!(check(2, keyed("alice", "k"), Err(Misfit::KeyKnown)), (Some(1), None));
+        assert_eq!(check(2, keyed("", "k"), Ok(())), (Some(1), Some(2)));
+        assert_eq!(check(1, RecordKind::Ended(Outcome::Finished), Ok(())), (Some(1), Some(2)));
+        assert_eq!(check(3, keyed("alice", "k"), Err(Misfit::KeyKnown)), (Some(1), Some(2)));
+        // A cancelled one gives its key back, and takes its successor's along to nowhere.
+        assert_eq!(check(2, RecordKind::Ended(Outcome::Cancelled), Ok(())), (None, None));
+        assert_eq!(check(4, keyed("", "k"), Ok(())), (None, Some(4)));
+        assert_eq!(check(5, keyed("alice", "k"), Ok(())), (Some(5), Some(4)));
+        assert_eq!(check(5, RecordKind::Ended(Outcome::Finished), Ok(())), (Some(5), Some(4)));
     }
 
     #[test]

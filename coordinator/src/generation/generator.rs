@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aqueduct_core::{Refusal, RequestId};
+use aqueduct_core::{Refusal, RequestId, StartKey};
+use tracing::Instrument;
 
 use super::board::{Board, Place};
 use super::{About, Choice, Clock, Generation, Report, Source, Submit, Updates};
@@ -102,11 +103,52 @@ impl Generator {
     }
 
     /// Submits a request on the account of `holder`, if there is one. It outlives its caller's
-    /// connection if it is resumable.
+    /// connection if it is resumable. One whose key was used before is the one that was started
+    /// with it.
     ///
     /// # Errors
-    /// What its key does not allow, or as the runtime has it.
+    /// What its key does not allow, a key that stands for something else, or as the runtime has
+    /// it.
     pub async fn start_for(
+        &self,
+        holder: Option<&Holder>,
+        submission: Submission,
+    ) -> Result<Source, RequestError> {
+        let Some(key) = submission.telling.once.clone() else {
+            return self.start_new(holder, submission).await;
+        };
+        key.validate()?;
+        let (generator, holder) = (self.clone(), holder.cloned());
+        // Who asks may lose the answer, even this one, and ask again.
+        let start = async move { generator.start_once(holder.as_ref(), key, submission).await };
+        let started = tokio::spawn(start.in_current_span()).await;
+        started.unwrap_or(Err(RequestError::Stopping))
+    }
+
+    async fn start_once(
+        &self,
+        holder: Option<&Holder>,
+        key: StartKey,
+        submission: Submission,
+    ) -> Result<Source, RequestError> {
+        let _turn = self.streams.turn(&key.name).await;
+        let started = match self.streams.started(id_of(holder), &key.name) {
+            Some(started) => Some(started),
+            None => self.runtime.started(id_of(holder), &key.name).await?,
+        };
+        match started {
+            None => self.start_new(holder, submission).await,
+            Some((request, content)) if content == key.content => {
+                self.resume(holder, request).await.map(Into::into)
+            }
+            Some((request, _)) => {
+                self.metrics.rejected("invalid");
+                Err(key.taken_by(request).into())
+            }
+        }
+    }
+
+    async fn start_new(
         &self,
         holder: Option<&Holder>,
         mut submission: Submission,

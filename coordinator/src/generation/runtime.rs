@@ -19,6 +19,14 @@ pub trait Submit: Send + Sync + 'static {
     /// if not the prompt's tokens, and all that is known of it, from its beginning.
     fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>>;
 
+    /// The request that `holder` has started with the key `name`, as far as it is written down,
+    /// and the digest of what was asked for with it.
+    fn started(
+        &self,
+        holder: &str,
+        name: &str,
+    ) -> BoxFuture<'_, Result<Option<Started>, RequestError>>;
+
     /// How things stand.
     fn load(&self) -> Load;
 
@@ -28,6 +36,9 @@ pub trait Submit: Send + Sync + 'static {
 
 /// A request that is taken up again.
 pub type Attached = (Submission, Box<dyn Updates>);
+
+/// A request that was started with a key, and the digest of what was asked for with it.
+pub type Started = (RequestId, [u8; 32]);
 
 /// A request under way; dropping it cancels the request.
 pub trait Updates: Send {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
-    Constraint, Grammar, Refusal, RequestId, Sampling, SessionUse, Telling, TokenId,
+    Constraint, Grammar, Refusal, RequestId, Sampling, SessionUse, StartKey, Telling, TokenId,
 };
 use axum::body::Body;
 use axum::extract::State;
@@ -46,6 +46,24 @@ struct Prepared {
     /// How calls of tools are written, if any may be called.
     notation: Option<CallNotation>,
     warnings: Vec<String>,
+    /// By what its caller may make it again.
+    once: Option<StartKey>,
+}
+
+impl Prepared {
+    /// The same, for a caller who may make it again with the key `name`.
+    fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
+        let Some(name) = name else { return Ok(self) };
+        Refusal::unless_within("prompts beside idempotency_key", self.prompts.len(), 1, 1)?;
+        if self.echo {
+            return Err(ApiError::field("echo", "is not supported beside idempotency_key"));
+        }
+        let mut content = blake3::Hasher::new();
+        content.update(&[self.endpoint as u8]).update(body);
+        let once = StartKey { name, content: content.finalize().into() };
+        once.validate()?;
+        Ok(Self { once: Some(once), ..self })
+    }
 }
 
 struct PreparedPrompt {
@@ -83,15 +101,26 @@ async fn call(
         body::read(body, &state.0.options).await?;
         return resume::go_on(state, caller.1, last).await;
     }
-    let prepared = prepare(state, body, how).await?;
+    let key = start_key(&headers);
+    let prepared = prepare(state, (body, key), how).await?;
     answer(state, prepared, caller).await
+}
+
+/// What names the start of a request, so that one that is made twice counts once.
+fn start_key(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get("idempotency-key")?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
 
 /// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
-async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
-    let prepared = prepared(state, body, how).await;
+async fn prepare(
+    state: &ApiState,
+    asked: (Body, Option<String>),
+    how: Prepare,
+) -> Result<Prepared, ApiError> {
+    let prepared = prepared(state, asked, how).await;
     prepared.inspect_err(|error| {
         if error.status.is_client_error() {
             state.0.generator.metrics.rejected(error.reason());
@@ -99,13 +128,20 @@ async fn prepare(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared,
     })
 }
 
-async fn prepared(state: &ApiState, body: Body, how: Prepare) -> Result<Prepared, ApiError> {
+async fn prepared(
+    state: &ApiState,
+    (body, key): (Body, Option<String>),
+    how: Prepare,
+) -> Result<Prepared, ApiError> {
     let bytes = body::read(body, &state.0.options).await?;
     let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
     let turn = state.0.preparing.clone().acquire_owned().await.map_err(closed)?;
     let shared = state.0.clone();
     // The turn lasts as long as the work, also when the caller is gone by then.
-    let work = move || (how(&shared, &bytes), turn);
+    let work = move || {
+        let prepared = how(&shared, &bytes);
+        (prepared.and_then(|prepared| prepared.keyed(key, &bytes)), turn)
+    };
     let prepared = tokio::task::spawn_blocking(work).await.map(|(prepared, _)| prepared);
     prepared.unwrap_or_else(|error| {
         tracing::error!(%error, "preparing a request failed");
@@ -145,6 +181,7 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
         constraint,
         notation: None,
         warnings: Vec::new(),
+        once: None,
     })
 }
 
@@ -172,6 +209,7 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
         constraint,
         notation: notation.filter(|_| tools.is_some()),
         warnings: template.warning().map(str::to_owned).into_iter().collect(),
+        once: None,
     })
 }
 
@@ -202,7 +240,7 @@ async fn start(
     (Extension(CallerId(caller_id)), holder): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, notation, .. } = prepared;
-    let Prepared { echo, logprobs, warnings, .. } = prepared;
+    let Prepared { echo, logprobs, warnings, once, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
@@ -220,6 +258,8 @@ async fn start(
             continues: endpoint == Endpoint::Completions,
             tools: notation.is_some(),
             warnings: warnings.clone(),
+            resumable: submission.telling.resumable || once.is_some(),
+            once: once.clone(),
             ..submission.telling
         };
         let submission = Submission { caller_id, constraint, telling, ..submission };

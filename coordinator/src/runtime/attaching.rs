@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use aqueduct_core::RequestId;
+use aqueduct_journal::State;
 use tokio::sync::oneshot;
 
 use super::event_loop::{Comeback, Inbound};
 use super::mailbox::Mailbox;
-use super::{Coordinator, Reader, RequestHandle};
+use super::{Coordinator, Reader, RequestHandle, Silent};
+use crate::generation::Started;
 use crate::submit::{RequestError, Submission};
 
 impl Coordinator {
@@ -29,5 +31,27 @@ impl Coordinator {
         office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
         let submission = answer.await.map_err(|_| RequestError::Stopping)??;
         Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))
+    }
+
+    /// What the journal has of a request that `holder` started with the key `name`, by whichever
+    /// coordinator; nothing where there is no journal.
+    ///
+    /// # Errors
+    /// Where to ask instead; `Stopping`: nobody answers here.
+    pub async fn started(
+        &self,
+        holder: String,
+        name: String,
+    ) -> Result<Option<Started>, RequestError> {
+        self.office()?;
+        let journal = self.ask(|event_loop| event_loop.journal()).await;
+        let Some(journal) = journal.map_err(|Silent| RequestError::Stopping)? else {
+            return Ok(None);
+        };
+        let read = move |state: &State| {
+            let (request, kept) = state.started(&holder, &name)?;
+            kept.accepted.telling.once.as_ref().map(|once| (request, once.content))
+        };
+        journal.read(read).await.map_err(|_| RequestError::Stopping)
     }
 }

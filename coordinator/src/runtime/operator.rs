@@ -77,7 +77,7 @@ impl Coordinator {
     }
 
     /// Has the loop answer `question` between two events.
-    async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut EventLoop) -> T + Send + 'static,
     ) -> Result<T, Silent> {

@@ -5,7 +5,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::{Cluster, Coordinator, Leader, ModelInfo, RequestHandle};
-use crate::generation::{Attached, Load, Submit, Updates};
+use crate::generation::{Attached, Load, Started, Submit, Updates};
 use crate::submit::{RequestError, Submission, Update};
 
 impl Submit for Coordinator {
@@ -26,6 +26,14 @@ impl Submit for Coordinator {
             Ok((submission, Box::new(handle) as Box<dyn Updates>))
         }
         .boxed()
+    }
+
+    fn started(
+        &self,
+        holder: &str,
+        name: &str,
+    ) -> BoxFuture<'_, Result<Option<Started>, RequestError>> {
+        Coordinator::started(self, holder.to_owned(), name.to_owned()).boxed()
     }
 
     fn load(&self) -> Load {

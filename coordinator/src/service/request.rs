@@ -4,13 +4,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Grammar, Refusal, Session, SessionUse, Telling, TokenId};
+use aqueduct_core::{Grammar, Refusal, Session, SessionUse, StartKey, Telling, TokenId};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::convert::quality::quality;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::generate_request::Prompt;
 use aqueduct_proto::v1::tokenize_request::Input;
+use prost::Message;
 use tonic::metadata::MetadataMap;
 
 use crate::config::Config;
@@ -27,6 +28,11 @@ pub(super) fn submission(
     text: &TextModel,
     config: &Config,
 ) -> Result<Submission, Refusal> {
+    let once = message.idempotency_key.clone().map(|name| {
+        let content = blake3::hash(&message.encode_to_vec()).into();
+        StartKey { name, content }
+    });
+    once.as_ref().map_or(Ok(()), StartKey::validate)?;
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
     let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
     let goes_on = session.as_ref().and_then(SessionUse::goes_on);
@@ -47,7 +53,8 @@ pub(super) fn submission(
     let quality = quality(message.quality)?;
     let warning = is_chat.then(|| text.template().warning()).flatten();
     let telling = Telling {
-        resumable: message.resumable,
+        resumable: message.resumable || once.is_some(),
+        once,
         stop: message.stop,
         continues: !is_chat,
         warnings: warning.map(str::to_owned).into_iter().collect(),

@@ -11,15 +11,19 @@ pub use place::{EventId, Place};
 pub use tape::Reader;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aqueduct_core::{RequestId, limits};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, MutexGuard as TurnOf};
 
-use crate::generation::{Generation, TextEvent};
+use crate::generation::{Generation, Started, TextEvent};
 use crate::submit::RequestError;
 use tape::Tape;
+
+/// Requests with a key that are started at the same time.
+const STARTS_MAX: usize = 64;
 
 /// The answers that somebody may come back to. Clones are the same ones.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ struct Shared {
     tapes: Mutex<Tapes>,
     /// What the runtime has to be asked for is asked for once.
     coming_back: Turn<()>,
+    /// And what is started with a key is started once; each of these is for some of the keys.
+    starting: [Turn<()>; STARTS_MAX],
 }
 
 #[derive(Default)]
@@ -44,7 +50,25 @@ impl Streams {
     /// Answers wait so long for their callers, and as long after their end.
     pub fn new(grace: Duration) -> Self {
         let (tapes, coming_back) = (Mutex::default(), Turn::default());
-        Self(Arc::new(Shared { grace, tapes, coming_back }))
+        let starting = std::array::from_fn(|_| Turn::default());
+        Self(Arc::new(Shared { grace, tapes, coming_back, starting }))
+    }
+
+    /// While this is held nobody else starts a request with this key.
+    pub(crate) async fn turn(&self, name: &str) -> TurnOf<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        self.0.starting[hasher.finish() as usize % STARTS_MAX].lock().await
+    }
+
+    /// The request that `holder` has started with the key `name`, if its answer is kept here.
+    pub(crate) fn started(&self, holder: &str, name: &str) -> Option<Started> {
+        let tapes = self.tapes();
+        let keyed = tapes.by_request.values().filter_map(|tape| {
+            let once = tape.start_key(holder)?;
+            (once.name == name).then_some((tape.request(), once.content))
+        });
+        keyed.max()
     }
 
     /// Goes on with a request whether or not somebody reads, as long as somebody may come back.

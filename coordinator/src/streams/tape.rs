@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aqueduct_core::RequestId;
+use aqueduct_core::{RequestId, StartKey};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -64,6 +64,13 @@ impl Tape {
 
     pub(super) fn about(&self) -> &About {
         &self.about
+    }
+
+    /// The key that `holder` started it with, unless it was given up.
+    pub(super) fn start_key(&self, holder: &str) -> Option<&StartKey> {
+        let is_open = *self.reading.borrow() != Reading::NeverAgain;
+        let telling = &self.about.telling;
+        telling.once.as_ref().filter(|_| is_open && telling.holder == holder)
     }
 
     /// About how much memory it takes.
@@ -150,8 +157,9 @@ impl Tape {
         if state.reader != reader {
             return;
         }
-        // Who asked and has not read even by what id does not come back.
-        let is_lost = reader == FIRST && state.next == 0;
+        // Who asked and has not read even by what id does not come back, unless by a key.
+        let is_keyed = self.about.telling.once.is_some();
+        let is_lost = reader == FIRST && state.next == 0 && !is_keyed;
         self.is_read(if is_lost { Reading::NeverAgain } else { Reading::NotSince(Instant::now()) });
     }
 

@@ -9,3 +9,4 @@ mod keys;
 mod resume;
 mod script;
 mod service;
+mod start;

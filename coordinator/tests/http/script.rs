@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_coordinator::Leader;
-use aqueduct_coordinator::generation::{Attached, Load, Submit, Updates};
+use aqueduct_coordinator::generation::{Attached, Load, Started, Submit, Updates};
 use aqueduct_coordinator::runtime::Cluster;
 use aqueduct_coordinator::submit::{Escalation, PrefillReport, RequestError, Submission, Update};
 use aqueduct_core::work::{Emitted, Outputs, RetainedMass, Seen, SeenHead, TokenLogprob, Traffic};
@@ -71,6 +71,18 @@ impl Submit for Script {
             (asked, Box::new(scripted) as Box<dyn Updates>)
         });
         Box::pin(async { answer })
+    }
+
+    fn started(
+        &self,
+        holder: &str,
+        name: &str,
+    ) -> BoxFuture<'_, Result<Option<Started>, RequestError>> {
+        let asked = self.remembers.as_ref().map(|asked| &asked.telling);
+        let asked = asked.filter(|telling| telling.holder == holder);
+        let once = asked.and_then(|telling| telling.once.as_ref());
+        let started = once.filter(|once| once.name == name).map(|once| (REQUEST, once.content));
+        Box::pin(async move { Ok(started) })
     }
 
     fn load(&self) -> Load {

@@ -12,7 +12,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
-    RequestId, Sampling, Steering, Telling, TokenBytes, TraceParent, WireDtype,
+    RequestId, Sampling, StartKey, Steering, Telling, TokenBytes, TraceParent, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -91,6 +91,7 @@ fn records() -> Vec<u8> {
             stop: vec!["\n".to_owned()],
             tools: true,
             holder: "k".to_owned(),
+            once: Some(StartKey { name: "mine".to_owned(), content: [7; 32] }),
             ..Telling::default()
         },
         ..Accepted::of("m", vec![1, 2, 3])

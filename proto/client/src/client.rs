@@ -10,14 +10,16 @@ use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
+use tracing::Span;
 
 use crate::answer::{Answer, Unfinished};
 use crate::config::ClientOptions;
-use crate::error::{ClientError, pushback};
+use crate::error::{ClientError, is_unheard, pushback};
 use crate::event::{Description, Tokenized};
-use crate::generation::Generation;
+use crate::generation::{Generation, Patience};
 use crate::options::{GenerateOptions, Prompt};
 use crate::routes::{Route, Routes};
+use crate::trace;
 
 /// Metadata that carries the id of a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -44,21 +46,34 @@ impl Client {
 
     /// Prefills a prompt and generates from it. Dropping the stream cancels the request. A busy
     /// server is asked again when it says so, as often as the client's options allow; a stream
-    /// that is lost goes on where it was lost, if it is [resumable](GenerateOptions::resumable).
+    /// that is lost goes on where it was lost, if it is [resumable](GenerateOptions::resumable),
+    /// and so does one whose beginning was lost: it is begun once.
     ///
     /// # Errors
     /// What the server refuses before its first event; later errors come in the stream.
     pub async fn generate(&self, options: GenerateOptions) -> Result<Generation, ClientError> {
+        let span = trace::begin(options.request_id.as_deref());
+        let begun = self.begin(options, &span).await;
+        begun.inspect_err(|error| trace::failed(&span, error))
+    }
+
+    async fn begin(
+        &self,
+        options: GenerateOptions,
+        span: &Span,
+    ) -> Result<Generation, ClientError> {
         let (deadline, id) = (options.deadline, request_id(options.request_id.as_deref())?);
         let until = Instant::now() + deadline;
         let choices = options.choices.unwrap_or(1);
-        let message = options.into_message();
-        let mut tries = self.options.busy_tries;
+        let message = options.keyed().into_message();
+        let is_keyed = message.idempotency_key.is_some();
+        let (mut tries, mut lost) = (self.options.busy_tries, Patience::default());
         let patience = self.patience();
         let answer = loop {
             let Route { url, mut rpc, .. } = self.routes.current();
             let mut request = self.request(message.clone());
             request.set_timeout(until.saturating_duration_since(Instant::now()));
+            trace::tell(&mut request, span);
             id.iter().for_each(|id| drop(request.metadata_mut().insert(REQUEST_ID, id.clone())));
             let status = match within(until, deadline, rpc.generate(request)).await? {
                 Ok(answer) => break answer,
@@ -67,6 +82,12 @@ impl Client {
             if self.routes.moved(&url, &status, patience).await {
                 continue;
             }
+            if is_keyed && is_unheard(&status) {
+                match lost.again(self.options.resume_within, until).await {
+                    Some(_) => continue,
+                    None => return Err(status.into()),
+                }
+            }
             tries = tries.saturating_sub(1);
             let again = pushback(&status).map(|wait| Instant::now() + wait);
             match again.filter(|again| tries > 0 && *again < until) {
@@ -74,7 +95,7 @@ impl Client {
                 None => return Err(status.into()),
             }
         };
-        Ok(Generation::new(self.clone(), answer, choices, (until, deadline)))
+        Ok(Generation::new((self.clone(), span.clone()), answer, choices, (until, deadline)))
     }
 
     /// The rest of an answer. Where one coordinator has it no more, the next call asks another one.
@@ -82,9 +103,11 @@ impl Client {
         &self,
         message: v1::ResumeRequest,
         until: Instant,
+        span: &Span,
     ) -> Result<Response<Streaming<v1::GenerateEvent>>, Status> {
         let mut request = self.request(message);
         request.set_timeout(until.saturating_duration_since(Instant::now()));
+        trace::tell(&mut request, span);
         let Route { url, mut rpc, .. } = self.routes.current();
         let answer = rpc.resume(request).await;
         if let Err(status) = &answer {

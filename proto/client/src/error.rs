@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use crate::client::REQUEST_ID;
+
 /// gRPC metadata of a busy answer: milliseconds until another try makes sense.
 const RETRY_AFTER_METADATA: &str = "grpc-retry-pushback-ms";
 
@@ -95,6 +97,11 @@ pub(crate) fn is_lost(status: &Status) -> bool {
     let never_again = status.metadata().get(RETRY_AFTER_METADATA).is_some_and(|ms| ms == "-1");
     let is_away = status.code() == Code::Unavailable && !never_again;
     !is_late && (cause.is_some() || is_away)
+}
+
+/// Whether nobody has answered a start: a server that refuses one says what it answers.
+pub(crate) fn is_unheard(status: &Status) -> bool {
+    is_lost(status) && !status.metadata().contains_key(REQUEST_ID)
 }
 
 /// What the innermost error says: tonic's own text is "transport error" and says nothing.

@@ -13,10 +13,12 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::Instant;
 use tonic::{Code, Response, Status, Streaming};
+use tracing::Span;
 
 use crate::client::{Client, REQUEST_ID, within};
 use crate::error::{ClientError, is_lost};
 use crate::event::GenerateEvent;
+use crate::trace;
 
 /// Metadata by which a server says by what number a request can be come back to.
 const ANSWER_ID: &str = "aqueduct-request";
@@ -37,21 +39,23 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// What `client` is told by `answer` of so many completions, until `until`, which is `deadline`
-    /// from the beginning.
+    /// What `client` is told by `answer` of so many completions, in `span`, until `until`, which is
+    /// `deadline` from the beginning.
     pub(crate) fn new(
-        client: Client,
+        (client, span): (Client, Span),
         answer: Response<Answer>,
         choices: u32,
         (until, deadline): (Instant, Duration),
     ) -> Self {
         let said = |name| answer.metadata().get(name).and_then(|value| value.to_str().ok());
         let request_id = said(REQUEST_ID).unwrap_or_default().to_owned();
+        span.record("request_id", &request_id);
         let request = said(ANSWER_ID).and_then(|number| number.parse().ok()).map(RequestId);
         let is_over = Arc::new(AtomicBool::new(false));
         let kept = request.map(|request| (client.clone(), request));
         let listening = Listening {
             client,
+            span,
             answer: answer.into_inner(),
             until,
             deadline,
@@ -114,6 +118,8 @@ impl std::fmt::Debug for Generation {
 
 struct Listening {
     client: Client,
+    /// Ends with it.
+    span: Span,
     answer: Answer,
     until: Instant,
     deadline: Duration,
@@ -129,6 +135,9 @@ impl Listening {
             return None;
         }
         let event = self.next_new().await;
+        if let Err(error) = &event {
+            trace::failed(&self.span, error);
+        }
         let is_last = matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
         self.is_over.store(is_last, Ordering::Relaxed);
         Some(event)
@@ -158,17 +167,12 @@ impl Listening {
         let Some(standing) = self.standing.as_mut().filter(|_| is_lost(&status)) else {
             return Err(status.into());
         };
-        let patience = self.client.options().resume_within;
-        let lost_at = *standing.lost_at.get_or_insert_with(Instant::now);
-        let give_up_at = self.until.min(lost_at + patience);
+        let within = self.client.options().resume_within;
         loop {
-            let again_at = Instant::now() + standing.pause;
-            standing.pause = (2 * standing.pause).min(LONGEST_PAUSE);
-            if again_at >= give_up_at {
+            let Some(give_up_at) = standing.patience.again(within, self.until).await else {
                 return Err(status.into());
-            }
-            tokio::time::sleep_until(again_at).await;
-            let call = self.client.resume(standing.message(), self.until);
+            };
+            let call = self.client.resume(standing.message(), self.until, &self.span);
             let Ok(answer) = tokio::time::timeout_at(give_up_at, call).await else {
                 return Err(status.into());
             };
@@ -202,9 +206,37 @@ struct Standing {
     escalations_here: u32,
     /// Of each completion, its tokens and its end.
     next: Vec<u32>,
-    /// Since when nothing new has come, if the stream was lost meanwhile.
+    /// With a loss behind which nothing new has come yet.
+    patience: Patience,
+}
+
+/// How often, and for how long, what was lost is asked for again.
+#[derive(Debug)]
+pub(crate) struct Patience {
     lost_at: Option<Instant>,
     pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { lost_at: None, pause: FIRST_PAUSE }
+    }
+}
+
+impl Patience {
+    /// Waits until it is time to ask again, and says when to give up; `None`: now, because that is
+    /// `within` after the first loss, or `until`.
+    pub(crate) async fn again(&mut self, within: Duration, until: Instant) -> Option<Instant> {
+        let lost_at = *self.lost_at.get_or_insert_with(Instant::now);
+        let give_up_at = until.min(lost_at + within);
+        let again_at = Instant::now() + self.pause;
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        if again_at >= give_up_at {
+            return None;
+        }
+        tokio::time::sleep_until(again_at).await;
+        Some(give_up_at)
+    }
 }
 
 impl Standing {
@@ -215,8 +247,7 @@ impl Standing {
             escalations: 0,
             escalations_here: 0,
             next: vec![0; choices as usize],
-            lost_at: None,
-            pause: FIRST_PAUSE,
+            patience: Patience::default(),
         }
     }
 
@@ -239,7 +270,7 @@ impl Standing {
         };
         self.escalations = self.escalations.max(self.escalations_here);
         if is_new {
-            (self.lost_at, self.pause) = (None, FIRST_PAUSE);
+            self.patience = Patience::default();
         }
         is_new
     }

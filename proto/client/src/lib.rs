@@ -19,7 +19,9 @@
 //! A stream whose connection is lost, because of the network or because the server was started
 //! again, goes on where it was lost, and every token comes once. Dropping the stream cancels the
 //! request on every worker. Every call has a deadline; an
-//! error says whether the input was wrong, the server busy, away or late.
+//! error says whether the input was wrong, the server busy, away or late. A call is a span where
+//! its caller has `tracing`, and the server's part of it is below that where the caller exports
+//! spans with `tracing-opentelemetry`.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -31,6 +33,7 @@ mod generation;
 pub mod operator;
 mod options;
 mod routes;
+mod trace;
 mod wire;
 
 pub use answer::{Answer, Completion};

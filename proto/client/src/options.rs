@@ -1,5 +1,6 @@
 //! What a caller asks for.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use aqueduct_core::{
@@ -89,6 +90,11 @@ pub struct GenerateOptions {
     /// Whether the request goes on while its connection is lost, so that the stream does, with
     /// every token once. Not beside `prompt_logprobs`.
     pub resumable: bool,
+    /// By what the server knows the request if it is asked for twice: the second time is the first
+    /// one, told from its beginning, also by another coordinator; with another prompt or other
+    /// options it is refused. Up to 255 visible ASCII characters; one is drawn for each call of a
+    /// resumable request where there is none, which with one is resumable in any case.
+    pub idempotency_key: Option<String>,
     /// How long the whole answer may take.
     pub deadline: Duration,
 }
@@ -124,6 +130,7 @@ impl GenerateOptions {
             cache_prompt: true,
             session: None,
             resumable: true,
+            idempotency_key: None,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
         }
     }
@@ -138,8 +145,23 @@ impl GenerateOptions {
         Self::new(Prompt::Tokens(tokens))
     }
 
+    /// Log probabilities of the prompt are not kept for who comes back.
+    fn is_resumable(&self) -> bool {
+        self.resumable && !self.prompt_logprobs
+    }
+
+    /// With a key of its own, if a start of it may be made again.
+    pub(crate) fn keyed(mut self) -> Self {
+        if self.is_resumable() && self.idempotency_key.is_none() {
+            let drawn = || RandomState::new().hash_one(());
+            self.idempotency_key = Some(format!("{:016x}{:016x}", drawn(), drawn()));
+        }
+        self
+    }
+
     pub(crate) fn into_message(self) -> v1::GenerateRequest {
         use v1::generate_request::Prompt as Wire;
+        let resumable = self.is_resumable();
         v1::GenerateRequest {
             prompt: Some(match self.prompt {
                 Prompt::Text(text) => Wire::Text(text),
@@ -172,8 +194,8 @@ impl GenerateOptions {
             priority: self.priority,
             cache_prompt: Some(self.cache_prompt),
             session: self.session.map(|session| session.to_string()),
-            // Log probabilities of the prompt are not kept for who comes back.
-            resumable: self.resumable && !self.prompt_logprobs,
+            resumable,
+            idempotency_key: self.idempotency_key,
         }
     }
 }

@@ -269,6 +269,8 @@ impl Follower {
 
     fn elsewhere(&self) -> Status {
         let mut status = Status::unavailable("it does not lead");
+        // As it answers every call.
+        status.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
         if let Some(leader) = &self.0 {
             status.metadata_mut().insert("aqueduct-leader", leader.parse().unwrap());
         }

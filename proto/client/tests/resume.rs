@@ -24,7 +24,7 @@ type Leg = (Vec<Kind>, Status);
 /// What was asked of a server.
 #[derive(Debug, Clone, PartialEq)]
 enum Asked {
-    Generate { resumable: bool },
+    Generate { resumable: bool, key: Option<String> },
     Resume(v1::ResumeRequest),
     Cancel(u64),
 }
@@ -65,8 +65,8 @@ impl Aqueduct for Server {
         &self,
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Answer>, Status> {
-        let resumable = request.into_inner().resumable;
-        self.asked.try_send(Asked::Generate { resumable }).ok();
+        let v1::GenerateRequest { resumable, idempotency_key: key, .. } = request.into_inner();
+        self.asked.try_send(Asked::Generate { resumable, key }).ok();
         self.tell()
     }
 
@@ -194,10 +194,34 @@ async fn wherever_a_stream_is_cut_every_event_comes_once() {
         let legs = vec![(first.clone(), away()), (Vec::new(), away()), (first, away())];
         let (client, mut asked) = serve([legs, vec![(whole(), away())]].concat()).await;
         assert_eq!(told(&client).await, (want.clone(), None), "cut at {cut}");
-        assert_eq!(asked.recv().await, Some(Asked::Generate { resumable: true }));
+        assert!(matches!(asked.recv().await, Some(Asked::Generate { resumable: true, .. })));
         let Some(Asked::Resume(resumed)) = asked.recv().await else { panic!("not resumed") };
         assert_eq!(asked.recv().await, Some(Asked::Resume(resumed)), "where it was");
     }
+}
+
+/// A start that nobody has answered, and one that the server itself refuses.
+#[tokio::test]
+async fn a_start_whose_answer_is_lost_is_the_same_one_again() {
+    let named = || {
+        let mut refused = away();
+        refused.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
+        refused
+    };
+    let legs = vec![(Vec::new(), away()), (Vec::new(), away()), (whole(), away())];
+    let legs = [legs, vec![(Vec::new(), away()), (Vec::new(), named())]].concat();
+    let (client, mut asked) = serve(legs).await;
+    assert_eq!(told(&client).await.1, None);
+    let mut key = async || match asked.recv().await {
+        Some(Asked::Generate { resumable: true, key: Some(key) }) => key,
+        other => panic!("{other:?}"),
+    };
+    let first = key().await;
+    assert_eq!([key().await, key().await], [first.clone(), first.clone()]);
+    let options = GenerateOptions { idempotency_key: Some("mine".into()), ..two() };
+    let refused = client.generate(options).await.unwrap_err();
+    assert_eq!(refused, ClientError::Unavailable(away().message().into()));
+    assert_eq!([key().await, key().await], ["mine", "mine"]);
 }
 
 #[tokio::test]
@@ -269,7 +293,7 @@ async fn whoever_does_not_want_it_is_told_of_the_loss() {
         drop(client.generate(options).await.unwrap());
         asked.recv().await.unwrap()
     };
-    let want = Asked::Generate { resumable: false };
+    let want = Asked::Generate { resumable: false, key: None };
     assert_eq!(asked_for(GenerateOptions { resumable: false, ..two() }).await, want);
     assert_eq!(asked_for(GenerateOptions { prompt_logprobs: true, ..two() }).await, want);
 }

@@ -38,7 +38,7 @@ pub use sampling::Sampling;
 pub use session::{Session, SessionUse};
 pub use snapshot::{SnapshotKey, SnapshotsHeld};
 pub use steering::Steering;
-pub use telling::Telling;
+pub use telling::{StartKey, Telling};
 pub use trace::TraceParent;
 
 /// A token of the model's vocabulary.

@@ -144,6 +144,8 @@ pub const PRIORITY_MAX: i32 = 100;
 pub const PRIORITY_STEP_MS: u64 = 10_000;
 /// Most bytes of the id that a caller gives its call.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Most bytes of the key by which a caller starts a request once, however often it asks.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Commands a worker may hold before the coordinator waits.
 pub const COMMANDS_MAX: usize = 1024;
 /// Events a worker may have under way to its coordinator.

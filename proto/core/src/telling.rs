@@ -1,7 +1,7 @@
 //! How an answer is told: what the side that speaks to callers must know of it again, when a
 //! caller comes back to it and who served it before is gone.
 
-use crate::{Refusal, limits};
+use crate::{Refusal, RequestId, limits};
 
 /// How an answer is told. Its tokens do not depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +26,39 @@ pub struct Telling {
     pub prompt_tokens: u32,
     /// When it was asked for, in seconds since 1970.
     pub created_at_s: u64,
+    /// By what its caller may ask for it more than once; `None`: each time it is another one.
+    pub once: Option<StartKey>,
+}
+
+/// By what the start of a request is known: one that is made again, because its answer was lost,
+/// is the same one. A key is its caller's, so that of another API key is another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartKey {
+    /// As the caller made it: visible ASCII.
+    pub name: String,
+    /// A digest of all that was asked for under it.
+    pub content: [u8; 32],
+}
+
+impl StartKey {
+    /// Checks the key.
+    ///
+    /// # Errors
+    /// One that is empty, too long, or not of visible ASCII characters.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        let (name, most) = (&self.name, limits::IDEMPOTENCY_KEY_BYTES_MAX);
+        Refusal::unless_within("idempotency_key bytes", name.len(), 1, most)?;
+        match name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(()),
+            false => Err(Refusal::new("idempotency_key", format!("{name:?}"), "visible ASCII")),
+        }
+    }
+
+    /// Why a request of other content is not started: `request` has the key.
+    pub fn taken_by(&self, request: RequestId) -> Refusal {
+        let bound = format!("one of its own, for {request} was asked for something else with it");
+        Refusal::new("idempotency_key", &self.name, bound)
+    }
 }
 
 impl Telling {
@@ -44,13 +77,15 @@ impl Telling {
         let most = limits::API_KEY_BYTES_MAX;
         Refusal::unless_within("holder bytes", self.holder.len(), 0, most)?;
         let most = limits::PROMPT_TOKENS_MAX;
-        Refusal::unless_within("prompt_tokens", self.prompt_tokens, 0, most).map(drop)
+        Refusal::unless_within("prompt_tokens", self.prompt_tokens, 0, most)?;
+        self.once.as_ref().map_or(Ok(()), StartKey::validate)
     }
 
     /// About how much memory it takes; the same wherever it is kept.
     pub fn bytes(&self) -> u64 {
         let texts = self.stop.iter().chain(&self.warnings).chain([&self.holder]);
-        texts.map(|text| text.len() as u64).sum()
+        let once = self.once.as_ref().map_or(0, |once| once.name.len() + once.content.len());
+        texts.map(|text| text.len() as u64).sum::<u64>() + once as u64
     }
 }
 
@@ -76,5 +111,14 @@ mod tests {
         check(|bad| bad.holder = "a".repeat(129), long);
         let most = "prompt_tokens = 4294967295: must be between 0 and 16777216";
         check(|bad| bad.prompt_tokens = u32::MAX, most);
+        fn keyed(bad: &mut Telling, name: &str) {
+            bad.once = Some(StartKey { name: name.to_owned(), content: [0; 32] });
+        }
+        check(|bad| keyed(bad, &"k".repeat(255)), "");
+        let long = "idempotency_key bytes = 256: must be between 1 and 255";
+        check(|bad| keyed(bad, &"k".repeat(256)), long);
+        check(|bad| keyed(bad, ""), "idempotency_key bytes = 0: must be between 1 and 255");
+        let spaced = "idempotency_key = \"two words\": must be visible ASCII";
+        check(|bad| keyed(bad, "two words"), spaced);
     }
 }

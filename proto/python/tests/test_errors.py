@@ -91,6 +91,10 @@ async def generated(client: Client) -> None:
     assert [type(event) for event in events] == [Accepted, Summary]
 
 
+async def once(client: Client) -> None:
+    await client.generate(PROMPT, GenerateOptions(resumable=False))
+
+
 async def described(client: Client) -> None:
     await client.describe()
 
@@ -98,6 +102,8 @@ async def described(client: Client) -> None:
 @pytest.mark.parametrize('call, script, calls', [
     (generated, [(BUSY, (AGAIN,))] * 2, 3),
     (generated, [(AWAY, (NAMED,))], 2),
+    # It may have been accepted, but counts once.
+    (generated, [(AWAY, ())] * 3, 4),
     (described, [(BUSY, (AGAIN,)), (AWAY, ())], 3),
 ])
 def test_what_is_safe_is_tried_again(
@@ -118,7 +124,7 @@ def test_what_is_safe_is_tried_again(
     (generated, [(BUSY, ())], 1, BusyError),
     (generated, [(BUSY, (NEVER,))], 1, BusyError),
     # It may have been accepted.
-    (generated, [(AWAY, ())], 1, UnavailableError),
+    (once, [(AWAY, ())], 1, UnavailableError),
     (described, [(AWAY, ())] * 3, 3, UnavailableError),
     (described, [(grpc.StatusCode.INTERNAL, ())], 1, ServerFailureError),
     (generated, [(grpc.StatusCode.INVALID_ARGUMENT, ())], 1, InvalidArgumentError),

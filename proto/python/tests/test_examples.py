@@ -27,7 +27,7 @@ def printed(name: str, *args: str | os.PathLike[str]) -> str:
 
 def test_there_are_no_others() -> None:
     names = {file.stem for file in HERE.glob('*.py')}
-    assert names == {'generate', 'stream', 'session', 'cancel', 'secure'}
+    assert names == {'generate', 'stream', 'session', 'cancel', 'secure', 'errors'}
 
 
 @pytest.mark.parametrize('name, words', [
@@ -37,6 +37,11 @@ def test_there_are_no_others() -> None:
 ])
 def test_answers(url: str, name: str, words: str) -> None:
     assert words in printed(name, url, PROMPT)
+
+
+def test_what_goes_wrong(url: str) -> None:
+    assert printed('errors', url, PROMPT) == (
+        'mend it: top_p = 2: must be above 0 and at most 1\nallow more time\n')
 
 
 def test_cancelled(server: Server, url: str) -> None:

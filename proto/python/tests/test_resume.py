@@ -38,6 +38,8 @@ class Told:
         self.parts = list(parts)
         self.keeps = keeps
         self.asked: list[str | tuple[int, list[int]]] = []
+        self.keys: list[str] = []
+        self.parents: list[str] = []
 
     def add_to(self, server: grpc.aio.Server) -> None:
         stream = grpc.unary_stream_rpc_method_handler
@@ -49,6 +51,8 @@ class Told:
 
     async def tell(self, context: Context) -> AsyncIterator[bytes]:
         events, end, metadata = self.parts.pop(0)
+        sent = context.invocation_metadata() or ()
+        self.parents += [str(value) for name, value in sent if name == 'traceparent']
         if self.keeps:
             await context.send_initial_metadata((('aqueduct-request', str(REQUEST)),))
         for event in events:
@@ -60,8 +64,9 @@ class Told:
         await context.abort(end, 'so it is', metadata)
 
     async def generate(self, message: bytes, context: Context) -> AsyncIterator[bytes]:
-        resumable = api.GenerateRequest.FromString(message).resumable
-        self.asked.append('resumable' if resumable else 'once')
+        request = api.GenerateRequest.FromString(message)
+        self.asked.append('resumable' if request.resumable else 'once')
+        self.keys.append(request.idempotency_key)
         async for event in self.tell(context):
             yield event
 
@@ -113,6 +118,24 @@ def test_every_token_comes_once() -> None:
     assert told.asked == ['resumable', (REQUEST, [2]), (REQUEST, [2]), (REQUEST, [3])]
 
 
+def test_a_start_whose_answer_is_lost_is_the_same_one_again() -> None:
+    told = Told(
+        ([], AWAY, ()),
+        ([], AWAY, ()),
+        ([ACCEPTED, SUMMARY], grpc.StatusCode.OK, ()),
+        ([ACCEPTED, SUMMARY], grpc.StatusCode.OK, ()),
+        ([ACCEPTED, SUMMARY], grpc.StatusCode.OK, ()))
+
+    async def work(client: Client) -> None:
+        await client.complete(PROMPT)
+        await client.complete(PROMPT)
+        await client.complete(PROMPT, GenerateOptions(idempotency_key='mine'))
+
+    run(told, work)
+    first, again, third, other, own = told.keys
+    assert first and first == again == third != other and own == 'mine'
+
+
 @pytest.mark.parametrize('parts, keeps, kind', [
     ([([ACCEPTED, token(0)], AWAY, ())], False, UnavailableError),
     ([([ACCEPTED, token(0)], AWAY, (NEVER,))], True, UnavailableError),
@@ -141,6 +164,7 @@ def test_who_does_not_want_it_is_not_kept() -> None:
 
     run(told, work)
     assert told.asked == ['once', 'once']
+    assert told.keys == ['', '']
 
 
 async def by_closing(client: Client) -> None:

@@ -254,7 +254,7 @@ mod tests {
     use super::super::arbitrary;
     use super::*;
     use aqueduct_core::work::{FailureKind, Outputs};
-    use aqueduct_core::{BelowFloor, Floor, Telling, limits};
+    use aqueduct_core::{BelowFloor, Floor, StartKey, Telling, limits};
     use proptest::prelude::*;
 
     fn accepted() -> impl Strategy<Value = Accepted> {
@@ -272,6 +272,7 @@ mod tests {
                     tools: !scalars.2,
                     holder: caller_id.clone(),
                     created_at_s: scalars.3,
+                    once: scalars.2.then(|| StartKey { name: "k".into(), content: [7; 32] }),
                     ..Telling::default()
                 };
                 Accepted {

@@ -380,6 +380,11 @@ pub struct GenerateRequest {
     /// with a coordinator that was started again, if it keeps a journal. Not beside prompt_logprobs.
     #[prost(bool, tag = "20")]
     pub resumable: bool,
+    /// Up to 255 visible ASCII characters, which the caller has made up for this request. A second
+    /// start with the same key is the same request, told from its beginning, for as long as its
+    /// answer is kept; one that asks for something else is refused. Makes it resumable.
+    #[prost(string, optional, tag = "21")]
+    pub idempotency_key: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -3114,6 +3119,12 @@ pub struct Telling {
     /// since 1970
     #[prost(uint64, tag = "10")]
     pub created_at_s: u64,
+    /// by which it is started once, however often it is asked for
+    #[prost(string, tag = "11")]
+    pub start_key: ::prost::alloc::string::String,
+    /// 32 bytes that stand for all that was asked for under it
+    #[prost(bytes = "bytes", tag = "12")]
+    pub start_content: ::prost::bytes::Bytes,
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
 use aqueduct_core::work::Emitted;
 use aqueduct_core::{RequestId, WorkerId};
+use aqueduct_journal::Journal;
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
@@ -35,6 +36,11 @@ impl EventLoop {
         self.keeping = Some(keeping);
         self.drain_those(drained);
         self.resume_soon();
+    }
+
+    /// Where requests are written down, if they are.
+    pub(crate) fn journal(&self) -> Option<Journal> {
+        self.keeping.as_ref().map(|keeping| keeping.journal.clone())
     }
 
     /// What was under way when the journal was written last goes on, once there is a worker, and

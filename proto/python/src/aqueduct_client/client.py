@@ -9,17 +9,18 @@ from typing import Self, TypeVar
 import grpc
 
 from . import wire
-from .config import ClientOptions, target_of
+from .config import ClientOptions
 from .errors import (
-    REQUEST_ID, ClientError, UnavailableError, error_of, pushback_s, said, unreadable,
+    REQUEST_ID, ClientError, UnavailableError, error_of, is_unheard, pushback_s, unreadable,
 )
 from .events import Answer, ChoiceDone, Completion, Description, Summary, Token, Tokenized
-from .generation import Call, Generation
+from .generation import Generation, Leg, Metadata, Patience
 from .options import GenerateOptions, Prompt
+from .routes import Routes
+from .tracing import CallSpan
 from .v1 import api_pb2 as api
 
 T = TypeVar('T')
-MESSAGE_BYTES_MAX = 256 << 20
 HEALTH = '/grpc.health.v1.Health/Check'
 
 
@@ -40,10 +41,11 @@ class Client:
     """
 
     def __init__(self, url: str, options: ClientOptions = ClientOptions()) -> None:
-        """`http://host:port`, or `https://host:port` where `options.tls` is given."""
-        self._target = target_of(url, options)
+        """`http://host:port`, or `https://host:port` where `options.tls` is given. Of a group of
+        coordinators as many as are known, separated by commas: the one that leads is asked,
+        whoever that is, and looked for as long as a connection may take."""
+        self._routes = Routes(url, options)
         self._options = options
-        self._channel: grpc.aio.Channel | None = None
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -63,27 +65,35 @@ class Client:
         """Hangs up: what is under way is cancelled."""
         if self._cancelling:
             await asyncio.wait(self._cancelling, timeout=self._options.call_deadline_s)
-        channel, self._channel = self._channel, None
-        if channel:
-            await channel.close(None)
+        await self._routes.close()
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions = GenerateOptions()
     ) -> Generation:
         """Prefills a prompt and generates from it. What the server refuses is raised here, later
-        errors by the stream. A server that is busy, or has no worker yet, is asked again; a
-        request that may have been accepted is never sent twice. A stream that is lost goes on
-        where it was lost, unless the options say otherwise."""
+        errors by the stream. A server that is busy, or has no worker yet, is asked again. A
+        stream that is lost goes on where it was lost, unless the options say otherwise, and so
+        does one whose beginning was lost: it is begun once."""
         until = time.monotonic() + options.deadline_s
         message = wire.request(prompt, options)
-        named = () if options.request_id is None else ((REQUEST_ID, options.request_id),)
+        span = CallSpan()
+        named = span.metadata()
+        if options.request_id is not None:
+            named += ((REQUEST_ID, options.request_id),)
+        is_keyed = bool(message.idempotency_key)
+        lost = Patience(self._options.resume_within_s, until) if is_keyed else None
 
         async def attempt() -> Generation:
-            await self._reached(until)
-            call = self._stream('Generate', message, until, named)
-            return await Generation.begun(self, call, options.choices or 1, until)
+            await self._reached(until, lost if lost and lost.is_needed else None)
+            leg = self._stream('Generate', message, until, named)
+            return await Generation.begun(self, leg, options.choices or 1, until, span)
 
-        return await self._repeated(attempt, until, _was_refused)
+        try:
+            return await self._repeated(
+                attempt, until, lambda status: not is_unheard(status), lost)
+        except BaseException as error:
+            span.end(error if isinstance(error, Exception) else None)
+            raise
 
     async def complete(
         self, prompt: Prompt, options: GenerateOptions = GenerateOptions()
@@ -116,10 +126,15 @@ class Client:
         reply = await self._call(_path('Describe'), message, api.DescribeReply)
         return wire.description(reply)
 
-    def resume(self, request: int, following: Sequence[int], until: float) -> Call:
+    def resume(self, request: int, following: Sequence[int], until: float,
+               named: Metadata) -> Leg:
         """The rest of an answer, for who has so many events of each completion."""
         message = api.ResumeRequest(request=request, next=following)
-        return self._stream('Resume', message, until)
+        return self._stream('Resume', message, until, named)
+
+    def lost(self, leg: Leg, status: grpc.aio.AioRpcError) -> None:
+        """A stream broke off; the next call asks another coordinator, if there is one."""
+        self._routes.move(leg.url, status)
 
     def cancel(self, request: int) -> asyncio.Task[None]:
         """Ends a request that goes on without its caller; one that is not known has ended."""
@@ -140,18 +155,20 @@ class Client:
 
     def _stream(
         self, method: str, message: wire.M, until: float,
-        named: tuple[tuple[str, str], ...] = (),
-    ) -> Call:
-        if self._channel is None:
+        named: Metadata,
+    ) -> Leg:
+        if not self._routes.is_open:
             raise UnavailableError('the client is closed')
         call: grpc.aio.UnaryStreamMultiCallable[wire.M, api.GenerateEvent]
-        call = self._channel.unary_stream(
+        call = self._routes.channel().unary_stream(
             _path(method),
             request_serializer=type(message).SerializeToString,
             response_deserializer=api.GenerateEvent.FromString,
         )
         left_s = max(until - time.monotonic(), 0)
-        return call(message, timeout=left_s, metadata=(*self._metadata(), *named))
+        metadata = (*self._metadata(), *named)
+        begun = call(message, timeout=left_s, metadata=metadata)
+        return Leg(self._routes.current, begun, named)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         key = self._options.api_key
@@ -173,17 +190,14 @@ class Client:
 
         return await self._repeated(attempt, until, lambda status: True)
 
-    async def _reached(self, until: float) -> grpc.aio.Channel:
+    async def _reached(self, until: float, lost: Patience | None = None) -> grpc.aio.Channel:
         """A channel with a connection. What could not be sent can always be sent again."""
-        if self._channel is None:
-            self._channel = self._opened()
-        channel = self._channel
-        if channel.get_state() is grpc.ChannelConnectivity.READY:
-            return channel
-        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-            HEALTH, request_serializer=bytes, response_deserializer=bytes)
-
-        async def attempt() -> None:
+        async def attempt() -> grpc.aio.Channel:
+            channel = self._routes.channel()
+            if channel.get_state() is grpc.ChannelConnectivity.READY:
+                return channel
+            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                HEALTH, request_serializer=bytes, response_deserializer=bytes)
             try:
                 await check(b'', timeout=max(until - time.monotonic(), 0))
             except grpc.aio.AioRpcError as status:
@@ -191,43 +205,35 @@ class Client:
                 if status.code() in (grpc.StatusCode.UNAVAILABLE,
                                      grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
+            return channel
 
-        await self._repeated(attempt, until, lambda status: True)
-        return channel
-
-    def _opened(self) -> grpc.aio.Channel:
-        bounds = [(f'grpc.max_{way}_message_length', MESSAGE_BYTES_MAX)
-                  for way in ('send', 'receive')]
-        # As soon as the tries that are made here; gRPC's own pauses are minutes.
-        bounds += [(f'grpc.{which}_reconnect_backoff_ms', ms)
-                   for which, ms in (('initial', 50), ('max', 1000))]
-        tls = self._options.tls
-        if tls is None:
-            return grpc.aio.insecure_channel(self._target, options=bounds)
-        return grpc.aio.secure_channel(self._target, tls.credentials(), options=bounds)
+        return await self._repeated(attempt, until, lambda status: True, lost)
 
     async def _repeated(
         self, attempt: Callable[[], Awaitable[T]], until: float,
-        is_safe: Callable[[grpc.aio.AioRpcError], bool],
+        is_safe: Callable[[grpc.aio.AioRpcError], bool], lost: Patience | None = None,
     ) -> T:
-        """Tries while the server is busy and says when to come again, and while nobody is there
-        and another try can do no harm."""
+        """Tries while the server is busy and says when to come again, and while nobody is there,
+        or another one leads, and another try can do no harm; what `lost` is about, because it
+        counts once however often it is sent, also where nobody has answered."""
         delays_s = self._options.retry.delays_s()
+        patience = min(until, time.monotonic() + self._options.call_deadline_s)
         while True:
+            asked = self._routes.current
             try:
                 return await attempt()
             except grpc.aio.AioRpcError as status:
-                delay_s = next(delays_s, None)
+                delay_s: float | None = None
+                last = until
                 if status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    delay_s = None if delay_s is None else pushback_s(status)
-                elif status.code() is not grpc.StatusCode.UNAVAILABLE or not is_safe(status):
-                    delay_s = None
-                if delay_s is None or time.monotonic() + delay_s >= until:
+                    delay_s = None if next(delays_s, None) is None else pushback_s(status)
+                elif lost and is_unheard(status):
+                    self._routes.move(asked, status)
+                    delay_s = lost.pause_s()
+                elif status.code() is grpc.StatusCode.UNAVAILABLE and is_safe(status):
+                    delay_s, last = self._routes.move(asked, status), patience
+                    if delay_s is None:
+                        delay_s = next(delays_s, None)
+                if delay_s is None or time.monotonic() + delay_s >= last:
                     raise error_of(status) from status
             await asyncio.sleep(delay_s)
-
-
-def _was_refused(status: grpc.aio.AioRpcError) -> bool:
-    """Whether the server itself said so, and so has not accepted the request: it names what it
-    answers, a connection that is lost does not."""
-    return bool(said(status.trailing_metadata(), REQUEST_ID))

@@ -101,6 +101,11 @@ def is_lost(status: grpc.aio.AioRpcError) -> bool:
     return status.code() is grpc.StatusCode.UNAVAILABLE and not never_again
 
 
+def is_unheard(status: grpc.aio.AioRpcError) -> bool:
+    """Whether nobody has answered a start: a server that refuses one says what it answers."""
+    return is_lost(status) and not said(status.trailing_metadata(), REQUEST_ID)
+
+
 def gone(status: grpc.aio.AioRpcError) -> ClientError:
     """Why a stream cannot be gone on with."""
     if status.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):

@@ -151,5 +151,10 @@ class GenerateOptions:
     resumable: bool = True
     """Whether the request goes on while its connection is lost, so that the stream does, with
     every token once. Not beside `prompt_logprobs`."""
+    idempotency_key: str | None = None
+    """By what the server knows the request if it is asked for twice: the second time is the first
+    one, told from its beginning, also by another coordinator; with another prompt or other options
+    it is refused. Up to 255 visible ASCII characters; one is drawn for each call of a resumable
+    request where there is none, which with one is resumable in any case."""
     deadline_s: float = 3600.0
     """How long the whole answer may take."""

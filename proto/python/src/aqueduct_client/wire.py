@@ -1,4 +1,5 @@
 """From messages to types and back; what cannot be read is an error, never a guess."""
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
@@ -88,6 +89,10 @@ def request(prompt: Prompt, options: GenerateOptions) -> api.GenerateRequest:
          'prompt_logprobs', 'ignore_eos', 'cache_prompt')
     # Log probabilities of the prompt are not kept for who comes back.
     message.resumable = options.resumable and not options.prompt_logprobs
+    if options.idempotency_key is not None:
+        message.idempotency_key = options.idempotency_key
+    elif message.resumable:
+        message.idempotency_key = uuid.uuid4().hex
     message.stop.extend(options.stop)
     _set(message.sampling, options, *SAMPLING)
     bias = options.logit_bias.items()
