@@ -21,8 +21,7 @@ impl Machine {
     pub(crate) fn look() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kibibytes = field(&meminfo, "MemTotal")
-            .and_then(|value| value.trim_end_matches(" kB").parse::<u64>().ok());
+        let kibibytes = kibibytes(&meminfo, "MemTotal");
         Self {
             cpu: field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
             cores: cores(),
@@ -31,9 +30,19 @@ impl Machine {
     }
 }
 
+/// Bytes that processes can still take, where the system tells.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kibibytes(&meminfo, "MemAvailable").map(|kibibytes| kibibytes * 1024)
+}
+
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
+    field(meminfo, name).and_then(|value| value.trim_end_matches(" kB").parse().ok())
 }
 
 /// The value of the first line `name : value`.

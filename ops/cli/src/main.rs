@@ -5,6 +5,7 @@ mod args;
 mod cluster;
 mod commands;
 mod contexts;
+mod doctor;
 mod draws;
 mod events;
 mod exit;
@@ -24,6 +25,7 @@ mod report;
 mod shown;
 mod svg;
 mod timings;
+mod top;
 mod yaml;
 
 use std::process::ExitCode;
@@ -57,6 +59,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Coordinator(args) => commands::coordinator::run(args).await,
             Command::Worker(args) => commands::worker::run(args).await,
             Command::Status(args) => commands::status::run(args).await,
+            Command::Top(args) => commands::top::run(args).await,
             Command::Node(command) => commands::node::run(command).await,
             Command::Request(command) => commands::request::run(command).await,
             Command::Cache(command) => commands::cache::run(command).await,

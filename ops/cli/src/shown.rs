@@ -33,7 +33,11 @@ pub(crate) async fn show<T: Shown>(
     }
 }
 
-fn render(shown: &impl Shown, format: Format) -> anyhow::Result<String> {
+/// In this form.
+///
+/// # Errors
+/// What cannot be JSON.
+pub(crate) fn render(shown: &impl Shown, format: Format) -> anyhow::Result<String> {
     Ok(match format {
         Format::Table => shown.table(false),
         Format::Wide => shown.table(true),
@@ -108,7 +112,7 @@ pub(crate) fn section(title: &str, rows: &Columns) -> String {
 }
 
 /// Text of others must not steer a terminal; nothing is a dash.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     if text.is_empty() {
         return "-".to_owned();
     }

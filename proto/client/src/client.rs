@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use aqueduct_core::RequestId;
 use aqueduct_proto::v1;
-use aqueduct_proto::v1::operator_client::OperatorClient;
 use futures::StreamExt;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::Span;
 
@@ -165,11 +163,6 @@ impl Client {
     pub async fn describe(&self) -> Result<Description, ClientError> {
         let describe = |mut route: Route, message| async move { route.rpc.describe(message).await };
         self.call(v1::DescribeRequest {}, describe).await?.try_into()
-    }
-
-    /// For those who look after the cluster.
-    pub(crate) fn operator(&self) -> OperatorClient<Channel> {
-        self.routes.current().operator
     }
 
     /// A message, and who sends it.

@@ -14,6 +14,7 @@ pub use aqueduct_proto::v1::{
 use bytes::Bytes;
 use futures::Stream;
 use tokio_stream::StreamExt;
+use tonic::Request;
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -22,6 +23,8 @@ use crate::routes::Route;
 
 /// For a call for which a worker may have to read a disk; longer than a coordinator waits for it.
 const SLOW: Duration = Duration::from_secs(60);
+/// For a whole file, of which the server waits for no part longer than a moment.
+const WHOLE_FILE: Duration = Duration::from_secs(3600);
 
 impl Client {
     /// Gives a worker, by name or address, nothing new, so that it can be stopped when it has done
@@ -200,16 +203,21 @@ impl Client {
         worker: &str,
         file: Vec<u8>,
     ) -> Result<SnapshotEntry, ClientError> {
-        let (worker, file) = (worker.to_owned(), Bytes::from(file));
-        let (total, size) = (file.len(), limits::SNAPSHOT_PART_BYTES_MAX);
-        let parts = (0..total).step_by(size).map(move |start| {
-            let bytes = file.slice(start..total.min(start + size));
-            let part = FilePart { start: start as u64, total: total as u64, bytes };
-            v1::ImportSnapshotRequest { worker: worker.clone(), part: Some(part) }
-        });
-        let mut rpc = self.operator();
-        // As long as it takes: the server waits for no part longer than a moment.
-        let parts = self.request(futures::stream::iter(parts));
-        Ok(rpc.import_snapshot(parts).await?.into_inner())
+        let whole = (worker.to_owned(), Bytes::from(file));
+        let call = |mut route: Route, asked: Request<(String, Bytes)>| async move {
+            let asked = asked.map(|(worker, file)| futures::stream::iter(parts(worker, file)));
+            route.operator.import_snapshot(asked).await
+        };
+        self.call_within(WHOLE_FILE, whole, call).await
     }
+}
+
+/// A file as it travels to `worker`.
+fn parts(worker: String, file: Bytes) -> impl Iterator<Item = v1::ImportSnapshotRequest> {
+    let (total, size) = (file.len(), limits::SNAPSHOT_PART_BYTES_MAX);
+    (0..total).step_by(size).map(move |start| {
+        let bytes = file.slice(start..total.min(start + size));
+        let part = FilePart { start: start as u64, total: total as u64, bytes };
+        v1::ImportSnapshotRequest { worker: worker.clone(), part: Some(part) }
+    })
 }

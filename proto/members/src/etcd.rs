@@ -73,6 +73,15 @@ impl Etcd {
         Ok(Self { endpoints, tls, prefix: prefix.to_owned(), ttl_s })
     }
 
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    /// The same, of which this member alone is asked.
+    pub(crate) fn only(&self, url: &str) -> Self {
+        Self { endpoints: vec![url.to_owned()], ..self.clone() }
+    }
+
     /// What a worker's lease lasts without a word of it.
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_secs(self.ttl_s.into())

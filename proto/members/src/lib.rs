@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod etcd;
+mod health;
 mod record;
 mod registration;
 mod roll;
 
 pub use etcd::{Etcd, EtcdError};
+pub use health::Health;
 pub use record::{Load, Record};
 pub use registration::Registration;
 pub use roll::{Members, Roll};

@@ -13,6 +13,7 @@
 mod client;
 mod files;
 mod fresh;
+mod inspect;
 mod refusals;
 mod role;
 mod server;
@@ -20,6 +21,7 @@ mod server;
 pub use client::{ClientTls, Expected, connect, scheme_of};
 pub use files::{Identity, TlsError, TlsFiles};
 pub use fresh::Fresh;
+pub use inspect::{Inspected, inspect};
 pub use refusals::{Reason, Refusals};
 pub use role::{Caller, Role};
 pub use server::{Asked, Conn, Listener, ServerTls};

@@ -74,8 +74,9 @@ pub(crate) struct CacheShowArgs {
 #[command(after_help = "\
 A pin ends with its worker's process. What is evicted is computed again when it is wanted.
 
-Example:
-  aqueduct cache pin 5f2a9c01")]
+Examples:
+  aqueduct cache pin 5f2a9c01
+  aqueduct cache evict 5f2a9c01 7be1d204")]
 pub(crate) struct CacheNamesArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -83,7 +84,7 @@ pub(crate) struct CacheNamesArgs {
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
     /// Names of snapshots, or their first 8 digits or more
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "NAME")]
     pub(crate) snapshots: Vec<String>,
 }
 
@@ -97,6 +98,7 @@ pub(crate) struct CacheExportArgs {
     #[arg(long, value_name = "WORKER", default_value = "", hide_default_value = true)]
     pub(crate) worker: String,
     /// Name of a snapshot, or its first 8 digits or more
+    #[arg(value_name = "NAME")]
     pub(crate) snapshot: String,
     /// Where to write it
     pub(crate) file: PathBuf,

@@ -13,7 +13,7 @@ pub(crate) enum ContextCommand {
     List(ContextListArgs),
     /// Write a context down, or change it
     Set(ContextSetArgs),
-    /// Have commands ask this context's server unless told otherwise
+    /// Have commands ask this context's server, unless they are told otherwise
     Use(ContextNameArgs),
     /// Forget a context
     Delete(ContextNameArgs),
@@ -21,6 +21,7 @@ pub(crate) enum ContextCommand {
 
 /// Arguments of `aqueduct context list`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct context list -o wide")]
 pub(crate) struct ContextListArgs {
     #[command(flatten)]
     pub(crate) file: ContextFileArg,
@@ -60,6 +61,7 @@ pub(crate) struct ContextSetArgs {
 
 /// Arguments of `aqueduct context use` and `delete`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct context use production && aqueduct status")]
 pub(crate) struct ContextNameArgs {
     #[command(flatten)]
     pub(crate) file: ContextFileArg,

@@ -1,7 +1,9 @@
 //! Where workers register and coordinators find them.
 
+use std::path::PathBuf;
+
 use aqueduct_members::Etcd;
-use aqueduct_tls::Refusals;
+use aqueduct_tls::{Identity, Refusals};
 use clap::Args;
 
 use super::EtcdTlsArgs;
@@ -31,6 +33,11 @@ pub(crate) struct EtcdArgs {
 }
 
 impl EtcdArgs {
+    /// The certificate to show and the authorities to believe, if any are given.
+    pub(crate) fn files(&self) -> (Option<Identity>, Option<PathBuf>) {
+        self.tls.files()
+    }
+
     /// `None` where no etcd is named.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod cache;
 mod cluster;
 mod context;
 mod device;
+mod doctor;
 mod eval;
 mod generate;
 mod gpu;
@@ -24,6 +25,7 @@ mod serve;
 mod server;
 mod size;
 mod tls;
+mod top;
 
 use std::path::PathBuf;
 
@@ -45,6 +47,7 @@ pub(crate) use cluster::{
 };
 pub(crate) use context::{ContextCommand, ContextListArgs, ContextNameArgs, ContextSetArgs};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use eval::{EvalCommand, EvalLogitsArgs, EvalMergeArgs, EvalPplArgs};
 pub(crate) use generate::{GenerateArgs, SamplingArgs};
 pub(crate) use gpu::{GpuArg, GpuBenchArgs, GpuCheckArgs, GpuCommand};
@@ -62,6 +65,10 @@ pub(crate) use request::{
 pub(crate) use serve::{CoordinatorArgs, FrontArgs, NcclArg, ServeArgs, WorkerArgs};
 pub(crate) use server::{ContextFileArg, ServerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
+pub(crate) use top::TopArgs;
+
+/// Under which heading the help has what every command takes.
+const LOG: &str = "Log and traces";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -74,6 +81,7 @@ Exit codes:
 Examples:
   aqueduct demo
   aqueduct serve --model model --workers 4
+  aqueduct status --server http://127.0.0.1:7070
   aqueduct generate --model model --file book.txt \"In short, the book says\"";
 
 /// Serves prompts that are too long, or too expensive, for one accelerator: a coordinator cuts
@@ -84,16 +92,25 @@ Examples:
 pub(crate) struct Cli {
     /// What to log, to stderr: error, warn, info, debug, trace, or directives such as
     /// aqueduct_worker=debug [default: warn for commands that stay up, error for others]
-    #[arg(long, global = true, env = "AQUEDUCT_LOG", value_name = "LEVEL", display_order = 900)]
+    #[arg(
+        long,
+        global = true,
+        env = "AQUEDUCT_LOG",
+        hide_env_values = true,
+        value_name = "LEVEL",
+        help_heading = LOG
+    )]
     log: Option<String>,
-    /// How a line of the log is written: for people or, as JSON, for programs
+    /// How a line of the log is written: text, for people, or json, for programs
     #[arg(
         long,
         global = true,
         env = "AQUEDUCT_LOG_FORMAT",
+        hide_env_values = true,
         value_name = "FORMAT",
+        hide_possible_values = true,
         default_value = "text",
-        display_order = 901
+        help_heading = LOG
     )]
     pub(crate) log_format: LogFormat,
     /// Collector that spans are sent to by OTLP over gRPC, such as http://localhost:4317; without
@@ -102,8 +119,9 @@ pub(crate) struct Cli {
         long,
         global = true,
         env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        hide_env_values = true,
         value_name = "URL",
-        display_order = 902
+        help_heading = LOG
     )]
     pub(crate) otlp_endpoint: Option<String>,
     #[command(subcommand)]
@@ -152,19 +170,21 @@ pub(crate) enum Command {
     Worker(WorkerArgs),
     /// Show how a server and its workers stand
     Status(StatusArgs),
-    /// List and show the workers of a server, and have them left before they are stopped
+    /// Watch a server at work: workers, requests, how far chunks are through the layers
+    Top(TopArgs),
+    /// List and show workers, and drain those that are to be stopped
     #[command(subcommand)]
     Node(NodeCommand),
-    /// List, show and end the requests of a server
+    /// List, show, trace and cancel requests
     #[command(subcommand)]
     Request(RequestCommand),
-    /// List, show, keep and evict what workers remember
+    /// List, show, pin, evict and carry what workers remember of prompts
     #[command(subcommand)]
     Cache(CacheCommand),
-    /// Write down which servers there are, and which one is asked
+    /// Name servers, and say which one the other commands ask
     #[command(subcommand)]
     Context(ContextCommand),
-    /// Print what a shell needs to complete these commands
+    /// Print a script with which bash, zsh or fish completes these commands
     Completion(CompletionArgs),
     /// Make, list and end the API keys of callers
     #[command(subcommand)]
@@ -180,7 +200,7 @@ pub(crate) enum Command {
     /// Check and time the kernels of a CUDA device
     #[command(subcommand)]
     Gpu(GpuCommand),
-    /// Say what this machine has and whether a model can be served on it
+    /// Look for what stands in the way: machine, model, ports, etcd, certificates, disks, clocks
     Doctor(DoctorArgs),
 }
 
@@ -208,20 +228,6 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "TOKENS")]
     pub(crate) prompt_tokens: Option<u32>,
     /// Print the figures as one JSON line instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Arguments of `aqueduct doctor`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  aqueduct doctor --model model")]
-pub(crate) struct DoctorArgs {
-    /// A model to load and check: Hugging Face folder or GGUF file
-    #[arg(long, value_name = "PATH")]
-    pub(crate) model: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) device: DeviceArgs,
-    /// Print JSON Lines
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -7,13 +7,13 @@ use super::{OutputArgs, ServerArgs};
 /// What can be done with workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// List workers: name, state, address, and what still needs a drained one
+    /// List workers: how they stand and, with `-o wide`, how many requests still need each
     List(NodeListArgs),
     /// Show a worker: its model, its pool, what it is at
     Show(NodeShowArgs),
     /// Give a worker nothing new, and wait until it has done what it has
     Drain(NodeDrainArgs),
-    /// Give a worker something again
+    /// Give a drained worker something new again
     Undrain(NodeUndrainArgs),
 }
 
@@ -64,6 +64,7 @@ pub(crate) struct NodeDrainArgs {
 
 /// Arguments of `aqueduct node undrain`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  aqueduct node undrain http://10.0.0.7:7001")]
 pub(crate) struct NodeUndrainArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,

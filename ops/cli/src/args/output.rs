@@ -35,7 +35,8 @@ impl OutputArgs {
     }
 }
 
-fn interval(text: &str) -> Result<f64, String> {
+/// Seconds that somebody may wait between two looks.
+pub(super) fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.ok_or_else(|| format!("interval = {text}: must be between 0.1 and 3600"))
 }

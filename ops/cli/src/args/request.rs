@@ -5,6 +5,15 @@ use clap::{Args, Subcommand};
 
 use super::{OutputArgs, ServerArgs};
 
+/// What is said of requests that are named.
+const NAMED: &str = "\
+REQUEST is the id that the log and `aqueduct request list` have, or the caller's own (x-request-id).
+Of the last requests that have ended something is still known.
+
+Examples:
+  aqueduct request show r064420b24c39ab00 -o yaml
+  aqueduct request trace r064420b24c39ab00";
+
 /// What can be done with requests.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RequestCommand {
@@ -50,12 +59,7 @@ pub(crate) struct RequestListArgs {
 
 /// Arguments of `aqueduct request show` and `trace`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-REQUEST is the id that the log and `aqueduct request list` have, or the caller's own (x-request-id).
-Of the last requests that have ended something is still known.
-
-Example:
-  aqueduct request show r064420b24c39ab00 -o yaml")]
+#[command(after_help = NAMED)]
 pub(crate) struct RequestNameArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -72,7 +76,7 @@ pub(crate) struct RequestCancelArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Ids of requests, or their callers'
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "REQUEST")]
     pub(crate) requests: Vec<String>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct FrontArgs {
     pub(crate) batch_tokens: u32,
     /// Folder of the journal: requests that are under way when the process ends go on when it is
     /// started again
-    #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR")]
+    #[arg(long, value_name = "DIR", env = "AQUEDUCT_DATA_DIR", hide_env_values = true)]
     pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) grace: GraceArg,

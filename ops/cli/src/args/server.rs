@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aqueduct_client::{Client, ClientOptions};
+use aqueduct_client::{Client, ClientOptions, Identity};
 use aqueduct_core::Refusal;
 use clap::Args;
 
@@ -62,6 +62,29 @@ impl ServerArgs {
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         let (url, options) = self.target()?;
         Ok(Client::connect(&url, options).await?)
+    }
+
+    /// The same as [`target`](Self::target), if anybody named a server.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn named(&self) -> Result<Option<(String, ClientOptions)>, Refusal> {
+        let is_written = || Ok(Contexts::read(&self.config.path()?)?.current.is_some());
+        let is_named = self.url.is_some() || self.context.is_some() || is_written()?;
+        is_named.then(|| self.target()).transpose()
+    }
+
+    /// The certificate to show and the authorities to believe, if any are given.
+    pub(crate) fn files(&self) -> (Option<Identity>, Option<PathBuf>) {
+        self.tls.pem()
+    }
+
+    /// Its address, for people.
+    ///
+    /// # Errors
+    /// As [`target`](Self::target) says.
+    pub(crate) fn name(&self) -> Result<String, Refusal> {
+        self.target().map(|(url, _)| url)
     }
 
     /// Its address, and what the SDK needs besides. What is given stands before what is written

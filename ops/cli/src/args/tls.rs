@@ -91,6 +91,11 @@ pub(crate) struct ClusterTlsArgs {
 }
 
 impl ClusterTlsArgs {
+    /// The certificate and the authorities, if any are given.
+    pub(crate) fn files(&self) -> (Option<Identity>, Option<PathBuf>) {
+        (identity(&self.cluster_tls_cert, &self.cluster_tls_key), self.cluster_tls_ca.clone())
+    }
+
     /// Whether members speak TLS.
     pub(crate) fn is_given(&self) -> bool {
         self.cluster_tls_cert.is_some()
@@ -146,6 +151,11 @@ pub(crate) struct EtcdTlsArgs {
 }
 
 impl EtcdTlsArgs {
+    /// The certificate and the authorities, if any are given.
+    pub(crate) fn files(&self) -> (Option<Identity>, Option<PathBuf>) {
+        (identity(&self.etcd_tls_cert, &self.etcd_tls_key), self.etcd_tls_ca.clone())
+    }
+
     /// How etcd is dialed; `None` is plaintext.
     ///
     /// # Errors
@@ -178,6 +188,11 @@ impl ClientTlsArgs {
     /// Whether any file was named.
     pub(crate) fn is_given(&self) -> bool {
         self.tls_ca.is_some()
+    }
+
+    /// What was given, by itself.
+    pub(crate) fn pem(&self) -> (Option<Identity>, Option<PathBuf>) {
+        (identity(&self.tls_cert, &self.tls_key), self.tls_ca.clone())
     }
 
     /// For the SDK, which is to ask any of `urls`, which commas separate.

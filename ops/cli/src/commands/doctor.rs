@@ -1,19 +1,34 @@
-//! `aqueduct doctor`: what the machine has, and whether a model can be served on it.
+//! `aqueduct doctor`: what the machine has, whether a model can be served on it, and what stands in
+//! the way of a process that is to be started with the same flags.
 
 use std::path::Path;
+use std::time::Duration;
 
+use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::KvDtype;
 use aqueduct_kernels::cuda::nccl;
 use aqueduct_kernels::{Cpu, CpuOptions, Cuda, IsaLevel};
+use aqueduct_tls::Role;
+use futures::future::{BoxFuture, FutureExt, join_all};
 use serde::Serialize;
 
-use crate::args::{DeviceArgs, DoctorArgs, IsaArg, ModelArgs};
+use crate::args::{DeviceArgs, DeviceChoice, DoctorArgs, IsaArg, ModelArgs};
+use crate::doctor::{
+    Check, State, cluster, disk, memory, open_files, ports, registry, tls, within, within_blocking,
+};
 use crate::loading::{self, Loaded};
 use crate::machine::{self, Machine};
-use crate::{lines, report};
+use crate::shown::{self, Shown, clean};
+use crate::{exit, lines, report};
 
-#[derive(Debug, Serialize)]
+/// A large model is read for so long at most.
+const MODEL_DEADLINE: Duration = Duration::from_secs(600);
+/// A journal is cut off long before it is this large.
+const JOURNAL_BYTES: u64 = 1 << 30;
+
+/// What is so, good or bad.
+#[derive(Debug, Clone, Serialize)]
 #[serde(tag = "check", rename_all = "snake_case")]
 enum Finding {
     Machine {
@@ -43,16 +58,130 @@ enum Finding {
     },
 }
 
-/// Looks at the machine and, if asked, at a model.
+/// All that was looked at.
+#[derive(Debug, Serialize)]
+struct Report {
+    found: Vec<Finding>,
+    checks: Vec<Check>,
+}
+
+/// One or more checks failed, which were shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{failed} of {all} checks failed")]
+struct Failed {
+    failed: usize,
+    all: usize,
+}
+
+/// Looks at all that the flags tell of.
 ///
 /// # Errors
-/// What is wrong with the model.
+/// How many checks failed, after all were shown.
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<()> {
-    show(&look_at_machine(args.device.isa)?, args.json)?;
+    let mut report = Report { found: vec![look_at_machine(args.device.isa)?], checks: Vec::new() };
+    report.checks.push(judge_devices(&report.found[0], args.device.choice()));
     if let Some(model) = &args.model {
-        show(&look_at_model(model, args.device).await?, args.json)?;
+        let (found, checks) = look_at_model(model, &args).await;
+        report.found.extend(found);
+        report.checks.extend(checks);
     }
-    Ok(())
+    report.checks.extend(join_all(looks(&args)).await.into_iter().flatten());
+    if args.json {
+        report.found.iter().try_for_each(lines::print)?;
+        report.checks.iter().try_for_each(lines::print)?;
+    } else {
+        lines::say(&shown::render(&report, args.output)?)?;
+    }
+    let failed = report.checks.iter().filter(|check| check.state == State::Fail).count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failed { failed, all: report.checks.len() }.into()),
+    }
+}
+
+type Look = BoxFuture<'static, Vec<Check>>;
+
+/// Everything but machine and model, in the order in which it is shown.
+fn looks(args: &DoctorArgs) -> Vec<Look> {
+    let deadline = args.deadline();
+    let mut looks: Vec<Look> = vec![std::future::ready(config(args)).boxed()];
+    let mut quick = |check: &'static str, look: Box<dyn FnOnce() -> Check + Send>| {
+        looks.push(within_blocking(check, deadline, move || vec![look()]).boxed());
+    };
+    let addresses = [("http", &args.http), ("grpc", &args.grpc), ("listen", &args.listen)];
+    for (flag, address) in addresses {
+        let address = address.clone();
+        quick("port", Box::new(move || ports::look(flag, &address)));
+    }
+    let folders = [
+        ("data-dir", &args.data_dir, JOURNAL_BYTES),
+        ("snapshot-dir", &args.snapshot_dir, args.snapshot_disk_bytes),
+    ];
+    for (flag, folder, bytes) in folders {
+        if let Some(folder) = folder.clone() {
+            quick("disk", Box::new(move || disk::look(flag, &folder, bytes)));
+        }
+    }
+    quick("open files", Box::new(open_files::look));
+    let (members, anybody): (&[Role], &[Role]) = (&[Role::Coordinator, Role::Worker], &[]);
+    let planes = [
+        ("api", args.server.files(), anybody),
+        ("cluster", args.cluster_tls.files(), members),
+        ("etcd", args.etcd.files(), anybody),
+    ];
+    for (plane, (identity, ca), roles) in planes {
+        if let Some(identity) = identity {
+            let roles: Vec<_> = roles.iter().map(|role| role.name()).collect();
+            let look = move || tls::look(plane, &identity, ca.as_deref(), &roles);
+            quick("certificate", Box::new(look));
+        }
+    }
+    if let Ok(Some(etcd)) = args.etcd.etcd(&Default::default()) {
+        looks.push(within("etcd", deadline, registry::look(etcd)).boxed());
+    }
+    if let Ok(Some((url, options))) = args.server.named() {
+        looks.push(within("server", deadline, cluster::look(url, options)).boxed());
+    }
+    looks
+}
+
+/// Whether flags and files fit together.
+fn config(args: &DoctorArgs) -> Vec<Check> {
+    let keys = || args.api_keys.as_deref().map(Keys::open).transpose().map(drop);
+    let settings = [
+        ("config of contexts", args.server.named().map(drop).map_err(anyhow::Error::from)),
+        ("config of etcd", args.etcd.etcd(&Default::default()).map(drop)),
+        ("config of the group", args.group.group().map(drop).map_err(anyhow::Error::from)),
+        ("config of API keys", keys().map_err(anyhow::Error::from)),
+        ("config of the pool", args.pool.bytes().map(drop).map_err(anyhow::Error::from)),
+    ];
+    let failed = |(check, error): (&str, anyhow::Error)| {
+        Check::fail(check, exit::one_line(&error), "mend the flag, variable or file that it names")
+    };
+    let wrong = settings.into_iter().filter_map(|(check, it)| it.err().map(|error| (check, error)));
+    let mut checks: Vec<_> = wrong.map(failed).collect();
+    if checks.is_empty() {
+        checks.push(Check::ok("config", "flags, variables and files fit together"));
+    }
+    checks
+}
+
+fn judge_devices(machine: &Finding, wanted: DeviceChoice) -> Check {
+    let Finding::Machine { cuda_devices, cuda_missing, .. } = machine else {
+        return Check::ok("gpu", "not looked for");
+    };
+    match (cuda_missing, wanted) {
+        (Some(missing), DeviceChoice::Cuda(_)) => {
+            let next = "install NVIDIA's driver, and run containers with --gpus; or --device cpu";
+            Check::fail("gpu", missing, next)
+        }
+        (None, DeviceChoice::Cuda(index)) if index >= cuda_devices.len() => {
+            let found = format!("device {index} of {}", cuda_devices.len());
+            Check::fail("gpu", found, "give --device one that there is, counted from 0")
+        }
+        (Some(missing), _) => Check::ok("gpu", format!("{missing}: the processor computes")),
+        (None, _) => Check::ok("gpu", cuda_devices.join("; ")),
+    }
 }
 
 fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
@@ -77,7 +206,23 @@ fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
     })
 }
 
-async fn look_at_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> {
+/// What the model is, where it can be loaded, and whether it fits.
+async fn look_at_model(path: &Path, args: &DoctorArgs) -> (Option<Finding>, Vec<Check>) {
+    let pool_bytes = args.pool.bytes().unwrap_or(0);
+    let fits = memory::look(path, pool_bytes);
+    let loaded = tokio::time::timeout(MODEL_DEADLINE, load_model(path, args.device)).await;
+    let next = "give --model a folder or file that is whole; `aqueduct serve` would refuse it too";
+    match loaded {
+        Ok(Ok(found)) => (Some(found), vec![Check::ok("model", "it can be served"), fits]),
+        Ok(Err(error)) => (None, vec![Check::fail("model", exit::one_line(&error), next), fits]),
+        Err(_) => {
+            let found = format!("not loaded within {} s", MODEL_DEADLINE.as_secs());
+            (None, vec![Check::fail("model", found, "take a disk that is quicker"), fits])
+        }
+    }
+}
+
+async fn load_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Finding> {
     let args = ModelArgs::plain(path.into(), device);
     let Loaded { model, device, .. } = loading::load(&args, 0).await?;
     let text = TextModel::load(path)?;
@@ -94,11 +239,20 @@ async fn look_at_model(path: &Path, device: DeviceArgs) -> anyhow::Result<Findin
     })
 }
 
-fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
-    if json {
-        return lines::print(finding);
+impl Shown for Report {
+    fn table(&self, _wide: bool) -> String {
+        let found: String = self.found.iter().map(described).collect();
+        let line = |check: &Check| {
+            let Check { check, state, found, next } = check;
+            let next = if next.is_empty() { String::new() } else { format!("      -> {next}\n") };
+            format!("{:<4}  {check}: {}\n{next}", state.as_str(), clean(found))
+        };
+        found + "\n" + &self.checks.iter().map(line).collect::<String>()
     }
-    lines::say(&match finding {
+}
+
+fn described(finding: &Finding) -> String {
+    match finding {
         Finding::Machine {
             machine,
             instruction_set,
@@ -142,5 +296,5 @@ fn show(finding: &Finding, json: bool) -> std::io::Result<()> {
             report::bytes(*kv_bytes_per_token),
             report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
         ),
-    })
+    }
 }

@@ -31,4 +31,5 @@ pub(crate) mod node;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod worker;
