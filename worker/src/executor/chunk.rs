@@ -98,6 +98,7 @@ impl Executor {
         self.attend(Boundary::Layer);
         self.emit_outputs(work, &done.hidden)?;
         if work.next.is_none() {
+            self.check_wanted(work.key).map_err(EngineError::from)?;
             self.keep_home(work, home, &done)?;
         }
         report.retained = retained;
@@ -257,6 +258,8 @@ impl MemoryPort for ChunkPort<'_> {
 
     fn give(&mut self, layer: usize, mut memory: Arc<MemorySet>) -> Result<(), PortError> {
         let key @ ChunkKey { request, chunk_idx, .. } = self.work.key;
+        // Beside the computation it may have been assigned anew: what goes out then is that one's.
+        self.executor.check_wanted(key)?;
         let bytes = memory.bytes() as u64;
         self.given.report.memory_bytes += bytes;
         self.given.report.memory_tokens = memory.keys.len() as u32;
