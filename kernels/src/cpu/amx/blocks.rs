@@ -1,33 +1,37 @@
 //! Products of blocks: all of K in one piece of assembly, so that tiles hold nothing between.
 //!
-//! Tiles 0 to 3 are sums, 4 is a tile of A's rows; then, for a block of up to 16 rows, 5 to 7
-//! are tiles of B, and for a block of up to 32, 5 is the rest of A's rows, 6 and 7 tiles of B.
-//! An element of C is one chain of tile products over ascending k whatever the block's shape,
-//! so its bits depend on its row of A and its column of B alone, and K may be cut into several
-//! blocks that accumulate.
+//! A pass takes up to sixteen rows by two panels: tiles 0 and 1 are sums, 2 is A's rows, 3 is a
+//! panel's tile, one panel after the other. Rows below the first sixteen are a pass of their own;
+//! if they are fewer, theirs are tiles 4 to 6. An element of C is one chain of tile products over
+//! ascending k whatever the block's shape, so its bits depend on its row of A and its column of B
+//! alone, and K may be cut into several blocks that accumulate.
 //!
 //! # Why these shapes
 //!
 //! Sapphire Rapids starts a product of whole tiles every 16 cycles (16 rows, one a cycle: 1024
-//! operations of bf16 or 2048 of int8 a cycle) and delivers it 52 cycles later; a tile of fewer
-//! rows takes as many cycles as it has rows. It loads a tile from the first cache in 8 cycles
-//! (two lines a cycle), from the second in about 21 (48 bytes a cycle), at best.
+//! operations of bf16 or 2048 of int8 a cycle); a tile of fewer rows takes as many cycles as it
+//! has rows. Products into one tile of sums follow each other without a gap, row by row. It loads
+//! a tile from the first cache in 8 cycles (two lines a cycle), from the second in about 21 (48
+//! bytes a cycle), at best.
 //!
-//! - Sums are chains, so four of them hide the latency: 4 * 16 >= 52. That leaves four tiles
-//!   for factors. Two by two loads four tiles for four products, the fewest of all shapes: 32
-//!   cycles of loads under 64 of products. One by four loads five for four: 40 under 64. Two
-//!   sums alone (`two_by_one`) reach 32 of 52 cycles; they are for remainders.
-//! - From the second cache, four tiles take 85 cycles: three quarters of the peak. So the two
-//!   panels of B (2 KiB a step) should stay in the first cache while blocks of A pass: with 8
-//!   steps, a block of A and the panels between two uses of a line are 32 KiB of its 48, and
-//!   sums fit beside them. Then A alone comes from the second cache, 43 cycles of 64, and C,
-//!   loaded and stored once in 8 steps, costs 4 * (8 + 16) cycles in 512 where nothing hides
-//!   them.
+//! - **Few tiles are alive.** Every load and every product takes a new register until the one
+//!   before it is given back. While the other thread of the core works, and on a rented machine it
+//!   often is somebody else's, hardly more registers are left than the eight that have names, and
+//!   whoever holds all eight waits for every single operation. Two by two tiles of sums with four
+//!   of factors then take 32 ns a product, this shape 14 (7.3 is the peak, which both reach while
+//!   the core is alone). `tilezero` gives a register back, so no pass leaves a tile alive, and
+//!   tiles that are not used are not shaped. kernels/README.md has the figures of other shapes.
+//! - Three tiles are loaded for two products: 24 cycles of loads under 32 of products, as long as
+//!   they come from the first cache. So the two panels of B (2 KiB a step) should stay there while
+//!   rows of A pass: with 8 steps, a tile of A's rows and the panels between two uses of a line are
+//!   24 KiB of its 48, and sums fit beside them. Then A alone comes from the second cache, 21
+//!   cycles of 32.
 //! - Rows that lie apart are loaded slower from the second cache than a tile in one piece (two
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a
 //!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
-//!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`, where the
-//!   hardware's prefetcher sees one stream; software prefetch only took load slots from it.
+//!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`.
+//! - Panels that come from memory are asked for two tiles ahead: loads of tiles alone keep too few
+//!   lines on their way (7.6 GB/s for a row on one thread, and 11.4 with it; vectors get 12.1).
 
 use std::arch::asm;
 
@@ -36,7 +40,6 @@ use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
 ///
 /// K is counted in steps of 64 bytes of A's rows: 32 bf16 or 64 integers of eight bits.
-#[derive(Clone, Copy)]
 pub(in crate::cpu) struct Block<T> {
     /// The first step of the first row of A.
     pub(in crate::cpu) a: *const u8,
@@ -48,10 +51,12 @@ pub(in crate::cpu) struct Block<T> {
     /// Panels of B, sixteen columns each: a tile of 1 KiB for each step, one after the other. A
     /// tile is `[k / 2, 16, 2]` of bf16 or `[k / 4, 16, 4]` of integers.
     pub(in crate::cpu) b: [*const u8; 4],
-    /// How many panels there are: up to 4 for up to 16 rows, up to 2 above.
+    /// How many panels there are, 1 to 4.
     pub(in crate::cpu) panels: usize,
     /// Steps.
     pub(in crate::cpu) steps: usize,
+    /// Whether B comes from memory: then it is asked for ahead.
+    pub(in crate::cpu) is_streamed: bool,
     /// The first row of C, row-major, panels side by side.
     pub(in crate::cpu) c: *mut T,
     /// Bytes from a row of C to the next.
@@ -60,13 +65,14 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) accumulate: bool,
 }
 
-/// One piece of assembly: sums from C or from zero, `$steps` for every step, sums to C.
+/// One piece of assembly: a tile of A's rows by one panel or two. Sums come from C or from zero,
+/// `$step` is done for every step, sums go to C, and no tile stays alive.
 ///
-/// `$sums` are pairs of a tile and its address in C.
-macro_rules! product {
+/// `$sums` are pairs of a tile and its address in C; `$spent` are tiles of factors.
+macro_rules! pass {
     (
-        $block:ident, sums [$(($sum:literal, $at:literal)),+], steps [$($step:expr),+ $(,)?],
-        operands { $($operands:tt)* }
+        $pass:ident, sums [$(($sum:literal, $at:literal)),+], spent [$($spent:literal),+],
+        steps [$($step:expr),+ $(,)?], operands { $($operands:tt)* }
     ) => {
         asm!(
             "test {old:e}, {old:e}",
@@ -83,20 +89,36 @@ macro_rules! product {
             "dec {steps}",
             "jnz 4b",
             "5:",
-            $(concat!("tilestored [", $at, " + {c_stride}*1], ", $sum),)+
-            old = in(reg) u32::from($block.accumulate),
-            steps = inout(reg) $block.steps => _,
-            a = inout(reg) $block.a => _,
-            a_stride = in(reg) $block.a_stride,
-            a_step = in(reg) $block.a_step,
+            $(
+                concat!("tilestored [", $at, " + {c_stride}*1], ", $sum),
+                concat!("tilezero ", $sum),
+            )+
+            $(concat!("tilezero ", $spent),)+
+            old = in(reg) u32::from($pass.accumulate),
+            steps = inout(reg) $pass.steps => _,
+            a = inout(reg) $pass.a => _,
+            a_stride = in(reg) $pass.a_stride,
+            a_step = in(reg) $pass.a_step,
             line = in(reg) TILE_BYTES,
-            c = in(reg) $block.c,
-            c_stride = in(reg) $block.c_stride,
+            b = inout(reg) $pass.b[0] => _,
+            c = in(reg) $pass.c,
+            c_stride = in(reg) $pass.c_stride,
             $($operands)*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack)
         )
+    };
+}
+
+/// Asks for a tile of a panel two tiles ahead, past the panel's end too: nothing faults.
+macro_rules! ask {
+    ($b:literal) => {
+        ask!($b, 2048, 2112, 2176, 2240, 2304, 2368, 2432, 2496, 2560, 2624, 2688, 2752, 2816,
+            2880, 2944, 3008)
+    };
+    ($b:literal, $($ahead:literal),+) => {
+        concat!($("prefetcht0 [", $b, " + ", $ahead, "]\n"),+)
     };
 }
 
@@ -113,19 +135,26 @@ macro_rules! products {
             /// rows that cross lines of 64 bytes cost twice.
             ///
             /// # Panics
-            /// There are no panels, or more than the rows leave tiles for.
+            /// There are no panels, or more than four.
             pub(in crate::cpu) unsafe fn $name(&mut self, block: &Block<$sum>) {
-                // SAFETY: the caller's; the tiles are shaped for `rows`, which says how many
-                // panels and which tiles of A there are.
-                unsafe {
-                    match (self.rows() > TILE_ROWS, block.panels) {
-                        (false, 1) => $name::one_by_one(block),
-                        (false, 2) => $name::one_by_two(block),
-                        (false, 3) => $name::one_by_three(block),
-                        (false, 4) => $name::one_by_four(block),
-                        (true, 1) => $name::two_by_one(block),
-                        (true, 2) => $name::two_by_two(block),
-                        (_, panels) => panic!("{panels} panels for {} rows", self.rows()),
+                assert!((1..=4).contains(&block.panels), "{} panels of 1 to 4", block.panels);
+                let first = match block.is_streamed {
+                    true => [$name::stream_by_one, $name::stream_by_two],
+                    false => [$name::by_one, $name::by_two],
+                };
+                let below = match self.rows() % TILE_ROWS {
+                    0 => [$name::by_one, $name::by_two],
+                    _ => [$name::rest_by_one, $name::rest_by_two],
+                };
+                for panel in (0..block.panels).step_by(2) {
+                    let pass = block.panels_from(panel);
+                    // SAFETY: the caller's; tiles 0 to 3 are shaped for the block's first rows,
+                    // and for those below if they are as many; 4 to 6 are if they are fewer.
+                    unsafe {
+                        first[pass.panels - 1](&pass);
+                        if self.rows() > TILE_ROWS {
+                            below[pass.panels - 1](&pass.lower());
+                        }
                     }
                 }
             }
@@ -134,165 +163,76 @@ macro_rules! products {
         mod $name {
             use super::*;
 
-            products!(@shapes $sum, $multiply);
+            products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
+            products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
+            products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
+            products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
+            products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2", ask!("{b}"));
+            products!(@two stream_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2",
+                ask!("{b}"), ask!("{b1}"));
         }
     };
-    (@shapes $sum:ty, $multiply:literal) => {
+    (@one $name:ident, $sum:ty, $multiply:literal, $c:literal, $a:literal, $ask:expr) => {
         /// # Safety
-        /// As for the method; tiles are shaped for at most 16 rows, as in all `one_by`.
-        pub(super) unsafe fn one_by_one(block: &Block<$sum>) {
+        /// As for the method, of up to 16 rows, for which the tiles are shaped.
+        pub(super) unsafe fn $name(pass: &Block<$sum>) {
             // SAFETY: the caller's: everything in memory that is touched is named there.
             unsafe {
-                product!(block, sums [("tmm0", "{c}")], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm5, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm5"),
+                pass!(pass, sums [($c, "{c}")], spent [$a, "tmm3"], steps [
+                    $ask,
+                    concat!("tileloadd ", $a, ", [{a} + {a_stride}*1]"),
+                    "tileloadd tmm3, [{b} + {line}*1]",
+                    concat!($multiply, " ", $c, ", ", $a, ", tmm3"),
                     "add {a}, {a_step}",
                     "add {b}, 1024",
-                ], operands { b = inout(reg) block.b[0] => _, });
+                ], operands {});
             }
         }
-
+    };
+    (
+        @two $name:ident, $sum:ty, $multiply:literal, $c:literal, $c1:literal, $a:literal,
+        $ask:expr, $ask1:expr
+    ) => {
         /// # Safety
         /// As above.
-        pub(super) unsafe fn one_by_two(block: &Block<$sum>) {
+        pub(super) unsafe fn $name(pass: &Block<$sum>) {
             // SAFETY: as above.
             unsafe {
-                product!(block, sums [("tmm0", "{c}"), ("tmm1", "{c} + 64")], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm5, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm5"),
-                    "tileloadd tmm6, [{b1} + {line}*1]",
-                    concat!($multiply, " tmm1, tmm4, tmm6"),
+                pass!(pass, sums [($c, "{c}"), ($c1, "{c} + 64")], spent [$a, "tmm3"], steps [
+                    $ask, $ask1,
+                    concat!("tileloadd ", $a, ", [{a} + {a_stride}*1]"),
+                    "tileloadd tmm3, [{b} + {line}*1]",
+                    concat!($multiply, " ", $c, ", ", $a, ", tmm3"),
+                    "tileloadd tmm3, [{b1} + {line}*1]",
+                    concat!($multiply, " ", $c1, ", ", $a, ", tmm3"),
                     "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
-                ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                });
-            }
-        }
-
-        /// # Safety
-        /// As above.
-        pub(super) unsafe fn one_by_three(block: &Block<$sum>) {
-            // SAFETY: as above.
-            unsafe {
-                product!(block, sums [
-                    ("tmm0", "{c}"), ("tmm1", "{c} + 64"), ("tmm2", "{c} + 128")
-                ], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm5, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm5"),
-                    "tileloadd tmm6, [{b1} + {line}*1]",
-                    concat!($multiply, " tmm1, tmm4, tmm6"),
-                    "tileloadd tmm7, [{b2} + {line}*1]",
-                    concat!($multiply, " tmm2, tmm4, tmm7"),
-                    "add {a}, {a_step}",
-                    "add {b}, 1024",
-                    "add {b1}, 1024",
-                    "add {b2}, 1024",
-                ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                    b2 = inout(reg) block.b[2] => _,
-                });
-            }
-        }
-
-        /// # Safety
-        /// As above.
-        pub(super) unsafe fn one_by_four(block: &Block<$sum>) {
-            // SAFETY: as above.
-            unsafe {
-                product!(block, sums [
-                    ("tmm0", "{c}"), ("tmm1", "{c} + 64"),
-                    ("tmm2", "{c} + 128"), ("tmm3", "{c} + 192")
-                ], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm5, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm5"),
-                    "tileloadd tmm6, [{b1} + {line}*1]",
-                    concat!($multiply, " tmm1, tmm4, tmm6"),
-                    "tileloadd tmm7, [{b2} + {line}*1]",
-                    concat!($multiply, " tmm2, tmm4, tmm7"),
-                    "tileloadd tmm5, [{b3} + {line}*1]",
-                    concat!($multiply, " tmm3, tmm4, tmm5"),
-                    "add {a}, {a_step}",
-                    "add {b}, 1024",
-                    "add {b1}, 1024",
-                    "add {b2}, 1024",
-                    "add {b3}, 1024",
-                ], operands {
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                    b2 = inout(reg) block.b[2] => _,
-                    b3 = inout(reg) block.b[3] => _,
-                });
-            }
-        }
-
-        /// # Safety
-        /// As for the method; tiles are shaped for more than 16 rows, as in all `two_by`.
-        pub(super) unsafe fn two_by_one(block: &Block<$sum>) {
-            // SAFETY: as above.
-            unsafe {
-                product!(block, sums [("tmm0", "{c}"), ("tmm2", "{c1}")], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm6, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm5, [{a1} + {a_stride}*1]",
-                    concat!($multiply, " tmm2, tmm5, tmm6"),
-                    "add {a}, {a_step}",
-                    "add {a1}, {a_step}",
-                    "add {b}, 1024",
-                ], operands {
-                    a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b[0] => _,
-                    c1 = in(reg) block.lower_c(),
-                });
-            }
-        }
-
-        /// # Safety
-        /// As above.
-        pub(super) unsafe fn two_by_two(block: &Block<$sum>) {
-            // SAFETY: as above.
-            unsafe {
-                product!(block, sums [
-                    ("tmm0", "{c}"), ("tmm1", "{c} + 64"), ("tmm2", "{c1}"), ("tmm3", "{c1} + 64")
-                ], steps [
-                    "tileloadd tmm4, [{a} + {a_stride}*1]",
-                    "tileloadd tmm6, [{b} + {line}*1]",
-                    concat!($multiply, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm7, [{b1} + {line}*1]",
-                    concat!($multiply, " tmm1, tmm4, tmm7"),
-                    "tileloadd tmm5, [{a1} + {a_stride}*1]",
-                    concat!($multiply, " tmm2, tmm5, tmm6"),
-                    concat!($multiply, " tmm3, tmm5, tmm7"),
-                    "add {a}, {a_step}",
-                    "add {a1}, {a_step}",
-                    "add {b}, 1024",
-                    "add {b1}, 1024",
-                ], operands {
-                    a1 = inout(reg) block.lower_a() => _,
-                    b = inout(reg) block.b[0] => _,
-                    b1 = inout(reg) block.b[1] => _,
-                    c1 = in(reg) block.lower_c(),
-                });
+                ], operands { b1 = inout(reg) pass.b[1] => _, });
             }
         }
     };
 }
 
 impl<T> Block<T> {
-    fn lower_a(&self) -> *const u8 {
-        self.a.wrapping_add(TILE_ROWS * self.a_stride)
+    /// One or two panels of it.
+    fn panels_from(&self, panel: usize) -> Self {
+        let b1 = self.b[(panel + 1).min(self.panels - 1)];
+        Self {
+            b: [self.b[panel], b1, b1, b1],
+            panels: 2.min(self.panels - panel),
+            c: self.c.wrapping_byte_add(panel * TILE_BYTES),
+            ..*self
+        }
     }
 
-    fn lower_c(&self) -> *mut T {
-        self.c.wrapping_byte_add(TILE_ROWS * self.c_stride)
+    /// The rows below the first sixteen.
+    fn lower(&self) -> Self {
+        Self {
+            a: self.a.wrapping_add(TILE_ROWS * self.a_stride),
+            c: self.c.wrapping_byte_add(TILE_ROWS * self.c_stride),
+            ..*self
+        }
     }
 }
 
@@ -332,6 +272,7 @@ mod tests {
         steps: usize,
         gap: usize,
         accumulate: bool,
+        is_streamed: bool,
         /// Whether A is cut into steps.
         is_cut: bool,
     }
@@ -339,13 +280,20 @@ mod tests {
     /// Every shape that fits tiles, with partial rows, no step and a few.
     fn shapes() -> impl Iterator<Item = Shape> {
         let rows = (1..=32).flat_map(|rows| [(rows, 0), (rows, 64), (rows, 192)]);
-        let most = |rows| if rows > TILE_ROWS { 2 } else { 4 };
-        let panels =
-            rows.flat_map(move |(rows, gap)| (1..=most(rows)).map(move |p| (rows, gap, p)));
+        let panels = rows.flat_map(|(rows, gap)| (1..=4).map(move |panels| (rows, gap, panels)));
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
             let accumulate = (rows / 2 + panels) % 2 == 0;
-            Shape { rows, panels, steps, gap, accumulate, is_cut: (rows + panels) % 2 == 0 }
+            let is_streamed = (rows + panels / 2) % 2 == 0;
+            Shape {
+                rows,
+                panels,
+                steps,
+                gap,
+                accumulate,
+                is_streamed,
+                is_cut: (rows + panels) % 2 == 0,
+            }
         })
     }
 
@@ -371,7 +319,7 @@ mod tests {
         let mut tiles = Tiles::new(1);
         let mut noise = Noise(7);
         for shape in shapes() {
-            let Shape { rows, panels, steps, gap, accumulate, is_cut } = shape;
+            let Shape { rows, panels, steps, gap, accumulate, is_streamed, is_cut } = shape;
             let (a_stride, a_step) = match is_cut {
                 true => (TILE_BYTES, rows * TILE_BYTES + gap),
                 false => (steps * TILE_BYTES + gap, TILE_BYTES),
@@ -390,6 +338,7 @@ mod tests {
                 b: std::array::from_fn(|j| b.as_ptr().wrapping_byte_add(j * b_stride).cast()),
                 panels,
                 steps,
+                is_streamed,
                 c: c.as_mut_ptr(),
                 c_stride,
                 accumulate,
@@ -453,7 +402,7 @@ mod tests {
         if !super::super::is_enabled() {
             return println!("skipped: no AMX and no emulator");
         }
-        for (rows, panels) in [(1, 0), (16, 5), (17, 3), (32, 0)] {
+        for (rows, panels) in [(1, 0), (16, 5), (17, 5), (32, 0)] {
             let block: Block<i32> = Block {
                 a: std::ptr::null(),
                 a_stride: 0,
@@ -461,6 +410,7 @@ mod tests {
                 b: [std::ptr::null(); 4],
                 panels,
                 steps: 0,
+                is_streamed: false,
                 c: std::ptr::null_mut(),
                 c_stride: 0,
                 accumulate: false,

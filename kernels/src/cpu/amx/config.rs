@@ -48,10 +48,10 @@ impl TileConfig {
     /// Tiles for a block of `rows`; [`super::blocks`] names them.
     fn of_block(rows: usize) -> Self {
         match rows {
-            1..=TILE_ROWS => Self::new([rows, rows, rows, rows, rows, 16, 16, 16]),
+            1..=TILE_ROWS => Self::new([rows, rows, rows, TILE_ROWS, 0, 0, 0, 0]),
             _ => {
-                let rest = rows - TILE_ROWS;
-                Self::new([TILE_ROWS, TILE_ROWS, rest, rest, TILE_ROWS, rest, 16, 16])
+                let (all, rest) = (TILE_ROWS, rows - TILE_ROWS);
+                Self::new([all, all, all, all, rest, rest, rest, 0])
             }
         }
     }

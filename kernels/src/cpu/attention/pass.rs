@@ -122,9 +122,15 @@ impl<'a> Pass<'a> {
     fn rise<S: Simd>(&mut self, simd: S, panel: usize, dots: &[Lanes]) -> S::V {
         let before = simd.load(&self.tops[panel]);
         // Four chains hide the latency; a maximum has no rounding.
-        let mut tops = [before; 4];
-        for (key, lanes) in dots.iter().skip(panel).step_by(self.rows.panels()).enumerate() {
-            tops[key % 4] = tops[key % 4].max(simd.load(lanes));
+        let (mut tops, panels) = ([before; 4], self.rows.panels());
+        let (fours, rest) = dots.split_at(dots.len() / (4 * panels) * (4 * panels));
+        for keys in fours.chunks_exact(4 * panels) {
+            for (key, top) in tops.iter_mut().enumerate() {
+                *top = top.max(simd.load(&keys[key * panels + panel]));
+            }
+        }
+        for keys in rest.chunks_exact(panels) {
+            tops[0] = tops[0].max(simd.load(&keys[panel]));
         }
         let top = tops[0].max(tops[1]).max(tops[2].max(tops[3]));
         top.store(&mut self.tops[panel]);

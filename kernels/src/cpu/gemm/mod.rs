@@ -52,9 +52,10 @@ use crate::weights::Linear;
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
 /// Rows of a task on AMX, which would otherwise read its weights faster than the third level
-/// gives them: a row of a task is 2 FLOP for a byte of the weight.
+/// gives them: a row of a task is 2 FLOP for a byte of the weight. More would not fit half of a
+/// second level of 2 MiB, all there is while the core's other thread works.
 #[cfg(target_arch = "x86_64")]
-const TILED_ROWS_BLOCK: usize = 576;
+const TILED_ROWS_BLOCK: usize = 192;
 /// What rows of a task are a multiple of: whole groups and blocks of every layout.
 const ROWS_STEP: usize = 96;
 /// Columns of a task.

@@ -1,10 +1,12 @@
 //! The argument of bf16 dot products and of AMX tiles: rows rounded to bf16.
 
+use std::mem::MaybeUninit;
+
 use bytemuck::Zeroable;
 
-use super::Place;
 use super::argument::{Argument, Prepare};
 use super::pack::{Line, TILE_INPUTS};
+use super::{Place, unwritten, written};
 use crate::cpu::simd::{Kernel, LANES, Simd, load_front, store_front_bf16};
 
 /// Rows that a task packs: whole blocks of every layout.
@@ -37,10 +39,15 @@ impl RoundedRows {
     fn new(place: Place, x: Argument<'_>, block: usize, stride: usize) -> Self {
         assert!(PACK_ROWS.is_multiple_of(block));
         let rows = x.rows.rows();
-        let mut lines = vec![Line::zeroed(); rows * stride];
+        let mut lines = unwritten(rows * stride);
+        if x.inputs() == 0 {
+            lines.fill(MaybeUninit::new(Line::zeroed())); // rows of nothing make no tasks
+        }
         let from = x.rows.data().chunks(PACK_ROWS * x.rows.cols().max(1));
         let tasks = lines.chunks_mut(PACK_ROWS * stride.max(1)).zip(from).collect();
         place.crew.map(tasks, |(to, from)| place.isa.run(Round { to, from, x, block, stride }));
+        // SAFETY: the tasks wrote every line of their rows.
+        let lines = unsafe { written(lines) };
         Self { rows, block, stride, lines }
     }
 
@@ -62,7 +69,7 @@ impl RoundedRows {
 /// The rows of one task.
 struct Round<'a> {
     /// Whole blocks.
-    to: &'a mut [Line],
+    to: &'a mut [MaybeUninit<Line>],
     /// `[rows, cols]`.
     from: &'a [f32],
     x: Argument<'a>,
@@ -90,8 +97,9 @@ impl Kernel for Round<'_> {
                         &prepared
                     }
                 };
-                for (line, from) in row.chunks(TILE_INPUTS).enumerate() {
-                    round_line(simd, &mut to[line * rows + i], from);
+                let mut parts = row.chunks(TILE_INPUTS);
+                for to in to[i..].iter_mut().step_by(rows) {
+                    round_line(simd, to.write(Line::zeroed()), parts.next().unwrap_or(&[]));
                 }
             }
         }

@@ -114,6 +114,7 @@ impl Tiled<'_> {
             b,
             panels,
             steps: steps.len(),
+            is_streamed: row == outcome.rows().start,
             c: sums.as_mut_ptr().cast(),
             c_stride: panels * size_of::<[f32; LANES]>(),
             accumulate: steps.start > 0,

@@ -171,6 +171,7 @@ impl Product<'_> {
                     b: [b, next, b, b].map(<*const PairLanes>::cast),
                     panels: 2.min(panels - panel),
                     steps,
+                    is_streamed: false,
                     c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
                     c_stride: panels * LINE_BYTES,
                     accumulate,

@@ -36,6 +36,9 @@ pub(in super::super) struct Tiled<'a> {
 #[repr(C, align(64))]
 struct GroupSums([[i32; LANES]; 2 * BLOCK_ROWS]);
 
+/// Of a group and of the one after it, by turns.
+type TwoSums = [GroupSums; 2];
+
 /// Rows and slots of a task.
 #[derive(Clone, Copy)]
 struct Area {
@@ -55,6 +58,7 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
             self.partial.resize(rows * slots, [0.0; LANES]);
         }
         let mut tiles = Tiles::new(rows.clamp(1, BLOCK_ROWS));
+        let mut sums = [0; 2].map(|zero| GroupSums([[zero; LANES]; 2 * BLOCK_ROWS]));
         let most = if rows <= TILE_ROWS { 4 } else { 2 };
         let mut first = 0;
         loop {
@@ -64,10 +68,10 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
                     let area = Area { row, rows: BLOCK_ROWS.min(rows - row), slot };
                     tiles.set_rows(area.rows);
                     match most.min(slots - slot) {
-                        1 => self.block::<1>(simd, &mut tiles, area, &part),
-                        2 => self.block::<2>(simd, &mut tiles, area, &part),
-                        3 => self.block::<3>(simd, &mut tiles, area, &part),
-                        _ => self.block::<4>(simd, &mut tiles, area, &part),
+                        1 => self.block::<1>(simd, &mut tiles, area, &part, &mut sums),
+                        2 => self.block::<2>(simd, &mut tiles, area, &part, &mut sums),
+                        3 => self.block::<3>(simd, &mut tiles, area, &part, &mut sums),
+                        _ => self.block::<4>(simd, &mut tiles, area, &part, &mut sums),
                     }
                 }
             }
@@ -88,6 +92,7 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
         tiles: &mut Tiles,
         area: Area,
         groups: &Range<usize>,
+        sums: &mut TwoSums,
     ) {
         let slots = self.outcome.slots();
         let place = |i: usize| (area.row + i) * slots + area.slot;
@@ -99,19 +104,17 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
                 acc.iter_mut().zip(partial).for_each(|(acc, from)| *acc = simd.load(from));
             }
         }
-        let row = self.outcome.rows().start + area.row;
-        let panels: [usize; N] = self.outcome.panels(area.slot);
-        let zero = || GroupSums([[0; LANES]; 2 * BLOCK_ROWS]);
-        let (mut sums, mut next) = (zero(), zero());
+        let at = (self.outcome.rows().start + area.row, self.outcome.panels::<N>(area.slot));
+        let is_streamed = area.row == 0;
         if !groups.is_empty() {
-            self.factors.multiply(tiles, row, panels, groups.start, &mut sums);
+            self.factors.multiply(tiles, at, groups.start, is_streamed, &mut sums[0]);
         }
-        for group in groups.clone() {
+        for (i, group) in groups.clone().enumerate() {
             if group + 1 < groups.end {
-                self.factors.multiply(tiles, row, panels, group + 1, &mut next);
+                let next = &mut sums[(i + 1) % 2];
+                self.factors.multiply(tiles, at, group + 1, is_streamed, next);
             }
-            self.factors.scale(simd, acc, (row, panels), group, &sums);
-            std::mem::swap(&mut sums, &mut next);
+            self.factors.scale(simd, acc, at, group, &sums[i % 2]);
         }
         for (i, acc) in acc.iter().enumerate() {
             if groups.end == self.factors.weight.groups() {
@@ -125,13 +128,14 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
 }
 
 impl Tiled<'_> {
-    /// Sums of integers over one group: `[tiles.rows(), N, 16]` of `sums`.
+    /// Sums of integers over one group: `[tiles.rows(), N, 16]` of `sums`. The panels come from
+    /// memory where `is_streamed`.
     fn multiply<const N: usize>(
         self,
         tiles: &mut Tiles,
-        row: usize,
-        panels: [usize; N],
+        (row, panels): (usize, [usize; N]),
         group: usize,
+        is_streamed: bool,
         sums: &mut GroupSums,
     ) {
         let Self { x, weight } = self;
@@ -149,6 +153,7 @@ impl Tiled<'_> {
             b,
             panels: N,
             steps: runs.len(),
+            is_streamed,
             c: sums.0.as_mut_ptr().cast(),
             c_stride: 64 * N,
             accumulate: false,
