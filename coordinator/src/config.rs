@@ -90,7 +90,7 @@ impl Config {
         aqueduct_plan::Limits {
             batch_tokens: self.batch_tokens,
             // Even when a worker's loss has every chunk assigned again, each is at most two
-            // assignments and redirections, a drop, a confirmation and a cancellation: a worker
+            // assignments, redirections and drops, a confirmation and a cancellation: a worker
             // that reads its commands always has room for them.
             batch_chunks: limits::COMMANDS_MAX / 8,
             queued_requests: self.queued_requests,

@@ -49,6 +49,15 @@ struct Chunk {
     since_ms: u64,
     /// Whether it was ever given to a second worker as well.
     raced: bool,
+    /// Who has the shard that an earlier try of it left, until it is assigned again.
+    left_at: Option<WorkerId>,
+}
+
+impl Chunk {
+    /// Another worker than its own that has a shard of an earlier try.
+    fn left_elsewhere(&self) -> Option<WorkerId> {
+        self.left_at.filter(|worker| *worker != self.worker)
+    }
 }
 
 /// What a request is at.
@@ -108,8 +117,8 @@ impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
         let (epoch, state) = (Epoch::default(), State::Waiting);
-        let (ticket, since_ms, raced) = (None, 0, false);
-        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced };
+        let (ticket, since_ms, raced, left_at) = (None, 0, false, None);
+        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced, left_at };
         Self {
             id,
             waiting: places.len(),
@@ -165,9 +174,12 @@ impl Request {
         }
         let home = self.chunks.last().map(|last| (last.worker, output(&self.job, page_tokens)));
         let in_pages = |span: ChunkSpan| u64::from(span.tokens).next_multiple_of(page_tokens);
-        let spans = self.job.grid.chunks().map(in_pages);
-        let workers = self.chunks.iter().map(|chunk| chunk.worker);
-        workers.zip(spans).chain(home).collect()
+        let at = |(chunk, span): (&Chunk, ChunkSpan)| {
+            let own_and_left = [Some(chunk.worker), chunk.left_elsewhere()];
+            own_and_left.map(|worker| Some((worker?, in_pages(span))))
+        };
+        let parts = self.chunks.iter().zip(self.job.grid.chunks()).flat_map(at);
+        parts.flatten().chain(home).collect()
     }
 
     /// Tokens that memory sets take: while it decodes, those of the home, and those that its last

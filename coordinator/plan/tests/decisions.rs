@@ -696,6 +696,28 @@ fn shards_that_were_pruned_are_all_made_again() {
 }
 
 #[test]
+fn a_shard_that_is_made_again_elsewhere_is_dropped_where_it_was() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 55 prune 0
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         peer w0 r1 c3 e0
+         = w0: drop r1 c3
+         = w1: drop r1 c4
+         = w0: assign r1 c0 e1 after
+         = w1: assign r1 c1 e2 after w0e1
+         drain w2
+         done w0 r1 c0 e1
+         = w2: drop r1 c2
+         = w1: assign r1 c2 e7 after w0e1 w1e2",
+    );
+}
+
+#[test]
 fn requests_behind_a_shard_that_is_made_again_begin_anew_too() {
     check(
         "up w0

@@ -745,14 +745,19 @@ proptest! {
 /// Runs that once failed.
 #[test]
 fn what_was_found_stays_mended() {
-    let submit = |chunks| Move::Submit(Asked { chunks, choices: 0, sharded: None, priority: 0 });
+    let submit = |chunks, sharded| Move::Submit(Asked { chunks, choices: 0, sharded, priority: 0 });
+    let check = |cluster: &mut Cluster, moves: &[Move]| {
+        moves.iter().for_each(|step| play(cluster, step.clone()));
+        cluster.settle();
+        cluster.check_at_rest();
+    };
     let assigned_twice = [
         Move::Drain(1, true),
         Move::Kill(0),
-        submit(5),
+        submit(5, None),
         Move::Start(0),
         Move::Deliver(3),
-        submit(7),
+        submit(7, None),
         Move::Deliver(2),
         Move::Deliver(0),
         Move::Deliver(3),
@@ -765,7 +770,7 @@ fn what_was_found_stays_mended() {
         Move::Report(3),
         Move::Report(2),
         Move::Report(3),
-        submit(3),
+        submit(3, None),
         Move::Drain(1, false),
         Move::Report(0),
         Move::Report(2),
@@ -778,7 +783,26 @@ fn what_was_found_stays_mended() {
     ];
     let mut cluster = Cluster::new(&[u64::MAX; WORKERS], 0);
     cluster.remembers = true;
-    assigned_twice.into_iter().for_each(|step| play(&mut cluster, step));
-    cluster.settle();
-    cluster.check_at_rest();
+    check(&mut cluster, &assigned_twice);
+
+    let sharded = |pruned| Some(Sharded { output_tokens: 0, pruned });
+    let room_freed_too_early = [
+        Move::Kill(1),
+        Move::Kill(3),
+        submit(3, sharded(true)),
+        Move::Deliver(0),
+        Move::Run(0),
+        Move::Deliver(2),
+        submit(3, None),
+        Move::Start(3),
+        Move::Run(2),
+        submit(1, None),
+        Move::Report(2),
+        Move::Cut(0),
+        Move::Drain(2, true),
+        Move::Drain(2, false),
+        submit(1, sharded(false)),
+    ];
+    let mut cluster = Cluster::new(&[u64::MAX, u64::MAX, 10, u64::MAX], 0);
+    check(&mut cluster, &room_freed_too_early);
 }

@@ -258,6 +258,8 @@ impl Plan {
 
     fn assign(&mut self, pos: usize, idx: usize) {
         self.next_ticket = self.running[pos].start(idx, self.next_ticket, self.now_ms);
+        let left_elsewhere = self.running[pos].take_left_elsewhere(idx);
+        self.drop_chunks(self.running[pos].id, left_elsewhere.map(|worker| (worker, idx)));
         let request = &self.running[pos];
         let Some(span) = request.job.grid.chunk(idx as u32) else { return };
         let ends_here = request.is_sharded() || idx + 1 == request.chunk_count();
@@ -314,7 +316,11 @@ impl Plan {
     }
 
     /// Tells the workers that are there to drop what they have of chunks.
-    pub(super) fn drop_chunks(&mut self, request: RequestId, dropped: Vec<(WorkerId, usize)>) {
+    pub(super) fn drop_chunks(
+        &mut self,
+        request: RequestId,
+        dropped: impl IntoIterator<Item = (WorkerId, usize)>,
+    ) {
         for (worker, idx) in dropped {
             if self.is_up(worker) {
                 let chunk_idx = idx as u32;

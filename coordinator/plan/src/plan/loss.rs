@@ -20,6 +20,7 @@ impl Plan {
             let lost = self.running[pos].on(worker);
             self.do_again(pos, &lost, worker, "a worker was lost");
         }
+        self.running.iter_mut().for_each(|request| request.is_gone_from(worker));
         self.fail_those_without_a_place();
     }
 
@@ -117,6 +118,7 @@ impl Plan {
         let lost = self.lost_under_way(pos, lost, worker);
         let request = &mut self.running[pos];
         let loss = request.lose(&lost);
+        request.is_gone_from(worker);
         request.disruptions = disruptions;
         self.drop_chunks(self.running[pos].id, loss.dropped);
         self.place_again(pos, &loss.moved, worker, why);

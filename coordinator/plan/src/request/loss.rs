@@ -39,8 +39,11 @@ impl Request {
     /// and, because decoding needs the shards too, the last one. Where chunks prune the shards
     /// of earlier ones, all are done again: some may be pruned for what is not done. All get
     /// new epochs, so that no answer for an earlier try is taken for one to this, and nothing
-    /// in flight needs them, so they are last in the total order. Gives what is to be dropped:
-    /// what runs, and the last chunk, from which its worker may decode.
+    /// in flight needs them, so they are last in the total order. Gives what is to be dropped at
+    /// once: what runs, and the last chunk, from which its worker may decode. Other shards of
+    /// earlier tries are replaced, or dropped if the chunk has gone elsewhere, when it is assigned
+    /// again: there are as many of them as the request has chunks, and of what is assigned only as
+    /// many as may be in flight.
     pub(crate) fn begin_again(&mut self, first: usize, lost: &[usize]) -> Vec<(WorkerId, usize)> {
         let pruned = self.job.sharded.is_some_and(|sharded| sharded.pruned);
         let last = self.chunks.len() - 1;
@@ -54,12 +57,28 @@ impl Request {
             }
             if state == State::Running || idx == last {
                 dropped.push((worker, idx));
+            } else {
+                self.chunks[idx].left_at = Some(worker);
             }
             self.redo(idx);
             self.move_to(idx, worker);
             self.chunks[idx].ticket = None;
         }
         dropped
+    }
+
+    /// Nothing of it is at `worker` any more.
+    pub(crate) fn is_gone_from(&mut self, worker: WorkerId) {
+        for chunk in &mut self.chunks {
+            chunk.left_at.take_if(|left_at| *left_at == worker);
+        }
+    }
+
+    /// Chunk `idx` is assigned again: who is to drop what an earlier try of it left elsewhere.
+    pub(crate) fn take_left_elsewhere(&mut self, idx: usize) -> Option<WorkerId> {
+        let elsewhere = self.chunks[idx].left_elsewhere();
+        self.chunks[idx].left_at = None;
+        elsewhere
     }
 
     /// Memory is handed from chunk to chunk. A done chunk is needed again only while the chunk
