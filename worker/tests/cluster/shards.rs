@@ -155,6 +155,45 @@ async fn a_lost_holder_fails_those_that_need_it() {
     }
 }
 
+/// A chunk is made again elsewhere while its request lives on: its shard alone is dropped, and
+/// what is made of the others and of the new one is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_made_again_elsewhere_is_dropped_alone() {
+    let job = Job::new(32, MemoryPolicy::dense());
+    let in_turn = How::exact(in_turn, Carry::Queries);
+    let moved = How::exact(|idx, count| if idx == 1 { 0 } else { idx % count }, Carry::Queries);
+    let want = answer((1, Carrier::Loopback), &job, in_turn, KvDtype::Bf16).await;
+    let mut members = cluster(&tiny(KvDtype::Bf16), 2, Carrier::Loopback).await;
+    let mut seen = Answer::default();
+    for idx in 0..4 {
+        let work = assignment(&job, (idx, 0), &members, in_turn);
+        members[idx as usize % 2].assign(work).await;
+    }
+    for idx in 0..4 {
+        finish(&mut members[idx as usize % 2], job.key(idx, 0), &mut seen).await;
+    }
+    let both = members[1].stats().shard_bytes;
+    members[1].send(Command::Drop { request: job.request, chunk_idx: 1 }).await;
+    members[1].settle(|stats| stats.shard_bytes == both / 2).await;
+    let mut seen = Answer::default();
+    for (idx, at) in [(1, 0), (3, 1)] {
+        let mut work = assignment(&job, (idx, 1), &members, moved);
+        for (chunk, (_, epoch)) in (0..).zip(&mut work.shards.as_mut().unwrap().shards) {
+            *epoch = Epoch(u32::from(chunk == 1));
+        }
+        members[at].assign(work).await;
+        finish(&mut members[at], job.key(idx, 1), &mut seen).await;
+    }
+    assert_eq!(members[1].stats().shard_bytes, both / 2);
+    decode(&mut members[1], &job, 11, &mut seen).await;
+    assert_eq!(seen.tokens, want.tokens);
+    assert!(seen.logits.iter().all(|row| want.logits.contains(row)));
+    for member in &members {
+        member.send(Command::Cancel { request: job.request }).await;
+        member.settle_empty().await;
+    }
+}
+
 /// Logits over shards are those of a memory set that travels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_a_set_that_travels() {
