@@ -71,6 +71,12 @@ impl Meter {
         Ok(Permit { meter: self.clone(), refund: prompt_tokens, limits: *limits })
     }
 
+    /// The place of a request that was let in before. What it has spent by then is not known here.
+    pub(super) fn go_on(self: &Arc<Self>, limits: &KeyLimits) -> Permit {
+        self.account(limits, Instant::now()).running += 1;
+        Permit { meter: self.clone(), refund: 0, limits: *limits }
+    }
+
     /// The account as it is `now`.
     fn account(&self, limits: &KeyLimits, now: Instant) -> MutexGuard<'_, Account> {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -86,6 +86,13 @@ impl Keys {
         }
     }
 
+    /// Takes the place of a request of the key `id` that was let in before, by whichever
+    /// coordinator: it goes on, so its key has one less, even where that is less than none.
+    pub(crate) fn go_on(&self, id: &str) -> Option<Permit> {
+        let file = self.0.file.current();
+        file.find(id).map(|record| self.meter(record).go_on(&record.limits))
+    }
+
     fn meter(&self, record: &KeyRecord) -> Arc<Meter> {
         let mut meters = self.0.meters.lock().unwrap_or_else(PoisonError::into_inner);
         meters.entry(record.id.clone()).or_default().clone()

@@ -15,7 +15,6 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use aqueduct_core::journal::Kept;
 use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
 use aqueduct_core::{Refusal, RequestId, SnapshotsHeld, WorkerId};
@@ -23,7 +22,7 @@ use aqueduct_plan::{Command, Event, Plan};
 use tokio::sync::mpsc;
 
 use super::ids::Ids;
-use super::keeping::Keeping;
+use super::keeping::{Interrupted, Keeping};
 use super::live::Live;
 use super::pace::Pace;
 use super::scribe::Scribe;
@@ -50,7 +49,7 @@ pub(crate) struct EventLoop {
     scribe: Option<Scribe>,
     keeping: Option<Keeping>,
     /// Requests of the journal that wait for a worker to go on.
-    interrupted: Vec<(RequestId, Kept)>,
+    interrupted: Vec<Interrupted>,
     resume_at: Option<Instant>,
     claims: Claims,
     /// Workers that said that they are going to stop.

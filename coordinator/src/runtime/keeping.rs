@@ -9,6 +9,7 @@ use aqueduct_journal::{AppendError, Journal, Standing};
 
 use super::Coordinator;
 use super::event_loop::Inbound;
+use crate::keys::{Keys, Permit};
 
 /// Says how the model spells what a grammar allows.
 pub type Constrain = dyn Fn(Grammar) -> Result<Constraint, Refusal> + Send + Sync;
@@ -20,6 +21,8 @@ pub struct Keeping {
     pub journal: Journal,
     /// A journal has grammars without the model's vocabulary.
     pub constrain: Arc<Constrain>,
+    /// For whose limits what goes on counts; `None`: nobody's.
+    pub keys: Option<Keys>,
 }
 
 impl fmt::Debug for Keeping {
@@ -35,11 +38,20 @@ pub(crate) struct Found {
     /// In which it may be written; `None`: in any.
     pub(crate) term: Option<u64>,
     /// What was under way.
-    pub(crate) live: Vec<(RequestId, Kept)>,
+    pub(crate) live: Vec<Interrupted>,
     /// The largest id in it.
     pub(crate) last: Option<RequestId>,
     /// Names of the workers that are to be left.
     pub(crate) drained: Vec<String>,
+}
+
+/// A request that was under way.
+#[derive(Debug)]
+pub(crate) struct Interrupted {
+    pub(crate) request: RequestId,
+    pub(crate) kept: Kept,
+    /// Its place among those of its key, which is taken while it waits to go on.
+    pub(crate) permit: Option<Permit>,
 }
 
 /// No coordinator goes on with what it has no journal of.
@@ -76,6 +88,12 @@ impl Found {
             (live.collect::<Vec<_>>(), state.last_request(), drained)
         });
         let (live, last, drained) = read.await?;
+        let with_permit = |(request, kept): (RequestId, Kept)| {
+            let holder = &kept.accepted.telling.holder;
+            let permit = keeping.keys.as_ref().and_then(|keys| keys.go_on(holder));
+            Interrupted { request, kept, permit }
+        };
+        let live = live.into_iter().map(with_permit).collect();
         Ok(Self { keeping, term, live, last, drained })
     }
 }

@@ -29,6 +29,7 @@ use super::ModelInfo;
 use super::mailbox::Mailbox;
 use super::prefix::Prefix;
 use super::trail::Trail;
+use crate::keys::Permit;
 use crate::submit::{
     Escalation, PrefillProgress, PrefillReport, Submission, Update, WorkerProgress,
 };
@@ -44,6 +45,8 @@ pub(crate) struct Live {
     pub(crate) mailbox: Arc<Mailbox>,
     /// Whether the journal has it, or will.
     pub(crate) is_kept: bool,
+    /// Its place among the requests of its key, if its caller's connection does not hold that.
+    pub(crate) permit: Option<Permit>,
     /// As its caller knows it.
     request: RequestId,
     /// As the plan and the workers know this try of it.
@@ -120,6 +123,7 @@ impl Live {
             submission,
             mailbox,
             is_kept: false,
+            permit: None,
             request,
             run: request,
             grid,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aqueduct_coordinator::keys::{KeyFile, KeyLimits, Keys, Limit, Secret};
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Keeping};
 use aqueduct_core::journal::{
@@ -34,7 +35,7 @@ async fn close(journal: Journal) {
 
 fn keeping(journal: &Journal) -> Keeping {
     let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
-    Keeping { journal: journal.clone(), constrain: Arc::new(constrain) }
+    Keeping { journal: journal.clone(), constrain: Arc::new(constrain), keys: None }
 }
 
 async fn keeps(fakes: &[Fake], journal: &Journal, interrupted: usize) -> Coordinator {
@@ -303,4 +304,64 @@ async fn what_nobody_comes_back_to_ends() {
     assert_eq!(live.await.unwrap(), [RequestId(8)], "it was not asked for by who comes back");
     let gone = coordinator.attach(RequestId(7)).await.map(drop);
     assert_eq!(gone, Err(RequestError::Unknown(RequestId(7))));
+}
+
+/// Keys with these limits, and a call with each.
+fn keys<const N: usize>(path: &Path, limits: [KeyLimits; N]) -> (Keys, [Secret; N]) {
+    let mut file = KeyFile::default();
+    let secrets = limits.map(|limits| {
+        let secret = Secret::draw().unwrap();
+        file.add(&secret, "somebody", false, limits).unwrap();
+        secret
+    });
+    file.write(path).unwrap();
+    (Keys::open(path).unwrap(), secrets)
+}
+
+/// What is said to a prompt of one token from who shows `secret`, if it is over a limit.
+fn over(keys: &Keys, secret: &Secret) -> Option<(Limit, Duration)> {
+    let holder = keys.check(Some(&format!("Bearer {}", secret.reveal()))).unwrap();
+    match holder.admit(1) {
+        Ok(_) => None,
+        Err(RequestError::Limited { limit, retry_after }) => Some((limit, retry_after)),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn what_goes_on_counts_for_the_limits_of_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let at_once = KeyLimits { requests: Some(1), ..KeyLimits::default() };
+    let in_a_minute = KeyLimits { tokens_per_minute: Some(1), ..KeyLimits::default() };
+    let (keys, [alice, bob]) = keys(&folder.path().join("keys.json"), [at_once, in_a_minute]);
+    let of = |secret: &Secret| Telling { holder: secret.id().unwrap().to_owned(), ..resumable() };
+    let held = Accepted::of("same", (0..26).collect());
+    let held = Accepted { telling: of(&alice), chunk_tokens: CHUNK_TOKENS, ..held };
+    write(&journal, 7, vec![RecordKind::Accepted(Box::new(held))]).await;
+    let begin = RecordKind::Accepted(Box::new(Accepted { telling: of(&bob), ..accepted() }));
+    write(&journal, 8, vec![begin, tokens(0, 0..3)]).await;
+    assert_eq!((over(&keys, &alice), over(&keys, &bob)), (None, None));
+
+    let coordinator = start(Config::default(), &cluster(&[Habit::Hold { chunk_idx: 3 }])).await;
+    let keeping = Keeping { keys: Some(keys.clone()), ..keeping(&journal) };
+    assert_eq!(coordinator.keep(keeping).await, Ok(2));
+    let is_over = || over(&keys, &alice).is_some_and(|(limit, _)| limit == Limit::Requests(1));
+    assert!(is_over(), "while it waits to go on");
+    ended(&journal, RequestId(8)).await;
+    assert!(is_over(), "while it goes on");
+    // Of twelve tokens three were drawn before; a token comes back in a minute.
+    let (limit, after) = over(&keys, &bob).expect("what was generated since is owed for");
+    assert_eq!(limit, Limit::TokensPerMinute(1));
+    let minutes = after.as_secs_f64() / 60.0;
+    assert!((8.0..=9.0).contains(&minutes), "{minutes}");
+
+    drop(coordinator.attach(RequestId(7)).await.unwrap());
+    assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
+    let free = async {
+        while is_over() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, free).await.expect("its place is not free");
 }

@@ -111,12 +111,13 @@ impl Front {
         let text = generator.text.clone();
         match (&doors.data_dir, doors.membership) {
             (Some(folder), Some((membership, candidate))) => {
-                let serve_peers = membership.join(candidate, folder, text)?;
+                let keys = doors.keys.clone();
+                let serve_peers = membership.join(candidate, folder, (text, keys))?;
                 let coordinator = coordinator.clone();
                 // Who goes hands the lead over when its own doors are closed.
                 tokio::spawn(serve_peers(async move { coordinator.ended().await }.boxed()));
             }
-            (Some(folder), None) => keep(coordinator, text, folder).await?,
+            (Some(folder), None) => keep(coordinator, text, doors.keys.clone(), folder).await?,
             (None, _) => {}
         }
         let name = name_of(model);
@@ -171,11 +172,12 @@ impl Front {
 async fn keep(
     coordinator: &Coordinator,
     text: Arc<TextModel>,
+    keys: Option<Keys>,
     folder: &Path,
 ) -> anyhow::Result<()> {
     let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ())?;
     let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
-    let interrupted = coordinator.keep(Keeping { journal, constrain }).await?;
+    let interrupted = coordinator.keep(Keeping { journal, constrain, keys }).await?;
     tracing::info!(folder = %folder.display(), interrupted, "requests are written down");
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::peers::{Group, Known, Post, Unheard, serve};
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Candidate, Keeping};
@@ -62,7 +63,7 @@ impl Membership {
         self,
         candidate: Candidate,
         folder: &Path,
-        text: Arc<TextModel>,
+        (text, keys): (Arc<TextModel>, Option<Keys>),
     ) -> anyhow::Result<impl FnOnce(front::Stop) -> front::Server + use<>> {
         let Self { group, unheard, listener, addresses, tls } = self;
         let post = Post::new(group.clone(), addresses, tls, unheard.clone())?;
@@ -73,7 +74,7 @@ impl Membership {
         tracing::info!(folder = %folder.display(), member, group_id, "joins its group");
         let (publish, known) = watch::channel(Known::default());
         let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
-        candidate.stand(Keeping { journal, constrain }, known);
+        candidate.stand(Keeping { journal, constrain, keys }, known);
         Ok(move |stop: front::Stop| -> front::Server {
             Box::pin(async move {
                 if let Err(error) = serve(group, ear, (publish, unheard), listener, stop).await {

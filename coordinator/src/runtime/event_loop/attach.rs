@@ -46,9 +46,9 @@ impl EventLoop {
             if let Some(live) = self.live.values_mut().find(|live| live.request() == request) {
                 live.attach(mailbox);
                 Ok(live.submission.clone())
-            } else if let Some((_, kept)) = self.interrupted.iter().find(|(id, _)| *id == request) {
+            } else if let Some(waits) = self.interrupted.iter().find(|it| it.request == request) {
                 self.claims.mailboxes.insert(request, mailbox);
-                Ok(as_asked(kept.accepted.clone()))
+                Ok(as_asked(waits.kept.accepted.clone()))
             } else if let Some(keeping) = &self.keeping {
                 let journal = keeping.journal.clone();
                 tokio::spawn(async move {

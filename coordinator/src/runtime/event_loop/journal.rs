@@ -10,7 +10,7 @@ use aqueduct_journal::Journal;
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
-use super::super::keeping::Found;
+use super::super::keeping::{Found, Interrupted};
 use super::super::live::{Asked, Live};
 use super::super::mailbox::Mailbox;
 use super::super::scribe::accepted::{failed, of_submission, to_submission};
@@ -65,11 +65,11 @@ impl EventLoop {
 
     fn resume(&mut self) {
         let Some(model) = self.outputs.shown.cluster.borrow().model.clone() else { return };
-        for (request, kept) in std::mem::take(&mut self.interrupted) {
-            let choices = kept.accepted.choices;
+        for interrupted in std::mem::take(&mut self.interrupted) {
+            let (request, choices) = (interrupted.request, interrupted.kept.accepted.choices);
             let claim = self.claims.take(request);
-            let told = claim.clone().map(|mailbox| (mailbox, kept.clone()));
-            if let Err(outcome) = self.resume_one(request, (kept, claim), &model) {
+            let told = claim.clone().map(|mailbox| (mailbox, interrupted.kept.clone()));
+            if let Err(outcome) = self.resume_one(interrupted, claim, &model) {
                 tracing::info!(%request, ?outcome, "a request of the journal has ended");
                 if let Some((mailbox, kept)) = told {
                     retell(request, &kept, outcome.clone(), &mailbox);
@@ -86,8 +86,8 @@ impl EventLoop {
     /// How it has ended, if there is nothing to be done.
     fn resume_one(
         &mut self,
-        request: RequestId,
-        (kept, claim): (Kept, Option<Arc<Mailbox>>),
+        Interrupted { request, kept, permit }: Interrupted,
+        claim: Option<Arc<Mailbox>>,
         model: &ModelInfo,
     ) -> Result<(), Outcome> {
         let Kept { accepted, choices, .. } = kept;
@@ -103,6 +103,7 @@ impl EventLoop {
         let tokens: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
         tracing::info!(%request, %run, tokens, "a request of the journal goes on");
         live.go_on(run, choices);
+        live.permit = permit;
         let job = live.job();
         self.live.insert(run, live);
         self.step(Event::Submit { request: run, job });

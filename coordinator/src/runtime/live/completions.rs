@@ -7,6 +7,7 @@ use aqueduct_core::work::{Begun, DecodeSpec, Emitted, HandedOver, Seen, TokenLog
 use aqueduct_core::{Epoch, RequestId, WorkerId, limits};
 
 use super::Live;
+use crate::keys::Permit;
 use crate::submit::Update;
 
 impl Live {
@@ -82,6 +83,7 @@ impl Live {
         if tokens == 0 {
             self.trail.note("first token", Some(worker), format_args!("choice {}", emitted.choice));
         }
+        self.permit.iter().for_each(Permit::spend);
         choice.tokens.push(Drawn { token: TokenLogprob { token, logprob }, top });
         self.mailbox.push(Update::Token(Box::new(Emitted { request: self.request, ..emitted })));
         true
