@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::{Clamp, ModelShape, Refusal, TokenId, WorkerId, limits};
@@ -16,6 +16,7 @@ use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, Worker
 use tokio::sync::watch;
 
 use crate::args::{ClusterArgs, Fault, ModelArgs, SnapshotArgs};
+use crate::front;
 use crate::loading::Loaded;
 use crate::picture::Kept;
 pub(crate) use process::WorkerExited;
@@ -92,6 +93,21 @@ pub(crate) fn config(workers: usize, chunk_tokens: u32) -> Config {
     let busy = (2 * workers as u32).saturating_mul(chunk_tokens);
     let most = limits::PROMPT_TOKENS_MAX;
     Config { batch_tokens: limits::BATCH_TOKENS_DEFAULT.max(busy).min(most), ..Config::default() }
+}
+
+/// Runs `work`, which may have workers in processes of their own. At SIGINT or SIGTERM it is
+/// dropped where it is, and what it has started is killed with it.
+///
+/// # Errors
+/// Those of `work`, or that it was stopped.
+pub(crate) async fn unless_stopped(
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let stop = front::stop_signal()?;
+    tokio::select! {
+        done = work => done,
+        () = stop => bail!("stopped before it was done"),
+    }
 }
 
 /// A request that prefills and generates nothing.

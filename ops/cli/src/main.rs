@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{BenchCommand, Cli, Command, EvalCommand, GpuCommand};
+use crate::cluster::unless_stopped;
 
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
@@ -67,7 +68,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Completion(args) => commands::completion::run(&args),
             Command::Keys(command) => commands::keys::run(command).await,
             Command::Generate(args) => commands::generate::run(args).await,
-            Command::Eval(EvalCommand::Logits(args)) => commands::eval_logits::run(args).await,
+            Command::Eval(EvalCommand::Logits(args)) => {
+                unless_stopped(commands::eval_logits::run(args)).await
+            }
             Command::Eval(EvalCommand::Merge(args)) => commands::eval_merge::run(args).await,
             Command::Eval(EvalCommand::Ppl(args)) => commands::eval_ppl::run(args).await,
             Command::Bench(BenchCommand::Kernels(args)) => commands::bench_kernels::run(args).await,
@@ -77,12 +80,18 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             }
             Command::Bench(BenchCommand::Journal(args)) => commands::bench_journal::run(args).await,
             Command::Bench(BenchCommand::Prefix(args)) => commands::bench_prefix::run(args).await,
-            Command::Bench(BenchCommand::Prefill(args)) => commands::bench_prefill::run(args).await,
+            Command::Bench(BenchCommand::Prefill(args)) => {
+                unless_stopped(commands::bench_prefill::run(args)).await
+            }
             Command::Bench(BenchCommand::Profile(args)) => commands::bench_profile::run(args).await,
-            Command::Bench(BenchCommand::Recover(args)) => commands::bench_recover::run(args).await,
+            Command::Bench(BenchCommand::Recover(args)) => {
+                unless_stopped(commands::bench_recover::run(args)).await
+            }
             Command::Bench(BenchCommand::Scores(args)) => commands::bench_scores::run(args).await,
             Command::Bench(BenchCommand::Serve(args)) => commands::bench_serve::run(args).await,
-            Command::Bench(BenchCommand::Slow(args)) => commands::bench_slow::run(args).await,
+            Command::Bench(BenchCommand::Slow(args)) => {
+                unless_stopped(commands::bench_slow::run(args)).await
+            }
             Command::Bench(BenchCommand::Soak(args)) => commands::bench_soak::run(args).await,
             Command::Gpu(GpuCommand::Devices) => commands::gpu_devices::run().await,
             Command::Gpu(GpuCommand::Check(args)) => commands::gpu_check::run(args).await,

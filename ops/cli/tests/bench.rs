@@ -2,7 +2,9 @@
 
 mod binary;
 
-use binary::{model, rows, run, stderr};
+use std::process::{Command, Stdio};
+
+use binary::{aqueduct, model, rows, run, stderr, wait_for};
 
 /// One kernel that takes no time, on one thread.
 const QUICK: [&str; 8] =
@@ -74,6 +76,35 @@ fn a_slow_worker_is_measured_with_a_second_one_and_without() {
     assert_eq!(rows[0]["hedges"], 0);
     let refused = stderr(&run([&args[..], &["--pause-ms", "5000"]].concat()));
     assert!(refused.contains("pause_ms = 5000: must be between 1 and 1700"), "{refused}");
+}
+
+/// The state of a process, as one letter, and who has started it; `None` once it is gone.
+fn process(id: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[test]
+fn a_bench_that_is_stopped_leaves_no_worker() {
+    let args = ["bench", "recover", "--workers", "2", "--threads", "2", "--chunks", "8"];
+    let mut command = aqueduct();
+    command.args(args).args(["--chunk", "64", "--reps", "1000", "--model"]).arg(model());
+    let mut bench = command.stdout(Stdio::null()).spawn().unwrap();
+    let id = bench.id();
+    let of_bench = |other: &u32| process(*other).is_some_and(|(_, parent)| parent == id);
+    let workers = wait_for("both workers", || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let workers: Vec<u32> = ids.filter(of_bench).collect();
+        (workers.len() == 2).then_some(workers)
+    });
+    assert!(Command::new("kill").args(["-s", "TERM", &id.to_string()]).status().unwrap().success());
+    let ended = wait_for("the end of the bench", || bench.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(1));
+    let is_there = |worker: &u32| process(*worker).is_some_and(|(state, _)| state != 'Z');
+    wait_for("the end of its workers", || (!workers.iter().any(is_there)).then_some(()));
 }
 
 /// Short prompts, small memories, few tokens.
