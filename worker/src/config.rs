@@ -126,8 +126,6 @@ pub struct WorkerOptions {
     pub decode_batch_max: usize,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
-    /// Reach `http://` peers that live in this process through the hub.
-    pub shortcut: bool,
     /// Hand-offs from device to device, where the other worker's device can be reached so; gRPC
     /// carries the rest, and everything if `None`.
     pub direct: Option<Direct>,
@@ -154,15 +152,15 @@ impl WorkerOptions {
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
             homes: None,
-            shortcut: false,
             direct: None,
             tls: None,
         }
     }
 
-    /// Whether `peer` is reached through the hub.
+    /// Whether `peer` is reached through the hub. So is the worker itself, which its own address
+    /// may not lead to where the network translates addresses.
     pub(crate) fn is_here(&self, peer: &Peer) -> bool {
-        peer.0.starts_with("local://") || (self.shortcut && self.hub.has(peer))
+        peer.0.starts_with("local://") || *peer == self.peer
     }
 
     /// Checks every option against its bound.

@@ -3,7 +3,7 @@
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, Peer};
 use aqueduct_core::{Epoch, MemoryPolicy};
 use aqueduct_kernels::KvDtype;
-use aqueduct_worker::{LoopbackHub, Stats};
+use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions};
 
 use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, run};
 use crate::tiny_model::tiny;
@@ -106,6 +106,16 @@ async fn tokens_flow_while_a_chunk_of_another_request_waits() {
         home.send(Command::Cancel { request }).await;
     }
     home.settle_empty().await;
+}
+
+/// Nothing listens where the others, if there were any, would look for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_needs_no_network_to_hand_memory_to_itself() {
+    let (model, hub) = (tiny(KvDtype::F32), LoopbackHub::default());
+    let want = run(&mut cluster(&model, 1, Carrier::Loopback).await, &job(), 4).await;
+    let options = WorkerOptions::new("http://127.0.0.1:9", hub);
+    let member = Member::join(Worker::start(model, options).unwrap()).await;
+    assert_eq!(run(&mut [member], &job(), 4).await, want);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
