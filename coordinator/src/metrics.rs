@@ -2,12 +2,12 @@
 //! without the prefix.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aqueduct_core::Exchange;
 use aqueduct_core::work::{MergeAudit, PoolUse};
 use aqueduct_tls::Refusals;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -61,6 +61,8 @@ type Worst = Gauge<f64, AtomicU64>;
 /// Everything that a coordinator counts.
 pub struct Metrics {
     registry: Registry,
+    /// Held by who brings up to date what others must not read half-way.
+    reading: Mutex<()>,
     time_to_first_token: Histogram,
     inter_token_latency: Histogram,
     e2e_request_latency: Histogram,
@@ -118,6 +120,7 @@ impl Metrics {
         let shares = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
         let mut metrics = Self {
             registry: Registry::default(),
+            reading: Mutex::default(),
             time_to_first_token: latency(),
             inter_token_latency: step(),
             e2e_request_latency: latency(),
@@ -368,8 +371,9 @@ impl Metrics {
         self.kv_cache_usage.set(all.used_bytes as f64 / all.bytes.max(1) as f64);
     }
 
-    /// The OpenMetrics text of everything; `load` is how things stand now.
-    pub fn render(&self, load: &Load) -> String {
+    /// Everything that is counted, as `written` has it; `load` is how things stand now.
+    pub fn read<T>(&self, load: &Load, written: impl FnOnce(&Registry) -> T) -> T {
+        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let (leads, term) = match load.leader {
             Leader::This { term } => (true, term.unwrap_or(0)),
             Leader::Other(_) | Leader::Nobody => (false, 0),
@@ -390,11 +394,7 @@ impl Metrics {
         }
         self.chunk_hedges.inc_by(load.chunk_hedges.saturating_sub(self.chunk_hedges.get()));
         self.set_pools(&load.pools);
-        let mut text = String::new();
-        if let Err(error) = encode(&mut text, &self.registry) {
-            tracing::error!(%error, "metrics could not be written");
-        }
-        text
+        written(&self.registry)
     }
 }
 
@@ -437,8 +437,8 @@ mod tests {
             pools,
             chunk_hedges: 9,
         };
-        metrics.render(&load);
-        let text = metrics.render(&load);
+        metrics.read(&load, |_| ());
+        let text = metrics.read(&load, aqueduct_telemetry::page);
         for line in [
             "time_to_first_token_seconds_count 1",
             "inter_token_latency_seconds_count 1",

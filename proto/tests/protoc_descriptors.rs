@@ -1,4 +1,4 @@
-//! What ops/protoc answers is what the files of etcd-client and of raft-proto say today.
+//! What ops/protoc answers is what the files of the crates that ask for protoc say today.
 //!
 //! `AQUEDUCT_REGENERATE=1 cargo test -p aqueduct-proto --test protoc_descriptors` writes it anew.
 
@@ -40,6 +40,12 @@ fn descriptors_of_etcd_are_current() {
         "etcd/server/etcdserver/api/v3lock/v3lockpb/v3lock.proto",
     ];
     check("etcd-client.bin", &[sources("etcd-client").join("proto")], &files);
+}
+
+#[test]
+fn descriptors_of_prometheus_are_current() {
+    let includes = [sources("prometheus-client").join("src/encoding/proto")];
+    check("prometheus-client.bin", &includes, &["metrics.proto"]);
 }
 
 #[test]

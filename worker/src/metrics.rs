@@ -1,15 +1,14 @@
-//! A worker's figures for Prometheus.
+//! A worker's figures.
 
 use aqueduct_tls::Refusals;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::gauge::Stats;
 use crate::worker::Worker;
 
-/// The OpenMetrics text of what `worker` holds now, and of whom it has turned away.
-pub fn render(worker: &Worker, refusals: &Refusals) -> String {
+/// What `worker` holds now, and whom it has turned away.
+pub fn registry(worker: &Worker, refusals: &Refusals) -> Registry {
     let Stats { requests, inbox_bytes, outbox_bytes, home_bytes, shard_bytes, pool_used_bytes } =
         worker.stats();
     let gauges = [
@@ -26,9 +25,5 @@ pub fn render(worker: &Worker, refusals: &Refusals) -> String {
         registry.register(name, help, ConstGauge::new(value));
     }
     registry.register_collector(Box::new(refusals.clone()));
-    let mut text = String::new();
-    if let Err(error) = encode(&mut text, &registry) {
-        tracing::error!(%error, "metrics could not be written");
-    }
-    text
+    registry
 }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_core::{Addresses, MemoryPolicy, limits};
+use aqueduct_telemetry::{PAGE_TYPE, page};
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -216,7 +217,6 @@ fn health(is_good: bool, text: &str, load: &Load) -> Response {
 async fn metrics(State(state): State<ApiState>) -> Response {
     let generator = &state.0.generator;
     let load = generator.runtime.load();
-    let text = generator.metrics.render(&load);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    let text = generator.metrics.read(&load, page);
+    ([(header::CONTENT_TYPE, PAGE_TYPE)], text).into_response()
 }

@@ -15,6 +15,7 @@ use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Candidate, Coordinator, Keeping};
 use aqueduct_core::Refusal;
 use aqueduct_journal::Journal;
+use aqueduct_telemetry::Figures;
 use aqueduct_tls::{Listener, Refusals};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,6 +61,7 @@ pub(crate) type Server = BoxFuture<'static, ()>;
 pub(crate) struct Front {
     grpc: SocketAddr,
     http: Option<SocketAddr>,
+    generator: Generator,
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
 }
@@ -137,7 +139,7 @@ impl Front {
             servers.spawn(http::serve(state, listener, once(stopped.clone())));
         }
         let (coordinator, keys) = (coordinator.clone(), doors.keys);
-        let served = Served { coordinator, generator, model: name, keys };
+        let served = Served { coordinator, generator: generator.clone(), model: name, keys };
         servers.spawn(async move {
             let stop = once(stopped);
             let served = service::serve(served, doors.grpc, stop).await;
@@ -145,7 +147,7 @@ impl Front {
                 tracing::error!(%error, "the gRPC server ended");
             }
         });
-        Ok(Self { grpc, http, stop, servers })
+        Ok(Self { grpc, http, generator, stop, servers })
     }
 
     /// Where a client of this machine reaches the gRPC API.
@@ -156,6 +158,12 @@ impl Front {
     /// Where the HTTP API listens, if it does.
     pub(crate) fn http(&self) -> Option<SocketAddr> {
         self.http
+    }
+
+    /// What `/metrics` says at the moment of the call, for who has no use for text.
+    pub(crate) fn figures(&self) -> impl Fn() -> Figures + Send + Sync + use<> {
+        let (metrics, runtime) = (self.generator.metrics.clone(), self.generator.runtime.clone());
+        move || metrics.read(&runtime.load(), Figures::of)
     }
 
     /// Closes the doors and gives answers under way a while to end.

@@ -1,10 +1,10 @@
-//! Where events and spans go: to stderr, and to a collector if there is one.
+//! Where events, spans and figures go: to stderr, and to a collector if there is one.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use aqueduct_core::Refusal;
-use aqueduct_telemetry::Exporter;
+use aqueduct_telemetry::{Exporter, Figures, Pushing};
 use tracing_subscriber::fmt::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -12,8 +12,8 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::args::{Cli, LogFormat};
 
-/// At the end, spans may take so long to leave.
-const LAST_SPANS: Duration = Duration::from_secs(2);
+/// At the end, spans and figures may take so long to leave.
+const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// To be stopped before the process ends.
 pub(crate) struct Telemetry(Option<Exporter>);
@@ -34,7 +34,9 @@ pub(crate) fn start(cli: &Cli) -> anyhow::Result<Telemetry> {
         LogFormat::Json => stderr.json().boxed(),
     };
     let endpoint = cli.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
-    let exporter = endpoint.map(|endpoint| Exporter::to(endpoint, cli.service())).transpose()?;
+    let every = cli.figures_every()?;
+    let to = |endpoint| Exporter::to(endpoint, cli.service(), every);
+    let exporter = endpoint.map(to).transpose()?;
     tracing_subscriber::registry()
         .with(stderr.with_filter(filter))
         .with(exporter.as_ref().map(Exporter::layer))
@@ -43,10 +45,19 @@ pub(crate) fn start(cli: &Cli) -> anyhow::Result<Telemetry> {
 }
 
 impl Telemetry {
-    /// Has the last spans leave.
-    pub(crate) fn stop(self) {
+    /// Pushes the figures of this process to the collector, if there is one that is to have them,
+    /// until what is given is dropped.
+    pub(crate) fn push(
+        &self,
+        source: impl Fn() -> Figures + Send + Sync + 'static,
+    ) -> Option<Pushing> {
+        self.0.as_ref()?.push(source)
+    }
+
+    /// Has the last spans and figures leave.
+    pub(crate) async fn stop(self) {
         if let Some(exporter) = self.0 {
-            exporter.stop(LAST_SPANS);
+            exporter.stop(LAST_EXPORT).await;
         }
     }
 }

@@ -56,9 +56,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => commands::demo::run(args).await,
-            Command::Serve(args) => commands::serve::run(args).await,
-            Command::Coordinator(args) => commands::coordinator::run(args).await,
-            Command::Worker(args) => commands::worker::run(args).await,
+            Command::Serve(args) => commands::serve::run(args, &telemetry).await,
+            Command::Coordinator(args) => commands::coordinator::run(args, &telemetry).await,
+            Command::Worker(args) => commands::worker::run(args, &telemetry).await,
             Command::Status(args) => commands::status::run(args).await,
             Command::Top(args) => commands::top::run(args).await,
             Command::Node(command) => commands::node::run(command).await,
@@ -100,7 +100,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Doctor(args) => commands::doctor::run(args).await,
         }
     });
-    telemetry.stop();
+    runtime.block_on(telemetry.stop());
     // A read of stdin that nobody will finish must not keep the process.
     runtime.shutdown_background();
     outcome

@@ -2,6 +2,7 @@
 //! port of sessions and frames is for members of the cluster alone.
 
 use aqueduct_coordinator::http::{Bounds, serve_routes};
+use aqueduct_telemetry::{PAGE_TYPE, page};
 use aqueduct_tls::Refusals;
 use aqueduct_worker::{Worker, metrics};
 use axum::Router;
@@ -22,10 +23,9 @@ pub(crate) fn spawn(
         let status = if stops { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
         std::future::ready((status, if stops { "going to stop" } else { "ok" }))
     };
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let render = move || {
-        let text = metrics::render(&worker, &refusals);
-        std::future::ready(([(header::CONTENT_TYPE, kind)], text))
+        let text = page(&metrics::registry(&worker, &refusals));
+        std::future::ready(([(header::CONTENT_TYPE, PAGE_TYPE)], text))
     };
     let routes = Router::new()
         .route("/metrics", get(render))

@@ -227,6 +227,17 @@ pub const OPERATOR_MESSAGE_BYTES_MAX: usize = SNAPSHOT_PART_BYTES_MAX + 4096;
 /// How long an operator waits for an answer of a coordinator or a worker.
 pub const OPERATOR_DEADLINE_MS: u64 = 10_000;
 
+/// How often figures are pushed to a collector, unless configured otherwise: OpenTelemetry's own.
+pub const OTLP_INTERVAL_MS: u64 = 60_000;
+/// The shortest interval that it may be configured to.
+pub const OTLP_INTERVAL_MS_MIN: u64 = 100;
+/// The longest.
+pub const OTLP_INTERVAL_MS_MAX: u64 = 86_400_000;
+/// How long a collector may take for what it is sent.
+pub const OTLP_DEADLINE_MS: u64 = 10_000;
+/// Most bytes of its answer to figures: which of them it did not take, in words.
+pub const OTLP_ANSWER_BYTES_MAX: usize = 64 << 10;
+
 /// Most bytes of an API key.
 pub const API_KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a file of API keys.
@@ -296,6 +307,7 @@ const _: () = {
             < 1 << 20
     );
     assert!(RESUME_GRACE_MS <= RESUME_GRACE_MS_MAX);
+    assert!(OTLP_INTERVAL_MS_MIN <= OTLP_INTERVAL_MS && OTLP_INTERVAL_MS <= OTLP_INTERVAL_MS_MAX);
     assert!(CHOICES_MAX as usize * 8 + REQUEST_ID_BYTES_MAX <= EVENT_ID_BYTES_MAX);
     assert!(JOURNAL_RECORD_BYTES_MAX as u64 <= JOURNAL_WAITING_BYTES);
     assert!(JOURNAL_WAITING_BYTES <= JOURNAL_LIVE_BYTES_MAX);

@@ -28,7 +28,9 @@ mod tls;
 mod top;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use aqueduct_core::{Refusal, limits};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{
@@ -68,7 +70,7 @@ pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 pub(crate) use top::TopArgs;
 
 /// Under which heading the help has what every command takes.
-const LOG: &str = "Log and traces";
+const LOG: &str = "Log, traces and figures";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -113,8 +115,8 @@ pub(crate) struct Cli {
         help_heading = LOG
     )]
     pub(crate) log_format: LogFormat,
-    /// Collector that spans are sent to by OTLP over gRPC, such as http://localhost:4317; without
-    /// it there are none
+    /// Collector that spans and figures are sent to by OTLP over gRPC, such as
+    /// http://localhost:4317; without it none are
     #[arg(
         long,
         global = true,
@@ -124,8 +126,25 @@ pub(crate) struct Cli {
         help_heading = LOG
     )]
     pub(crate) otlp_endpoint: Option<String>,
+    /// How often commands that stay up push their figures there; 0 sends spans alone
+    #[arg(
+        long,
+        global = true,
+        env = "OTEL_METRIC_EXPORT_INTERVAL",
+        hide_env_values = true,
+        value_name = "MS",
+        value_parser = interval_ms,
+        default_value_t = limits::OTLP_INTERVAL_MS,
+        help_heading = LOG
+    )]
+    otlp_interval_ms: u64,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// As OpenTelemetry has it, a variable that is empty is one that is not there.
+fn interval_ms(written: &str) -> Result<u64, std::num::ParseIntError> {
+    if written.is_empty() { Ok(limits::OTLP_INTERVAL_MS) } else { written.parse() }
 }
 
 /// How a line of the log is written.
@@ -144,6 +163,22 @@ impl Cli {
             Command::Coordinator(_) => "aqueduct-coordinator",
             Command::Worker(_) => "aqueduct-worker",
             _ => "aqueduct",
+        }
+    }
+
+    /// How often figures are pushed, if at all.
+    ///
+    /// # Errors
+    /// An interval that is out of bounds.
+    pub(crate) fn figures_every(&self) -> Result<Option<Duration>, Refusal> {
+        let (min, max) = (limits::OTLP_INTERVAL_MS_MIN, limits::OTLP_INTERVAL_MS_MAX);
+        match self.otlp_interval_ms {
+            0 => Ok(None),
+            ms if (min..=max).contains(&ms) => Ok(Some(Duration::from_millis(ms))),
+            ms => {
+                let bound = format!("0, or between {min} and {max}");
+                Err(Refusal::new("otlp_interval_ms", ms, bound))
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::args::CoordinatorArgs;
 use crate::commands::serve;
+use crate::logging::Telemetry;
 use crate::membership::Membership;
 use crate::{front, members};
 
@@ -17,7 +18,7 @@ use crate::{front, members};
 ///
 /// # Errors
 /// A URL that is none, a tokeniser that cannot be used, an address that is taken.
-pub(crate) async fn run(args: CoordinatorArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: CoordinatorArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let mut doors = serve::bind(&args.front).await?;
     let config = serve::config(&args.front);
@@ -39,7 +40,7 @@ pub(crate) async fn run(args: CoordinatorArgs) -> anyhow::Result<()> {
         }
     };
     let grace = args.front.grace.period();
-    serve::answer(&coordinator, &args.model, doors, (stop, grace)).await?;
+    serve::answer(&coordinator, &args.model, doors, telemetry, (stop, grace)).await?;
     coordinator.stop().await;
     Ok(())
 }

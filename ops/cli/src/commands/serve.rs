@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use crate::args::{FrontArgs, ServeArgs};
 use crate::cluster::{Cluster, Workers};
 use crate::front::{self, Doors, Front};
+use crate::logging::Telemetry;
 use crate::{lines, loading};
 
 /// Printed once both addresses answer; `/health` says whether a worker is up.
@@ -30,7 +31,7 @@ struct Listening {
 ///
 /// # Errors
 /// A model that is wrong, an address that cannot be bound.
-pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ServeArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = bind(&args.front).await?;
     let audit_every = args.serving.audit.audit_every;
@@ -42,7 +43,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let loaded = loading::load(&args.model, args.cluster.threads).await?;
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     let grace = args.front.grace.period();
-    answer(cluster.coordinator(), &args.model.model, doors, (stop, grace)).await?;
+    let model = &args.model.model;
+    answer(cluster.coordinator(), model, doors, telemetry, (stop, grace)).await?;
     cluster.stop().await;
     Ok(())
 }
@@ -103,12 +105,15 @@ pub(super) async fn answer(
     coordinator: &Coordinator,
     model: &Path,
     doors: Doors,
+    telemetry: &Telemetry,
     (stop, grace): (impl Future<Output = ()>, Duration),
 ) -> anyhow::Result<()> {
     let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
     let grpc = doors.grpc.tcp.local_addr()?;
     let monitor = doors.monitor.as_ref().map(TcpListener::local_addr).transpose()?;
     let front = Front::open(coordinator, model, doors).await?;
+    // Until the last answer has ended, which is in the last push.
+    let _pushing = telemetry.push(front.figures());
     if let Some(http) = http {
         lines::print(&Listening { event: "listening", http, grpc, monitor })?;
     }

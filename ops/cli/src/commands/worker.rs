@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use aqueduct_core::Refusal;
+use aqueduct_telemetry::Figures;
 use aqueduct_tls::{Listener, Refusals, Role};
-use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions};
+use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions, metrics};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::args::{NcclArg, WorkerArgs};
+use crate::logging::Telemetry;
 use crate::members::Member;
 use crate::{front, lines, loading, monitor};
 
@@ -27,7 +29,7 @@ struct Listening<'a> {
 ///
 /// # Errors
 /// A model that is wrong, an address that cannot be bound.
-pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
     let refusals = Refusals::default();
@@ -59,6 +61,8 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let worker = Worker::start(loaded.model, options)?;
     let member = etcd.map(|etcd| Member::register(etcd, &worker, &loaded.device)).transpose()?;
     let monitor_address = monitor.as_ref().map(TcpListener::local_addr).transpose()?;
+    let (counted, turned_away) = (worker.clone(), refusals.clone());
+    let pushing = telemetry.push(move || Figures::of(&metrics::registry(&counted, &turned_away)));
     let monitor = monitor.map(|listener| monitor::spawn(&worker, refusals, listener));
     let (event, monitor_address) = ("listening", monitor_address);
     lines::print(&Listening { event, address, url: &url, monitor: monitor_address })?;
@@ -71,7 +75,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         leave(&leaving, grace).await;
     };
     aqueduct_worker::serve(worker, Listener { tcp: listener, tls }, stop).await?;
-    drop(monitor);
+    drop((monitor, pushing));
     Ok(())
 }
 

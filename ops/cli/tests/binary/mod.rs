@@ -169,6 +169,11 @@ impl Running {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
     }
 
+    /// As the system numbers it.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

@@ -96,7 +96,9 @@ impl Transcript {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AQUEDUCT_")) {
             command.env_remove(name);
         }
-        command.env_remove("COLUMNS").env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
+        for name in ["COLUMNS", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_METRIC_EXPORT_INTERVAL"] {
+            command.env_remove(name);
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value))).args(args);
         command
     }
