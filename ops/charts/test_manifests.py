@@ -71,7 +71,7 @@ def test_the_environment_is_that_of_the_binary(manifests, help_of):
     for name, _, spec in manifests.templates():
         container = ours(spec)
         for variable in (container or {}).get('env', []):
-            if re.match('AQUEDUCT_|OTEL_EXPORTER', variable['name']):
+            if re.match('AQUEDUCT_|OTEL_EXPORTER|OTEL_METRIC', variable['name']):
                 known = ' '.join(help_of(container['args'][0]).split())
                 assert f'env: {variable["name"]}' in known, name
 

@@ -42,6 +42,7 @@ REFUSED_BY_SCHEMA = [
     ({'tls': {'callers': {'clientAuth': 'sometimes'}}}, 'clientAuth'),
     ({'telemetry': {'logFormat': 'xml'}}, 'logFormat'),
     ({'telemetry': {'otlpEndpoint': 'collector:4317'}}, 'otlpEndpoint'),
+    ({'telemetry': {'otlpIntervalMs': 99}}, 'otlpIntervalMs'),
     ({'image': {'digest': 'sha256:abc'}}, 'digest'),
     ({'service': {'type': 'ExternalName'}}, 'type'),
     ({'service': {'httpPort': 70000}}, 'httpPort'),

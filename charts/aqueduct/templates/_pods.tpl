@@ -58,8 +58,10 @@ topologySpreadConstraints:
 {{- with $telemetry.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . }}
+- name: OTEL_METRIC_EXPORT_INTERVAL
+  value: {{ $telemetry.otlpIntervalMs | int64 | quote }}
 - name: OTEL_RESOURCE_ATTRIBUTES
-  value: k8s.namespace.name={{ (index $ 0).Release.Namespace }},k8s.pod.name=$(POD_NAME)
+  value: k8s.namespace.name={{ (index $ 0).Release.Namespace }},k8s.pod.name=$(POD_NAME),service.instance.id=$(POD_NAME)
 {{- end }}
 {{- with (index . 1).extraEnv }}
 {{ toYaml . }}
