@@ -30,8 +30,8 @@
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a
 //!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
 //!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`.
-//! - Panels that come from memory are asked for two tiles ahead: loads of tiles alone keep too few
-//!   lines on their way (7.6 GB/s for a row on one thread, and 11.4 with it; vectors get 12.1).
+//! - What is read for the first time is asked for two tiles ahead: loads of tiles alone keep too
+//!   few lines on their way (7.6 GB/s for a row on one thread, and 11.4 with it; vectors get 12.1).
 
 use std::arch::asm;
 
@@ -55,7 +55,7 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) panels: usize,
     /// Steps.
     pub(in crate::cpu) steps: usize,
-    /// Whether B comes from memory: then it is asked for ahead.
+    /// Whether A or B is far away: then they are asked for ahead.
     pub(in crate::cpu) is_streamed: bool,
     /// The first row of C, row-major, panels side by side.
     pub(in crate::cpu) c: *mut T,
@@ -71,8 +71,8 @@ pub(in crate::cpu) struct Block<T> {
 /// `$sums` are pairs of a tile and its address in C; `$spent` are tiles of factors.
 macro_rules! pass {
     (
-        $pass:ident, sums [$(($sum:literal, $at:literal)),+], spent [$($spent:literal),+],
-        steps [$($step:expr),+ $(,)?], operands { $($operands:tt)* }
+        $block:ident, $pass:ident, sums [$(($sum:literal, $at:literal)),+],
+        spent [$($spent:literal),+], steps [$($step:expr),+ $(,)?], operands { $($operands:tt)* }
     ) => {
         asm!(
             "test {old:e}, {old:e}",
@@ -94,15 +94,15 @@ macro_rules! pass {
                 concat!("tilezero ", $sum),
             )+
             $(concat!("tilezero ", $spent),)+
-            old = in(reg) u32::from($pass.accumulate),
-            steps = inout(reg) $pass.steps => _,
+            old = in(reg) u32::from($block.accumulate),
+            steps = inout(reg) $block.steps => _,
             a = inout(reg) $pass.a => _,
-            a_stride = in(reg) $pass.a_stride,
-            a_step = in(reg) $pass.a_step,
+            a_stride = in(reg) $block.a_stride,
+            a_step = in(reg) $block.a_step,
             line = in(reg) TILE_BYTES,
             b = inout(reg) $pass.b[0] => _,
             c = in(reg) $pass.c,
-            c_stride = in(reg) $pass.c_stride,
+            c_stride = in(reg) $block.c_stride,
             $($operands)*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -111,8 +111,13 @@ macro_rules! pass {
     };
 }
 
-/// Asks for a tile of a panel two tiles ahead, past the panel's end too: nothing faults.
+/// Asks for a tile of a panel, or of A, two steps ahead, past its end too: nothing faults. A's
+/// rows are taken to be one after the other.
 macro_rules! ask {
+    (a) => {
+        ask!("{a} + 2*{a_step}", 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832,
+            896, 960)
+    };
     ($b:literal) => {
         ask!($b, 2048, 2112, 2176, 2240, 2304, 2368, 2432, 2496, 2560, 2624, 2688, 2752, 2816,
             2880, 2944, 3008)
@@ -136,24 +141,29 @@ macro_rules! products {
             ///
             /// # Panics
             /// There are no panels, or more than four.
+            #[inline]
             pub(in crate::cpu) unsafe fn $name(&mut self, block: &Block<$sum>) {
                 assert!((1..=4).contains(&block.panels), "{} panels of 1 to 4", block.panels);
-                let first = match block.is_streamed {
-                    true => [$name::stream_by_one, $name::stream_by_two],
-                    false => [$name::by_one, $name::by_two],
-                };
-                let below = match self.rows() % TILE_ROWS {
-                    0 => [$name::by_one, $name::by_two],
-                    _ => [$name::rest_by_one, $name::rest_by_two],
-                };
                 for panel in (0..block.panels).step_by(2) {
-                    let pass = block.panels_from(panel);
+                    let (pass, is_pair) = (block.pass(panel), block.panels - panel > 1);
                     // SAFETY: the caller's; tiles 0 to 3 are shaped for the block's first rows,
                     // and for those below if they are as many; 4 to 6 are if they are fewer.
                     unsafe {
-                        first[pass.panels - 1](&pass);
-                        if self.rows() > TILE_ROWS {
-                            below[pass.panels - 1](&pass.lower());
+                        match (is_pair, block.is_streamed) {
+                            (true, false) => $name::by_two(block, pass),
+                            (true, true) => $name::stream_by_two(block, pass),
+                            (false, false) => $name::by_one(block, pass),
+                            (false, true) => $name::stream_by_one(block, pass),
+                        }
+                        if self.rows() <= TILE_ROWS {
+                            continue;
+                        }
+                        let below = pass.below(block);
+                        match (is_pair, self.rows() % TILE_ROWS == 0) {
+                            (true, true) => $name::by_two(block, below),
+                            (true, false) => $name::rest_by_two(block, below),
+                            (false, true) => $name::by_one(block, below),
+                            (false, false) => $name::rest_by_one(block, below),
                         }
                     }
                 }
@@ -167,18 +177,20 @@ macro_rules! products {
             products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
             products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
-            products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2", ask!("{b}"));
+            products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2",
+                concat!(ask!(a), ask!("{b}")));
             products!(@two stream_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2",
-                ask!("{b}"), ask!("{b1}"));
+                concat!(ask!(a), ask!("{b}")), ask!("{b1}"));
         }
     };
     (@one $name:ident, $sum:ty, $multiply:literal, $c:literal, $a:literal, $ask:expr) => {
         /// # Safety
         /// As for the method, of up to 16 rows, for which the tiles are shaped.
-        pub(super) unsafe fn $name(pass: &Block<$sum>) {
+        #[inline(always)]
+        pub(super) unsafe fn $name(block: &Block<$sum>, pass: Pass<$sum>) {
             // SAFETY: the caller's: everything in memory that is touched is named there.
             unsafe {
-                pass!(pass, sums [($c, "{c}")], spent [$a, "tmm3"], steps [
+                pass!(block, pass, sums [($c, "{c}")], spent [$a, "tmm3"], steps [
                     $ask,
                     concat!("tileloadd ", $a, ", [{a} + {a_stride}*1]"),
                     "tileloadd tmm3, [{b} + {line}*1]",
@@ -195,10 +207,12 @@ macro_rules! products {
     ) => {
         /// # Safety
         /// As above.
-        pub(super) unsafe fn $name(pass: &Block<$sum>) {
+        #[inline(always)]
+        pub(super) unsafe fn $name(block: &Block<$sum>, pass: Pass<$sum>) {
             // SAFETY: as above.
             unsafe {
-                pass!(pass, sums [($c, "{c}"), ($c1, "{c} + 64")], spent [$a, "tmm3"], steps [
+                pass!(block, pass, sums [($c, "{c}"), ($c1, "{c} + 64")],
+                    spent [$a, "tmm3"], steps [
                     $ask, $ask1,
                     concat!("tileloadd ", $a, ", [{a} + {a_stride}*1]"),
                     "tileloadd tmm3, [{b} + {line}*1]",
@@ -214,24 +228,41 @@ macro_rules! products {
     };
 }
 
-impl<T> Block<T> {
-    /// One or two panels of it.
-    fn panels_from(&self, panel: usize) -> Self {
-        let b1 = self.b[(panel + 1).min(self.panels - 1)];
-        Self {
-            b: [self.b[panel], b1, b1, b1],
-            panels: 2.min(self.panels - panel),
-            c: self.c.wrapping_byte_add(panel * TILE_BYTES),
-            ..*self
-        }
-    }
+/// Where a pass begins. Small, and inlined with all that uses it: what is kept on the stack waits
+/// for room in the buffer of stores, which tiles of sums fill.
+struct Pass<T> {
+    a: *const u8,
+    /// Panels; the second one is the first where there is one.
+    b: [*const u8; 2],
+    c: *mut T,
+}
 
+impl<T> Clone for Pass<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Pass<T> {}
+
+impl<T> Block<T> {
+    /// The first rows by one or two panels.
+    #[inline(always)]
+    fn pass(&self, panel: usize) -> Pass<T> {
+        let b = [self.b[panel], self.b[(panel + 1).min(self.panels - 1)]];
+        Pass { a: self.a, b, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
+    }
+}
+
+impl<T> Pass<T> {
     /// The rows below the first sixteen.
-    fn lower(&self) -> Self {
+    #[inline(always)]
+    fn below(self, block: &Block<T>) -> Self {
         Self {
-            a: self.a.wrapping_add(TILE_ROWS * self.a_stride),
-            c: self.c.wrapping_byte_add(TILE_ROWS * self.c_stride),
-            ..*self
+            a: self.a.wrapping_add(TILE_ROWS * block.a_stride),
+            c: self.c.wrapping_byte_add(TILE_ROWS * block.c_stride),
+            ..self
         }
     }
 }

@@ -18,6 +18,12 @@ pub(in crate::cpu) trait Outcome {
     /// The panels of the weight in the register tile at `slot`.
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N];
 
+    /// Asks for the memory that the sums of some rows of the task and of so many panels will be
+    /// written to: lines that first have to be fetched hold up all that is written after them.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ask(&self, _rows: Range<usize>, _slot: usize, _panels: usize) {}
+
     /// Takes the sums of the register tile at row `row` of the task and at `slot`.
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
@@ -107,6 +113,12 @@ impl Outcome for Sums<'_, '_> {
         neighbours(self.tile.columns.start / LANES + slot)
     }
 
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize) {
+        self.tile.ask(rows, self.tile.columns.start + slot * LANES, panels * LANES);
+    }
+
     #[inline(always)]
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
@@ -164,6 +176,12 @@ impl Outcome for Gated<'_, '_> {
             *panel += if j < N / 2 { j } else { self.panels + j - N / 2 };
         }
         panels
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize) {
+        self.tile.ask(rows, self.tile.columns.start + slot / 2 * LANES, panels / 2 * LANES);
     }
 
     #[inline(always)]

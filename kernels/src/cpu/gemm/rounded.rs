@@ -37,7 +37,10 @@ impl RoundedRows {
     }
 
     fn new(place: Place, x: Argument<'_>, block: usize, stride: usize) -> Self {
-        assert!(PACK_ROWS.is_multiple_of(block));
+        assert!(
+            PACK_ROWS.is_multiple_of(block),
+            "{block} rows of a block: a divisor of {PACK_ROWS}"
+        );
         let rows = x.rows.rows();
         let mut lines = unwritten(rows * stride);
         if x.inputs() == 0 {
@@ -60,7 +63,8 @@ impl RoundedRows {
 
     /// The block that begins at `row` from line `first` of its rows on, and its rows.
     pub(super) fn block(&self, row: usize, first: usize) -> (&[Line], usize) {
-        assert!(row.is_multiple_of(self.block) && first <= self.stride);
+        // A power of two.
+        assert!(row & (self.block - 1) == 0 && first <= self.stride);
         let rows = self.block.min(self.rows - row);
         (&self.lines[row * self.stride..][first * rows..self.stride * rows], rows)
     }

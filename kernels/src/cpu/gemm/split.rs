@@ -3,6 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::simd::prefetch_to_write;
 use crate::cpu::simd::{LANES, Vector};
 
 /// A part of a `[rows, width]` array that is being written.
@@ -51,6 +53,19 @@ impl Tile<'_, f32> {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<T> Tile<'_, T> {
+    /// Asks for `count` elements of some rows of the tile, from `column` of the array on, to be
+    /// written.
+    #[inline(always)]
+    pub(super) fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+        for row in rows {
+            let at = self.data.wrapping_add(row * self.width + column);
+            prefetch_to_write(at, count * size_of::<T>());
         }
     }
 }

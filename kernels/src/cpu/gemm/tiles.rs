@@ -60,10 +60,18 @@ impl Tiled<'_> {
                     left if left >= 2 => 2,
                     _ => 1,
                 };
+                // A part of each block's rows for each part of the inputs.
+                let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
+                let b = self.panels(&outcome, slot, panels, first..last);
                 for row in rows.clone().step_by(BLOCK_ROWS) {
                     let sums = sums.next().expect("room for every block");
                     let at = At { row, slot, panels, steps: first..last };
-                    self.block(&mut tiles, &outcome, &at, sums);
+                    let end = rows.end - row;
+                    let part = asked(first).min(end)..asked(last).min(end);
+                    let from = row - rows.start;
+                    outcome.ask(from + part.start..from + part.end, slot, panels);
+                    let is_first = row == rows.start || slot == 0;
+                    self.block(&mut tiles, b, is_first, &at, sums);
                     if last == steps {
                         isa.run(Finish { outcome: &mut outcome, sums, at });
                     }
@@ -89,21 +97,38 @@ struct At {
 }
 
 impl Tiled<'_> {
-    /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
-    /// take their place.
-    fn block(self, tiles: &mut Tiles, outcome: &impl Outcome, at: &At, sums: &mut [[f32; LANES]]) {
-        let At { row, slot, panels, ref steps } = *at;
+    /// Where these tiles of the panels at `slot` begin. Each has sixteen lines for a tile.
+    fn panels(
+        self,
+        outcome: &impl Outcome,
+        slot: usize,
+        panels: usize,
+        steps: Range<usize>,
+    ) -> [*const u8; FLAT_PANELS] {
         let pairs = steps.start * TILE_PAIRS..steps.end * TILE_PAIRS;
-        let panel = |panel| self.weight.panel(panel, pairs.clone()).as_ptr().cast::<u8>();
-        let b = match panels {
-            4 => outcome.panels::<4>(slot),
+        let panel = |panel| self.weight.panel(panel, pairs.clone()).as_ptr().cast();
+        match panels {
+            4 => outcome.panels::<4>(slot).map(panel),
             2 => {
-                let [first, second] = outcome.panels::<2>(slot);
+                let [first, second] = outcome.panels::<2>(slot).map(panel);
                 [first, second, second, second]
             }
-            _ => [outcome.panels::<1>(slot)[0]; 4],
-        };
-        let b = b.map(panel);
+            _ => [panel(outcome.panels::<1>(slot)[0]); 4],
+        }
+    }
+
+    /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
+    /// take their place. `b` is what [`Self::panels`] says of this block's.
+    #[inline(always)]
+    fn block(
+        self,
+        tiles: &mut Tiles,
+        b: [*const u8; FLAT_PANELS],
+        is_streamed: bool,
+        at: &At,
+        sums: &mut [[f32; LANES]],
+    ) {
+        let At { row, panels, ref steps, .. } = *at;
         let (a, rows) = self.x.block(row, steps.start);
         assert!(a.len() >= rows * steps.len() && sums.len() >= rows * panels);
         tiles.set_rows(rows);
@@ -114,12 +139,12 @@ impl Tiled<'_> {
             b,
             panels,
             steps: steps.len(),
-            is_streamed: row == outcome.rows().start,
+            is_streamed,
             c: sums.as_mut_ptr().cast(),
             c_stride: panels * size_of::<[f32; LANES]>(),
             accumulate: steps.start > 0,
         };
-        // SAFETY: every panel has the lines of these steps, sixteen to a tile, as `panel`
+        // SAFETY: every panel has the lines of these steps, sixteen to a tile, as `panels`
         // checked; A and C have the rows that tiles are shaped for, as asserted; C is borrowed.
         unsafe { tiles.bf16(&block) }
     }
