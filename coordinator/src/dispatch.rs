@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::work::{Command, Event, WorkerInfo};
 use aqueduct_core::{Refusal, Tenure, WorkerId, limits};
 use aqueduct_proto::convert::peers::put_tenure;
@@ -53,8 +54,12 @@ pub(crate) enum Notice {
     Joined { name: String },
     /// It is no member any more, and its session is over.
     Left,
-    /// It said hello; dropping `commands` ends the session.
-    Up { info: Box<WorkerInfo>, commands: mpsc::Sender<Command> },
+    /// It said hello, and what it keeps; dropping `commands` ends the session.
+    Up {
+        info: Box<WorkerInfo>,
+        snapshots: Option<Box<SnapshotNews>>,
+        commands: mpsc::Sender<Command>,
+    },
     /// It said something else.
     Event(Event),
     /// The session ended.
@@ -70,6 +75,40 @@ struct Line {
 
 /// The runtime is gone.
 struct Closed;
+
+/// What a worker says before it is up: a request that came between its hello and its snapshots
+/// would be told that nobody keeps any.
+struct Greeting {
+    info: Box<WorkerInfo>,
+    snapshots: Option<Box<SnapshotNews>>,
+    /// Said between the two.
+    others: Vec<Event>,
+}
+
+impl Greeting {
+    async fn hear(
+        events: &mut (impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin),
+    ) -> Result<Self, String> {
+        let mut next = async || {
+            let event = events.next().await;
+            event.unwrap_or_else(|| Err("it closed the session before its hello".to_owned()))
+        };
+        let Event::Hello(info) = next().await? else {
+            return Err("its first event was not a hello".to_owned());
+        };
+        let mut greeting = Self { info, snapshots: None, others: Vec::new() };
+        while greeting.info.keeps_snapshots && greeting.snapshots.is_none() {
+            match next().await? {
+                Event::Snapshots(news) => greeting.snapshots = Some(news),
+                _ if greeting.others.len() == limits::EVENTS_MAX => {
+                    return Err("it did not say what snapshots it keeps".to_owned());
+                }
+                other => greeting.others.push(other),
+            }
+        }
+        Ok(greeting)
+    }
+}
 
 impl Session {
     /// A worker of this process. Its first event must be [`Event::Hello`]; `commands` has
@@ -160,15 +199,16 @@ impl Line {
         commands: mpsc::Sender<Command>,
         mut events: impl tokio_stream::Stream<Item = Result<Event, String>> + Unpin,
     ) -> Result<bool, Closed> {
-        let hello = tokio::time::timeout(HELLO_DEADLINE, events.next()).await;
-        let info = match hello {
-            Ok(Some(Ok(Event::Hello(info)))) => info,
-            Ok(Some(Ok(_))) => return self.down("its first event was not a hello", false).await,
-            Ok(Some(Err(reason))) => return self.down(&reason, false).await,
-            Ok(None) => return self.down("it closed the session before its hello", false).await,
-            Err(_) => return self.down("it said no hello in time", false).await,
+        let greeting = tokio::time::timeout(HELLO_DEADLINE, Greeting::hear(&mut events)).await;
+        let greeting = greeting.unwrap_or_else(|_| Err("it said no hello in time".to_owned()));
+        let Greeting { info, snapshots, others } = match greeting {
+            Ok(greeting) => greeting,
+            Err(reason) => return self.down(&reason, false).await,
         };
-        self.say(Notice::Up { info, commands }).await?;
+        self.say(Notice::Up { info, snapshots, commands }).await?;
+        for event in others {
+            self.say(Notice::Event(event)).await?;
+        }
         loop {
             match events.next().await {
                 Some(Ok(event)) => self.say(Notice::Event(event)).await?,

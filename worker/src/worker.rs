@@ -98,6 +98,7 @@ impl Worker {
             kv: codec::to_core(model.kv()),
             threads: options.threads,
             pool_tokens: pool_tokens(&options, pool.as_ref(), model.token_bytes()),
+            keeps_snapshots: snapshots.is_on(),
             convention: CONVENTION,
         };
         let shared = Arc::new(Shared {

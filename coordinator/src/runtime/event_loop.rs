@@ -11,12 +11,13 @@ mod operator;
 mod ports;
 mod snapshots;
 mod time;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use aqueduct_core::snapshot::Restore;
-use aqueduct_core::work::{Command as Order, Event as Said, WorkerInfo};
+use aqueduct_core::work::{Command as Order, Event as Said};
 use aqueduct_core::{Refusal, RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, Event, Plan};
 use tokio::sync::mpsc;
@@ -26,7 +27,7 @@ use super::keeping::{Interrupted, Keeping};
 use super::live::Live;
 use super::pace::Pace;
 use super::scribe::Scribe;
-use super::status::{ModelInfo, Stats, WorkerState, WorkerStatus, reached_there};
+use super::status::{Stats, WorkerState};
 use crate::config::Config;
 use crate::dispatch::Notice;
 use crate::submit::RequestError;
@@ -186,72 +187,15 @@ impl EventLoop {
         match notice {
             Notice::Joined { name } => self.worker_joined(worker, name),
             Notice::Left => self.worker_down(worker, WorkerState::Down, "it has left the cluster"),
-            Notice::Up { info, commands } => self.worker_up(worker, *info, commands),
+            Notice::Up { info, snapshots, commands } => {
+                self.worker_up(worker, *info, snapshots, commands);
+            }
             // The session of a refused worker ends because it was refused.
             Notice::Down { .. } if self.is_refused(worker) => {}
             Notice::Down { reason } => self.worker_down(worker, WorkerState::Down, &reason),
             Notice::Event(_) if !self.orders.contains_key(&worker) => {}
             Notice::Event(said) => self.worker_said(worker, said),
         }
-    }
-
-    fn worker_joined(&self, worker: WorkerId, name: String) {
-        tracing::info!(%worker, name, "worker is a member");
-        self.outputs.shown.cluster.send_modify(|cluster| {
-            let draining = self.drained.contains(&name);
-            let status = WorkerStatus { draining, ..WorkerStatus::connecting(worker, name) };
-            match cluster.workers.get_mut(worker.0 as usize) {
-                Some(known) => *known = status,
-                None => cluster.workers.push(status), // ids ascend from 0 without a gap
-            }
-        });
-    }
-
-    fn is_refused(&self, worker: WorkerId) -> bool {
-        let cluster = self.outputs.shown.cluster.borrow();
-        let status = cluster.workers.get(worker.0 as usize);
-        status.is_some_and(|status| status.state == WorkerState::Refused)
-    }
-
-    fn worker_up(&mut self, worker: WorkerId, info: WorkerInfo, orders: mpsc::Sender<Order>) {
-        let accepted = self.outputs.shown.cluster.borrow().accepts(worker, &info);
-        let twin = match accepted {
-            Ok(twin) => twin,
-            Err(reason) => return self.worker_down(worker, WorkerState::Refused, &reason),
-        };
-        if let Some(twin) = twin {
-            self.worker_down(twin, WorkerState::Refused, &reached_there(&info, worker));
-        }
-        let WorkerInfo { threads, pool_tokens, .. } = info;
-        tracing::info!(%worker, peer = %info.peer, threads, pool_tokens, "worker is up");
-        let peer = info.peer.clone();
-        self.outputs.shown.cluster.send_modify(|cluster| {
-            cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
-            cluster.set(worker, WorkerState::Up, None);
-            cluster.workers[worker.0 as usize].info = Some(info);
-        });
-        self.orders.insert(worker, orders);
-        self.step(Event::WorkerUp { worker, peer, pool_tokens });
-        self.resume_soon();
-        self.drain_again(worker);
-    }
-
-    /// `orders` dropped here end the session.
-    fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
-        let was_up = self.orders.remove(&worker).is_some();
-        self.keepers.remove(&worker);
-        self.desk.asks.forget(worker);
-        self.has_left(worker);
-        self.stats.pools.remove(&worker);
-        let changed = self
-            .outputs
-            .shown
-            .cluster
-            .send_if_modified(|cluster| cluster.set(worker, state, Some(reason.to_owned())));
-        if was_up || changed {
-            tracing::warn!(%worker, ?state, reason, "worker is not available");
-        }
-        self.step(Event::WorkerDown { worker });
     }
 
     fn worker_said(&mut self, worker: WorkerId, said: Said) {

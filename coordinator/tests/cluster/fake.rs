@@ -91,6 +91,8 @@ impl Fake {
         let mut say = Say(&outbox);
         say.event(Event::Hello(Box::new(self.info()))).await;
         if self.snapshots.is_some() {
+            // Whoever is told that it is up asks at once.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             say.event(self.news(&[])).await;
         }
         loop {
@@ -166,6 +168,7 @@ impl Fake {
             kv: KvDtype::F32,
             threads: 1,
             pool_tokens: self.pool_tokens,
+            keeps_snapshots: self.snapshots.is_some(),
             convention: CONVENTION,
         }
     }

@@ -50,6 +50,8 @@ pub struct WorkerInfo {
     /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
     /// bounds them.
     pub pool_tokens: u64,
+    /// Whether it says what snapshots it has as soon as it has said this, and keeps more.
+    pub keeps_snapshots: bool,
     /// Version of the merge and hand-off convention that it speaks.
     pub convention: u32,
 }

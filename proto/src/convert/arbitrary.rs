@@ -231,6 +231,7 @@ pub(crate) fn info() -> impl Strategy<Value = WorkerInfo> {
             kv,
             threads,
             pool_tokens: if threads % 2 == 0 { u64::MAX } else { u64::from(convention) + 1 },
+            keeps_snapshots: threads % 3 == 0,
             convention,
         },
     )
@@ -255,6 +256,7 @@ pub(crate) fn example_info() -> WorkerInfo {
         kv: KvDtype::Bf16,
         threads: 2,
         pool_tokens: u64::MAX,
+        keeps_snapshots: true,
         convention: 1,
     }
 }

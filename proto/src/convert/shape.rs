@@ -135,6 +135,7 @@ impl From<WorkerInfo> for v1::WorkerInfo {
             threads: info.threads,
             convention: info.convention,
             pool_tokens: pool_tokens_to_wire(info.pool_tokens),
+            keeps_snapshots: info.keeps_snapshots,
         }
     }
 }
@@ -151,6 +152,7 @@ impl TryFrom<v1::WorkerInfo> for WorkerInfo {
             threads: Refusal::unless_within("threads", wire.threads, 1, THREADS_MAX)?,
             convention: wire.convention,
             pool_tokens: pool_tokens(wire.pool_tokens),
+            keeps_snapshots: wire.keeps_snapshots,
         })
     }
 }

@@ -1953,6 +1953,9 @@ pub struct WorkerInfo {
     /// most tokens in shards; 0: no bound but memory
     #[prost(uint64, tag = "7")]
     pub pool_tokens: u64,
+    /// SnapshotNews follows at once: no request goes before it
+    #[prost(bool, tag = "8")]
+    pub keeps_snapshots: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LayerProgress {

@@ -1,0 +1,78 @@
+//! Workers that come and go.
+
+use aqueduct_core::WorkerId;
+use aqueduct_core::snapshot::SnapshotNews;
+use aqueduct_core::work::{Command as Order, WorkerInfo};
+use aqueduct_plan::Event;
+use tokio::sync::mpsc;
+
+use super::super::status::{ModelInfo, WorkerState, WorkerStatus, reached_there};
+use super::EventLoop;
+
+impl EventLoop {
+    pub(super) fn worker_joined(&self, worker: WorkerId, name: String) {
+        tracing::info!(%worker, name, "worker is a member");
+        self.outputs.shown.cluster.send_modify(|cluster| {
+            let draining = self.drained.contains(&name);
+            let status = WorkerStatus { draining, ..WorkerStatus::connecting(worker, name) };
+            match cluster.workers.get_mut(worker.0 as usize) {
+                Some(known) => *known = status,
+                None => cluster.workers.push(status), // ids ascend from 0 without a gap
+            }
+        });
+    }
+
+    pub(super) fn is_refused(&self, worker: WorkerId) -> bool {
+        let cluster = self.outputs.shown.cluster.borrow();
+        let status = cluster.workers.get(worker.0 as usize);
+        status.is_some_and(|status| status.state == WorkerState::Refused)
+    }
+
+    pub(super) fn worker_up(
+        &mut self,
+        worker: WorkerId,
+        info: WorkerInfo,
+        snapshots: Option<Box<SnapshotNews>>,
+        orders: mpsc::Sender<Order>,
+    ) {
+        let accepted = self.outputs.shown.cluster.borrow().accepts(worker, &info);
+        let twin = match accepted {
+            Ok(twin) => twin,
+            Err(reason) => return self.worker_down(worker, WorkerState::Refused, &reason),
+        };
+        if let Some(twin) = twin {
+            self.worker_down(twin, WorkerState::Refused, &reached_there(&info, worker));
+        }
+        let WorkerInfo { threads, pool_tokens, .. } = info;
+        tracing::info!(%worker, peer = %info.peer, threads, pool_tokens, "worker is up");
+        let peer = info.peer.clone();
+        self.outputs.shown.cluster.send_modify(|cluster| {
+            cluster.model.get_or_insert_with(|| ModelInfo::of(&info));
+            cluster.set(worker, WorkerState::Up, None);
+            cluster.workers[worker.0 as usize].info = Some(info);
+        });
+        self.orders.insert(worker, orders);
+        self.step(Event::WorkerUp { worker, peer, pool_tokens });
+        snapshots.into_iter().for_each(|news| self.snapshots_changed(worker, *news));
+        self.resume_soon();
+        self.drain_again(worker);
+    }
+
+    /// `orders` dropped here end the session.
+    pub(super) fn worker_down(&mut self, worker: WorkerId, state: WorkerState, reason: &str) {
+        let was_up = self.orders.remove(&worker).is_some();
+        self.keepers.remove(&worker);
+        self.desk.asks.forget(worker);
+        self.has_left(worker);
+        self.stats.pools.remove(&worker);
+        let changed = self
+            .outputs
+            .shown
+            .cluster
+            .send_if_modified(|cluster| cluster.set(worker, state, Some(reason.to_owned())));
+        if was_up || changed {
+            tracing::warn!(%worker, ?state, reason, "worker is not available");
+        }
+        self.step(Event::WorkerDown { worker });
+    }
+}
