@@ -100,7 +100,7 @@ impl Net {
     /// Lays a cable between a host and the test process.
     pub(crate) fn join_self(&mut self, host: usize) {
         let (second, third) = self.subnet;
-        let cable = format!("aq{second}-{third}-{host}");
+        let cable = self.own_cable(host);
         let (own, there) = (format!("198.{second}.{third}.{}", OWN + 1), self.address(host));
         let peer = ["peer", "name", "to-test", "netns", self.hosts[host].as_str()];
         must(&[&["link", "add", &cable, "type", "veth"], &peer[..]].concat());
@@ -111,18 +111,26 @@ impl Net {
         self.plug_self(host);
     }
 
+    /// What the test process calls its end of the cable to a host.
+    fn own_cable(&self, host: usize) -> String {
+        let (second, third) = self.subnet;
+        format!("aq{second}-{third}-{host}")
+    }
+
     /// Pulls a host's end of its cable to the test process.
     pub(crate) fn cut_self(&self, host: usize) {
         must(&["-n", &self.hosts[host], "link", "set", "to-test", "down"]);
     }
 
-    /// Plugs it in again.
+    /// Plugs it in again. Who asks next is answered, even if the kernel was just about to find that
+    /// nobody has the host's address.
     pub(crate) fn plug_self(&self, host: usize) {
         let (name, (second, third)) = (&self.hosts[host], self.subnet);
         let own = format!("198.{second}.{third}.{}", OWN + 1);
         must(&["-n", name, "link", "set", "to-test", "up"]);
         let way = ["route", "replace", &own, "dev", "to-test", "src", &self.address(host)];
         must(&[&["-n", name], &way[..]].concat());
+        must(&["neigh", "flush", "dev", &self.own_cable(host)]);
     }
 
     /// Pulls `one`'s end of its cable to `other`: `other` sees silence, `one` has no way.
