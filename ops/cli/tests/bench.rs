@@ -2,9 +2,9 @@
 
 mod binary;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use binary::{aqueduct, model, rows, run, stderr, wait_for};
+use binary::{aqueduct, model, rows, run, signal, stderr, wait_for};
 
 /// One kernel that takes no time, on one thread.
 const QUICK: [&str; 8] =
@@ -100,7 +100,7 @@ fn a_bench_that_is_stopped_leaves_no_worker() {
         let workers: Vec<u32> = ids.filter(of_bench).collect();
         (workers.len() == 2).then_some(workers)
     });
-    assert!(Command::new("kill").args(["-s", "TERM", &id.to_string()]).status().unwrap().success());
+    signal(id, "TERM");
     let ended = wait_for("the end of the bench", || bench.try_wait().unwrap());
     assert_eq!(ended.code(), Some(1));
     let is_there = |worker: &u32| process(*worker).is_some_and(|(state, _)| state != 'Z');

@@ -3,7 +3,7 @@
 mod binary;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use binary::{Running, aqueduct, wait_for};
 
@@ -71,8 +71,7 @@ fn freed_by(signal: &'static str, grace_s: &str) {
             let mut accepted = String::new();
             let mut told = BufReader::new(caller.stdout.take().unwrap());
             told.read_line(&mut accepted).unwrap();
-            let pid = caller.id().to_string();
-            assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+            binary::signal(caller.id(), signal);
             caller.wait().unwrap();
             drop(folder);
         })

@@ -8,6 +8,7 @@
 mod figures;
 mod push;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use tracing_subscriber::registry::LookupSpan;
 /// Spans are ours alone: those of libraries would bury them, and those of the exporter's own calls
 /// would never end.
 const TARGET: &str = "aqueduct";
-/// A collector that takes longer for a batch loses it.
+/// A collector that takes longer for a batch, or for figures, is taken to be away.
 const EXPORT_DEADLINE: Duration = Duration::from_millis(limits::OTLP_DEADLINE_MS);
 
 /// Sends spans to a collector, in batches and from a thread of its own: who makes spans never
@@ -63,14 +64,16 @@ impl Exporter {
         if !endpoint.starts_with("http://") {
             return Err(refusal("a URL like http://host:4317 of a collector, without TLS".into()));
         }
+        let no_url =
+            |error: &dyn Display| refusal(format!("a URL like http://host:4317 ({error})"));
         let exporter = SpanExporter::builder()
             .with_tonic()
             .with_endpoint(endpoint)
             .with_timeout(EXPORT_DEADLINE)
             .build()
-            .map_err(|error| refusal(format!("a URL like http://host:4317 ({error})")))?;
-        let collector = Endpoint::from_shared(endpoint.to_owned())
-            .map_err(|error| refusal(format!("a URL like http://host:4317 ({error})")))?;
+            .map_err(|error| no_url(&error))?;
+        let collector =
+            Endpoint::from_shared(endpoint.to_owned()).map_err(|error| no_url(&error))?;
         let resource = resource(service);
         let attributes = ResourceAttributesWithSchema::from(&resource).attributes.0;
         let pusher = figures_every.map(|every| Pusher {

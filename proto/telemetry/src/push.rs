@@ -18,10 +18,9 @@ use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::EXPORT_DEADLINE;
 use crate::figures::{Figures, Nanos};
 
-/// After this a collector is taken to be away.
-const DEADLINE: Duration = Duration::from_millis(limits::OTLP_DEADLINE_MS);
 /// Of what a collector says so much is logged.
 const SAID_CHARS: usize = 200;
 
@@ -79,7 +78,7 @@ impl Pusher {
 
 /// Connects when it is first used, and by itself again.
 fn client(collector: &Endpoint) -> Client {
-    let channel = collector.clone().connect_timeout(DEADLINE).connect_lazy();
+    let channel = collector.clone().connect_timeout(EXPORT_DEADLINE).connect_lazy();
     Client::new(channel).max_decoding_message_size(limits::OTLP_ANSWER_BYTES_MAX)
 }
 
@@ -116,10 +115,10 @@ impl Lane {
         }
     }
 
-    /// Takes [`DEADLINE`] at most. An outage is logged when it begins and when it ends.
+    /// Takes [`EXPORT_DEADLINE`] at most. An outage is logged when it begins and when it ends.
     async fn push(&mut self, figures: Figures) {
         let request = self.request(figures);
-        let answer = timeout(DEADLINE, self.client.export(request)).await;
+        let answer = timeout(EXPORT_DEADLINE, self.client.export(request)).await;
         match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
             Ok(answer) => {
                 if std::mem::take(&mut self.is_away) {

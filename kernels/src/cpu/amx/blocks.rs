@@ -228,8 +228,7 @@ macro_rules! products {
     };
 }
 
-/// Where a pass begins. Small, and inlined with all that uses it: what is kept on the stack waits
-/// for room in the buffer of stores, which tiles of sums fill.
+/// Where a pass begins.
 struct Pass<T> {
     a: *const u8,
     /// Panels; the second one is the first where there is one.

@@ -76,7 +76,7 @@ impl Tiles {
     pub(in crate::cpu) fn new(rows: usize) -> Self {
         assert!(super::is_enabled(), "no permission to use tiles");
         assert!(!IN_USE.replace(true), "this thread's tiles are in use");
-        let mut tiles = Self { rows: usize::MAX, not_send: PhantomData };
+        let mut tiles = Self { rows: 0, not_send: PhantomData };
         tiles.set_rows(rows);
         tiles
     }
@@ -86,16 +86,11 @@ impl Tiles {
     ///
     /// # Panics
     /// `rows` is out of range.
-    #[inline]
     pub(in crate::cpu) fn set_rows(&mut self, rows: usize) {
-        if self.rows != rows {
-            self.reshape(rows);
-        }
-    }
-
-    #[cold]
-    fn reshape(&mut self, rows: usize) {
         assert!((1..=2 * TILE_ROWS).contains(&rows), "rows = {rows}: must be 1 to 32");
+        if self.rows == rows {
+            return;
+        }
         let config = TileConfig::of_block(rows);
         // SAFETY: the process may use tiles, or `new` would have panicked; the configuration
         // is 64 bytes that palette 1 allows; no other code keeps anything in this thread's
@@ -110,7 +105,6 @@ impl Tiles {
     }
 
     /// Rows of a block.
-    #[inline]
     pub(in crate::cpu) fn rows(&self) -> usize {
         self.rows
     }

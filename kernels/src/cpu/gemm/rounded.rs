@@ -63,8 +63,7 @@ impl RoundedRows {
 
     /// The block that begins at `row` from line `first` of its rows on, and its rows.
     pub(super) fn block(&self, row: usize, first: usize) -> (&[Line], usize) {
-        // A power of two.
-        assert!(row & (self.block - 1) == 0 && first <= self.stride);
+        assert!(row.is_multiple_of(self.block) && first <= self.stride);
         let rows = self.block.min(self.rows - row);
         (&self.lines[row * self.stride..][first * rows..self.stride * rows], rows)
     }

@@ -176,8 +176,7 @@ impl Running {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(self.id(), name);
     }
 
     /// Asks it to stop with SIGTERM and gives its exit code.
@@ -190,6 +189,12 @@ impl Running {
     pub(crate) fn ended(mut self) -> Option<i32> {
         wait_for("the end of the process", || self.child.try_wait().unwrap()).code()
     }
+}
+
+/// Sends a process a signal.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let pid = pid.to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
 impl Drop for Running {
