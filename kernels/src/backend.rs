@@ -179,12 +179,25 @@ pub enum BackendError {
     },
 }
 
+/// What becomes of states; a backend for which that is much work shares it out.
+pub trait StateOps: Send + Sync {
+    /// The state over the keys of both, bit for bit [`AttentionState::merge`].
+    fn merge(&self, state: AttentionState, other: &AttentionState) -> AttentionState {
+        state.merge(other)
+    }
+
+    /// A state as activations, bit for bit [`AttentionState::output`].
+    fn output(&self, state: &AttentionState) -> Rows {
+        state.output()
+    }
+}
+
 /// Attention over keys: states, masses, selection.
 ///
 /// One rule of sight serves own and remembered keys: row i at position p sees a key at
 /// position s if and only if s <= p, and s > p - window when the model has a window. For a
 /// memory set that is every key; for a block's own keys it is the causal triangle.
-pub trait AttentionOps: Send + Sync {
+pub trait AttentionOps: StateOps {
     /// The partial state of `queries` over `keys`. No keys, or none in sight: empty rows.
     /// Keys or values that are not finite are refused, not spread.
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError>;
@@ -218,14 +231,14 @@ pub trait AttentionOps: Send + Sync {
         scope: Scope<'_>,
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
-        let state = self.attend(queries, scope.past)?.merge(own);
+        let state = self.merge(self.attend(queries, scope.past)?, own);
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();
             past_mass = self.weigh(queries, scope.past, &lse, row_weights)?;
             own_mass = self.weigh(queries, scope.own, &lse, row_weights)?;
         }
-        Ok(Attended { output: state.output(), past_mass, own_mass })
+        Ok(Attended { output: self.output(&state), past_mass, own_mass })
     }
 
     /// [`attend_all`](Self::attend_all) for blocks that have nothing to do with each other, as

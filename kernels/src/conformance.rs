@@ -46,6 +46,7 @@ macro_rules! conformance_checks {
             merging::merge_with_empty_is_the_identity,
             merging::merge_is_commutative_bit_for_bit,
             merging::merge_is_associative,
+            merging::a_backend_merges_as_defined,
             merging::maximum_gaps_up_to_1e4,
             attention::logits_within_100,
             attention::logits_beyond_1e4,

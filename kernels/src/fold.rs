@@ -73,13 +73,14 @@ fn gather(node: Node, chunks: u32, held: &impl Fn(u32) -> bool, nodes: &mut Vec<
 }
 
 /// The state of `node`, made of what `state` has: a node that it has not is merged from its
-/// halves.
+/// halves, by [`AttentionState::merge`] or what gives the same bits.
 ///
 /// # Errors
 /// What `state` says, or the leaf that it has not.
 pub fn fold<E: From<Missing>>(
     node: Node,
     chunks: u32,
+    merge: &impl Fn(AttentionState, &AttentionState) -> AttentionState,
     state: &mut impl FnMut(Node) -> Result<Option<AttentionState>, E>,
 ) -> Result<AttentionState, E> {
     if let Some(state) = state(node)? {
@@ -89,8 +90,8 @@ pub fn fold<E: From<Missing>>(
         return Err(Missing { chunk_idx: node.first }.into());
     }
     let [left, right] = node.halves();
-    let left = fold(left, chunks, state)?;
-    Ok(left.merge(&fold(right, chunks, state)?))
+    let left = fold(left, chunks, merge, state)?;
+    Ok(merge(left, &fold(right, chunks, merge, state)?))
 }
 
 /// Nobody gave the state of a chunk.
@@ -139,7 +140,7 @@ mod tests {
     }
 
     fn whole(chunks: u32) -> AttentionState {
-        fold(Node::ROOT, chunks, &mut |node| {
+        fold(Node::ROOT, chunks, &AttentionState::merge, &mut |node| {
             Ok::<_, Missing>(node.is_leaf(chunks).then(|| state(node.first)))
         })
         .unwrap()
@@ -153,13 +154,14 @@ mod tests {
             for worker in 0..5 {
                 for node in cover(chunks, |chunk| places[chunk as usize] == worker) {
                     prop_assert!(node.is_of(chunks));
-                    let part = fold(node, chunks, &mut |node| {
+                    let part = fold(node, chunks, &AttentionState::merge, &mut |node| {
                         Ok::<_, Missing>(node.is_leaf(chunks).then(|| state(node.first)))
                     });
                     prop_assert!(parts.insert(node, part.unwrap()).is_none());
                 }
             }
-            let got = fold(Node::ROOT, chunks, &mut |node| Ok::<_, Missing>(parts.remove(&node)));
+            let mut part = |node| Ok::<_, Missing>(parts.remove(&node));
+            let got = fold(Node::ROOT, chunks, &AttentionState::merge, &mut part);
             prop_assert_eq!(got.unwrap(), whole(chunks));
             prop_assert!(parts.is_empty());
         }
@@ -184,6 +186,9 @@ mod tests {
     #[test]
     fn a_chunk_without_a_state_is_named() {
         let none = |_: Node| Ok::<_, Missing>(None);
-        assert_eq!(fold(Node::ROOT, 3, &mut { none }), Err(Missing { chunk_idx: 0 }));
+        assert_eq!(
+            fold(Node::ROOT, 3, &AttentionState::merge, &mut { none }),
+            Err(Missing { chunk_idx: 0 })
+        );
     }
 }

@@ -44,6 +44,7 @@ pub mod weights;
 pub use array::{Array, Resident};
 pub use backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
+    StateOps,
 };
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};

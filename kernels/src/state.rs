@@ -31,6 +31,7 @@ pub(crate) fn common(ma: f32, mb: f32) -> (f32, f32, f32) {
 }
 
 /// One row of [`AttentionState::merge`]: m, l and o of either.
+#[inline(always)]
 pub(crate) fn merge_row(
     (ma, la, oa): (&mut f32, &mut f32, &mut [f32]),
     (mb, lb, ob): (f32, f32, &[f32]),
@@ -80,11 +81,7 @@ impl AttentionState {
     /// When the shapes differ: a bug of the caller; wire data is validated before.
     #[must_use]
     pub fn merge(mut self, other: &Self) -> Self {
-        assert_eq!(
-            (self.heads, self.tokens, self.head_dim),
-            (other.heads, other.tokens, other.head_dim),
-            "states of different shapes do not merge"
-        );
+        self.check_shape(other);
         let (m, l, o) = (self.m.make_mut(), self.l.make_mut(), self.o.make_mut());
         for i in 0..m.len() {
             let span = i * self.head_dim..(i + 1) * self.head_dim;
@@ -94,6 +91,14 @@ impl AttentionState {
             );
         }
         self
+    }
+
+    pub(crate) fn check_shape(&self, other: &Self) {
+        assert_eq!(
+            (self.heads, self.tokens, self.head_dim),
+            (other.heads, other.tokens, other.head_dim),
+            "states of different shapes do not merge"
+        );
     }
 
     /// Log-sum-exp of every row, `[heads, tokens]`: m + ln l; -inf where nothing was seen.

@@ -5,7 +5,7 @@ use crate::compare::{close, identical};
 use crate::state::AttentionState;
 
 use super::attention::check_block;
-use super::scene::{Block, Shape};
+use super::scene::{Block, Random, Shape};
 
 /// States of one block's queries over three stretches of the past, logits within ±100.
 fn three_states(backend: &dyn Backend) -> [AttentionState; 3] {
@@ -50,6 +50,32 @@ pub fn merge_is_associative(backend: &dyn Backend) {
     identical("m", &left.m, &right.m).unwrap();
     close("l", &left.l, &right.l, tolerance).unwrap();
     close("output", left.output().data(), right.output().data(), tolerance).unwrap();
+}
+
+/// What a backend merges, and makes activations of, are the definition's bits: with rows that saw
+/// nothing, and more of them than a task takes.
+pub fn a_backend_merges_as_defined(backend: &dyn Backend) {
+    let (heads, head_dim) = (5, 48);
+    for tokens in [1, 7, 333] {
+        let state = |seed: u64| {
+            let mut random = Random::new(seed);
+            let mut state = AttentionState::empty(heads, tokens, head_dim);
+            for row in 0..heads * tokens {
+                if !random.next().is_multiple_of(4) {
+                    state.m[row] = 30.0 * random.normal();
+                    state.l[row] = 1.0 + random.normal().abs();
+                    let o = &mut state.o[row * head_dim..(row + 1) * head_dim];
+                    o.copy_from_slice(&random.normals(head_dim));
+                }
+            }
+            state
+        };
+        let (a, b) = (state(3), state(4));
+        let want = a.clone().merge(&b);
+        let seen = backend.merge(a, &b);
+        same_bits(&seen, &want);
+        identical("output", backend.output(&seen).data(), want.output().data()).unwrap();
+    }
 }
 
 /// Past and own maxima lie up to 1e4 apart, either above the other.

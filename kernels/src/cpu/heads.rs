@@ -2,6 +2,7 @@
 //! that are still in the cache.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use half::bf16;
@@ -10,6 +11,7 @@ use super::gemm::{
     Addends, Argument, Block, Outcome, Place, is_finite, neighbours, norm_row, whole,
 };
 use super::simd::{LANES, Simd, Vector, load_front, store_front, store_front_bf16};
+use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvData, KvDtype, KvHeads};
@@ -30,7 +32,7 @@ pub(super) fn project_heads(
 ) -> Result<Qkv, BackendError> {
     let (spec, tokens) = (layer.spec, x.rows.rows());
     let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-    let mut q = Heads::zeros(heads, tokens, head_dim);
+    let mut q = unwritten(heads * tokens * head_dim);
     let mut k = zeros(kv_heads, tokens, head_dim, spec.kv);
     let mut v = zeros(kv_heads, tokens, head_dim, spec.kv);
 
@@ -41,11 +43,14 @@ pub(super) fn project_heads(
     let addends = Addends { bias: layer.qkv.bias.as_deref(), residual: None };
     whole("project", place, x, (&layer.qkv, head_dim), |block| {
         let mut cut = Cut { parts: Vec::new(), block, tokens, head_dim, heads: 0, addends };
-        cut.heads(Stored::F32(&mut q.data), treat_q);
+        cut.heads(Stored::Queries(&mut q), treat_q);
         cut.heads(stored(&mut k.data), treat_k);
         cut.heads(stored(&mut v.data), treat_v);
         cut.parts
     })?;
+    // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
+    let data = unsafe { written(q) }.into();
+    let q = Heads { heads, tokens, head_dim, data };
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
 }
@@ -68,6 +73,7 @@ fn stored(data: &mut KvData) -> Stored<'_> {
 
 /// Where rows go: `[rows, head_dim]`.
 enum Stored<'a> {
+    Queries(&'a mut [MaybeUninit<f32>]),
     F32(&'a mut [f32]),
     Bf16(&'a mut [bf16]),
 }
@@ -76,6 +82,7 @@ impl<'a> Stored<'a> {
     /// In pieces of so many elements.
     fn pieces(self, size: usize) -> Vec<Self> {
         match self {
+            Self::Queries(data) => data.chunks_mut(size.max(1)).map(Self::Queries).collect(),
             Self::F32(data) => data.chunks_mut(size.max(1)).map(Self::F32).collect(),
             Self::Bf16(data) => data.chunks_mut(size.max(1)).map(Self::Bf16).collect(),
         }
@@ -185,6 +192,9 @@ impl Outcome for Part<'_> {
                 let row = &mut row[..head_dim];
                 finite &= treatment.apply(simd, t, row);
                 match to {
+                    Stored::Queries(to) => {
+                        to[i * head_dim..][..head_dim].write_copy_of_slice(row);
+                    }
                     Stored::F32(to) => to[i * head_dim..][..head_dim].copy_from_slice(row),
                     Stored::Bf16(to) => {
                         let to = to[i * head_dim..][..head_dim].chunks_mut(LANES);

@@ -14,9 +14,11 @@ mod layer;
 pub mod peak;
 
 mod simd;
+mod states;
 mod threads;
 mod tile;
 mod turns;
+mod unwritten;
 
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ use self::threads::Threads;
 use crate::array::Array;
 use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
+    StateOps,
 };
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
@@ -158,6 +161,22 @@ impl AttentionOps for Cpu {
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
         crate::select::select(past, own, (masses.0, masses.1), selection)
+    }
+}
+
+impl StateOps for Cpu {
+    fn merge(&self, state: AttentionState, other: &AttentionState) -> AttentionState {
+        if states::is_small(&state) {
+            return state.merge(other);
+        }
+        self.enter(|place| states::merge(place, state, other))
+    }
+
+    fn output(&self, state: &AttentionState) -> Rows {
+        if states::is_small(state) {
+            return state.output();
+        }
+        self.enter(|place| states::output(place, state))
     }
 }
 

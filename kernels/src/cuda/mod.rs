@@ -60,6 +60,7 @@ pub use self::open::CudaError;
 use crate::array::Array;
 use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
+    StateOps,
 };
 #[cfg(feature = "cuda")]
 use crate::fabric::{Fabric, FabricError};
@@ -207,6 +208,8 @@ impl Cuda {
         Self { shared: Arc::new(shared), norms, angles, row_weights, voting }
     }
 }
+
+impl StateOps for Cuda {}
 
 impl AttentionOps for Cuda {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {

@@ -14,7 +14,9 @@ mod weigh;
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::{AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected};
+use crate::backend::{
+    AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected, StateOps,
+};
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::Rows;
@@ -23,6 +25,8 @@ use crate::weights::{Angles, LayerWeights, Linear, Matrix};
 /// The reference backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reference;
+
+impl StateOps for Reference {}
 
 impl AttentionOps for Reference {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {

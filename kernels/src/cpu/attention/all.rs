@@ -1,6 +1,8 @@
 //! Past and own keys in one pass: what rows spend is known as soon as they have seen both, and
 //! their p of all keys is still at hand.
 
+use std::mem::MaybeUninit;
+
 use super::few;
 use super::lines::Lines;
 use super::masses::{Partial, Voters, segments, total};
@@ -12,6 +14,7 @@ use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
 use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::cpu::unwritten::{unwritten, written};
 use crate::shapes;
 use crate::state::{common, lse};
 use crate::tensor::Rows;
@@ -73,12 +76,13 @@ pub(in crate::cpu) fn attend_all(
     let path = Path::of(place.isa, own.k.dtype());
     let stored = [past, own].map(|keys| Stored::new(path.form(), place.crew, keys, true));
     let q = queries.q;
-    let mut output = Rows::zeros(q.tokens, q.heads * q.head_dim);
+    let width = q.heads * q.head_dim;
+    let mut output = unwritten(q.tokens * width);
     let segments: Vec<RowTile> = match row_weights {
         Some(_) => segments(queries, own.kv_heads()).collect(),
         None => segments(queries, own.kv_heads()).flat_map(|rows| rows.tiles()).collect(),
     };
-    let parts = cut(&mut output, &segments, own.kv_heads());
+    let parts = cut(&mut output, width, &segments, own.kv_heads());
     let tasks = segments
         .into_iter()
         .zip(parts)
@@ -88,6 +92,8 @@ pub(in crate::cpu) fn attend_all(
     let Some(spent) = spent.into_iter().collect::<Option<Vec<_>>>() else {
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     };
+    // SAFETY: segments cover all rows of all heads, and their tasks wrote them.
+    let output = Rows::from_vec(q.tokens, width, unsafe { written(output) });
     if row_weights.is_none() {
         return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
@@ -98,11 +104,16 @@ pub(in crate::cpu) fn attend_all(
 }
 
 /// For every segment: of each of its tokens' rows, the columns of its KV head.
-fn cut<'a>(output: &'a mut Rows, segments: &[RowTile], kv_heads: usize) -> Vec<Vec<&'a mut [f32]>> {
-    let (rows, cols) = (output.rows(), output.cols());
-    let mut heads: Vec<Vec<&mut [f32]>> = Vec::new();
+fn cut<'a>(
+    output: &'a mut [MaybeUninit<f32>],
+    cols: usize,
+    segments: &[RowTile],
+    kv_heads: usize,
+) -> Vec<Vec<&'a mut [MaybeUninit<f32>]>> {
+    let rows = output.len() / cols;
+    let mut heads: Vec<Vec<_>> = Vec::new();
     heads.resize_with(kv_heads, || Vec::with_capacity(rows));
-    for row in output.data_mut().chunks_exact_mut(cols) {
+    for row in output.chunks_exact_mut(cols) {
         let columns = row.chunks_exact_mut(cols / kv_heads);
         heads.iter_mut().zip(columns).for_each(|(head, columns)| head.push(columns));
     }
@@ -119,7 +130,7 @@ struct All<'a> {
     keys: &'a [Stored<'a>; 2],
     row_weights: Option<&'a [f32]>,
     /// `[tokens]` of `[group * head_dim]`.
-    output: Vec<&'a mut [f32]>,
+    output: Vec<&'a mut [MaybeUninit<f32>]>,
 }
 
 impl Work for All<'_> {
@@ -240,7 +251,7 @@ impl Side {
 
     /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
     #[inline(always)]
-    fn write<S: Simd>(&self, simd: S, rows: &RowTile, output: &mut [&mut [f32]]) {
+    fn write<S: Simd>(&self, simd: S, rows: &RowTile, output: &mut [&mut [MaybeUninit<f32>]]) {
         let panels = rows.panels();
         let head_dim = self.o.len() / panels;
         let mut turned = Lines::default();
@@ -249,7 +260,8 @@ impl Side {
             let o_rows = turned.as_flattened().chunks_exact(width);
             for (row, o) in (panel * LANES..rows.len()).zip(o_rows) {
                 let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
-                output[t][head * head_dim..(head + 1) * head_dim].copy_from_slice(&o[..head_dim]);
+                let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
+                to.write_copy_of_slice(&o[..head_dim]);
             }
         }
     }

@@ -14,6 +14,8 @@ mod sight;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // as above
 mod stored;
 
+use std::mem::MaybeUninit;
+
 pub(super) use self::all::{attend_all, attend_each, fit_together, fits_one_pass};
 use self::lines::Lines;
 pub(super) use self::masses::weigh;
@@ -23,10 +25,12 @@ use self::rows::{RowTile, tile_tokens, turn};
 use self::stored::Stored;
 use super::gemm::{Place, is_finite};
 use super::simd::LANES;
+use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Queries};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::state::AttentionState;
+use crate::tensor::Heads;
 
 /// See [`crate::AttentionOps::attend`].
 pub(super) fn attend(
@@ -36,9 +40,8 @@ pub(super) fn attend(
 ) -> Result<AttentionState, BackendError> {
     shapes::attention("attend", queries, keys)?;
     let q = queries.q;
-    let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
     if keys.is_empty() || q.tokens == 0 {
-        return Ok(state);
+        return Ok(AttentionState::empty(q.heads, q.tokens, q.head_dim));
     }
     if few::serves(queries, keys.kv_heads()) {
         return few::attend(place, queries, keys);
@@ -46,9 +49,11 @@ pub(super) fn attend(
     let path = Path::of(place.isa, keys.k.dtype());
     let group = q.heads / keys.kv_heads();
     let stored = Stored::new(path.form(), place.crew, keys, true);
+    let rows = q.heads * q.tokens;
+    let (mut m, mut l, mut o) = (vec![0.0; rows], vec![0.0; rows], unwritten(rows * q.head_dim));
     let tasks = (0..keys.kv_heads())
         .flat_map(|g| RowTile { g, tokens: 0..q.tokens, group }.tiles())
-        .zip(cut(&mut state, group))
+        .zip(cut(q, group, (&mut m, &mut l, &mut o)))
         .collect();
     let finite = place.crew.map(tasks, |(rows, parts): (RowTile, Vec<Part<'_>>)| {
         path.run(place.isa, Attend { queries, rows, keys: &stored, parts })
@@ -56,7 +61,10 @@ pub(super) fn attend(
     if finite.contains(&false) {
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     }
-    Ok(state)
+    let Heads { heads, tokens, head_dim, .. } = *q;
+    // SAFETY: tiles cover all rows, and their tasks wrote them.
+    let o = unsafe { written(o) };
+    Ok(AttentionState { heads, tokens, head_dim, m: m.into(), l: l.into(), o: o.into() })
 }
 
 /// A tile's part of one head of a state.
@@ -65,20 +73,23 @@ struct Part<'a> {
     m: &'a mut [f32],
     /// `[tokens]`.
     l: &'a mut [f32],
-    /// `[tokens, head_dim]`.
-    o: &'a mut [f32],
+    /// `[tokens, head_dim]`, to be written.
+    o: &'a mut [MaybeUninit<f32>],
 }
+
+/// m, l and o of a state.
+type Parts<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [MaybeUninit<f32>]);
 
 /// For every tile, in the order of KV heads and within one of [`RowTile::tiles`]: its parts of
 /// the group's heads.
-fn cut(state: &mut AttentionState, group: usize) -> Vec<Vec<Part<'_>>> {
-    let (tokens, head_dim) = (state.tokens, state.head_dim);
+fn cut<'a>(q: &Heads, group: usize, (m, l, o): Parts<'a>) -> Vec<Vec<Part<'a>>> {
+    let Heads { heads, tokens, head_dim, .. } = *q;
     let size = tile_tokens(group);
     let per_head = tokens.div_ceil(size);
     let mut tiles: Vec<Vec<Part<'_>>> = Vec::new();
-    tiles.resize_with(state.heads / group * per_head, Vec::new);
-    let rows = state.m.chunks_mut(tokens).zip(state.l.chunks_mut(tokens));
-    let heads = rows.zip(state.o.chunks_mut(tokens * head_dim));
+    tiles.resize_with(heads / group * per_head, Vec::new);
+    let rows = m.chunks_mut(tokens).zip(l.chunks_mut(tokens));
+    let heads = rows.zip(o.chunks_mut(tokens * head_dim));
     for (head, ((m, l), o)) in heads.enumerate() {
         let rows = m.chunks_mut(size).zip(l.chunks_mut(size));
         for (idx, ((m, l), o)) in rows.zip(o.chunks_mut(size * head_dim)).enumerate() {
@@ -133,6 +144,6 @@ impl Part<'_> {
     fn put(&mut self, t: usize, (m, l, o): (f32, f32, &[f32])) {
         let head_dim = self.o.len() / self.m.len();
         (self.m[t], self.l[t]) = (m, l);
-        self.o[t * head_dim..(t + 1) * head_dim].copy_from_slice(&o[..head_dim]);
+        self.o[t * head_dim..(t + 1) * head_dim].write_copy_of_slice(&o[..head_dim]);
     }
 }

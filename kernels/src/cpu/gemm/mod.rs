@@ -17,7 +17,6 @@ mod split;
 mod tiles;
 
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::argument::{Argument, Prepare, norm_row};
@@ -45,6 +44,7 @@ use super::isa::{Isa, IsaLevel};
 use super::peak::Factors;
 use super::simd::{LANES, Simd, Vector, load_front};
 use super::threads::Crew;
+use super::unwritten::{unwritten, written};
 use crate::backend::BackendError;
 use crate::tensor::Rows;
 use crate::weights::Linear;
@@ -276,25 +276,6 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
         (Factors::Bf16, isa) if isa >= IsaLevel::Avx512Bf16 => isa,
         _ => isa.min(IsaLevel::Avx512),
     }
-}
-
-/// An array to be written.
-fn unwritten<T>(len: usize) -> Vec<MaybeUninit<T>> {
-    let mut values = Vec::with_capacity(len);
-    // SAFETY: there is room, and what need not be initialised may be anything.
-    unsafe { values.set_len(len) };
-    values
-}
-
-/// An array of which tasks wrote every element.
-///
-/// # Safety
-/// They did.
-unsafe fn written<T>(values: Vec<MaybeUninit<T>>) -> Vec<T> {
-    let mut values = std::mem::ManuallyDrop::new(values);
-    // SAFETY: the vector's own parts; T and a T that may be anything are laid out alike, and
-    // all of them were written.
-    unsafe { Vec::from_raw_parts(values.as_mut_ptr().cast(), values.len(), values.capacity()) }
 }
 
 /// Whether no element is infinite or NaN: 0 x is 0 then, and NaN otherwise.

@@ -4,10 +4,11 @@ use std::mem::MaybeUninit;
 
 use bytemuck::Zeroable;
 
+use super::Place;
 use super::argument::{Argument, Prepare};
 use super::pack::{Line, TILE_INPUTS};
-use super::{Place, unwritten, written};
 use crate::cpu::simd::{Kernel, LANES, Simd, load_front, store_front_bf16};
+use crate::cpu::unwritten::{unwritten, written};
 
 /// Rows that a task packs: whole blocks of every layout.
 const PACK_ROWS: usize = 32;

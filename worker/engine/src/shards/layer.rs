@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aqueduct_core::work::{MergeAudit, RetainedMass};
 use aqueduct_kernels::fold::{Missing, Node, fold};
 use aqueduct_kernels::shard::cutoffs;
-use aqueduct_kernels::{AttentionState, Heads, Passed, Qkv, Shard};
+use aqueduct_kernels::{AttentionState, Backend, Heads, Passed, Qkv, Shard};
 
 use super::audit::audit;
 use super::port::{Found, ShardPort};
@@ -62,11 +62,11 @@ impl Asked {
         port: &mut dyn ShardPort,
     ) -> Result<Merged, EngineError> {
         let Self { idx, q, own } = &self;
-        let queries = step.queries(*idx, q);
-        let (mut state, mut audited) = (own.attend(step.model.backend(), queries)?, None);
+        let (backend, queries) = (step.model.backend(), step.queries(*idx, q));
+        let (mut state, mut audited) = (own.attend(backend, queries)?, None);
         if chunks > 0 {
             let Found { states, shards } = port.states(*idx)?;
-            state = folded(chunks, states, *idx)?.merge(&state);
+            state = backend.merge(folded(backend, chunks, states, *idx)?, &state);
             if let Some(past) = shards {
                 let all = past.values().chain([own]).map(Arc::as_ref);
                 let row = (*idx, idx % q.tokens); // another one in each layer
@@ -110,10 +110,12 @@ impl Weighed {
 }
 
 fn folded(
+    backend: &dyn Backend,
     chunks: u32,
     mut states: BTreeMap<Node, AttentionState>,
     layer: usize,
 ) -> Result<AttentionState, PortError> {
-    fold(Node::ROOT, chunks, &mut |node| Ok::<_, Missing>(states.remove(&node)))
+    let merge = |state, other: &_| backend.merge(state, other);
+    fold(Node::ROOT, chunks, &merge, &mut |node| Ok::<_, Missing>(states.remove(&node)))
         .map_err(|missing| PortError::Peer { layer, what: missing.to_string() })
 }

@@ -40,7 +40,7 @@ pub fn prefill_sharded(
         let qkv = model.backend().project(layer, &x, block.start, &angles)?;
         let asked = Asked::new(&step, idx, qkv, port)?;
         let merged = asked.merge(&step, chunks, port)?;
-        let output = merged.state.output();
+        let output = model.backend().output(&merged.state);
         audits.extend(merged.audit);
         if let Some(weighed) = merged.weighed {
             retained[idx] = weighed.settle(&step, port)?;

@@ -22,6 +22,7 @@ pub fn states_over(
         let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
         Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
     };
+    let merge = |state, other: &_| model.backend().merge(state, other);
     let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
-    nodes.into_iter().map(|node| Ok((node, fold(node, place.chunks, &mut leaf)?))).collect()
+    nodes.into_iter().map(|node| Ok((node, fold(node, place.chunks, &merge, &mut leaf)?))).collect()
 }

@@ -4,12 +4,13 @@ use std::mem::MaybeUninit;
 
 use bytemuck::{Pod, Zeroable};
 
+use super::super::Place;
 use super::super::argument::{Argument, Prepare};
 use super::super::huge::HugeArray;
-use super::super::{Place, unwritten, written};
 use crate::cpu::simd::int8::{QUAD, Step};
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::threads::Crew;
+use crate::cpu::unwritten::{unwritten, written};
 use crate::int8::{GROUP, Int8Rows, quantise_group};
 
 /// Steps of a run: rows are padded to whole runs of 64 inputs, half a group.

@@ -177,7 +177,8 @@ impl Scene {
             Ok(())
         })?;
         let mut of = |node: Node| Ok::<_, Missing>(states.remove(&node));
-        let state = fold(Node::ROOT, self.chunks(), &mut of)?;
+        let merge = |state, other: &_| self.model.backend().merge(state, other);
+        let state = fold(Node::ROOT, self.chunks(), &merge, &mut of)?;
         Ok(Passed { took: since.elapsed(), bytes, state })
     }
 

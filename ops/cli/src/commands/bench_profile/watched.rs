@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aqueduct_kernels::backend::{Attended, Qkv, Scope, Selected};
+use aqueduct_kernels::backend::{Attended, Qkv, Scope, Selected, StateOps};
 use aqueduct_kernels::{
     Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps,
     LayerWeights, Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
@@ -113,6 +113,16 @@ impl AttentionOps for Watched {
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
         self.timed(Part::Select, |cpu| cpu.select(past, own, masses, selection))
+    }
+}
+
+impl StateOps for Watched {
+    fn merge(&self, state: AttentionState, other: &AttentionState) -> AttentionState {
+        self.timed(Part::Attend, |cpu| cpu.merge(state, other))
+    }
+
+    fn output(&self, state: &AttentionState) -> Rows {
+        self.timed(Part::Attend, |cpu| cpu.output(state))
     }
 }
 
