@@ -4,7 +4,7 @@ use aqueduct_coordinator::runtime::Stats;
 use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs};
-use aqueduct_core::{Exchange, MemoryPolicy};
+use aqueduct_core::{Exchange, MemoryPolicy, SessionUse};
 
 use crate::fake::{Fake, Habit, SOON, all, submission};
 use crate::runtime::{cluster, start};
@@ -54,6 +54,16 @@ fn told(fakes: &[Fake]) -> (usize, usize, usize) {
         count(|command| matches!(command, Command::Restore(_))),
         count(|command| matches!(command, Command::Assign(_))),
     )
+}
+
+/// Workers say what they are, and a little later what they keep: nobody asks in between.
+#[tokio::test]
+async fn a_session_is_kept_as_soon_as_workers_are_up() {
+    let (coordinator, _fakes) = keepers().await;
+    let asked = Submission { session: Some(SessionUse::New), ..submission(10) };
+    let (updates, error) = all(&mut coordinator.submit(asked).await.unwrap()).await;
+    assert_eq!(error, None);
+    assert!(updates.iter().any(|update| matches!(update, Update::Session(_))), "{updates:?}");
 }
 
 #[tokio::test]
