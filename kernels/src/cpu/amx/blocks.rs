@@ -37,6 +37,9 @@ use std::arch::asm;
 
 use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 
+/// Bytes that are asked for with every step, see [`Block::ahead`]: three lines.
+pub(in crate::cpu) const AHEAD: usize = 192;
+
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
 ///
 /// K is counted in steps of 64 bytes of A's rows: 32 bf16 or 64 integers of eight bits.
@@ -57,6 +60,9 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) steps: usize,
     /// Whether A or B is far away: then they are asked for ahead.
     pub(in crate::cpu) is_streamed: bool,
+    /// What comes next: while each sixteen rows of a block that is not streamed pass two panels,
+    /// [`AHEAD`] bytes a step from here on are asked for, into the second cache.
+    pub(in crate::cpu) ahead: [*const u8; 2],
     /// The first row of C, row-major, panels side by side.
     pub(in crate::cpu) c: *mut T,
     /// Bytes from a row of C to the next.
@@ -127,6 +133,18 @@ macro_rules! ask {
     };
 }
 
+/// Asks for the next three lines of what comes next.
+macro_rules! far {
+    () => {
+        concat!(
+            "prefetcht1 [{far}]\n",
+            "prefetcht1 [{far} + 64]\n",
+            "prefetcht1 [{far} + 128]\n",
+            "add {far}, 192",
+        )
+    };
+}
+
 /// The products of all shapes by one instruction.
 macro_rules! products {
     ($name:ident, $sum:ty, $multiply:literal, $doc:literal) => {
@@ -174,7 +192,7 @@ macro_rules! products {
             use super::*;
 
             products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
-            products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
+            products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(), "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
             products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
             products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2",
@@ -222,7 +240,8 @@ macro_rules! products {
                     "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
-                ], operands { b1 = inout(reg) pass.b[1] => _, });
+                    "// {far}",
+                ], operands { b1 = inout(reg) pass.b[1] => _, far = inout(reg) pass.far => _, });
             }
         }
     };
@@ -233,6 +252,8 @@ struct Pass<T> {
     a: *const u8,
     /// Panels; the second one is the first where there is one.
     b: [*const u8; 2],
+    /// What comes next.
+    far: *const u8,
     c: *mut T,
 }
 
@@ -250,7 +271,8 @@ impl<T> Block<T> {
     #[inline(always)]
     fn pass(&self, panel: usize) -> Pass<T> {
         let b = [self.b[panel], self.b[(panel + 1).min(self.panels - 1)]];
-        Pass { a: self.a, b, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
+        let far = self.ahead[0];
+        Pass { a: self.a, b, far, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
     }
 }
 
@@ -260,6 +282,7 @@ impl<T> Pass<T> {
     fn below(self, block: &Block<T>) -> Self {
         Self {
             a: self.a.wrapping_add(TILE_ROWS * block.a_stride),
+            far: block.ahead[1],
             c: self.c.wrapping_byte_add(TILE_ROWS * block.c_stride),
             ..self
         }
@@ -369,6 +392,7 @@ mod tests {
                 panels,
                 steps,
                 is_streamed,
+                ahead: [a.as_ptr().cast(), b.as_ptr().cast()],
                 c: c.as_mut_ptr(),
                 c_stride,
                 accumulate,
@@ -441,6 +465,7 @@ mod tests {
                 panels,
                 steps: 0,
                 is_streamed: false,
+                ahead: [std::ptr::null(); 2],
                 c: std::ptr::null_mut(),
                 c_stride: 0,
                 accumulate: false,

@@ -13,7 +13,7 @@ mod emulator;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::LazyLock;
 
-pub(super) use self::blocks::Block;
+pub(super) use self::blocks::{AHEAD, Block};
 pub(super) use self::config::{TILE_ROWS, Tiles};
 
 /// Rows of the largest block.

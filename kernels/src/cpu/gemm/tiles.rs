@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::pack::{Line, PairPanels, TILE_INPUTS};
 use super::result::Outcome;
 use super::rounded::RoundedRows;
-use crate::cpu::amx::{BLOCK_ROWS, Block, TILE_ROWS, Tiles};
+use crate::cpu::amx::{AHEAD, BLOCK_ROWS, Block, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 
@@ -63,6 +63,7 @@ impl Tiled<'_> {
                 // A part of each block's rows for each part of the inputs.
                 let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
                 let b = self.panels(&outcome, slot, panels, first..last);
+                let next = self.next(&outcome, slot + panels, first..last, chain).unwrap_or(b);
                 for row in rows.clone().step_by(BLOCK_ROWS) {
                     let sums = sums.next().expect("room for every block");
                     let at = At { row, slot, panels, steps: first..last };
@@ -71,7 +72,10 @@ impl Tiled<'_> {
                     let from = row - rows.start;
                     outcome.ask(from + part.start..from + part.end, slot, panels);
                     let is_first = row == rows.start || slot == 0;
-                    self.block(&mut tiles, b, is_first, &at, sums);
+                    // Each block asks for a part of two panels.
+                    let part = from / BLOCK_ROWS * (last - first) * AHEAD;
+                    let ahead = [next[0], next[1]].map(|panel| panel.wrapping_add(part));
+                    self.block(&mut tiles, (b, ahead), is_first, &at, sums);
                     if last == steps {
                         isa.run(Finish { outcome: &mut outcome, sums, at });
                     }
@@ -117,13 +121,32 @@ impl Tiled<'_> {
         }
     }
 
+    /// The panels that are multiplied after those before `slot` and these tiles of inputs; none
+    /// at the end of the task.
+    fn next(
+        self,
+        outcome: &impl Outcome,
+        slot: usize,
+        steps: Range<usize>,
+        chain: usize,
+    ) -> Option<[*const u8; FLAT_PANELS]> {
+        let whole = self.weight.pairs() / TILE_PAIRS;
+        let (slot, steps) = match slot < outcome.slots() {
+            true => (slot, steps),
+            false => (0, steps.end..whole.min(steps.end + chain)),
+        };
+        let panels = BLOCK_PANELS.min(outcome.slots() - slot);
+        (!steps.is_empty()).then(|| self.panels(outcome, slot, panels, steps))
+    }
+
     /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
-    /// take their place. `b` is what [`Self::panels`] says of this block's.
+    /// take their place. `b` is what [`Self::panels`] says of this block's, `ahead` where
+    /// [`Block::ahead`] is to begin.
     #[inline(always)]
     fn block(
         self,
         tiles: &mut Tiles,
-        b: [*const u8; FLAT_PANELS],
+        (b, ahead): ([*const u8; FLAT_PANELS], [*const u8; 2]),
         is_streamed: bool,
         at: &At,
         sums: &mut [[f32; LANES]],
@@ -140,6 +163,7 @@ impl Tiled<'_> {
             panels,
             steps: steps.len(),
             is_streamed,
+            ahead,
             c: sums.as_mut_ptr().cast(),
             c_stride: panels * size_of::<[f32; LANES]>(),
             accumulate: steps.start > 0,

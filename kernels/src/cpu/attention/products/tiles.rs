@@ -172,6 +172,7 @@ impl Product<'_> {
                     panels: 2.min(panels - panel),
                     steps,
                     is_streamed: false,
+                    ahead: [b.cast(); 2],
                     c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
                     c_stride: panels * LINE_BYTES,
                     accumulate,

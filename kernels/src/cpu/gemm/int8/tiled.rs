@@ -154,6 +154,7 @@ impl Tiled<'_> {
             panels: N,
             steps: runs.len(),
             is_streamed,
+            ahead: [b[0]; 2],
             c: sums.0.as_mut_ptr().cast(),
             c_stride: 64 * N,
             accumulate: false,
