@@ -190,13 +190,12 @@ impl Side {
     fn fill<P: Products>(&mut self, products: &mut P, mut pass: Pass<'_>, keep: bool) {
         let panels = pass.panels();
         self.kept.clear();
-        self.o.reset(products.head_dim() * panels);
+        self.o.resize(products.head_dim() * panels);
+        self.o.clear();
+        self.p.resize(panels * if keep { pass.keys(products) } else { P::KEYS });
         let mut used = 0;
         for (first, last) in pass.spans(products) {
             let size = (last - first) * panels;
-            if self.p.len() < used + size {
-                self.p.resize(used + size);
-            }
             let p = &mut self.p[used..used + size];
             pass.soften(products, (first, last), p, keep);
             pass.add(products, (first, last), p, &mut self.o);

@@ -57,9 +57,12 @@ pub(super) fn cut(crew: Crew, heads: &KvHeads, keys: &[bf16]) -> Lines<Pair> {
     let steps = heads.head_dim.div_ceil(STEP);
     in_blocks(crew, heads, keys, STEP * steps, |from, to| {
         for (row, key) in from.chunks_exact(heads.head_dim).enumerate() {
-            for (step, piece) in key.chunks(STEP).enumerate() {
-                let to = to[step * STEP + row].as_flattened_mut();
-                to[..piece.len()].copy_from_slice(piece);
+            let (lines, rest) = key.as_chunks::<STEP>();
+            for (step, line) in lines.iter().enumerate() {
+                to[step * STEP + row].as_flattened_mut().copy_from_slice(line);
+            }
+            if !rest.is_empty() {
+                to[lines.len() * STEP + row].as_flattened_mut()[..rest.len()].copy_from_slice(rest);
             }
         }
     })
@@ -86,7 +89,7 @@ fn in_blocks(
 ) -> Lines<Pair> {
     let KvHeads { kv_heads, tokens, head_dim, .. } = *heads;
     let head_lines = tokens.div_ceil(STEP) * block_lines;
-    let mut lines = Lines::zeros(kv_heads * head_lines);
+    let mut lines = Lines::left_over(kv_heads * head_lines);
     let (task_lines, task_elements) = (TASK / STEP * block_lines, TASK * head_dim);
     let tasks = lines
         .chunks_mut(head_lines.max(1))
@@ -94,8 +97,12 @@ fn in_blocks(
         .flat_map(|(to, from)| to.chunks_mut(task_lines).zip(from.chunks(task_elements)))
         .collect();
     crew.map(tasks, |(to, from): (&mut [PairLanes], &[bf16])| {
-        let blocks = to.chunks_mut(block_lines).zip(from.chunks(STEP * head_dim));
-        blocks.for_each(|(to, from)| lay(from, to));
+        for (to, from) in to.chunks_mut(block_lines).zip(from.chunks(STEP * head_dim)) {
+            if from.len() < STEP * head_dim || !head_dim.is_multiple_of(STEP) {
+                to.fill([[bf16::ZERO; 2]; LANES]);
+            }
+            lay(from, to);
+        }
     });
     lines
 }

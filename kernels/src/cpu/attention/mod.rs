@@ -118,7 +118,7 @@ impl Work for Attend<'_> {
         products.take(queries, &rows, keys.dtype());
         let mut pass = Pass::new(queries, &rows, keys);
         let mut o = Lines::zeros(queries.q.head_dim * panels);
-        let mut p = Lines::zeros(P::KEYS * panels);
+        let mut p = Lines::left_over(P::KEYS * panels);
         for (first, last) in pass.spans(&products) {
             let p = &mut p[..(last - first) * panels];
             pass.soften(&mut products, (first, last), p, false);

@@ -60,6 +60,11 @@ impl<'a> Pass<'a> {
             .map(move |(first, last)| (first, last.min(reach.end)))
     }
 
+    /// Keys of all of them.
+    pub(super) fn keys<P: Products>(&self, products: &P) -> usize {
+        self.spans(products).map(|(first, last)| last - first).sum()
+    }
+
     /// p = exp(z - m) of a tile of keys, and m and l with them in it. `p` is
     /// `[keys, panels, 16]`; it is filled where `keep`, or where the products read it there.
     #[inline(always)]

@@ -121,7 +121,7 @@ pub(super) fn pair_queries(
     pairs: usize,
     to: &mut Lines<Pair>,
 ) {
-    to.reset(rows.panels() * pairs);
+    to.resize(rows.panels() * pairs);
     let mut rounded = vec![bf16::ZERO; LANES * 2 * pairs];
     for (panel, to) in to.chunks_exact_mut(pairs).enumerate() {
         let count = (rows.len() - panel * LANES).min(LANES);

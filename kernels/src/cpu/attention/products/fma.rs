@@ -49,7 +49,8 @@ impl<S: Simd> Products for Fma<S> {
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype) {
         let head_dim = queries.q.head_dim;
         (self.head_dim, self.g, self.panels) = (head_dim, rows.g, rows.panels());
-        self.q.reset(self.panels * head_dim);
+        self.q.resize(self.panels * head_dim);
+        self.q.clear();
         for row in 0..rows.len() {
             let (head, t) = rows.origin(row);
             let panel = &mut self.q[row / LANES * head_dim..][..head_dim];
