@@ -1,7 +1,7 @@
 //! Everything of a layer that is not attention.
 
 use super::gemm::{
-    Argument, PackedWeight, Place, Prepare, gate_up, linear, norm_row, packed_weight,
+    Argument, PackedWeight, Place, Prepare, down, gate_up, linear, norm_row, packed_weight,
 };
 use super::heads::project_heads;
 use super::simd::{Kernel, Simd};
@@ -39,9 +39,8 @@ pub(super) fn finish(
     let x = linear("finish", place, attention, &layer.out, Some(x))?;
     let norm = Prepare::Norm { weight: &layer.ffn_norm, eps: layer.spec.norm_eps };
     let normed = Argument { rows: &x, prepare: norm };
-    let (hidden, prepare) = gate_up("finish", place, normed, &layer.gate_up)?;
-    let hidden = Argument { rows: &hidden, prepare };
-    linear("finish", place, hidden, &layer.down, Some(&x))
+    let hidden = gate_up("finish", place, normed, &layer.gate_up, &layer.down)?;
+    down("finish", place, hidden, &layer.down, &x)
 }
 
 /// See [`crate::LayerOps::embed`].

@@ -33,7 +33,7 @@ use self::product::Product;
 pub(super) use self::result::{Addends, Outcome, neighbours};
 use self::result::{Gated, Sums};
 #[cfg(target_arch = "x86_64")]
-use self::rounded::RoundedRows;
+use self::rounded::{RoundedRows, Rounding};
 pub(super) use self::split::Block;
 use self::split::split;
 #[cfg(target_arch = "x86_64")]
@@ -88,32 +88,79 @@ pub(super) fn linear(
     factors.sums(op, place, x.rows.rows(), weight, residual)
 }
 
-/// `x` through a stacked gate and up projection, and what is to be done to the result before it
-/// is multiplied on: nothing where SwiGLU could be computed from the sums at once.
+/// What stands between a stacked gate and up projection and the projection down.
+pub(super) enum Hidden {
+    /// Rows, and what is to be done to them before they are multiplied on: nothing where SwiGLU
+    /// could be computed from the sums at once.
+    Rows(Rows, Prepare<'static>),
+    /// Rows as the next product reads them, which never stood in memory as f32.
+    #[cfg(target_arch = "x86_64")]
+    Rounded(RoundedRows),
+}
+
+/// `x` through a stacked gate and up projection, for `next`.
 ///
 /// # Errors
 /// As [`linear`].
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
 pub(super) fn gate_up(
     op: &'static str,
     place: Place,
     x: Argument<'_>,
     weight: &Linear,
-) -> Result<(Rows, Prepare<'static>), BackendError> {
+    next: &Linear,
+) -> Result<Hidden, BackendError> {
     let columns = weight.outputs / 2;
     let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
     let rows = x.rows.rows();
     if !columns.is_multiple_of(LANES) || !factors.come_in_twos(place.isa) {
-        return Ok((factors.sums(op, place, rows, weight, None)?, Prepare::SwiGlu));
+        return Ok(Hidden::Rows(factors.sums(op, place, rows, weight, None)?, Prepare::SwiGlu));
     }
     let mut block = factors.block(rows, place.crew, weight.outputs);
     block.columns /= 2;
     let (panels, bias) = (columns / LANES, weight.bias.as_deref());
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(like), PackedWeight::Bf16(_)) = (factors.rounded(), packed_weight(op, next)?) {
+        let mut hidden = Rounding::new(like, columns);
+        let tiles = hidden.split(block);
+        let outcomes = tiles.into_iter().map(|tile| Gated::new(tile, panels, bias)).collect();
+        factors.compute(op, place, outcomes)?;
+        // SAFETY: tasks wrote all tiles.
+        return Ok(Hidden::Rounded(unsafe { hidden.written() }));
+    }
     let mut hidden = unwritten(rows * columns);
     let tiles = split(&mut hidden, columns, block);
     let outcomes = tiles.into_iter().map(|tile| Gated::new(tile, panels, bias)).collect();
     factors.compute(op, place, outcomes)?;
     // SAFETY: tiles cover the array, and their tasks wrote them.
-    Ok((Rows::from_vec(rows, columns, unsafe { written(hidden) }), Prepare::Nothing))
+    let hidden = Rows::from_vec(rows, columns, unsafe { written(hidden) });
+    Ok(Hidden::Rows(hidden, Prepare::Nothing))
+}
+
+/// `hidden`, which [`gate_up`] made for `weight`, through it, plus `residual`.
+///
+/// # Errors
+/// As [`linear`].
+pub(super) fn down(
+    op: &'static str,
+    place: Place,
+    hidden: Hidden,
+    weight: &Linear,
+    residual: &Rows,
+) -> Result<Rows, BackendError> {
+    match hidden {
+        Hidden::Rows(rows, prepare) => {
+            linear(op, place, Argument { rows: &rows, prepare }, weight, Some(residual))
+        }
+        #[cfg(target_arch = "x86_64")]
+        Hidden::Rounded(x) => {
+            let PackedWeight::Bf16(panels) = packed_weight(op, weight)? else {
+                unreachable!("`gate_up` rounds for weights of bf16");
+            };
+            let factors = PackedFactors::of_rounded(place.isa, x, panels);
+            factors.sums(op, place, residual.rows(), weight, Some(residual))
+        }
+    }
 }
 
 /// `x` through `weight`, for outcomes that need `step` neighbouring columns, of which a task has
@@ -154,12 +201,12 @@ impl<'a> PackedFactors<'a> {
         match weight {
             PackedWeight::F32(panels) => Self::Full(RowGroups::full(place, x), panels),
             #[cfg(target_arch = "x86_64")]
-            PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Amx => {
-                Self::Tiled(RoundedRows::in_blocks(place, x, BLOCK_ROWS), panels)
-            }
-            #[cfg(target_arch = "x86_64")]
             PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Avx512Bf16 => {
-                Self::Dotted(RoundedRows::by_row(place, x), panels)
+                let x = match place.isa.level() >= IsaLevel::Amx {
+                    true => RoundedRows::in_blocks(place, x, BLOCK_ROWS),
+                    false => RoundedRows::by_row(place, x),
+                };
+                Self::of_rounded(place.isa, x, panels)
             }
             PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
             #[cfg(target_arch = "x86_64")]
@@ -169,6 +216,23 @@ impl<'a> PackedFactors<'a> {
                 Self::TiledIntegers(Int8Inputs::new(place, x, BLOCK_ROWS), weight)
             }
             PackedWeight::Int8(weight) => Self::Integers(Int8Inputs::new(place, x, 1), weight),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn of_rounded(isa: Isa, x: RoundedRows, panels: &'a PairPanels) -> Self {
+        match isa.level() >= IsaLevel::Amx {
+            true => Self::Tiled(x, panels),
+            false => Self::Dotted(x, panels),
+        }
+    }
+
+    /// An argument that was rounded to bf16.
+    #[cfg(target_arch = "x86_64")]
+    fn rounded(&self) -> Option<&RoundedRows> {
+        match self {
+            Self::Tiled(x, _) | Self::Dotted(x, _) => Some(x),
+            _ => None,
         }
     }
 

@@ -140,38 +140,77 @@ impl Outcome for Sums<'_, '_> {
     }
 }
 
-/// SwiGLU of the sums of a stacked gate and up projection, `[rows, outputs / 2]` f32. Every
-/// second slot is a panel of up, so that a register tile holds both sides of what it makes.
-pub(super) struct Gated<'a, 'y> {
-    tile: Tile<'y, f32>,
+/// Where a task writes what SwiGLU gives: a tile of `[rows, outputs / 2]`.
+pub(super) trait Gates {
+    /// Rows of the argument.
+    fn rows(&self) -> Range<usize>;
+
+    /// Columns of the result.
+    fn columns(&self) -> Range<usize>;
+
+    /// Asks for `count` columns of some rows of the tile, to be written.
+    #[cfg(target_arch = "x86_64")]
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize);
+
+    /// Takes what belongs to row `row` of the tile from `column` of the result on.
+    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V);
+}
+
+impl Gates for Tile<'_, f32> {
+    #[inline(always)]
+    fn rows(&self) -> Range<usize> {
+        self.row..self.row + self.rows
+    }
+
+    #[inline(always)]
+    fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+        Tile::ask(self, rows, column, count);
+    }
+
+    #[inline(always)]
+    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V) {
+        Tile::write(self, row, column, &[[gates]]);
+    }
+}
+
+/// SwiGLU of the sums of a stacked gate and up projection, `[rows, outputs / 2]`. Every second
+/// slot is a panel of up, so that a register tile holds both sides of what it makes.
+pub(super) struct Gated<'a, G> {
+    tile: G,
     /// Panels of gate, before those of up.
     panels: usize,
     bias: Option<&'a [f32]>,
     finite: Finite,
 }
 
-impl<'a, 'y> Gated<'a, 'y> {
+impl<'a, G: Gates> Gated<'a, G> {
     /// The tile must begin at a panel's first column; there are `panels` whole panels of gate.
-    pub(super) fn new(tile: Tile<'y, f32>, panels: usize, bias: Option<&'a [f32]>) -> Self {
+    pub(super) fn new(tile: G, panels: usize, bias: Option<&'a [f32]>) -> Self {
         Self { tile, panels, bias, finite: Finite::default() }
     }
 }
 
-impl Outcome for Gated<'_, '_> {
+impl<G: Gates> Outcome for Gated<'_, G> {
     #[inline(always)]
     fn rows(&self) -> Range<usize> {
-        self.tile.row..self.tile.row + self.tile.rows
+        self.tile.rows()
     }
 
     #[inline(always)]
     fn slots(&self) -> usize {
-        2 * self.tile.columns.len().div_ceil(LANES)
+        2 * self.tile.columns().len().div_ceil(LANES)
     }
 
     /// The first half gate, the second half up.
     #[inline(always)]
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N] {
-        let mut panels = [self.tile.columns.start / LANES + slot / 2; N];
+        let mut panels = [self.tile.columns().start / LANES + slot / 2; N];
         for (j, panel) in panels.iter_mut().enumerate() {
             *panel += if j < N / 2 { j } else { self.panels + j - N / 2 };
         }
@@ -181,7 +220,7 @@ impl Outcome for Gated<'_, '_> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn ask(&self, rows: Range<usize>, slot: usize, panels: usize) {
-        self.tile.ask(rows, self.tile.columns.start + slot / 2 * LANES, panels / 2 * LANES);
+        self.tile.ask(rows, self.tile.columns().start + slot / 2 * LANES, panels / 2 * LANES);
     }
 
     #[inline(always)]
@@ -204,11 +243,10 @@ impl Outcome for Gated<'_, '_> {
         }
         self.finite.see(simd, &sums);
         for j in 0..N / 2 {
-            let mut hidden = [[simd.splat(0.0)]; M];
-            for (hidden, sums) in hidden.iter_mut().zip(&sums) {
-                *hidden = [gated(simd, sums[j], sums[N / 2 + j])];
+            let column = self.tile.columns().start + (slot / 2 + j) * LANES;
+            for (i, sums) in sums.iter().enumerate() {
+                self.tile.write(row + i, column, gated(simd, sums[j], sums[N / 2 + j]));
             }
-            self.tile.write(row, self.tile.columns.start + (slot / 2 + j) * LANES, &hidden);
         }
     }
 

@@ -1,13 +1,20 @@
 //! The argument of bf16 dot products and of AMX tiles: rows rounded to bf16.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use bytemuck::Zeroable;
+use half::bf16;
 
 use super::Place;
 use super::argument::{Argument, Prepare};
 use super::pack::{Line, TILE_INPUTS};
-use crate::cpu::simd::{Kernel, LANES, Simd, load_front, store_front_bf16};
+use super::result::Gates;
+use super::split::Block;
+use crate::cpu::simd::{
+    Kernel, LANES, Simd, Vector, load_front, prefetch_to_write, store_front_bf16,
+};
 use crate::cpu::unwritten::{unwritten, written};
 
 /// Rows that a task packs: whole blocks of every layout.
@@ -70,6 +77,119 @@ impl RoundedRows {
     }
 }
 
+/// Rounded rows that the tasks of another product write, in the form of `like`.
+pub(super) struct Rounding {
+    rows: usize,
+    inputs: usize,
+    block: usize,
+    stride: usize,
+    lines: Vec<MaybeUninit<Line>>,
+}
+
+impl Rounding {
+    /// `inputs` is a multiple of sixteen.
+    pub(super) fn new(like: &RoundedRows, inputs: usize) -> Self {
+        assert!(inputs.is_multiple_of(LANES));
+        let RoundedRows { rows, block, .. } = *like;
+        let used = inputs.div_ceil(TILE_INPUTS);
+        let stride = if block == 1 { used | 1 } else { used };
+        let mut rounding = Self { rows, inputs, block, stride, lines: unwritten(rows * stride) };
+        // What no task writes.
+        for row in 0..rows {
+            for line in inputs / TILE_INPUTS..stride {
+                let at = place(row, line, (rows, block, stride));
+                rounding.lines[at].write(Line::zeroed());
+            }
+        }
+        rounding
+    }
+
+    /// Tiles of at most a block; those of the same columns stand together.
+    pub(super) fn split(&mut self, task: Block) -> Vec<RoundedTile<'_>> {
+        assert!(task.columns.is_multiple_of(LANES));
+        let Self { rows, inputs, block, stride, .. } = *self;
+        let base: *mut Line = self.lines.as_mut_ptr().cast();
+        let mut tiles = Vec::new();
+        for column in (0..inputs).step_by(task.columns) {
+            for row in (0..rows).step_by(task.rows) {
+                tiles.push(RoundedTile {
+                    rows: row..rows.min(row + task.rows),
+                    columns: column..inputs.min(column + task.columns),
+                    base,
+                    shape: (rows, block, stride),
+                    owner: PhantomData,
+                });
+            }
+        }
+        tiles
+    }
+
+    /// The rows, once they are written.
+    ///
+    /// # Safety
+    /// Every element of every tile was written.
+    pub(super) unsafe fn written(self) -> RoundedRows {
+        let Self { rows, block, stride, lines, .. } = self;
+        // SAFETY: the tiles cover all lines but those that `new` wrote.
+        RoundedRows { rows, block, stride, lines: unsafe { written(lines) } }
+    }
+}
+
+/// Where line `line` of row `row` is, of `rows` in blocks of `block` and lines of `stride` a row.
+#[inline(always)]
+fn place(row: usize, line: usize, (rows, block, stride): (usize, usize, usize)) -> usize {
+    let first = row - row % block;
+    first * stride + line * block.min(rows - first) + (row - first)
+}
+
+/// A part of [`Rounding`] that one task writes.
+pub(super) struct RoundedTile<'y> {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    base: *mut Line,
+    /// Rows, of a block, lines of a row.
+    shape: (usize, usize, usize),
+    owner: PhantomData<&'y mut [Line]>,
+}
+
+// SAFETY: a tile is an exclusive borrow of its elements.
+unsafe impl Send for RoundedTile<'_> {}
+
+impl Gates for RoundedTile<'_> {
+    #[inline(always)]
+    fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    #[inline(always)]
+    fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
+    #[inline(always)]
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+        for line in column / TILE_INPUTS..(column + count).div_ceil(TILE_INPUTS) {
+            for row in rows.clone() {
+                let at = place(self.rows.start + row, line, self.shape);
+                prefetch_to_write(self.base.wrapping_add(at), size_of::<Line>());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V) {
+        let row = self.rows.start + row;
+        assert!(row < self.rows.end && column.is_multiple_of(LANES));
+        assert!(self.columns.start <= column && column + LANES <= self.columns.end);
+        let at = place(row, column / TILE_INPUTS, self.shape);
+        // SAFETY: the row and the columns are inside the tile, which `split` cut from an array
+        // that is borrowed for as long as the tile lives; half a line is sixteen elements.
+        let half: &mut [bf16; LANES] =
+            unsafe { &mut *self.base.add(at).cast::<bf16>().add(column % TILE_INPUTS).cast() };
+        gates.store_bf16(half);
+    }
+}
+
 /// The rows of one task.
 struct Round<'a> {
     /// Whole blocks.
@@ -116,5 +236,70 @@ fn round_line<S: Simd>(simd: S, to: &mut Line, from: &[f32]) {
     let to = &mut to.0.as_flattened_mut()[..from.len()];
     for (to, from) in to.chunks_mut(LANES).zip(from.chunks(LANES)) {
         store_front_bf16(load_front(simd, from), to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::Isa;
+    use crate::cpu::threads::Threads;
+    use crate::tensor::Rows;
+
+    /// Writes all elements of a tile.
+    struct Write<'a, 'y> {
+        tile: RoundedTile<'y>,
+        from: &'a Rows,
+    }
+
+    impl Kernel for Write<'_, '_> {
+        type Out = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(mut self, simd: S) {
+            let (rows, columns) = (self.tile.rows(), self.tile.columns());
+            self.tile.ask(0..rows.len(), columns.start, columns.len());
+            for (i, row) in rows.enumerate() {
+                for column in columns.clone().step_by(LANES) {
+                    let from = load_front(simd, &self.from.row(row)[column..]);
+                    self.tile.write(i, column, from);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_tasks_write_is_what_is_packed() {
+        let threads = Threads::new(2).unwrap();
+        let isa = Isa::available().last().unwrap();
+        let check = |rows: usize, inputs: usize, block: usize, task: Block| {
+            let numbers = (0..rows * inputs).map(|i| (i as f32 * 0.37).sin() * 1e3).collect();
+            let x = Rows::from_vec(rows, inputs, numbers);
+            threads.enter(|crew| {
+                let place = Place { isa, crew };
+                let argument = Argument { rows: &x, prepare: Prepare::Nothing };
+                let want = match block {
+                    1 => RoundedRows::by_row(place, argument),
+                    _ => RoundedRows::in_blocks(place, argument, block),
+                };
+                let mut rounding = Rounding::new(&want, inputs);
+                for tile in rounding.split(task) {
+                    isa.run(Write { tile, from: &x });
+                }
+                // SAFETY: all tiles were.
+                let seen = unsafe { rounding.written() };
+                let bits = |rounded: &RoundedRows| {
+                    let lines: &[u16] = bytemuck::cast_slice(&rounded.lines);
+                    lines.to_vec()
+                };
+                assert!(bits(&seen) == bits(&want), "{rows} x {inputs}, blocks of {block}");
+                assert_eq!((seen.stride, seen.block), (want.stride, want.block));
+            });
+        };
+        for (rows, inputs) in [(1, 16), (33, 48), (64, 64), (70, 112), (0, 32)] {
+            check(rows, inputs, 1, Block { rows: 96, columns: 32 });
+            check(rows, inputs, 32, Block { rows: 32, columns: 16 });
+            check(rows, inputs, 16, Block { rows: 96, columns: 48 });
+        }
     }
 }
