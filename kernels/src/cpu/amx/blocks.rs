@@ -290,7 +290,36 @@ impl<T> Pass<T> {
 }
 
 products!(bf16, f32, "tdpbf16ps", "f32 sums of products of bf16.");
-products!(int8, i32, "tdpbsud", "Sums of products of i8 in A and u8 in B, modulo 2^32.");
+mod int8 {
+    use super::*;
+
+    products!(@one by_one, i32, "tdpbsud", "tmm0", "tmm2", "");
+    products!(@one stream_by_one, i32, "tdpbsud", "tmm0", "tmm2",
+        concat!(ask!(a), ask!("{b}")));
+}
+
+impl Tiles {
+    /// Sums of products of i8 in A and u8 in B, modulo 2^32, of up to sixteen rows and one panel.
+    /// Whole rows in whole groups are for [`Self::int8_groups`].
+    ///
+    /// # Safety
+    /// As for [`Self::bf16`].
+    ///
+    /// # Panics
+    /// There are more rows or panels.
+    #[inline(always)]
+    pub(in crate::cpu) unsafe fn int8(&mut self, block: &Block<i32>) {
+        assert!(block.panels == 1, "{} panels instead of one", block.panels);
+        assert!(self.rows() <= TILE_ROWS, "{} rows of 1 to {TILE_ROWS}", self.rows());
+        // SAFETY: the caller's; tiles 0 to 3 are shaped for so many rows.
+        unsafe {
+            match block.is_streamed {
+                true => int8::stream_by_one(block, block.pass(0)),
+                false => int8::by_one(block, block.pass(0)),
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -357,10 +386,12 @@ mod tests {
         old: fn(u64) -> T,
     }
 
-    /// Runs a product of random factors, and holds every sum against `want(old, row, column)`,
-    /// of which a row is of A and a column is of B, in the order in which they lie in memory.
+    /// Runs a product of random factors for each of `shapes`, and holds every sum against
+    /// `is_right(sum, old, row, column)`, of which a row is of A and a column is of B, in the order
+    /// in which they lie in memory.
     fn check<E: Copy, T: Copy + Default + std::fmt::Debug>(
         make: Make<E, T>,
+        shapes: impl Iterator<Item = Shape>,
         multiply: impl Fn(&mut Tiles, &Block<T>),
         is_right: impl Fn(T, T, &[E], &[E]) -> bool,
     ) {
@@ -371,7 +402,7 @@ mod tests {
         let (per_step, per_dword) = (TILE_BYTES / size, 4 / size);
         let mut tiles = Tiles::new(1);
         let mut noise = Noise(7);
-        for shape in shapes() {
+        for shape in shapes {
             let Shape { rows, panels, steps, gap, accumulate, is_streamed, is_cut } = shape;
             let (a_stride, a_step) = match is_cut {
                 true => (TILE_BYTES, rows * TILE_BYTES + gap),
@@ -427,6 +458,7 @@ mod tests {
         let factor = |bits| bf16::from_f32(real(bits));
         check::<bf16, f32>(
             Make { left: factor, right: factor, old: real },
+            shapes(),
             // SAFETY: `check` allocates what it names.
             |tiles, block| unsafe { tiles.bf16(block) },
             |seen, old, row, column| {
@@ -441,6 +473,7 @@ mod tests {
     fn int8_blocks_multiply_exactly() {
         check::<u8, i32>(
             Make { left: |bits| bits as u8, right: |bits| bits as u8, old: |bits| bits as i32 },
+            shapes().filter(|shape| shape.rows <= TILE_ROWS && shape.panels == 1),
             // SAFETY: as above.
             |tiles, block| unsafe { tiles.int8(block) },
             |seen, old, row, column| {
@@ -456,8 +489,8 @@ mod tests {
         if !super::super::is_enabled() {
             return println!("skipped: no AMX and no emulator");
         }
-        for (rows, panels) in [(1, 0), (16, 5), (17, 5), (32, 0)] {
-            let block: Block<i32> = Block {
+        fn block<T>(panels: usize) -> Block<T> {
+            Block {
                 a: std::ptr::null(),
                 a_stride: 0,
                 a_step: 0,
@@ -469,10 +502,21 @@ mod tests {
                 c: std::ptr::null_mut(),
                 c_stride: 0,
                 accumulate: false,
-            };
-            // SAFETY: refused before memory is touched.
-            let refused = std::panic::catch_unwind(|| unsafe { Tiles::new(rows).int8(&block) });
+            }
+        }
+        let check = |multiply: fn(usize, usize), rows: usize, panels: usize| {
+            let refused = std::panic::catch_unwind(|| multiply(rows, panels));
             assert!(refused.is_err(), "{rows} rows, {panels} panels");
+        };
+        // SAFETY: refused before memory is touched.
+        let bf16 = |rows, panels| unsafe { Tiles::new(rows).bf16(&block(panels)) };
+        for (rows, panels) in [(1, 0), (16, 5), (17, 5), (32, 0)] {
+            check(bf16, rows, panels);
+        }
+        // SAFETY: as above.
+        let int8 = |rows, panels| unsafe { Tiles::new(rows).int8(&block(panels)) };
+        for (rows, panels) in [(1, 0), (16, 2), (17, 1)] {
+            check(int8, rows, panels);
         }
     }
 }

@@ -9,12 +9,14 @@ mod blocks;
 mod config;
 #[cfg(all(feature = "amx-emulator", target_os = "linux"))]
 mod emulator;
+mod groups;
 
 use std::arch::x86_64::__cpuid_count;
 use std::sync::LazyLock;
 
 pub(super) use self::blocks::{AHEAD, Block};
 pub(super) use self::config::{TILE_ROWS, Tiles};
+pub(super) use self::groups::{AHEAD as GROUPS_AHEAD, Groups};
 
 /// Rows of the largest block.
 pub(super) const BLOCK_ROWS: usize = 2 * TILE_ROWS;

@@ -118,7 +118,7 @@ pub(in crate::cpu) struct Int8Inputs {
     block_rows: usize,
     /// Of each block of rows, `[runs, rows, 16]`.
     steps: Vec<Run>,
-    /// `[rows, groups]`.
+    /// Of each block of rows, `[groups, rows]`.
     scales: Vec<Scale>,
 }
 
@@ -127,12 +127,13 @@ pub(in crate::cpu) struct Int8Inputs {
 #[repr(C, align(64))]
 pub(super) struct Run([[i8; QUAD]; STEPS]);
 
-/// What belongs to a group of one row.
+/// What belongs to a group of one row: the offset, -128 times the sum of the group, takes away
+/// what the weights' offset adds.
 #[derive(Clone, Copy)]
-pub(super) struct Scale {
-    pub(super) scale: f32,
-    /// Takes away what the weights' offset adds: -128 times the sum of the group.
-    pub(super) offset: i32,
+#[repr(C)]
+pub(in crate::cpu) struct Scale {
+    pub(in crate::cpu) scale: f32,
+    pub(in crate::cpu) offset: i32,
 }
 
 /// Neighbouring rows of an argument.
@@ -211,20 +212,34 @@ impl Int8Inputs {
         self.runs * RUN
     }
 
-    /// `[runs, rows]` of the block that begins at `row`.
+    /// These runs of the block that begins at `row`, `[runs, rows]`, and its rows.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn block(&self, row: usize) -> &[Run] {
+    pub(super) fn block(&self, row: usize, runs: std::ops::Range<usize>) -> (&[Run], usize) {
         debug_assert!(row.is_multiple_of(self.block_rows));
         let rest = &self.steps[row * self.runs..];
-        &rest[..rest.len().min(self.block_rows * self.runs)]
+        let rows = self.block_rows(row);
+        (&rest[runs.start * rows..runs.end * rows], rows)
     }
 
-    /// What belongs to the groups of a row.
+    /// What belongs to a group of some rows of the block that begins at `row`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn scales(&self, row: usize) -> &[Scale] {
-        &self.scales[row * self.groups..][..self.groups]
+    pub(super) fn scales(
+        &self,
+        row: usize,
+        rows: std::ops::Range<usize>,
+        group: usize,
+    ) -> &[Scale] {
+        let first = row * self.groups + group * self.block_rows(row);
+        &self.scales[first + rows.start..first + rows.end]
+    }
+
+    /// Rows of the block that begins at `row`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn block_rows(&self, row: usize) -> usize {
+        self.block_rows.min(self.scales.len() / self.groups - row)
     }
 }
 
@@ -254,8 +269,7 @@ impl Kernel for PackRows<'_> {
             steps.chunks_mut(block_rows * runs).zip(scales.chunks_mut(block_rows * groups));
         for (from, (steps, scales)) in from.chunks(block_rows * cols).zip(blocks) {
             let rows = from.len() / cols;
-            let scales = scales.chunks_exact_mut(groups);
-            for (i, (from, scales)) in from.chunks_exact(cols).zip(scales).enumerate() {
+            for (i, from) in from.chunks_exact(cols).enumerate() {
                 let row = match prepare {
                     Prepare::Nothing => from,
                     _ => {
@@ -264,7 +278,7 @@ impl Kernel for PackRows<'_> {
                         &prepared
                     }
                 };
-                quantise(row, &mut q, scales);
+                quantise(row, &mut q, scales[i..].iter_mut().step_by(rows));
                 let runs = q.as_chunks().0.as_chunks().0;
                 for (to, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
                     to.write(Run(*quads));
@@ -276,7 +290,11 @@ impl Kernel for PackRows<'_> {
 
 /// One row; what is behind its end in `q` is left alone.
 #[inline(always)]
-fn quantise(row: &[f32], q: &mut [i8], scales: &mut [MaybeUninit<Scale>]) {
+fn quantise<'s>(
+    row: &[f32],
+    q: &mut [i8],
+    scales: impl Iterator<Item = &'s mut MaybeUninit<Scale>>,
+) {
     for ((group, q), to) in row.chunks(GROUP).zip(q.chunks_mut(GROUP)).zip(scales) {
         let q = &mut q[..group.len()];
         let scale = quantise_group(group, q);
