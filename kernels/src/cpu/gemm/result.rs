@@ -37,6 +37,24 @@ pub(in crate::cpu) trait Outcome {
     fn end<S: Simd>(&mut self, simd: S) -> bool;
 }
 
+/// Hands on finished sums, `[rows, N]`, from row `row` of the task on and at `slot`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn put_rows<S: Simd, const N: usize>(
+    simd: S,
+    outcome: &mut impl Outcome,
+    sums: &[[f32; LANES]],
+    (row, slot): (usize, usize),
+) {
+    for (i, sums) in sums.as_chunks::<N>().0.iter().enumerate() {
+        let mut loaded = [simd.splat(0.0); N];
+        for (to, sums) in loaded.iter_mut().zip(sums) {
+            *to = simd.load(sums);
+        }
+        outcome.put(simd, &[loaded], row + i, slot);
+    }
+}
+
 /// N panels from `first` on. A loop: from a closure the compiler makes a call for each.
 #[inline(always)]
 pub(in crate::cpu) fn neighbours<const N: usize>(first: usize) -> [usize; N] {

@@ -33,18 +33,18 @@ pub(in crate::cpu) struct RoundedRows {
 }
 
 impl RoundedRows {
-    /// Row by row, as broadcasts read it: an odd number of lines, so that neighbouring rows do
-    /// not fall into the same sets of a cache.
+    /// Row by row, as broadcasts read it.
     pub(super) fn by_row(place: Place, x: Argument<'_>) -> Self {
-        Self::new(place, x, 1, x.inputs().div_ceil(TILE_INPUTS) | 1)
+        Self::new(place, x, 1)
     }
 
     /// Cut into blocks of `block` rows (a divisor of 32), as tiles read it: one stream.
     pub(super) fn in_blocks(place: Place, x: Argument<'_>, block: usize) -> Self {
-        Self::new(place, x, block, x.inputs().div_ceil(TILE_INPUTS))
+        Self::new(place, x, block)
     }
 
-    fn new(place: Place, x: Argument<'_>, block: usize, stride: usize) -> Self {
+    fn new(place: Place, x: Argument<'_>, block: usize) -> Self {
+        let stride = lines_of_row(x.inputs(), block);
         assert!(
             PACK_ROWS.is_multiple_of(block),
             "{block} rows of a block: a divisor of {PACK_ROWS}"
@@ -91,8 +91,7 @@ impl Rounding {
     pub(super) fn new(like: &RoundedRows, inputs: usize) -> Self {
         assert!(inputs.is_multiple_of(LANES));
         let RoundedRows { rows, block, .. } = *like;
-        let used = inputs.div_ceil(TILE_INPUTS);
-        let stride = if block == 1 { used | 1 } else { used };
+        let stride = lines_of_row(inputs, block);
         let mut rounding = Self { rows, inputs, block, stride, lines: unwritten(rows * stride) };
         // What no task writes.
         for row in 0..rows {
@@ -133,6 +132,12 @@ impl Rounding {
         // SAFETY: the tiles cover all lines but those that `new` wrote.
         RoundedRows { rows, block, stride, lines: unsafe { written(lines) } }
     }
+}
+
+/// Lines of a row. Where rows lie one by one the number is odd, so that neighbouring ones do not
+/// fall into the same sets of a cache.
+fn lines_of_row(inputs: usize, block: usize) -> usize {
+    inputs.div_ceil(TILE_INPUTS) | usize::from(block == 1)
 }
 
 /// Where line `line` of row `row` is, of `rows` in blocks of `block` and lines of `stride` a row.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::pack::{Line, PairPanels, TILE_INPUTS};
-use super::result::Outcome;
+use super::result::{Outcome, put_rows};
 use super::rounded::RoundedRows;
 use crate::cpu::amx::{AHEAD, BLOCK_ROWS, Block, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
@@ -212,13 +212,7 @@ impl<O: Outcome> Finish<'_, O> {
     fn hand_on<S: Simd, const N: usize>(self, simd: S) {
         let rows = self.outcome.rows();
         let count = BLOCK_ROWS.min(rows.end - self.at.row);
-        let (sums, _) = self.sums.as_chunks::<N>();
-        for (row, sums) in (self.at.row - rows.start..).zip(&sums[..count]) {
-            let mut loaded = [simd.splat(0.0); N];
-            for (to, sums) in loaded.iter_mut().zip(sums) {
-                *to = simd.load(sums);
-            }
-            self.outcome.put(simd, &[loaded], row, self.at.slot);
-        }
+        let at = (self.at.row - rows.start, self.at.slot);
+        put_rows::<_, N>(simd, self.outcome, &self.sums[..count * N], at);
     }
 }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::super::product::Product;
-use super::super::result::Outcome;
+use super::super::result::{Outcome, put_rows};
 use super::pack::Scale;
 use super::{Int8Inputs, Int8Weight};
 use crate::cpu::amx::{BLOCK_ROWS, Block, GROUPS_AHEAD as AHEAD, Groups, TILE_ROWS, Tiles};
@@ -36,7 +36,6 @@ pub(in super::super) struct Tiled<'a> {
 }
 
 /// Sums of a pass over one group.
-#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct GroupSums([[i32; LANES]; TILE_ROWS]);
 
@@ -132,13 +131,7 @@ impl<O: Outcome> Product<'_, Tiled<'_>, O> {
             }
         }
         if groups.end == self.factors.weight.groups() {
-            for (i, sums) in all.as_chunks::<N>().0.iter().enumerate() {
-                let mut loaded = [simd.splat(0.0); N];
-                for (to, sums) in loaded.iter_mut().zip(sums) {
-                    *to = simd.load(sums);
-                }
-                self.outcome.put(simd, &[loaded], row + i, slot);
-            }
+            put_rows::<_, N>(simd, &mut self.outcome, all, (row, slot));
         }
     }
 }
@@ -179,6 +172,7 @@ impl Tiled<'_> {
     }
 
     /// Of sixteen rows.
+    #[inline(always)]
     fn whole_pass<const N: usize>(
         self,
         tiles: &mut Tiles,
@@ -212,6 +206,7 @@ impl Tiled<'_> {
     }
 
     /// Of fewer rows.
+    #[inline(always)]
     fn part_pass<const N: usize>(
         self,
         simd: Avx512,
