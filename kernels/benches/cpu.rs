@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use aqueduct_kernels::cpu::peak::{Factors, Path};
 use aqueduct_kernels::{
-    Backend, Cpu, CpuOptions, Heads, Int8Rows, IsaLevel, Keys, KvDtype, KvHeads, Matrix,
+    Backend, Cpu, CpuOptions, Heads, Int8Rows, IsaLevel, Keys, KvDtype, KvHeads, Leaves, Matrix,
     MatrixData, Queries, Reference, Rows, Scope,
 };
 use half::bf16;
@@ -130,10 +130,14 @@ fn cases(cpu: &Cpu) -> Vec<Case> {
             }
         }
         for masses in [false, true] {
-            cases.push(all_keys(cpu, head_dim, 1024, 516, masses));
+            let sixteen_chunks = Leaves::of_chunks(516 / 16);
+            for leaves in [Leaves::ONE, sixteen_chunks] {
+                cases.push(all_keys(cpu, head_dim, (1024, 516), masses, leaves));
+            }
+            cases.push(all_keys(cpu, head_dim, (1, 516), masses, sixteen_chunks));
             for past in [516, 4096, 32768] {
                 cases.push(attention(cpu, head_dim, 1, Some(past), masses));
-                cases.push(all_keys(cpu, head_dim, 1, past, masses));
+                cases.push(all_keys(cpu, head_dim, (1, past), masses, Leaves::ONE));
             }
         }
     }
@@ -229,7 +233,13 @@ fn attention(cpu: &Cpu, head_dim: usize, tokens: usize, past: Option<usize>, mas
 }
 
 /// The same over past and own keys at once, with or without masses.
-fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool) -> Case {
+fn all_keys(
+    cpu: &Cpu,
+    head_dim: usize,
+    (tokens, past): (usize, usize),
+    masses: bool,
+    leaves: Leaves,
+) -> Case {
     const HEADS: usize = 8;
     let prepare = move |_: &dyn Backend, whole: bool| -> Work {
         let tokens = if whole { tokens } else { tokens.div_ceil(16) };
@@ -240,7 +250,7 @@ fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool
         Box::new(move |backend| {
             let queries = Queries { q: &q, start, scale: 0.1, window: None };
             let row_weights = masses.then_some(weights.as_slice());
-            let scope = Scope { past: &remembered, own: &own, row_weights, rounded: true };
+            let scope = Scope { past: &remembered, leaves, own: &own, row_weights, rounded: true };
             black_box(backend.attend_all(queries, scope).expect("shapes"));
         })
     };
@@ -249,6 +259,7 @@ fn all_keys(cpu: &Cpu, head_dim: usize, tokens: usize, past: usize, masses: bool
         pairs as f64 * head_dim as f64 * 4.0
     };
     let what = if masses { " with masses" } else { "" };
+    let what = if leaves == Leaves::ONE { what.to_owned() } else { format!("{what} in leaves") };
     Case {
         name: format!("all T={tokens} {past}+own d={head_dim}{what}"),
         path: cpu.attention_path(Factors::Bf16),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
-use crate::memory::{Keys, MemorySet, Selection};
+use crate::memory::{Keys, Leaves, MemorySet, Parted, Selection};
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
@@ -77,6 +77,9 @@ impl Qkv {
 pub struct Scope<'a> {
     /// Remembered keys.
     pub past: &'a Keys,
+    /// Which of them are summed together. A device may sum them all in one go; what it answers
+    /// then differs, by the rounding of sums alone, from what shards of the same keys do.
+    pub leaves: Leaves,
     /// The block's own.
     pub own: &'a Keys,
     /// `[tokens]`; `None` where nobody asks for masses.
@@ -231,11 +234,14 @@ pub trait AttentionOps: StateOps {
         scope: Scope<'_>,
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
-        let state = self.merge(self.attend(queries, scope.past)?, own);
+        let past = Parted::new(scope.past, scope.leaves);
+        let merge = |state, other: &_| self.merge(state, other);
+        let state = past.fold(merge, |keys| self.attend(queries, keys))?;
+        let state = self.merge(state, own);
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();
-            past_mass = self.weigh(queries, scope.past, &lse, row_weights)?;
+            past_mass = past.masses(|keys| self.weigh(queries, keys, &lse, row_weights))?;
             own_mass = self.weigh(queries, scope.own, &lse, row_weights)?;
         }
         Ok(Attended { output: self.output(&state), past_mass, own_mass })

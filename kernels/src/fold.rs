@@ -7,8 +7,6 @@
 //! crosses the network however long the prompt. Any other placement gives the same bits with
 //! more states. A sum in ascending order would need every chunk's state on the wire.
 
-use crate::state::AttentionState;
-
 /// The chunks equal to `first` modulo 2^`level`, of those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
@@ -73,16 +71,16 @@ fn gather(node: Node, chunks: u32, held: &impl Fn(u32) -> bool, nodes: &mut Vec<
 }
 
 /// The state of `node`, made of what `state` has: a node that it has not is merged from its
-/// halves, by [`AttentionState::merge`] or what gives the same bits.
+/// halves, by [`AttentionState::merge`](crate::AttentionState::merge) or what gives the same bits.
 ///
 /// # Errors
 /// What `state` says, or the leaf that it has not.
-pub fn fold<E: From<Missing>>(
+pub fn fold<S, E: From<Missing>>(
     node: Node,
     chunks: u32,
-    merge: &impl Fn(AttentionState, &AttentionState) -> AttentionState,
-    state: &mut impl FnMut(Node) -> Result<Option<AttentionState>, E>,
-) -> Result<AttentionState, E> {
+    merge: &impl Fn(S, &S) -> S,
+    state: &mut impl FnMut(Node) -> Result<Option<S>, E>,
+) -> Result<S, E> {
     if let Some(state) = state(node)? {
         return Ok(state);
     }
@@ -107,6 +105,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::state::AttentionState;
     use proptest::prelude::*;
 
     fn nodes(list: &[(u32, u32)]) -> Vec<Node> {

@@ -52,7 +52,7 @@ pub use cuda::{Cuda, CudaError, CudaOptions};
 pub use fabric::{End, Fabric, FabricError, GroupId, Mark, Pair, SetShape};
 pub use int8::Int8Rows;
 pub use mapped::MappedFile;
-pub use memory::{Keys, MemorySet, Ranking, Rounding, Selection};
+pub use memory::{Keys, LEAVES, Leaves, MemorySet, Ranking, Rounding, Selection};
 pub use pool::{Pool, PoolUsage};
 pub use reference::Reference;
 pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};

@@ -1,10 +1,13 @@
 //! The memory set of one layer, and the choice of what it keeps.
 
+mod leaves;
 mod rounding;
 mod store;
 
 use std::borrow::Cow;
 
+pub use self::leaves::{LEAVES, Leaves};
+pub(crate) use self::leaves::{Parted, Split, fold_leaves, leaf_merges};
 pub use self::rounding::Rounding;
 pub(crate) use self::store::{Move, Source};
 use crate::array::Array;

@@ -15,7 +15,8 @@ mod tests;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use self::gather::join;
+pub use self::gather::apart;
+use self::gather::{join, joined};
 use crate::backend::{Backend, BackendError, Queries};
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
 use crate::pool::Pool;
@@ -165,6 +166,15 @@ impl Shard {
         self.parts.iter().map(|part| part.keys.kv_heads()).sum()
     }
 
+    /// The keys of all `shards`, each of later positions than the one before, to be attended to as
+    /// one; their scores are left behind.
+    pub fn joined(shards: &[Arc<Self>]) -> Arc<Self> {
+        match shards {
+            [one] => one.clone(),
+            _ => Arc::new(joined(shards)),
+        }
+    }
+
     /// Keys over all KV heads.
     pub fn keys(&self) -> usize {
         self.parts.iter().map(|part| part.keys.positions.len()).sum()
@@ -203,7 +213,7 @@ impl Shard {
         Ok(AttentionState { heads, tokens, head_dim, m: m.into(), l: l.into(), o: o.into() })
     }
 
-    /// What the rows of `queries` spend on the keys, part after part, `[kv_heads, keys]` each:
+    /// What the rows of `queries` spend on the keys, KV head after KV head, its `[keys]` each:
     /// see [`AttentionOps::weigh`](crate::AttentionOps::weigh).
     ///
     /// # Errors
@@ -228,22 +238,10 @@ impl Shard {
         Ok(masses)
     }
 
-    /// What the keys score once the block of `queries` has passed. `lse` is `[heads, tokens]` of
-    /// the merged state.
-    ///
-    /// # Errors
-    /// What the backend refuses.
-    pub fn count(
-        &self,
-        backend: &dyn Backend,
-        queries: Queries<'_>,
-        lse: &[f32],
-        ranking: &Ranking,
-    ) -> Result<Tally, BackendError> {
-        let tokens = queries.q.tokens;
+    /// What the keys score once a block of `tokens` rows has passed that spends `masses` on them,
+    /// in the order of [`weigh`](Self::weigh).
+    pub fn count(&self, mut masses: &[f32], tokens: usize, ranking: &Ranking) -> Tally {
         let (fade, (total, _)) = (ranking.fade(tokens), votes(&ranking.row_weights(tokens)));
-        let masses = self.weigh(backend, queries, lse, ranking)?;
-        let mut masses = masses.as_slice();
         let mut tally = Tally { score: Vec::new(), votes: Vec::new() };
         for part in &self.parts {
             let (own, rest) = masses.split_at(part.score.len());
@@ -252,7 +250,7 @@ impl Shard {
             tally.score.push(score.collect());
             tally.votes.push(part.votes.iter().map(|votes| votes * fade + total).collect());
         }
-        Ok(tally)
+        tally
     }
 
     /// The first tally of a block's own keys, whose masses are `[kv_heads, tokens]`.

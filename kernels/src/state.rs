@@ -26,8 +26,8 @@ pub struct AttentionState {
 
 /// The maximum of two rows that saw something, and what brings l and o of either to it.
 pub(crate) fn common(ma: f32, mb: f32) -> (f32, f32, f32) {
-    let m = ma.max(mb);
-    (m, (ma - m).exp(), (mb - m).exp())
+    // exp(0) is 1.
+    if ma >= mb { (ma, 1.0, (mb - ma).exp()) } else { (mb, (ma - mb).exp(), 1.0) }
 }
 
 /// One row of [`AttentionState::merge`]: m, l and o of either.

@@ -5,7 +5,7 @@
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
-    Array, Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Queries, Reference, Scope,
+    Array, Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference, Scope,
 };
 
 fn emulated(capability: u32) -> Cuda {
@@ -96,8 +96,8 @@ impl Block {
         let Scene { window, .. } = self.scene;
         let queries = Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window };
         let weights = self.scene.weights();
-        let scope =
-            Scope { past: &self.past, own: &self.own, row_weights: Some(&weights), rounded: true };
+        let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
+        let scope = Scope { past, leaves, own, row_weights: Some(&weights), rounded: true };
         backend.attend_all(queries, scope).expect("fits")
     }
 }

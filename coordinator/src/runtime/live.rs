@@ -214,6 +214,7 @@ impl Live {
             key,
             span,
             chunk_count: self.grid.chunk_count(),
+            chunk_tokens: self.grid.chunk_tokens(),
             policy: self.policy,
             tokens: span.of(prompt, known).to_vec(),
             next_token: next_token.filter(|_| wants_next),

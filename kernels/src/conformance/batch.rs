@@ -2,7 +2,7 @@
 
 use crate::backend::{Attended, Backend, BackendError, Queries, Scope};
 use crate::compare::identical;
-use crate::memory::Keys;
+use crate::memory::{Keys, Leaves};
 use crate::tensor::KvDtype;
 use crate::weights::Angles;
 
@@ -43,6 +43,7 @@ struct Sequence {
     block: Block,
     /// `[tokens]`, where masses are asked for.
     row_weights: Option<Vec<f32>>,
+    leaves: Leaves,
 }
 
 impl Sequence {
@@ -52,13 +53,15 @@ impl Sequence {
             past: shape.past(past),
             block: shape.block(2 * past as u32 + idx as u32, tokens),
             row_weights: row_weights[idx % 3].clone(),
+            leaves: [Leaves::ONE, Leaves::of_chunks(20)][idx % 2],
         }
     }
 
     fn block(&self) -> (Queries<'_>, Scope<'_>) {
         let row_weights = self.row_weights.as_deref();
         let rounded = row_weights.is_none();
-        let scope = Scope { past: &self.past, own: &self.block.keys, row_weights, rounded };
+        let (leaves, own) = (self.leaves, &self.block.keys);
+        let scope = Scope { past: &self.past, leaves, own, row_weights, rounded };
         (self.block.queries(), scope)
     }
 }

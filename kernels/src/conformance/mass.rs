@@ -2,7 +2,7 @@
 
 use crate::backend::{Attended, AttentionOps, Backend, Scope};
 use crate::compare::{Tolerance, close, identical};
-use crate::memory::Ranking;
+use crate::memory::{Leaves, Ranking};
 use crate::tensor::KvDtype;
 
 use super::attention::masses;
@@ -119,16 +119,20 @@ pub(super) fn check_one_pass(
     Want { row_weights, rounded }: Want<'_>,
 ) {
     let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
-    let scope = Scope { past: &past, own: &block.keys, row_weights, rounded };
     let own = backend.attend(block.queries(), &block.keys).expect("fits");
-    let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
-    let Attended { output, past_mass, own_mass } =
-        backend.attend_all(block.queries(), scope).expect("fits");
-    let name = |what| format!("{what}, {tokens} rows over {} keys, {shape:?}", past.len());
-    identical(&name("output"), output.data(), want.output.data()).unwrap();
-    identical(&name("past mass"), &past_mass, &want.past_mass).unwrap();
-    identical(&name("own mass"), &own_mass, &want.own_mass).unwrap();
-    assert_eq!(own_mass.len(), row_weights.map_or(0, |_| shape.kv_heads * tokens));
+    let chunks = Leaves::of_chunks(13);
+    for leaves in [Leaves::ONE, chunks, chunks.going_on_behind(30)] {
+        let scope = Scope { past: &past, leaves, own: &block.keys, row_weights, rounded };
+        let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
+        let Attended { output, past_mass, own_mass } =
+            backend.attend_all(block.queries(), scope).expect("fits");
+        let keys = past.len();
+        let name = |what| format!("{what}, {tokens} rows over {keys} keys, {leaves:?}, {shape:?}");
+        identical(&name("output"), output.data(), want.output.data()).unwrap();
+        identical(&name("past mass"), &past_mass, &want.past_mass).unwrap();
+        identical(&name("own mass"), &own_mass, &want.own_mass).unwrap();
+        assert_eq!(own_mass.len(), row_weights.map_or(0, |_| shape.kv_heads * tokens));
+    }
 }
 
 /// Beside weights that are no bf16, what rows make of their keys is not rounded.
@@ -137,7 +141,8 @@ pub fn an_output_is_rounded_only_where_the_next_weight_is(backend: &dyn Backend)
         for head_dim in [64, 24] {
             let shape = Shape { head_dim, kv: KvDtype::Bf16, ..Shape::default() };
             let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
-            let scope = Scope { past: &past, own: &block.keys, row_weights: None, rounded: false };
+            let (leaves, own) = (Leaves::ONE, &block.keys);
+            let scope = Scope { past: &past, leaves, own, row_weights: None, rounded: false };
             let attended = |scope| backend.attend_all(block.queries(), scope).expect("fits").output;
             let exact = attended(scope);
             let state = |keys| backend.attend(block.queries(), keys).expect("fits");

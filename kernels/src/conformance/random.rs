@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::array::Array;
 use crate::backend::{Attended, Backend, Scope};
 use crate::compare::identical;
-use crate::memory::{Keys, MemorySet, Selection};
+use crate::memory::{Keys, Leaves, MemorySet, Selection};
 use crate::tensor::KvDtype;
 
 use super::cells::scattered;
@@ -54,7 +54,8 @@ impl Sizes {
 }
 
 fn attended(backend: &dyn Backend, block: &Block, past: &Keys, weights: &[f32]) -> Attended {
-    let scope = Scope { past, own: &block.keys, row_weights: Some(weights), rounded: true };
+    let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(weights));
+    let scope = Scope { past, leaves, own, row_weights, rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

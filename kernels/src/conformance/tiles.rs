@@ -3,7 +3,7 @@
 
 use crate::backend::{Attended, AttentionOps, Backend, Scope};
 use crate::compare::{Tolerance, close, identical};
-use crate::memory::Keys;
+use crate::memory::{Keys, Leaves};
 use crate::tensor::KvDtype;
 
 use super::attention::check_block;
@@ -33,7 +33,8 @@ fn attended(
     block: &Block,
     row_weights: &[f32],
 ) -> Attended {
-    let scope = Scope { past, own: &block.keys, row_weights: Some(row_weights), rounded: true };
+    let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(row_weights));
+    let scope = Scope { past, leaves, own, row_weights, rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

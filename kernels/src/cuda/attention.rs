@@ -212,7 +212,7 @@ impl<'a> Block<'a> {
         queries: Queries<'a>,
         scope: &Scope<'_>,
     ) -> Result<Option<Self>, BackendError> {
-        let (shared, Scope { past, own, row_weights, rounded }) = (&cuda.shared, *scope);
+        let (shared, Scope { past, own, row_weights, rounded, .. }) = (&cuda.shared, *scope);
         check(&queries, own)?;
         check(&queries, past)?;
         shapes::alike("attend", own, past)?;

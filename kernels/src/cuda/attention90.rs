@@ -323,7 +323,9 @@ mod tests {
     use super::*;
     use crate::compare::{Tolerance, close, identical};
     use crate::cuda::{Cuda, CudaOptions};
-    use crate::{Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Queries, Reference, Scope};
+    use crate::{
+        Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference, Scope,
+    };
 
     /// A block's queries with its own keys, and a past.
     struct Scene {
@@ -370,6 +372,7 @@ mod tests {
         let scene = Scene::new(shape, past_keys);
         let scope = Scope {
             past: &scene.past,
+            leaves: Leaves::ONE,
             own: &scene.own,
             row_weights: Some(row_weights),
             rounded: true,

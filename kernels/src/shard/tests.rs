@@ -3,6 +3,7 @@
 use super::*;
 use crate::Reference;
 use crate::backend::{AttentionOps, Scope};
+use crate::memory::Leaves;
 use crate::tensor::{KvDtype, KvHeads};
 use proptest::prelude::*;
 
@@ -82,7 +83,8 @@ proptest! {
             let queries = queries(&q, start);
             let weights = ranking.row_weights(count as usize);
             let row_weights = Some(weights.as_slice());
-            let scope = Scope { past: &set.keys, own: &keys, row_weights, rounded: false };
+            let (past, leaves) = (&set.keys, Leaves::ONE);
+            let scope = Scope { past, leaves, own: &keys, row_weights, rounded: false };
             let whole = Reference.attend_all(queries, scope).unwrap();
             let masses = (&whole.past_mass, &whole.own_mass);
             set = Arc::new(Reference.select(set, &keys, masses, &selection).unwrap().memory);
@@ -96,7 +98,10 @@ proptest! {
             let passed = Passed { selection: &selection, end };
             let mut tallies: Vec<Tally> = shards
                 .iter()
-                .map(|shard| shard.count(&Reference, queries, &lse, &ranking).unwrap())
+                .map(|shard| {
+                    let masses = shard.weigh(&Reference, queries, &lse, &ranking).unwrap();
+                    shard.count(&masses, count as usize, &ranking)
+                })
                 .collect();
             let own_mass = Reference.weigh(queries, &keys, &lse, &weights).unwrap();
             shards.push(Arc::new(Shard::new(keys, end)));
@@ -168,4 +173,46 @@ fn heads_that_keep_different_keys_attend_as_one() {
     let none = shard.settle(tally, &[Cutoff::None, Cutoff::None], passed).unwrap();
     assert_eq!((none.keys(), none.parts().len()), (0, 1));
     assert_eq!(none.attend(&Reference, queries(&q, 4)).unwrap().l[..], [0.0; 16]);
+}
+
+/// Whoever has all shards of a leaf attends to them as to one, whatever each KV head kept.
+#[test]
+fn shards_that_are_joined_are_one() {
+    let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
+    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
+    let shard = |start: u32, cuts: [f32; 2]| {
+        let (_, keys) = block(start, 4, start.into());
+        let shard = Arc::new(Shard::new(keys, start + 4));
+        let score = vec![vec![4., 3., 2., 1., 1., 2., 3., 4.]];
+        let tally = Tally { score, votes: vec![vec![1.0; 8]] };
+        let cutoffs = cuts.map(|rank| Cutoff::Last(Candidate { rank, position: u32::MAX }));
+        let passed = Passed { selection: &selection, end: start + 4 };
+        Arc::new(shard.settle(tally, &cutoffs, passed).unwrap())
+    };
+    for cuts in
+        [[[1., 1.], [1., 1.]], [[3., 2.], [1., 4.]], [[2., 4.], [4., 2.]], [[9., 9.], [1., 2.]]]
+    {
+        let shards = [shard(0, cuts[0]), shard(8, cuts[1]), shard(16, [2., 3.])];
+        let (q, _) = block(20, 3, 7);
+        let queries = queries(&q, 20);
+        let joined = Shard::joined(&shards);
+        assert_eq!(joined.keys(), shards.iter().map(|shard| shard.keys()).sum::<usize>());
+        // One head after the other, from the entries themselves.
+        let parts: Vec<&MemorySet> = shards.iter().flat_map(|shard| shard.parts()).collect();
+        let whole: Vec<&MemorySet> = joined.parts().iter().collect();
+        let positions = |parts: &[&MemorySet]| -> Vec<Vec<u32>> {
+            entries(parts).iter().map(|head| head.iter().map(|entry| entry.0).collect()).collect()
+        };
+        assert_eq!(positions(&whole), positions(&parts));
+        let lse = vec![0.5; 4 * 3];
+        let masses = joined.weigh(&Reference, queries, &lse, &ranking).unwrap();
+        for (shard, masses) in shards.iter().zip(apart(&shards, &masses)) {
+            assert_eq!(masses, shard.weigh(&Reference, queries, &lse, &ranking).unwrap());
+        }
+        let merged = shards.iter().map(|shard| shard.attend(&Reference, queries).unwrap());
+        let merged = merged.reduce(|all, state| all.merge(&state)).unwrap();
+        let state = joined.attend(&Reference, queries).unwrap();
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+        assert!(state.lse().iter().zip(&merged.lse()).all(near));
+    }
 }

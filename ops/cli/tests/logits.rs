@@ -141,6 +141,24 @@ fn dense_prompts_may_fill_all_pools() {
     }
 }
 
+/// Keys that stay with their workers, and are given up there, give the bits of a set that travels.
+#[test]
+fn what_travels_changes_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = 7 * CHUNK + 3;
+    for (policy, kv) in [("h2o", "bf16"), ("window", "bf16"), ("h2o", "f32")] {
+        let eval = Eval { kv, exchange: "move", ..Eval::new(policy, 1, "loopback") };
+        let want = eval.logits(folder.path(), tokens);
+        let stays = Eval { exchange: "stay", ..eval };
+        for (workers, link) in
+            [(1, "loopback"), (2, "grpc"), (3, "grpc"), (4, "loopback"), (8, "loopback")]
+        {
+            let got = Eval { workers, link, ..stays }.logits(folder.path(), tokens);
+            assert!(got == want, "{policy}, {kv} keys, {workers} workers over {link}");
+        }
+    }
+}
+
 #[test]
 fn a_prompt_that_no_pool_could_hold_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use aqueduct_coordinator::{Config, Coordinator, Session as Workers};
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{Exchange, MemoryPolicy, Sampling, Session, SessionUse, TokenId, WireDtype};
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill};
-use aqueduct_kernels::{Cpu, CpuOptions, KvDtype};
+use aqueduct_kernels::{Cpu, CpuOptions, KvDtype, Leaves};
 use aqueduct_worker::{LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 use binary::{Running, aqueduct, wait_for};
 use serde_json::{Value, json};
@@ -117,12 +117,14 @@ fn reference(model: &Model, turns: &[Turn], policy: &MemoryPolicy) -> Vec<Vec<To
     for Turn { said, answer_tokens } in turns {
         let tokens: Vec<TokenId> = pending.take().into_iter().chain(said.iter().copied()).collect();
         let mut logits = Vec::new();
+        let leaves = Leaves::of_chunks(CHUNK_TOKENS);
         for tokens in tokens.chunks(CHUNK_TOKENS as usize) {
-            let block = Block { tokens, start: port.end() };
+            let block = Block { tokens, start: port.end(), leaves };
             let done = prefill(model, block, policy, &mut port, Want::Last).unwrap();
             logits = model.logits(&done.hidden.last_row()).unwrap().into_vec();
         }
-        let mut sequence = Sequence::new(model, port.layers().to_vec());
+        let leaves = leaves.going_on_behind(port.end());
+        let mut sequence = Sequence::new(model, port.layers().to_vec(), leaves);
         let mut answer = Vec::new();
         for _ in 0..*answer_tokens {
             if let Some(token) = pending {

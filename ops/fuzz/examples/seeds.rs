@@ -135,6 +135,7 @@ fn assign(is_sharded: bool) -> Command {
         key: KEY,
         span: ChunkSpan { idx: 1, start: 4, tokens: 3 },
         chunk_count: 3,
+        chunk_tokens: 4,
         policy: MemoryPolicy::default(),
         tokens: vec![1, 2, 3],
         next_token: Some(4),

@@ -13,6 +13,7 @@ use aqueduct_engine::{
     Block, EngineError, LocalPort, Model, Past, Sampler, Sequence, ShardStore, Want, prefill,
     prefill_sharded,
 };
+use aqueduct_kernels::Leaves;
 
 use crate::dice::Dice;
 use crate::model::VOCAB;
@@ -118,6 +119,7 @@ impl Asked {
             key,
             span,
             chunk_count: self.grid.chunk_count(),
+            chunk_tokens: self.grid.chunk_tokens(),
             policy: self.policy,
             tokens: span.of(&self.prompt, 0).to_vec(),
             next_token: None,
@@ -130,14 +132,15 @@ impl Asked {
         }
     }
 
-    /// What one node that nothing happens to answers.
+    /// What one node that nothing happens to answers; where keys are given up, from memory sets,
+    /// whether they stay in shards or not.
     ///
     /// # Errors
     /// What the engine refuses.
     pub(crate) fn truth(&self, model: &Model) -> Result<Vec<Completion>, EngineError> {
         let stores = vec![Some(Arc::new(ShardStore::default()))];
         let ways = Rc::new(RefCell::new(Reach { stores, ..Reach::default() }));
-        let (logits, begin) = match self.sharded {
+        let (logits, begin) = match self.policy.keeps_all() {
             true => self.truth_in_shards(model, &ways)?,
             false => self.truth_in_sets(model)?,
         };
@@ -161,12 +164,15 @@ impl Asked {
 
     fn truth_in_sets<'a>(&'a self, model: &'a Model) -> Result<Beginning<'a>, EngineError> {
         let (mut port, mut logits) = (LocalPort::empty(model), Vec::new());
+        let leaves = Leaves::of_chunks(self.grid.chunk_tokens());
         for span in self.grid.chunks() {
-            let block = Block { tokens: span.of(&self.prompt, 0), start: span.start };
+            let block = Block { tokens: span.of(&self.prompt, 0), start: span.start, leaves };
             let done = prefill(model, block, &self.policy, &mut port, Want::Last)?;
             logits = model.logits(&done.hidden.last_row())?.into_vec();
         }
-        let begin = move |_| Continuation::Sets(Sequence::new(model, port.layers().to_vec()));
+        let leaves = leaves.going_on_behind(self.grid.prompt_tokens());
+        let begin =
+            move |_| Continuation::Sets(Sequence::new(model, port.layers().to_vec(), leaves));
         Ok((logits, Box::new(begin)))
     }
 
@@ -184,7 +190,8 @@ impl Asked {
             let directory = Directory { holders, shards, carry, wire };
             let holders = Holders::before(&work, &directory);
             let mut door = Door::new(model, ways, &holders, Asker::of(0, &work));
-            let block = Block { tokens: &work.tokens, start: span.start };
+            let leaves = Leaves::of_chunks(work.chunk_tokens);
+            let block = Block { tokens: &work.tokens, start: span.start, leaves };
             let past = Past { chunks: span.idx, port: &mut door };
             let done = prefill_sharded(model, block, &self.policy, past, Want::Last)?;
             let logits = model.logits(&done.hidden.last_row())?.into_vec();

@@ -264,6 +264,7 @@ impl Coordinator {
                     epoch,
                     prompt_tokens: live.asked.grid.prompt_tokens(),
                     policy: live.asked.policy,
+                    chunk_tokens: live.asked.grid.chunk_tokens(),
                 });
                 (worker, Order::Decode(Box::new(DecodeSpec { handed_over, ..spec })))
             }

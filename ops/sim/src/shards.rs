@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use aqueduct_core::work::{Assignment, RetainedMass};
 use aqueduct_core::{Directory, Epoch, MemoryPolicy, RequestId, TokenId};
-use aqueduct_engine::shards::{Answer, Branch, Place, ShardError, ShardKey, Standing, States};
+use aqueduct_engine::shards::{
+    Answer, Branch, Place, ShardError, ShardKey, Shards, Spent, Standing, States,
+};
 use aqueduct_engine::{
     EngineError, Found, Model, Past, PortError, Remembered, ShardPort, ShardStore, Turn, decode,
 };
-use aqueduct_kernels::{Cutoff, Heads, Shard};
+use aqueduct_kernels::{Cutoff, Heads, Leaves, Shard};
 
 use crate::worker::idx_of;
 
@@ -61,13 +63,8 @@ impl Holders {
         for (chunk, (holder, epoch)) in (0..).zip(&directory.shards) {
             shards[*holder as usize].1.push((chunk, *epoch));
         }
-        let chunk_tokens = work.span.start.checked_div(work.key.chunk_idx);
-        Self {
-            request: work.key.request,
-            policy: work.policy,
-            chunk_tokens: chunk_tokens.unwrap_or(work.span.tokens),
-            shards,
-        }
+        let (request, policy, chunk_tokens) = (work.key.request, work.policy, work.chunk_tokens);
+        Self { request, policy, chunk_tokens, shards }
     }
 
     fn add(&mut self, worker: usize, chunk: u32, epoch: Epoch) {
@@ -187,6 +184,24 @@ impl<'a> Door<'a> {
         self.holders.shards.iter().filter(|(_, shards)| !shards.is_empty()).map(one).collect()
     }
 
+    /// The shards at `holder` of whose leaves others have a part.
+    fn torn_of(
+        &self,
+        layer: usize,
+        (holder, shards): (usize, &[(u32, Epoch)]),
+    ) -> Result<Shards, PortError> {
+        let place = self.place(layer, shards);
+        let place = Place { shards: place.torn(), ..place };
+        if place.shards.is_empty() {
+            return Ok(Shards::new());
+        }
+        match self.store(layer, holder)?.shards(&place) {
+            Ok(Answer::Ready(shards)) => Ok(shards),
+            Ok(Answer::NotYet) => Err(failed(layer, "a shard is not there any more".into())),
+            Err(error) => Err(failed(layer, error.to_string())),
+        }
+    }
+
     fn ask_holder(&self, layer: usize, holder: usize) -> Result<States, PortError> {
         let of = self.holders.shards.iter().find(|(worker, _)| *worker == holder);
         let place = self.place(layer, of.map_or(&[], |(_, shards)| shards));
@@ -203,6 +218,9 @@ impl ShardPort for Door<'_> {
         (self.q, self.early) = (q.clone(), BTreeMap::new());
         let Asker { own, chunks, here, .. } = self.asker;
         let is_here = self.holders.shards.iter().any(|(holder, _)| *holder == here);
+        let whole = |shards: &Vec<_>| !self.place(layer, shards).nodes().is_empty();
+        let mut all = self.holders.shards.iter();
+        let is_here = is_here && all.any(|(holder, shards)| *holder == here && whole(shards));
         if own < chunks && is_here {
             self.early.insert(here, self.ask_holder(layer, here)?);
         }
@@ -210,19 +228,23 @@ impl ShardPort for Door<'_> {
     }
 
     fn states(&mut self, layer: usize) -> Result<Found, PortError> {
-        let mut states = BTreeMap::new();
+        let (mut states, mut torn) = (BTreeMap::new(), Shards::new());
         for (holder, shards) in &self.holders.shards {
             if shards.is_empty() {
+                continue;
+            }
+            torn.extend(self.torn_of(layer, (*holder, shards))?);
+            if self.place(layer, shards).nodes().is_empty() {
                 continue;
             }
             let early = self.early.remove(holder);
             states.extend(early.map_or_else(|| self.ask_holder(layer, *holder), Ok)?);
         }
-        Ok(Found { states, shards: None })
+        Ok(Found { states, torn, shards: None })
     }
 
-    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
-        self.standing = self.each(layer, |store, place| store.weigh(self.model, &place, lse))?;
+    fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {
+        self.standing = self.each(layer, |store, place| store.weigh(self.model, &place, spent))?;
         Ok(())
     }
 
@@ -299,13 +321,13 @@ impl ShardedSequence {
         token: TokenId,
         policy: &MemoryPolicy,
     ) -> Result<Vec<f32>, EngineError> {
-        let begins = self.tokens.is_multiple_of(self.holders.chunk_tokens);
+        let begins = policy.keeps_all() && self.tokens.is_multiple_of(self.holders.chunk_tokens);
         let Self { here, branch, epoch, chunks, position, .. } = *self;
         let own = if begins { chunks } else { chunks - 1 };
         let asker = Asker { here, branch, epoch, start: position, tokens: 1, chunks, own };
         let mut door = Door::new(model, ways, &self.holders, asker);
         let past = Remembered::Shards(Past { chunks, port: &mut door });
-        let turn = Turn { token, position, policy, past };
+        let turn = Turn { token, position, policy, leaves: Leaves::ONE, past };
         let logits = decode(model, vec![turn]).pop().expect("one for each turn")?;
         if begins {
             self.holders.add(here, chunks, epoch);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use aqueduct_core::work::{Assignment, Command, Event, FailureKind, NextHop, Peer};
 use aqueduct_core::{ChunkKey, MemoryPolicy, RequestId};
 use aqueduct_engine::{EngineError, Model, PortError, Sequence, ShardStore};
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{Leaves, MemorySet};
 
 pub(crate) use self::decode::Continuation;
 use self::decode::Decoding;
@@ -95,7 +95,7 @@ struct Home {
 }
 
 enum Memory {
-    Sets(Vec<Arc<MemorySet>>),
+    Sets(Vec<Arc<MemorySet>>, Leaves),
     Shards(Box<Assignment>, Holders),
 }
 
@@ -300,7 +300,9 @@ impl Memory {
     /// What completion `choice` goes on from.
     fn begin(&self, model: &Model, here: usize, choice: u32) -> Continuation {
         match self {
-            Self::Sets(sets) => Continuation::Sets(Sequence::new(model, sets.clone())),
+            Self::Sets(sets, leaves) => {
+                Continuation::Sets(Sequence::new(model, sets.clone(), *leaves))
+            }
             Self::Shards(work, holders) => {
                 Continuation::Shards(ShardedSequence::new(here, work, holders, choice))
             }

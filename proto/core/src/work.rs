@@ -57,7 +57,7 @@ pub struct WorkerInfo {
 }
 
 /// Version of the merge and hand-off convention; peers of another one are refused.
-pub const CONVENTION: u32 = 1;
+pub const CONVENTION: u32 = 2;
 
 /// What to compute from the logits of a chunk's tokens, beyond the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,6 +106,8 @@ pub struct Assignment {
     pub span: ChunkSpan,
     /// Chunks in the whole prompt.
     pub chunk_count: u32,
+    /// Tokens of each but the last, at least 1.
+    pub chunk_tokens: u32,
     /// The policy, already clamped to the chunk size.
     pub policy: MemoryPolicy,
     /// The chunk's tokens.

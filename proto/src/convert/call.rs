@@ -168,7 +168,6 @@ impl CallHeader {
         let elements = head_dim * self.dtype.bytes() as u64;
         Some(match self.kind {
             Kind::Attend => 8 * items + rows * elements,
-            Kind::Weigh => 8 * items + 4 * rows,
             Kind::Settle => 8 * items + 12 * heads,
             Kind::Keys | Kind::Waiting => 8 * items,
             Kind::States => {
@@ -177,7 +176,9 @@ impl CallHeader {
             }
             Kind::Standing => 4 * heads + 8 * items,
             Kind::Settled => 20 * items,
-            Kind::Shards | Kind::Refused | Kind::Lost | Kind::Unspecified => return None,
+            Kind::Weigh | Kind::Shards | Kind::Refused | Kind::Lost | Kind::Unspecified => {
+                return None;
+            }
         })
     }
 
@@ -198,7 +199,7 @@ impl CallHeader {
         }
         let (least, most) = match (self.payload_bytes(), self.kind) {
             (Some(bytes), _) => (bytes, bytes),
-            (None, Kind::Shards) => (0, limits::EXCHANGE_BYTES_MAX),
+            (None, Kind::Weigh | Kind::Shards) => (0, limits::EXCHANGE_BYTES_MAX),
             (None, _) => (0, TEXT_BYTES_MAX),
         };
         Refusal::unless_within("bytes", self.bytes, 0, limits::EXCHANGE_BYTES_MAX)?;
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(refused(|h| h.items = 5), "frame.items");
         assert_eq!(refused(|h| h.policy = None), "frame.policy");
         assert_eq!(refused(|h| h.bytes = u64::MAX), "frame.bytes");
-        assert!(refused(|h| h.convention = 2).starts_with("convention 2"));
+        assert!(refused(|h| h.convention = 9).starts_with("convention 9"));
         assert!(split(&attend(8, WireDtype::F32), Bytes::from_static(b"short").into()).is_err());
     }
 

@@ -100,6 +100,11 @@ fn next_hop(wire: v1::NextHop, chunk_idx: u32) -> Result<NextHop, Refusal> {
     Ok(next)
 }
 
+/// Tokens of a chunk.
+fn chunk_tokens(tokens: u32) -> Result<u32, Refusal> {
+    Refusal::unless_within("chunk_tokens", tokens, 1, limits::CHUNK_TOKENS_MAX)
+}
+
 impl From<Assignment> for v1::Assignment {
     fn from(assignment: Assignment) -> Self {
         Self {
@@ -107,6 +112,7 @@ impl From<Assignment> for v1::Assignment {
             start: assignment.span.start,
             tokens: assignment.tokens,
             chunk_count: assignment.chunk_count,
+            chunk_tokens: assignment.chunk_tokens,
             policy: Some(assignment.policy.into()),
             next_token: assignment.next_token,
             outputs: Some(assignment.outputs.into()),
@@ -145,6 +151,7 @@ impl TryFrom<v1::Assignment> for Assignment {
             key,
             span,
             chunk_count: wire.chunk_count,
+            chunk_tokens: chunk_tokens(wire.chunk_tokens)?,
             policy: MemoryPolicy::try_from(policy).under("policy")?,
             next_token: wire.next_token.map(|id| token("next_token", id)).transpose()?,
             outputs: wire.outputs.unwrap_or_default().try_into().under("outputs")?,
@@ -268,9 +275,10 @@ impl TryFrom<v1::Decode> for DecodeSpec {
 }
 
 impl From<HandedOver> for v1::HandedOver {
-    fn from(HandedOver { chunk_idx, epoch, prompt_tokens, policy }: HandedOver) -> Self {
+    fn from(handed_over: HandedOver) -> Self {
+        let HandedOver { chunk_idx, epoch, prompt_tokens, policy, chunk_tokens } = handed_over;
         let (epoch, policy) = (epoch.0, Some(policy.into()));
-        Self { chunk_idx, epoch, prompt_tokens, policy }
+        Self { chunk_idx, epoch, prompt_tokens, policy, chunk_tokens }
     }
 }
 
@@ -289,6 +297,7 @@ impl TryFrom<v1::HandedOver> for HandedOver {
                 most,
             )?,
             policy: MemoryPolicy::try_from(required("policy", wire.policy)?).under("policy")?,
+            chunk_tokens: chunk_tokens(wire.chunk_tokens)?,
         })
     }
 }

@@ -1491,6 +1491,9 @@ pub struct Assignment {
     /// of the request's span; empty: there is none
     #[prost(string, tag = "12")]
     pub traceparent: ::prost::alloc::string::String,
+    /// of every chunk but the last
+    #[prost(uint32, tag = "13")]
+    pub chunk_tokens: u32,
 }
 /// Where the keys of the chunks before one are.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1656,6 +1659,9 @@ pub struct HandedOver {
     /// clamped, every field set
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<MemoryPolicy>,
+    /// of every chunk but the last
+    #[prost(uint32, tag = "5")]
+    pub chunk_tokens: u32,
 }
 /// Completions go to another worker, each after one more token.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use aqueduct_core::work::SeenHead;
 use aqueduct_core::{MemoryPolicy, TokenId};
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{Leaves, MemorySet};
 
 use self::rows::Batch;
 use crate::error::EngineError;
@@ -23,13 +23,15 @@ use crate::shards::Past;
 #[derive(Debug, Clone)]
 pub struct Sequence {
     port: LocalPort,
+    leaves: Leaves,
 }
 
 impl Sequence {
     /// Goes on from the memory of all layers, as the last prompt chunk left it. Completions of
-    /// one prompt share these sets; each makes its own copy when it first changes one.
-    pub fn new(model: &Model, memory: Vec<Arc<MemorySet>>) -> Self {
-        Self { port: LocalPort::resume(memory, model) }
+    /// one prompt share these sets; each makes its own copy when it first changes one. What is
+    /// generated belongs to the last of the prompt's `leaves`.
+    pub fn new(model: &Model, memory: Vec<Arc<MemorySet>>, leaves: Leaves) -> Self {
+        Self { port: LocalPort::resume(memory, model), leaves }
     }
 
     /// Position of the next token.
@@ -60,7 +62,8 @@ impl Sequence {
     /// Its turn in a batch. If that fails, nothing can go on from what is left.
     pub fn turn<'a>(&'a mut self, token: TokenId, policy: &'a MemoryPolicy) -> Turn<'a> {
         let position = self.position();
-        Turn { token, position, policy, past: Remembered::Sets(&mut self.port) }
+        let (leaves, past) = (self.leaves, Remembered::Sets(&mut self.port));
+        Turn { token, position, policy, leaves, past }
     }
 
     /// Appends `token` and returns the logits of the one after it, `[vocab]`.
@@ -85,6 +88,8 @@ pub struct Turn<'a> {
     pub position: u32,
     /// What is remembered.
     pub policy: &'a MemoryPolicy,
+    /// Which keys of a memory set are summed together.
+    pub leaves: Leaves,
     /// Everything before.
     pub past: Remembered<'a>,
 }

@@ -10,8 +10,8 @@ use aqueduct_core::work::{MergeAudit, RetainedMass};
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    Array, Attended, AttentionState, Heads, LayerWeights, MemorySet, Queries, Ranking, Rows, Scope,
-    Selected, Selection,
+    Array, Attended, AttentionState, Heads, LayerWeights, Leaves, MemorySet, Queries, Ranking,
+    Rows, Scope, Selected, Selection,
 };
 
 use crate::error::EngineError;
@@ -25,6 +25,8 @@ pub struct Block<'a> {
     pub tokens: &'a [TokenId],
     /// Position of the first.
     pub start: u32,
+    /// Which keys of a memory set are summed together.
+    pub leaves: Leaves,
 }
 
 /// Which hidden states the caller has a use for.
@@ -71,7 +73,7 @@ pub fn prefill(
     port: &mut dyn MemoryPort,
     want: Want,
 ) -> Result<Prefilled, EngineError> {
-    let step = Step::new(model, block.start, block.tokens.len(), policy);
+    let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
     let angles = model.angles(block);
     let mut x = model.embed(block.tokens)?;
     let mut retained = Vec::with_capacity(model.layers());
@@ -102,13 +104,19 @@ pub(crate) struct Step<'a> {
     tokens: usize,
     pub(crate) selection: Selection,
     row_weights: Vec<f32>,
+    leaves: Leaves,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn new(model: &'a Model, start: u32, tokens: usize, policy: &MemoryPolicy) -> Self {
+    pub(crate) fn new(
+        model: &'a Model,
+        (start, tokens): (u32, usize),
+        policy: &MemoryPolicy,
+        leaves: Leaves,
+    ) -> Self {
         let selection = selection_of(policy);
         let row_weights = selection.ranking.row_weights(tokens);
-        Self { model, start, tokens, selection, row_weights }
+        Self { model, start, tokens, selection, row_weights, leaves }
     }
 
     /// Position after the block's last token.
@@ -128,7 +136,8 @@ impl<'a> Step<'a> {
         qkv: &'s Qkv,
     ) -> Scope<'s> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
-        Scope { past: &past.keys, own: &qkv.keys, row_weights, rounded: layer.out.rounds }
+        let (past, own, leaves) = (&past.keys, &qkv.keys, self.leaves);
+        Scope { past, leaves, own, row_weights, rounded: layer.out.rounds }
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {

@@ -8,7 +8,7 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{
     Block, LoadOptions, LocalPort, MemoryPort, Model, PortError, Want, WeightDtype, prefill,
 };
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, MemorySet, Reference};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, Leaves, MemorySet, Reference};
 
 /// A port that is never ready.
 struct Late(LocalPort);
@@ -34,7 +34,7 @@ fn check(backend: Arc<dyn Backend>, kv: KvDtype, policy: &MemoryPolicy) {
     let (mut early, mut late) = (LocalPort::empty(&model), Late(LocalPort::empty(&model)));
     let tokens: Vec<u32> = (0..90).map(|i| i * 37 % model.shape().vocab).collect();
     for chunk in [&tokens[..40], &tokens[40..80], &tokens[80..81], &tokens[81..]] {
-        let block = Block { tokens: chunk, start: early.end() };
+        let block = Block { tokens: chunk, start: early.end(), leaves: Leaves::of_chunks(20) };
         let want = prefill(&model, block, policy, &mut early, Want::All).unwrap();
         let seen = prefill(&model, block, policy, &mut late, Want::All).unwrap();
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aqueduct_core::{MemoryPolicy, PolicyKind};
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype, Leaves};
 
 const PROMPT: [u32; 24] = [
     1, 17, 301, 9, 44, 560, 12, 7, 88, 1024, 3, 5, 71, 230, 19, 6, 402, 33, 2048, 10, 15, 99, 120,
@@ -32,7 +32,7 @@ fn completion(backend: Arc<dyn Backend>, weights: WeightDtype, kv: KvDtype) -> V
     let model = Model::load(&path, &options, &mut |_| {}).unwrap();
     let mut port = LocalPort::empty(&model);
     let mut step = |tokens: &[u32], start: usize| {
-        let block = Block { tokens, start: start as u32 };
+        let block = Block { tokens, start: start as u32, leaves: Leaves::ONE };
         let done = prefill(&model, block, &policy(), &mut port, Want::Last).unwrap();
         most_likely(model.logits(&done.hidden).unwrap().data())
     };
@@ -66,9 +66,9 @@ fn a_decode_step_waits_for_its_logits_alone() {
     let options = LoadOptions { kv: KvDtype::Bf16, weights: WeightDtype::Bf16, backend };
     let model = Model::load(&path, &options, &mut |_| {}).unwrap();
     let mut port = LocalPort::empty(&model);
-    prefill(&model, Block { tokens: &PROMPT, start: 0 }, &policy(), &mut port, Want::Memory)
-        .unwrap();
-    let mut sequence = Sequence::new(&model, port.layers().to_vec());
+    let block = Block { tokens: &PROMPT, start: 0, leaves: Leaves::ONE };
+    prefill(&model, block, &policy(), &mut port, Want::Memory).unwrap();
+    let mut sequence = Sequence::new(&model, port.layers().to_vec(), Leaves::ONE);
     drop(port);
     let mut step = || drop(sequence.step(&model, 7, &policy()).unwrap());
     step(); // makes memory sets that are its own

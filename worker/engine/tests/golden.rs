@@ -11,7 +11,7 @@ use std::sync::Arc;
 use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
-    Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
+    Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Leaves, Linear, Matrix,
     MatrixData, MemorySet,
 };
 use serde::Deserialize;
@@ -160,7 +160,8 @@ fn run(model: &Model, tokens: &[u32], case: &Case) -> (Vec<f32>, LocalPort) {
     let (mut port, mut logits) = (LocalPort::empty(model), Vec::new());
     let policy = policy(&case.policy);
     for (idx, tokens) in tokens.chunks(case.chunk).enumerate() {
-        let block = Block { tokens, start: (idx * case.chunk) as u32 };
+        let leaves = Leaves::of_chunks(case.chunk as u32);
+        let block = Block { tokens, start: (idx * case.chunk) as u32, leaves };
         let done = prefill(model, block, &policy, &mut port, Want::All).unwrap();
         logits.extend(model.logits(&done.hidden).unwrap().into_vec());
     }

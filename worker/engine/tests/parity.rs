@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use aqueduct_core::{ChunkGrid, MemoryPolicy};
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype, Reference};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype, Leaves, Reference};
 
 const TOLERANCE: f32 = 2e-3;
 
@@ -22,7 +22,7 @@ fn logits(model: &Model, tokens: &[u32], chunk_tokens: u32) -> Vec<f32> {
     let grid = ChunkGrid::new(tokens.len() as u32, chunk_tokens).unwrap();
     let mut logits = Vec::new();
     for chunk in grid.chunks() {
-        let block = Block { tokens: chunk.of(tokens, 0), start: chunk.start };
+        let block = Block { tokens: chunk.of(tokens, 0), start: chunk.start, leaves: Leaves::ONE };
         let policy = MemoryPolicy::dense();
         let done = prefill(model, block, &policy, &mut port, Want::All).unwrap();
         logits.extend(model.logits(&done.hidden).unwrap().into_vec());

@@ -9,7 +9,9 @@ use aqueduct_engine::{
     Block, EngineError, LoadOptions, LocalPort, Model, Sequence, Want, WeightDtype, prefill,
 };
 use aqueduct_kernels::pool::PAGE_CELLS;
-use aqueduct_kernels::{Backend, BackendError, Cpu, CpuOptions, KvDtype, Pool, Reference};
+use aqueduct_kernels::{Backend, BackendError, Cpu, CpuOptions, KvDtype, Leaves, Pool, Reference};
+
+const LEAVES: Leaves = Leaves::of_chunks(16);
 
 /// Two layers, two KV heads.
 fn model(backend: Arc<dyn Backend>, kv: KvDtype) -> Model {
@@ -54,10 +56,10 @@ fn a_long_generation_keeps_its_bytes() {
         let budget = policy.budget_tokens().unwrap() as usize;
         let pool = pool_for(&model, budget);
         let mut port = LocalPort::empty_in(&pool, &model);
-        let block = Block { tokens: &[1; 16], start: 0 };
+        let block = Block { tokens: &[1; 16], start: 0, leaves: LEAVES };
         let done = prefill(&model, block, &policy, &mut port, Want::Last).unwrap();
         let mut logits = model.logits(&done.hidden).unwrap().into_vec();
-        let mut sequence = Sequence::new(&model, port.layers().to_vec());
+        let mut sequence = Sequence::new(&model, port.layers().to_vec(), LEAVES);
         drop(port);
         let mut at_1000 = None;
         for idx in 0..20_000 {
@@ -81,7 +83,7 @@ fn logits(model: &Model, port: &mut LocalPort, policy: &MemoryPolicy) -> Vec<u32
     let (prompt, rest) = tokens.split_at(120);
     let mut bits = Vec::new();
     for block in prompt.chunks(50).chain(rest.chunks(1)) {
-        let block = Block { tokens: block, start: port.end() };
+        let block = Block { tokens: block, start: port.end(), leaves: LEAVES };
         let done = prefill(model, block, policy, port, Want::All).unwrap();
         let logits = model.logits(&done.hidden).unwrap();
         bits.extend(logits.data().iter().map(|x| x.to_bits()));
@@ -114,7 +116,7 @@ fn completions_share_what_none_of_them_changed() {
     let policy = MemoryPolicy::h2o(4, 60, 64);
     let pool = pool_for(&model, 3 * 128);
     let mut port = LocalPort::empty_in(&pool, &model);
-    let block = Block { tokens: &[7; 200], start: 0 };
+    let block = Block { tokens: &[7; 200], start: 0, leaves: LEAVES };
     prefill(&model, block, &policy, &mut port, Want::Last).unwrap();
     let all = pages_of(&model, 128);
     assert_eq!(pool.usage().used_pages, all);
@@ -122,12 +124,12 @@ fn completions_share_what_none_of_them_changed() {
     drop(port);
     let alone = |token: TokenId| {
         let in_order = memory.iter().map(|set| Arc::new(set.in_order())).collect();
-        let mut sequence = Sequence::new(&model, in_order);
+        let mut sequence = Sequence::new(&model, in_order, LEAVES);
         (0..3).map(|_| sequence.step(&model, token, &policy).unwrap()).collect::<Vec<_>>()
     };
     let (want_a, want_b) = (alone(3), alone(5));
-    let mut a = Sequence::new(&model, memory.clone());
-    let mut b = Sequence::new(&model, memory);
+    let mut a = Sequence::new(&model, memory.clone(), LEAVES);
+    let mut b = Sequence::new(&model, memory, LEAVES);
     for i in 0..3 {
         assert_eq!(a.step(&model, 3, &policy).unwrap(), want_a[i]);
         assert_eq!(b.step(&model, 5, &policy).unwrap(), want_b[i]);
@@ -148,7 +150,7 @@ fn a_pool_that_is_full_is_an_error_and_others_go_on() {
     let dense = MemoryPolicy::dense();
     let pool = pool_for(&model, 64);
     let mut first = LocalPort::empty_in(&pool, &model);
-    let block = |port: &LocalPort, tokens| Block { tokens, start: port.end() };
+    let block = |port: &LocalPort, tokens| Block { tokens, start: port.end(), leaves: LEAVES };
     prefill(&model, block(&first, &[1; 40]), &dense, &mut first, Want::Last).unwrap();
     let before = (pool.usage().used_pages, first.layers().to_vec());
     let mut second = LocalPort::empty_in(&pool, &model);

@@ -8,7 +8,7 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::SeenHead;
 use aqueduct_engine::seen::remembered;
 use aqueduct_engine::{LoadOptions, Model, Sequence, WeightDtype};
-use aqueduct_kernels::{Cpu, CpuOptions, KvDtype, MemorySet};
+use aqueduct_kernels::{Cpu, CpuOptions, KvDtype, Leaves, MemorySet};
 
 fn model() -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/llama31-bfloat16");
@@ -31,7 +31,7 @@ fn shown(memory: &[Arc<MemorySet>]) -> Vec<Vec<SeenHead>> {
 fn check(policy: MemoryPolicy, each: impl Fn(&Model, &SeenHead, &SeenHead, &SeenHead)) {
     let model = model();
     let nothing = (0..model.layers()).map(|_| Arc::new(model.empty_memory()));
-    let mut plain = Sequence::new(&model, nothing.collect());
+    let mut plain = Sequence::new(&model, nothing.collect(), Leaves::of_chunks(5));
     let mut watched = plain.clone();
     watched.watch();
     for token in (0..24).map(|idx| (idx * 37 + 5) % model.shape().vocab) {

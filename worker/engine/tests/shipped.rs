@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Want, WeightDtype, prefill};
 use aqueduct_kernels::compare::{Tolerance, close};
-use aqueduct_kernels::{KvDtype, Reference};
+use aqueduct_kernels::{KvDtype, Leaves, Reference};
 
 fn load(weights: WeightDtype) -> (Model, aqueduct_engine::LoadProgress) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
@@ -17,7 +17,8 @@ fn load(weights: WeightDtype) -> (Model, aqueduct_engine::LoadProgress) {
 }
 
 fn last_logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    let (block, mut port) = (Block { tokens, start: 0 }, LocalPort::empty(model));
+    let (block, mut port) =
+        (Block { tokens, start: 0, leaves: Leaves::ONE }, LocalPort::empty(model));
     let done = prefill(model, block, &MemoryPolicy::dense(), &mut port, Want::Last).unwrap();
     model.logits(&done.hidden).unwrap().into_vec()
 }

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, ModelShape, Refusal, limits};
-use aqueduct_engine::shards::{Branch, Place};
-use aqueduct_kernels::fold::{Node, cover};
+use aqueduct_engine::shards::{Branch, Masses, Place, Spent};
 use aqueduct_kernels::{Candidate, Cutoff, Heads};
 use aqueduct_proto::convert::call::{Arrival, CallBlock, CallHeader, Kind, TEXT_BYTES_MAX};
 use aqueduct_proto::convert::pieces::Pieces;
@@ -35,9 +34,10 @@ pub fn ask_message(call: &Call, now: Instant) -> Result<Message, Refusal> {
             (header.heads, header.head_dim) = (q.heads as u32, q.head_dim as u32);
             writer.elements("q", read(&q.data)?, call.wire)?;
         }
-        Ask::Weigh { lse, .. } => {
-            header.heads = (lse.len() / place.tokens.max(1) as usize) as u32;
-            writer.f32s(lse);
+        Ask::Weigh { spent, .. } => {
+            header.heads = (spent.lse.len() / place.tokens.max(1) as usize) as u32;
+            writer.f32s(&spent.lse);
+            put_masses(&mut writer, place, &spent.masses);
         }
         Ask::Settle { cutoffs, .. } => {
             header.heads = cutoffs.len() as u32;
@@ -89,7 +89,9 @@ pub fn read_ask(header: &CallHeader, payload: Pieces, shape: &ModelShape) -> Res
         }
         Kind::Weigh => {
             exactly("heads", header.heads, heads)?;
-            Ask::Weigh { place, lse: reader.finite("lse", rows)?.into() }
+            let lse = reader.finite("lse", rows)?.into();
+            let masses = Arc::new(take_counted(&mut reader, &place)?);
+            Ask::Weigh { place, spent: Spent { lse, masses } }
         }
         Kind::Settle => {
             exactly("heads", header.heads, kv_heads)?;
@@ -229,12 +231,6 @@ fn answers(call: &Call, header: &CallHeader) -> Result<(), Refusal> {
     }
 }
 
-/// The nodes that the holder of `place`'s shards gives the states of.
-pub(super) fn nodes_of(place: &Place) -> Vec<Node> {
-    let is_asked = |chunk| place.shards.binary_search_by_key(&chunk, |shard| shard.0).is_ok();
-    cover(place.chunks, is_asked)
-}
-
 /// Elements on the host.
 pub(super) fn read(array: &aqueduct_kernels::Array<f32>) -> Result<&[f32], Refusal> {
     array.host().map_err(|error| Refusal::new("device", error, "one that can be read"))
@@ -265,6 +261,21 @@ fn take_candidate(reader: &mut Reader) -> Result<Candidate, Refusal> {
         return Err(Refusal::new("rank", candidate.rank, "a number"));
     }
     Ok(candidate)
+}
+
+/// What was counted for the holder, shard by shard.
+fn put_masses(writer: &mut Writer, place: &Place, masses: &Masses) {
+    let of = |(chunk, _): &(u32, Epoch)| masses.get(chunk).map_or(&[][..], Vec::as_slice);
+    let each = || place.shards.iter().map(of);
+    writer.u32s(each().map(|masses| masses.len() as u32));
+    each().for_each(|masses| writer.f32s(masses));
+}
+
+fn take_counted(reader: &mut Reader, place: &Place) -> Result<Masses, Refusal> {
+    let counts = reader.u32s(place.shards.len())?;
+    let each = place.shards.iter().zip(counts).filter(|(_, count)| *count > 0);
+    let masses = each.map(|(shard, count)| Ok((shard.0, reader.finite("masses", count as usize)?)));
+    masses.collect()
 }
 
 const ZERO: Candidate = Candidate { rank: 0.0, position: 0 };

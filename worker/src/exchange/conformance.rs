@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_core::{Epoch, MemoryPolicy, PolicyKind, RequestId, WireDtype};
-use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey};
+use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Spent};
 use aqueduct_kernels::shard::cutoffs;
 use aqueduct_kernels::{AttentionState, Heads, Keys, KvHeads, Shard};
 
@@ -151,6 +151,7 @@ fn written(reply: &Reply) -> String {
 /// [`tiny`](crate::tiny_model::tiny), which asks about another model where one is named.
 pub(crate) fn suite(rig: impl Fn(Option<&str>) -> Rig) {
     every_kind_is_answered(rig(None));
+    what_was_counted_elsewhere_is_taken_over(rig(None));
     messages_of_several_parts_arrive(rig(None));
     rounding_is_bounded(rig(None));
     many_calls_are_under_way_at_once(rig(None));
@@ -159,6 +160,34 @@ pub(crate) fn suite(rig: impl Fn(Option<&str>) -> Rig) {
     what_is_forgotten_is_refused(rig(None));
     a_full_link_gives_calls_back(rig(None));
     another_model_is_no_peer(rig(Some("another")));
+}
+
+/// Of leaves of which others have a part: keys first, and masses instead of queries.
+fn what_was_counted_elsewhere_is_taken_over(mut rig: Rig) {
+    let place = Place { chunks: 9, ..place(0, 3, h2o()) };
+    assert_eq!((place.nodes().len(), place.torn().len()), (0, 2));
+    rig.put(&place, 20);
+    let Reply::Keys(shards) = rig.check(Ask::Keys { place: place.clone() }) else { panic!("keys") };
+    let count =
+        |shard: &Shard, seed| numbers(shard.keys(), seed).into_iter().map(f32::abs).collect();
+    let masses = shards.iter().map(|(chunk, shard)| (*chunk, count(shard, *chunk)));
+    let masses = Arc::new(masses.collect());
+    let spent = Spent { lse: vec![0.0; HEADS * 3].into(), masses };
+    let weigh = |spent: &Spent| Ask::Weigh { place: place.clone(), spent: spent.clone() };
+    let some = spent.masses.iter().take(1).map(|(chunk, masses)| (*chunk, masses.clone()));
+    let some = Spent { masses: Arc::new(some.collect()), ..spent.clone() };
+    let refused = |reply| matches!(reply, Err(CallError::Refused(_)));
+    assert!(refused(rig.call(weigh(&some), WireDtype::F32)), "nobody sent queries");
+    let short = spent.masses.iter().map(|(chunk, masses)| (*chunk, masses[1..].to_vec()));
+    let short = Spent { masses: Arc::new(short.collect()), ..spent.clone() };
+    assert!(refused(rig.call(weigh(&short), WireDtype::F32)), "a mass is missing");
+    let Reply::Standing(standing) = rig.check(weigh(&spent)) else { panic!("candidates") };
+    assert!(standing.iter().all(|head| head.len() == 6), "{standing:?}");
+    let cutoffs = cutoffs(&[standing], 2, 5).into();
+    let settle = Ask::Settle { place: place.clone(), cutoffs };
+    let Reply::Settled(masses) = rig.check(settle) else { panic!("masses answer cutoffs") };
+    assert_eq!(masses.len(), 2);
+    assert!(refused(rig.call(weigh(&spent), WireDtype::F32)), "it is settled");
 }
 
 fn every_kind_is_answered(mut rig: Rig) {
@@ -172,7 +201,8 @@ fn every_kind_is_answered(mut rig: Rig) {
     };
     let state = states.into_iter().map(|(_, state)| state);
     let lse: Arc<[f32]> = state.reduce(|a, b| a.merge(&b)).unwrap().lse().into();
-    let weigh = Ask::Weigh { place: place.clone(), lse };
+    let spent = Spent { lse, masses: Arc::default() };
+    let weigh = Ask::Weigh { place: place.clone(), spent };
     let Reply::Standing(standing) = rig.check(weigh) else { panic!("candidates answer sums") };
     let mut some = cutoffs(&[standing], 2, 5);
     some[1] = aqueduct_kernels::Cutoff::None; // so that KV heads keep different numbers

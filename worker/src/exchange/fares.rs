@@ -4,7 +4,6 @@ use aqueduct_core::exchange::{keys_bytes, queries_bytes};
 use aqueduct_core::{Carry, WireDtype};
 use aqueduct_engine::Model;
 use aqueduct_engine::shards::Place;
-use aqueduct_kernels::fold::cover;
 
 use crate::link::codec;
 
@@ -22,8 +21,7 @@ impl Fares {
     pub fn of(model: &Model, place: &Place, chunk_tokens: u32, wire: WireDtype) -> Self {
         let shape = model.shape();
         let keys_tokens = (place.shards.len() as u32).saturating_mul(chunk_tokens);
-        let of = |chunk: u32| place.shards.iter().any(|shard| shard.0 == chunk);
-        let states = cover(place.chunks, of).len() as u32;
+        let states = place.nodes().len() as u32;
         let kv = codec::to_core(model.kv());
         Self {
             keys: keys_bytes((shape, kv), keys_tokens.min(place.start)),

@@ -153,8 +153,8 @@ impl Holder {
                 Answer::Ready(states) => Answer::Ready(Reply::States(states)),
                 Answer::NotYet => Answer::NotYet,
             },
-            Ask::Weigh { place, lse } => {
-                Answer::Ready(Reply::Standing(store.weigh(model, place, lse)?))
+            Ask::Weigh { place, spent } => {
+                Answer::Ready(Reply::Standing(store.weigh(model, place, spent)?))
             }
             Ask::Settle { place, cutoffs } => {
                 let masses = store.settle(place, cutoffs)?;

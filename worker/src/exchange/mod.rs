@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use aqueduct_core::WireDtype;
 use aqueduct_core::work::RetainedMass;
-use aqueduct_engine::shards::{Place, Standing, States};
+use aqueduct_engine::shards::{Place, Spent, Standing, States};
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub use fares::Fares;
@@ -46,8 +46,8 @@ pub enum Ask {
     Weigh {
         /// As in round one.
         place: Place,
-        /// `[heads, tokens]` of the merged state.
-        lse: Arc<[f32]>,
+        /// What it spends on all keys; on these, by its log-sum-exps or as it was counted.
+        spent: Spent,
     },
     /// The end of round two: give up what does not stay.
     Settle {

@@ -7,7 +7,7 @@ use aqueduct_kernels::{AttentionState, Heads};
 use aqueduct_proto::convert::call::{CallHeader, Form, Kind};
 
 use super::bytes::{Reader, Writer};
-use super::codec::{nodes_of, read};
+use super::codec::read;
 
 /// How states travel in elements of `wire`: what rounds also normalises, so that o is within the
 /// range of the values, and f16 can hold it.
@@ -58,7 +58,7 @@ pub(super) fn take(
     reader: &mut Reader,
     (place, q): (&Place, &Heads),
 ) -> Result<States, Refusal> {
-    let want = nodes_of(place);
+    let want = place.nodes();
     let seen = (0..header.items).map(|_| Ok(Node { level: reader.u32()?, first: reader.u32()? }));
     let seen = seen.collect::<Result<Vec<_>, Refusal>>()?;
     if seen != want {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind, Outputs};
 use aqueduct_core::{ChunkKey, Refusal, WireDtype};
 use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want, prefill};
-use aqueduct_kernels::{BackendError, MemorySet, Rounding};
+use aqueduct_kernels::{BackendError, Leaves, MemorySet, Rounding};
 
 use super::Executor;
 use super::request::{Home, Kept, Memory};
@@ -89,7 +89,8 @@ impl Executor {
         }
         let model = self.model.clone();
         let since = Instant::now();
-        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let leaves = Leaves::of_chunks(work.chunk_tokens);
+        let block = Block { tokens: &work.tokens, start: work.span.start, leaves };
         let mut port = ChunkPort::new(self, work);
         let done = prefill(&model, block, &work.policy, &mut port, want(work))?;
         let retained = done.retained()?; // a device is at work until this is there
@@ -142,7 +143,10 @@ impl Executor {
         if let Some(request) = self.requests.get_mut(&work.key.request) {
             let memory = Memory::Sets(memory);
             let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
-            request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
+            let leaves = Leaves::of_chunks(work.chunk_tokens);
+            let leaves = leaves.going_on_behind(work.span.positions().end);
+            request.home =
+                Some(Home { memory, leaves, chunk_idx, logits, policy, _charge: charge });
         }
         Ok(())
     }

@@ -289,7 +289,7 @@ impl Decoding {
             }
             let sequence = match &home.memory {
                 Memory::Sets(sets) => {
-                    let mut sequence = Sequence::new(model, sets.clone());
+                    let mut sequence = Sequence::new(model, sets.clone(), home.leaves);
                     if spec.shows && idx == 0 {
                         sequence.watch();
                     }

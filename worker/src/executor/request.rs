@@ -7,7 +7,7 @@ use std::time::Instant;
 use aqueduct_core::work::{HandedOver, NextHop};
 use aqueduct_core::{ChunkKey, MemoryPolicy, WireDtype};
 use aqueduct_engine::Sequence;
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{Leaves, MemorySet};
 
 use super::decode::Decoding;
 use super::session::SessionId;
@@ -92,6 +92,8 @@ pub(super) enum Memory {
 /// A finished prefill.
 pub(super) struct Home {
     pub(super) memory: Memory,
+    /// Of what is generated.
+    pub(super) leaves: Leaves,
     /// The prompt's last chunk.
     pub(super) chunk_idx: u32,
     /// `[vocab]`, after the last prompt token.

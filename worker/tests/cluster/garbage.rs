@@ -1,6 +1,6 @@
 //! Garbage on the gRPC port: a clear answer, and the next request works.
 
-use aqueduct_core::work::{Base, Command, Outputs};
+use aqueduct_core::work::{Base, CONVENTION, Command, Outputs};
 use aqueduct_core::{ChunkKey, Epoch, MemoryPolicy, RequestId, limits};
 use aqueduct_kernels::KvDtype;
 use aqueduct_proto::FINGERPRINT_METADATA;
@@ -60,15 +60,16 @@ async fn bytes_that_are_not_http() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_that_cannot_be_used_are_answered_and_dropped() {
     let member = member().await;
-    let corrupt = HandOffFrame { convention: 1, payload: vec![1; 99].into(), ..<_>::default() };
+    let corrupt =
+        HandOffFrame { convention: CONVENTION, payload: vec![1; 99].into(), ..<_>::default() };
     let acks = hand_off(&member, "tiny-F32", vec![corrupt.clone(), corrupt]).await.unwrap();
     assert_eq!(acks.len(), 2);
     assert!(acks.iter().all(|ack| ack.verdict() == Verdict::Corrupt));
     assert!(acks[0].message.contains("checksum"), "{}", acks[0].message);
-    let other = HandOffFrame { convention: 2, ..<_>::default() };
+    let other = HandOffFrame { convention: 9, ..<_>::default() };
     let refused = hand_off(&member, "tiny-F32", vec![other]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("convention 2"));
+    assert!(refused.message().contains("convention 9"));
     still_works(member).await;
 }
 
@@ -82,7 +83,7 @@ fn header(request: u64, kv_heads: u32, keys: u32) -> SetHeader {
     SetHeader {
         key: ChunkKey { request: RequestId(request), chunk_idx: 1, epoch: Epoch(0) },
         layer: 0,
-        convention: 1,
+        convention: CONVENTION,
         kv: aqueduct_core::KvDtype::F32,
         kv_heads,
         head_dim: 8,
@@ -140,7 +141,7 @@ async fn another_models_worker_is_refused() {
 async fn a_message_that_is_too_large_is_refused() {
     let member = member().await;
     let huge = vec![0; limits::GRPC_MESSAGE_BYTES_MAX + 1].into();
-    let frame = HandOffFrame { convention: 1, payload: huge, ..<_>::default() };
+    let frame = HandOffFrame { convention: CONVENTION, payload: huge, ..<_>::default() };
     let acks = hand_off(&member, "tiny-F32", vec![frame]).await;
     assert!(acks.is_err() || acks.unwrap().is_empty());
     still_works(member).await;

@@ -99,6 +99,7 @@ impl Job {
             key: self.key(idx, epoch),
             span,
             chunk_count: grid.chunk_count(),
+            chunk_tokens: grid.chunk_tokens(),
             policy: self.policy.clamped(self.chunk_tokens).0,
             tokens: span.of(&self.prompt, 0).to_vec(),
             next_token: self.prompt.get(span.positions().end as usize).copied(),

@@ -44,6 +44,7 @@ impl Live {
                 epoch,
                 prompt_tokens: self.grid.prompt_tokens(),
                 policy: self.policy,
+                chunk_tokens: self.grid.chunk_tokens(),
             }),
         }
     }

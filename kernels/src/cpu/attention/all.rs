@@ -15,6 +15,7 @@ use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
 use crate::cpu::simd::{LANES, Simd, Vector};
 use crate::cpu::unwritten::{unwritten, written};
+use crate::memory::{Keys, Parted, leaf_merges};
 use crate::shapes;
 use crate::state::{common, lse};
 use crate::tensor::Rows;
@@ -74,7 +75,10 @@ pub(in crate::cpu) fn attend_all(
         return alone.pop().expect("one for each block");
     }
     let path = Path::of(place.isa, own.k.dtype());
-    let stored = [past, own].map(|keys| Stored::new(path.form(), place.crew, keys, true));
+    let past = Parted::new(past, scope.leaves);
+    let sides: Vec<&Keys> = past.parts().into_iter().chain([own]).collect();
+    let store = sides.iter().map(|keys| Stored::new(path.form(), place.crew, keys, true));
+    let stored: Vec<Stored<'_>> = store.collect();
     let q = queries.q;
     let width = q.heads * q.head_dim;
     let mut output = unwritten(q.tokens * width);
@@ -97,10 +101,12 @@ pub(in crate::cpu) fn attend_all(
     if row_weights.is_none() {
         return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
-    let (of_past, of_own): (Vec<_>, Vec<_>) =
-        spent.into_iter().map(|[past, own]| (past, own)).unzip();
-    let (past_mass, own_mass) = (total(past, &of_past)?, total(own, &of_own)?);
-    Ok(Attended { past_mass: past_mass.into(), own_mass: own_mass.into(), output })
+    let mut idx = 0..sides.len();
+    let mut mass = |keys: &Keys| {
+        let idx = idx.next().expect("one for each side");
+        total(keys, spent.iter().map(|sides| &sides[idx])).map(Array::from)
+    };
+    Ok(Attended { past_mass: past.masses(&mut mass)?, own_mass: mass(own)?, output })
 }
 
 /// For every segment: of each of its tokens' rows, the columns of its KV head.
@@ -121,41 +127,50 @@ fn cut<'a>(
     segments.iter().map(|rows| heads[rows.g].by_ref().take(rows.tokens.len()).collect()).collect()
 }
 
-/// One task: a segment of rows over past and own keys. Returns what they spend on either, or
-/// `None` where a state is not finite.
+/// One task: a segment of rows over past and own keys. Returns what they spend on each part of
+/// them, or `None` where a state is not finite.
 struct All<'a> {
     queries: &'a Queries<'a>,
     rows: RowTile,
-    /// Past and own.
-    keys: &'a [Stored<'a>; 2],
+    /// The parts of the past, and the own.
+    keys: &'a [Stored<'a>],
     row_weights: Option<&'a [f32]>,
     /// `[tokens]` of `[group * head_dim]`.
     output: Vec<&'a mut [MaybeUninit<f32>]>,
 }
 
 impl Work for All<'_> {
-    type Out = Option<[Partial; 2]>;
+    type Out = Option<Vec<Partial>>;
 
     #[inline(always)]
     fn run<P: Products>(self, mut products: P) -> Self::Out {
         let Self { queries, rows, keys, row_weights, mut output } = self;
         let simd = products.simd();
-        let mut sides = [Side::default(), Side::default()];
-        let mut spent = keys.each_ref().map(|keys| match row_weights {
+        let mut sides: Vec<Side> = keys.iter().map(|_| Side::default()).collect();
+        let spent = keys.iter().map(|keys| match row_weights {
             Some(_) => Lines::zeros(keys.len()),
             None => Lines::default(),
         });
+        let mut spent: Vec<Lines<f32>> = spent.collect();
+        let merges = if keys.len() > 2 { leaf_merges() } else { Vec::new() };
         for tile in rows.tiles() {
             let voters = row_weights.and_then(|weights| Voters::new(&tile, weights));
             products.take(queries, &tile, keys[0].dtype());
+            // Loops and no closures: what vectors are in must be inlined here.
             for (side, keys) in sides.iter_mut().zip(keys) {
                 side.fill(&mut products, Pass::new(queries, &tile, keys), voters.is_some());
             }
-            let [past, own] = &mut sides;
+            let (own, past) = sides.split_last_mut().expect("own keys at least");
+            for &(into, of) in &merges {
+                let [into, of] = past.get_disjoint_mut([into, of]).expect("two leaves");
+                into.take_in(simd, of);
+            }
+            let past = &mut past[0];
+            // Of leaves what is not finite shows in what they are merged to.
             if !past.is_finite(simd) || !own.is_finite(simd) {
                 return None;
             }
-            let merged = past.merge(simd, own);
+            let merged = past.end(simd, own);
             let first = tile.tokens.start - rows.tokens.start;
             past.write(simd, &tile, &mut output[first..]);
             if let Some(mut voters) = voters {
@@ -165,8 +180,11 @@ impl Work for All<'_> {
                 }
             }
         }
-        let [past, own] = spent;
-        Some([Partial::new(simd, rows.g, &past), Partial::new(simd, rows.g, &own)])
+        let mut partials = Vec::with_capacity(spent.len());
+        for spent in &spent {
+            partials.push(Partial::new(simd, rows.g, spent));
+        }
+        Some(partials)
     }
 }
 
@@ -183,6 +201,8 @@ struct Side {
     p: Lines<f32>,
     /// The tiles of keys whose p was kept, with m as it was then.
     kept: Vec<(Span, Vec<Lanes>)>,
+    /// Whether there was any key.
+    saw: bool,
 }
 
 impl Side {
@@ -191,7 +211,6 @@ impl Side {
         let panels = pass.panels();
         self.kept.clear();
         self.o.resize(products.head_dim() * panels);
-        self.o.clear();
         self.p.resize(panels * if keep { pass.keys(products) } else { P::KEYS });
         let mut used = 0;
         for (first, last) in pass.spans(products) {
@@ -204,6 +223,10 @@ impl Side {
                 used += size;
             }
         }
+        self.saw = pass.saw();
+        if !self.saw {
+            self.o.clear();
+        }
         (self.m, self.l) = (pass.m(), pass.l().to_vec());
     }
 
@@ -215,16 +238,36 @@ impl Side {
     /// Past merged with own, as [`crate::AttentionState::merge`] does it: o becomes the output.
     /// Returns lse, `[panels, 16]`.
     #[inline(always)]
-    fn merge<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
+    fn end<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
+        self.merge::<S, true>(simd, own);
+        let each = self.m.iter().zip(&self.l);
+        each.map(|(m, l)| std::array::from_fn(|lane| lse(m[lane], l[lane]))).collect()
+    }
+
+    /// Another leaf merged in: o stays un-normalised. m, l and o of the other are lost.
+    #[inline(always)]
+    fn take_in<S: Simd>(&mut self, simd: S, other: &mut Self) {
+        if !self.saw {
+            std::mem::swap(&mut self.m, &mut other.m);
+            std::mem::swap(&mut self.l, &mut other.l);
+            std::mem::swap(&mut self.o, &mut other.o);
+        } else if other.saw {
+            self.merge::<S, false>(simd, other);
+        }
+        self.saw |= other.saw;
+    }
+
+    /// m, l and o of both; with `LAST` o becomes the output.
+    #[inline(always)]
+    fn merge<S: Simd, const LAST: bool>(&mut self, simd: S, other: &Self) {
         let panels = self.m.len();
         let none = simd.splat(f32::NEG_INFINITY);
-        let mut merged = vec![[0.0; LANES]; panels];
-        for (panel, merged) in merged.iter_mut().enumerate() {
-            let (ma, mb) = (&self.m[panel], &own.m[panel]);
-            let (mut l, mut scales) = ([0.0; LANES], [[0.0; LANES]; 2]);
+        for panel in 0..panels {
+            let (ma, mb) = (&self.m[panel], &other.m[panel]);
+            let (mut m, mut l, mut scales) = ([0.0; LANES], [0.0; LANES], [[0.0; LANES]; 2]);
             for lane in 0..LANES {
-                let (la, lb) = (self.l[panel][lane], own.l[panel][lane]);
-                let (m, joint) = match (ma[lane], mb[lane]) {
+                let (la, lb) = (self.l[panel][lane], other.l[panel][lane]);
+                (m[lane], l[lane]) = match (ma[lane], mb[lane]) {
                     (ma, f32::NEG_INFINITY) => (ma, la),
                     (f32::NEG_INFINITY, mb) => (mb, lb),
                     (ma, mb) => {
@@ -233,19 +276,20 @@ impl Side {
                         (m, la * sa + lb * sb)
                     }
                 };
-                l[lane] = joint;
-                merged[lane] = lse(m, joint);
             }
-            let (ma, mb, l) = (simd.load(ma), simd.load(mb), simd.load(&l));
+            let (ma, mb, joint) = (simd.load(ma), simd.load(mb), simd.load(&l));
             let (sa, sb) = (simd.load(&scales[0]), simd.load(&scales[1]));
-            let columns = self.o.iter_mut().zip(own.o.iter()).skip(panel).step_by(panels);
+            let columns = self.o.iter_mut().zip(other.o.iter()).skip(panel).step_by(panels);
             for (oa, ob) in columns {
                 let (a, b) = (simd.load(oa), simd.load(ob));
-                let o = none.below(mb, none.below(ma, a * sa + b * sb, b), a);
-                simd.splat(0.0).below(l, o / l, simd.splat(0.0)).store(oa);
+                let mut o = none.below(mb, none.below(ma, a * sa + b * sb, b), a);
+                if LAST {
+                    o = simd.splat(0.0).below(joint, o / joint, simd.splat(0.0));
+                }
+                o.store(oa);
             }
+            (self.m[panel], self.l[panel]) = (m, l);
         }
-        merged
     }
 
     /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.

@@ -77,7 +77,10 @@ impl Partial {
 }
 
 /// Column masses from all segments, `[kv_heads, keys]`.
-pub(super) fn total(keys: &Keys, partials: &[Partial]) -> Result<Vec<f32>, BackendError> {
+pub(super) fn total<'p>(
+    keys: &Keys,
+    partials: impl IntoIterator<Item = &'p Partial>,
+) -> Result<Vec<f32>, BackendError> {
     let mut masses = vec![0.0; keys.positions.len()];
     for Partial { g, spent } in partials {
         let own = &mut masses[g * keys.len()..];

@@ -117,12 +117,15 @@ impl Work for Attend<'_> {
         let panels = rows.panels();
         products.take(queries, &rows, keys.dtype());
         let mut pass = Pass::new(queries, &rows, keys);
-        let mut o = Lines::zeros(queries.q.head_dim * panels);
+        let mut o = Lines::left_over(queries.q.head_dim * panels);
         let mut p = Lines::left_over(P::KEYS * panels);
         for (first, last) in pass.spans(&products) {
             let p = &mut p[..(last - first) * panels];
             pass.soften(&mut products, (first, last), p, false);
             pass.add(&mut products, (first, last), p, &mut o);
+        }
+        if !pass.saw() {
+            o.clear();
         }
         let simd = products.simd();
         let (m, l) = (pass.m(), pass.l());

@@ -30,6 +30,8 @@ pub(super) struct Pass<'a> {
     l: Vec<Lanes>,
     /// `[panels, 16]`: exp(old m - new m) of the last tile.
     fade: Vec<Lanes>,
+    /// Tiles of keys that were added.
+    added: usize,
 }
 
 impl<'a> Pass<'a> {
@@ -43,6 +45,7 @@ impl<'a> Pass<'a> {
             tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             l: vec![[0.0; LANES]; rows.panels()],
             fade: vec![[0.0; LANES]; rows.panels()],
+            added: 0,
         }
     }
 
@@ -90,16 +93,24 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// o (`[head_dim, panels, 16]`) with the tile of keys in it that was softened last.
+    /// o (`[head_dim, panels, 16]`) with the tile of keys in it that was softened last; the first
+    /// one writes it.
     #[inline(always)]
     pub(super) fn add<P: Products>(
-        &self,
+        &mut self,
         products: &mut P,
         span: Span,
         p: &[Lanes],
         o: &mut [Lanes],
     ) {
-        products.values(self.keys, span, p, &self.fade, o);
+        let fade = (self.added > 0).then_some(&self.fade[..]);
+        products.values(self.keys, span, p, fade, o);
+        self.added += 1;
+    }
+
+    /// Whether there was any key.
+    pub(super) fn saw(&self) -> bool {
+        self.added > 0
     }
 
     /// m of all rows so far, `[panels, 16]`.

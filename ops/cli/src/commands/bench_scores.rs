@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::{MemoryPolicy, PolicyKind, Refusal, TokenId, limits};
 use aqueduct_engine::{Block, LocalPort, Model, Sequence, Want, prefill};
+use aqueduct_kernels::Leaves;
 use serde::Serialize;
 
 use crate::args::BenchScoresArgs;
@@ -159,11 +160,14 @@ impl Bench<'_> {
             Some(pool) => LocalPort::empty_in(&pool, self.model),
             None => LocalPort::empty(self.model),
         };
-        for tokens in prompt.chunks(self.args.memory.chunk_tokens as usize) {
-            let block = Block { tokens, start: port.end() };
+        let chunk_tokens = self.args.memory.chunk_tokens;
+        let leaves = Leaves::of_chunks(chunk_tokens);
+        for tokens in prompt.chunks(chunk_tokens as usize) {
+            let block = Block { tokens, start: port.end(), leaves };
             prefill(self.model, block, policy, &mut port, Want::Memory)?;
         }
-        Ok(Sequence::new(self.model, port.layers().to_vec()))
+        let leaves = leaves.going_on_behind(port.end());
+        Ok(Sequence::new(self.model, port.layers().to_vec(), leaves))
     }
 
     fn steps(

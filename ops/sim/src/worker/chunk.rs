@@ -3,6 +3,7 @@
 use aqueduct_core::ChunkKey;
 use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind};
 use aqueduct_engine::{Block, EngineError, LocalPort, Past, Want, prefill, prefill_sharded};
+use aqueduct_kernels::Leaves;
 
 use super::{Alarm, Effect, HANDOFF_US, Home, Memory, Worker, kind_of};
 use crate::shards::{Asker, Door, Holders, Standings};
@@ -86,14 +87,16 @@ impl Worker {
             Some(past) => LocalPort::resume(past, &model),
             None => LocalPort::empty(&model),
         };
-        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let leaves = Leaves::of_chunks(work.chunk_tokens);
+        let block = Block { tokens: &work.tokens, start: work.span.start, leaves };
         let want = if work.is_last() { Want::Last } else { Want::Memory };
         let done = prefill(&model, block, &work.policy, &mut port, want)?;
         let memory = port.layers().to_vec();
         let Some(held) = self.requests.get_mut(&work.key.request) else { return Ok(()) };
         if work.is_last() {
             let logits = model.logits(&done.hidden.last_row())?.into_vec();
-            let (memory, chunk_idx) = (Memory::Sets(memory), work.key.chunk_idx);
+            let leaves = leaves.going_on_behind(work.span.positions().end);
+            let (memory, chunk_idx) = (Memory::Sets(memory, leaves), work.key.chunk_idx);
             held.home = Some(Home { memory, chunk_idx, logits, policy: work.policy });
         } else if let Some(outgoing) = held.outbox.get_mut(&(work.key.chunk_idx + 1)) {
             outgoing.sets = memory;
@@ -110,7 +113,8 @@ impl Worker {
     ) -> Result<(), EngineError> {
         let model = self.model.clone();
         let mut door = Door::new(&model, &self.ways, &holders, Asker::of(self.here, work));
-        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let leaves = Leaves::of_chunks(work.chunk_tokens);
+        let block = Block { tokens: &work.tokens, start: work.span.start, leaves };
         let want = if work.is_last() { Want::Last } else { Want::Memory };
         let past = Past { chunks: work.key.chunk_idx, port: &mut door };
         let done = prefill_sharded(&model, block, &work.policy, past, want)?;

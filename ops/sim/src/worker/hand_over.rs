@@ -5,6 +5,7 @@ use std::sync::Arc;
 use aqueduct_core::work::{DecodeSpec, Event, FailureKind, HandedOver, NextHop};
 use aqueduct_core::{ChunkKey, RequestId};
 use aqueduct_engine::{Sampler, Sequence};
+use aqueduct_kernels::Leaves;
 
 use super::decode::{Choice, Continuation, Decoding};
 use super::handoff::Outgoing;
@@ -124,7 +125,9 @@ impl Worker {
             let key = names.key(spec.request, idx);
             let sets = self.inbox.take(key, model.layers())?;
             self.inbox.finish(key);
-            let sequence = Sequence::new(&model, sets);
+            let leaves = Leaves::of_chunks(names.chunk_tokens);
+            let leaves = leaves.going_on_behind(names.prompt_tokens);
+            let sequence = Sequence::new(&model, sets, leaves);
             let computed = sequence.position().checked_sub(names.prompt_tokens)? as usize;
             let (known, rest) = begun.tokens.split_at_checked(computed)?;
             let mut sampler = Sampler::new(spec.clone(), idx, None);

@@ -75,6 +75,8 @@ pub struct HandedOver {
     pub prompt_tokens: u32,
     /// The policy, clamped to the chunk size.
     pub policy: MemoryPolicy,
+    /// Tokens of each chunk but the last, at least 1.
+    pub chunk_tokens: u32,
 }
 
 impl HandedOver {

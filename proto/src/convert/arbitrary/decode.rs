@@ -48,6 +48,7 @@ fn handed_over() -> impl Strategy<Value = HandedOver> {
             epoch: Epoch(epoch),
             prompt_tokens: chunk_idx + more,
             policy: MemoryPolicy::h2o(1, 2, 3),
+            chunk_tokens: more,
         }
     })
 }

@@ -9,6 +9,7 @@ use super::{Remembered, Turn};
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::LocalPort;
+use crate::prefill::Step;
 use crate::shards::Past;
 
 /// The sequences that are still in a step; row i is that of seat i, those with sets first.
@@ -29,19 +30,20 @@ impl<'m, 'a> Batch<'m, 'a> {
         let mut done: Vec<_> = turns.iter().map(|_| None).collect();
         let (mut sets, mut shards) = (Vec::new(), Vec::new());
         let (mut tokens, mut tokens_of_shards) = (Vec::new(), Vec::new());
-        for (idx, Turn { token, position, policy, past }) in turns.into_iter().enumerate() {
+        for (idx, turn) in turns.into_iter().enumerate() {
+            let Turn { token, position, policy, leaves, past } = turn;
             if let Err(refusal) = model.check_token(0, token) {
                 done[idx] = Some(Err(refusal.into()));
                 continue;
             }
-            let at = (idx, position);
+            let step = Step::new(model, (position, 1), policy, leaves);
             match past {
                 Remembered::Sets(port) => {
-                    sets.push(Seat::new(model, at, policy, port));
+                    sets.push(Seat::new(idx, step, port));
                     tokens.push(token);
                 }
                 Remembered::Shards(past) => {
-                    shards.push(Seat::new(model, at, policy, past));
+                    shards.push(Seat::new(idx, step, past));
                     tokens_of_shards.push(token);
                 }
             }

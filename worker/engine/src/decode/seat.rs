@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::MemoryPolicy;
 use aqueduct_kernels::{LayerWeights, MemorySet, Qkv, Queries, Rows, Scope};
 
 use crate::error::EngineError;
@@ -21,13 +20,8 @@ pub(super) struct Seat<'m, P> {
 }
 
 impl<'m, P> Seat<'m, P> {
-    pub(super) fn new(
-        model: &'m Model,
-        (turn, position): (usize, u32),
-        policy: &MemoryPolicy,
-        past: P,
-    ) -> Self {
-        Self { turn, step: Step::new(model, position, 1, policy), past }
+    pub(super) fn new(turn: usize, step: Step<'m>, past: P) -> Self {
+        Self { turn, step, past }
     }
 }
 

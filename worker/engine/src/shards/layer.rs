@@ -10,7 +10,9 @@ use aqueduct_kernels::shard::cutoffs;
 use aqueduct_kernels::{AttentionState, Backend, Heads, Passed, Qkv, Shard};
 
 use super::audit::audit;
-use super::port::{Found, ShardPort};
+use super::place::leaves_of;
+use super::port::{Found, ShardPort, Spent};
+use super::states::{Masses, Whole};
 use crate::error::{EngineError, PortError};
 use crate::prefill::Step;
 
@@ -64,9 +66,15 @@ impl Asked {
         let Self { idx, q, own } = &self;
         let (backend, queries) = (step.model.backend(), step.queries(*idx, q));
         let (mut state, mut audited) = (own.attend(backend, queries)?, None);
+        let mut torn = Vec::new();
         if chunks > 0 {
-            let Found { states, shards } = port.states(*idx)?;
-            state = backend.merge(folded(backend, chunks, states, *idx)?, &state);
+            let Found { mut states, torn: fetched, shards } = port.states(*idx)?;
+            torn = Whole::of_each(fetched);
+            for leaf in torn.iter().filter(|leaf| leaf.is_all_of(chunks)) {
+                states.extend([leaf.state(backend, queries, chunks)?]);
+            }
+            let leaves = leaves_of(chunks, !step.selection.keep_all);
+            state = backend.merge(folded(backend, leaves, states, *idx)?, &state);
             if let Some(past) = shards {
                 let all = past.values().chain([own]).map(Arc::as_ref);
                 let row = (*idx, idx % q.tokens); // another one in each layer
@@ -76,8 +84,13 @@ impl Asked {
         let mut weighed = None;
         if !step.selection.keep_all {
             let lse: Arc<[f32]> = state.lse().into();
-            port.weigh(*idx, &lse)?;
-            weighed = Some(Weighed { asked: self, lse });
+            let mut masses = Masses::new();
+            for leaf in torn {
+                masses.extend(leaf.masses(backend, queries, &lse, &step.selection.ranking)?);
+            }
+            let spent = Spent { lse, masses: Arc::new(masses) };
+            port.weigh(*idx, &spent)?;
+            weighed = Some(Weighed { asked: self, lse: spent.lse });
         }
         Ok(Merged { state, audit: audited, weighed })
     }
@@ -111,11 +124,11 @@ impl Weighed {
 
 fn folded(
     backend: &dyn Backend,
-    chunks: u32,
+    leaves: u32,
     mut states: BTreeMap<Node, AttentionState>,
     layer: usize,
 ) -> Result<AttentionState, PortError> {
     let merge = |state, other: &_| backend.merge(state, other);
-    fold(Node::ROOT, chunks, &merge, &mut |node| Ok::<_, Missing>(states.remove(&node)))
+    fold(Node::ROOT, leaves, &merge, &mut |node| Ok::<_, Missing>(states.remove(&node)))
         .map_err(|missing| PortError::Peer { layer, what: missing.to_string() })
 }

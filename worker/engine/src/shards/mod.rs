@@ -14,7 +14,7 @@ mod store;
 
 pub(crate) use layer::{Asked, Merged};
 pub use place::{Branch, Place, ShardKey};
-pub use port::{Found, ShardPort};
+pub use port::{Found, ShardPort, Spent};
 pub use spine::{Past, prefill_sharded};
-pub use states::states_over;
+pub use states::{Masses, states_over};
 pub use store::{Answer, ShardError, ShardStore, Shards, Standing, States};

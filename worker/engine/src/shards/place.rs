@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use aqueduct_core::{Epoch, MemoryPolicy, Refusal, RequestId};
+use aqueduct_kernels::fold::{Node, cover};
+use aqueduct_kernels::{LEAVES, Leaves};
 
 /// Which of the continuations of a prompt a shard belongs to.
 ///
@@ -70,9 +72,55 @@ impl Place {
         !self.policy.keeps_all()
     }
 
+    /// Leaves of the fold over everything before the block: all chunks or, where keys are given
+    /// up, as many as a memory set has.
+    pub fn leaves(&self) -> u32 {
+        leaves_of(self.chunks, self.is_scored())
+    }
+
+    /// The leaf that a chunk belongs to.
+    pub fn leaf(&self, chunk: u32) -> u32 {
+        if self.is_scored() { Leaves::of(chunk) } else { chunk }
+    }
+
+    /// The nodes of the fold that are here as a whole, the fewest.
+    pub fn nodes(&self) -> Vec<Node> {
+        cover(self.leaves(), self.whole())
+    }
+
+    /// The shards of leaves of which others have a part: nothing can be said of these but by
+    /// whoever has all of them.
+    pub fn torn(&self) -> Arc<[(u32, Epoch)]> {
+        let is_whole = self.whole();
+        let torn = |(chunk, _): &&(u32, Epoch)| !is_whole(self.leaf(*chunk));
+        self.shards.iter().filter(torn).copied().collect()
+    }
+
+    /// Of each leaf, whether all its chunks before the block are among the shards.
+    fn whole(&self) -> impl Fn(u32) -> bool {
+        let mut here = [0; LEAVES as usize];
+        for (chunk, _) in self.shards.iter().filter(|_| self.is_scored()) {
+            here[Leaves::of(*chunk) as usize] += 1;
+        }
+        move |leaf| match self.is_scored() {
+            true => here[leaf as usize] == chunks_of_leaf(leaf, self.chunks),
+            false => self.shards.binary_search_by_key(&leaf, |shard| shard.0).is_ok(),
+        }
+    }
+
     /// Nobody remembers that this block has asked.
     pub(super) fn unasked(&self) -> Refusal {
         let block = format!("positions {}..{} in epoch {}", self.start, self.end(), self.epoch.0);
         Refusal::new("block", block, "the one that asked last")
     }
+}
+
+/// Leaves of the fold over `chunks` chunks.
+pub(super) fn leaves_of(chunks: u32, is_scored: bool) -> u32 {
+    if is_scored { chunks.min(LEAVES) } else { chunks }
+}
+
+/// How many of `chunks` chunks belong to a leaf of a memory set.
+pub(super) fn chunks_of_leaf(leaf: u32, chunks: u32) -> u32 {
+    chunks.saturating_sub(leaf).div_ceil(LEAVES)
 }

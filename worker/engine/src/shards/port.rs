@@ -7,6 +7,7 @@ use aqueduct_core::work::RetainedMass;
 use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{AttentionState, Candidate, Cutoff, Heads, Shard};
 
+use super::states::Masses;
 use super::store::Shards;
 use crate::error::PortError;
 
@@ -15,8 +16,19 @@ use crate::error::PortError;
 pub struct Found {
     /// Each of a node of the fold.
     pub states: BTreeMap<Node, AttentionState>,
+    /// The shards themselves of leaves that no holder has [whole](super::Place::torn).
+    pub torn: Shards,
     /// All shards themselves, where the merge is to be audited.
     pub shards: Option<Shards>,
+}
+
+/// What the rows of a block spend on all keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spent {
+    /// `[heads, tokens]` of the merged state: what a holder counts by.
+    pub lse: Arc<[f32]>,
+    /// What was counted for the holders: of every chunk of [`Found::torn`].
+    pub masses: Arc<Masses>,
 }
 
 /// How a block reaches the shards of everything before it.
@@ -31,18 +43,17 @@ pub trait ShardPort {
     /// A holder that cannot be reached; a request that is not wanted any more.
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError>;
 
-    /// Waits for the states over all shards.
+    /// Waits for the states over all shards, and for the torn ones themselves.
     ///
     /// # Errors
     /// What did not come, or cannot be used.
     fn states(&mut self, layer: usize) -> Result<Found, PortError>;
 
-    /// Sends `lse`, `[heads, tokens]` of the merged state, for every holder to count what the
-    /// rows spend on its keys.
+    /// Sends what every holder needs to count what the rows spend on its keys.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError>;
+    fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError>;
 
     /// Waits for the best candidates, `[some shards together][kv_heads]`.
     ///

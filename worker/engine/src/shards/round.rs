@@ -33,6 +33,10 @@ impl Round {
         Self { epoch: place.epoch, start: place.start, step: RoundStep::Asked(q) }
     }
 
+    pub(super) fn counted(place: &Place, tallies: Arc<BTreeMap<u32, Tally>>) -> Self {
+        Self { epoch: place.epoch, start: place.start, step: RoundStep::Counted(tallies) }
+    }
+
     /// Whether it is `place`'s block that asked.
     pub(super) fn is_of(&self, place: &Place) -> bool {
         (self.epoch, self.start) == (place.epoch, place.start)

@@ -11,15 +11,17 @@ use crate::prefill::{Block, Prefilled, Step, Want};
 
 /// Everything before a block.
 pub struct Past<'a> {
-    /// How many chunks it is, and leaves of the fold.
+    /// How many chunks it is.
     pub chunks: u32,
     /// The way to them.
     pub port: &'a mut dyn ShardPort,
 }
 
 /// Sends `block` through every layer, as [`prefill`](crate::prefill()) does, where the past stays
-/// in shards. The merged state is the fold over all chunks before the block, then the block's
-/// own; so the bits depend on the chunks alone, not on who holds them.
+/// in shards. The merged state is the fold over all chunks before the block or, where keys are
+/// given up, over their [leaves](aqueduct_kernels::LEAVES), then the block's own; so the bits
+/// depend on the chunks alone, not on who holds them, and in the second case are those of a memory
+/// set that travels.
 ///
 /// # Errors
 /// Tokens outside the vocabulary, what the backend refuses, what the port could not do.
@@ -30,7 +32,7 @@ pub fn prefill_sharded(
     past: Past<'_>,
     want: Want,
 ) -> Result<Prefilled, EngineError> {
-    let step = Step::new(model, block.start, block.tokens.len(), policy);
+    let step = Step::new(model, (block.start, block.tokens.len()), policy, block.leaves);
     let angles = model.angles(block);
     let Past { chunks, port } = past;
     let mut x = model.embed(block.tokens)?;

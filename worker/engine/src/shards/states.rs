@@ -1,11 +1,20 @@
-//! What queries see of a holder's shards.
+//! What queries see of shards.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aqueduct_kernels::fold::{Node, cover, fold};
-use aqueduct_kernels::{AttentionState, Heads};
+use aqueduct_kernels::shard::apart;
+use aqueduct_kernels::{
+    AttentionState, Backend, BackendError, Heads, Leaves, Queries, Ranking, Shard,
+};
 
-use super::place::Place;
+use super::place::{Place, chunks_of_leaf, leaves_of};
 use super::store::{ShardError, Shards, States};
 use crate::model::Model;
+
+/// What rows spend on the keys of each chunk, KV head after KV head.
+pub type Masses = BTreeMap<u32, Vec<f32>>;
 
 /// The states of the queries `q` over `shards`, of the fewest nodes.
 ///
@@ -17,12 +26,74 @@ pub fn states_over(
     q: &Heads,
     shards: &Shards,
 ) -> Result<States, ShardError> {
-    let queries = model.queries(place.layer as usize, q, place.start);
+    let (leaves, queries) = (place.leaves(), model.queries(place.layer as usize, q, place.start));
     let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
-        let shard = node.is_leaf(place.chunks).then(|| shards.get(&node.first)).flatten();
-        Ok(shard.map(|shard| shard.attend(model.backend(), queries)).transpose()?)
+        let of = |(chunk, _): &(&u32, &Arc<Shard>)| Leaves::of(**chunk) == node.first;
+        let shards: Vec<_> = match (node.is_leaf(leaves), place.is_scored()) {
+            (false, _) => return Ok(None),
+            (true, true) => shards.iter().filter(of).map(|(_, shard)| shard.clone()).collect(),
+            (true, false) => shards.get(&node.first).cloned().into_iter().collect(),
+        };
+        if shards.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Shard::joined(&shards).attend(model.backend(), queries)?))
     };
     let merge = |state, other: &_| model.backend().merge(state, other);
-    let nodes = cover(place.chunks, |chunk| shards.contains_key(&chunk));
-    nodes.into_iter().map(|node| Ok((node, fold(node, place.chunks, &merge, &mut leaf)?))).collect()
+    let nodes = place.nodes().into_iter();
+    nodes.map(|node| Ok((node, fold(node, leaves, &merge, &mut leaf)?))).collect()
+}
+
+/// Shards of the same leaf of a memory, as they are attended to: all of that leaf, and one.
+pub(super) struct Whole {
+    leaf: u32,
+    chunks: Vec<u32>,
+    shards: Vec<Arc<Shard>>,
+    joined: Arc<Shard>,
+}
+
+impl Whole {
+    /// Of each leaf of which there are any in `shards`.
+    pub(super) fn of_each(shards: impl IntoIterator<Item = (u32, Arc<Shard>)>) -> Vec<Self> {
+        let mut leaves: BTreeMap<u32, (Vec<u32>, Vec<Arc<Shard>>)> = BTreeMap::new();
+        for (chunk, shard) in shards {
+            let (chunks, shards) = leaves.entry(Leaves::of(chunk)).or_default();
+            chunks.push(chunk);
+            shards.push(shard);
+        }
+        let whole = |(leaf, (chunks, shards)): (u32, (Vec<u32>, Vec<_>))| {
+            let joined = Shard::joined(&shards);
+            Self { leaf, chunks, shards, joined }
+        };
+        leaves.into_iter().map(whole).collect()
+    }
+
+    /// Whether it is all that `chunks` chunks have of the leaf.
+    pub(super) fn is_all_of(&self, chunks: u32) -> bool {
+        self.chunks.len() as u32 == chunks_of_leaf(self.leaf, chunks)
+    }
+
+    /// The state over its keys, with its node of the fold over `chunks` chunks.
+    pub(super) fn state(
+        &self,
+        backend: &dyn Backend,
+        queries: Queries<'_>,
+        chunks: u32,
+    ) -> Result<(Node, AttentionState), BackendError> {
+        let node = cover(leaves_of(chunks, true), |leaf| leaf == self.leaf);
+        let node = node.first().copied().unwrap_or(Node::ROOT);
+        Ok((node, self.joined.attend(backend, queries)?))
+    }
+
+    /// What the rows of `queries` spend on each chunk's keys.
+    pub(super) fn masses(
+        &self,
+        backend: &dyn Backend,
+        queries: Queries<'_>,
+        lse: &[f32],
+        ranking: &Ranking,
+    ) -> Result<Masses, BackendError> {
+        let masses = self.joined.weigh(backend, queries, lse, ranking)?;
+        Ok(self.chunks.iter().copied().zip(apart(&self.shards, &masses)).collect())
+    }
 }

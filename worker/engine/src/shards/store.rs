@@ -14,8 +14,9 @@ use aqueduct_kernels::{
 };
 
 use super::place::{Branch, Place, ShardKey};
+use super::port::Spent;
 use super::round::{Round, RoundStep};
-use super::states::states_over;
+use super::states::{Masses, Whole, states_over};
 use crate::model::Model;
 use crate::prefill::selection_of;
 
@@ -195,15 +196,21 @@ impl ShardStore {
         self.lock().find(place)
     }
 
-    /// Round two: counts what the block spends on every key, with `lse` of its merged state, and
-    /// names the best candidates.
+    /// Round two: counts what the block spends on every key, by the log-sum-exps of its merged
+    /// state where it was not counted already, and names the best candidates.
     ///
     /// # Errors
-    /// A block whose queries did not come first, or what the backend refuses.
-    pub fn weigh(&self, model: &Model, place: &Place, lse: &[f32]) -> Result<Standing, ShardError> {
+    /// A block whose queries did not come first though they are needed, masses of other keys than
+    /// those held, or what the backend refuses.
+    pub fn weigh(
+        &self,
+        model: &Model,
+        place: &Place,
+        spent: &Spent,
+    ) -> Result<Standing, ShardError> {
         let selection = selection_of(&place.policy);
         let passed = Passed { selection: &selection, end: place.end() };
-        let (shards, tallies) = self.tallies(model, place, lse)?;
+        let (shards, tallies) = self.tallies(model, place, spent)?;
         let candidates: Vec<Standing> = shards
             .iter()
             .filter_map(|(chunk, shard)| Some(shard.candidates(tallies.get(chunk)?, passed)))
@@ -216,7 +223,7 @@ impl ShardStore {
         &self,
         model: &Model,
         place: &Place,
-        lse: &[f32],
+        spent: &Spent,
     ) -> Result<(Shards, Tallies), ShardError> {
         let (shards, q) = {
             let state = self.lock();
@@ -225,21 +232,43 @@ impl ShardStore {
                 Answer::NotYet => return Err(place.unasked().into()),
             };
             match state.round(place) {
-                Some(RoundStep::Asked(q)) => (shards, q.clone()),
+                Some(RoundStep::Asked(q)) => (shards, Some(q.clone())),
                 Some(RoundStep::Counted(tallies)) => return Ok((shards, tallies.clone())),
-                Some(RoundStep::Settled(_)) | None => return Err(place.unasked().into()),
+                Some(RoundStep::Settled(_)) => return Err(place.unasked().into()),
+                None => (shards, None),
             }
         };
-        let want = q.heads * q.tokens;
-        Refusal::unless_within("lse", lse.len(), want, want)?;
         let ranking = selection_of(&place.policy).ranking;
-        let queries = model.queries(place.layer as usize, &q, place.start);
+        let mut masses = Masses::new();
+        // Of a shard that has given up all keys nothing is told, and there is nothing to count.
+        let is_told = |chunk: &u32| spent.masses.contains_key(chunk);
+        let own = shards.iter().filter(|(chunk, shard)| !is_told(chunk) && shard.keys() > 0);
+        for whole in Whole::of_each(own.map(|(chunk, shard)| (*chunk, shard.clone()))) {
+            let q = q.as_ref().ok_or_else(|| place.unasked())?;
+            let want = q.heads * q.tokens;
+            Refusal::unless_within("lse", spent.lse.len(), want, want)?;
+            let queries = model.queries(place.layer as usize, q, place.start);
+            masses.extend(whole.masses(model.backend(), queries, &spent.lse, &ranking)?);
+        }
         let count = |(&chunk, shard): (&u32, &Arc<Shard>)| {
-            Ok((chunk, shard.count(model.backend(), queries, lse, &ranking)?))
+            let masses = masses.get(&chunk).or_else(|| spent.masses.get(&chunk));
+            let masses = masses.map_or(&[][..], Vec::as_slice);
+            Refusal::unless_within("masses", masses.len(), shard.keys(), shard.keys())?;
+            Ok((chunk, shard.count(masses, place.tokens as usize, &ranking)))
         };
         let tallies = shards.iter().map(count).collect::<Result<BTreeMap<_, _>, ShardError>>()?;
         let tallies = Arc::new(tallies);
-        self.lock().step(place, RoundStep::Counted(tallies.clone()));
+        let mut state = self.lock();
+        state.check_held(place.request)?; // forgotten while it was counted, perhaps
+        match state.round(place) {
+            Some(RoundStep::Asked(_)) => state.step(place, RoundStep::Counted(tallies.clone())),
+            Some(_) => {} // asked once more meanwhile
+            None if matches!(state.find(place)?, Answer::Ready(_)) => {
+                let round = Round::counted(place, tallies.clone());
+                state.change(at(place), |layer| layer.round = Some(round));
+            }
+            None => return Err(place.unasked().into()),
+        }
         Ok((shards, tallies))
     }
 

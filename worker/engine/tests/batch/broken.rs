@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_core::work::RetainedMass;
-use aqueduct_engine::shards::Standing;
+use aqueduct_engine::shards::{Spent, Standing};
 use aqueduct_engine::{EngineError, Found, PortError, ShardPort};
 use aqueduct_kernels::{BackendError, Cutoff, Heads, Shard};
 
@@ -46,9 +46,9 @@ impl<P: ShardPort> ShardPort for Failing<P> {
         self.port.states(layer)
     }
 
-    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+    fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {
         self.check(Fault::Weigh, layer)?;
-        self.port.weigh(layer, lse)
+        self.port.weigh(layer, spent)
     }
 
     fn candidates(&mut self, layer: usize) -> Result<Vec<Standing>, PortError> {
@@ -103,7 +103,8 @@ fn with_a_broken_one<'m>(
         Under::Shards(sharded) => {
             let port = port.as_mut().expect("made above").as_mut();
             let past = Remembered::Shards(Past { chunks: sharded.chunks, port });
-            Turn { token, position: sharded.end, policy: &plan.policy, past }
+            let (position, policy) = (sharded.end, &plan.policy);
+            Turn { token, position, policy, leaves: LEAVES, past }
         }
     });
     let mut done = decode(model, turns.collect());
@@ -142,7 +143,7 @@ fn break_memory(under: &mut Under<'_>, model: &Model) {
     let k = &set.keys.k;
     set.keys.k =
         aqueduct_kernels::KvHeads::from_f32(k.kv_heads, k.tokens, k.head_dim, &nan, k.dtype());
-    *sequence = Sequence::new(model, sets);
+    *sequence = Sequence::new(model, sets, LEAVES);
 }
 
 fn check_numbers(backend: Arc<dyn Backend>) {

@@ -13,11 +13,12 @@ use aqueduct_engine::{
     decode, prefill,
 };
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
-use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, MemorySet, Reference};
+use aqueduct_kernels::{Backend, Cpu, CpuOptions, IsaLevel, KvDtype, Leaves, MemorySet, Reference};
 use proptest::prelude::*;
 use stores::Sharded;
 
 const CHUNK: usize = 8;
+const LEAVES: Leaves = Leaves::of_chunks(CHUNK as u32);
 
 fn model(kv: KvDtype, weights: WeightDtype, backend: Arc<dyn Backend>) -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/llama31-bfloat16");
@@ -57,6 +58,11 @@ impl Plan {
         (0..self.prompt as u32).map(|i| (i * 37 + i * i * 11 + self.seed) % vocab).collect()
     }
 
+    /// Of what is generated.
+    fn leaves(&self) -> Leaves {
+        LEAVES.going_on_behind(self.prompt as u32)
+    }
+
     /// The prompt, prefilled.
     fn begin<'m>(&self, model: &'m Model) -> Under<'m> {
         let tokens = self.tokens(model);
@@ -67,10 +73,10 @@ impl Plan {
         }
         let mut port = LocalPort::empty(model);
         for chunk in tokens.chunks(CHUNK) {
-            let block = Block { tokens: chunk, start: port.end() };
+            let block = Block { tokens: chunk, start: port.end(), leaves: LEAVES };
             prefill(model, block, &self.policy, &mut port, Want::Memory).unwrap();
         }
-        Under::Sets(Sequence::new(model, port.layers().to_vec()))
+        Under::Sets(Sequence::new(model, port.layers().to_vec(), self.leaves()))
     }
 
     /// Token by token through the spine of prefill, and no batch.
@@ -84,7 +90,8 @@ impl Plan {
         for _ in 0..self.tokens {
             let done = match &mut under {
                 Under::Sets(_) => {
-                    let block = Block { tokens: &[next], start: port.end() };
+                    let (start, leaves) = (port.end(), self.leaves());
+                    let block = Block { tokens: &[next], start, leaves };
                     prefill(model, block, &self.policy, &mut port, Want::Last).unwrap()
                 }
                 Under::Shards(sharded) => sharded.token(next, 3),
@@ -94,7 +101,7 @@ impl Plan {
             logits.push(bits(&row));
         }
         if let Under::Sets(_) = under {
-            under = Under::Sets(Sequence::new(model, port.layers().to_vec()));
+            under = Under::Sets(Sequence::new(model, port.layers().to_vec(), self.leaves()));
         }
         under.outcome(model, self.policy.heavy, logits)
     }
@@ -150,7 +157,7 @@ fn together(model: &Model, plans: &[Plan]) -> Vec<Outcome> {
                 Under::Shards(sharded) => {
                     let port = port.as_mut().expect("made above");
                     let past = Remembered::Shards(Past { chunks: sharded.chunks, port });
-                    Turn { token, position: sharded.end, policy, past }
+                    Turn { token, position: sharded.end, policy, leaves: LEAVES, past }
                 }
             }
         });

@@ -13,7 +13,8 @@ use crate::support::{
 };
 
 fn logits(model: &Model) -> Vec<f32> {
-    let block = Block { tokens: &[1, 7, 3, 3, 10], start: 0 };
+    let block =
+        Block { tokens: &[1, 7, 3, 3, 10], start: 0, leaves: aqueduct_kernels::Leaves::ONE };
     let mut port = LocalPort::empty(model);
     let done = prefill(model, block, &MemoryPolicy::dense(), &mut port, Want::All).unwrap();
     model.logits(&done.hidden).unwrap().into_vec()

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use aqueduct_core::exchange::merge_error_bound;
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{Epoch, KvDtype, MemoryPolicy, RequestId, WireDtype};
-use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Standing};
+use aqueduct_engine::shards::{Answer, Branch, Place, ShardKey, Spent, Standing};
 use aqueduct_engine::{
     Block, Found, Model, Past, PortError, Prefilled, ShardPort, ShardStore, Want, prefill_sharded,
 };
-use aqueduct_kernels::{Cutoff, Heads, Shard};
+use aqueduct_kernels::{Cutoff, Heads, Leaves, Shard};
 
 const REQUEST: RequestId = RequestId(7);
 
@@ -82,7 +82,7 @@ impl<'m> Sharded<'m> {
     }
 
     fn begins_chunk(&self) -> bool {
-        self.tail_tokens.is_multiple_of(self.chunk_tokens)
+        self.policy.keeps_all() && self.tail_tokens.is_multiple_of(self.chunk_tokens)
     }
 
     /// Everything up to here; continuations of it go their own ways.
@@ -96,7 +96,7 @@ impl<'m> Sharded<'m> {
     }
 
     fn block(&self, tokens: &[u32], mut port: Port<'_>) -> Prefilled {
-        let block = Block { tokens, start: self.end };
+        let block = Block { tokens, start: self.end, leaves: Leaves::ONE };
         let past = Past { chunks: self.chunks, port: &mut port };
         let done = prefill_sharded(self.model, block, &self.policy, past, Want::All).unwrap();
         let audits = if self.chunks > 0 { self.model.layers() } else { 0 };
@@ -179,7 +179,8 @@ impl Port<'_> {
 impl ShardPort for Port<'_> {
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
         for (place, store) in self.places(layer) {
-            for _ in 0..2 {
+            let asked = if place.nodes().is_empty() { 0 } else { 2 };
+            for _ in 0..asked {
                 // Twice: an answer may be lost.
                 let Answer::Ready(states) = store.attend(self.of.model, &place, q).unwrap() else {
                     panic!("chunks follow each other here");
@@ -187,6 +188,10 @@ impl ShardPort for Port<'_> {
                 self.found.states.extend(states);
             }
             let Ok(Answer::Ready(shards)) = store.shards(&place) else { panic!("not there") };
+            let torn = place.torn();
+            let is_torn = |chunk: u32| torn.iter().any(|torn| torn.0 == chunk);
+            let of_torn = shards.iter().filter(|(chunk, _)| is_torn(**chunk));
+            self.found.torn.extend(of_torn.map(|(chunk, shard)| (*chunk, shard.clone())));
             self.found.shards.get_or_insert_default().extend(shards);
         }
         Ok(())
@@ -196,10 +201,10 @@ impl ShardPort for Port<'_> {
         Ok(std::mem::take(&mut self.found))
     }
 
-    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+    fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {
         for (place, store) in self.places(layer) {
-            let first = store.weigh(self.of.model, &place, lse).unwrap();
-            assert_eq!(store.weigh(self.of.model, &place, lse).unwrap(), first);
+            let first = store.weigh(self.of.model, &place, spent).unwrap();
+            assert_eq!(store.weigh(self.of.model, &place, spent).unwrap(), first);
             self.candidates.push(first);
         }
         Ok(())

@@ -39,7 +39,7 @@ fn state(tokens: usize, seed: u32) -> AttentionState {
 }
 
 fn states(tokens: usize) -> Reply {
-    let nodes = nodes_of(&place(1, tokens as u32, dense()));
+    let nodes = place(1, tokens as u32, dense()).nodes();
     Reply::States(nodes.into_iter().map(|node| (node, state(tokens, node.first))).collect())
 }
 
@@ -156,6 +156,39 @@ fn asks_that_are_not_about_the_model_are_refused() {
     assert_eq!(refused(|header, _| header.kind = Kind::States), "kind");
 }
 
+/// What `lse` log-sum-exps and masses of chunks 0 and 2 say.
+fn spent(lse: usize, masses: &[(u32, usize)]) -> Spent {
+    let masses = masses.iter().map(|&(chunk, keys)| (chunk, numbers(keys, chunk)));
+    Spent { lse: numbers(lse, 5).into(), masses: Arc::new(masses.collect()) }
+}
+
+#[test]
+fn what_was_counted_arrives_and_nothing_else() {
+    for masses in [&[][..], &[(2, 6)], &[(0, 4), (2, 6)]] {
+        let spent = spent(8, masses);
+        let ask = call(Ask::Weigh { place: place(1, 2, dense()), spent }, WireDtype::Bf16);
+        let (header, payload) = ask_message(&ask, Instant::now()).unwrap();
+        let read = read_ask(&header, payload.clone(), &shape()).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", ask.ask));
+        let refused = |change: fn(&mut Vec<u8>)| {
+            let mut payload = payload.clone().into_bytes().to_vec();
+            change(&mut payload);
+            read_ask(&header, payload.into(), &shape()).unwrap_err().field
+        };
+        // Shards are 16 bytes, log-sum-exps 32, then there are two counts.
+        assert_eq!(refused(|payload| payload.truncate(52)), "payload");
+        assert_eq!(refused(|payload| payload[51] = 0xff), "payload");
+        assert_eq!(refused(|payload| payload.push(0)), "payload.rest");
+        if !masses.is_empty() {
+            let nan = |payload: &mut Vec<u8>| {
+                let last = payload.len() - 4;
+                payload[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+            };
+            assert_eq!(refused(nan), "masses");
+        }
+    }
+}
+
 #[test]
 fn empty_shards_arrive() {
     let ask = call(Ask::Keys { place: place(1, 2, dense()) }, WireDtype::F32);
@@ -241,7 +274,7 @@ proptest! {
         let place = place(1, 2, dense());
         let ask = match ask {
             0 => Ask::Attend { place, q: queries(2, 1) },
-            1 => Ask::Weigh { place, lse: vec![0.0; 8].into() },
+            1 => Ask::Weigh { place, spent: spent(8, &[]) },
             2 => Ask::Settle { place, cutoffs: vec![Cutoff::All; 2].into() },
             _ => Ask::Keys { place },
         };

@@ -1,5 +1,6 @@
 //! A way to a holder on which frames are lost, doubled, late, out of order or changed.
 
+use aqueduct_engine::shards::Spent;
 use std::time::Instant;
 
 use aqueduct_core::{WireDtype, limits};
@@ -205,7 +206,9 @@ fn both_rounds_count_once() {
             };
             let state = states.into_iter().map(|(_, state)| state).reduce(|a, b| a.merge(&b));
             let lse: Arc<[f32]> = state.unwrap().lse().into();
-            let Reply::Standing(standing) = check(Ask::Weigh { place: place.clone(), lse }) else {
+            let spent = Spent { lse, masses: Arc::default() };
+            let Reply::Standing(standing) = check(Ask::Weigh { place: place.clone(), spent })
+            else {
                 panic!("candidates answer sums")
             };
             let cutoffs = cutoffs(&[standing], 2, 5).into();

@@ -9,7 +9,7 @@ use aqueduct_core::work::{DecodeSpec, Event, FailureKind, HandedOver, NextHop};
 use aqueduct_core::{ChunkKey, Refusal, RequestId, TokenId, WireDtype};
 use aqueduct_engine::{Sampler, Sequence};
 use aqueduct_grammar::Follower;
-use aqueduct_kernels::MemorySet;
+use aqueduct_kernels::{Leaves, MemorySet};
 
 use super::super::Executor;
 use super::super::batch::Continuation;
@@ -47,6 +47,7 @@ impl Executor {
             epoch: next.epoch,
             prompt_tokens: 0,
             policy: decoding.policy,
+            chunk_tokens: 0,
         };
         held.departure = Some(Departure { next, names });
     }
@@ -187,7 +188,8 @@ impl Executor {
         names: &HandedOver,
     ) -> Result<Choice, Missing> {
         let unfit = |refusal| Missing::Unfit { choice: idx, refusal };
-        let sequence = Sequence::new(&self.model, sets);
+        let leaves = Leaves::of_chunks(names.chunk_tokens).going_on_behind(names.prompt_tokens);
+        let sequence = Sequence::new(&self.model, sets, leaves);
         let computed = sequence.position().wrapping_sub(names.prompt_tokens) as usize;
         let most = tokens.len().saturating_sub(1);
         let computed = Refusal::unless_within("tokens computed", computed, 0, most);

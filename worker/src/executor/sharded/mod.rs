@@ -13,6 +13,7 @@ use aqueduct_core::work::{Assignment, ChunkReport, Peer};
 use aqueduct_core::{Carry, ChunkKey, Directory, Epoch, MemoryPolicy, RequestId, WireDtype};
 use aqueduct_engine::shards::Branch;
 use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
+use aqueduct_kernels::Leaves;
 
 pub(super) use self::calls::Exchange;
 use self::port::{Asker, Sampling, ShardsPort, Wait};
@@ -51,11 +52,7 @@ impl Holders {
             policy: work.policy,
             carry: directory.carry,
             wire: directory.wire,
-            chunk_tokens: work
-                .span
-                .start
-                .checked_div(work.key.chunk_idx)
-                .unwrap_or(work.span.tokens),
+            chunk_tokens: work.chunk_tokens,
             deadline: Duration::from_millis(work.deadline_ms),
             shards: holders.filter(|(_, shards)| !shards.is_empty()).collect(),
         }
@@ -79,7 +76,8 @@ impl Executor {
     ) -> Result<ChunkReport, ChunkError> {
         let model = self.model.clone();
         let since = Instant::now();
-        let block = Block { tokens: &work.tokens, start: work.span.start };
+        let leaves = Leaves::of_chunks(work.chunk_tokens);
+        let block = Block { tokens: &work.tokens, start: work.span.start, leaves };
         let holders = Holders::before(work, directory);
         let asker = Asker {
             branch: Branch::PROMPT,
@@ -118,7 +116,8 @@ impl Executor {
                 let charge = self.shared.gauges.home_bytes.charge(0);
                 let memory = Memory::Sharded(Arc::new(home));
                 let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
-                request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
+                request.home =
+                    Some(Home { memory, leaves, chunk_idx, logits, policy, _charge: charge });
             }
         }
         if !work.policy.keeps_all() {

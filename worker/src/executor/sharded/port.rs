@@ -2,6 +2,8 @@
 
 mod audit;
 mod bring;
+mod failures;
+mod torn;
 
 use std::collections::BTreeMap;
 use std::ops::DerefMut;
@@ -11,12 +13,14 @@ use std::time::Instant;
 use aqueduct_core::Epoch;
 use aqueduct_core::work::{ChunkReport, Peer, RetainedMass};
 use aqueduct_engine::shards::{
-    Answer, Branch, Place, ShardError, ShardKey, Standing, States, states_over,
+    Answer, Branch, Place, ShardKey, Shards, Spent, Standing, States, states_over,
 };
 use aqueduct_engine::{Found, PortError, ShardPort};
-use aqueduct_kernels::{BackendError, Cutoff, Heads, Shard};
+use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
+use self::failures::{failed, not_kept, unexpected};
+use self::torn::Torn;
 use super::Holders;
 use super::calls::Exchange;
 use crate::exchange::{Ask, CallError, Fares, Reply};
@@ -57,6 +61,8 @@ struct Part {
     call: Option<u64>,
     /// States that were there at once.
     states: Option<States>,
+    /// Its shards of leaves that no holder has whole.
+    torn: Option<Torn>,
     /// The call for another's shards themselves, where they are audited.
     audit: Option<u64>,
 }
@@ -187,7 +193,9 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
 
     /// The calls under way.
     fn calls(&self) -> Vec<u64> {
-        let of_parts = self.parts.iter().flat_map(|part| [part.call, part.audit]).flatten();
+        let of_part =
+            |part: &Part| [part.call, part.audit, part.torn.as_ref().and_then(|torn| torn.call)];
+        let of_parts = self.parts.iter().flat_map(of_part).flatten();
         of_parts.chain(self.settling.iter().map(|one| one.call)).collect()
     }
 
@@ -213,17 +221,21 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         (peer, shards): &(Peer, Vec<(u32, Epoch)>),
     ) -> Result<Part, PortError> {
         let (peer, place) = (peer.clone(), self.place(layer, shards));
-        let mut part = Part { peer, place, call: None, states: None, audit: None };
+        let mut part = Part { peer, place, call: None, states: None, torn: None, audit: None };
         let place = part.place.clone();
-        if !self.wait.exchange().is_here(&part.peer) {
-            let ask = if self.keys_come(&place) {
-                self.report.traffic.fetched += 1;
-                Ask::Keys { place }
-            } else {
-                self.report.traffic.asked += 1;
-                Ask::Attend { place, q: self.q.clone() }
-            };
-            part.call = Some(self.call(layer, &part.peer, ask)?);
+        let is_here = self.wait.exchange().is_here(&part.peer);
+        part.torn = self.ask_for_torn(layer, &part, is_here)?;
+        if !is_here {
+            if !place.nodes().is_empty() {
+                let ask = if self.keys_come(&place) {
+                    self.report.traffic.fetched += 1;
+                    Ask::Keys { place }
+                } else {
+                    self.report.traffic.asked += 1;
+                    Ask::Attend { place, q: self.q.clone() }
+                };
+                part.call = Some(self.call(layer, &part.peer, ask)?);
+            }
             self.ask_to_audit(layer, &mut part)?;
         } else if self.asker.own < self.asker.chunks {
             // What is kept from now on goes into one of these shards.
@@ -247,7 +259,10 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         }
         let (peer, place) = (part.peer.clone(), part.place.clone());
         let Some(call) = part.call.take() else {
-            return self.own_states(layer, place);
+            return match place.nodes().is_empty() {
+                true => Ok(States::new()),
+                false => self.own_states(layer, place),
+            };
         };
         match self.reply(layer, &peer, call)? {
             Reply::States(states) => Ok(states),
@@ -284,19 +299,20 @@ impl<W: Wait> ShardPort for ShardsPort<'_, W> {
     }
 
     fn states(&mut self, layer: usize) -> Result<Found, PortError> {
-        let mut states = BTreeMap::new();
+        let (mut states, mut torn) = (BTreeMap::new(), Shards::new());
         // This worker's own last of all asked, first of all computed.
         for idx in (0..self.parts.len()).rev() {
             states.extend(self.states_of(layer, idx)?);
+            torn.extend(self.torn_of(layer, idx)?);
         }
-        Ok(Found { states, shards: self.audited(layer)? })
+        Ok(Found { states, torn, shards: self.audited(layer)? })
     }
 
-    fn weigh(&mut self, layer: usize, lse: &Arc<[f32]>) -> Result<(), PortError> {
+    fn weigh(&mut self, layer: usize, spent: &Spent) -> Result<(), PortError> {
         self.begin_round();
         for idx in 0..self.parts.len() {
             let (peer, place) = (self.parts[idx].peer.clone(), self.parts[idx].place.clone());
-            let ask = Ask::Weigh { place, lse: lse.clone() };
+            let ask = Ask::Weigh { place, spent: spent.clone() };
             if self.wait.exchange().is_here(&peer) {
                 let reply = self.own(layer, &ask)?;
                 self.own_standing.push(reply);
@@ -372,28 +388,4 @@ impl<W: Wait> Drop for ShardsPort<'_, W> {
         let calls = self.calls();
         self.wait.exchange().give_up(calls);
     }
-}
-
-fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError {
-    PortError::Peer { layer, what: format!("shards at {peer}: {error}") }
-}
-
-/// Why a shard of `layer` is not here.
-fn not_kept(layer: usize, error: ShardError) -> PortError {
-    match error {
-        ShardError::Backend(source @ BackendError::Exhausted { .. }) => {
-            PortError::Memory { layer, source }
-        }
-        error => PortError::Peer { layer, what: error.to_string() },
-    }
-}
-
-fn unexpected(layer: usize, reply: &Reply) -> PortError {
-    let kind = match reply {
-        Reply::States(_) => "states",
-        Reply::Standing(_) => "candidates",
-        Reply::Settled(_) => "masses",
-        Reply::Keys(_) => "keys",
-    };
-    PortError::Peer { layer, what: format!("{kind} are no answer to what was asked") }
 }

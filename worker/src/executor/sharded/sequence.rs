@@ -113,9 +113,11 @@ impl ShardedSequence {
         }
     }
 
-    /// Whether the next token is the first of a chunk.
+    /// Whether the next token is the first of a chunk. Where keys are given up, the prompt's last
+    /// chunk goes on: so leaves are those of the prompt.
     fn begins_chunk(&self) -> bool {
-        self.tokens.is_multiple_of(self.holders.chunk_tokens)
+        let keeps_all = self.holders.policy.keeps_all();
+        keeps_all && self.tokens.is_multiple_of(self.holders.chunk_tokens)
     }
 }
 

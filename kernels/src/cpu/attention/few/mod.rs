@@ -6,15 +6,17 @@
 
 mod part;
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use self::part::{Part, Seen, Spend};
 use super::sight::range_in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::cells::HeadRows;
 use crate::cpu::gemm::Place;
 use crate::cpu::isa::Isa;
 use crate::cpu::simd::LANES;
-use crate::memory::Keys;
+use crate::memory::{Keys, LEAVES, Split, fold_leaves};
 use crate::shapes;
 use crate::state::{AttentionState, merge_row};
 
@@ -34,7 +36,7 @@ pub(super) fn attend(
     queries: &Queries<'_>,
     keys: &Keys,
 ) -> Result<AttentionState, BackendError> {
-    let [seen] = look(place, queries, keys, true)?;
+    let seen = look(place, queries, keys, true)?;
     Ok(merged(queries, &seen))
 }
 
@@ -46,8 +48,10 @@ pub(super) fn weigh(
     lse: &[f32],
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
-    let [seen] = look(place, queries, keys, false)?;
-    spent(place.isa, queries, keys, &seen, (lse, row_weights))
+    let seen = look(place, queries, keys, false)?;
+    let mut masses = vec![0.0; keys.positions.len()];
+    spent(place.isa, (queries, &Side::of(keys)), &seen, (lse, row_weights), &mut masses)?;
+    Ok(masses)
 }
 
 /// See [`super::attend_each`].
@@ -55,28 +59,84 @@ pub(super) fn attend_each(
     place: Place,
     blocks: &[(Queries<'_>, Scope<'_>)],
 ) -> Vec<Result<Attended, BackendError>> {
+    let split = |(_, scope): &(_, Scope<'_>)| scope.past.split(scope.leaves);
+    let splits: Vec<_> = place.crew.map(blocks.iter().collect(), split);
+    let each = blocks.iter().zip(&splits);
     let sets: Vec<_> =
-        blocks.iter().map(|(queries, scope)| (*queries, [scope.past, scope.own])).collect();
-    let seen = look_each(place, &sets, true).into_iter().zip(blocks).collect();
+        each.map(|((queries, scope), split)| (*queries, sides(scope, split.as_ref()))).collect();
+    let seen = look_each(place, &sets, true).into_iter().zip(&sets).zip(blocks).collect();
     let isa = place.isa;
-    place.crew.map(seen, |(seen, (queries, scope)): (Result<[Vec<Seen>; 2], _>, &(_, _))| {
-        attended(isa, queries, scope, &seen?)
+    place.crew.map(seen, |((seen, (queries, sides)), (_, scope)): ((Looked, _), &(_, _))| {
+        attended(isa, (queries, scope), sides, &seen?)
     })
 }
 
-/// What a block's rows make of all that they saw.
+/// Keys that are summed together.
+struct Side<'a> {
+    keys: &'a Keys,
+    /// Which of them; `None`: all.
+    leaf: Option<(&'a Split, usize)>,
+}
+
+impl<'a> Side<'a> {
+    fn of(keys: &'a Keys) -> Self {
+        Self { keys, leaf: None }
+    }
+
+    fn positions(&self, g: usize) -> &'a [u32] {
+        match self.leaf {
+            Some((split, leaf)) => split.head(leaf, g).positions,
+            None => self.keys.head_positions(g),
+        }
+    }
+
+    /// Keys and values of KV head `g`.
+    fn rows(&self, g: usize) -> (HeadRows<'a>, HeadRows<'a>) {
+        let Keys { k, v, .. } = self.keys;
+        match self.leaf.map(|(split, leaf)| split.head(leaf, g)) {
+            Some(head) => (head.rows(k, g), head.rows(v, g)),
+            None => (self.keys.k_rows(g), self.keys.v_rows(g)),
+        }
+    }
+}
+
+/// The parts of the past, and the own keys.
+fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<Side<'a>> {
+    let past = scope.past;
+    let mut sides: Vec<_> = match split {
+        Some(split) => {
+            let leaves = 0..LEAVES as usize;
+            leaves.map(|leaf| Side { keys: past, leaf: Some((split, leaf)) }).collect()
+        }
+        None => vec![Side::of(past)],
+    };
+    sides.push(Side::of(scope.own));
+    sides
+}
+
+/// What a block's rows make of all that they saw, side by side.
 fn attended(
     isa: Isa,
-    queries: &Queries<'_>,
-    scope: &Scope<'_>,
-    [past, own]: &[Vec<Seen>; 2],
+    (queries, scope): (&Queries<'_>, &Scope<'_>),
+    sides: &[Side<'_>],
+    seen: &[Vec<Seen>],
 ) -> Result<Attended, BackendError> {
-    let state = merged(queries, past).merge(&merged(queries, own));
+    let (own, past) = seen.split_last().expect("own keys at least");
+    let leaf = |leaf: usize| Ok::<_, Infallible>(merged(queries, &past[leaf]));
+    let Ok(state) = match past.len() {
+        1 => leaf(0),
+        _ => fold_leaves(AttentionState::merge, leaf),
+    };
+    let state = state.merge(&merged(queries, own));
     let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
     if let Some(row_weights) = scope.row_weights {
         let lse = state.lse();
-        past_mass = spent(isa, queries, scope.past, past, (&lse, row_weights))?;
-        own_mass = spent(isa, queries, scope.own, own, (&lse, row_weights))?;
+        past_mass = vec![0.0; scope.past.positions.len()];
+        own_mass = vec![0.0; scope.own.positions.len()];
+        for (idx, (side, seen)) in sides.iter().zip(seen).enumerate() {
+            let masses = if idx < past.len() { &mut past_mass } else { &mut own_mass };
+            spent(isa, (queries, side), seen, (&lse, row_weights), masses)?;
+        }
     }
     Ok(Attended { output: state.output(), past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
@@ -87,30 +147,35 @@ fn look(
     queries: &Queries<'_>,
     keys: &Keys,
     with_values: bool,
-) -> Result<[Vec<Seen>; 1], BackendError> {
-    let mut seen = look_each(place, &[(*queries, [keys])], with_values);
-    seen.pop().expect("one for each block")
+) -> Result<Vec<Seen>, BackendError> {
+    let block = (*queries, vec![Side::of(keys)]);
+    let mut seen = look_each(place, &[block], with_values).pop().expect("one for each block")?;
+    Ok(seen.pop().expect("one for each side"))
 }
 
-/// For every block and each of its sets: all rows over each part of it, KV heads and parts
+/// What a block saw of each side.
+type Looked = Result<Vec<Vec<Seen>>, BackendError>;
+
+/// For every block and each of its sides: all rows over each part of it, KV heads and parts
 /// ascending.
-fn look_each<const N: usize>(
+fn look_each(
     place: Place,
-    blocks: &[(Queries<'_>, [&Keys; N])],
+    blocks: &[(Queries<'_>, Vec<Side<'_>>)],
     with_values: bool,
-) -> Vec<Result<[Vec<Seen>; N], BackendError>> {
-    let tasks = blocks.iter().enumerate().flat_map(|(block, (queries, sets))| {
-        tasks(queries, sets, with_values).into_iter().map(move |task| (block, task))
+) -> Vec<Looked> {
+    let tasks = blocks.iter().enumerate().flat_map(|(block, (queries, sides))| {
+        tasks(queries, sides, with_values).into_iter().map(move |task| (block, task))
     });
     let seen = place.crew.map(tasks.collect(), |(block, task): (usize, Vec<(usize, Part<'_>)>)| {
-        let look = |(set, part)| (set, place.isa.run(part));
+        let look = |(side, part)| (side, place.isa.run(part));
         (block, task.into_iter().map(look).collect::<Vec<_>>())
     });
-    let mut sorted: Vec<_> = blocks.iter().map(|_| Ok([const { Vec::new() }; N])).collect();
+    let nothing = |(_, sides): &(_, Vec<_>)| Ok(sides.iter().map(|_| Vec::new()).collect());
+    let mut sorted: Vec<Looked> = blocks.iter().map(nothing).collect();
     for (block, seen) in seen {
-        for (set, seen) in seen {
+        for (side, seen) in seen {
             match &mut sorted[block] {
-                Ok(sets) if seen.finite => sets[set].push(seen),
+                Ok(sides) if seen.finite => sides[side].push(seen),
                 refused => {
                     let what = "a weighted sum of values";
                     *refused = Err(BackendError::NotFinite { op: "attend", what });
@@ -121,26 +186,36 @@ fn look_each<const N: usize>(
     sorted
 }
 
-/// The parts of a block's sets as tasks, each part with the set that it is of.
-fn tasks<'a, const N: usize>(
+/// The parts of a block's sides as tasks, each part with the side that it is of.
+fn tasks<'a>(
     queries: &'a Queries<'a>,
-    sets: &[&'a Keys; N],
+    sides: &[Side<'a>],
     with_values: bool,
 ) -> Vec<Vec<(usize, Part<'a>)>> {
     let mut tasks: Vec<Vec<(usize, Part<'_>)>> = Vec::new();
-    for g in 0..sets[0].kv_heads() {
+    let kv_heads = sides[0].keys.kv_heads();
+    let group = queries.q.heads / kv_heads;
+    for g in 0..kv_heads {
         let first = tasks.len();
-        for (set, keys) in sets.iter().enumerate() {
-            let sight: Vec<_> = (0..queries.q.tokens)
-                .map(|t| range_in_sight(queries, t, keys.head_positions(g)))
-                .collect();
+        let mut keys = 0;
+        for (idx, side) in sides.iter().enumerate() {
+            let positions = side.positions(g);
+            let sight: Vec<_> =
+                (0..queries.q.tokens).map(|t| range_in_sight(queries, t, positions)).collect();
             for span in spans(&sight) {
-                let sight = sight.clone();
-                let part = Part { queries, keys, g, span: span.clone(), sight, with_values };
-                // A short part, as a decode step's own key is, is no task of its own.
+                let (sight, rows) = (sight.clone(), side.rows(g));
+                let count = span.len();
+                let part = Part { queries, rows, group, g, span, sight, with_values };
+                // Few keys, as a decode step's own or those of a leaf, are no task of their own.
                 match tasks[first..].last_mut() {
-                    Some(task) if span.len() < PART / 8 => task.push((set, part)),
-                    _ => tasks.push(vec![(set, part)]),
+                    Some(task) if keys + count <= PART || count < PART / 8 => {
+                        task.push((idx, part));
+                        keys += count;
+                    }
+                    _ => {
+                        tasks.push(vec![(idx, part)]);
+                        keys = count;
+                    }
                 }
             }
         }
@@ -177,15 +252,17 @@ fn merged(queries: &Queries<'_>, seen: &[Seen]) -> AttentionState {
     state
 }
 
-/// Column masses, `[kv_heads, keys]`, for lse `[heads, tokens]` and row weights `[tokens]`.
+/// Column masses for lse `[heads, tokens]` and row weights `[tokens]`, where they belong in
+/// `masses`, `[kv_heads, keys]`.
 fn spent(
     isa: Isa,
-    queries: &Queries<'_>,
-    keys: &Keys,
+    (queries, side): (&Queries<'_>, &Side<'_>),
     seen: &[Seen],
     (lse, row_weights): (&[f32], &[f32]),
-) -> Result<Vec<f32>, BackendError> {
-    let mut masses = vec![0.0; keys.positions.len()];
+    masses: &mut [f32],
+) -> Result<(), BackendError> {
+    let keys = side.keys.len();
+    let mut of_leaf = Vec::new();
     for seen in seen {
         let rows = seen.m.len();
         let lse = &lse[seen.g * rows..(seen.g + 1) * rows];
@@ -194,9 +271,20 @@ fn spent(
             lse => row_weights[row % queries.q.tokens] * (seen.m[row] - lse).exp(),
         };
         let weights: Vec<f32> = (0..rows).map(weight).collect();
-        let to = &mut masses[seen.g * keys.len()..][seen.span.clone()];
+        let masses = &mut masses[seen.g * keys..(seen.g + 1) * keys];
+        let to = match side.leaf {
+            Some(_) => {
+                of_leaf.clear();
+                of_leaf.resize(seen.span.len(), 0.0);
+                &mut of_leaf[..]
+            }
+            None => &mut masses[seen.span.clone()],
+        };
         isa.run(Spend { p: &seen.p, weights: &weights, to });
+        shapes::finite("weigh", "a column mass", to)?;
+        if let Some((split, leaf)) = side.leaf {
+            split.head(leaf, seen.g).scatter(seen.span.start, &of_leaf, masses);
+        }
     }
-    shapes::finite("weigh", "a column mass", &masses)?;
-    Ok(masses)
+    Ok(())
 }

@@ -12,7 +12,6 @@ use crate::cpu::gemm::is_finite;
 use crate::cpu::simd::{
     Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum,
 };
-use crate::memory::Keys;
 
 type Lanes = [f32; LANES];
 
@@ -26,7 +25,10 @@ const AHEAD: usize = 24;
 /// All rows of a KV head over some keys.
 pub(super) struct Part<'a> {
     pub(super) queries: &'a Queries<'a>,
-    pub(super) keys: &'a Keys,
+    /// Keys and values of the KV head.
+    pub(super) rows: (HeadRows<'a>, HeadRows<'a>),
+    /// R.
+    pub(super) group: usize,
     /// KV head.
     pub(super) g: usize,
     pub(super) span: Range<usize>,
@@ -57,7 +59,7 @@ impl Kernel for Part<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Seen {
-        match (self.keys.k_rows(self.g), self.keys.v_rows(self.g)) {
+        match self.rows {
             (HeadRows::F32(k), HeadRows::F32(v)) => self.look(simd, k, v, |q| q),
             (HeadRows::Bf16(k), HeadRows::Bf16(v)) => {
                 self.look(simd, k, v, |q| bf16::from_f32(q).to_f32())
@@ -70,7 +72,7 @@ impl Kernel for Part<'_> {
 
 impl Part<'_> {
     fn nothing(self) -> Seen {
-        let rows = self.sight.len() * self.queries.q.heads / self.keys.kv_heads();
+        let rows = self.sight.len() * self.group;
         Seen {
             g: self.g,
             m: vec![f32::NEG_INFINITY; rows],
@@ -121,8 +123,7 @@ impl Part<'_> {
 
     /// `[rows, D / 16, 16]` of the KV head's query heads, zero behind D.
     fn queries(&self, round: impl Fn(f32) -> f32) -> Vec<Lanes> {
-        let (q, tokens) = (self.queries.q, self.sight.len());
-        let group = q.heads / self.keys.kv_heads();
+        let (q, tokens, group) = (self.queries.q, self.sight.len(), self.group);
         let steps = q.head_dim.div_ceil(LANES);
         let mut lanes = vec![[0.0; LANES]; group * tokens * steps];
         for (row, lanes) in lanes.chunks_exact_mut(steps).enumerate() {

@@ -94,7 +94,7 @@ impl Products for Dotted {
         keys: &Stored<'_>,
         (first, last): (usize, usize),
         _p: &[Lanes],
-        fade: &[Lanes],
+        fade: Option<&[Lanes]>,
         o: &mut [Lanes],
     ) {
         let (pairs, width) = ((last - first).div_ceil(2), 2 * self.head_dim);
@@ -105,7 +105,7 @@ impl Products for Dotted {
             stride: Self::KEYS / 2,
             pairs,
             panels: self.panels,
-            fade: Some(fade),
+            fade,
         };
         product.compute(self.simd, self.dots, self.head_dim, o);
     }

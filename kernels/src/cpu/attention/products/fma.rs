@@ -79,7 +79,7 @@ impl<S: Simd> Products for Fma<S> {
         keys: &Stored<'_>,
         span: (usize, usize),
         p: &[Lanes],
-        fade: &[Lanes],
+        fade: Option<&[Lanes]>,
         o: &mut [Lanes],
     ) {
         let Self { simd, head_dim, panels, .. } = *self;
@@ -116,7 +116,7 @@ impl Block for Dots<'_> {
     }
 }
 
-/// o = o * fade + V p of one tile of keys.
+/// o = o * fade + V p of one tile of keys, or V p.
 struct Values<'a> {
     head_dim: usize,
     panels: usize,
@@ -125,7 +125,7 @@ struct Values<'a> {
     /// `[keys, panels, 16]`.
     p: &'a [Lanes],
     /// `[panels, 16]`.
-    fade: &'a [Lanes],
+    fade: Option<&'a [Lanes]>,
     /// `[head_dim, panels, 16]`.
     o: &'a mut [Lanes],
 }
@@ -135,10 +135,12 @@ impl Block for Values<'_> {
     fn run<S: Simd, const M: usize, const N: usize>(&mut self, simd: S, row: usize, panel: usize) {
         let Self { head_dim, panels, .. } = *self;
         let mut acc = [[simd.splat(0.0); N]; M];
-        for (i, acc) in acc.iter_mut().enumerate() {
-            for (j, acc) in acc.iter_mut().enumerate() {
-                let fade = simd.load(&self.fade[panel + j]);
-                *acc = simd.load(&self.o[(row + i) * panels + panel + j]) * fade;
+        if let Some(fade) = self.fade {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    let o = simd.load(&self.o[(row + i) * panels + panel + j]);
+                    *acc = o * simd.load(&fade[panel + j]);
+                }
             }
         }
         let left = ByColumn { data: &self.values[row..], stride: head_dim };

@@ -41,13 +41,14 @@ pub(super) trait Products {
     fn put(&mut self, panel: usize, pair: usize, p: [<Self::Simd as Simd>::V; 2]);
 
     /// `o` (`[head_dim, panels, 16]`) = o * fade (`[panels, 16]`) + V p over keys
-    /// `first..last`, for `p` as `[keys, panels, 16]`.
+    /// `first..last`, for `p` as `[keys, panels, 16]`; without `fade` V p alone, and what was in
+    /// `o` is not read.
     fn values(
         &mut self,
         keys: &Stored<'_>,
         span: (usize, usize),
         p: &[Lanes],
-        fade: &[Lanes],
+        fade: Option<&[Lanes]>,
         o: &mut [Lanes],
     );
 }

@@ -109,16 +109,18 @@ impl Products for Tiled {
         keys: &Stored<'_>,
         (first, last): (usize, usize),
         _p: &[Lanes],
-        fade: &[Lanes],
+        fade: Option<&[Lanes]>,
         o: &mut [Lanes],
     ) {
         let (pairs, steps) = ((last - first).div_ceil(2), (last - first).div_ceil(STEP));
         for panel in self.p.chunks_exact_mut(Self::KEYS / 2) {
             panel[pairs..steps * LANES].fill([[bf16::ZERO; 2]; LANES]);
         }
-        for o in o.chunks_exact_mut(self.panels) {
-            for (o, fade) in o.iter_mut().zip(fade) {
-                (self.simd.load(o) * self.simd.load(fade)).store(o);
+        if let Some(fade) = fade {
+            for o in o.chunks_exact_mut(self.panels) {
+                for (o, fade) in o.iter_mut().zip(fade) {
+                    (self.simd.load(o) * self.simd.load(fade)).store(o);
+                }
             }
         }
         let product = Product {
@@ -129,7 +131,7 @@ impl Products for Tiled {
             stride: Self::KEYS / 2,
             steps,
             panels: self.panels,
-            accumulate: true,
+            accumulate: fade.is_some(),
         };
         product.compute(&mut self.tiles, self.head_dim, o);
     }

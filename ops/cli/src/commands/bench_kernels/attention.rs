@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct_kernels::backend::Scope;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
-    Array, AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads,
+    Array, AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads, Leaves,
     MemorySet, Queries, Ranking, Selection,
 };
 
@@ -73,8 +73,8 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
                 Ask::Attend => timed(|| cpu.attend(queries, keys)),
                 Ask::Weigh => timed(|| cpu.weigh(queries, keys, &lse, &weights)),
                 Ask::All => {
-                    let scope =
-                        Scope { past: keys, own: &own, row_weights: Some(&weights), rounded: true };
+                    let (leaves, row_weights) = (Leaves::ONE, Some(&weights[..]));
+                    let scope = Scope { past: keys, leaves, own: &own, row_weights, rounded: true };
                     timed(|| cpu.attend_all(queries, scope))
                 }
             }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use aqueduct_core::{ChunkGrid, MemoryPolicy, PolicyKind, Refusal, Sampling, TokenId, limits};
 use aqueduct_engine::{Block, LocalPort, Model, Sequence, Want, prefill, sample};
+use aqueduct_kernels::Leaves;
 use serde::Serialize;
 
 use self::watched::{Ledger, Part, Watched};
@@ -155,6 +156,10 @@ impl Bench<'_> {
         Ok([("prefill", shares(&prefills, 1.0)), ("decode", shares(&decodes, steps))])
     }
 
+    fn leaves(&self) -> Leaves {
+        Leaves::of_chunks(self.args.memory.chunk_tokens)
+    }
+
     fn prefill(
         &self,
         prompt: &[TokenId],
@@ -163,8 +168,9 @@ impl Bench<'_> {
         let mut port = LocalPort::empty(&self.model);
         self.watched.take();
         let started = Instant::now();
+        let leaves = self.leaves();
         for tokens in prompt.chunks(self.args.memory.chunk_tokens as usize) {
-            let block = Block { tokens, start: port.end() };
+            let block = Block { tokens, start: port.end(), leaves };
             let is_last = port.end() as usize + tokens.len() == prompt.len();
             let want = if is_last { Want::Last } else { Want::Memory };
             let done = prefill(&self.model, block, policy, &mut port, want)?;
@@ -177,7 +183,8 @@ impl Bench<'_> {
     }
 
     fn decode(&self, port: LocalPort, policy: &MemoryPolicy) -> anyhow::Result<Pass> {
-        let mut sequence = Sequence::new(&self.model, port.layers().to_vec());
+        let leaves = self.leaves().going_on_behind(port.end());
+        let mut sequence = Sequence::new(&self.model, port.layers().to_vec(), leaves);
         drop(port); // the sequence alone holds the memory, as at a home
         let (mut token, mut pass, mut started) = (0, Pass::default(), Instant::now());
         for step in 0..self.args.tokens + STEPS_BEFORE {

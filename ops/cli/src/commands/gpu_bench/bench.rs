@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aqueduct_kernels::cuda::Cuda;
 use aqueduct_kernels::{
     Angles, Array, BackendError, Heads, Keys, KvData, KvDtype, KvHeads, LayerSpec, LayerWeights,
-    MemorySet, Queries, Rows, Scope,
+    Leaves, MemorySet, Queries, Rows, Scope,
 };
 
 use super::measure::median_seconds;
@@ -163,6 +163,7 @@ impl Block {
     }
 
     pub(super) fn scope<'a>(&'a self, row_weights: Option<&'a [f32]>) -> Scope<'a> {
-        Scope { past: &self.past, own: &self.own, row_weights, rounded: true }
+        let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
+        Scope { past, leaves, own, row_weights, rounded: true }
     }
 }

@@ -7,7 +7,7 @@ use aqueduct_core::{MemoryPolicy, ModelShape};
 use aqueduct_engine::{
     Block, LocalPort, Model, ModelParts, Rope, Sequence, Want, prefill as send_through,
 };
-use aqueduct_kernels::{AttentionOps, KvDtype, LayerOps, Queries, Scope};
+use aqueduct_kernels::{AttentionOps, KvDtype, LayerOps, Leaves, Queries, Scope};
 
 use super::bench::{Bench, PEAK};
 use super::row::Work;
@@ -31,6 +31,7 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
         let queries = Queries { q: &qkv.q, start, scale, window: None };
         let scope = Scope {
             past: &memory.keys,
+            leaves: Leaves::ONE,
             own: &qkv.keys,
             row_weights: Some(&weights),
             rounded: true,
@@ -104,7 +105,7 @@ fn prompt(model: &Model, shape: &Shape, tokens: usize) -> anyhow::Result<LocalPo
     let mut port = LocalPort::empty(model);
     let ids: Vec<u32> = (0..tokens).map(|idx| (idx * 7919 % shape.vocab) as u32).collect();
     for chunk in ids.chunks(shape.chunk) {
-        let block = Block { tokens: chunk, start: port.end() };
+        let block = Block { tokens: chunk, start: port.end(), leaves: Leaves::ONE };
         let done = send_through(model, block, &policy(shape), &mut port, Want::Memory)?;
         done.retained()?; // which waits, as the report of a chunk does
     }
@@ -129,7 +130,7 @@ pub(super) fn prefill(bench: &Bench) -> anyhow::Result<Work> {
 pub(super) fn decode(bench: &Bench) -> anyhow::Result<Work> {
     let (model, shape) = (model(bench)?, bench.shape);
     let memory = prompt(&model, &shape, shape.chunk)?.layers().to_vec();
-    let mut sequence = Sequence::new(&model, memory);
+    let mut sequence = Sequence::new(&model, memory, Leaves::ONE);
     let kv = shape.layers * shape.kv_bytes(shape.memory);
     let (bytes, read) = ((shape.model_bytes() + kv) as f64, bench.read_roof()?);
     let floor_us = bytes / read * 1e6;
