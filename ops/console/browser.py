@@ -1,12 +1,15 @@
 """Headless Chromium, driven by its own protocol: no driver, no browser of a package's own."""
 import base64
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import tempfile
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import websocket
 
@@ -107,21 +110,34 @@ class Page:
         path.write_bytes(base64.b64decode(shot['data']))
 
 
+def port_in(file):
+    """The first line, once it is there to its end: the file is there before what it says."""
+    port, end, _ = file.read_text().partition('\n') if file.exists() else ('', '', '')
+    return end and port
+
+
+def gone(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
 @contextmanager
 def browser():
     """A browser with one tab."""
-    with tempfile.TemporaryDirectory() as profile:
-        command = ['chromium', *FLAGS, f'--user-data-dir={profile}', 'about:blank']
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            # The port in its first line, as soon as it listens.
-            port_file = pathlib.Path(profile, 'DevToolsActivePort')
-            lines = wait_for(lambda: port_file.exists() and port_file.read_text().split('\n'))
-            with urllib.request.urlopen(f'http://127.0.0.1:{lines[0]}/json/list') as reply:
-                tab, = (tab for tab in json.load(reply) if tab['type'] == 'page')
-            page = Page(tab['webSocketDebuggerUrl'])
-            yield page
-            page.socket.close()
-        finally:
-            process.terminate()
-            process.wait(DEADLINE_S)
+    profile = pathlib.Path(tempfile.mkdtemp())
+    command = ['chromium', *FLAGS, f'--user-data-dir={profile}', 'about:blank']
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        port = wait_for(lambda: port_in(profile / 'DevToolsActivePort'))
+        with urllib.request.urlopen(f'http://127.0.0.1:{port}/json/list') as reply:
+            tab, = (tab for tab in json.load(reply) if tab['type'] == 'page')
+        page = Page(tab['webSocketDebuggerUrl'])
+        yield page
+        page.socket.close()
+    finally:
+        # Its helpers write to the profile for as long as they live, and that may be longer than
+        # the browser itself does.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE_S)
+        wait_for(lambda: gone(profile))
