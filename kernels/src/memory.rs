@@ -14,7 +14,7 @@ use crate::array::Array;
 use crate::backend::BackendError;
 use crate::cells::HeadRows;
 use crate::pool::Pool;
-use crate::tensor::{KvData, KvDtype, KvHeads};
+use crate::tensor::{KvDtype, KvHeads};
 
 /// Keys with their values, per KV head, ascending by position: a block's own keys or a
 /// memory set. Every KV head has the same number of keys, not the same keys.
@@ -148,22 +148,9 @@ impl Keys {
         if self.table.is_none() && self.k.tokens == self.keys && self.pool().is_none() {
             return Cow::Borrowed(self);
         }
-        let lay = |heads: &KvHeads, rows: fn(&Self, usize) -> HeadRows<'_>| {
-            let elements = self.kv_heads() * self.keys * heads.head_dim;
-            let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
-            for g in 0..self.kv_heads() {
-                match rows(self, g) {
-                    HeadRows::F32(rows) => rows.append_to(&mut f32s, elements),
-                    HeadRows::Bf16(rows) => rows.append_to(&mut bf16s, elements),
-                }
-            }
-            let data = match &heads.data {
-                KvData::F32(_) => KvData::F32(f32s.into()),
-                KvData::Bf16(_) => KvData::Bf16(bf16s.into()),
-            };
-            KvHeads { tokens: self.keys, data, ..*heads }
-        };
-        let (k, v) = (lay(&self.k, Self::k_rows), lay(&self.v, Self::v_rows));
+        let heads = 0..self.kv_heads();
+        let k = self.k.gathered(self.keys, heads.clone().map(|g| [self.k_rows(g)]));
+        let v = self.v.gathered(self.keys, heads.map(|g| [self.v_rows(g)]));
         Cow::Owned(Self::new(self.positions.clone(), k, v))
     }
 

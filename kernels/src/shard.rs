@@ -340,6 +340,14 @@ impl Shard {
         })
     }
 
+    /// The keys among which those of KV head `g` are, and its place there.
+    fn head(&self, g: usize) -> (&Keys, usize) {
+        match self.parts.as_slice() {
+            [whole] => (&whole.keys, g),
+            parts => (&parts[g].keys, 0), // one for each
+        }
+    }
+
     /// Part and KV head within it, for every KV head.
     fn each_head(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let heads =

@@ -10,13 +10,11 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::ops::Range;
 
-use half::bf16;
-
 use super::Keys;
 use crate::array::Array;
 use crate::cells::HeadRows;
 use crate::fold::{Missing, Node, fold};
-use crate::tensor::{KvData, KvHeads};
+use crate::tensor::KvHeads;
 
 /// How many leaves a memory set has.
 pub const LEAVES: u32 = 4;
@@ -216,26 +214,8 @@ impl Split {
             positions.extend_from_slice(head.positions);
             positions.resize((g + 1) * keys, u32::MAX);
         }
-        let lay = |heads: &KvHeads| {
-            let size = keys * heads.head_dim;
-            let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
-            for (g, head) in self.heads(leaf).enumerate() {
-                match head.rows(heads, g) {
-                    HeadRows::F32(rows) => {
-                        rows.append_to(&mut f32s, kv_heads * size);
-                        f32s.resize((g + 1) * size, 0.0);
-                    }
-                    HeadRows::Bf16(rows) => {
-                        rows.append_to(&mut bf16s, kv_heads * size);
-                        bf16s.resize((g + 1) * size, bf16::ZERO);
-                    }
-                }
-            }
-            let data = match &heads.data {
-                KvData::F32(_) => KvData::F32(f32s.into()),
-                KvData::Bf16(_) => KvData::Bf16(bf16s.into()),
-            };
-            KvHeads { tokens: keys, data, ..*heads }
+        let lay = |rows: &KvHeads| {
+            rows.gathered(keys, (0..kv_heads).map(|g| [self.head(leaf, g).rows(rows, g)]))
         };
         Keys::new(Array::from(positions), lay(&of.k), lay(&of.v))
     }

@@ -77,67 +77,47 @@ impl Shard {
     }
 }
 
+/// One KV head's keys, shard after shard: among which they are, and its place there.
+type Pieces<'a> = Vec<(&'a Keys, usize)>;
+
 /// See [`Shard::joined`]; of one shard at least.
 pub(super) fn joined(shards: &[Arc<Shard>]) -> Shard {
     let kv_heads = shards[0].kv_heads();
-    let heads: Vec<Vec<_>> = shards.iter().map(|shard| shard.each_head().collect()).collect();
-    let pieces = |g: usize| {
-        let piece = move |(shard, heads): (&'_ Arc<Shard>, &Vec<(usize, usize)>)| {
-            let (part, g) = heads[g];
-            (shard.clone(), part, g)
-        };
-        shards.iter().zip(&heads).map(piece).collect::<Vec<_>>()
-    };
-    let heads: Vec<_> = (0..kv_heads).map(pieces).collect();
-    let keys = |head: &[(Arc<Shard>, usize, usize)]| -> usize {
-        head.iter().map(|(shard, part, _)| shard.parts[*part].keys.len()).sum()
-    };
-    let equal = heads.iter().all(|head| keys(head) == keys(&heads[0]));
+    let pieces = |g: usize| shards.iter().map(|shard| shard.head(g)).collect();
+    let heads: Vec<Pieces<'_>> = (0..kv_heads).map(pieces).collect();
+    let count = |head: &Pieces<'_>| head.iter().map(|(keys, _)| keys.len()).sum();
+    let counts: Vec<usize> = heads.iter().map(count).collect();
+    let equal = counts.iter().all(|count| *count == counts[0]);
     let step = if equal { kv_heads.max(1) } else { 1 };
     let end = shards.iter().map(|shard| shard.end).max().unwrap_or(0);
-    let set = |heads: &[Vec<(Arc<Shard>, usize, usize)>]| {
-        let pieces = || heads.iter().flatten().map(|(shard, part, g)| (&shard.parts[*part], *g));
+    let like = &shards[0].parts[0].keys;
+    let set = |(heads, counts): (&[Pieces<'_>], &[usize])| {
+        let pieces = heads.iter().flatten();
         let positions: Vec<u32> =
-            pieces().flat_map(|(set, g)| set.keys.head_positions(g)).copied().collect();
-        let rows = |of: fn(&Keys, usize) -> HeadRows<'_>| {
-            let first = &shards[0].parts[0].keys.k;
-            let (tokens, head_dim) = (keys(&heads[0]), first.head_dim);
-            let elements = heads.len() * tokens * head_dim;
-            let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
-            for (set, g) in pieces() {
-                match of(&set.keys, g) {
-                    HeadRows::F32(rows) => rows.append_to(&mut f32s, elements),
-                    HeadRows::Bf16(rows) => rows.append_to(&mut bf16s, elements),
-                }
-            }
-            let data = match first.dtype() {
-                KvDtype::F32 => KvData::F32(f32s.into()),
-                KvDtype::Bf16 => KvData::Bf16(bf16s.into()),
-            };
-            KvHeads { kv_heads: heads.len(), tokens, head_dim, data }
+            pieces.flat_map(|(keys, g)| keys.head_positions(*g)).copied().collect();
+        let rows = |like: &KvHeads, of: fn(&Keys, usize) -> HeadRows<'_>| {
+            let heads = heads.iter().map(|head| head.iter().map(move |(keys, g)| of(keys, *g)));
+            like.gathered(counts[0], heads)
         };
-        Shard::new(Keys::new(positions, rows(Keys::k_rows), rows(Keys::v_rows)), end).parts
+        let (k, v) = (rows(&like.k, Keys::k_rows), rows(&like.v, Keys::v_rows));
+        Shard::new(Keys::new(positions, k, v), end).parts
     };
-    Shard { parts: heads.chunks(step).flat_map(set).collect(), end }
+    Shard { parts: heads.chunks(step).zip(counts.chunks(step)).flat_map(set).collect(), end }
 }
 
 /// What is spent on the keys of each of `shards`, from what is on those of all
 /// [`joined`](Shard::joined): KV head after KV head, either.
 pub fn apart(shards: &[Arc<Shard>], masses: &[f32]) -> Vec<Vec<f32>> {
-    let each = shards.iter().map(|shard| {
-        let keys = |(part, _): (usize, usize)| shard.parts[part].keys.len();
-        (shard.each_head().map(keys).collect::<Vec<_>>(), Vec::with_capacity(shard.keys()))
-    });
-    let mut each: Vec<(Vec<usize>, Vec<f32>)> = each.collect();
+    let mut each: Vec<_> = shards.iter().map(|shard| Vec::with_capacity(shard.keys())).collect();
     let (mut rest, kv_heads) = (masses, shards.first().map_or(0, |shard| shard.kv_heads()));
     for g in 0..kv_heads {
-        for (keys, own) in &mut each {
-            let (masses, behind) = rest.split_at(keys[g]);
+        for (shard, own) in shards.iter().zip(&mut each) {
+            let (masses, behind) = rest.split_at(shard.head(g).0.len());
             own.extend_from_slice(masses);
             rest = behind;
         }
     }
-    each.into_iter().map(|(_, own)| own).collect()
+    each
 }
 
 /// Keeps everything.

@@ -8,7 +8,7 @@ use half::bf16;
 use super::rows_of_token;
 use crate::array::Array;
 use crate::backend::BackendError;
-use crate::cells::Lain;
+use crate::cells::{HeadRows, Lain};
 use crate::pool::{PAGE_CELLS, Page, Paged, Pool};
 
 /// How keys and values are stored.
@@ -76,6 +76,34 @@ pub struct KvHeads {
 }
 
 impl KvHeads {
+    /// Rows like these, side by side: for each KV head those of all its pieces, one behind the
+    /// other, and zeros behind them up to `tokens`.
+    pub(crate) fn gathered<'a, P: IntoIterator<Item = HeadRows<'a>>>(
+        &self,
+        tokens: usize,
+        heads: impl ExactSizeIterator<Item = P>,
+    ) -> Self {
+        let (kv_heads, size) = (heads.len(), tokens * self.head_dim);
+        let (mut f32s, mut bf16s) = (Vec::new(), Vec::new());
+        for (g, pieces) in heads.enumerate() {
+            for rows in pieces {
+                match rows {
+                    HeadRows::F32(rows) => rows.append_to(&mut f32s, kv_heads * size),
+                    HeadRows::Bf16(rows) => rows.append_to(&mut bf16s, kv_heads * size),
+                }
+            }
+            match &self.data {
+                KvData::F32(_) => f32s.resize((g + 1) * size, 0.0),
+                KvData::Bf16(_) => bf16s.resize((g + 1) * size, bf16::ZERO),
+            }
+        }
+        let data = match &self.data {
+            KvData::F32(_) => KvData::F32(f32s.into()),
+            KvData::Bf16(_) => KvData::Bf16(bf16s.into()),
+        };
+        Self { kv_heads, tokens, head_dim: self.head_dim, data }
+    }
+
     /// No keys at all.
     pub fn empty(kv_heads: usize, head_dim: usize, dtype: KvDtype) -> Self {
         Self::from_f32(kv_heads, 0, head_dim, &[], dtype)

@@ -14,7 +14,7 @@ use aqueduct_engine::shards::{
 use aqueduct_engine::{
     EngineError, Found, Model, Past, PortError, Remembered, ShardPort, ShardStore, Turn, decode,
 };
-use aqueduct_kernels::{Cutoff, Heads, Leaves, Shard};
+use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 use crate::worker::idx_of;
 
@@ -217,11 +217,10 @@ impl ShardPort for Door<'_> {
     fn ask(&mut self, layer: usize, q: &Arc<Heads>) -> Result<(), PortError> {
         (self.q, self.early) = (q.clone(), BTreeMap::new());
         let Asker { own, chunks, here, .. } = self.asker;
-        let is_here = self.holders.shards.iter().any(|(holder, _)| *holder == here);
-        let whole = |shards: &Vec<_>| !self.place(layer, shards).nodes().is_empty();
-        let mut all = self.holders.shards.iter();
-        let is_here = is_here && all.any(|(holder, shards)| *holder == here && whole(shards));
-        if own < chunks && is_here {
+        let has_state = |(holder, shards): &(usize, Vec<(u32, Epoch)>)| {
+            *holder == here && !self.place(layer, shards).nodes().is_empty()
+        };
+        if own < chunks && self.holders.shards.iter().any(has_state) {
             self.early.insert(here, self.ask_holder(layer, here)?);
         }
         Ok(())
@@ -327,7 +326,7 @@ impl ShardedSequence {
         let asker = Asker { here, branch, epoch, start: position, tokens: 1, chunks, own };
         let mut door = Door::new(model, ways, &self.holders, asker);
         let past = Remembered::Shards(Past { chunks, port: &mut door });
-        let turn = Turn { token, position, policy, leaves: Leaves::ONE, past };
+        let turn = Turn { token, position, policy, past };
         let logits = decode(model, vec![turn]).pop().expect("one for each turn")?;
         if begins {
             self.holders.add(here, chunks, epoch);

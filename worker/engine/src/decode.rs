@@ -62,8 +62,7 @@ impl Sequence {
     /// Its turn in a batch. If that fails, nothing can go on from what is left.
     pub fn turn<'a>(&'a mut self, token: TokenId, policy: &'a MemoryPolicy) -> Turn<'a> {
         let position = self.position();
-        let (leaves, past) = (self.leaves, Remembered::Sets(&mut self.port));
-        Turn { token, position, policy, leaves, past }
+        Turn { token, position, policy, past: Remembered::Sets(&mut self.port, self.leaves) }
     }
 
     /// Appends `token` and returns the logits of the one after it, `[vocab]`.
@@ -88,16 +87,14 @@ pub struct Turn<'a> {
     pub position: u32,
     /// What is remembered.
     pub policy: &'a MemoryPolicy,
-    /// Which keys of a memory set are summed together.
-    pub leaves: Leaves,
     /// Everything before.
     pub past: Remembered<'a>,
 }
 
 /// Where a sequence has its memory.
 pub enum Remembered<'a> {
-    /// Sets, here.
-    Sets(&'a mut LocalPort),
+    /// Sets, here, and which of their keys are summed together.
+    Sets(&'a mut LocalPort, Leaves),
     /// Shards, here and elsewhere.
     Shards(Past<'a>),
 }

@@ -2,7 +2,6 @@
 
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_engine::{EngineError, Model, Past, Remembered, Sequence, Turn, decode};
-use aqueduct_kernels::Leaves;
 
 use super::sharded::{Device, SequencePort, ShardedSequence};
 
@@ -67,8 +66,7 @@ impl Door<'_, '_> {
             Self::Sharded(port, sequence) => {
                 let (chunks, port) = (sequence.chunks(), port.as_mut());
                 let past = Remembered::Shards(Past { chunks, port });
-                let (position, leaves) = (sequence.position(), Leaves::ONE); // shards are apart
-                Turn { token, position, policy, leaves, past }
+                Turn { token, position: sequence.position(), policy, past }
             }
         }
     }

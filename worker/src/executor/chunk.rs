@@ -141,12 +141,11 @@ impl Executor {
             homes.send_replace(Some(home));
         }
         if let Some(request) = self.requests.get_mut(&work.key.request) {
-            let memory = Memory::Sets(memory);
             let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
             let leaves = Leaves::of_chunks(work.chunk_tokens);
             let leaves = leaves.going_on_behind(work.span.positions().end);
-            request.home =
-                Some(Home { memory, leaves, chunk_idx, logits, policy, _charge: charge });
+            let memory = Memory::Sets(memory, leaves);
+            request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
         }
         Ok(())
     }

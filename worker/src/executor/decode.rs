@@ -100,7 +100,7 @@ impl Executor {
 
     /// Tells what the prompt left, if somebody wants to see it.
     fn show_memory(&mut self, session: SessionId, spec: &DecodeSpec, home: &Home) {
-        let Memory::Sets(sets) = &home.memory else { return };
+        let Memory::Sets(sets, _) = &home.memory else { return };
         for (layer, set) in (0..).zip(sets).filter(|_| spec.shows) {
             let heads = match seen::remembered(set) {
                 Ok(heads) => heads,
@@ -288,8 +288,8 @@ impl Decoding {
                 return None;
             }
             let sequence = match &home.memory {
-                Memory::Sets(sets) => {
-                    let mut sequence = Sequence::new(model, sets.clone(), home.leaves);
+                Memory::Sets(sets, leaves) => {
+                    let mut sequence = Sequence::new(model, sets.clone(), *leaves);
                     if spec.shows && idx == 0 {
                         sequence.watch();
                     }

@@ -91,7 +91,7 @@ impl Request {
         }
         if let Some(home) = &self.home {
             return match &home.memory {
-                Memory::Sets(sets) => Ok(&sets[layer]),
+                Memory::Sets(sets, _) => Ok(&sets[layer]),
                 Memory::Sharded(_) => Err(in_shards()),
             };
         }

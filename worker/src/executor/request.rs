@@ -83,8 +83,8 @@ pub(super) struct Kept {
 
 /// What a prompt left.
 pub(super) enum Memory {
-    /// The set of every layer, here.
-    Sets(Vec<Arc<MemorySet>>),
+    /// The set of every layer, here, and which keys are summed together from now on.
+    Sets(Vec<Arc<MemorySet>>, Leaves),
     /// Shards, here and elsewhere.
     Sharded(Arc<ShardedHome>),
 }
@@ -92,8 +92,6 @@ pub(super) enum Memory {
 /// A finished prefill.
 pub(super) struct Home {
     pub(super) memory: Memory,
-    /// Of what is generated.
-    pub(super) leaves: Leaves,
     /// The prompt's last chunk.
     pub(super) chunk_idx: u32,
     /// `[vocab]`, after the last prompt token.

@@ -137,7 +137,7 @@ impl Request {
             return Some(outgoing.sets.iter().map(|kept| copied(&kept.memory)).collect());
         }
         match self.home.as_ref().filter(|home| home.chunk_idx == chunk_idx)?.memory {
-            Memory::Sets(ref layers) => Some(layers.iter().map(copied).collect()),
+            Memory::Sets(ref layers, _) => Some(layers.iter().map(copied).collect()),
             Memory::Sharded(_) => None,
         }
     }

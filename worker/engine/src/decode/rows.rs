@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use aqueduct_kernels::{Angles, BackendError, LayerWeights, Qkv, Rows};
+use aqueduct_kernels::{Angles, BackendError, LayerWeights, Leaves, Qkv, Rows};
 
 use super::seat::Seat;
 use super::{Remembered, Turn};
@@ -30,20 +30,19 @@ impl<'m, 'a> Batch<'m, 'a> {
         let mut done: Vec<_> = turns.iter().map(|_| None).collect();
         let (mut sets, mut shards) = (Vec::new(), Vec::new());
         let (mut tokens, mut tokens_of_shards) = (Vec::new(), Vec::new());
-        for (idx, turn) in turns.into_iter().enumerate() {
-            let Turn { token, position, policy, leaves, past } = turn;
+        for (idx, Turn { token, position, policy, past }) in turns.into_iter().enumerate() {
             if let Err(refusal) = model.check_token(0, token) {
                 done[idx] = Some(Err(refusal.into()));
                 continue;
             }
-            let step = Step::new(model, (position, 1), policy, leaves);
+            let step = |leaves| Step::new(model, (position, 1), policy, leaves);
             match past {
-                Remembered::Sets(port) => {
-                    sets.push(Seat::new(idx, step, port));
+                Remembered::Sets(port, leaves) => {
+                    sets.push(Seat::new(idx, step(leaves), port));
                     tokens.push(token);
                 }
                 Remembered::Shards(past) => {
-                    shards.push(Seat::new(idx, step, past));
+                    shards.push(Seat::new(idx, step(Leaves::ONE), past)); // of no set
                     tokens_of_shards.push(token);
                 }
             }

@@ -69,7 +69,7 @@ impl Asked {
         let mut torn = Vec::new();
         if chunks > 0 {
             let Found { mut states, torn: fetched, shards } = port.states(*idx)?;
-            torn = Whole::of_each(fetched);
+            torn = Whole::of_each(&fetched);
             for leaf in torn.iter().filter(|leaf| leaf.is_all_of(chunks)) {
                 states.extend([leaf.state(backend, queries, chunks)?]);
             }

@@ -27,17 +27,15 @@ pub fn states_over(
     shards: &Shards,
 ) -> Result<States, ShardError> {
     let (leaves, queries) = (place.leaves(), model.queries(place.layer as usize, q, place.start));
-    let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
-        let of = |(chunk, _): &(&u32, &Arc<Shard>)| Leaves::of(**chunk) == node.first;
-        let shards: Vec<_> = match (node.is_leaf(leaves), place.is_scored()) {
-            (false, _) => return Ok(None),
-            (true, true) => shards.iter().filter(of).map(|(_, shard)| shard.clone()).collect(),
-            (true, false) => shards.get(&node.first).cloned().into_iter().collect(),
-        };
-        if shards.is_empty() {
-            return Ok(None);
+    let whole: Shards = match place.is_scored() {
+        true => {
+            Whole::of_each(shards).into_iter().map(|whole| (whole.leaf, whole.joined)).collect()
         }
-        Ok(Some(Shard::joined(&shards).attend(model.backend(), queries)?))
+        false => shards.clone(),
+    };
+    let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
+        let whole = node.is_leaf(leaves).then(|| whole.get(&node.first)).flatten();
+        Ok(whole.map(|whole| whole.attend(model.backend(), queries)).transpose()?)
     };
     let merge = |state, other: &_| model.backend().merge(state, other);
     let nodes = place.nodes().into_iter();
@@ -54,12 +52,14 @@ pub(super) struct Whole {
 
 impl Whole {
     /// Of each leaf of which there are any in `shards`.
-    pub(super) fn of_each(shards: impl IntoIterator<Item = (u32, Arc<Shard>)>) -> Vec<Self> {
+    pub(super) fn of_each<'s>(
+        shards: impl IntoIterator<Item = (&'s u32, &'s Arc<Shard>)>,
+    ) -> Vec<Self> {
         let mut leaves: BTreeMap<u32, (Vec<u32>, Vec<Arc<Shard>>)> = BTreeMap::new();
-        for (chunk, shard) in shards {
+        for (&chunk, shard) in shards {
             let (chunks, shards) = leaves.entry(Leaves::of(chunk)).or_default();
             chunks.push(chunk);
-            shards.push(shard);
+            shards.push(shard.clone());
         }
         let whole = |(leaf, (chunks, shards)): (u32, (Vec<u32>, Vec<_>))| {
             let joined = Shard::joined(&shards);

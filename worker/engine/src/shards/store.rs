@@ -243,7 +243,7 @@ impl ShardStore {
         // Of a shard that has given up all keys nothing is told, and there is nothing to count.
         let is_told = |chunk: &u32| spent.masses.contains_key(chunk);
         let own = shards.iter().filter(|(chunk, shard)| !is_told(chunk) && shard.keys() > 0);
-        for whole in Whole::of_each(own.map(|(chunk, shard)| (*chunk, shard.clone()))) {
+        for whole in Whole::of_each(own) {
             let q = q.as_ref().ok_or_else(|| place.unasked())?;
             let want = q.heads * q.tokens;
             Refusal::unless_within("lse", spent.lse.len(), want, want)?;

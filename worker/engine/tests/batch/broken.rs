@@ -103,8 +103,7 @@ fn with_a_broken_one<'m>(
         Under::Shards(sharded) => {
             let port = port.as_mut().expect("made above").as_mut();
             let past = Remembered::Shards(Past { chunks: sharded.chunks, port });
-            let (position, policy) = (sharded.end, &plan.policy);
-            Turn { token, position, policy, leaves: LEAVES, past }
+            Turn { token, position: sharded.end, policy: &plan.policy, past }
         }
     });
     let mut done = decode(model, turns.collect());

@@ -157,7 +157,7 @@ fn together(model: &Model, plans: &[Plan]) -> Vec<Outcome> {
                 Under::Shards(sharded) => {
                     let port = port.as_mut().expect("made above");
                     let past = Remembered::Shards(Past { chunks: sharded.chunks, port });
-                    Turn { token, position: sharded.end, policy, leaves: LEAVES, past }
+                    Turn { token, position: sharded.end, policy, past }
                 }
             }
         });

@@ -116,8 +116,7 @@ impl Executor {
                 let charge = self.shared.gauges.home_bytes.charge(0);
                 let memory = Memory::Sharded(Arc::new(home));
                 let (chunk_idx, policy) = (work.key.chunk_idx, work.policy);
-                request.home =
-                    Some(Home { memory, leaves, chunk_idx, logits, policy, _charge: charge });
+                request.home = Some(Home { memory, chunk_idx, logits, policy, _charge: charge });
             }
         }
         if !work.policy.keeps_all() {
