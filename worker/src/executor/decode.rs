@@ -296,7 +296,7 @@ impl Decoding {
                     Continuation::Sets(sequence)
                 }
                 Memory::Sharded(home) => {
-                    Continuation::Sharded(ShardedSequence::new(home.clone(), idx))
+                    Continuation::Sharded(ShardedSequence::new(home.clone(), (idx, spec.choices)))
                 }
             };
             Some(Choice {

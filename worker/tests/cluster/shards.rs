@@ -54,18 +54,24 @@ pub(crate) fn assignment(
     Assignment { next: None, shards, ..job.assignment(idx, epoch, (peer, 0)) }
 }
 
+/// Runs `job` up to its last chunk.
+async fn prefill(members: &mut [Member], job: &Job, how: How) -> Answer {
+    let mut answer = Answer::default();
+    for chunk in job.grid().chunks() {
+        let at = (how.place)(chunk.idx as usize, members.len());
+        members[at].assign(assignment(job, (chunk.idx, 0), members, how)).await;
+    }
+    for chunk in job.grid().chunks() {
+        let at = (how.place)(chunk.idx as usize, members.len());
+        finish(&mut members[at], job.key(chunk.idx, 0), &mut answer).await;
+    }
+    answer
+}
+
 /// Runs `job`, decodes two completions and forgets everything.
 async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvDtype) -> Answer {
     let mut members = cluster(&tiny(kv), count, carrier).await;
-    let mut answer = Answer::default();
-    for chunk in job.grid().chunks() {
-        let at = (how.place)(chunk.idx as usize, count);
-        members[at].assign(assignment(job, (chunk.idx, 0), &members, how)).await;
-    }
-    for chunk in job.grid().chunks() {
-        let at = (how.place)(chunk.idx as usize, count);
-        finish(&mut members[at], job.key(chunk.idx, 0), &mut answer).await;
-    }
+    let mut answer = prefill(&mut members, job, how).await;
     if !job.policy.keeps_all() {
         let held: u64 = members.iter().map(|member| member.stats().shard_bytes).sum();
         assert_eq!(answer.memory.last().map(|last| last.1), Some(held), "told as held");
@@ -218,6 +224,34 @@ async fn as_a_set_that_travels() {
                 let apart = stayed.difference(&moved);
                 assert!(apart <= 1e-5, "{apart}, {what}");
             }
+        }
+    }
+}
+
+/// Before it decodes a home takes the shards of leaves that lie with several workers, if they have
+/// room in what its own chunks were given. Then no step changes anything elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn torn_leaves_come_home_if_there_is_room() {
+    let job = Job { chunk_tokens: 256, ..Job::new(6 * 256 + 5, MemoryPolicy::h2o(2, 3, 3)) };
+    let (kv, how) = (KvDtype::Bf16, How::exact(in_turn, Carry::Queries));
+    let want = answer((1, Carrier::Loopback), &job, how, kv).await;
+    // Eight keys in seven shards: 8 + 7 * 15 cells of whole pages, three times, for the prompt
+    // and two completions, are 339. Two chunks and the last were given 528, the last alone 16.
+    for (count, come) in [(3, true), (8, false)] {
+        let mut members = cluster(&tiny(kv), count, Carrier::Grpc).await;
+        let mut seen = prefill(&mut members, &job, how).await;
+        let home = job.home(count);
+        let elsewhere = |members: &[Member]| -> Vec<u64> {
+            let others = members.iter().enumerate().filter(|(idx, _)| *idx != home);
+            others.map(|(_, member)| member.stats().shard_bytes).collect()
+        };
+        let before = elsewhere(&members);
+        decode(&mut members[home], &job, 11, &mut seen).await;
+        assert_eq!(elsewhere(&members) == before, come, "{count} workers");
+        assert_eq!(seen.tokens, want.tokens, "{count} workers");
+        for member in &members {
+            member.send(Command::Cancel { request: job.request }).await;
+            member.settle_empty().await;
         }
     }
 }

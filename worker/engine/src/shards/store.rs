@@ -1,6 +1,7 @@
 //! The shards that one worker holds, and what it answers about them.
 
 mod drops;
+mod room;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,11 +107,6 @@ impl ShardStore {
         Self { pool, ..Self::default() }
     }
 
-    /// Bytes held: shards, and the queries of rounds under way.
-    pub fn bytes(&self) -> u64 {
-        self.lock().bytes
-    }
-
     /// Keeps a shard; one of an older epoch goes, and so do those that completions made of it.
     ///
     /// # Errors
@@ -146,14 +142,6 @@ impl ShardStore {
         };
         state.change(place, |layer| layer.shards.insert(key.chunk_idx, (key.epoch, whole)));
         Ok(())
-    }
-
-    /// `shard` where shards lie.
-    fn lay(&self, shard: Arc<Shard>) -> Result<Arc<Shard>, BackendError> {
-        match &self.pool {
-            Some(pool) => Ok(Arc::new(shard.put_in(pool)?)),
-            None => Ok(shard),
-        }
     }
 
     /// Round one: the states of the queries `q` over the shards of `place`, of the fewest nodes.
@@ -377,11 +365,6 @@ impl State {
         let changed = change(layer);
         self.bytes = self.bytes - before + layer.bytes();
         changed
-    }
-
-    fn room_for(&self, bytes: u64, bytes_max: u64) -> Result<(), Refusal> {
-        let left = bytes_max.saturating_sub(self.bytes);
-        Refusal::unless_within("shard_bytes", bytes, 0, left).map(drop)
     }
 }
 

@@ -58,12 +58,22 @@ impl Holders {
         }
     }
 
-    /// Adds a chunk, later than all.
+    /// Adds a chunk.
     fn add(&mut self, peer: &Peer, chunk_idx: u32, epoch: Epoch) {
         match self.shards.iter_mut().find(|(holder, _)| holder == peer) {
             Some((_, shards)) => shards.push((chunk_idx, epoch)),
             None => self.shards.push((peer.clone(), vec![(chunk_idx, epoch)])),
         }
+    }
+
+    /// `brought` are at `peer` now.
+    fn bring(&mut self, peer: &Peer, brought: &[(u32, Epoch)]) {
+        for (holder, shards) in &mut self.shards {
+            shards.retain(|shard| holder == peer || !brought.contains(shard));
+        }
+        self.shards.retain(|(_, shards)| !shards.is_empty());
+        brought.iter().for_each(|&(chunk_idx, epoch)| self.add(peer, chunk_idx, epoch));
+        self.shards.iter_mut().for_each(|(_, shards)| shards.sort_unstable());
     }
 }
 

@@ -19,6 +19,7 @@ use aqueduct_engine::{Found, PortError, ShardPort};
 use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
+pub(super) use self::bring::Brought;
 use self::failures::{failed, not_kept, unexpected};
 use self::torn::Torn;
 use super::Holders;

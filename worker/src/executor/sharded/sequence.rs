@@ -10,9 +10,9 @@ use aqueduct_core::{Carry, Epoch, RequestId};
 use aqueduct_engine::shards::Branch;
 use aqueduct_engine::{EngineError, Model, PortError};
 
-use super::Holders;
 use super::calls::Exchange;
-use super::port::{Asker, ShardsPort, Wait};
+use super::port::{Asker, Brought, ShardsPort, Wait};
+use super::{Holders, kept_tokens};
 use crate::executor::Executor;
 
 /// A finished prefill.
@@ -33,6 +33,8 @@ pub(in crate::executor) struct ShardedSequence {
     home: Arc<ShardedHome>,
     holders: Holders,
     branch: Branch,
+    /// Completions of the prompt.
+    choices: u32,
     /// The prompt's, and those that its own tokens have begun.
     chunks: u32,
     /// Tokens generated and kept.
@@ -40,10 +42,10 @@ pub(in crate::executor) struct ShardedSequence {
 }
 
 impl ShardedSequence {
-    /// Completion `choice`.
-    pub(in crate::executor) fn new(home: Arc<ShardedHome>, choice: u32) -> Self {
+    /// Completion `choice` of `choices`.
+    pub(in crate::executor) fn new(home: Arc<ShardedHome>, (choice, choices): (u32, u32)) -> Self {
         let (holders, chunks) = (home.holders.clone(), home.chunks);
-        Self { holders, branch: Branch::of_choice(choice), chunks, tokens: 0, home }
+        Self { holders, branch: Branch::of_choice(choice), choices, chunks, tokens: 0, home }
     }
 
     /// Makes ready for the next token.
@@ -55,8 +57,13 @@ impl ShardedSequence {
         model: &Model,
         device: &Device<'_>,
     ) -> Result<(), EngineError> {
-        if self.tokens == 0 && self.holders.carry == Carry::Keys {
-            self.fetch(model.layers(), device)?;
+        if self.tokens > 0 {
+            return Ok(());
+        }
+        if self.holders.carry == Carry::Keys {
+            self.fetch(model.layers(), Brought::All, device)?;
+        } else if self.has_room_for_torn(device) {
+            self.fetch(model.layers(), Brought::Torn, device)?;
         }
         Ok(())
     }
@@ -89,15 +96,43 @@ impl ShardedSequence {
         self.tokens += 1;
     }
 
-    /// Brings every shard here, once: then the steps ask nobody.
-    fn fetch(&mut self, layers: usize, device: &Device<'_>) -> Result<(), EngineError> {
+    /// Brings shards here, once: then the steps ask nobody about them.
+    fn fetch(
+        &mut self,
+        layers: usize,
+        which: Brought,
+        device: &Device<'_>,
+    ) -> Result<(), EngineError> {
         let here = device.borrow().exchange.peer().clone();
-        self.port(device).bring(layers)?;
-        let mut shards: Vec<_> =
-            self.holders.shards.drain(..).flat_map(|(_, shards)| shards).collect();
-        shards.sort_unstable();
-        self.holders.shards.push((here, shards));
+        let brought = self.port(device).bring(layers, which)?;
+        self.holders.bring(&here, &brought);
         Ok(())
+    }
+
+    /// Whether the shards of torn leaves, which every step would ask for, may come here. They
+    /// must fit, for every completion, in what the prompt's own chunks were given here: these
+    /// have given up most of their keys, and no request takes the room of another.
+    fn has_room_for_torn(&self, device: &Device<'_>) -> bool {
+        let (exchange, holders) = (&device.borrow().exchange, &self.holders);
+        if holders.policy.keeps_all() {
+            return false; // no leaf is torn
+        }
+        let page_tokens = exchange.holder.store().page_tokens();
+        let last = self.home.chunks - 1;
+        let given = |chunk: u32| {
+            let tokens = match chunk == last {
+                true => self.home.end - last * holders.chunk_tokens,
+                false => holders.chunk_tokens,
+            };
+            u64::from(tokens).next_multiple_of(page_tokens)
+        };
+        let here = holders.shards.iter().filter(|(peer, _)| exchange.is_here(peer));
+        let given: u64 = here.flat_map(|(_, shards)| shards).map(|shard| given(shard.0)).sum();
+        // Each shard that has any keys at all may leave its last page all but empty.
+        let kept = kept_tokens(&holders.policy, self.home.end);
+        let unused = u64::from(kept.min(self.home.chunks)) * (page_tokens - 1);
+        // Those that the prompt's own chunks have kept stay beside them.
+        (u64::from(kept) + unused) * (u64::from(self.choices) + 1) <= given
     }
 
     /// The next token's block.
