@@ -6,8 +6,9 @@ use aqueduct_core::work::{Assignment, Command, FailureKind};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::link::codec;
+use aqueduct_worker::{LoopbackHub, Worker, WorkerOptions};
 
-use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish};
+use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, in_process};
 use crate::tiny_model::tiny;
 
 /// Where chunks go.
@@ -249,6 +250,36 @@ async fn torn_leaves_come_home_if_there_is_room() {
         decode(&mut members[home], &job, 11, &mut seen).await;
         assert_eq!(elsewhere(&members) == before, come, "{count} workers");
         assert_eq!(seen.tokens, want.tokens, "{count} workers");
+        for member in &members {
+            member.send(Command::Cancel { request: job.request }).await;
+            member.settle_empty().await;
+        }
+    }
+}
+
+/// Where keys travel, all come to the home before it decodes; but if its pool has no room for
+/// them, queries go to them, and what came goes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_have_no_room_at_home_stay() {
+    let job = Job { chunk_tokens: 64, ..Job::new(250, MemoryPolicy::dense()) };
+    let (model, queries) = (tiny(KvDtype::Bf16), How::exact(in_turn, Carry::Queries));
+    let want = answer((1, Carrier::Loopback), &job, queries, KvDtype::Bf16).await;
+    for (pool_tokens, come) in [(128, false), (512, true)] {
+        let hub = LoopbackHub::default();
+        let mut members = Vec::new();
+        for _ in 0..4 {
+            let pool_bytes = pool_tokens * model.token_bytes();
+            let options = WorkerOptions { pool_bytes, ..in_process(&model, &hub) };
+            members.push(Member::join(Worker::start(model.clone(), options).unwrap()).await);
+        }
+        let how = How::exact(in_turn, Carry::Keys);
+        let mut seen = prefill(&mut members, &job, how).await;
+        let prompt: u64 = members.iter().map(|member| member.stats().shard_bytes).sum();
+        decode(&mut members[3], &job, 11, &mut seen).await;
+        let held = members[3].stats().shard_bytes;
+        assert_eq!(held > prompt, come, "{held} of {prompt}, {pool_tokens}");
+        assert!(come || held < prompt / 2, "{held} of {prompt}");
+        assert_eq!(seen.tokens, want.tokens, "{pool_tokens}");
         for member in &members {
             member.send(Command::Cancel { request: job.request }).await;
             member.settle_empty().await;

@@ -5,7 +5,7 @@ mod port;
 mod sequence;
 
 use std::ops::DerefMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use aqueduct_core::exchange::keys_bytes;
@@ -66,14 +66,20 @@ impl Holders {
         }
     }
 
-    /// `brought` are at `peer` now.
+    /// All of `brought` are at `peer` now.
     fn bring(&mut self, peer: &Peer, brought: &[(u32, Epoch)]) {
-        for (holder, shards) in &mut self.shards {
-            shards.retain(|shard| holder == peer || !brought.contains(shard));
-        }
+        self.shards.iter_mut().for_each(|(_, shards)| shards.retain(|one| !brought.contains(one)));
         self.shards.retain(|(_, shards)| !shards.is_empty());
         brought.iter().for_each(|&(chunk_idx, epoch)| self.add(peer, chunk_idx, epoch));
         self.shards.iter_mut().for_each(|(_, shards)| shards.sort_unstable());
+    }
+
+    /// Drops what came here of shards that others hold.
+    fn drop_brought(&self, exchange: &Exchange) {
+        let others = self.shards.iter().filter(|(peer, _)| !exchange.is_here(peer));
+        for &(chunk_idx, _) in others.flat_map(|(_, shards)| shards) {
+            exchange.holder.store().drop_chunk(self.request, chunk_idx);
+        }
     }
 }
 
@@ -121,6 +127,7 @@ impl Executor {
                 chunks: work.chunk_count,
                 epoch: work.key.epoch,
                 end: work.span.positions().end,
+                has_all: OnceLock::new(),
             };
             if let Some(request) = self.requests.get_mut(&work.key.request) {
                 let charge = self.shared.gauges.home_bytes.charge(0);

@@ -2,7 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::ops::DerefMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use aqueduct_core::work::Peer;
@@ -25,6 +25,8 @@ pub(in crate::executor) struct ShardedHome {
     pub(super) epoch: Epoch,
     /// Tokens of the prompt.
     pub(super) end: u32,
+    /// Whether the keys of others came here, if a completion has asked for them.
+    pub(super) has_all: OnceLock<bool>,
 }
 
 /// One completion.
@@ -61,9 +63,10 @@ impl ShardedSequence {
             return Ok(());
         }
         if self.holders.carry == Carry::Keys {
-            self.fetch(model.layers(), Brought::All, device)?;
+            self.gather(model.layers(), device)?;
         } else if self.has_room_for_torn(device) {
-            self.fetch(model.layers(), Brought::Torn, device)?;
+            let brought = self.port(device).bring(model.layers(), Brought::Torn)?;
+            self.holders.bring(device.borrow().exchange.peer(), &brought);
         }
         Ok(())
     }
@@ -96,16 +99,30 @@ impl ShardedSequence {
         self.tokens += 1;
     }
 
-    /// Brings shards here, once: then the steps ask nobody about them.
-    fn fetch(
-        &mut self,
-        layers: usize,
-        which: Brought,
-        device: &Device<'_>,
-    ) -> Result<(), EngineError> {
-        let here = device.borrow().exchange.peer().clone();
-        let brought = self.port(device).bring(layers, which)?;
-        self.holders.bring(&here, &brought);
+    /// Brings all shards here, once for all completions: then their steps ask nobody. Where they
+    /// have no room, queries travel instead, which changes no bit.
+    fn gather(&mut self, layers: usize, device: &Device<'_>) -> Result<(), EngineError> {
+        let has_all = match self.home.has_all.get() {
+            Some(&has_all) => has_all,
+            None => match self.port(device).bring(layers, Brought::All) {
+                Ok(_) => true,
+                Err(PortError::Memory { source, .. }) => {
+                    let request = self.holders.request;
+                    tracing::info!(%request, %source, "queries travel, as keys have no room");
+                    self.holders.drop_brought(&device.borrow().exchange);
+                    false
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        self.home.has_all.get_or_init(|| has_all);
+        if has_all {
+            let shards = self.holders.shards.iter().flat_map(|(_, shards)| shards.clone());
+            let all: Vec<_> = shards.collect();
+            self.holders.bring(device.borrow().exchange.peer(), &all);
+        } else {
+            self.holders.carry = Carry::Queries;
+        }
         Ok(())
     }
 
