@@ -69,6 +69,14 @@ async fn prefill(members: &mut [Member], job: &Job, how: How) -> Answer {
     answer
 }
 
+/// Ends `job`; nothing of it is left anywhere.
+async fn forget(members: &[Member], job: &Job) {
+    for member in members {
+        member.send(Command::Cancel { request: job.request }).await;
+        member.settle_empty().await;
+    }
+}
+
 /// Runs `job`, decodes two completions and forgets everything.
 async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvDtype) -> Answer {
     let mut members = cluster(&tiny(kv), count, carrier).await;
@@ -83,10 +91,7 @@ async fn answer((count, carrier): (usize, Carrier), job: &Job, how: How, kv: KvD
     assert_eq!(audits.is_empty(), job.grid().chunk_count() == 1);
     let bound = merge_error_bound(codec::to_core(kv), how.wire);
     assert!(audits.iter().all(|audit| audit.is_within(bound)), "{audits:?}");
-    for member in &members {
-        member.send(Command::Cancel { request: job.request }).await;
-        member.settle_empty().await;
-    }
+    forget(&members, job).await;
     answer
 }
 
@@ -155,10 +160,7 @@ async fn a_lost_holder_fails_those_that_need_it() {
             let last = again.logits.iter().rfind(|(at, _)| at == position);
             assert_eq!(last.map(|(_, bits)| bits), Some(bits), "{policy:?} {position}");
         }
-        for member in &members {
-            member.send(Command::Cancel { request: job.request }).await;
-            member.settle_empty().await;
-        }
+        forget(&members, &job).await;
     }
 }
 
@@ -195,10 +197,7 @@ async fn a_shard_that_is_made_again_elsewhere_is_dropped_alone() {
     decode(&mut members[1], &job, 11, &mut seen).await;
     assert_eq!(seen.tokens, want.tokens);
     assert!(seen.logits.iter().all(|row| want.logits.contains(row)));
-    for member in &members {
-        member.send(Command::Cancel { request: job.request }).await;
-        member.settle_empty().await;
-    }
+    forget(&members, &job).await;
 }
 
 /// Logits over shards are those of a memory set that travels: every bit, where keys are given up.
@@ -250,10 +249,7 @@ async fn torn_leaves_come_home_if_there_is_room() {
         decode(&mut members[home], &job, 11, &mut seen).await;
         assert_eq!(elsewhere(&members) == before, come, "{count} workers");
         assert_eq!(seen.tokens, want.tokens, "{count} workers");
-        for member in &members {
-            member.send(Command::Cancel { request: job.request }).await;
-            member.settle_empty().await;
-        }
+        forget(&members, &job).await;
     }
 }
 
@@ -280,10 +276,7 @@ async fn keys_that_have_no_room_at_home_stay() {
         assert_eq!(held > prompt, come, "{held} of {prompt}, {pool_tokens}");
         assert!(come || held < prompt / 2, "{held} of {prompt}");
         assert_eq!(seen.tokens, want.tokens, "{pool_tokens}");
-        for member in &members {
-            member.send(Command::Cancel { request: job.request }).await;
-            member.settle_empty().await;
-        }
+        forget(&members, &job).await;
     }
 }
 
