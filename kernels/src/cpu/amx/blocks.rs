@@ -30,15 +30,33 @@
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a
 //!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
 //!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`.
-//! - What is read for the first time is asked for two tiles ahead: loads of tiles alone keep too
+//! - What streams by and is read once is asked for two tiles ahead: loads of tiles alone keep too
 //!   few lines on their way (7.6 GB/s for a row on one thread, and 11.4 with it; vectors get 12.1).
+//! - What is used again soon after is in the second cache by then, since it was asked for while
+//!   the blocks before were multiplied; then a request for every line only takes the place of a
+//!   load (47 ns a product with them, 25 without).
 
 use std::arch::asm;
 
 use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 
-/// Bytes that are asked for with every step, see [`Block::ahead`]: three lines.
-pub(in crate::cpu) const AHEAD: usize = 192;
+/// Bytes of B that are asked for with every step of [`Reads::Ahead`]: four lines.
+pub(in crate::cpu) const AHEAD_B: usize = 256;
+/// Bytes of A: two lines.
+pub(in crate::cpu) const AHEAD_A: usize = 128;
+
+/// Where A and B are, and what is asked for meanwhile.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) enum Reads {
+    /// In a cache of the core; nothing.
+    Near,
+    /// Far away; themselves, two steps ahead.
+    Streamed,
+    /// In a cache of the core; what comes next, into the second one: the first sixteen rows and
+    /// those below each ask for [`AHEAD_A`] and [`AHEAD_B`] bytes a step, while they pass two
+    /// panels, from the first and from the second address on.
+    Ahead { a: [*const u8; 2], b: [*const u8; 2] },
+}
 
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
 ///
@@ -58,11 +76,8 @@ pub(in crate::cpu) struct Block<T> {
     pub(in crate::cpu) panels: usize,
     /// Steps.
     pub(in crate::cpu) steps: usize,
-    /// Whether A or B is far away: then they are asked for ahead.
-    pub(in crate::cpu) is_streamed: bool,
-    /// What comes next: while each sixteen rows of a block that is not streamed pass two panels,
-    /// [`AHEAD`] bytes a step from here on are asked for, into the second cache.
-    pub(in crate::cpu) ahead: [*const u8; 2],
+    /// Where A and B are.
+    pub(in crate::cpu) reads: Reads,
     /// The first row of C, row-major, panels side by side.
     pub(in crate::cpu) c: *mut T,
     /// Bytes from a row of C to the next.
@@ -133,14 +148,18 @@ macro_rules! ask {
     };
 }
 
-/// Asks for the next three lines of what comes next.
+/// Asks for the next lines of what comes next.
 macro_rules! far {
     () => {
         concat!(
-            "prefetcht1 [{far}]\n",
-            "prefetcht1 [{far} + 64]\n",
-            "prefetcht1 [{far} + 128]\n",
-            "add {far}, 192",
+            "prefetcht1 [{far_b}]\n",
+            "prefetcht1 [{far_b} + 64]\n",
+            "prefetcht1 [{far_b} + 128]\n",
+            "prefetcht1 [{far_b} + 192]\n",
+            "prefetcht1 [{far_a}]\n",
+            "prefetcht1 [{far_a} + 64]\n",
+            "add {far_b}, 256\n",
+            "add {far_a}, 128",
         )
     };
 }
@@ -167,21 +186,24 @@ macro_rules! products {
                     // SAFETY: the caller's; tiles 0 to 3 are shaped for the block's first rows,
                     // and for those below if they are as many; 4 to 6 are if they are fewer.
                     unsafe {
-                        match (is_pair, block.is_streamed) {
-                            (true, false) => $name::by_two(block, pass),
-                            (true, true) => $name::stream_by_two(block, pass),
-                            (false, false) => $name::by_one(block, pass),
-                            (false, true) => $name::stream_by_one(block, pass),
+                        match (is_pair, block.reads) {
+                            (true, Reads::Near) => $name::by_two(block, pass),
+                            (true, Reads::Streamed) => $name::stream_by_two(block, pass),
+                            (true, Reads::Ahead { .. }) => $name::ahead_by_two(block, pass),
+                            (false, Reads::Streamed) => $name::stream_by_one(block, pass),
+                            (false, _) => $name::by_one(block, pass),
                         }
                         if self.rows() <= TILE_ROWS {
                             continue;
                         }
                         let below = pass.below(block);
-                        match (is_pair, self.rows() % TILE_ROWS == 0) {
-                            (true, true) => $name::by_two(block, below),
-                            (true, false) => $name::rest_by_two(block, below),
-                            (false, true) => $name::by_one(block, below),
-                            (false, false) => $name::rest_by_one(block, below),
+                        let is_whole = self.rows() % TILE_ROWS == 0;
+                        match (is_pair, is_whole, block.reads) {
+                            (true, true, Reads::Ahead { .. }) => $name::ahead_by_two(block, below),
+                            (true, true, _) => $name::by_two(block, below),
+                            (true, false, _) => $name::rest_by_two(block, below),
+                            (false, true, _) => $name::by_one(block, below),
+                            (false, false, _) => $name::rest_by_one(block, below),
                         }
                     }
                 }
@@ -192,7 +214,8 @@ macro_rules! products {
             use super::*;
 
             products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
-            products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(), "");
+            products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
+            products!(@two ahead_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(), "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
             products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
             products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2",
@@ -240,8 +263,12 @@ macro_rules! products {
                     "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
-                    "// {far}",
-                ], operands { b1 = inout(reg) pass.b[1] => _, far = inout(reg) pass.far => _, });
+                    "// {far_a} {far_b}",
+                ], operands {
+                    b1 = inout(reg) pass.b[1] => _,
+                    far_a = inout(reg) pass.far_a => _,
+                    far_b = inout(reg) pass.far_b => _,
+                });
             }
         }
     };
@@ -253,7 +280,8 @@ struct Pass<T> {
     /// Panels; the second one is the first where there is one.
     b: [*const u8; 2],
     /// What comes next.
-    far: *const u8,
+    far_a: *const u8,
+    far_b: *const u8,
     c: *mut T,
 }
 
@@ -271,8 +299,17 @@ impl<T> Block<T> {
     #[inline(always)]
     fn pass(&self, panel: usize) -> Pass<T> {
         let b = [self.b[panel], self.b[(panel + 1).min(self.panels - 1)]];
-        let far = self.ahead[0];
-        Pass { a: self.a, b, far, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
+        let (far_a, far_b) = self.ahead(0);
+        Pass { a: self.a, b, far_a, far_b, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
+    }
+
+    /// What the first rows ask for, or those below.
+    #[inline(always)]
+    fn ahead(&self, half: usize) -> (*const u8, *const u8) {
+        match self.reads {
+            Reads::Ahead { a, b } => (a[half], b[half]),
+            _ => (self.a, self.a), // asked for by nobody
+        }
     }
 }
 
@@ -280,9 +317,11 @@ impl<T> Pass<T> {
     /// The rows below the first sixteen.
     #[inline(always)]
     fn below(self, block: &Block<T>) -> Self {
+        let (far_a, far_b) = block.ahead(1);
         Self {
             a: self.a.wrapping_add(TILE_ROWS * block.a_stride),
-            far: block.ahead[1],
+            far_a,
+            far_b,
             c: self.c.wrapping_byte_add(TILE_ROWS * block.c_stride),
             ..self
         }
@@ -313,9 +352,9 @@ impl Tiles {
         assert!(self.rows() <= TILE_ROWS, "{} rows of 1 to {TILE_ROWS}", self.rows());
         // SAFETY: the caller's; tiles 0 to 3 are shaped for so many rows.
         unsafe {
-            match block.is_streamed {
-                true => int8::stream_by_one(block, block.pass(0)),
-                false => int8::by_one(block, block.pass(0)),
+            match block.reads {
+                Reads::Streamed => int8::stream_by_one(block, block.pass(0)),
+                _ => int8::by_one(block, block.pass(0)),
             }
         }
     }
@@ -354,7 +393,8 @@ mod tests {
         steps: usize,
         gap: usize,
         accumulate: bool,
-        is_streamed: bool,
+        /// Which of [`Reads`].
+        reads: usize,
         /// Whether A is cut into steps.
         is_cut: bool,
     }
@@ -366,16 +406,8 @@ mod tests {
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
             let accumulate = (rows / 2 + panels) % 2 == 0;
-            let is_streamed = (rows + panels / 2) % 2 == 0;
-            Shape {
-                rows,
-                panels,
-                steps,
-                gap,
-                accumulate,
-                is_streamed,
-                is_cut: (rows + panels) % 2 == 0,
-            }
+            let reads = (rows + panels / 2) % 3;
+            Shape { rows, panels, steps, gap, accumulate, reads, is_cut: (rows + panels) % 2 == 0 }
         })
     }
 
@@ -403,7 +435,7 @@ mod tests {
         let mut tiles = Tiles::new(1);
         let mut noise = Noise(7);
         for shape in shapes {
-            let Shape { rows, panels, steps, gap, accumulate, is_streamed, is_cut } = shape;
+            let Shape { rows, panels, steps, gap, accumulate, reads, is_cut } = shape;
             let (a_stride, a_step) = match is_cut {
                 true => (TILE_BYTES, rows * TILE_BYTES + gap),
                 false => (steps * TILE_BYTES + gap, TILE_BYTES),
@@ -422,8 +454,11 @@ mod tests {
                 b: std::array::from_fn(|j| b.as_ptr().wrapping_byte_add(j * b_stride).cast()),
                 panels,
                 steps,
-                is_streamed,
-                ahead: [a.as_ptr().cast(), b.as_ptr().cast()],
+                reads: match reads {
+                    0 => Reads::Near,
+                    1 => Reads::Streamed,
+                    _ => Reads::Ahead { a: [a.as_ptr().cast(); 2], b: [b.as_ptr().cast(); 2] },
+                },
                 c: c.as_mut_ptr(),
                 c_stride,
                 accumulate,
@@ -497,8 +532,7 @@ mod tests {
                 b: [std::ptr::null(); 4],
                 panels,
                 steps: 0,
-                is_streamed: false,
-                ahead: [std::ptr::null(); 2],
+                reads: Reads::Near,
                 c: std::ptr::null_mut(),
                 c_stride: 0,
                 accumulate: false,

@@ -6,7 +6,7 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::products::Products;
+use super::products::{Products, raise};
 use super::rows::{Lanes, RowTile};
 use super::sight::{Bounds, Sight};
 use super::stored::Stored;
@@ -26,6 +26,8 @@ pub(super) struct Pass<'a> {
     scale: f32,
     /// `[panels, 16]`: the largest dot product in sight so far.
     tops: Vec<Lanes>,
+    /// `[panels, 16]`: what it was before the last tile.
+    before: Vec<Lanes>,
     /// `[panels, 16]`: sum of exp(z - m) so far.
     l: Vec<Lanes>,
     /// `[panels, 16]`: exp(old m - new m) of the last tile.
@@ -43,6 +45,7 @@ impl<'a> Pass<'a> {
             sight: Sight::new(queries, rows, keys.positions(rows.g)),
             scale: queries.scale,
             tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
+            before: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             l: vec![[0.0; LANES]; rows.panels()],
             fade: vec![[0.0; LANES]; rows.panels()],
             added: 0,
@@ -78,18 +81,27 @@ impl<'a> Pass<'a> {
         p: &mut [Lanes],
         keep: bool,
     ) {
-        products.dots(self.keys, (first, last), p);
         let mask = self.sight.mask(self.rows, first, last);
-        for panel in 0..self.rows.panels() {
-            if let Some(mask) = &mask {
-                self.hide(products.simd(), panel, &mask[panel], p);
+        self.before.copy_from_slice(&self.tops);
+        let tops = if mask.is_none() { Some(&mut self.tops[..]) } else { None };
+        products.dots(self.keys, (first, last), p, tops);
+        if let Some(mask) = &mask {
+            for (panel, mask) in mask.iter().enumerate() {
+                self.hide(products.simd(), panel, mask, p);
             }
-            let base = self.rise(products.simd(), panel, p);
-            if keep || P::IN_PLACE {
-                self.exponentials::<P, true>(products, (panel, base), p);
-            } else {
-                self.exponentials::<P, false>(products, (panel, base), p);
+            raise(products.simd(), p, &mut self.tops);
+        }
+        let (panels, mut panel) = (self.rows.panels(), 0);
+        while panel < panels {
+            // Four at once where there are registers for their bases and sums.
+            let is_four = P::Simd::PANELS > 1 && panels - panel >= 4;
+            match (is_four, keep || P::IN_PLACE) {
+                (true, true) => self.exponentials::<P, 4, true>(products, panel, p),
+                (true, false) => self.exponentials::<P, 4, false>(products, panel, p),
+                (false, true) => self.exponentials::<P, 1, true>(products, panel, p),
+                (false, false) => self.exponentials::<P, 1, false>(products, panel, p),
             }
+            panel += if is_four { 4 } else { 1 };
         }
     }
 
@@ -132,24 +144,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Raises the maximum and fades what was summed below the old one. Returns the exponent
-    /// that is subtracted, in powers of two.
+    /// Fades what was summed below the old maximum. Returns the exponent that is subtracted, in
+    /// powers of two.
     #[inline(always)]
-    fn rise<S: Simd>(&mut self, simd: S, panel: usize, dots: &[Lanes]) -> S::V {
-        let before = simd.load(&self.tops[panel]);
-        // Four chains hide the latency; a maximum has no rounding.
-        let (mut tops, panels) = ([before; 4], self.rows.panels());
-        let (fours, rest) = dots.split_at(dots.len() / (4 * panels) * (4 * panels));
-        for keys in fours.chunks_exact(4 * panels) {
-            for (key, top) in tops.iter_mut().enumerate() {
-                *top = top.max(simd.load(&keys[key * panels + panel]));
-            }
-        }
-        for keys in rest.chunks_exact(panels) {
-            tops[0] = tops[0].max(simd.load(&keys[panel]));
-        }
-        let top = tops[0].max(tops[1]).max(tops[2].max(tops[3]));
-        top.store(&mut self.tops[panel]);
+    fn fade<S: Simd>(&mut self, simd: S, panel: usize) -> S::V {
+        let (before, top) = (simd.load(&self.before[panel]), simd.load(&self.tops[panel]));
         let scale = simd.splat(self.scale * LOG2_E);
         // A row that has seen nothing subtracts 0 instead of -inf, which would make NaN.
         let base = simd.splat(f32::NEG_INFINITY).below(top, top * scale, simd.splat(0.0));
@@ -159,33 +158,48 @@ impl<'a> Pass<'a> {
         base
     }
 
-    /// p of one panel, two keys at a time, added to its l.
+    /// p of N panels from `first` on, two keys at a time, added to their l.
     #[inline(always)]
-    fn exponentials<P: Products, const KEEP: bool>(
+    fn exponentials<P: Products, const N: usize, const KEEP: bool>(
         &mut self,
         products: &mut P,
-        (panel, base): (usize, <P::Simd as Simd>::V),
+        first: usize,
         p: &mut [Lanes],
     ) {
         let (simd, panels) = (products.simd(), self.rows.panels());
         let zero = simd.splat(0.0);
-        let (scale, base) = (simd.splat(self.scale * LOG2_E), zero - base);
-        let mut l = [simd.load(&self.l[panel]), zero];
-        for (pair, p) in p.chunks_mut(2 * panels).enumerate() {
-            let even = exp2(simd, simd.load(&p[panel]).fma(scale, base));
-            let mut both = [even, zero];
-            if let Some(odd) = p.get(panels + panel) {
-                both[1] = exp2(simd, simd.load(odd).fma(scale, base));
-            }
-            if KEEP {
-                both[0].store(&mut p[panel]);
-                if let Some(odd) = p.get_mut(panels + panel) {
-                    both[1].store(odd);
-                }
-            }
-            products.put(panel, pair, both);
-            l = [l[0] + both[0], l[1] + both[1]];
+        let scale = simd.splat(self.scale * LOG2_E);
+        let (mut base, mut l) = ([zero; N], [[zero; 2]; N]);
+        for j in 0..N {
+            base[j] = zero - self.fade(simd, first + j);
+            l[j][0] = simd.load(&self.l[first + j]);
         }
-        (l[0] + l[1]).store(&mut self.l[panel]);
+        let (rounder, pairs) = products.pairs();
+        let stride = P::KEYS / 2;
+        let in_pairs = if P::IN_PLACE { 0..0 } else { first * stride..(first + N) * stride };
+        let pairs = &mut pairs[in_pairs];
+        assert!(p.len() <= P::KEYS * panels && first + N <= panels);
+        for (pair, keys) in p.chunks_mut(2 * panels).enumerate() {
+            for j in 0..N {
+                let even = exp2(simd, simd.load(&keys[first + j]).fma(scale, base[j]));
+                let mut both = [even, zero];
+                if let Some(odd) = keys.get(panels + first + j) {
+                    both[1] = exp2(simd, simd.load(odd).fma(scale, base[j]));
+                }
+                if KEEP {
+                    both[0].store(&mut keys[first + j]);
+                    if let Some(odd) = keys.get_mut(panels + first + j) {
+                        both[1].store(odd);
+                    }
+                }
+                if !P::IN_PLACE {
+                    P::pair(rounder, both, &mut pairs[j * stride + pair]);
+                }
+                l[j] = [l[j][0] + both[0], l[j][1] + both[1]];
+            }
+        }
+        for (l, to) in l.iter().zip(&mut self.l[first..]) {
+            (l[0] + l[1]).store(to);
+        }
     }
 }

@@ -61,9 +61,16 @@ impl Bounds {
 /// Indices into `positions`, ascending, that row `t` sees.
 pub(super) fn range_in_sight(queries: &Queries<'_>, t: usize, positions: &[u32]) -> Range<usize> {
     let seen = queries.sight(t);
-    let below = |bound: u32| positions.partition_point(|&position| position < bound);
-    let end = positions.partition_point(|position| position <= seen.end());
-    below(*seen.start()).min(end)..end
+    // Most rows see everything, or everything from the start on, and need no search.
+    let end = match positions.last() {
+        Some(last) if last > seen.end() => positions.partition_point(|at| at <= seen.end()),
+        _ => positions.len(),
+    };
+    let start = match positions.first() {
+        Some(first) if first < seen.start() => positions.partition_point(|at| at < seen.start()),
+        _ => 0,
+    };
+    start.min(end)..end
 }
 
 /// The part of the tile `first..last` that lies in `range`, counted from `first`.

@@ -51,12 +51,15 @@ use crate::weights::Linear;
 
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
-/// Rows of a task on AMX, which would otherwise read its weights faster than the third level
-/// gives them: a row of a task is 2 FLOP for a byte of the weight. More would not fit half of a
-/// second level of 2 MiB, all there is while the core's other thread works.
+/// Rows of a task on AMX in bf16: 128 rows, their sums and a block of columns fit half of a second
+/// level of 2 MiB, all there is while the core's other thread works, beside what is asked for.
 #[cfg(target_arch = "x86_64")]
-const TILED_ROWS_BLOCK: usize = 192;
-/// What rows of a task are a multiple of: whole groups and blocks of every layout.
+const TILED_ROWS_BLOCK: usize = 128;
+/// Rows of a task on AMX in integers, whose arguments are half as large.
+#[cfg(target_arch = "x86_64")]
+const INT8_ROWS_BLOCK: usize = 192;
+/// What rows of a task are a multiple of, but on AMX in bf16: whole groups and blocks of every
+/// layout.
 const ROWS_STEP: usize = 96;
 /// Columns of a task.
 const COLUMNS_BLOCK: usize = 256;
@@ -288,13 +291,15 @@ impl<'a> PackedFactors<'a> {
     /// Rows and columns of a task: fewer columns where there would be too few tasks, and rows
     /// that leave no small rest.
     fn block(&self, rows: usize, crew: Crew, outputs: usize) -> Block {
-        let most = match self {
+        let (most, step) = match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Tiled(..) | Self::TiledIntegers(..) => TILED_ROWS_BLOCK,
-            _ => ROWS_BLOCK,
+            Self::Tiled(..) => (TILED_ROWS_BLOCK, BLOCK_ROWS),
+            #[cfg(target_arch = "x86_64")]
+            Self::TiledIntegers(..) => (INT8_ROWS_BLOCK, ROWS_STEP),
+            _ => (ROWS_BLOCK, ROWS_STEP),
         };
         let blocks = rows.div_ceil(most).max(1);
-        let rows_block = rows.div_ceil(blocks).next_multiple_of(ROWS_STEP).max(ROWS_STEP);
+        let rows_block = rows.div_ceil(blocks).next_multiple_of(step).max(step);
         let mut columns = COLUMNS_BLOCK;
         while columns > 4 * LANES && blocks * outputs.div_ceil(columns) < 4 * crew.threads {
             columns /= 2;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::pack::{Line, PairPanels, TILE_INPUTS};
 use super::result::{Outcome, put_rows};
 use super::rounded::RoundedRows;
-use crate::cpu::amx::{AHEAD, BLOCK_ROWS, Block, TILE_ROWS, Tiles};
+use crate::cpu::amx::{AHEAD_A, AHEAD_B, BLOCK_ROWS, Block, Reads, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 
@@ -71,11 +71,12 @@ impl Tiled<'_> {
                     let part = asked(first).min(end)..asked(last).min(end);
                     let from = row - rows.start;
                     outcome.ask(from + part.start..from + part.end, slot, panels);
-                    let is_first = row == rows.start || slot == 0;
-                    // Each block asks for a part of two panels.
-                    let part = from / BLOCK_ROWS * (last - first) * AHEAD;
-                    let ahead = [next[0], next[1]].map(|panel| panel.wrapping_add(part));
-                    self.block(&mut tiles, (b, ahead), is_first, &at, sums);
+                    let reads = match blocks {
+                        // Nothing of it is used twice.
+                        1 => Reads::Streamed,
+                        _ => self.ahead(&at, next, (from, steps.min(last + chain))),
+                    };
+                    self.block(&mut tiles, b, reads, &at, sums);
                     if last == steps {
                         isa.run(Finish { outcome: &mut outcome, sums, at });
                     }
@@ -139,15 +140,31 @@ impl Tiled<'_> {
         (!steps.is_empty()).then(|| self.panels(outcome, slot, panels, steps))
     }
 
+    /// What is asked for beside a block that begins `from` rows behind its task's first: the
+    /// blocks of rows together ask for the `next` two panels, and the panels one after the other
+    /// for this block's tiles up to `end`, which its next chain multiplies.
+    fn ahead(self, at: &At, next: [*const u8; FLAT_PANELS], (from, end): (usize, usize)) -> Reads {
+        let passed = at.steps.len();
+        let part = from / BLOCK_ROWS * passed * AHEAD_B;
+        let (a, rows) = self.x.block(at.row, at.steps.end);
+        let a: *const u8 = a.as_ptr().cast();
+        let size = rows * (end - at.steps.end) * size_of::<Line>();
+        let half = passed * AHEAD_A;
+        let a = a.wrapping_add(at.slot / BLOCK_PANELS * 2 * half % size.max(1));
+        Reads::Ahead {
+            a: [a, a.wrapping_add(half)],
+            b: [next[0], next[1]].map(|b| b.wrapping_add(part)),
+        }
+    }
+
     /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
-    /// take their place. `b` is what [`Self::panels`] says of this block's, `ahead` where
-    /// [`Block::ahead`] is to begin.
+    /// take their place. `b` is what [`Self::panels`] says of this block's.
     #[inline(always)]
     fn block(
         self,
         tiles: &mut Tiles,
-        (b, ahead): ([*const u8; FLAT_PANELS], [*const u8; 2]),
-        is_streamed: bool,
+        b: [*const u8; FLAT_PANELS],
+        reads: Reads,
         at: &At,
         sums: &mut [[f32; LANES]],
     ) {
@@ -162,8 +179,7 @@ impl Tiled<'_> {
             b,
             panels,
             steps: steps.len(),
-            is_streamed,
-            ahead,
+            reads,
             c: sums.as_mut_ptr().cast(),
             c_stride: panels * size_of::<[f32; LANES]>(),
             accumulate: steps.start > 0,

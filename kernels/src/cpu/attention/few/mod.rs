@@ -9,7 +9,7 @@ mod part;
 use std::convert::Infallible;
 use std::ops::Range;
 
-use self::part::{Part, Seen, Spend};
+use self::part::{Part, Seen, Spend, Task};
 use super::sight::range_in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cells::HeadRows;
@@ -19,6 +19,7 @@ use crate::cpu::simd::LANES;
 use crate::memory::{Keys, LEAVES, Split, fold_leaves};
 use crate::shapes;
 use crate::state::{AttentionState, merge_row};
+use crate::tensor::Rows;
 
 /// More rows of a KV head than this fill vectors well enough.
 const ROWS_MAX: usize = 16;
@@ -37,7 +38,7 @@ pub(super) fn attend(
     keys: &Keys,
 ) -> Result<AttentionState, BackendError> {
     let seen = look(place, queries, keys, true)?;
-    Ok(merged(queries, &seen))
+    Ok(merged(queries, 0..queries.q.heads, seen.iter()))
 }
 
 /// See [`super::weigh`].
@@ -49,8 +50,13 @@ pub(super) fn weigh(
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
     let seen = look(place, queries, keys, false)?;
+    let (side, lse_rows) = (Side::of(keys), lse.len() / keys.kv_heads());
     let mut masses = vec![0.0; keys.positions.len()];
-    spent(place.isa, (queries, &Side::of(keys)), &seen, (lse, row_weights), &mut masses)?;
+    for seen in &seen {
+        let masses = &mut masses[seen.g * keys.len()..][..keys.len()];
+        let lse = &lse[seen.g * lse_rows..][..lse_rows];
+        spent(place.isa, &side, seen, (lse, row_weights), masses)?;
+    }
     Ok(masses)
 }
 
@@ -61,14 +67,35 @@ pub(super) fn attend_each(
 ) -> Vec<Result<Attended, BackendError>> {
     let split = |(_, scope): &(_, Scope<'_>)| scope.past.split(scope.leaves);
     let splits: Vec<_> = place.crew.map(blocks.iter().collect(), split);
-    let each = blocks.iter().zip(&splits);
-    let sets: Vec<_> =
-        each.map(|((queries, scope), split)| (*queries, sides(scope, split.as_ref()))).collect();
-    let seen = look_each(place, &sets, true).into_iter().zip(&sets).zip(blocks).collect();
+    let sides: Vec<_> = blocks
+        .iter()
+        .zip(&splits)
+        .map(|((_, scope), split)| sides(scope, split.as_ref()))
+        .collect();
     let isa = place.isa;
-    place.crew.map(seen, |((seen, (queries, sides)), (_, scope)): ((Looked, _), &(_, _))| {
-        attended(isa, (queries, scope), sides, &seen?)
-    })
+    let end = |((block, g), seen): ((usize, usize), Vec<Seen>)| {
+        let (queries, scope) = &blocks[block];
+        (block, attended(isa, (queries, scope), (g, &sides[block]), &seen))
+    };
+    // A KV head whose keys are one task is done with by the thread that has it.
+    let tasks = blocks.iter().zip(&sides).enumerate().flat_map(|(block, ((queries, _), sides))| {
+        let tasks = tasks(queries, sides, true).enumerate();
+        tasks.map(move |(g, tasks)| ((block, g), tasks))
+    });
+    let (whole, cut): (Vec<_>, Vec<_>) = tasks.partition(|(_, tasks)| tasks.len() == 1);
+    let mut heads = place.crew.map(whole, |(of, tasks): ((usize, usize), Vec<Task<'_>>)| {
+        end((of, tasks.into_iter().flat_map(|task| isa.run(task)).collect()))
+    });
+    let (of, tasks): (Vec<_>, Vec<_>) = cut.into_iter().unzip();
+    let counts: Vec<usize> = tasks.iter().map(Vec::len).collect();
+    let tasks = tasks.into_iter().flatten().collect();
+    let mut seen = place.crew.map(tasks, |task: Task<'_>| isa.run(task)).into_iter();
+    let counted = counts.into_iter().map(|count| seen.by_ref().take(count).flatten().collect());
+    heads.extend(place.crew.map(of.into_iter().zip(counted).collect(), end));
+    let mut of_blocks: Vec<Vec<_>> = blocks.iter().map(|_| Vec::new()).collect();
+    heads.into_iter().for_each(|(block, head)| of_blocks[block].push(head));
+    let each = blocks.iter().zip(of_blocks);
+    each.map(|((queries, scope), heads)| joined(queries, scope, heads)).collect()
 }
 
 /// Keys that are summed together.
@@ -114,31 +141,72 @@ fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<Side<'a>> {
     sides
 }
 
-/// What a block's rows make of all that they saw, side by side.
+/// What the rows of one KV head make of all that they saw.
+struct Head {
+    g: usize,
+    /// `[T, R D]`.
+    output: Rows,
+    /// `[M]`.
+    past_mass: Vec<f32>,
+    /// `[T]`.
+    own_mass: Vec<f32>,
+}
+
+/// Of a KV head's parts, side by side and ascending within.
 fn attended(
     isa: Isa,
     (queries, scope): (&Queries<'_>, &Scope<'_>),
-    sides: &[Side<'_>],
-    seen: &[Vec<Seen>],
-) -> Result<Attended, BackendError> {
-    let (own, past) = seen.split_last().expect("own keys at least");
-    let leaf = |leaf: usize| Ok::<_, Infallible>(merged(queries, &past[leaf]));
-    let Ok(state) = match past.len() {
-        1 => leaf(0),
-        _ => fold_leaves(AttentionState::merge, leaf),
+    (g, sides): (usize, &[Side<'_>]),
+    seen: &[Seen],
+) -> Result<Head, BackendError> {
+    if !seen.iter().all(|seen| seen.finite) {
+        return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
+    }
+    let group = queries.q.heads / scope.own.kv_heads();
+    let heads = g * group..(g + 1) * group;
+    let side = |side: usize| {
+        merged(queries, heads.clone(), seen.iter().filter(move |seen| seen.side == side))
     };
-    let state = state.merge(&merged(queries, own));
+    let own = sides.len() - 1;
+    let Ok::<_, Infallible>(state) = match own {
+        1 => Ok(side(0)),
+        _ => fold_leaves(AttentionState::merge, |leaf| Ok(side(leaf))),
+    };
+    let state = state.merge(&side(own));
     let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
     if let Some(row_weights) = scope.row_weights {
         let lse = state.lse();
-        past_mass = vec![0.0; scope.past.positions.len()];
-        own_mass = vec![0.0; scope.own.positions.len()];
-        for (idx, (side, seen)) in sides.iter().zip(seen).enumerate() {
-            let masses = if idx < past.len() { &mut past_mass } else { &mut own_mass };
-            spent(isa, (queries, side), seen, (&lse, row_weights), masses)?;
+        past_mass = vec![0.0; scope.past.len()];
+        own_mass = vec![0.0; scope.own.len()];
+        for seen in seen {
+            let masses = if seen.side == own { &mut own_mass } else { &mut past_mass };
+            spent(isa, &sides[seen.side], seen, (&lse, row_weights), masses)?;
         }
     }
-    Ok(Attended { output: state.output(), past_mass: past_mass.into(), own_mass: own_mass.into() })
+    Ok(Head { g, output: state.output(), past_mass, own_mass })
+}
+
+/// The KV heads of a block side by side.
+fn joined(
+    queries: &Queries<'_>,
+    scope: &Scope<'_>,
+    heads: Vec<Result<Head, BackendError>>,
+) -> Result<Attended, BackendError> {
+    let width = queries.q.heads * queries.q.head_dim;
+    let mut output = Rows::zeros(queries.q.tokens, width);
+    let masses = |keys: &Keys| vec![0.0; scope.row_weights.map_or(0, |_| keys.positions.len())];
+    let (mut past_mass, mut own_mass) = (masses(scope.past), masses(scope.own));
+    for head in heads {
+        let head = head?;
+        let columns = head.output.cols();
+        for t in 0..queries.q.tokens {
+            output.row_mut(t)[head.g * columns..][..columns].copy_from_slice(head.output.row(t));
+        }
+        for (to, from) in [(&mut past_mass, &head.past_mass), (&mut own_mass, &head.own_mass)] {
+            to[head.g * from.len()..][..from.len()].copy_from_slice(from);
+        }
+    }
+    Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
 /// All rows over each part of `keys`, KV heads and parts ascending.
@@ -148,79 +216,49 @@ fn look(
     keys: &Keys,
     with_values: bool,
 ) -> Result<Vec<Seen>, BackendError> {
-    let block = (*queries, vec![Side::of(keys)]);
-    let mut seen = look_each(place, &[block], with_values).pop().expect("one for each block")?;
-    Ok(seen.pop().expect("one for each side"))
-}
-
-/// What a block saw of each side.
-type Looked = Result<Vec<Vec<Seen>>, BackendError>;
-
-/// For every block and each of its sides: all rows over each part of it, KV heads and parts
-/// ascending.
-fn look_each(
-    place: Place,
-    blocks: &[(Queries<'_>, Vec<Side<'_>>)],
-    with_values: bool,
-) -> Vec<Looked> {
-    let tasks = blocks.iter().enumerate().flat_map(|(block, (queries, sides))| {
-        tasks(queries, sides, with_values).into_iter().map(move |task| (block, task))
-    });
-    let seen = place.crew.map(tasks.collect(), |(block, task): (usize, Vec<(usize, Part<'_>)>)| {
-        let look = |(side, part)| (side, place.isa.run(part));
-        (block, task.into_iter().map(look).collect::<Vec<_>>())
-    });
-    let nothing = |(_, sides): &(_, Vec<_>)| Ok(sides.iter().map(|_| Vec::new()).collect());
-    let mut sorted: Vec<Looked> = blocks.iter().map(nothing).collect();
-    for (block, seen) in seen {
-        for (side, seen) in seen {
-            match &mut sorted[block] {
-                Ok(sides) if seen.finite => sides[side].push(seen),
-                refused => {
-                    let what = "a weighted sum of values";
-                    *refused = Err(BackendError::NotFinite { op: "attend", what });
-                }
-            }
-        }
+    let sides = [Side::of(keys)];
+    let tasks = tasks(queries, &sides, with_values).flatten().collect();
+    let seen = place.crew.map(tasks, |task: Task<'_>| place.isa.run(task));
+    let seen: Vec<Seen> = seen.into_iter().flatten().collect();
+    match seen.iter().all(|seen| seen.finite) {
+        true => Ok(seen),
+        false => Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" }),
     }
-    sorted
 }
 
-/// The parts of a block's sides as tasks, each part with the side that it is of.
+/// For every KV head, the parts of a block's sides as tasks.
 fn tasks<'a>(
     queries: &'a Queries<'a>,
     sides: &[Side<'a>],
     with_values: bool,
-) -> Vec<Vec<(usize, Part<'a>)>> {
-    let mut tasks: Vec<Vec<(usize, Part<'_>)>> = Vec::new();
+) -> impl Iterator<Item = Vec<Task<'a>>> {
     let kv_heads = sides[0].keys.kv_heads();
     let group = queries.q.heads / kv_heads;
-    for g in 0..kv_heads {
-        let first = tasks.len();
-        let mut keys = 0;
-        for (idx, side) in sides.iter().enumerate() {
-            let positions = side.positions(g);
+    (0..kv_heads).map(move |g| {
+        let task = |parts| Task { queries, group, g, with_values, parts };
+        let (mut tasks, mut keys) = (vec![task(Vec::new())], 0);
+        for (side, of) in sides.iter().enumerate() {
+            let positions = of.positions(g);
             let sight: Vec<_> =
                 (0..queries.q.tokens).map(|t| range_in_sight(queries, t, positions)).collect();
             for span in spans(&sight) {
-                let (sight, rows) = (sight.clone(), side.rows(g));
                 let count = span.len();
-                let part = Part { queries, rows, group, g, span, sight, with_values };
+                let part = Part { side, rows: of.rows(g), span, sight: sight.clone() };
                 // Few keys, as a decode step's own or those of a leaf, are no task of their own.
-                match tasks[first..].last_mut() {
-                    Some(task) if keys + count <= PART || count < PART / 8 => {
-                        task.push((idx, part));
+                match tasks.last_mut() {
+                    Some(task) if keys == 0 || keys + count <= PART || count < PART / 8 => {
+                        task.parts.push(part);
                         keys += count;
                     }
                     _ => {
-                        tasks.push(vec![(idx, part)]);
+                        tasks.push(task(vec![part]));
                         keys = count;
                     }
                 }
             }
         }
-    }
-    tasks
+        tasks
+    })
 }
 
 /// The parts of the keys that some row sees. They start at fixed places, so they are summed
@@ -233,58 +271,53 @@ fn spans(sight: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
         .map(move |idx| first.max(idx * PART)..last.min((idx + 1) * PART))
 }
 
-/// The state over all parts.
-fn merged(queries: &Queries<'_>, seen: &[Seen]) -> AttentionState {
+/// The state of some query heads over parts of all that they share.
+fn merged<'s>(
+    queries: &Queries<'_>,
+    heads: Range<usize>,
+    seen: impl Iterator<Item = &'s Seen>,
+) -> AttentionState {
     let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
-    let mut state = AttentionState::empty(queries.q.heads, tokens, head_dim);
-    let (m, l, all) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
+    let mut state = AttentionState::empty(heads.len(), tokens, head_dim);
+    let (m, l, o) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
     for seen in seen {
         // Rows of a KV head's query heads are neighbours, tokens within.
-        let first = seen.g * seen.m.len();
+        let first = seen.g * seen.m.len() - heads.start * tokens;
         for row in 0..seen.m.len() {
             let i = first + row;
-            let o = &mut all[i * head_dim..(i + 1) * head_dim];
-            let from = &seen.o[row * head_dim..(row + 1) * head_dim];
-            let into = (&mut m[i], &mut l[i], o);
-            merge_row(into, (seen.m[row], seen.l[row], from));
+            let into = (&mut m[i], &mut l[i], &mut o[i * head_dim..(i + 1) * head_dim]);
+            merge_row(into, (seen.m[row], seen.l[row], seen.o(row, head_dim)));
         }
     }
     state
 }
 
-/// Column masses for lse `[heads, tokens]` and row weights `[tokens]`, where they belong in
-/// `masses`, `[kv_heads, keys]`.
+/// Column masses of a part's keys for lse `[R, tokens]` and row weights `[tokens]`, where they
+/// belong in those of its KV head, `[keys]`.
 fn spent(
     isa: Isa,
-    (queries, side): (&Queries<'_>, &Side<'_>),
-    seen: &[Seen],
+    side: &Side<'_>,
+    seen: &Seen,
     (lse, row_weights): (&[f32], &[f32]),
     masses: &mut [f32],
 ) -> Result<(), BackendError> {
-    let keys = side.keys.len();
+    let weight = |row: usize| match lse[row] {
+        f32::NEG_INFINITY => 0.0,
+        lse => row_weights[row % row_weights.len()] * (seen.m[row] - lse).exp(),
+    };
+    let weights: Vec<f32> = (0..seen.m.len()).map(weight).collect();
     let mut of_leaf = Vec::new();
-    for seen in seen {
-        let rows = seen.m.len();
-        let lse = &lse[seen.g * rows..(seen.g + 1) * rows];
-        let weight = |row: usize| match lse[row] {
-            f32::NEG_INFINITY => 0.0,
-            lse => row_weights[row % queries.q.tokens] * (seen.m[row] - lse).exp(),
-        };
-        let weights: Vec<f32> = (0..rows).map(weight).collect();
-        let masses = &mut masses[seen.g * keys..(seen.g + 1) * keys];
-        let to = match side.leaf {
-            Some(_) => {
-                of_leaf.clear();
-                of_leaf.resize(seen.span.len(), 0.0);
-                &mut of_leaf[..]
-            }
-            None => &mut masses[seen.span.clone()],
-        };
-        isa.run(Spend { p: &seen.p, weights: &weights, to });
-        shapes::finite("weigh", "a column mass", to)?;
-        if let Some((split, leaf)) = side.leaf {
-            split.head(leaf, seen.g).scatter(seen.span.start, &of_leaf, masses);
+    let to = match side.leaf {
+        Some(_) => {
+            of_leaf.resize(seen.span.len(), 0.0);
+            &mut of_leaf[..]
         }
+        None => &mut masses[seen.span.clone()],
+    };
+    isa.run(Spend { p: &seen.p, weights: &weights, to });
+    shapes::finite("weigh", "a column mass", to)?;
+    if let Some((split, leaf)) = side.leaf {
+        split.head(leaf, seen.g).scatter(seen.span.start, &of_leaf, masses);
     }
     Ok(())
 }

@@ -22,112 +22,133 @@ const STRETCH: usize = 32;
 /// processor's own reading ahead ends at every 4 KiB page, and here at every row of a table.
 const AHEAD: usize = 24;
 
-/// All rows of a KV head over some keys.
-pub(super) struct Part<'a> {
+/// All rows of a KV head over some of its keys.
+pub(super) struct Task<'a> {
     pub(super) queries: &'a Queries<'a>,
-    /// Keys and values of the KV head.
-    pub(super) rows: (HeadRows<'a>, HeadRows<'a>),
     /// R.
     pub(super) group: usize,
     /// KV head.
     pub(super) g: usize,
+    /// Whether o is asked for.
+    pub(super) with_values: bool,
+    /// Keys that are of one type.
+    pub(super) parts: Vec<Part<'a>>,
+}
+
+/// Keys that are summed by themselves.
+pub(super) struct Part<'a> {
+    /// Which of several sets they are of.
+    pub(super) side: usize,
+    /// Keys and values of the KV head.
+    pub(super) rows: (HeadRows<'a>, HeadRows<'a>),
     pub(super) span: Range<usize>,
     /// Per token: the keys it sees.
     pub(super) sight: Vec<Range<usize>>,
-    /// Whether o is asked for.
-    pub(super) with_values: bool,
 }
 
-/// What the rows saw there; row r * tokens + i is token i of the group's head r.
+/// What the rows saw of a part; row r * tokens + i is token i of the group's head r.
 pub(super) struct Seen {
+    pub(super) side: usize,
     pub(super) g: usize,
     pub(super) span: Range<usize>,
     /// `[rows]`.
     pub(super) m: Vec<f32>,
     /// `[rows]`.
     pub(super) l: Vec<f32>,
-    /// `[rows, head_dim]`; empty unless asked for.
-    pub(super) o: Vec<f32>,
+    /// `[rows, D / 16, 16]`, zero behind D; empty unless asked for.
+    pub(super) o: Vec<Lanes>,
     /// `[rows, keys / 16, 16]`: exp(z - m), zero behind the last key.
     pub(super) p: Vec<Lanes>,
     /// Whether l and o are.
     pub(super) finite: bool,
 }
 
-impl Kernel for Part<'_> {
-    type Out = Seen;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Seen {
-        match self.rows {
-            (HeadRows::F32(k), HeadRows::F32(v)) => self.look(simd, k, v, |q| q),
-            (HeadRows::Bf16(k), HeadRows::Bf16(v)) => {
-                self.look(simd, k, v, |q| bf16::from_f32(q).to_f32())
-            }
-            // Refused with other shapes that do not belong together.
-            _ => self.nothing(),
-        }
+impl Seen {
+    /// o of a row, `[D]`.
+    pub(super) fn o(&self, row: usize, head_dim: usize) -> &[f32] {
+        let width = self.o.len() / self.m.len() * LANES;
+        &self.o.as_flattened()[row * width..][..head_dim]
     }
 }
 
-impl Part<'_> {
-    fn nothing(self) -> Seen {
-        let rows = self.sight.len() * self.group;
+impl Kernel for Task<'_> {
+    type Out = Vec<Seen>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Vec<Seen> {
+        let mut seen = Vec::with_capacity(self.parts.len());
+        let Some(first) = self.parts.first() else { return seen };
+        let q = match first.rows.0 {
+            HeadRows::F32(_) => self.queries(|q| q),
+            HeadRows::Bf16(_) => self.queries(|q| bf16::from_f32(q).to_f32()),
+        };
+        for part in &self.parts {
+            seen.push(match part.rows {
+                (HeadRows::F32(k), HeadRows::F32(v)) => self.look(simd, part, &q, (k, v)),
+                (HeadRows::Bf16(k), HeadRows::Bf16(v)) => self.look(simd, part, &q, (k, v)),
+                // Refused with other shapes that do not belong together.
+                _ => self.nothing(part),
+            });
+        }
+        seen
+    }
+}
+
+impl Task<'_> {
+    fn nothing(&self, part: &Part<'_>) -> Seen {
+        let rows = self.queries.q.tokens * self.group;
         Seen {
+            side: part.side,
             g: self.g,
             m: vec![f32::NEG_INFINITY; rows],
             l: vec![0.0; rows],
             o: Vec::new(),
-            p: vec![[f32::NEG_INFINITY; LANES]; rows * self.span.len().div_ceil(LANES)],
-            span: self.span,
+            p: vec![[f32::NEG_INFINITY; LANES]; rows * part.span.len().div_ceil(LANES)],
+            span: part.span.clone(),
             finite: true,
         }
     }
 
     #[inline(always)]
     fn look<S: Simd, E: Element>(
-        self,
+        &self,
         simd: S,
-        k: RowsOf<'_, E>,
-        v: RowsOf<'_, E>,
-        round: impl Fn(f32) -> f32,
+        part: &Part<'_>,
+        q: &[Lanes],
+        (k, v): (RowsOf<'_, E>, RowsOf<'_, E>),
     ) -> Seen {
-        let (with_values, scale) = (self.with_values, self.queries.scale);
-        let (sight, head_dim) = (self.sight.clone(), self.queries.q.head_dim);
-        let q = self.queries(round);
-        let mut seen = self.nothing();
+        let head_dim = self.queries.q.head_dim;
+        let Part { sight, span, .. } = part;
+        let mut seen = self.nothing(part);
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        let keys = Stretch { rows: k, keys: seen.span.clone(), end: seen.span.end, head_dim };
-        keys.dots(simd, &q, seen.p.as_flattened_mut(), steps * LANES);
+        let keys = Stretch { rows: k, keys: span.clone(), end: span.end, head_dim };
+        keys.dots(simd, q, seen.p.as_flattened_mut(), steps * LANES);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
-            hide(&sight[row % sight.len()], seen.span.clone(), p.as_flattened_mut());
-            (seen.m[row], seen.l[row]) = soften(simd, p, scale);
+            hide(&sight[row % sight.len()], span.clone(), p.as_flattened_mut());
+            (seen.m[row], seen.l[row]) = soften(simd, p, self.queries.scale);
         }
         seen.finite = is_finite(simd, &seen.l);
-        if with_values {
-            let mut o = vec![[0.0; LANES]; rows * head_dim.div_ceil(LANES)];
-            for start in seen.span.clone().step_by(STRETCH) {
-                let keys = start..seen.span.end.min(start + STRETCH);
-                let first = start - seen.span.start;
-                let p = &seen.p.as_flattened()[first..];
-                let values = Stretch { rows: v, keys, end: seen.span.end, head_dim };
-                values.add(simd, (p, steps * LANES), &mut o);
+        if self.with_values {
+            seen.o = vec![[0.0; LANES]; rows * head_dim.div_ceil(LANES)];
+            for start in span.clone().step_by(STRETCH) {
+                let keys = start..span.end.min(start + STRETCH);
+                let p = &seen.p.as_flattened()[start - span.start..];
+                let values = Stretch { rows: v, keys, end: span.end, head_dim };
+                values.add(simd, (p, steps * LANES), &mut seen.o);
             }
-            let per_row = o.chunks_exact(head_dim.div_ceil(LANES));
-            seen.o = per_row.flat_map(|o| o.as_flattened()[..head_dim].to_vec()).collect();
-            seen.finite &= is_finite(simd, &seen.o);
+            seen.finite &= is_finite(simd, seen.o.as_flattened());
         }
         seen
     }
 
     /// `[rows, D / 16, 16]` of the KV head's query heads, zero behind D.
     fn queries(&self, round: impl Fn(f32) -> f32) -> Vec<Lanes> {
-        let (q, tokens, group) = (self.queries.q, self.sight.len(), self.group);
+        let Self { group, queries: Queries { q, .. }, .. } = *self;
         let steps = q.head_dim.div_ceil(LANES);
-        let mut lanes = vec![[0.0; LANES]; group * tokens * steps];
+        let mut lanes = vec![[0.0; LANES]; group * q.tokens * steps];
         for (row, lanes) in lanes.chunks_exact_mut(steps).enumerate() {
-            let from = q.row(self.g * group + row / tokens, row % tokens);
+            let from = q.row(self.g * group + row / q.tokens, row % q.tokens);
             let lanes = lanes.as_flattened_mut().iter_mut();
             lanes.zip(from).for_each(|(lane, &q)| *lane = round(q));
         }

@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use half::bf16;
 
-use super::{Products, Work};
+use super::{Products, Work, raise};
 use crate::backend::Queries;
 use crate::cpu::attention::layouts::PairLanes;
 use crate::cpu::attention::lines::Lines;
@@ -48,6 +48,7 @@ impl Dotted {
 
 impl Products for Dotted {
     type Simd = Avx512;
+    type Rounder = Dots;
     const KEYS: usize = 128;
     const IN_PLACE: bool = false;
 
@@ -69,7 +70,13 @@ impl Products for Dotted {
     }
 
     #[inline(always)]
-    fn dots(&mut self, keys: &Stored<'_>, (first, last): (usize, usize), out: &mut [Lanes]) {
+    fn dots(
+        &mut self,
+        keys: &Stored<'_>,
+        (first, last): (usize, usize),
+        out: &mut [Lanes],
+        tops: Option<&mut [Lanes]>,
+    ) {
         let (k, width) = keys.padded_k(self.g);
         let pairs = self.head_dim.div_ceil(2);
         let product = Product {
@@ -81,11 +88,19 @@ impl Products for Dotted {
             fade: None,
         };
         product.compute(self.simd, self.dots, last - first, out);
+        if let Some(tops) = tops {
+            raise(self.simd, out, tops);
+        }
     }
 
     #[inline(always)]
-    fn put(&mut self, panel: usize, pair: usize, [even, odd]: [<Avx512 as Simd>::V; 2]) {
-        self.dots.pair(even, odd, &mut self.p[panel * (Self::KEYS / 2) + pair]);
+    fn pairs(&mut self) -> (Dots, &mut [PairLanes]) {
+        (self.dots, &mut self.p)
+    }
+
+    #[inline(always)]
+    fn pair(dots: Dots, [even, odd]: [<Avx512 as Simd>::V; 2], to: &mut PairLanes) {
+        dots.pair(even, odd, to);
     }
 
     #[inline(always)]

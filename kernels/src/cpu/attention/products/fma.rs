@@ -2,8 +2,9 @@
 
 use half::bf16;
 
-use super::Products;
+use super::{Products, raise};
 use crate::backend::Queries;
+use crate::cpu::attention::layouts::PairLanes;
 use crate::cpu::attention::lines::Lines;
 use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::{Stored, Widener};
@@ -32,6 +33,7 @@ impl<S> Fma<S> {
 
 impl<S: Simd> Products for Fma<S> {
     type Simd = S;
+    type Rounder = ();
     const KEYS: usize = 64;
     const IN_PLACE: bool = true;
 
@@ -64,14 +66,29 @@ impl<S: Simd> Products for Fma<S> {
     }
 
     #[inline(always)]
-    fn dots(&mut self, keys: &Stored<'_>, span: (usize, usize), out: &mut [Lanes]) {
+    fn dots(
+        &mut self,
+        keys: &Stored<'_>,
+        span: (usize, usize),
+        out: &mut [Lanes],
+        tops: Option<&mut [Lanes]>,
+    ) {
         let Self { simd, head_dim, panels, .. } = *self;
         let keys = self.wide.tile(simd, keys.k_rows(self.g), span);
-        sweep(simd, span.1 - span.0, panels, &mut Dots { head_dim, panels, keys, q: &self.q, out });
+        let mut dots = Dots { head_dim, panels, keys, q: &self.q, out };
+        sweep(simd, span.1 - span.0, panels, &mut dots);
+        if let Some(tops) = tops {
+            raise(simd, dots.out, tops);
+        }
     }
 
     #[inline(always)]
-    fn put(&mut self, _panel: usize, _pair: usize, _p: [S::V; 2]) {}
+    fn pairs(&mut self) -> ((), &mut [PairLanes]) {
+        ((), &mut [])
+    }
+
+    #[inline(always)]
+    fn pair(_rounder: (), _p: [S::V; 2], _to: &mut PairLanes) {}
 
     #[inline(always)]
     fn values(

@@ -6,23 +6,25 @@ mod fma;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use super::layouts::PairLanes;
 use super::rows::{Lanes, RowTile};
 use super::stored::{Form, Stored};
 use crate::backend::Queries;
 use crate::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::IsaLevel;
-use crate::cpu::simd::{Kernel, Simd};
+use crate::cpu::simd::{Kernel, Simd, Vector};
 use crate::tensor::KvDtype;
 
 /// How the products are computed, and with what in between.
 pub(super) trait Products {
     /// Vectors for everything else.
     type Simd: Simd;
+    /// What rounds p.
+    type Rounder: Copy;
     /// Keys of a tile.
     const KEYS: usize;
-    /// Whether [`values`](Self::values) reads p where the dot products were; if not, it needs
-    /// [`put`](Self::put).
+    /// Whether [`values`](Self::values) reads p where the dot products were.
     const IN_PLACE: bool;
 
     /// The vectors.
@@ -34,11 +36,22 @@ pub(super) trait Products {
     /// Takes the queries of a tile of rows.
     fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype);
 
-    /// `out` (`[keys, panels, 16]`) = dot products of the rows with keys `first..last`.
-    fn dots(&mut self, keys: &Stored<'_>, span: (usize, usize), out: &mut [Lanes]);
+    /// `out` (`[keys, panels, 16]`) = dot products of the rows with keys `first..last`, none of
+    /// which is below `tops` (`[panels, 16]`) then, where these are given.
+    fn dots(
+        &mut self,
+        keys: &Stored<'_>,
+        span: (usize, usize),
+        out: &mut [Lanes],
+        tops: Option<&mut [Lanes]>,
+    );
 
-    /// Takes p of keys `2 pair` and `2 pair + 1` of the tile.
-    fn put(&mut self, panel: usize, pair: usize, p: [<Self::Simd as Simd>::V; 2]);
+    /// Where [`values`](Self::values) reads p if it is not [in place](Self::IN_PLACE), `[panels,
+    /// KEYS / 2, 16]` pairs of keys, and what [writes](Self::pair) one.
+    fn pairs(&mut self) -> (Self::Rounder, &mut [PairLanes]);
+
+    /// Rounds p of an even key and the one behind it.
+    fn pair(rounder: Self::Rounder, p: [<Self::Simd as Simd>::V; 2], to: &mut PairLanes);
 
     /// `o` (`[head_dim, panels, 16]`) = o * fade (`[panels, 16]`) + V p over keys
     /// `first..last`, for `p` as `[keys, panels, 16]`; without `fade` V p alone, and what was in
@@ -51,6 +64,26 @@ pub(super) trait Products {
         fade: Option<&[Lanes]>,
         o: &mut [Lanes],
     );
+}
+
+/// Raises `tops` (`[panels, 16]`) to the largest of `dots` (`[keys, panels, 16]`) and itself.
+#[inline(always)]
+pub(super) fn raise<S: Simd>(simd: S, dots: &[Lanes], tops: &mut [Lanes]) {
+    let panels = tops.len();
+    for (panel, to) in tops.iter_mut().enumerate() {
+        // Four chains hide the latency; a maximum has no rounding.
+        let mut tops = [simd.load(to); 4];
+        let (fours, rest) = dots.split_at(dots.len() / (4 * panels) * (4 * panels));
+        for keys in fours.chunks_exact(4 * panels) {
+            for (key, top) in tops.iter_mut().enumerate() {
+                *top = top.max(simd.load(&keys[key * panels + panel]));
+            }
+        }
+        for keys in rest.chunks_exact(panels) {
+            tops[0] = tops[0].max(simd.load(&keys[panel]));
+        }
+        tops[0].max(tops[1]).max(tops[2].max(tops[3])).store(to);
+    }
 }
 
 /// Something to be computed with the best products: see [`Path::run`]. As for [`Kernel`],

@@ -7,9 +7,9 @@
 use half::bf16;
 
 use super::dots::pair_queries;
-use super::{Products, Work};
+use super::{Products, Work, raise};
 use crate::backend::Queries;
-use crate::cpu::amx::{BLOCK_ROWS, Block, Tiles};
+use crate::cpu::amx::{BLOCK_ROWS, Block, Reads, Tiles};
 use crate::cpu::attention::layouts::{PairLanes, STEP};
 use crate::cpu::attention::lines::Lines;
 use crate::cpu::attention::rows::{Lanes, RowTile};
@@ -59,6 +59,7 @@ struct Tiled {
 
 impl Products for Tiled {
     type Simd = Avx512;
+    type Rounder = Dots;
     /// o is loaded and stored once for so many.
     const KEYS: usize = 256;
     const IN_PLACE: bool = false;
@@ -82,7 +83,13 @@ impl Products for Tiled {
     }
 
     #[inline(always)]
-    fn dots(&mut self, keys: &Stored<'_>, (first, last): (usize, usize), out: &mut [Lanes]) {
+    fn dots(
+        &mut self,
+        keys: &Stored<'_>,
+        (first, last): (usize, usize),
+        out: &mut [Lanes],
+        mut tops: Option<&mut [Lanes]>,
+    ) {
         let steps = self.head_dim.div_ceil(STEP);
         let left = &keys.tiled_k(self.g)[first * steps..];
         let product = Product {
@@ -95,12 +102,27 @@ impl Products for Tiled {
             panels: self.panels,
             accumulate: false,
         };
-        product.compute(&mut self.tiles, last - first, out);
+        // A block of keys stays in the first cache while all rows pass, and its dot products are
+        // there still when they are looked at.
+        for row in (0..last - first).step_by(BLOCK_ROWS) {
+            for panel in (0..self.panels).step_by(2) {
+                product.block(&mut self.tiles, (row, last - first), panel, out);
+            }
+            if let Some(tops) = &mut tops {
+                let rows = row..(row + BLOCK_ROWS).min(last - first);
+                raise(self.simd, &out[rows.start * self.panels..rows.end * self.panels], tops);
+            }
+        }
     }
 
     #[inline(always)]
-    fn put(&mut self, panel: usize, pair: usize, [even, odd]: [<Avx512 as Simd>::V; 2]) {
-        self.dots.pair(even, odd, &mut self.p[panel * (Self::KEYS / 2) + pair]);
+    fn pairs(&mut self) -> (Dots, &mut [PairLanes]) {
+        (self.dots, &mut self.p)
+    }
+
+    #[inline(always)]
+    fn pair(dots: Dots, [even, odd]: [<Avx512 as Simd>::V; 2], to: &mut PairLanes) {
+        dots.pair(even, odd, to);
     }
 
     #[inline(always)]
@@ -133,7 +155,12 @@ impl Products for Tiled {
             panels: self.panels,
             accumulate: fade.is_some(),
         };
-        product.compute(&mut self.tiles, self.head_dim, o);
+        // The rows' p stays there instead, of which a product reads more.
+        for panel in (0..self.panels).step_by(2) {
+            for row in (0..self.head_dim).step_by(BLOCK_ROWS) {
+                product.block(&mut self.tiles, (row, self.head_dim), panel, o);
+            }
+        }
     }
 }
 
@@ -154,35 +181,37 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
+    /// Up to [`BLOCK_ROWS`] rows of `count`, from `row` on, and two panels or the last one.
     #[inline(always)]
-    fn compute(&self, tiles: &mut Tiles, rows: usize, c: &mut [Lanes]) {
+    fn block(
+        &self,
+        tiles: &mut Tiles,
+        (row, count): (usize, usize),
+        panel: usize,
+        c: &mut [Lanes],
+    ) {
         let Self { left, block, step, right, stride, steps, panels, accumulate } = *self;
-        assert!(rows > 0 && steps > 0 && panels > 0 && c.len() >= rows * panels);
+        let (rows, first) = (BLOCK_ROWS.min(count - row), row / BLOCK_ROWS * block);
+        assert!(rows > 0 && steps > 0 && panel < panels && c.len() >= (row + rows) * panels);
         assert!((panels - 1) * stride + steps * LANES <= right.len());
-        let (blocks, rest) = ((rows - 1) / BLOCK_ROWS, (rows - 1) % BLOCK_ROWS + 1);
-        assert!(blocks * block + rest + (steps - 1) * step <= left.len());
-        for panel in (0..panels).step_by(2) {
-            let b = right.as_ptr().wrapping_add(panel * stride);
-            let next = b.wrapping_add(if panel + 1 < panels { stride } else { 0 });
-            for row in (0..rows).step_by(BLOCK_ROWS) {
-                tiles.set_rows(BLOCK_ROWS.min(rows - row));
-                let block = Block {
-                    a: left.as_ptr().wrapping_add(row / BLOCK_ROWS * block).cast(),
-                    a_stride: LINE_BYTES,
-                    a_step: step * LINE_BYTES,
-                    b: [b, next, b, b].map(<*const PairLanes>::cast),
-                    panels: 2.min(panels - panel),
-                    steps,
-                    is_streamed: false,
-                    ahead: [b.cast(); 2],
-                    c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
-                    c_stride: panels * LINE_BYTES,
-                    accumulate,
-                };
-                // SAFETY: A has the lines of every row and step, B those of every panel, as
-                // asserted; C's rows and panels are within `c`, which is borrowed alone.
-                unsafe { tiles.bf16(&block) };
-            }
-        }
+        assert!(first + rows + (steps - 1) * step <= left.len());
+        let b = right.as_ptr().wrapping_add(panel * stride);
+        let next = b.wrapping_add(if panel + 1 < panels { stride } else { 0 });
+        tiles.set_rows(rows);
+        let block = Block {
+            a: left.as_ptr().wrapping_add(first).cast(),
+            a_stride: LINE_BYTES,
+            a_step: step * LINE_BYTES,
+            b: [b, next, b, b].map(<*const PairLanes>::cast),
+            panels: 2.min(panels - panel),
+            steps,
+            reads: Reads::Near,
+            c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
+            c_stride: panels * LINE_BYTES,
+            accumulate,
+        };
+        // SAFETY: A has the lines of every row and step, B those of every panel, as asserted; C's
+        // rows and panels are within `c`, which is borrowed alone.
+        unsafe { tiles.bf16(&block) };
     }
 }

@@ -14,7 +14,7 @@ use super::super::product::Product;
 use super::super::result::{Outcome, put_rows};
 use super::pack::Scale;
 use super::{Int8Inputs, Int8Weight};
-use crate::cpu::amx::{BLOCK_ROWS, Block, GROUPS_AHEAD as AHEAD, Groups, TILE_ROWS, Tiles};
+use crate::cpu::amx::{BLOCK_ROWS, Block, GROUPS_AHEAD as AHEAD, Groups, Reads, TILE_ROWS, Tiles};
 use crate::cpu::simd::avx512::{Avx512, TilesKernel};
 use crate::cpu::simd::{LANES, Simd, Vector};
 
@@ -242,8 +242,7 @@ impl Tiled<'_> {
             b: [b; 4],
             panels: 1,
             steps: runs.len(),
-            is_streamed: pass.is_streamed,
-            ahead: [b; 2],
+            reads: if pass.is_streamed { Reads::Streamed } else { Reads::Near },
             c: sums.0.as_mut_ptr().cast(),
             c_stride: 64,
             accumulate: false,
