@@ -9,9 +9,9 @@ fn emulated(capability: u32) -> Cuda {
 }
 
 mod capability90 {
-    aqueduct_kernels::conformance_tests!(super::emulated(90));
+    aqueduct_kernels::conformance_tests!(Some(super::emulated(90)));
 }
 
 mod capability80 {
-    aqueduct_kernels::conformance_tests!(super::emulated(80));
+    aqueduct_kernels::conformance_tests!(Some(super::emulated(80)));
 }
