@@ -49,6 +49,7 @@ const GROWING: &[&str] = &[
     "text",
     "FIRST",
     "GAP",
+    "LAYERS",
     "First token",
     "Between tokens",
 ];
