@@ -159,9 +159,7 @@ fn attended(
     (g, sides): (usize, &[Side<'_>]),
     seen: &[Seen],
 ) -> Result<Head, BackendError> {
-    if !seen.iter().all(|seen| seen.finite) {
-        return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
-    }
+    finite(seen)?;
     let group = queries.q.heads / scope.own.kv_heads();
     let heads = g * group..(g + 1) * group;
     let side = |side: usize| {
@@ -220,8 +218,15 @@ fn look(
     let tasks = tasks(queries, &sides, with_values).flatten().collect();
     let seen = place.crew.map(tasks, |task: Task<'_>| place.isa.run(task));
     let seen: Vec<Seen> = seen.into_iter().flatten().collect();
+    finite(&seen)?;
+    Ok(seen)
+}
+
+/// # Errors
+/// A part whose sums are not.
+fn finite(seen: &[Seen]) -> Result<(), BackendError> {
     match seen.iter().all(|seen| seen.finite) {
-        true => Ok(seen),
+        true => Ok(()),
         false => Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" }),
     }
 }
