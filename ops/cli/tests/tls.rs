@@ -138,11 +138,11 @@ fn every_plane_has_certificates_and_the_answers_are_the_same() {
     let output = run(asks.iter().chain(&own));
     assert!(output.status.success() && !output.stdout.is_empty(), "{}", stderr(&output));
 
-    // Without a certificate nobody comes in, nor with one that is not good, however often they
-    // try: a connection that broke is one that may be there again.
+    // Without a certificate nobody comes in, nor with one that is not good, and they are told so.
     let check = |more: &[&str], plane: &str, reason: &str| {
-        let output = run(asks.iter().chain(more).chain(&["--deadline-seconds", "5"]));
+        let output = run(asks.iter().chain(more));
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains("received fatal alert"), "{}", stderr(&output));
         until_refused(|| https.get("/metrics").1, plane, reason);
     };
     check(&own[..2], "grpc", "no_certificate");

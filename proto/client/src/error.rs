@@ -90,13 +90,14 @@ impl From<Status> for ClientError {
 }
 
 /// Whether a stream may go on elsewhere, or later: its connection was lost, or nobody serves it at
-/// this moment, rather than that it ended.
+/// this moment, rather than that it ended, or that one end does not believe the other.
 pub(crate) fn is_lost(status: &Status) -> bool {
     let cause = std::error::Error::source(status);
     let is_late = cause.is_some_and(|cause| root(cause).is::<tonic::TimeoutExpired>());
     let never_again = status.metadata().get(RETRY_AFTER_METADATA).is_some_and(|ms| ms == "-1");
+    let is_refusal = cause.is_some_and(aqueduct_tls::is_refusal);
     let is_away = status.code() == Code::Unavailable && !never_again;
-    !is_late && (cause.is_some() || is_away)
+    !is_late && !is_refusal && (cause.is_some() || is_away)
 }
 
 /// Whether nobody has answered a start: a server that refuses one says what it answers.

@@ -1,5 +1,6 @@
 //! The dialing end.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,13 +12,14 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
-use tonic::transport::{Channel, Endpoint, Error};
+use tonic::transport::{self, Channel, Endpoint};
 
 use crate::files::{TlsError, TlsFiles, authorities, provider, unusable};
 use crate::fresh::Fresh;
@@ -25,6 +27,12 @@ use crate::refusals::{Reason, Refusals};
 use crate::role::Role;
 
 const DEADLINE: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
+/// A server of HTTP/2 speaks first; some proxies do not.
+const SPEAKS_WITHIN: Duration = Duration::from_millis(250);
+/// Its first frame begins in so many bytes. Longer reads pass by the buffer once it is empty.
+const FIRST_BYTES: usize = 16;
+
+type Stream = BufReader<TlsStream<TcpStream>>;
 
 /// Whom a client means to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +71,7 @@ impl ClientTls {
         Ok(Self { config, expected, plane, refusals })
     }
 
-    async fn dial(&self, uri: &Uri) -> io::Result<TlsStream<TcpStream>> {
+    async fn dial(&self, uri: &Uri) -> io::Result<Stream> {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(443);
         let name = match self.expected {
@@ -74,7 +82,8 @@ impl ClientTls {
         let stream = TcpStream::connect((host.as_str(), port)).await?;
         stream.set_nodelay(true)?;
         let connector = TlsConnector::from(self.config.current());
-        connector.connect(name, stream).await.inspect_err(|error| {
+        let connected = async { heard(connector.connect(name, stream).await?).await };
+        connected.await.inspect_err(|error| {
             let reason = match (Reason::of(error), self.expected) {
                 (Reason::WrongName, Expected::Member(_)) => Reason::WrongRole,
                 (reason, _) => reason,
@@ -109,11 +118,37 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
+/// The stream once its server has spoken. In TLS 1.3 the client is done with the handshake before
+/// the server has seen its certificate, so that a refusal comes where the first answer is read:
+/// here it is told from a connection that broke, which may be tried again.
+async fn heard(stream: TlsStream<TcpStream>) -> io::Result<Stream> {
+    let mut stream = BufReader::with_capacity(FIRST_BYTES, stream);
+    match timeout(SPEAKS_WITHIN, stream.fill_buf()).await {
+        Ok(Err(error)) => Err(error),
+        Ok(Ok([])) => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the server hung up after the handshake",
+        )),
+        Ok(Ok(_)) | Err(_) => Ok(stream),
+    }
+}
+
+/// Whether a connection failed because one end did not believe the other: another try fails alike.
+pub fn is_refusal(error: &(dyn Error + 'static)) -> bool {
+    // What it wraps it does not name as its source.
+    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let is_here = wrapped.is_some_and(|wrapped| wrapped.is::<rustls::Error>());
+    is_here || error.source().is_some_and(is_refusal)
+}
+
 /// Connects to `endpoint`, whose URL [`scheme_of`] has found to go with `tls`.
 ///
 /// # Errors
 /// Nobody there, or somebody else.
-pub async fn connect(endpoint: &Endpoint, tls: Option<&ClientTls>) -> Result<Channel, Error> {
+pub async fn connect(
+    endpoint: &Endpoint,
+    tls: Option<&ClientTls>,
+) -> Result<Channel, transport::Error> {
     match tls {
         None => endpoint.connect().await,
         Some(tls) => endpoint.connect_with_connector(Connector(tls.clone())).await,
@@ -141,7 +176,7 @@ pub fn scheme_of(field: &str, url: &str, tls: bool) -> Result<&'static str, Refu
 struct Connector(ClientTls);
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Response = TokioIo<Stream>;
     type Error = io::Error;
     type Future = BoxFuture<'static, io::Result<Self::Response>>;
 

@@ -18,7 +18,7 @@ mod refusals;
 mod role;
 mod server;
 
-pub use client::{ClientTls, Expected, connect, scheme_of};
+pub use client::{ClientTls, Expected, connect, is_refusal, scheme_of};
 pub use files::{Identity, TlsError, TlsFiles};
 pub use fresh::Fresh;
 pub use inspect::{Inspected, inspect};
