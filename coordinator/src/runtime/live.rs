@@ -249,8 +249,10 @@ impl Live {
         }
         self.chunk_reported(worker, key, &report);
         self.prefill.reports.insert(key.chunk_idx, (worker, report));
+        // Not every layer is told, but a chunk that is done has them all.
+        let layers = self.model.shape.layers;
         let at = self.worker(worker);
-        at.chunk_idx = key.chunk_idx;
+        (at.chunk_idx, at.layers_done) = (key.chunk_idx, layers);
         at.chunks_done += 1;
         self.tell_progress();
         (!is_restored).then_some(span.tokens)
@@ -465,6 +467,20 @@ mod tests {
         check(Exchange::Stay, dense, Carry::Queries, false, Exchange::Stay);
         check(Exchange::Move, dense, Carry::Keys, false, Exchange::Move);
         check(Exchange::Auto, dense, Carry::Fewest, false, Exchange::Move);
+    }
+
+    #[test]
+    fn a_chunk_that_is_done_has_all_its_layers() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        let key = ChunkKey { request: RequestId(7), chunk_idx: 2, epoch: Epoch(0) };
+        let at = |live: &Live| {
+            let work = live.work_of(WorkerId(0)).unwrap();
+            (work.chunk_idx, work.layers_done, work.chunks_done)
+        };
+        live.layer_done(WorkerId(0), key, 1);
+        assert_eq!(at(&live), (2, 1, 0));
+        live.chunk_done(WorkerId(0), key, ChunkReport::default());
+        assert_eq!(at(&live), (2, 2, 1), "that the second was done was not told");
     }
 
     #[test]

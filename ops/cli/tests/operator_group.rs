@@ -232,8 +232,7 @@ fn requests_under_way(desk: &mut Desk) {
     desk.seen.run(&["request", "show", &id]);
     desk.seen.run(&["cache", "show", &id, "--head", "1", "-o", "json"]);
     let home = desk.ask(desk.leader, &["request", "show", &id])["request"]["home"].clone();
-    // Layers as the worker told them last, which it does now and then.
-    desk.seen.run_but("LAYERS", &["node", "show", home.as_str().unwrap()]);
+    desk.seen.run(&["node", "show", home.as_str().unwrap()]);
     desk.seen.run(&["status"]);
     desk.seen.run(&["top", "--once"]);
     top_on_a_terminal(desk);

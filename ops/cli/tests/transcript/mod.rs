@@ -64,16 +64,13 @@ pub(crate) struct Transcript {
     /// For all commands.
     env: Vec<(String, String)>,
     growing: bool,
-    /// What varies besides.
-    besides: Option<&'static str>,
 }
 
 impl Transcript {
     /// Nothing yet; commands are run with this environment and nothing else that they look at.
     pub(crate) fn new(env: &[(&str, &str)]) -> Self {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let (text, names, env) = (String::new(), Vec::new(), env.collect());
-        Self { text, names, env, growing: false, besides: None }
+        Self { text: String::new(), names: Vec::new(), env: env.collect(), growing: false }
     }
 
     /// From now on `what` is written as `name`.
@@ -118,13 +115,6 @@ impl Transcript {
         let shown = self.masked(&printed.concat());
         self.text += &format!("\n$ {}\n{shown}{code}", self.line(args));
         output
-    }
-
-    /// The same of a command in which `name` varies too.
-    pub(crate) fn run_but(&mut self, name: &'static str, args: &[&str]) {
-        self.besides = Some(name);
-        self.run(args);
-        self.besides = None;
     }
 
     /// The same in each of the forms that something is shown in.
@@ -198,8 +188,7 @@ impl Transcript {
     }
 
     fn varies(&self, name: &str) -> bool {
-        let grows = self.growing && GROWING.contains(&name);
-        VARYING.contains(&name) || grows || self.besides == Some(name)
+        VARYING.contains(&name) || (self.growing && GROWING.contains(&name))
     }
 
     /// `text` with names for what varies, and cells three spaces apart, however wide they are.
