@@ -212,7 +212,9 @@ impl Plan {
         }
         let home = request.home();
         request.phase = Phase::Decode { home };
-        self.commands.push(Command::Decode { worker: home, request: id, handed_over: None });
+        let gathers = self.gather(pos, home);
+        let worker = home;
+        self.commands.push(Command::Decode { worker, request: id, handed_over: None, gathers });
     }
 
     /// A choice ended at its home (`by`), or is ended by its caller, who may have enough of it

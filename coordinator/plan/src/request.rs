@@ -111,6 +111,8 @@ pub(crate) struct Request {
     pub(crate) turn: u64,
     /// Tokens that its memory sets take of the pool of every worker that has a chunk of it.
     pub(crate) set_tokens: u64,
+    /// Tokens of the home's pool that shards of other workers take which have come to it.
+    pub(crate) gathered_tokens: u64,
 }
 
 impl Request {
@@ -144,6 +146,7 @@ impl Request {
             in_flight_tokens: 0,
             turn: 0,
             set_tokens: 0,
+            gathered_tokens: 0,
         }
     }
 
@@ -172,14 +175,21 @@ impl Request {
         if !self.is_sharded() {
             return self.reserved_for_sets(page_tokens);
         }
-        let home = self.chunks.last().map(|last| (last.worker, output(&self.job, page_tokens)));
-        let in_pages = |span: ChunkSpan| u64::from(span.tokens).next_multiple_of(page_tokens);
+        let at_home = output(&self.job, page_tokens) + self.gathered_tokens;
+        let home = self.chunks.last().map(|last| (last.worker, at_home));
         let at = |(chunk, span): (&Chunk, ChunkSpan)| {
             let own_and_left = [Some(chunk.worker), chunk.left_elsewhere()];
-            own_and_left.map(|worker| Some((worker?, in_pages(span))))
+            own_and_left.map(|worker| Some((worker?, in_pages(span, page_tokens))))
         };
         let parts = self.chunks.iter().zip(self.job.grid.chunks()).flat_map(at);
         parts.flatten().chain(home).collect()
+    }
+
+    /// Tokens that the shards of other workers than the home would take there.
+    pub(crate) fn elsewhere(&self, page_tokens: u64) -> u64 {
+        let (home, spans) = (self.home(), self.job.grid.chunks());
+        let others = self.chunks.iter().zip(spans).filter(|(chunk, _)| chunk.worker != home);
+        others.map(|(_, span)| in_pages(span, page_tokens)).sum()
     }
 
     /// Tokens that memory sets take: while it decodes, those of the home, and those that its last
@@ -372,4 +382,9 @@ impl Request {
         self.in_flight_tokens += if state == State::Running { self.tokens(idx) } else { 0 };
         self.in_flight_tokens -= if old == State::Running { self.tokens(idx) } else { 0 };
     }
+}
+
+/// What the keys of a chunk take of a pool, in tokens.
+fn in_pages(span: ChunkSpan, page_tokens: u64) -> u64 {
+    u64::from(span.tokens).next_multiple_of(page_tokens)
 }

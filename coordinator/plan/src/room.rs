@@ -160,7 +160,7 @@ mod tests {
 
     fn job(prompt_tokens: u32, chunk_tokens: u32, output_tokens: u64) -> Job {
         let grid = ChunkGrid::new(prompt_tokens, chunk_tokens).unwrap();
-        let sharded = Some(Sharded { output_tokens, pruned: false });
+        let sharded = Some(Sharded { output_tokens, pruned: false, gathers: false });
         Job {
             grid,
             choices: 1,

@@ -1,11 +1,11 @@
 //! What the plan hears and what it says.
 
-use std::sync::Arc;
+mod job;
 
 use aqueduct_core::work::{FailureKind, NextHop, Peer};
-use aqueduct_core::{
-    ChunkGrid, ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, SnapshotKey, WorkerId,
-};
+use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, Refusal, RequestId, SnapshotKey, WorkerId};
+
+pub use self::job::{Job, Sharded};
 
 /// How much the plan takes on at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,41 +32,6 @@ pub struct Limits {
     /// A chunk that its request waits for is done a second time elsewhere when it takes several
     /// times as long as chunks do, and so long at least; `None`: never.
     pub hedge_after_ms: Option<u64>,
-}
-
-/// As much of a request as decisions need; its tokens stay with the runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
-    /// How the prompt is cut.
-    pub grid: ChunkGrid,
-    /// Completions to decode after the prefill; 0 ends the request with it.
-    pub choices: u32,
-    /// Present: keys stay in shards, with the workers that computed them.
-    pub sharded: Option<Sharded>,
-    /// Most tokens whose keys are in one memory set, where these are handed from chunk to chunk.
-    pub memory_tokens: u64,
-    /// Lower begins earlier, and has a larger share of what is in flight.
-    pub priority: i32,
-    /// When it came, on the clock of [`Event::Tick`].
-    pub arrived_at_ms: u64,
-    /// Names of the memory after chunk 0, 1 and so on, as far as the request may go on from a
-    /// snapshot of it.
-    pub prefix: Arc<[SnapshotKey]>,
-    /// Whether it can begin in no other way than from the first of them, as a session's next
-    /// turn: what that stands for cannot be computed.
-    pub resumes: bool,
-    /// When the request fails, on the clock of [`Event::Tick`].
-    pub deadline_at_ms: u64,
-}
-
-/// What a request needs that keeps its keys in shards until it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sharded {
-    /// Tokens that the home keeps beside its chunks: those that it generates.
-    pub output_tokens: u64,
-    /// Whether a chunk changes the shards of the chunks before it. Then the loss of one has
-    /// all of them done again, otherwise only itself and what is not done.
-    pub pruned: bool,
 }
 
 /// Where the keys of the chunks before one are.
@@ -271,6 +236,8 @@ pub enum Command {
         request: RequestId,
         /// Present: what they go on from has come from their last home, in this epoch.
         handed_over: Option<Epoch>,
+        /// Whether it has room for the shards of others, which may come to it.
+        gathers: bool,
     },
     /// Have a request's completions go to another worker.
     HandOver {

@@ -34,7 +34,8 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// `up w0` (with `pool 20` tokens), `down w0`, `submit r1 35` (tokens; with `choices 2`, `by 500`
 /// ms; with `prio 51`, 50 more than it is, `at 7` ms; with `prefix 5` its chunks make snapshots
 /// 5, 6 and so on; with `session 5` it goes on behind the 25 tokens of that one; with `keep 0`,
-/// `prune 0` keys stay in shards, and so many are generated), `done w0 r1 c0 e0`,
+/// `prune 0` keys stay in shards, and so many are generated, with `gather` at a home that has all
+/// of them), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
 /// `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
@@ -45,7 +46,8 @@ fn event(line: &str) -> Event {
     let named =
         |name: &str| words.iter().position(|word| *word == name).map(|at| number(words[at + 1]));
     let sharded = |name: &str, pruned| {
-        named(name).map(|tokens| Sharded { output_tokens: tokens.into(), pruned })
+        let gathers = words.contains(&"gather");
+        named(name).map(|tokens| Sharded { output_tokens: tokens.into(), pruned, gathers })
     };
     let failed = |kind| {
         let (worker, key) = (worker(), key(words[2], words[3], words[4]));
@@ -158,9 +160,10 @@ fn shown(command: Command) -> String {
         Command::Drop { worker, request, chunk_idx } => {
             format!("{worker}: drop {} c{chunk_idx}", short(request))
         }
-        Command::Decode { worker, request, handed_over } => {
+        Command::Decode { worker, request, handed_over, gathers } => {
             let from = handed_over.map_or(String::new(), |epoch| format!(" handed over {epoch}"));
-            format!("{worker}: decode {}{from}", short(request))
+            let all = if gathers { " with all shards" } else { "" };
+            format!("{worker}: decode {}{from}{all}", short(request))
         }
         Command::HandOver { worker, request, next } => {
             format!("{worker}: hand over {} -> {}", short(request), hop(&next))
@@ -763,6 +766,33 @@ fn room_for_keys_is_looked_for_on_every_worker() {
          = w0: cancel r1
          = w1: cancel r1
          = r1 cancelled",
+    );
+}
+
+#[test]
+fn shards_come_to_a_home_that_has_room_and_no_other_request_is_given_it() {
+    check(
+        "up w0 pool 10
+         up w1 pool 25
+         .. submit r1 15 keep 0 gather
+         .. done w0 r1 c0 e0
+         done w1 r1 c1 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1 with all shards
+         submit r2 15 keep 0 gather
+         cancel r1
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 cancelled
+         = w0: assign r2 c0 e0 after
+         = w1: assign r2 c1 e0 after w0e0
+         submit r3 15 keep 0
+         = w1: assign r3 c0 e0 after
+         = w1: assign r3 c1 e0 after w1e0
+         done w0 r2 c0 e0
+         done w1 r2 c1 e0
+         = r2 prefilled, 0 retried
+         = w1: decode r2",
     );
 }
 

@@ -46,6 +46,8 @@ struct Worker {
     /// Chunks that failed here; commands about them may still be under way.
     failed: BTreeSet<(RequestId, u32)>,
     decoding: BTreeMap<RequestId, BTreeSet<u32>>,
+    /// Tokens of the shards that come here as long as their request is decoded.
+    gathered: BTreeMap<RequestId, u64>,
     /// The newest epoch seen of each request.
     seen: BTreeMap<RequestId, Epoch>,
     /// Memories that outlive their requests.
@@ -276,7 +278,7 @@ impl Cluster {
                     }
                 }
             }
-            Command::Decode { request, handed_over, .. } => {
+            Command::Decode { request, handed_over, gathers, .. } => {
                 let Job { choices, grid, .. } = &self.jobs[&request];
                 let last = (request, grid.chunk_count() - 1);
                 let is_here = worker.given.contains(&last) || worker.shards.contains_key(&last);
@@ -293,6 +295,13 @@ impl Cluster {
                 }
                 assert!(has_come || is_here, "{request} is decoded from what is not at {idx}");
                 worker.decoding.insert(request, (0..*choices).collect());
+                let is_elsewhere = |chunk| !worker.shards.contains_key(&(request, chunk));
+                let elsewhere = (0..grid.chunk_count()).filter(|chunk| is_elsewhere(*chunk));
+                let tokens = elsewhere.map(|chunk| u64::from(grid.chunk(chunk).unwrap().tokens));
+                let tokens = tokens.filter(|_| gathers).sum();
+                worker.gathered.insert(request, tokens);
+                let held = self.held(idx);
+                assert!(held <= self.pools[idx], "{held} tokens at {idx}, of {:?}", self.pools);
             }
             Command::StopChoice { request, choice, .. } => {
                 worker.decoding.get_mut(&request).map(|open| open.remove(&choice));
@@ -327,7 +336,8 @@ impl Cluster {
             let output_tokens = output_tokens.map_or(0, |sharded| sharded.output_tokens);
             u64::from(grid.chunk(chunk_idx).unwrap().tokens) + output_tokens
         };
-        chunks.map(tokens).sum()
+        let decoded = worker.gathered.iter().filter(|(id, _)| worker.decoding.contains_key(id));
+        chunks.map(tokens).chain(decoded.map(|(_, tokens)| *tokens)).sum()
     }
 
     /// Whether everything is there that the task needs. Where chunks prune the shards of
@@ -624,8 +634,13 @@ enum Move {
 const WORKERS: usize = 4;
 
 fn any_shards() -> impl Strategy<Value = Option<Sharded>> {
-    let some = (0u64..15, any::<bool>());
-    prop::option::of(some.prop_map(|(output_tokens, pruned)| Sharded { output_tokens, pruned }))
+    let some = (0u64..15, any::<bool>(), any::<bool>());
+    let some = some.prop_map(|(output_tokens, pruned, gathers)| Sharded {
+        output_tokens,
+        pruned,
+        gathers,
+    });
+    prop::option::of(some)
 }
 
 /// Pools of so many workers; some have no bound.
@@ -785,7 +800,7 @@ fn what_was_found_stays_mended() {
     cluster.remembers = true;
     check(&mut cluster, &assigned_twice);
 
-    let sharded = |pruned| Some(Sharded { output_tokens: 0, pruned });
+    let sharded = |pruned| Some(Sharded { output_tokens: 0, pruned, gathers: false });
     let room_freed_too_early = [
         Move::Kill(1),
         Move::Kill(3),

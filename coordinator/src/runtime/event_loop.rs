@@ -299,9 +299,10 @@ impl EventLoop {
             Command::Drop { worker, request, chunk_idx } => {
                 (worker, Order::Drop { request, chunk_idx })
             }
-            Command::Decode { worker, request, handed_over } => {
+            Command::Decode { worker, request, handed_over, gathers } => {
                 let Some(live) = self.live.get_mut(&request) else { return };
-                (worker, Order::Decode(Box::new(live.decode_at(worker, handed_over))))
+                let spec = live.decode_at(worker, handed_over, gathers);
+                (worker, Order::Decode(Box::new(spec)))
             }
             Command::HandOver { worker, request, next } => {
                 (worker, Order::HandOver { request, next })

@@ -188,6 +188,7 @@ impl Live {
     fn sharded(&self) -> Sharded {
         let Submission { choices, max_tokens, .. } = self.submission;
         Sharded {
+            gathers: self.carry() == Some(Carry::Keys),
             output_tokens: u64::from(choices) * u64::from(max_tokens),
             pruned: !self.policy.keeps_all(),
         }
@@ -457,7 +458,8 @@ mod tests {
         let check = |exchange, policy, carry, pruned, used| {
             let mut live = live(exchange, policy);
             assert_eq!(live.carry(), Some(carry), "{exchange} {policy:?}");
-            assert_eq!(live.job().sharded, Some(Sharded { output_tokens: 20, pruned }));
+            let gathers = carry == Carry::Keys;
+            assert_eq!(live.job().sharded, Some(Sharded { output_tokens: 20, pruned, gathers }));
             let report = prefilled(&mut live);
             assert_eq!((report.memory_bytes, report.memory_tokens), (33, 15));
             assert_eq!((report.exchange, report.traffic.fetched), (used, 12));

@@ -110,6 +110,7 @@ impl Asked {
             trace: None,
             shows: false,
             handed_over: None,
+            gathers: false,
         }
     }
 

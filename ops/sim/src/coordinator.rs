@@ -97,6 +97,7 @@ impl Coordinator {
             sharded: asked.sharded.then(|| Sharded {
                 output_tokens: u64::from(asked.choices) * u64::from(asked.max_tokens),
                 pruned: !asked.policy.keeps_all(),
+                gathers: false,
             }),
             memory_tokens: budget.into(),
             priority: 0,
@@ -256,7 +257,7 @@ impl Coordinator {
             Command::Confirm { worker, request, chunk_idx } => {
                 (worker, Order::Confirm { request, chunk_idx })
             }
-            Command::Decode { worker, request, handed_over } => {
+            Command::Decode { worker, request, handed_over, .. } => {
                 let live = &self.live[&request];
                 let spec = live.asked.spec(request, live.begun());
                 let handed_over = handed_over.map(|epoch| HandedOver {

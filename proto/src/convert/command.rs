@@ -234,6 +234,7 @@ impl From<DecodeSpec> for v1::Decode {
             traceparent: traceparent(spec.trace),
             shows: spec.shows,
             handed_over: spec.handed_over.map(Into::into),
+            gathers: spec.gathers,
         }
     }
 }
@@ -270,6 +271,7 @@ impl TryFrom<v1::Decode> for DecodeSpec {
                 .map(HandedOver::try_from)
                 .transpose()
                 .under("handed_over")?,
+            gathers: wire.gathers,
         })
     }
 }

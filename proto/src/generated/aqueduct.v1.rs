@@ -1645,6 +1645,9 @@ pub struct Decode {
     /// present: what they go on from came from their last home
     #[prost(message, optional, tag = "13")]
     pub handed_over: ::core::option::Option<HandedOver>,
+    /// room for the shards of other workers is kept here
+    #[prost(bool, tag = "14")]
+    pub gathers: bool,
 }
 /// The sets of completion i came as those for chunk `chunk_idx + 1 + i`.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

@@ -109,11 +109,13 @@ impl Executor {
     /// Drops a chunk, waiting, running or done; with the last one, what goes on from it.
     fn drop_chunk(&mut self, session: SessionId, request: RequestId, chunk_idx: u32) {
         if let Some(held) = self.owned(session, request) {
-            let home = held.home.take_if(|home| home.chunk_idx == chunk_idx).is_some();
-            let decoding = held.decoding.take_if(|it| it.chunk_idx == chunk_idx).is_some();
+            held.home.take_if(|home| home.chunk_idx == chunk_idx);
+            held.decoding.take_if(|it| it.chunk_idx == chunk_idx);
+            let decoded = held.decoded.take_if(|home| home.is_last(chunk_idx));
             held.outbox.remove(&chunk_idx.saturating_add(1));
             held.stay();
-            if home || decoding {
+            if let Some(home) = decoded {
+                home.drop_what_came(&self.exchange);
                 self.shared.holder.store().drop_branches(request);
             }
             self.shared.inbox.withdraw(request, chunk_idx);

@@ -91,10 +91,15 @@ impl Executor {
             }
         };
         self.show_memory(session, &spec, &home);
+        let decoded = match &home.memory {
+            Memory::Sharded(home) => Some(home.clone()),
+            Memory::Sets(..) => None,
+        };
         let spec = Asked { spec: Arc::new(spec), grammar };
         let decoding = Decoding::new(&self.model, home, spec, &self.shared.gauges.home_bytes);
         if let Some(request) = self.requests.get_mut(&request) {
             request.decoding = Some(decoding);
+            request.decoded = decoded;
         }
     }
 
@@ -296,7 +301,8 @@ impl Decoding {
                     Continuation::Sets(sequence)
                 }
                 Memory::Sharded(home) => {
-                    Continuation::Sharded(ShardedSequence::new(home.clone(), (idx, spec.choices)))
+                    let spec = (spec.choices, spec.gathers);
+                    Continuation::Sharded(ShardedSequence::new(home.clone(), idx, spec))
                 }
             };
             Some(Choice {

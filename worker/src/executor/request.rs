@@ -28,6 +28,8 @@ pub(super) struct Request {
     pub(super) restoring: BTreeMap<u32, Restoring>,
     /// The memory of the whole prompt, from the end of its last chunk until decode.
     pub(super) home: Option<Home>,
+    /// Where keys are in shards: the home that was decoded from, until its last chunk is dropped.
+    pub(super) decoded: Option<Arc<ShardedHome>>,
     /// Completions under way.
     pub(super) decoding: Option<Decoding>,
     /// What they are called on their way, if they go to another worker.
@@ -108,6 +110,7 @@ impl Request {
             outbox: BTreeMap::new(),
             restoring: BTreeMap::new(),
             home: None,
+            decoded: None,
             decoding: None,
             departure: None,
             left: Vec::new(),

@@ -53,7 +53,8 @@ impl Plan {
         let prompt: Vec<TokenId> = (0..1 + below(50)).map(|_| below(61) as TokenId).collect();
         let (request, outputs) = (RequestId(idx + 1), Outputs::None);
         let wire = WireDtype::F32;
-        let job = Job { request, prompt, chunk_tokens: 8, policy, outputs, wire };
+        let gathers = true;
+        let job = Job { request, prompt, chunk_tokens: 8, policy, outputs, wire, gathers };
         let temperature = [0.0, 0.7, 1.3][below(3) as usize];
         let (seed, logprobs) = (below(1000), Some(below(4) as u32));
         let presence_penalty = below(3) as f32 * 0.4;
@@ -101,6 +102,7 @@ impl Plan {
             trace: None,
             shows: false,
             handed_over: None,
+            gathers: false,
         }))
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Job {
     pub(crate) policy: MemoryPolicy,
     pub(crate) outputs: Outputs,
     pub(crate) wire: WireDtype,
+    /// Whether its home has room for the shards of others.
+    pub(crate) gathers: bool,
 }
 
 /// Everything that came out of a prompt, in comparable form.
@@ -84,7 +86,7 @@ impl Job {
     pub(crate) fn new(prompt_tokens: u32, policy: MemoryPolicy) -> Self {
         let prompt = (0..prompt_tokens).map(|i| (i * i * 7 + i * 3 + 11) % 61).collect();
         let (request, outputs, wire) = (RequestId(1), Outputs::Logits, WireDtype::F32);
-        Self { request, prompt, chunk_tokens: 8, policy, outputs, wire }
+        Self { request, prompt, chunk_tokens: 8, policy, outputs, wire, gathers: true }
     }
 
     pub(crate) fn grid(&self) -> ChunkGrid {
@@ -144,6 +146,7 @@ impl Job {
             trace: None,
             shows: false,
             handed_over: None,
+            gathers: self.gathers,
         }))
     }
 }

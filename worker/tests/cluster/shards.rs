@@ -254,13 +254,16 @@ async fn torn_leaves_come_home_if_there_is_room() {
 }
 
 /// Where keys travel, all come to the home before it decodes; but if its pool has no room for
-/// them, queries go to them, and what came goes again.
+/// them, or none that is kept for them, queries go to them, and what came goes again. It goes,
+/// too, when the last chunk does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_have_no_room_at_home_stay() {
-    let job = Job { chunk_tokens: 64, ..Job::new(250, MemoryPolicy::dense()) };
+    let mut job = Job { chunk_tokens: 64, ..Job::new(250, MemoryPolicy::dense()) };
     let (model, queries) = (tiny(KvDtype::Bf16), How::exact(in_turn, Carry::Queries));
     let want = answer((1, Carrier::Loopback), &job, queries, KvDtype::Bf16).await;
-    for (pool_tokens, come) in [(128, false), (512, true)] {
+    for (pool_tokens, gathers, come) in [(128, true, false), (512, true, true), (512, false, false)]
+    {
+        job.gathers = gathers;
         let hub = LoopbackHub::default();
         let mut members = Vec::new();
         for _ in 0..4 {
@@ -276,6 +279,8 @@ async fn keys_that_have_no_room_at_home_stay() {
         assert_eq!(held > prompt, come, "{held} of {prompt}, {pool_tokens}");
         assert!(come || held < prompt / 2, "{held} of {prompt}");
         assert_eq!(seen.tokens, want.tokens, "{pool_tokens}");
+        members[3].send(Command::Drop { request: job.request, chunk_idx: 3 }).await;
+        members[3].settle(|stats| stats.shard_bytes == 0).await;
         forget(&members, &job).await;
     }
 }

@@ -230,6 +230,17 @@ impl Plan {
         taken
     }
 
+    /// Reserves room at `home` for the shards of other workers, if they are to come there and it
+    /// has any.
+    pub(super) fn gather(&mut self, pos: usize, home: WorkerId) -> bool {
+        let request = &self.running[pos];
+        let tokens = request.elsewhere(self.limits.page_tokens);
+        let wanted = request.job.sharded.is_some_and(|sharded| sharded.gathers);
+        let gathers = wanted && self.room().of(&[home]).with(tokens) == [home];
+        self.running[pos].gathered_tokens = if gathers { tokens } else { 0 };
+        gathers
+    }
+
     fn room_less(&self, taken: &BTreeMap<WorkerId, u64>) -> Room {
         Room::new(self.takers().map(|(id, worker)| {
             (id, worker.pool_tokens.saturating_sub(taken.get(&id).copied().unwrap_or(0)))

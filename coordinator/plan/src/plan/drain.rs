@@ -71,7 +71,8 @@ impl Plan {
         if let Some(departure) = request.departure.take() {
             request.arrive(departure);
             let (worker, handed_over) = (departure.to, Some(departure.epoch));
-            self.commands.push(Command::Decode { worker, request: id, handed_over });
+            let gathers = false; // what is in shards goes nowhere
+            self.commands.push(Command::Decode { worker, request: id, handed_over, gathers });
         }
     }
 

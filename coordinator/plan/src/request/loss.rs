@@ -23,6 +23,7 @@ impl Request {
         };
         if !self.all_done() {
             self.phase = Phase::Prefill;
+            self.gathered_tokens = 0;
         }
         loss
     }

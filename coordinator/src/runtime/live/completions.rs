@@ -12,8 +12,13 @@ use crate::submit::Update;
 
 impl Live {
     /// What `worker`, its home from now on, is to do; with what came from its last home, if
-    /// anything did, in epoch `handed_over`.
-    pub(crate) fn decode_at(&mut self, worker: WorkerId, handed_over: Option<Epoch>) -> DecodeSpec {
+    /// anything did, in epoch `handed_over`, and whether it has room for the shards of others.
+    pub(crate) fn decode_at(
+        &mut self,
+        worker: WorkerId,
+        handed_over: Option<Epoch>,
+        gathers: bool,
+    ) -> DecodeSpec {
         self.home = Some(worker);
         self.trail.note("decodes", Some(worker), "");
         if self.redone > 0 {
@@ -39,6 +44,7 @@ impl Live {
             keeps: self.submission.session.is_some(),
             trace: self.trace.parent(),
             shows: self.submission.shows,
+            gathers,
             handed_over: handed_over.map(|epoch| HandedOver {
                 chunk_idx: self.grid.chunk_count() - 1,
                 epoch,

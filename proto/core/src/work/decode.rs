@@ -35,6 +35,9 @@ pub struct DecodeSpec {
     pub shows: bool,
     /// Present: the memory that they go on from has come from their last home.
     pub handed_over: Option<HandedOver>,
+    /// Whether the worker's pool has room for the shards of other workers, and for nobody else:
+    /// where keys travel, these come there for good before the first step.
+    pub gathers: bool,
 }
 
 /// Keys of one KV head, and what each weighs.

@@ -36,6 +36,7 @@ pub(super) fn spec() -> impl Strategy<Value = DecodeSpec> {
                 trace: trace(max_tokens.into()),
                 shows: max_tokens % 3 == 1,
                 handed_over,
+                gathers: max_tokens % 5 == 1,
             }
         },
     )

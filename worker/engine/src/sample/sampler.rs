@@ -143,6 +143,7 @@ mod tests {
             trace: None,
             shows: false,
             handed_over: None,
+            gathers: false,
         }
     }
 

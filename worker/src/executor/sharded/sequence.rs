@@ -29,6 +29,20 @@ pub(in crate::executor) struct ShardedHome {
     pub(super) has_all: OnceLock<bool>,
 }
 
+impl ShardedHome {
+    /// Whether chunk `chunk_idx` ends the prompt.
+    pub(in crate::executor) fn is_last(&self, chunk_idx: u32) -> bool {
+        chunk_idx + 1 == self.chunks
+    }
+
+    /// Drops the shards of others, if they have come here.
+    pub(in crate::executor) fn drop_what_came(&self, exchange: &Exchange) {
+        if self.has_all.get() == Some(&true) {
+            self.holders.drop_brought(exchange);
+        }
+    }
+}
+
 /// One completion.
 #[derive(Debug)]
 pub(in crate::executor) struct ShardedSequence {
@@ -44,9 +58,17 @@ pub(in crate::executor) struct ShardedSequence {
 }
 
 impl ShardedSequence {
-    /// Completion `choice` of `choices`.
-    pub(in crate::executor) fn new(home: Arc<ShardedHome>, (choice, choices): (u32, u32)) -> Self {
-        let (holders, chunks) = (home.holders.clone(), home.chunks);
+    /// Completion `choice` of `choices`. Unless the home `gathers`, queries travel where keys did:
+    /// that changes no bit.
+    pub(in crate::executor) fn new(
+        home: Arc<ShardedHome>,
+        choice: u32,
+        (choices, gathers): (u32, bool),
+    ) -> Self {
+        let (mut holders, chunks) = (home.holders.clone(), home.chunks);
+        if holders.carry == Carry::Keys && !gathers {
+            holders.carry = Carry::Queries;
+        }
         Self { holders, branch: Branch::of_choice(choice), choices, chunks, tokens: 0, home }
     }
 
@@ -100,19 +122,19 @@ impl ShardedSequence {
     }
 
     /// Brings all shards here, once for all completions: then their steps ask nobody. Where they
-    /// have no room, queries travel instead, which changes no bit.
+    /// have no room after all, queries travel instead.
     fn gather(&mut self, layers: usize, device: &Device<'_>) -> Result<(), EngineError> {
         let has_all = match self.home.has_all.get() {
             Some(&has_all) => has_all,
             None => match self.port(device).bring(layers, Brought::All) {
                 Ok(_) => true,
-                Err(PortError::Memory { source, .. }) => {
+                Err(error) => {
+                    self.holders.drop_brought(&device.borrow().exchange);
+                    let PortError::Memory { source, .. } = error else { return Err(error.into()) };
                     let request = self.holders.request;
                     tracing::info!(%request, %source, "queries travel, as keys have no room");
-                    self.holders.drop_brought(&device.borrow().exchange);
                     false
                 }
-                Err(error) => return Err(error.into()),
             },
         };
         self.home.has_all.get_or_init(|| has_all);
