@@ -11,6 +11,7 @@ mod gemm;
 mod heads;
 mod isa;
 mod layer;
+mod lines;
 pub mod peak;
 
 mod simd;

@@ -4,7 +4,6 @@
 use std::mem::MaybeUninit;
 
 use super::few;
-use super::lines::Lines;
 use super::masses::{Partial, Voters, segments, total};
 use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
@@ -13,6 +12,7 @@ use super::stored::Stored;
 use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector};
 use crate::cpu::unwritten::{unwritten, written};
 use crate::memory::{Keys, Parted, leaf_merges};

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::lines::Lines;
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Pair};
 use crate::cpu::threads::Crew;
 use crate::tensor::KvHeads;

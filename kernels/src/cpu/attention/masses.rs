@@ -4,7 +4,6 @@
 //! segments are cut alike on any number of threads, and added in ascending order.
 
 use super::few;
-use super::lines::Lines;
 use super::pass::Pass;
 use super::products::{Path, Products, Work};
 use super::rows::{Lanes, RowTile, tile_tokens};
@@ -12,6 +11,7 @@ use super::stored::Stored;
 use crate::backend::{BackendError, Queries};
 use crate::cpu::exp::exp;
 use crate::cpu::gemm::Place;
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector, sum};
 use crate::memory::Keys;
 use crate::shapes;

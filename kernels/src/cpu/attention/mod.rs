@@ -5,7 +5,6 @@ mod few;
 // The forms that it is for are those of x86-64.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod layouts;
-mod lines;
 mod masses;
 mod pass;
 mod products;
@@ -17,13 +16,13 @@ mod stored;
 use std::mem::MaybeUninit;
 
 pub(super) use self::all::{attend_all, attend_each, fit_together, fits_one_pass};
-use self::lines::Lines;
 pub(super) use self::masses::weigh;
 use self::pass::Pass;
 use self::products::{Path, Products, Work};
 use self::rows::{RowTile, tile_tokens, turn};
 use self::stored::Stored;
 use super::gemm::{Place, is_finite};
+use super::lines::Lines;
 use super::simd::LANES;
 use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Queries};

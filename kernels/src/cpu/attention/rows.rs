@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::lines::Lines;
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd};
 
 /// Sixteen rows' numbers.

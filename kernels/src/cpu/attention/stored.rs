@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use half::bf16;
 
 use super::layouts::{self, PairLanes};
-use super::lines::Lines;
 use crate::cells::{HeadRows, RowsOf};
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{Element, LANES, Pair, Simd, Vector};
 use crate::cpu::threads::Crew;
 use crate::memory::Keys;
@@ -136,7 +136,7 @@ impl<'a> Stored<'a> {
 
 /// Widens tiles of stored keys or values into order; f32 that is in order is passed through.
 #[derive(Default)]
-pub(super) struct Widener(Vec<f32>);
+pub(super) struct Widener(Lines<f32>);
 
 impl Widener {
     /// Rows `first..last` of a KV head, `[last - first, head_dim]`.
@@ -147,6 +147,10 @@ impl Widener {
         rows: HeadRows<'a>,
         (first, last): (usize, usize),
     ) -> &'a [f32] {
+        let width = match rows {
+            HeadRows::F32(rows) => rows.width(),
+            HeadRows::Bf16(rows) => rows.width(),
+        };
         match rows {
             HeadRows::F32(rows) => {
                 if let Some(span) = rows.span((first, last)) {
@@ -156,13 +160,19 @@ impl Widener {
             }
             HeadRows::Bf16(rows) => match rows.span((first, last)) {
                 Some(span) => {
-                    self.0.resize(span.len(), 0.0);
-                    widen(simd, span, &mut self.0);
+                    widen(simd, span, self.room(span.len()));
                 }
                 None => self.each(rows, (first, last), |from, to| widen(simd, from, to)),
             },
         }
-        &self.0
+        &self.0.as_flattened()[..(last - first) * width]
+    }
+
+    /// Memory for so many elements, to be written.
+    #[inline(always)]
+    fn room(&mut self, elements: usize) -> &mut [f32] {
+        self.0.resize(elements.div_ceil(LANES));
+        &mut self.0.as_flattened_mut()[..elements]
     }
 
     /// Row by row.
@@ -173,8 +183,8 @@ impl Widener {
         (first, last): (usize, usize),
         widen: impl Fn(&[E], &mut [f32]),
     ) {
-        self.0.resize((last - first) * rows.width(), 0.0);
-        for (j, to) in (first..last).zip(self.0.chunks_exact_mut(rows.width())) {
+        let to = self.room((last - first) * rows.width());
+        for (j, to) in (first..last).zip(to.chunks_exact_mut(rows.width())) {
             widen(rows.row(j), to);
         }
     }

@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Rows of sixteen elements of four bytes that no read or write of a row tears apart.
-pub(super) struct Lines<T> {
+pub(in crate::cpu) struct Lines<T> {
     /// The first `count` are the rows.
     lines: Vec<Line>,
     count: usize,
@@ -32,21 +32,21 @@ pub(super) struct Lines<T> {
 
 impl<T: Pod> Lines<T> {
     /// `count` rows of zeros.
-    pub(super) fn zeros(count: usize) -> Self {
+    pub(in crate::cpu) fn zeros(count: usize) -> Self {
         let mut lines = Self::left_over(count);
         lines.clear();
         lines
     }
 
     /// `count` rows, to be written before they are read: their content is left over from others.
-    pub(super) fn left_over(count: usize) -> Self {
+    pub(in crate::cpu) fn left_over(count: usize) -> Self {
         let mut lines = Self::default();
         lines.resize(count);
         lines
     }
 
     /// `count` rows, of which those that are new are to be written before they are read.
-    pub(super) fn resize(&mut self, count: usize) {
+    pub(in crate::cpu) fn resize(&mut self, count: usize) {
         let before = std::mem::replace(&mut self.count, count);
         if count > self.lines.len() {
             match self.lines.is_empty() {
@@ -60,7 +60,7 @@ impl<T: Pod> Lines<T> {
     }
 
     /// All rows become zeros.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::cpu) fn clear(&mut self) {
         self.lines[..self.count].fill(Line::zeroed());
     }
 }
