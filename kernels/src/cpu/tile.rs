@@ -4,7 +4,7 @@
 //! element is one chain of multiply-adds over k ascending, in tiles of any size, so its bits
 //! do not depend on what is computed beside it.
 
-use super::simd::{Element, LANES, Simd, Vector};
+use super::simd::{Element, LANES, LINES_AHEAD, Simd, Vector, prefetch_line};
 
 /// The left factor of a tile, read one element at a time.
 pub(super) trait Left: Copy {
@@ -73,6 +73,10 @@ pub(super) struct SideBySide<'a> {
     pub(super) panels: usize,
 }
 
+/// Panels that come from far away: what is read later is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Far<'a, B>(pub(super) Panels<'a, B>);
+
 /// The right factor of a tile, read one vector at a time.
 pub(super) trait Right<S: Simd>: Copy {
     /// Panics unless panels `0..panels` of `inner` rows are there.
@@ -98,6 +102,21 @@ impl<S: Simd, B: Element> Right<S> for Panels<'_, B> {
     }
 }
 
+impl<S: Simd, B: Element> Right<S> for Far<'_, B> {
+    #[inline(always)]
+    fn check(self, panels: usize, inner: usize) {
+        Right::<S>::check(self.0, panels, inner);
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, simd: S, j: usize, k: usize) -> S::V {
+        let Panels { data, stride } = self.0;
+        prefetch_line(data.as_ptr().wrapping_add(j * stride + k + LINES_AHEAD));
+        // SAFETY: the caller's.
+        unsafe { self.0.at(simd, j, k) }
+    }
+}
+
 impl<S: Simd> Right<S> for SideBySide<'_> {
     #[inline(always)]
     fn check(self, panels: usize, inner: usize) {
@@ -111,6 +130,9 @@ impl<S: Simd> Right<S> for SideBySide<'_> {
     }
 }
 
+/// Steps between two jumps.
+const UNROLLED: usize = 8;
+
 /// `acc[i][j] += A[i][..inner] B[..inner][j]`.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, A: Left, B: Right<S>, const M: usize, const N: usize>(
@@ -122,18 +144,45 @@ pub(super) fn multiply<S: Simd, A: Left, B: Right<S>, const M: usize, const N: u
 ) {
     left.check(M, inner);
     right.check(N, inner);
-    for k in 0..inner {
-        let mut b = [simd.splat(0.0); N];
-        for (j, b) in b.iter_mut().enumerate() {
-            // SAFETY: j < N and k < inner, as checked above.
-            *b = unsafe { right.at(simd, j, k) };
+    // A copy of its own stays in registers, whatever becomes of `acc` later.
+    let mut sums = *acc;
+    let mut k = 0;
+    while k + UNROLLED <= inner {
+        for step in 0..UNROLLED {
+            // SAFETY: k + step < inner, and both were checked above.
+            unsafe { add(simd, &mut sums, left, right, k + step) };
         }
-        for (i, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: i < M and k < inner, as checked above.
-            let a = simd.splat(unsafe { left.at(i, k) });
-            for (acc, &b) in acc.iter_mut().zip(&b) {
-                *acc = a.fma(b, *acc);
-            }
+        k += UNROLLED;
+    }
+    for k in k..inner {
+        // SAFETY: as above.
+        unsafe { add(simd, &mut sums, left, right, k) };
+    }
+    *acc = sums;
+}
+
+/// `acc[i][j] += A[i][k] B[k][j]`.
+///
+/// # Safety
+/// M, N and `k` must be what [`Left::check`] and [`Right::check`] were asked for, or below.
+#[inline(always)]
+unsafe fn add<S: Simd, A: Left, B: Right<S>, const M: usize, const N: usize>(
+    simd: S,
+    acc: &mut [[S::V; N]; M],
+    left: A,
+    right: B,
+    k: usize,
+) {
+    let mut b = [simd.splat(0.0); N];
+    for (j, b) in b.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        *b = unsafe { right.at(simd, j, k) };
+    }
+    for (i, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        let a = simd.splat(unsafe { left.at(i, k) });
+        for (acc, &b) in acc.iter_mut().zip(&b) {
+            *acc = a.fma(b, *acc);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::pack::{PairPanels, TILE_INPUTS};
-use super::product::{Factors, Product};
+use super::product::{Factors, Product, Source};
 use super::result::Outcome;
 use super::rounded::RoundedRows;
 use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
@@ -40,6 +40,7 @@ impl Factors<Avx512> for Proven<'_> {
         acc: &mut [[<Avx512 as Simd>::V; N]; M],
         (row, panels): (usize, [usize; N]),
         inputs: Range<usize>,
+        _source: Source<'_>,
     ) {
         let Self { factors: Dotted { x, panels: weight }, dots } = self;
         let pairs = inputs.start / 2..inputs.end / 2;
@@ -73,7 +74,7 @@ impl<O: Outcome> DotsKernel for Product<'_, Dotted<'_>, O> {
 
     #[inline(always)]
     fn run(self, simd: Avx512, dots: Dots) -> bool {
-        let Self { factors, outcome, partial } = self;
-        Product { factors: Proven { factors, dots }, outcome, partial }.compute(simd)
+        let factors = Proven { factors: self.factors, dots };
+        self.with(factors).compute(simd)
     }
 }

@@ -310,26 +310,23 @@ impl<'a> PackedFactors<'a> {
     /// One task. Returns whether all sums are finite.
     fn multiply<O: Outcome>(&self, isa: Isa, outcome: O, partial: &mut Vec<[f32; LANES]>) -> bool {
         match self {
-            Self::Full(x, panels) => {
-                isa.run(Product { factors: Full { x, panels }, outcome, partial })
-            }
+            Self::Full(x, panels) => isa.run(Product::new(Full { x, panels }, outcome, partial)),
             Self::Paired(x, panels) => {
-                isa.run(Product { factors: Paired { x, panels }, outcome, partial })
+                isa.run(Product::new(Paired { x, panels }, outcome, partial))
             }
             #[cfg(target_arch = "x86_64")]
             Self::Dotted(x, panels) => {
-                let product = Product { factors: Dotted { x, panels }, outcome, partial };
+                let product = Product::new(Dotted { x, panels }, outcome, partial);
                 isa.run_dots(product).ok().expect("such factors are made where they can be used")
             }
             #[cfg(target_arch = "x86_64")]
             Self::Tiled(x, weight) => Tiled { x, weight }.multiply(isa, outcome, partial),
             Self::Integers(x, weight) => {
-                isa.run_int8(Product { factors: Integers { x, weight }, outcome, partial })
+                isa.run_int8(Product::new(Integers { x, weight }, outcome, partial))
             }
             #[cfg(target_arch = "x86_64")]
             Self::TiledIntegers(x, weight) => {
-                let factors = int8::Tiled { x, weight };
-                isa.run_tiles(Product { factors, outcome, partial })
+                isa.run_tiles(Product::new(int8::Tiled { x, weight }, outcome, partial))
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::result::Outcome;
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector};
 
 /// Two packed factors, as register tiles on `S` multiply them.
@@ -14,8 +15,23 @@ pub(super) trait Factors<S: Simd>: Copy {
     /// Inputs that are multiplied before accumulators are put down.
     const INPUTS: usize;
 
+    /// Whether many register tiles read panels as [`stage`](Self::stage) writes them, and not as
+    /// they lie.
+    const STAGES: bool = false;
+
     /// How many inputs there are.
     fn inputs(self) -> usize;
+
+    /// Writes panels over `inputs` as register tiles read them, `[N, inputs, 16]`.
+    #[inline(always)]
+    fn stage<const N: usize>(
+        self,
+        _simd: S,
+        _panels: [usize; N],
+        _inputs: Range<usize>,
+        _to: &mut [[f32; LANES]],
+    ) {
+    }
 
     /// Adds to `acc[i][j]` the products of row `row + i` and panel `panels[j]` over `inputs`,
     /// as one chain of sums over ascending inputs.
@@ -25,7 +41,22 @@ pub(super) trait Factors<S: Simd>: Copy {
         acc: &mut [[S::V; N]; M],
         at: (usize, [usize; N]),
         inputs: Range<usize>,
+        source: Source<'_>,
     );
+}
+
+/// Rows for which it pays to write panels anew: four register tiles or more.
+const STAGED_ROWS: usize = 32;
+
+/// Where a register tile finds its panels.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// Where they lie, far away: whatever is read later is to be asked for.
+    Far,
+    /// Where they lie, but read a moment ago.
+    Near,
+    /// As [`Factors::stage`] wrote them.
+    Staged(&'a [[f32; LANES]]),
 }
 
 /// The part of a result that one task computes.
@@ -34,6 +65,20 @@ pub(super) struct Product<'a, F, O> {
     pub(super) outcome: O,
     /// `[rows, slots, 16]`: sums over some of the inputs. Its content is left over from others.
     pub(super) partial: &'a mut Vec<[f32; LANES]>,
+    /// Panels as [`Factors::stage`] wrote them last.
+    staged: Lines<f32>,
+}
+
+impl<'a, F, O> Product<'a, F, O> {
+    pub(super) fn new(factors: F, outcome: O, partial: &'a mut Vec<[f32; LANES]>) -> Self {
+        Self { factors, outcome, partial, staged: Lines::default() }
+    }
+
+    /// The same task with other factors.
+    pub(super) fn with<G>(self, factors: G) -> Product<'a, G, O> {
+        let Self { outcome, partial, staged, .. } = self;
+        Product { factors, outcome, partial, staged }
+    }
 }
 
 impl<F, O: Outcome> Product<'_, F, O> {
@@ -91,6 +136,12 @@ impl<F, O: Outcome> Product<'_, F, O> {
         F: Factors<S>,
     {
         let (rows, mut row) = (self.outcome.rows().len(), 0);
+        let stages = F::STAGES && rows >= STAGED_ROWS;
+        self.staged.resize(if stages { N * inputs.len() } else { 0 });
+        if stages {
+            let panels = self.outcome.panels(slot);
+            self.factors.stage::<N>(simd, panels, inputs.clone(), &mut self.staged);
+        }
         while row < rows {
             let left = rows - row;
             row += match () {
@@ -124,7 +175,12 @@ impl<F, O: Outcome> Product<'_, F, O> {
             }
         }
         let at = (self.outcome.rows().start + row, self.outcome.panels(slot));
-        self.factors.multiply(simd, &mut acc, at, inputs.clone());
+        let source = match () {
+            () if !self.staged.is_empty() => Source::Staged(&self.staged),
+            () if row == 0 => Source::Far,
+            () => Source::Near,
+        };
+        self.factors.multiply(simd, &mut acc, at, inputs.clone(), source);
         if inputs.end == self.factors.inputs() {
             self.outcome.put(simd, &acc, row, slot);
         } else {

@@ -148,6 +148,22 @@ pub(crate) fn prefetch<T>(elements: &[T]) {
     let _ = elements;
 }
 
+/// How many lines before its use one is asked for that streams from memory.
+pub(crate) const LINES_AHEAD: usize = 24;
+
+/// Asks for the line at `at` to be brought near. It need not exist.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 processor has it, and it cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Asks for the lines of `bytes` bytes from `at` on, to be written. They need not exist.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

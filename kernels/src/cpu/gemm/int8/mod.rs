@@ -13,10 +13,10 @@ pub(super) use self::pack::{Int8Inputs, Int8Weight};
 use self::pack::{Panel, RowsAt};
 #[cfg(target_arch = "x86_64")]
 pub(super) use self::tiled::{LEAST_ROWS, Tiled};
-use super::product::{Factors, Product};
+use super::product::{Factors, Product, Source};
 use super::result::Outcome;
 use crate::cpu::simd::int8::{Int8, Int8Kernel, QUAD};
-use crate::cpu::simd::{Simd, Vector};
+use crate::cpu::simd::{LINES_AHEAD, Simd, Vector, prefetch_line};
 use crate::int8::GROUP;
 
 /// A weight of integers and an argument made integers.
@@ -51,6 +51,7 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         acc: &mut [[<I::Simd as Simd>::V; N]; M],
         (row, panels): (usize, [usize; N]),
         inputs: Range<usize>,
+        source: Source<'_>,
     ) {
         let Self { factors: Integers { x, weight }, int8 } = self;
         let rows = x.rows(row, M);
@@ -59,16 +60,17 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
             at[j] = weight.panel(panels[j]);
         }
         assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
+        let ahead = M > 1 && matches!(source, Source::Far);
         let mut whole = *acc;
         let last = inputs.end / GROUP;
         for group in inputs.start / GROUP..last {
             // SAFETY: rows and panels have as many inputs.
-            unsafe { add_group(int8, &mut whole, (rows, &at), group, GROUP_STEPS) };
+            unsafe { add_group(int8, &mut whole, (rows, &at), (group, GROUP_STEPS), ahead) };
         }
         let rest = inputs.end % GROUP / QUAD;
         if rest > 0 {
             // SAFETY: as above.
-            unsafe { add_group(int8, &mut whole, (rows, &at), last, rest) };
+            unsafe { add_group(int8, &mut whole, (rows, &at), (last, rest), ahead) };
         }
         *acc = whole;
     }
@@ -77,7 +79,7 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
 /// Steps of a whole group.
 const GROUP_STEPS: usize = GROUP / QUAD;
 
-/// Adds the first steps of one group to sums over groups.
+/// Adds the first steps of one group to sums over groups; asks for what comes later if `ahead`.
 ///
 /// # Safety
 /// All rows and panels have the steps and the group.
@@ -86,8 +88,8 @@ unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
     int8: I,
     acc: &mut [[<I::Simd as Simd>::V; N]; M],
     (rows, panels): (RowsAt<'_>, &[Panel<'_>; N]),
-    group: usize,
-    steps: usize,
+    (group, steps): (usize, usize),
+    ahead: bool,
 ) {
     let simd = int8.simd();
     // SAFETY: the caller's.
@@ -97,6 +99,11 @@ unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
             *sums = [int8.splat(rows.scale(i, group).offset); N];
         }
         for k in group * GROUP_STEPS..group * GROUP_STEPS + steps {
+            if ahead {
+                for panel in panels {
+                    prefetch_line(panel.runs.as_flattened().as_ptr().wrapping_add(k + LINES_AHEAD));
+                }
+            }
             // Not by a closure: one that is not inlined lacks the instructions.
             let mut weights = [int8.weights(panels[0].runs.as_flattened().get_unchecked(k)); N];
             for j in 1..N {
@@ -124,7 +131,7 @@ impl<O: Outcome> Int8Kernel for Product<'_, Integers<'_>, O> {
 
     #[inline(always)]
     fn run<I: Int8>(self, int8: I) -> bool {
-        let Self { factors, outcome, partial } = self;
-        Product { factors: Proven { factors, int8 }, outcome, partial }.compute(int8.simd())
+        let factors = Proven { factors: self.factors, int8 };
+        self.with(factors).compute(int8.simd())
     }
 }
