@@ -130,7 +130,7 @@ impl<S: Simd> Right<S> for SideBySide<'_> {
     }
 }
 
-/// Steps between two jumps.
+/// Steps between two jumps, where there are registers for them.
 const UNROLLED: usize = 8;
 
 /// `acc[i][j] += A[i][..inner] B[..inner][j]`.
@@ -147,7 +147,7 @@ pub(super) fn multiply<S: Simd, A: Left, B: Right<S>, const M: usize, const N: u
     // A copy of its own stays in registers, whatever becomes of `acc` later.
     let mut sums = *acc;
     let mut k = 0;
-    while k + UNROLLED <= inner {
+    while S::PANELS > 1 && k + UNROLLED <= inner {
         for step in 0..UNROLLED {
             // SAFETY: k + step < inner, and both were checked above.
             unsafe { add(simd, &mut sums, left, right, k + step) };

@@ -7,7 +7,7 @@ use super::pack::PairPanels;
 use super::product::{Factors, Product, Source};
 use super::result::Outcome;
 use crate::cpu::simd::{Kernel, LANES, LINES_AHEAD, Simd, Vector, prefetch_line};
-use crate::cpu::tile::{Far, Left, Panels, multiply};
+use crate::cpu::tile::{ByColumn, Far, Left, Panels, multiply};
 
 /// Two panels of f32 over a block of inputs fill 32 KiB, two thirds of a first-level cache.
 const INPUTS: usize = 256;
@@ -109,6 +109,23 @@ impl<S: Simd> Factors<S> for Paired<'_> {
             let right = Panels { data, stride: inputs.len() };
             return multiply(simd, acc, left, right, inputs.len());
         }
+        match source {
+            Source::Far => self.in_pairs::<S, M, N, true>(simd, acc, left, (panels, inputs)),
+            _ => self.in_pairs::<S, M, N, false>(simd, acc, left, (panels, inputs)),
+        }
+    }
+}
+
+impl Paired<'_> {
+    /// The products of one register tile, with panels as they lie; they are `FAR` or near.
+    #[inline(always)]
+    fn in_pairs<S: Simd, const M: usize, const N: usize, const FAR: bool>(
+        self,
+        simd: S,
+        acc: &mut [[S::V; N]; M],
+        left: ByColumn<'_>,
+        (panels, inputs): ([usize; N], Range<usize>),
+    ) {
         left.check(M, inputs.len());
         let pairs = inputs.start / 2..inputs.end.div_ceil(2);
         let lines = panels.map(|panel| self.panels.panel(panel, pairs.clone()));
@@ -119,7 +136,7 @@ impl<S: Simd> Factors<S> for Paired<'_> {
             for (b, lines) in b.iter_mut().zip(&lines) {
                 // SAFETY: every slice has as many lines as there are pairs.
                 let line = unsafe { lines.get_unchecked(pair) };
-                if matches!(source, Source::Far) {
+                if FAR {
                     prefetch_line(std::ptr::from_ref(line).wrapping_add(LINES_AHEAD));
                 }
                 *b = simd.load_pairs(&line.0);
