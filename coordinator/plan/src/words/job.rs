@@ -17,7 +17,7 @@ pub struct Job {
     pub memory_tokens: u64,
     /// Lower begins earlier, and has a larger share of what is in flight.
     pub priority: i32,
-    /// When it came, on the clock of [`Event::Tick`].
+    /// When it came, on the clock of [`Event::Tick`](super::Event::Tick).
     pub arrived_at_ms: u64,
     /// Names of the memory after chunk 0, 1 and so on, as far as the request may go on from a
     /// snapshot of it.
@@ -25,7 +25,7 @@ pub struct Job {
     /// Whether it can begin in no other way than from the first of them, as a session's next
     /// turn: what that stands for cannot be computed.
     pub resumes: bool,
-    /// When the request fails, on the clock of [`Event::Tick`].
+    /// When the request fails, on the clock of [`Event::Tick`](super::Event::Tick).
     pub deadline_at_ms: u64,
 }
 
