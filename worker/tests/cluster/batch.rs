@@ -102,7 +102,7 @@ impl Plan {
             trace: None,
             shows: false,
             handed_over: None,
-            gathers: false,
+            gathers: self.job.gathers,
         }))
     }
 
