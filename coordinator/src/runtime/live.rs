@@ -161,7 +161,7 @@ impl Live {
         Job {
             grid: self.grid,
             choices: if decodes { self.submission.choices } else { 0 },
-            sharded: self.carry().map(|_| self.sharded()),
+            sharded: self.carry().map(|carry| self.sharded(carry)),
             memory_tokens: self.memory_tokens(),
             priority: self.submission.priority,
             arrived_at_ms: self.timing.arrived_at_ms,
@@ -185,12 +185,12 @@ impl Live {
         self.policy.budget_tokens().map_or(all, |budget| all.min(budget.into()))
     }
 
-    fn sharded(&self) -> Sharded {
+    fn sharded(&self, carry: Carry) -> Sharded {
         let Submission { choices, max_tokens, .. } = self.submission;
         Sharded {
-            gathers: self.carry() == Some(Carry::Keys),
             output_tokens: u64::from(choices) * u64::from(max_tokens),
             pruned: !self.policy.keeps_all(),
+            gathers: carry == Carry::Keys,
         }
     }
 

@@ -169,7 +169,7 @@ fn decode() -> Command {
         trace: TraceParent::new([7; 16], [9; 8], 0),
         shows: true,
         handed_over: None,
-            gathers: false,
+        gathers: false,
     }))
 }
 

@@ -147,25 +147,20 @@ impl Widener {
         rows: HeadRows<'a>,
         (first, last): (usize, usize),
     ) -> &'a [f32] {
-        let width = match rows {
-            HeadRows::F32(rows) => rows.width(),
-            HeadRows::Bf16(rows) => rows.width(),
-        };
         match rows {
-            HeadRows::F32(rows) => {
-                if let Some(span) = rows.span((first, last)) {
-                    return span;
-                }
-                self.each(rows, (first, last), |from, to| to.copy_from_slice(from));
-            }
+            HeadRows::F32(rows) => match rows.span((first, last)) {
+                Some(span) => span,
+                None => self.each(rows, (first, last), |from, to| to.copy_from_slice(from)),
+            },
             HeadRows::Bf16(rows) => match rows.span((first, last)) {
                 Some(span) => {
-                    widen(simd, span, self.room(span.len()));
+                    let to = self.room(span.len());
+                    widen(simd, span, to);
+                    to
                 }
                 None => self.each(rows, (first, last), |from, to| widen(simd, from, to)),
             },
         }
-        &self.0.as_flattened()[..(last - first) * width]
     }
 
     /// Memory for so many elements, to be written.
@@ -182,11 +177,12 @@ impl Widener {
         rows: RowsOf<'_, E>,
         (first, last): (usize, usize),
         widen: impl Fn(&[E], &mut [f32]),
-    ) {
-        let to = self.room((last - first) * rows.width());
-        for (j, to) in (first..last).zip(to.chunks_exact_mut(rows.width())) {
+    ) -> &[f32] {
+        let all = self.room((last - first) * rows.width());
+        for (j, to) in (first..last).zip(all.chunks_exact_mut(rows.width())) {
             widen(rows.row(j), to);
         }
+        all
     }
 }
 

@@ -138,14 +138,9 @@ impl Element for bf16 {
 /// Asks for all of `elements` to be brought near; changes nothing.
 #[inline(always)]
 pub(crate) fn prefetch<T>(elements: &[T]) {
-    #[cfg(target_arch = "x86_64")]
     for at in (0..size_of_val(elements)).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has it, and it cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(elements.as_ptr().cast::<i8>().wrapping_add(at)) };
+        prefetch_line(elements.as_ptr().cast::<u8>().wrapping_add(at));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = elements;
 }
 
 /// How many lines before its use one is asked for that streams from memory.
