@@ -1,4 +1,10 @@
-//! What the allocator does with memory that is given back.
+//! Where large arrays begin, and what the allocator does with memory that is given back.
+
+#[cfg(unix)]
+mod aligned;
+
+#[cfg(unix)]
+pub use self::aligned::LineAligned;
 
 /// Lets the process keep what it frees, up to 512 MiB, instead of returning it to the system.
 ///

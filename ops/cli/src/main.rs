@@ -35,6 +35,9 @@ use clap::Parser;
 use crate::args::{BenchCommand, Cli, Command, EvalCommand, GpuCommand};
 use crate::cluster::unless_stopped;
 
+#[global_allocator]
+static HEAP: aqueduct_kernels::heap::LineAligned = aqueduct_kernels::heap::LineAligned;
+
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
     match run(Cli::parse()) {
