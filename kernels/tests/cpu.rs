@@ -171,6 +171,9 @@ fn products_agree_with_the_reference_and_rows_stand_alone() {
         check_linear(9, 16, 256, dtype);
         check_linear(12, 600, 17, dtype);
     }
+    // On tiles: two tasks of rows, several chains; and parts of inputs between which sums wait.
+    check_linear(300, 33, 500, KvDtype::Bf16);
+    check_linear(65, 40, 1200, KvDtype::Bf16);
 }
 
 fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtype) -> LayerWeights {
@@ -240,6 +243,11 @@ fn layers_agree_with_the_reference() {
             check_layer(tokens, 64, false, [KvDtype::F32, kv]);
             check_layer(tokens, 80, true, [KvDtype::Bf16, kv]);
         }
+    }
+    // Heads of whole vectors stay in registers, with a norm and without.
+    for (head_dim, qk_norm) in [(64, true), (128, false), (128, true), (256, true)] {
+        check_layer(3, head_dim, qk_norm, [KvDtype::Bf16; 2]);
+        check_layer(3, head_dim, qk_norm, [KvDtype::F32; 2]);
     }
 }
 

@@ -1,26 +1,21 @@
 //! The stacked projection into queries, keys and values: QK norm, rotation, rounding, of sums
 //! that are still in the cache.
 
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use half::bf16;
 
 use super::gemm::{
-    Addends, Argument, Block, Outcome, Place, is_finite, neighbours, norm_row, whole,
+    Addends, Argument, Block, Outcome, Place, is_finite, neighbours, norm_row, norm_scale, whole,
 };
-use super::simd::{LANES, Simd, Vector, load_front, store_front, store_front_bf16};
+use super::lines::Lines;
+use super::simd::{LANES, Simd, Vector, load_front, store_front, sum};
 use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvData, KvDtype, KvHeads};
 use crate::weights::{Angles, LayerWeights};
-
-thread_local! {
-    /// Sums of one task: kept, so that they stay in the cache.
-    static SUMS: Cell<Vec<[f32; LANES]>> = const { Cell::new(Vec::new()) };
-}
 
 /// `x` (`[tokens, E]`) as the block's queries, keys and values at `start..`.
 pub(super) fn project_heads(
@@ -33,8 +28,7 @@ pub(super) fn project_heads(
     let (spec, tokens) = (layer.spec, x.rows.rows());
     let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
     let mut q = unwritten(heads * tokens * head_dim);
-    let mut k = zeros(kv_heads, tokens, head_dim, spec.kv);
-    let mut v = zeros(kv_heads, tokens, head_dim, spec.kv);
+    let [mut k, mut v] = [(); 2].map(|()| Kv::new(kv_heads * tokens * head_dim, spec.kv));
 
     let turned = |norm| Treatment { norm, eps: spec.norm_eps, angles: Some(angles) };
     let treat_q = turned(layer.q_norm.as_deref());
@@ -43,50 +37,116 @@ pub(super) fn project_heads(
     let addends = Addends { bias: layer.qkv.bias.as_deref(), residual: None };
     whole("project", place, x, (&layer.qkv, head_dim), |block| {
         let mut cut = Cut { parts: Vec::new(), block, tokens, head_dim, heads: 0, addends };
-        cut.heads(Stored::Queries(&mut q), treat_q);
-        cut.heads(stored(&mut k.data), treat_k);
-        cut.heads(stored(&mut v.data), treat_v);
+        cut.heads(Stored::F32(&mut q), treat_q);
+        cut.heads(k.stored(), treat_k);
+        cut.heads(v.stored(), treat_v);
         cut.parts
     })?;
     // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
     let data = unsafe { written(q) }.into();
     let q = Heads { heads, tokens, head_dim, data };
+    let written = |data: Kv| {
+        // SAFETY: as above.
+        let data = unsafe { data.written() };
+        KvHeads { kv_heads, tokens, head_dim, data }
+    };
+    let (k, v) = (written(k), written(v));
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
 }
 
-fn zeros(kv_heads: usize, tokens: usize, head_dim: usize, dtype: KvDtype) -> KvHeads {
-    let elements = kv_heads * tokens * head_dim;
-    let data = match dtype {
-        KvDtype::F32 => KvData::F32(vec![0.0; elements].into()),
-        KvDtype::Bf16 => KvData::Bf16(bytemuck::zeroed_vec::<bf16>(elements).into()),
-    };
-    KvHeads { kv_heads, tokens, head_dim, data }
+/// Keys or values to be written.
+enum Kv {
+    F32(Vec<MaybeUninit<f32>>),
+    Bf16(Vec<MaybeUninit<bf16>>),
 }
 
-fn stored(data: &mut KvData) -> Stored<'_> {
-    match data {
-        KvData::F32(data) => Stored::F32(data),
-        KvData::Bf16(data) => Stored::Bf16(data),
+impl Kv {
+    fn new(elements: usize, dtype: KvDtype) -> Self {
+        match dtype {
+            KvDtype::F32 => Self::F32(unwritten(elements)),
+            KvDtype::Bf16 => Self::Bf16(unwritten(elements)),
+        }
+    }
+
+    fn stored(&mut self) -> Stored<'_> {
+        match self {
+            Self::F32(data) => Stored::F32(data),
+            Self::Bf16(data) => Stored::Bf16(data),
+        }
+    }
+
+    /// # Safety
+    /// All elements were written.
+    unsafe fn written(self) -> KvData {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::F32(data) => KvData::F32(written(data).into()),
+                Self::Bf16(data) => KvData::Bf16(written(data).into()),
+            }
+        }
     }
 }
 
-/// Where rows go: `[rows, head_dim]`.
+/// Where rows go: `[rows, head_dim]`, nothing of which is written yet.
 enum Stored<'a> {
-    Queries(&'a mut [MaybeUninit<f32>]),
-    F32(&'a mut [f32]),
-    Bf16(&'a mut [bf16]),
+    F32(&'a mut [MaybeUninit<f32>]),
+    Bf16(&'a mut [MaybeUninit<bf16>]),
 }
 
 impl<'a> Stored<'a> {
     /// In pieces of so many elements.
     fn pieces(self, size: usize) -> Vec<Self> {
         match self {
-            Self::Queries(data) => data.chunks_mut(size.max(1)).map(Self::Queries).collect(),
             Self::F32(data) => data.chunks_mut(size.max(1)).map(Self::F32).collect(),
             Self::Bf16(data) => data.chunks_mut(size.max(1)).map(Self::Bf16).collect(),
         }
     }
+
+    /// Writes a row of whole vectors from element `first` on.
+    #[inline(always)]
+    fn write<V: Vector, const N: usize>(&mut self, first: usize, row: &[V; N]) {
+        let span = first..first + N * LANES;
+        match self {
+            Self::F32(to) => {
+                for (to, x) in to[span].as_chunks_mut().0.iter_mut().zip(row) {
+                    x.store(filled(to, 0.0));
+                }
+            }
+            Self::Bf16(to) => {
+                for (to, x) in to[span].as_chunks_mut().0.iter_mut().zip(row) {
+                    x.store_bf16(filled(to, bf16::ZERO));
+                }
+            }
+        }
+    }
+
+    /// Writes a row of any length from element `first` on.
+    #[inline(always)]
+    fn write_any<S: Simd>(&mut self, simd: S, first: usize, row: &[f32]) {
+        let span = first..first + row.len();
+        match self {
+            Self::F32(to) => {
+                to[span].write_copy_of_slice(row);
+            }
+            Self::Bf16(to) => {
+                for (to, x) in to[span].chunks_mut(LANES).zip(row.chunks(LANES)) {
+                    let mut lanes = [bf16::ZERO; LANES];
+                    load_front(simd, x).store_bf16(&mut lanes);
+                    to.write_copy_of_slice(&lanes[..to.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen elements to be written, which are `x` until then.
+#[inline(always)]
+fn filled<T: Copy>(to: &mut [MaybeUninit<T>; LANES], x: T) -> &mut [T; LANES] {
+    *to = [MaybeUninit::new(x); LANES];
+    // SAFETY: all of them were written just now.
+    unsafe { &mut *std::ptr::from_mut(to).cast() }
 }
 
 /// What is done to a row before it is stored.
@@ -121,7 +181,7 @@ impl<'a> Cut<'a> {
                 if first + idx == self.parts.len() {
                     let row = idx * block.rows;
                     let rows = row..tokens.min(row + block.rows);
-                    let (heads, sums) = (Vec::new(), Vec::new());
+                    let (heads, sums) = (Vec::new(), Lines::default());
                     self.parts.push(Part { rows, column, head_dim, addends, heads, sums });
                 }
                 self.parts[first + idx].heads.push((to, treatment));
@@ -141,7 +201,7 @@ struct Part<'a> {
     addends: Addends<'a>,
     heads: Vec<(Stored<'a>, Treatment<'a>)>,
     /// `[rows, slots, 16]`, once the first was put.
-    sums: Vec<[f32; LANES]>,
+    sums: Lines<f32>,
 }
 
 impl Outcome for Part<'_> {
@@ -171,8 +231,7 @@ impl Outcome for Part<'_> {
         let (mut sums, slots) = (*sums, self.slots());
         self.addends.add(simd, &mut sums, self.rows.start + row, self.column + slot * LANES);
         if self.sums.is_empty() {
-            self.sums = SUMS.take();
-            self.sums.resize(self.rows.len() * slots, [0.0; LANES]);
+            self.sums.resize(self.rows.len() * slots);
         }
         for (i, sums) in sums.iter().enumerate() {
             let to = &mut self.sums[(row + i) * slots + slot..][..N];
@@ -184,36 +243,88 @@ impl Outcome for Part<'_> {
 
     #[inline(always)]
     fn end<S: Simd>(&mut self, simd: S) -> bool {
+        match self.head_dim {
+            64 => self.whole::<S, 4>(simd),
+            128 => self.whole::<S, 8>(simd),
+            256 => self.whole::<S, 16>(simd),
+            _ => self.any(simd),
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Treats and writes rows of N whole vectors, which stay in registers meanwhile.
+    #[inline(always)]
+    fn whole<S: Simd, const N: usize>(&mut self, simd: S) -> bool {
+        let slots = self.slots();
+        let mut zeros = simd.splat(0.0);
+        for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
+            for (i, t) in self.rows.clone().enumerate() {
+                let sums = self.sums[i * slots + head * N..].first_chunk().expect("N of a head");
+                let row = treatment.whole::<S, N>(simd, t, sums);
+                for &x in &row {
+                    zeros = x.fma(simd.splat(0.0), zeros);
+                }
+                to.write(i * N * LANES, &row);
+            }
+        }
+        sum(zeros) == 0.0 // 0 x is NaN where x is not finite
+    }
+
+    /// The same of rows of any length.
+    #[inline(always)]
+    fn any<S: Simd>(&mut self, simd: S) -> bool {
         let (width, head_dim) = (self.slots() * LANES, self.head_dim);
         let mut finite = true;
         for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
             for (i, t) in self.rows.clone().enumerate() {
                 let row = &mut self.sums.as_flattened_mut()[i * width + head * head_dim..];
                 let row = &mut row[..head_dim];
-                finite &= treatment.apply(simd, t, row);
-                match to {
-                    Stored::Queries(to) => {
-                        to[i * head_dim..][..head_dim].write_copy_of_slice(row);
-                    }
-                    Stored::F32(to) => to[i * head_dim..][..head_dim].copy_from_slice(row),
-                    Stored::Bf16(to) => {
-                        let to = to[i * head_dim..][..head_dim].chunks_mut(LANES);
-                        for (to, from) in to.zip(row.chunks(LANES)) {
-                            store_front_bf16(load_front(simd, from), to);
-                        }
-                    }
-                }
+                finite &= treatment.any(simd, t, row);
+                to.write_any(simd, i * head_dim, row);
             }
         }
-        SUMS.set(std::mem::take(&mut self.sums));
         finite
     }
 }
 
 impl Treatment<'_> {
+    /// The row of token `t`, treated as [`Self::any`] does it, to the bit.
+    #[inline(always)]
+    fn whole<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        t: usize,
+        row: &[[f32; LANES]; N],
+    ) -> [S::V; N] {
+        let mut x = [simd.splat(0.0); N];
+        for (x, row) in x.iter_mut().zip(row) {
+            *x = simd.load(row);
+        }
+        if let Some(weight) = self.norm {
+            let mut squares = simd.splat(0.0);
+            for x in &x {
+                squares = x.fma(*x, squares);
+            }
+            let scale = norm_scale(simd, squares, N * LANES, self.eps);
+            for (x, weight) in x.iter_mut().zip(weight.as_chunks().0) {
+                *x = *x * scale * simd.load(weight);
+            }
+        }
+        if let Some(angles) = self.angles {
+            let [cos, sin] = [&angles.cos, &angles.sin]
+                .map(|turns| turns[t * angles.half..][..N / 2 * LANES].as_chunks().0);
+            for j in 0..N / 2 {
+                let turn = (simd.load(&cos[j]), simd.load(&sin[j]));
+                (x[j], x[j + N / 2]) = rotated((x[j], x[j + N / 2]), turn);
+            }
+        }
+        x
+    }
+
     /// Treats the row of token `t`; returns whether it is finite then.
     #[inline(always)]
-    fn apply<S: Simd>(&self, simd: S, t: usize, row: &mut [f32]) -> bool {
+    fn any<S: Simd>(&self, simd: S, t: usize, row: &mut [f32]) -> bool {
         if let Some(weight) = self.norm {
             norm_row(simd, row, weight, self.eps);
         }
@@ -232,9 +343,15 @@ fn rotate<S: Simd>(simd: S, row: &mut [f32], angles: &Angles, t: usize) {
     let turns = angles.cos[span.clone()].chunks(LANES).zip(angles.sin[span].chunks(LANES));
     let pairs = first.chunks_mut(LANES).zip(second.chunks_mut(LANES));
     for ((a, b), (cos, sin)) in pairs.zip(turns) {
-        let (x, y) = (load_front(simd, a), load_front(simd, b));
-        let (cos, sin) = (load_front(simd, cos), load_front(simd, sin));
-        store_front(x * cos - y * sin, a);
-        store_front(y.fma(cos, x * sin), b);
+        let turn = (load_front(simd, cos), load_front(simd, sin));
+        let (x, y) = rotated((load_front(simd, a), load_front(simd, b)), turn);
+        store_front(x, a);
+        store_front(y, b);
     }
+}
+
+/// Sixteen pairs, rotated by angles of which these are cosine and sine.
+#[inline(always)]
+fn rotated<V: Vector>((x, y): (V, V), (cos, sin): (V, V)) -> (V, V) {
+    (x * cos - y * sin, y.fma(cos, x * sin))
 }

@@ -23,9 +23,8 @@
 //!   tiles that are not used are not shaped. kernels/README.md has the figures of other shapes.
 //! - Three tiles are loaded for two products: 24 cycles of loads under 32 of products, as long as
 //!   they come from the first cache. So the two panels of B (2 KiB a step) should stay there while
-//!   rows of A pass: with 8 steps, a tile of A's rows and the panels between two uses of a line are
-//!   24 KiB of its 48, and sums fit beside them. Then A alone comes from the second cache, 21
-//!   cycles of 32.
+//!   rows of A pass: with 11 steps, a tile of A's rows, the panels between two uses of a line and
+//!   the sums are 37 KiB of its 48. Then A alone comes from the second cache, 21 cycles of 32.
 //! - Rows that lie apart are loaded slower from the second cache than a tile in one piece (two
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a
 //!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
@@ -40,11 +39,6 @@ use std::arch::asm;
 
 use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 
-/// Bytes of B that are asked for with every step of [`Reads::Ahead`]: four lines.
-pub(in crate::cpu) const AHEAD_B: usize = 256;
-/// Bytes of A: two lines.
-pub(in crate::cpu) const AHEAD_A: usize = 128;
-
 /// Where A and B are, and what is asked for meanwhile.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) enum Reads {
@@ -52,10 +46,18 @@ pub(in crate::cpu) enum Reads {
     Near,
     /// Far away; themselves, two steps ahead.
     Streamed,
-    /// In a cache of the core; what comes next, into the second one: the first sixteen rows and
-    /// those below each ask for [`AHEAD_A`] and [`AHEAD_B`] bytes a step, while they pass two
-    /// panels, from the first and from the second address on.
-    Ahead { a: [*const u8; 2], b: [*const u8; 2] },
+    /// In a cache of the core; what comes next, into the second one: while they pass two panels,
+    /// the first sixteen rows and those below each ask for some lines a step, from the first and
+    /// from the second address on.
+    Ahead(LinesAhead, [*const u8; 2]),
+}
+
+/// How many lines are asked for with every step.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) enum LinesAhead {
+    One = 1,
+    Two = 2,
+    Four = 4,
 }
 
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
@@ -150,16 +152,16 @@ macro_rules! ask {
 
 /// Asks for the next lines of what comes next.
 macro_rules! far {
-    () => {
+    (1) => {
+        "prefetcht1 [{far}]\nadd {far}, 64"
+    };
+    (2) => {
+        "prefetcht1 [{far}]\nprefetcht1 [{far} + 64]\nadd {far}, 128"
+    };
+    (4) => {
         concat!(
-            "prefetcht1 [{far_b}]\n",
-            "prefetcht1 [{far_b} + 64]\n",
-            "prefetcht1 [{far_b} + 128]\n",
-            "prefetcht1 [{far_b} + 192]\n",
-            "prefetcht1 [{far_a}]\n",
-            "prefetcht1 [{far_a} + 64]\n",
-            "add {far_b}, 256\n",
-            "add {far_a}, 128",
+            "prefetcht1 [{far}]\nprefetcht1 [{far} + 64]\n",
+            "prefetcht1 [{far} + 128]\nprefetcht1 [{far} + 192]\nadd {far}, 256",
         )
     };
 }
@@ -189,7 +191,7 @@ macro_rules! products {
                         match (is_pair, block.reads) {
                             (true, Reads::Near) => $name::by_two(block, pass),
                             (true, Reads::Streamed) => $name::stream_by_two(block, pass),
-                            (true, Reads::Ahead { .. }) => $name::ahead_by_two(block, pass),
+                            (true, Reads::Ahead(lines, _)) => $name::ahead(lines, block, pass),
                             (false, Reads::Streamed) => $name::stream_by_one(block, pass),
                             (false, _) => $name::by_one(block, pass),
                         }
@@ -199,7 +201,9 @@ macro_rules! products {
                         let below = pass.below(block);
                         let is_whole = self.rows() % TILE_ROWS == 0;
                         match (is_pair, is_whole, block.reads) {
-                            (true, true, Reads::Ahead { .. }) => $name::ahead_by_two(block, below),
+                            (true, true, Reads::Ahead(lines, _)) => {
+                                $name::ahead(lines, block, below);
+                            }
                             (true, true, _) => $name::by_two(block, below),
                             (true, false, _) => $name::rest_by_two(block, below),
                             (false, true, _) => $name::by_one(block, below),
@@ -215,13 +219,29 @@ macro_rules! products {
 
             products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
             products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
-            products!(@two ahead_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(), "");
+            products!(@two one_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(1), "");
+            products!(@two two_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(2), "");
+            products!(@two four_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(4), "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
             products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
             products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2",
                 concat!(ask!(a), ask!("{b}")));
             products!(@two stream_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2",
                 concat!(ask!(a), ask!("{b}")), ask!("{b1}"));
+
+            /// # Safety
+            /// As for the method, of 16 rows and two panels.
+            #[inline(always)]
+            pub(super) unsafe fn ahead(lines: LinesAhead, block: &Block<$sum>, pass: Pass<$sum>) {
+                // SAFETY: as above.
+                unsafe {
+                    match lines {
+                        LinesAhead::One => one_ahead(block, pass),
+                        LinesAhead::Two => two_ahead(block, pass),
+                        LinesAhead::Four => four_ahead(block, pass),
+                    }
+                }
+            }
         }
     };
     (@one $name:ident, $sum:ty, $multiply:literal, $c:literal, $a:literal, $ask:expr) => {
@@ -263,11 +283,10 @@ macro_rules! products {
                     "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
-                    "// {far_a} {far_b}",
+                    "// {far}",
                 ], operands {
                     b1 = inout(reg) pass.b[1] => _,
-                    far_a = inout(reg) pass.far_a => _,
-                    far_b = inout(reg) pass.far_b => _,
+                    far = inout(reg) pass.far => _,
                 });
             }
         }
@@ -280,8 +299,7 @@ struct Pass<T> {
     /// Panels; the second one is the first where there is one.
     b: [*const u8; 2],
     /// What comes next.
-    far_a: *const u8,
-    far_b: *const u8,
+    far: *const u8,
     c: *mut T,
 }
 
@@ -299,16 +317,16 @@ impl<T> Block<T> {
     #[inline(always)]
     fn pass(&self, panel: usize) -> Pass<T> {
         let b = [self.b[panel], self.b[(panel + 1).min(self.panels - 1)]];
-        let (far_a, far_b) = self.ahead(0);
-        Pass { a: self.a, b, far_a, far_b, c: self.c.wrapping_byte_add(panel * TILE_BYTES) }
+        let c = self.c.wrapping_byte_add(panel * TILE_BYTES);
+        Pass { a: self.a, b, far: self.ahead(0), c }
     }
 
     /// What the first rows ask for, or those below.
     #[inline(always)]
-    fn ahead(&self, half: usize) -> (*const u8, *const u8) {
+    fn ahead(&self, half: usize) -> *const u8 {
         match self.reads {
-            Reads::Ahead { a, b } => (a[half], b[half]),
-            _ => (self.a, self.a), // asked for by nobody
+            Reads::Ahead(_, far) => far[half],
+            _ => self.a, // asked for by nobody
         }
     }
 }
@@ -317,11 +335,9 @@ impl<T> Pass<T> {
     /// The rows below the first sixteen.
     #[inline(always)]
     fn below(self, block: &Block<T>) -> Self {
-        let (far_a, far_b) = block.ahead(1);
         Self {
             a: self.a.wrapping_add(TILE_ROWS * block.a_stride),
-            far_a,
-            far_b,
+            far: block.ahead(1),
             c: self.c.wrapping_byte_add(TILE_ROWS * block.c_stride),
             ..self
         }
@@ -406,7 +422,7 @@ mod tests {
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
             let accumulate = (rows / 2 + panels) % 2 == 0;
-            let reads = (rows + panels / 2) % 3;
+            let reads = (rows + panels / 2) % 5;
             Shape { rows, panels, steps, gap, accumulate, reads, is_cut: (rows + panels) % 2 == 0 }
         })
     }
@@ -457,7 +473,9 @@ mod tests {
                 reads: match reads {
                     0 => Reads::Near,
                     1 => Reads::Streamed,
-                    _ => Reads::Ahead { a: [a.as_ptr().cast(); 2], b: [b.as_ptr().cast(); 2] },
+                    2 => Reads::Ahead(LinesAhead::One, [b.as_ptr().cast(); 2]),
+                    3 => Reads::Ahead(LinesAhead::Two, [b.as_ptr().cast(); 2]),
+                    _ => Reads::Ahead(LinesAhead::Four, [b.as_ptr().cast(); 2]),
                 },
                 c: c.as_mut_ptr(),
                 c_stride,

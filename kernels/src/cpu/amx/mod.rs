@@ -14,7 +14,7 @@ mod groups;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::LazyLock;
 
-pub(super) use self::blocks::{AHEAD_A, AHEAD_B, Block, Reads};
+pub(super) use self::blocks::{Block, LinesAhead, Reads};
 pub(super) use self::config::{TILE_ROWS, Tiles};
 pub(super) use self::groups::{AHEAD as GROUPS_AHEAD, Groups};
 

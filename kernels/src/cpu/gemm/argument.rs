@@ -54,10 +54,16 @@ pub(in crate::cpu) fn norm_row<S: Simd>(simd: S, x: &mut [f32], weight: &[f32], 
         let x = load_front(simd, part);
         squares = x.fma(x, squares);
     }
-    let scale = simd.splat(1.0 / (sum(squares) / x.len() as f32 + eps).sqrt());
+    let scale = norm_scale(simd, squares, x.len(), eps);
     for (x, weight) in x.chunks_mut(LANES).zip(weight.chunks(LANES)) {
         store_front(load_front(simd, x) * scale * load_front(simd, weight), x);
     }
+}
+
+/// 1 / sqrt(mean of x² + eps), of so many x with these sums of squares.
+#[inline(always)]
+pub(in crate::cpu) fn norm_scale<S: Simd>(simd: S, squares: S::V, count: usize, eps: f32) -> S::V {
+    simd.splat(1.0 / (sum(squares) / count as f32 + eps).sqrt())
 }
 
 /// silu(gate) * up  (Shazeer 2020).

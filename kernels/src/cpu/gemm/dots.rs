@@ -69,7 +69,7 @@ impl Factors<Avx512> for Proven<'_> {
     }
 }
 
-impl<O: Outcome> DotsKernel for Product<'_, Dotted<'_>, O> {
+impl<O: Outcome> DotsKernel for Product<Dotted<'_>, O> {
     type Out = bool;
 
     #[inline(always)]

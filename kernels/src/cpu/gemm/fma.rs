@@ -48,7 +48,7 @@ impl<S: Simd> Factors<S> for Full<'_> {
     }
 }
 
-impl<O: Outcome> Kernel for Product<'_, Full<'_>, O> {
+impl<O: Outcome> Kernel for Product<Full<'_>, O> {
     type Out = bool;
 
     #[inline(always)]
@@ -155,7 +155,7 @@ impl Paired<'_> {
     }
 }
 
-impl<O: Outcome> Kernel for Product<'_, Paired<'_>, O> {
+impl<O: Outcome> Kernel for Product<Paired<'_>, O> {
     type Out = bool;
 
     #[inline(always)]

@@ -16,10 +16,9 @@ mod split;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) use self::argument::{Argument, Prepare, norm_row};
+pub(super) use self::argument::{Argument, Prepare, norm_row, norm_scale};
 #[cfg(target_arch = "x86_64")]
 use self::dots::Dotted;
 use self::fma::{Full, Paired};
@@ -51,10 +50,10 @@ use crate::weights::Linear;
 
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
-/// Rows of a task on AMX in bf16: 128 rows, their sums and a block of columns fit half of a second
-/// level of 2 MiB, all there is while the core's other thread works, beside what is asked for.
+/// Rows of a task on AMX in bf16: 256 rows of 1,024 inputs fill 512 KiB, half of the half of a
+/// second level of 2 MiB that is left while the core's other thread works.
 #[cfg(target_arch = "x86_64")]
-const TILED_ROWS_BLOCK: usize = 128;
+const TILED_ROWS_BLOCK: usize = 256;
 /// Rows of a task on AMX in integers, whose arguments are half as large.
 #[cfg(target_arch = "x86_64")]
 const INT8_ROWS_BLOCK: usize = 192;
@@ -69,11 +68,6 @@ const COLUMNS_BLOCK: usize = 256;
 pub(super) struct Place<'a> {
     pub(super) isa: Isa,
     pub(super) crew: Crew<'a>,
-}
-
-thread_local! {
-    /// Sums of one task over some of the inputs: kept, so that it stays in the cache.
-    static PARTIAL: RefCell<Vec<[f32; LANES]>> = const { RefCell::new(Vec::new()) };
 }
 
 /// `x` through `weight`, plus `residual` (`[rows, outputs]`) where there is one.
@@ -277,9 +271,7 @@ impl<'a> PackedFactors<'a> {
     ) -> Result<(), BackendError> {
         let finite = AtomicBool::new(true);
         place.crew.map(outcomes, |outcome| {
-            let is_finite =
-                PARTIAL.with_borrow_mut(|partial| self.multiply(place.isa, outcome, partial));
-            finite.fetch_and(is_finite, Ordering::Relaxed);
+            finite.fetch_and(self.multiply(place.isa, outcome), Ordering::Relaxed);
         });
         if finite.into_inner() {
             Ok(())
@@ -308,25 +300,23 @@ impl<'a> PackedFactors<'a> {
     }
 
     /// One task. Returns whether all sums are finite.
-    fn multiply<O: Outcome>(&self, isa: Isa, outcome: O, partial: &mut Vec<[f32; LANES]>) -> bool {
+    fn multiply<O: Outcome>(&self, isa: Isa, outcome: O) -> bool {
         match self {
-            Self::Full(x, panels) => isa.run(Product::new(Full { x, panels }, outcome, partial)),
-            Self::Paired(x, panels) => {
-                isa.run(Product::new(Paired { x, panels }, outcome, partial))
-            }
+            Self::Full(x, panels) => isa.run(Product::new(Full { x, panels }, outcome)),
+            Self::Paired(x, panels) => isa.run(Product::new(Paired { x, panels }, outcome)),
             #[cfg(target_arch = "x86_64")]
             Self::Dotted(x, panels) => {
-                let product = Product::new(Dotted { x, panels }, outcome, partial);
+                let product = Product::new(Dotted { x, panels }, outcome);
                 isa.run_dots(product).ok().expect("such factors are made where they can be used")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Tiled(x, weight) => Tiled { x, weight }.multiply(isa, outcome, partial),
+            Self::Tiled(x, weight) => Tiled { x, weight }.multiply(isa, outcome),
             Self::Integers(x, weight) => {
-                isa.run_int8(Product::new(Integers { x, weight }, outcome, partial))
+                isa.run_int8(Product::new(Integers { x, weight }, outcome))
             }
             #[cfg(target_arch = "x86_64")]
             Self::TiledIntegers(x, weight) => {
-                isa.run_tiles(Product::new(int8::Tiled { x, weight }, outcome, partial))
+                isa.run_tiles(Product::new(int8::Tiled { x, weight }, outcome))
             }
         }
     }

@@ -60,28 +60,28 @@ pub(super) enum Source<'a> {
 }
 
 /// The part of a result that one task computes.
-pub(super) struct Product<'a, F, O> {
+pub(super) struct Product<F, O> {
     pub(super) factors: F,
     pub(super) outcome: O,
-    /// `[rows, slots, 16]`: sums over some of the inputs. Its content is left over from others.
-    pub(super) partial: &'a mut Vec<[f32; LANES]>,
+    /// `[rows, slots, 16]`: sums over some of the inputs.
+    pub(super) partial: Lines<f32>,
     /// Panels as [`Factors::stage`] wrote them last.
     staged: Lines<f32>,
 }
 
-impl<'a, F, O> Product<'a, F, O> {
-    pub(super) fn new(factors: F, outcome: O, partial: &'a mut Vec<[f32; LANES]>) -> Self {
-        Self { factors, outcome, partial, staged: Lines::default() }
+impl<F, O> Product<F, O> {
+    pub(super) fn new(factors: F, outcome: O) -> Self {
+        Self { factors, outcome, partial: Lines::default(), staged: Lines::default() }
     }
 
     /// The same task with other factors.
-    pub(super) fn with<G>(self, factors: G) -> Product<'a, G, O> {
+    pub(super) fn with<G>(self, factors: G) -> Product<G, O> {
         let Self { outcome, partial, staged, .. } = self;
         Product { factors, outcome, partial, staged }
     }
 }
 
-impl<F, O: Outcome> Product<'_, F, O> {
+impl<F, O: Outcome> Product<F, O> {
     /// Computes it; whether all sums are finite.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(mut self, simd: S) -> bool
@@ -93,9 +93,7 @@ impl<F, O: Outcome> Product<'_, F, O> {
         // Few rows read a panel once: it streams through without a stop.
         let block = if rows <= F::ROWS { inputs } else { F::INPUTS };
         let sums = rows * slots;
-        if inputs > block && self.partial.len() < sums {
-            self.partial.resize(sums, [0.0; LANES]);
-        }
+        self.partial.resize(if inputs > block { sums } else { 0 });
         let mut first = 0;
         loop {
             let last = inputs.min(first + block);

@@ -46,13 +46,34 @@ pub(super) fn put_rows<S: Simd, const N: usize>(
     sums: &[[f32; LANES]],
     (row, slot): (usize, usize),
 ) {
-    for (i, sums) in sums.as_chunks::<N>().0.iter().enumerate() {
-        let mut loaded = [simd.splat(0.0); N];
-        for (to, sums) in loaded.iter_mut().zip(sums) {
-            *to = simd.load(sums);
-        }
-        outcome.put(simd, &[loaded], row + i, slot);
+    // Several rows at a time: where they go is found once for all of them.
+    let (tiles, rest) = sums.as_chunks::<N>().0.as_chunks::<PUT_ROWS>();
+    for (i, tile) in tiles.iter().enumerate() {
+        put_tile::<_, PUT_ROWS, N>(simd, outcome, tile, (row + i * PUT_ROWS, slot));
     }
+    let row = row + tiles.len() * PUT_ROWS;
+    for (i, tile) in rest.as_chunks::<1>().0.iter().enumerate() {
+        put_tile::<_, 1, N>(simd, outcome, tile, (row + i, slot));
+    }
+}
+
+/// Rows that are handed on at once.
+#[cfg(target_arch = "x86_64")]
+const PUT_ROWS: usize = 4;
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn put_tile<S: Simd, const M: usize, const N: usize>(
+    simd: S,
+    outcome: &mut impl Outcome,
+    sums: &[[[f32; LANES]; N]; M],
+    (row, slot): (usize, usize),
+) {
+    let mut loaded = [[simd.splat(0.0); N]; M];
+    for (to, sums) in loaded.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+        *to = simd.load(sums);
+    }
+    outcome.put(simd, &loaded, row, slot);
 }
 
 /// N panels from `first` on. A loop: from a closure the compiler makes a call for each.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::pack::{Line, PairPanels, TILE_INPUTS};
 use super::result::{Outcome, put_rows};
 use super::rounded::RoundedRows;
-use crate::cpu::amx::{AHEAD_A, AHEAD_B, BLOCK_ROWS, Block, Reads, TILE_ROWS, Tiles};
+use crate::cpu::amx::{BLOCK_ROWS, Block, LinesAhead, Reads, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
+use crate::cpu::lines::Lines;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 
 /// Pairs of inputs in a tile: its rows of a weight.
@@ -14,10 +15,13 @@ const TILE_PAIRS: usize = TILE_INPUTS / 2;
 /// Panels of a block of so many rows, and of one that a single tile of rows serves.
 const BLOCK_PANELS: usize = 2;
 const FLAT_PANELS: usize = 4;
-/// Tiles of inputs in a chain. Between two uses of a line of the panels, a block of as many
-/// lines of the argument passes: 16 KiB each and the sums' 4 KiB, twice, fit a first-level
-/// cache of 48 KiB that replaces the oldest.
-const STEPS: usize = 8;
+/// Tiles of inputs in a chain, at most. Between two uses of a line of two panels sixteen rows of
+/// the argument and their sums pass: 22 KiB, 11 and 4, of a first level of 48 that replaces the
+/// oldest.
+const STEPS: usize = 11;
+/// Tiles of inputs whose part of a task's rows stays in the second level while all panels pass:
+/// 512 KiB of 256 rows. Where there are more, half as many, beside the sums of all panels.
+const DEPTH: usize = 32;
 
 /// A weight of bf16 in pairs and an argument rounded to bf16, in blocks of [`BLOCK_ROWS`].
 #[derive(Clone, Copy)]
@@ -28,31 +32,26 @@ pub(super) struct Tiled<'a> {
 
 impl Tiled<'_> {
     /// One task, which must begin at a block of the argument. Returns whether all sums are
-    /// finite. `partial` holds blocks of sums: its content is left over from others.
-    pub(super) fn multiply<O: Outcome>(
-        self,
-        isa: Isa,
-        mut outcome: O,
-        partial: &mut Vec<[f32; LANES]>,
-    ) -> bool {
+    /// finite.
+    pub(super) fn multiply<O: Outcome>(self, isa: Isa, mut outcome: O) -> bool {
         let (rows, slots, steps) =
             (outcome.rows(), outcome.slots(), self.weight.pairs() / TILE_PAIRS);
         if rows.is_empty() || slots == 0 {
             return true;
         }
         let blocks = rows.len().div_ceil(BLOCK_ROWS);
-        let room = slots.div_ceil(BLOCK_PANELS) * blocks * BLOCK_ROWS * BLOCK_PANELS;
-        if partial.len() < room {
-            partial.resize(room, [0.0; LANES]);
-        }
-        let most = if rows.len() <= TILE_ROWS { FLAT_PANELS } else { BLOCK_PANELS };
         // Nothing of a panel is used twice by a single block: it streams through at once.
-        let chain = if blocks == 1 { steps.max(1) } else { STEPS };
+        let (depth, chain) = match blocks {
+            1 => (steps, steps),
+            _ if steps <= DEPTH => (DEPTH, STEPS),
+            _ => (DEPTH / 2, STEPS),
+        };
+        // Sums over some of the inputs wait until other panels have passed, or not.
+        let groups = if steps <= depth { 1 } else { slots.div_ceil(BLOCK_PANELS) };
+        let most = if rows.len() <= TILE_ROWS { FLAT_PANELS } else { BLOCK_PANELS };
+        let mut partial = Lines::<f32>::left_over(groups * blocks * BLOCK_ROWS * most);
         let mut tiles = Tiles::new(rows.len().min(BLOCK_ROWS));
-        let mut first = 0;
-        loop {
-            let last = steps.min(first + chain);
-            let mut sums = partial.chunks_mut(BLOCK_ROWS * BLOCK_PANELS);
+        for deep in cut(0..steps, depth) {
             let mut slot = 0;
             while slot < slots {
                 let panels = match slots - slot {
@@ -60,34 +59,60 @@ impl Tiled<'_> {
                     left if left >= 2 => 2,
                     _ => 1,
                 };
-                // A part of each block's rows for each part of the inputs.
-                let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
-                let b = self.panels(&outcome, slot, panels, first..last);
-                let next = self.next(&outcome, slot + panels, first..last, chain).unwrap_or(b);
-                for row in rows.clone().step_by(BLOCK_ROWS) {
-                    let sums = sums.next().expect("room for every block");
-                    let at = At { row, slot, panels, steps: first..last };
-                    let end = rows.end - row;
-                    let part = asked(first).min(end)..asked(last).min(end);
-                    let from = row - rows.start;
-                    outcome.ask(from + part.start..from + part.end, slot, panels);
-                    let reads = match blocks {
-                        // Nothing of it is used twice.
-                        1 => Reads::Streamed,
-                        _ => self.ahead(&at, next, (from, steps.min(last + chain))),
-                    };
-                    self.block(&mut tiles, b, reads, &at, sums);
-                    if last == steps {
-                        isa.run(Finish { outcome: &mut outcome, sums, at });
+                let first = if groups == 1 { 0 } else { slot / BLOCK_PANELS * blocks };
+                for chunk in cut(deep.clone(), chain) {
+                    let b = self.panels(&outcome, slot, panels, chunk.clone());
+                    let next = self.next(&outcome, slot + panels, &chunk, &deep);
+                    let sums = partial.chunks_mut(BLOCK_ROWS * most).skip(first);
+                    for ((idx, row), sums) in rows.clone().step_by(BLOCK_ROWS).enumerate().zip(sums)
+                    {
+                        let at = At { row, slot, panels, steps: chunk.clone() };
+                        // A part of each block's rows for each part of the inputs.
+                        let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
+                        let (from, end) = (row - rows.start, rows.end - row);
+                        let part = asked(chunk.start).min(end)..asked(chunk.end).min(end);
+                        outcome.ask(from + part.start..from + part.end, slot, panels);
+                        let reads = match blocks {
+                            1 => Reads::Streamed,
+                            _ => ahead(next, chunk.len(), idx, blocks),
+                        };
+                        self.block(&mut tiles, b, reads, &at, sums);
+                        if chunk.end == steps {
+                            isa.run(Finish { outcome: &mut outcome, sums, at });
+                        }
                     }
                 }
                 slot += panels;
             }
-            if last == steps {
-                return isa.run(End(&mut outcome));
-            }
-            first = last;
         }
+        isa.run(End(&mut outcome))
+    }
+}
+
+/// Parts of `whole`, of at most so many and about as many each; one where there is nothing.
+fn cut(whole: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = whole.len().div_ceil(most.max(1)).max(1);
+    let at = move |part| whole.start + whole.len() * part / parts;
+    (0..parts).map(move |part| at(part)..at(part + 1))
+}
+
+/// What block `idx` of so many asks for: all together ask for two panels of as many steps as they
+/// pass.
+fn ahead(next: Option<[*const u8; FLAT_PANELS]>, steps: usize, idx: usize, blocks: usize) -> Reads {
+    let lines = match blocks {
+        16.. => LinesAhead::One,
+        8.. => LinesAhead::Two,
+        _ => LinesAhead::Four,
+    };
+    // Lines of a panel are half of all, and a pass does not go from one to the other.
+    let (panel, pass) = (steps * TILE_PAIRS, steps * lines as usize);
+    let first = 2 * idx * pass;
+    match next {
+        Some(next) if first < 2 * panel => {
+            let from = next[first / panel].wrapping_add(first % panel * size_of::<Line>());
+            Reads::Ahead(lines, [from, from.wrapping_add(pass * size_of::<Line>())])
+        }
+        _ => Reads::Near,
     }
 }
 
@@ -122,39 +147,25 @@ impl Tiled<'_> {
         }
     }
 
-    /// The panels that are multiplied after those before `slot` and these tiles of inputs; none
-    /// at the end of the task.
+    /// The panels that are multiplied after those before `slot` and these tiles of inputs of a
+    /// part; none at the end of the task.
     fn next(
         self,
         outcome: &impl Outcome,
         slot: usize,
-        steps: Range<usize>,
-        chain: usize,
+        steps: &Range<usize>,
+        part: &Range<usize>,
     ) -> Option<[*const u8; FLAT_PANELS]> {
         let whole = self.weight.pairs() / TILE_PAIRS;
         let (slot, steps) = match slot < outcome.slots() {
-            true => (slot, steps),
-            false => (0, steps.end..whole.min(steps.end + chain)),
+            true => (slot, steps.clone()),
+            false => {
+                let [first, last] = [steps.start, steps.end].map(|at| whole.min(at + part.len()));
+                (0, first..last)
+            }
         };
         let panels = BLOCK_PANELS.min(outcome.slots() - slot);
         (!steps.is_empty()).then(|| self.panels(outcome, slot, panels, steps))
-    }
-
-    /// What is asked for beside a block that begins `from` rows behind its task's first: the
-    /// blocks of rows together ask for the `next` two panels, and the panels one after the other
-    /// for this block's tiles up to `end`, which its next chain multiplies.
-    fn ahead(self, at: &At, next: [*const u8; FLAT_PANELS], (from, end): (usize, usize)) -> Reads {
-        let passed = at.steps.len();
-        let part = from / BLOCK_ROWS * passed * AHEAD_B;
-        let (a, rows) = self.x.block(at.row, at.steps.end);
-        let a: *const u8 = a.as_ptr().cast();
-        let size = rows * (end - at.steps.end) * size_of::<Line>();
-        let half = passed * AHEAD_A;
-        let a = a.wrapping_add(at.slot / BLOCK_PANELS * 2 * half % size.max(1));
-        Reads::Ahead {
-            a: [a, a.wrapping_add(half)],
-            b: [next[0], next[1]].map(|b| b.wrapping_add(part)),
-        }
     }
 
     /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps

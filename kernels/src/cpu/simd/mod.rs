@@ -212,6 +212,7 @@ pub(crate) fn store_front<V: Vector>(vector: V, to: &mut [f32]) {
 }
 
 /// The first lanes rounded to nearest even, as many as fit `to`.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn store_front_bf16<V: Vector>(vector: V, to: &mut [bf16]) {
     match to.first_chunk_mut() {

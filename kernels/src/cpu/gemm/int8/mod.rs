@@ -126,7 +126,7 @@ unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
     }
 }
 
-impl<O: Outcome> Int8Kernel for Product<'_, Integers<'_>, O> {
+impl<O: Outcome> Int8Kernel for Product<Integers<'_>, O> {
     type Out = bool;
 
     #[inline(always)]

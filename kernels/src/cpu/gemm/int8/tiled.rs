@@ -47,7 +47,7 @@ struct Area {
     slot: usize,
 }
 
-impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
+impl<O: Outcome> TilesKernel for Product<Tiled<'_>, O> {
     type Out = bool;
 
     #[inline(always)]
@@ -56,9 +56,7 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
         let groups = self.factors.weight.groups();
         let blocks = slots.div_ceil(PANELS) * rows.div_ceil(BLOCK_ROWS);
         let size = PANELS * BLOCK_ROWS;
-        if self.partial.len() < blocks * size {
-            self.partial.resize(blocks * size, [0.0; LANES]);
-        }
+        self.partial.resize(blocks * size);
         let mut tiles = Tiles::new(rows.clamp(1, TILE_ROWS));
         let mut first = 0;
         loop {
@@ -85,7 +83,7 @@ impl<O: Outcome> TilesKernel for Product<'_, Tiled<'_>, O> {
 /// Bytes that a whole pass asks for ahead: sixteen rows pass two steps of each group.
 const PASS_AHEAD: usize = 2 * GROUPS * AHEAD;
 
-impl<O: Outcome> Product<'_, Tiled<'_>, O> {
+impl<O: Outcome> Product<Tiled<'_>, O> {
     /// The panels that are multiplied after those before `slot` and these groups, or any at the
     /// end of the task.
     #[inline(always)]
