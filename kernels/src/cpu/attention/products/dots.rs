@@ -11,7 +11,7 @@ use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::Stored;
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
-use crate::cpu::simd::{LANES, Pair, Simd, Vector, store_front_bf16};
+use crate::cpu::simd::{LANES, Pair, Simd, Vector, prefetch, store_front_bf16};
 use crate::tensor::KvDtype;
 
 pub(super) struct OnDots<W>(pub(super) W);
@@ -126,6 +126,9 @@ impl Products for Dotted {
     }
 }
 
+/// Queries are asked for so many rows before they are read: they come from far away.
+const AHEAD: usize = 6;
+
 /// The rows' queries rounded to bf16, `[panels, pairs, 16]`, zero behind D and in lanes
 /// without a row.
 #[inline(always)]
@@ -141,7 +144,12 @@ pub(super) fn pair_queries(
     for (panel, to) in to.chunks_exact_mut(pairs).enumerate() {
         let count = (rows.len() - panel * LANES).min(LANES);
         for lane in 0..count {
-            let (head, t) = rows.origin(panel * LANES + lane);
+            let row = panel * LANES + lane;
+            if row + AHEAD < rows.len() {
+                let (head, t) = rows.origin(row + AHEAD);
+                prefetch(queries.q.row(head, t));
+            }
+            let (head, t) = rows.origin(row);
             let to = &mut rounded[lane * 2 * pairs..];
             for (from, to) in queries.q.row(head, t).chunks(LANES).zip(to.chunks_mut(LANES)) {
                 let from_lanes = crate::cpu::simd::load_front(simd, from);
