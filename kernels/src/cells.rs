@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::bf16;
 
 use crate::array::Array;
-use crate::pool::Paged;
+use crate::pool::{PAGE_CELLS, Paged};
 use crate::tensor::{KvData, KvHeads};
 
 /// Rows of [`Keys`](crate::Keys)' `k` or `v` for one KV head: row j belongs to its key j.
@@ -47,6 +47,22 @@ impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
         match self {
             Self::Flat(data) => &data[idx * width..][..width],
             Self::Paged(pages) => pages.row(idx),
+        }
+    }
+
+    /// How many rows from `idx` on lie one behind the other, of so many that there are.
+    pub(crate) fn reach(self, idx: usize, count: usize) -> usize {
+        match self {
+            Self::Flat(_) => count,
+            Self::Paged(_) => count.min(PAGE_CELLS - idx % PAGE_CELLS),
+        }
+    }
+
+    /// Rows from `idx` on, within [`Self::reach`].
+    pub(crate) fn rows(self, idx: usize, count: usize, width: usize) -> &'a [T] {
+        match self {
+            Self::Flat(data) => &data[idx * width..][..count * width],
+            Self::Paged(pages) => pages.rows(idx, count),
         }
     }
 }
@@ -108,9 +124,24 @@ impl<'a, T: Pod + Send + Sync> RowsOf<'a, T> {
     /// Puts all rows behind those in `to`, which makes room for `elements` before the first.
     pub(crate) fn append_to(self, to: &mut Vec<T>, elements: usize) {
         to.reserve_exact(elements - to.len());
-        match self.span((0, self.keys)) {
-            Some(rows) => to.extend_from_slice(rows),
-            None => (0..self.keys).for_each(|j| to.extend_from_slice(self.row(j))),
+        let mut j = 0;
+        while j < self.keys {
+            let (row, neighbours) = self.neighbours(j);
+            let count = self.lain.reach(row, neighbours);
+            to.extend_from_slice(self.lain.rows(row, count, self.width));
+            j += count;
+        }
+    }
+
+    /// The row of key j, and how many keys from there on have rows that follow each other.
+    fn neighbours(self, j: usize) -> (usize, usize) {
+        match self.cells {
+            None => (self.first + j, self.keys - j),
+            Some(cells) => {
+                let pairs = cells[j..self.keys].windows(2).take(PAGE_CELLS);
+                let follow = pairs.take_while(|pair| pair[1] == pair[0] + 1).count();
+                (self.first + cells[j] as usize, follow + 1)
+            }
         }
     }
 }

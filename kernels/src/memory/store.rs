@@ -67,17 +67,38 @@ impl Keys {
             // A row may lie behind the cells that will be left, or come to lie behind those
             // that there were.
             heads.restride(cells.max(heads.tokens), fresh);
-            for &Move { g, from, to } in moves {
+            let mut moves = moves;
+            while let [Move { g, from, to }, ..] = *moves {
                 let first = g * heads.tokens;
+                let mut count = 1;
                 let from = match from {
                     Source::Cell(cell) => (None, first + cell),
-                    Source::Own(j) => (Some(own_heads), own.row(g, j)),
+                    Source::Own(j) => {
+                        let row = own.row(g, j);
+                        count = heads.reach(first + to, neighbours(moves, own));
+                        count = own_heads.reach(row, count);
+                        (Some(own_heads), row)
+                    }
                 };
-                heads.copy_row(first + to, from, fresh);
+                heads.copy_rows((first + to, count), from, fresh);
+                moves = &moves[count..];
             }
             heads.restride(cells, fresh);
         }
     }
+}
+
+/// How many of the first moves take own keys whose rows follow each other to cells that do.
+fn neighbours(moves: &[Move], own: &Keys) -> usize {
+    let follows = |pair: &&[Move]| match (pair[0], pair[1]) {
+        (
+            Move { g, from: Source::Own(j), to },
+            Move { g: next_g, from: Source::Own(next_j), to: next_to },
+        ) => next_g == g && next_to == to + 1 && own.row(g, next_j) == own.row(g, j) + 1,
+        _ => false,
+    };
+    // No run is longer than a page.
+    moves.windows(2).take(PAGE_CELLS).take_while(follows).count() + 1
 }
 
 /// How many shared pages of `heads` change.

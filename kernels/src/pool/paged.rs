@@ -43,17 +43,27 @@ impl<T: Pod> Paged<T> {
     /// Row `idx`.
     #[inline(always)]
     pub(crate) fn row(&self, idx: usize) -> &[T] {
-        let page = self.pages[idx / PAGE_CELLS].elements();
-        &page[idx % PAGE_CELLS * self.width..][..self.width]
+        self.rows(idx, 1)
     }
 
-    /// Row `idx`, to be changed; its page becomes this array's own, out of `fresh`, where it is
-    /// shared.
+    /// Rows from `idx` on, all in one page.
+    #[inline(always)]
+    pub(crate) fn rows(&self, idx: usize, count: usize) -> &[T] {
+        let page = self.pages[idx / PAGE_CELLS].elements();
+        &page[idx % PAGE_CELLS * self.width..][..count * self.width]
+    }
+
+    /// Rows from `idx` on, all in one page, to be changed; the page becomes this array's own, out
+    /// of `fresh`, where it is shared.
     ///
     /// # Panics
     /// Where a fresh page is needed and there is none: a bug of the caller, who can ask
     /// [`is_shared`](Self::is_shared).
-    pub(crate) fn row_mut(&mut self, idx: usize, fresh: &mut Vec<Page>) -> &mut [T] {
+    pub(crate) fn rows_mut(
+        &mut self,
+        (idx, count): (usize, usize),
+        fresh: &mut Vec<Page>,
+    ) -> &mut [T] {
         let page = &mut self.pages[idx / PAGE_CELLS];
         if page.is_shared() {
             let mut own = fresh.pop().expect("a fresh page for every shared one");
@@ -62,7 +72,7 @@ impl<T: Pod> Paged<T> {
             *page = own;
         }
         let rows = page.elements_mut().expect("not shared, or no longer");
-        &mut rows[idx % PAGE_CELLS * self.width..][..self.width]
+        &mut rows[idx % PAGE_CELLS * self.width..][..count * self.width]
     }
 
     /// Whether row `idx` lies in a page that somebody else holds too.
