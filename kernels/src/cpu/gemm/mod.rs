@@ -280,22 +280,27 @@ impl<'a> PackedFactors<'a> {
         }
     }
 
-    /// Rows and columns of a task: fewer columns where there would be too few tasks, and rows
-    /// that leave no small rest.
+    /// Rows and columns of a task: fewer columns, and then rows, where there would be too few
+    /// tasks, and rows that leave no small rest.
     fn block(&self, rows: usize, crew: Crew, outputs: usize) -> Block {
-        let (most, step) = match self {
+        let (mut most, step) = match self {
             #[cfg(target_arch = "x86_64")]
             Self::Tiled(..) => (TILED_ROWS_BLOCK, BLOCK_ROWS),
             #[cfg(target_arch = "x86_64")]
             Self::TiledIntegers(..) => (INT8_ROWS_BLOCK, ROWS_STEP),
             _ => (ROWS_BLOCK, ROWS_STEP),
         };
-        let blocks = rows.div_ceil(most).max(1);
-        let rows_block = rows.div_ceil(blocks).next_multiple_of(step).max(step);
+        let tasks = |most: usize, columns| rows.div_ceil(most).max(1) * outputs.div_ceil(columns);
         let mut columns = COLUMNS_BLOCK;
-        while columns > 4 * LANES && blocks * outputs.div_ceil(columns) < 4 * crew.threads {
+        while columns > 4 * LANES && tasks(most, columns) < 4 * crew.threads {
             columns /= 2;
         }
+        // Rows are halved last: whatever passes them has to be read once more.
+        while most >= 4 * step && tasks(most, columns) < 2 * crew.threads {
+            most /= 2;
+        }
+        let blocks = rows.div_ceil(most).max(1);
+        let rows_block = rows.div_ceil(blocks).next_multiple_of(step).max(step);
         Block { rows: rows_block, columns }
     }
 
