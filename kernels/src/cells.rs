@@ -44,10 +44,7 @@ impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
     /// Row `idx` of `width` elements.
     #[inline(always)]
     pub(crate) fn row(self, idx: usize, width: usize) -> &'a [T] {
-        match self {
-            Self::Flat(data) => &data[idx * width..][..width],
-            Self::Paged(pages) => pages.row(idx),
-        }
+        self.rows(idx, 1, width)
     }
 
     /// How many rows from `idx` on lie one behind the other, of so many that there are.
@@ -59,6 +56,7 @@ impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
     }
 
     /// Rows from `idx` on, within [`Self::reach`].
+    #[inline(always)]
     pub(crate) fn rows(self, idx: usize, count: usize, width: usize) -> &'a [T] {
         match self {
             Self::Flat(data) => &data[idx * width..][..count * width],

@@ -40,12 +40,6 @@ impl<T: Pod> Paged<T> {
         &self.pool
     }
 
-    /// Row `idx`.
-    #[inline(always)]
-    pub(crate) fn row(&self, idx: usize) -> &[T] {
-        self.rows(idx, 1)
-    }
-
     /// Rows from `idx` on, all in one page.
     #[inline(always)]
     pub(crate) fn rows(&self, idx: usize, count: usize) -> &[T] {

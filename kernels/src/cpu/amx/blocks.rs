@@ -55,7 +55,6 @@ pub(in crate::cpu) enum Reads {
 /// How many lines are asked for with every step.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) enum LinesAhead {
-    One = 1,
     Two = 2,
     Four = 4,
 }
@@ -152,9 +151,6 @@ macro_rules! ask {
 
 /// Asks for the next lines of what comes next.
 macro_rules! far {
-    (1) => {
-        "prefetcht1 [{far}]\nadd {far}, 64"
-    };
     (2) => {
         "prefetcht1 [{far}]\nprefetcht1 [{far} + 64]\nadd {far}, 128"
     };
@@ -219,7 +215,6 @@ macro_rules! products {
 
             products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
             products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
-            products!(@two one_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(1), "");
             products!(@two two_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(2), "");
             products!(@two four_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(4), "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
@@ -236,7 +231,6 @@ macro_rules! products {
                 // SAFETY: as above.
                 unsafe {
                     match lines {
-                        LinesAhead::One => one_ahead(block, pass),
                         LinesAhead::Two => two_ahead(block, pass),
                         LinesAhead::Four => four_ahead(block, pass),
                     }
@@ -422,7 +416,7 @@ mod tests {
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
             let accumulate = (rows / 2 + panels) % 2 == 0;
-            let reads = (rows + panels / 2) % 5;
+            let reads = (rows + panels / 2) % 4;
             Shape { rows, panels, steps, gap, accumulate, reads, is_cut: (rows + panels) % 2 == 0 }
         })
     }
@@ -473,8 +467,7 @@ mod tests {
                 reads: match reads {
                     0 => Reads::Near,
                     1 => Reads::Streamed,
-                    2 => Reads::Ahead(LinesAhead::One, [b.as_ptr().cast(); 2]),
-                    3 => Reads::Ahead(LinesAhead::Two, [b.as_ptr().cast(); 2]),
+                    2 => Reads::Ahead(LinesAhead::Two, [b.as_ptr().cast(); 2]),
                     _ => Reads::Ahead(LinesAhead::Four, [b.as_ptr().cast(); 2]),
                 },
                 c: c.as_mut_ptr(),

@@ -100,7 +100,6 @@ fn cut(whole: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
 /// pass.
 fn ahead(next: Option<[*const u8; FLAT_PANELS]>, steps: usize, idx: usize, blocks: usize) -> Reads {
     let lines = match blocks {
-        16.. => LinesAhead::One,
         8.. => LinesAhead::Two,
         _ => LinesAhead::Four,
     };
