@@ -183,6 +183,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn sums(self, rows: &[[f32; LANES]; LANES]) -> F32x16 {
+        // SAFETY: `self` proves AVX-512; a row is a vector.
+        unsafe {
+            let mut loaded = [_mm512_setzero_ps(); LANES];
+            for (row, from) in loaded.iter_mut().zip(rows) {
+                *row = _mm512_loadu_ps(from.as_ptr());
+            }
+            F32x16(sums(loaded))
+        }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> F32x16 {
         // SAFETY: `self` proves AVX-512; the array has sixteen elements; unaligned is allowed.
         F32x16(unsafe { _mm512_loadu_ps(from.as_ptr()) })
@@ -240,6 +252,30 @@ unsafe fn columns(rows: [__m512; LANES]) -> [__m512; LANES] {
         columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_low);
     }
     columns
+}
+
+/// What [`super::sum`] makes of each row: halves of vectors are added, then quarters and so on,
+/// while rows come together.
+///
+/// # Safety
+/// The processor must have AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn sums(rows: [__m512; LANES]) -> __m512 {
+    let eights = |a, b| {
+        _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+    };
+    let fours = |a, b| {
+        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+    };
+    let twos =
+        |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
+    let ones =
+        |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+    // Quarter q of vector j is of row 4 q + j, so that lanes end up in the order of rows.
+    let quarters =
+        |j: usize| fours(eights(rows[j], rows[4 + j]), eights(rows[8 + j], rows[12 + j]));
+    ones(twos(quarters(0), quarters(1)), twos(quarters(2), quarters(3)))
 }
 
 impl Add for F32x16 {

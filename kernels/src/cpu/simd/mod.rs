@@ -66,6 +66,16 @@ pub(crate) trait Simd: Copy {
         }
     }
 
+    /// The [sum](sum) of each row.
+    #[inline(always)]
+    fn sums(self, rows: &[[f32; LANES]; LANES]) -> Self::V {
+        let mut sums = [0.0; LANES];
+        for (to, row) in sums.iter_mut().zip(rows) {
+            *to = sum(self.load(row));
+        }
+        self.load(&sums)
+    }
+
     /// Sixteen elements.
     fn load(self, from: &[f32; LANES]) -> Self::V;
 
@@ -115,10 +125,22 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Out;
 }
 
+/// Elements of two vectors.
+pub(crate) const LINE: usize = 2 * LANES;
+
 /// Elements that widen to f32 without rounding.
 pub(crate) trait Element: bytemuck::Pod + Default + Send + Sync {
     /// Sixteen of them.
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V;
+
+    /// The two vectors of a line, in whatever order costs least.
+    fn load_line<S: Simd>(simd: S, from: &[Self; LINE]) -> [S::V; 2];
+
+    /// A line in the order in which [`load_line`](Self::load_line) has its elements.
+    fn as_loaded(line: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2];
+
+    /// A line in its own order, from that of [`load_line`](Self::load_line).
+    fn in_order(loaded: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2];
 }
 
 impl Element for f32 {
@@ -126,12 +148,45 @@ impl Element for f32 {
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V {
         simd.load(from)
     }
+
+    #[inline(always)]
+    fn load_line<S: Simd>(simd: S, from: &[Self; LINE]) -> [S::V; 2] {
+        let [first, second] = bytemuck::cast_ref::<_, [[Self; LANES]; 2]>(from);
+        [simd.load(first), simd.load(second)]
+    }
+
+    fn as_loaded(line: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {
+        *line
+    }
+
+    fn in_order(loaded: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {
+        *loaded
+    }
 }
 
+/// Elements come apart as the first and the second ones of pairs.
 impl Element for bf16 {
     #[inline(always)]
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V {
         simd.load_bf16(from)
+    }
+
+    #[inline(always)]
+    fn load_line<S: Simd>(simd: S, from: &[Self; LINE]) -> [S::V; 2] {
+        simd.load_pairs(bytemuck::cast_ref(from))
+    }
+
+    fn as_loaded(line: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {
+        let line = line.as_flattened();
+        [0, 1].map(|half| std::array::from_fn(|lane| line[2 * lane + half]))
+    }
+
+    fn in_order(loaded: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {
+        let mut line = [[0.0; LANES]; 2];
+        for (lane, pair) in line.as_flattened_mut().chunks_exact_mut(2).enumerate() {
+            pair.copy_from_slice(&[loaded[0][lane], loaded[1][lane]]);
+        }
+        line
     }
 }
 
@@ -306,6 +361,59 @@ mod tests {
         let want = std::array::from_fn(|i| std::array::from_fn(|j| (LANES * j + i) as f32));
         for isa in Isa::available() {
             assert_eq!(isa.run(Transpose(block)), want, "{isa:?}");
+        }
+    }
+
+    struct Sums([[f32; LANES]; LANES]);
+
+    impl Kernel for Sums {
+        type Out = [[f32; LANES]; 2];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Out {
+            let mut out = [[0.0; LANES]; 2];
+            simd.sums(&self.0).store(&mut out[0]);
+            for (to, row) in out[1].iter_mut().zip(&self.0) {
+                *to = sum(simd.load(row));
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn sums_of_rows_are_those_of_each() {
+        // Of such different sizes that every other order rounds otherwise.
+        let number = |i: usize| (i as f32 * 1.7).sin() * 2.0_f32.powi(i as i32 * 7 % 40 - 20);
+        let rows = std::array::from_fn(|i| std::array::from_fn(|j| number(LANES * i + j)));
+        for isa in Isa::available() {
+            let [together, each] = isa.run(Sums(rows)).map(|sums| sums.map(f32::to_bits));
+            assert_eq!(together, each, "{isa:?}");
+        }
+    }
+
+    struct Line([bf16; LINE]);
+
+    impl Kernel for Line {
+        type Out = [[f32; LANES]; 2];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Out {
+            let mut out = [[0.0; LANES]; 2];
+            let halves = bf16::load_line(simd, &self.0);
+            halves.iter().zip(&mut out).for_each(|(half, to)| half.store(to));
+            out
+        }
+    }
+
+    #[test]
+    fn lines_come_in_the_order_that_they_say() {
+        let line: [bf16; LINE] = std::array::from_fn(|i| bf16::from_f32(i as f32 - 7.5));
+        let mut want = [[0.0; LANES]; 2];
+        want.as_flattened_mut().iter_mut().zip(line).for_each(|(to, x)| *to = x.to_f32());
+        for isa in Isa::available() {
+            let loaded = isa.run(Line(line));
+            assert_eq!(loaded, bf16::as_loaded(&want), "{isa:?}");
+            assert_eq!(bf16::in_order(&loaded), want, "{isa:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! order, so that few KV heads still occupy all threads.
 
 mod part;
+mod streamed;
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -5,22 +5,13 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::streamed::{Halves, Streamed};
 use crate::backend::Queries;
 use crate::cells::{HeadRows, RowsOf};
+use crate::cpu::attention::rows::Lanes;
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
-use crate::cpu::simd::{
-    Element, Kernel, LANES, Simd, Vector, load_front, prefetch, store_front, sum,
-};
-
-type Lanes = [f32; LANES];
-
-/// Keys whose values are added to a piece of o at a stretch: 8 KiB of bf16 at D = 128.
-const STRETCH: usize = 32;
-
-/// Rows between the one in use and the one that is asked for: 6 KiB of bf16 at D = 128. The
-/// processor's own reading ahead ends at every 4 KiB page, and here at every row of a table.
-const AHEAD: usize = 24;
+use crate::cpu::simd::{Element, Kernel, LANES, LINE, Simd, Vector, load_front, store_front, sum};
 
 /// All rows of a KV head over some of its keys.
 pub(super) struct Task<'a> {
@@ -55,7 +46,7 @@ pub(super) struct Seen {
     pub(super) m: Vec<f32>,
     /// `[rows]`.
     pub(super) l: Vec<f32>,
-    /// `[rows, D / 16, 16]`, zero behind D; empty unless asked for.
+    /// `[rows, D / 32, 32]`, zero behind D; empty unless asked for.
     pub(super) o: Vec<Lanes>,
     /// `[rows, keys / 16, 16]`: exp(z - m), zero behind the last key.
     pub(super) p: Vec<Lanes>,
@@ -79,8 +70,8 @@ impl Kernel for Task<'_> {
         let mut seen = Vec::with_capacity(self.parts.len());
         let Some(first) = self.parts.first() else { return seen };
         let q = match first.rows.0 {
-            HeadRows::F32(_) => self.queries(|q| q),
-            HeadRows::Bf16(_) => self.queries(|q| bf16::from_f32(q).to_f32()),
+            HeadRows::F32(_) => self.queries::<f32>(|q| q),
+            HeadRows::Bf16(_) => self.queries::<bf16>(|q| bf16::from_f32(q).to_f32()),
         };
         for part in &self.parts {
             seen.push(match part.rows {
@@ -114,45 +105,42 @@ impl Task<'_> {
         &self,
         simd: S,
         part: &Part<'_>,
-        q: &[Lanes],
+        q: &[Halves],
         (k, v): (RowsOf<'_, E>, RowsOf<'_, E>),
     ) -> Seen {
-        let head_dim = self.queries.q.head_dim;
         let Part { sight, span, .. } = part;
         let mut seen = self.nothing(part);
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        let keys = Stretch { rows: k, keys: span.clone(), end: span.end, head_dim };
-        keys.dots(simd, q, seen.p.as_flattened_mut(), steps * LANES);
+        Streamed::new(k, span.clone()).dots(simd, q, &mut seen.p);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
             hide(&sight[row % sight.len()], span.clone(), p.as_flattened_mut());
             (seen.m[row], seen.l[row]) = soften(simd, p, self.queries.scale);
         }
         seen.finite = is_finite(simd, &seen.l);
         if self.with_values {
-            seen.o = vec![[0.0; LANES]; rows * head_dim.div_ceil(LANES)];
-            for start in span.clone().step_by(STRETCH) {
-                let keys = start..span.end.min(start + STRETCH);
-                let p = &seen.p.as_flattened()[start - span.start..];
-                let values = Stretch { rows: v, keys, end: span.end, head_dim };
-                values.add(simd, (p, steps * LANES), &mut seen.o);
-            }
+            let mut o = vec![[[0.0; LANES]; 2]; q.len()];
+            Streamed::new(v, span.clone()).add(simd, &seen.p, &mut o);
+            seen.o = o.iter().flat_map(E::in_order).collect();
             seen.finite &= is_finite(simd, seen.o.as_flattened());
         }
         seen
     }
 
-    /// `[rows, D / 16, 16]` of the KV head's query heads, zero behind D.
-    fn queries(&self, round: impl Fn(f32) -> f32) -> Vec<Lanes> {
+    /// `[rows, D / 32]` of the KV head's query heads as keys of `E` are loaded, zero behind D.
+    fn queries<E: Element>(&self, round: impl Fn(f32) -> f32) -> Vec<Halves> {
         let Self { group, queries: Queries { q, .. }, .. } = *self;
-        let steps = q.head_dim.div_ceil(LANES);
-        let mut lanes = vec![[0.0; LANES]; group * q.tokens * steps];
-        for (row, lanes) in lanes.chunks_exact_mut(steps).enumerate() {
+        let lines = q.head_dim.div_ceil(LINE);
+        let mut all = vec![[[0.0; LANES]; 2]; group * q.tokens * lines];
+        for (row, halves) in all.chunks_exact_mut(lines).enumerate() {
             let from = q.row(self.g * group + row / q.tokens, row % q.tokens);
-            let lanes = lanes.as_flattened_mut().iter_mut();
-            lanes.zip(from).for_each(|(lane, &q)| *lane = round(q));
+            for (from, to) in from.chunks(LINE).zip(halves) {
+                let mut line = [[0.0; LANES]; 2];
+                line.as_flattened_mut().iter_mut().zip(from).for_each(|(to, &q)| *to = round(q));
+                *to = E::as_loaded(&line);
+            }
         }
-        lanes
+        all
     }
 }
 
@@ -186,191 +174,6 @@ fn soften<S: Simd>(simd: S, p: &mut [Lanes], scale: f32) -> (f32, f32) {
         p.store(lanes);
     }
     (top * scale, sum(l))
-}
-
-/// Some rows of keys or values.
-struct Stretch<'a, E> {
-    rows: RowsOf<'a, E>,
-    keys: Range<usize>,
-    /// Behind the last row that will be read after these.
-    end: usize,
-    head_dim: usize,
-}
-
-impl<E: Element> Stretch<'_, E> {
-    #[inline(always)]
-    fn row(&self, idx: usize) -> &[E] {
-        &self.rows.row(idx)[..self.head_dim]
-    }
-
-    /// Has row `idx` brought near, if there is one.
-    #[inline(always)]
-    fn ask_for(&self, idx: usize) {
-        if idx < self.end {
-            prefetch(self.row(idx));
-        }
-    }
-
-    /// `out` (`[rows, stride]`) = dot products of `q` (`[rows, D / 16, 16]`) with the keys.
-    #[inline(always)]
-    fn dots<S: Simd>(&self, simd: S, q: &[Lanes], out: &mut [f32], stride: usize) {
-        let rows = q.len() / self.head_dim.div_ceil(LANES);
-        let mut row = 0;
-        while row < rows {
-            row += match rows - row {
-                4.. => self.dot_rows::<S, 4, 2>(simd, q, (row, stride), out),
-                2.. => self.dot_rows::<S, 2, 4>(simd, q, (row, stride), out),
-                _ => self.dot_rows::<S, 1, 4>(simd, q, (row, stride), out),
-            };
-        }
-    }
-
-    /// R rows, J keys at a time; returns R.
-    #[inline(always)]
-    fn dot_rows<S: Simd, const R: usize, const J: usize>(
-        &self,
-        simd: S,
-        q: &[Lanes],
-        (row, stride): (usize, usize),
-        out: &mut [f32],
-    ) -> usize {
-        let (q, out) = (&q[row * self.head_dim.div_ceil(LANES)..], &mut out[row * stride..]);
-        let (mut j, count) = (0, self.keys.len());
-        while j < count {
-            j += match count - j {
-                left if left >= J => self.dot::<S, R, J>(simd, q, j, (&mut out[j..], stride)),
-                _ => self.dot::<S, R, 1>(simd, q, j, (&mut out[j..], stride)),
-            };
-        }
-        R
-    }
-
-    /// R rows with J keys from `j` on: several chains of sums at once, and the rows are read
-    /// once for all of them; returns J.
-    #[inline(always)]
-    fn dot<S: Simd, const R: usize, const J: usize>(
-        &self,
-        simd: S,
-        q: &[Lanes],
-        j: usize,
-        (out, stride): (&mut [f32], usize),
-    ) -> usize {
-        let steps = self.head_dim.div_ceil(LANES);
-        let mut keys: [&[E]; J] = [&[]; J];
-        for (i, key) in keys.iter_mut().enumerate() {
-            let idx = self.keys.start + j + i;
-            self.ask_for(idx + AHEAD);
-            *key = self.row(idx);
-        }
-        let mut acc = [[simd.splat(0.0); J]; R];
-        for step in 0..steps {
-            let mut k = [simd.splat(0.0); J];
-            for (k, key) in k.iter_mut().zip(&keys) {
-                *k = front(simd, &key[step * LANES..]);
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let q = simd.load(&q[r * steps + step]);
-                for (acc, &k) in acc.iter_mut().zip(&k) {
-                    *acc = q.fma(k, *acc);
-                }
-            }
-        }
-        for (r, acc) in acc.iter().enumerate() {
-            for (i, &acc) in acc.iter().enumerate() {
-                out[r * stride + i] = sum(acc);
-            }
-        }
-        J
-    }
-
-    /// `o` (`[rows, D / 16, 16]`) += values * p (`[rows, stride]`).
-    #[inline(always)]
-    fn add<S: Simd>(&self, simd: S, (p, stride): (&[f32], usize), o: &mut [Lanes]) {
-        let steps = self.head_dim.div_ceil(LANES);
-        let rows = o.len() / steps;
-        let mut row = 0;
-        while row < rows {
-            let (p, o) = (&p[row * stride..], &mut o[row * steps..]);
-            row += match rows - row {
-                4.. => self.add_rows::<S, 4>(simd, (p, stride), o),
-                2.. => self.add_rows::<S, 2>(simd, (p, stride), o),
-                _ => self.add_rows::<S, 1>(simd, (p, stride), o),
-            };
-        }
-    }
-
-    #[inline(always)]
-    fn add_rows<S: Simd, const R: usize>(
-        &self,
-        simd: S,
-        p: (&[f32], usize),
-        o: &mut [Lanes],
-    ) -> usize {
-        let steps = self.head_dim.div_ceil(LANES);
-        let mut step = 0;
-        while step < steps {
-            step += match steps - step {
-                8.. if R <= 2 => self.add_piece::<S, R, 8>(simd, p, step, o),
-                4.. => self.add_piece::<S, R, 4>(simd, p, step, o),
-                2.. => self.add_piece::<S, R, 2>(simd, p, step, o),
-                _ => self.add_piece::<S, R, 1>(simd, p, step, o),
-            };
-        }
-        R
-    }
-
-    /// Vectors `step..step + C` of R rows of o.
-    #[inline(always)]
-    fn add_piece<S: Simd, const R: usize, const C: usize>(
-        &self,
-        simd: S,
-        (p, stride): (&[f32], usize),
-        step: usize,
-        o: &mut [Lanes],
-    ) -> usize {
-        let steps = self.head_dim.div_ceil(LANES);
-        let mut acc = [[simd.splat(0.0); C]; R];
-        for (r, acc) in acc.iter_mut().enumerate() {
-            for (c, acc) in acc.iter_mut().enumerate() {
-                *acc = simd.load(&o[r * steps + step + c]);
-            }
-        }
-        for (j, key) in self.keys.clone().enumerate() {
-            if step == 0 {
-                self.ask_for(key + AHEAD);
-            }
-            let value = &self.row(key)[step * LANES..];
-            let mut v = [simd.splat(0.0); C];
-            for (c, v) in v.iter_mut().enumerate() {
-                *v = front(simd, &value[c * LANES..]);
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let p = simd.splat(p[r * stride + j]);
-                for (acc, &v) in acc.iter_mut().zip(&v) {
-                    *acc = p.fma(v, *acc);
-                }
-            }
-        }
-        for (r, acc) in acc.iter().enumerate() {
-            for (c, acc) in acc.iter().enumerate() {
-                acc.store(&mut o[r * steps + step + c]);
-            }
-        }
-        C
-    }
-}
-
-/// Up to sixteen elements from the front, zero behind their end.
-#[inline(always)]
-fn front<S: Simd, E: Element>(simd: S, from: &[E]) -> S::V {
-    match from.first_chunk() {
-        Some(full) => E::load(simd, full),
-        None => {
-            let mut lanes = [E::default(); LANES];
-            lanes[..from.len()].copy_from_slice(from);
-            E::load(simd, &lanes)
-        }
-    }
 }
 
 /// What few rows spend on the keys of a part: `to` (`[keys]`) = sum of p times the weights.
