@@ -1,5 +1,7 @@
 //! One KV head's keys or values in order of position, wherever their cells lie.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 use half::bf16;
 
@@ -73,6 +75,14 @@ impl<'a> HeadRows<'a> {
         }
     }
 
+    /// Those of some of the keys.
+    pub(crate) fn part(self, keys: Range<usize>) -> Self {
+        match self {
+            Self::F32(rows) => Self::F32(rows.part(keys)),
+            Self::Bf16(rows) => Self::Bf16(rows.part(keys)),
+        }
+    }
+
     /// `[keys, head_dim]`, widened to f32.
     pub fn to_f32(self) -> Vec<f32> {
         let mut all = Vec::new();
@@ -94,6 +104,15 @@ impl<'a, T: Pod + Send + Sync> RowsOf<'a, T> {
         (keys, cells): (usize, Option<&'a [u32]>),
     ) -> Self {
         Self { lain, first: g * heads.tokens, keys, width: heads.head_dim, cells }
+    }
+
+    fn part(self, keys: Range<usize>) -> Self {
+        assert!(keys.end <= self.keys, "{keys:?} of {} keys", self.keys);
+        let count = keys.len();
+        match self.cells {
+            Some(cells) => Self { keys: count, cells: Some(&cells[keys]), ..self },
+            None => Self { keys: count, first: self.first + keys.start, ..self },
+        }
     }
 
     /// Elements of a row.

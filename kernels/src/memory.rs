@@ -7,7 +7,7 @@ mod store;
 use std::borrow::Cow;
 
 pub use self::leaves::{LEAVES, Leaves};
-pub(crate) use self::leaves::{Parted, Split, fold_leaves, leaf_merges};
+pub(crate) use self::leaves::{LeafKeys, Parted, Split, fold_leaves, leaf_merges};
 pub use self::rounding::Rounding;
 pub(crate) use self::store::{Move, Source};
 use crate::array::Array;
@@ -143,9 +143,15 @@ impl Keys {
         HeadRows::new(&self.v, g, self.keys, self.head_cells(g))
     }
 
+    /// Whether `k` and `v` are `[kv_heads, keys, head_dim]`, side by side and in order of
+    /// position.
+    pub(crate) fn lie_in_order(&self) -> bool {
+        self.table.is_none() && self.k.tokens == self.keys && self.pool().is_none()
+    }
+
     /// The same keys as `k` and `v` of `[kv_heads, keys, head_dim]`, in order of position.
     pub fn in_order(&self) -> Cow<'_, Self> {
-        if self.table.is_none() && self.k.tokens == self.keys && self.pool().is_none() {
+        if self.lie_in_order() {
             return Cow::Borrowed(self);
         }
         let heads = 0..self.kv_heads();

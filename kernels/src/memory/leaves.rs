@@ -6,6 +6,7 @@
 //! one, two or four workers, all keys of a leaf lie with one of them. Finer leaves would serve
 //! more workers, and fill tiles of keys worse.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -14,7 +15,6 @@ use super::Keys;
 use crate::array::Array;
 use crate::cells::HeadRows;
 use crate::fold::{Missing, Node, fold};
-use crate::tensor::KvHeads;
 
 /// How many leaves a memory set has.
 pub const LEAVES: u32 = 4;
@@ -28,32 +28,21 @@ pub struct Leaves {
     last_chunk: u32,
 }
 
-/// Where leaves begin, and where the last one ends.
-type Bounds = [usize; LEAVES as usize + 1];
-
 /// Keys leaf by leaf.
 #[derive(Debug)]
 pub(crate) struct Split {
-    /// Keys of each KV head.
-    keys: usize,
-    /// Per KV head.
-    bounds: Vec<Bounds>,
-    /// `[kv_heads, keys]`: which of the set's keys they are, ascending within a leaf.
-    from: Vec<u32>,
-    /// `[kv_heads, keys]`.
-    positions: Vec<u32>,
-    /// `[kv_heads, keys]`: where they lie; `None` where key j lies in cell j.
-    cells: Option<Vec<u32>>,
+    /// Per KV head and leaf: which of the set's keys it has, ascending.
+    heads: Vec<[Vec<Range<usize>>; LEAVES as usize]>,
 }
 
-/// The keys of one leaf of one KV head.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LeafHead<'a> {
-    /// Which of the set's keys they are, ascending.
-    from: &'a [u32],
-    pub(crate) positions: &'a [u32],
-    /// Where they lie.
-    cells: &'a [u32],
+/// Keys that are summed together: those of one leaf, or all of a set that one leaf has.
+#[derive(Debug, Clone)]
+pub(crate) struct LeafKeys<'a> {
+    /// The set.
+    pub(crate) of: &'a Keys,
+    /// `None`: all.
+    leaf: Option<(&'a Split, usize)>,
+    all: Range<usize>,
 }
 
 impl Leaves {
@@ -90,9 +79,8 @@ impl Leaves {
                 true => u64::from(u32::MAX) + 1,
                 false => (u64::from(chunk) + 1) * u64::from(self.chunk_tokens),
             };
-            let behind = |&position: &u32| u64::from(position) >= end;
-            let count = positions[start..].iter().position(behind);
-            let run = start..count.map_or(positions.len(), |count| start + count);
+            let before = |&position: &u32| u64::from(position) < end;
+            let run = start..start + positions[start..].partition_point(before);
             start = run.end;
             Some((Self::of(chunk), run))
         })
@@ -153,83 +141,100 @@ impl<E> From<Missing> for Failed<E> {
 impl Split {
     /// Of keys that are in several leaves.
     fn new(keys: &Keys, leaves: Leaves) -> Self {
-        let size = keys.positions.len();
-        let cells = keys.table.as_ref().map(|_| vec![0; size]);
-        let (from, positions, bounds) = (vec![0; size], vec![0; size], Vec::new());
-        let mut split = Self { keys: keys.len(), bounds, from, positions, cells };
-        let mut runs = Vec::new();
+        let mut heads = Vec::with_capacity(keys.kv_heads());
         for g in 0..keys.kv_heads() {
-            runs.clear();
-            runs.extend(leaves.runs(keys.head_positions(g)));
-            let mut bounds = Bounds::default();
-            for (leaf, run) in &runs {
-                bounds[*leaf as usize + 1] += run.len();
+            let mut runs = [const { Vec::new() }; LEAVES as usize];
+            for (leaf, run) in leaves.runs(keys.head_positions(g)) {
+                runs[leaf as usize].push(run);
             }
-            for leaf in 0..LEAVES as usize {
-                bounds[leaf + 1] += bounds[leaf];
-            }
-            split.lay(keys, g, (&runs, bounds));
-            split.bounds.push(bounds);
+            heads.push(runs);
         }
-        split
-    }
-
-    /// Puts the keys of KV head `g` behind each other.
-    fn lay(&mut self, keys: &Keys, g: usize, (runs, mut next): (&[(u32, Range<usize>)], Bounds)) {
-        let first = g * self.keys;
-        for (leaf, run) in runs {
-            let start = first + next[*leaf as usize];
-            let to = start..start + run.len();
-            next[*leaf as usize] += run.len();
-            for (from, j) in self.from[to.clone()].iter_mut().zip(run.clone()) {
-                *from = j as u32;
-            }
-            self.positions[to.clone()].copy_from_slice(&keys.head_positions(g)[run.clone()]);
-            if let (Some(to_cells), Some(cells)) = (&mut self.cells, keys.head_cells(g)) {
-                to_cells[to].copy_from_slice(&cells[run.clone()]);
-            }
-        }
-    }
-
-    /// The keys of KV head `g` in `leaf`.
-    pub(crate) fn head(&self, leaf: usize, g: usize) -> LeafHead<'_> {
-        let first = g * self.keys;
-        let span = first + self.bounds[g][leaf]..first + self.bounds[g][leaf + 1];
-        let from = &self.from[span.clone()];
-        let cells = self.cells.as_ref().map_or(from, |cells| &cells[span.clone()]);
-        LeafHead { from, positions: &self.positions[span], cells }
-    }
-
-    fn heads(&self, leaf: usize) -> impl Iterator<Item = LeafHead<'_>> {
-        (0..self.bounds.len()).map(move |g| self.head(leaf, g))
-    }
-
-    /// The keys of `leaf` side by side, in order of position. A KV head that has fewer than
-    /// others has some behind them that nobody sees, as they stand behind every row.
-    fn picked(&self, of: &Keys, leaf: usize) -> Keys {
-        let kv_heads = self.bounds.len();
-        let keys = self.heads(leaf).map(|head| head.from.len()).max().unwrap_or(0);
-        let mut positions = Vec::with_capacity(kv_heads * keys);
-        for (g, head) in self.heads(leaf).enumerate() {
-            positions.extend_from_slice(head.positions);
-            positions.resize((g + 1) * keys, u32::MAX);
-        }
-        let lay = |rows: &KvHeads| {
-            rows.gathered(keys, (0..kv_heads).map(|g| [self.head(leaf, g).rows(rows, g)]))
-        };
-        Keys::new(Array::from(positions), lay(&of.k), lay(&of.v))
+        Self { heads }
     }
 }
 
-impl<'a> LeafHead<'a> {
-    /// Puts what the keys from `first` on spend where it belongs in what the KV head's keys do.
-    pub(crate) fn scatter(self, first: usize, spent: &[f32], to: &mut [f32]) {
-        self.from[first..].iter().zip(spent).for_each(|(&j, &spent)| to[j as usize] = spent);
+impl<'a> LeafKeys<'a> {
+    /// All of a set.
+    pub(crate) fn all(of: &'a Keys) -> Self {
+        Self { of, leaf: None, all: 0..of.len() }
     }
 
-    /// Keys or values.
-    pub(crate) fn rows(self, heads: &'a KvHeads, g: usize) -> HeadRows<'a> {
-        HeadRows::new(heads, g, self.cells.len(), Some(self.cells))
+    /// What is summed together: each leaf, or all where there is no `split`.
+    pub(crate) fn each(of: &'a Keys, split: Option<&'a Split>) -> Vec<Self> {
+        let leaf = |split, leaf| Self { leaf: Some((split, leaf)), ..Self::all(of) };
+        match split {
+            Some(split) => (0..LEAVES as usize).map(|idx| leaf(split, idx)).collect(),
+            None => vec![Self::all(of)],
+        }
+    }
+
+    /// Which of the set's keys KV head `g` has here, ascending.
+    pub(crate) fn runs(&self, g: usize) -> &[Range<usize>] {
+        match self.leaf {
+            Some((split, leaf)) => &split.heads[g][leaf],
+            None => std::slice::from_ref(&self.all),
+        }
+    }
+
+    /// How many of KV head `g`'s are before key `j` of the set.
+    pub(crate) fn before(&self, g: usize, j: usize) -> usize {
+        self.runs(g).iter().map(|run| j.clamp(run.start, run.end) - run.start).sum()
+    }
+
+    /// How many keys KV head `g` has.
+    pub(crate) fn count(&self, g: usize) -> usize {
+        self.runs(g).iter().map(Range::len).sum()
+    }
+
+    /// How many keys the KV head with the most has.
+    pub(crate) fn most(&self) -> usize {
+        (0..self.of.kv_heads()).map(|g| self.count(g)).max().unwrap_or(0)
+    }
+
+    /// Which of the set's keys those of `span` are, of all that KV head `g` has here.
+    pub(crate) fn within(
+        &self,
+        g: usize,
+        span: Range<usize>,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let mut first = 0;
+        self.runs(g).iter().filter_map(move |run| {
+            let at = |j: usize| run.start + j.clamp(first, first + run.len()) - first;
+            let part = at(span.start)..at(span.end);
+            first += run.len();
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    /// Adds what KV head `g`'s keys of `span` spend to what all keys of the head do.
+    pub(crate) fn add(&self, g: usize, span: Range<usize>, spent: &[f32], to: &mut [f32]) {
+        let mut spent = spent.iter();
+        for run in self.within(g, span) {
+            to[run].iter_mut().zip(spent.by_ref()).for_each(|(to, spent)| *to += spent);
+        }
+    }
+
+    /// The keys side by side, in order of position. A KV head that has fewer than others has
+    /// some behind them that nobody sees, as they stand behind every row.
+    pub(crate) fn picked(&self) -> Cow<'a, Keys> {
+        if self.leaf.is_none() {
+            return Cow::Borrowed(self.of);
+        }
+        let (kv_heads, keys) = (self.of.kv_heads(), self.most());
+        let mut positions = Vec::with_capacity(kv_heads * keys);
+        for g in 0..kv_heads {
+            let of = self.of.head_positions(g);
+            self.runs(g).iter().for_each(|run| positions.extend_from_slice(&of[run.clone()]));
+            positions.resize((g + 1) * keys, u32::MAX);
+        }
+        let pieces = |g, rows: HeadRows<'a>| {
+            self.runs(g).iter().map(|run| rows.part(run.clone())).collect::<Vec<_>>()
+        };
+        let heads = 0..kv_heads;
+        let k = heads.clone().map(|g| pieces(g, self.of.k_rows(g)));
+        let v = heads.map(|g| pieces(g, self.of.v_rows(g)));
+        let (k, v) = (self.of.k.gathered(keys, k), self.of.v.gathered(keys, v));
+        Cow::Owned(Keys::new(Array::from(positions), k, v))
     }
 }
 
@@ -250,19 +255,11 @@ pub(crate) struct Parted<'a> {
 impl<'a> Parted<'a> {
     pub(crate) fn new(whole: &'a Keys, leaves: Leaves) -> Self {
         let leaves = whole.split(leaves).map(|split| {
-            let leaves = 0..LEAVES as usize;
-            let picked = leaves.map(|leaf| split.picked(whole, leaf)).collect();
+            let leaves = LeafKeys::each(whole, Some(&split));
+            let picked = leaves.iter().map(|leaf| leaf.picked().into_owned()).collect();
             (split, picked)
         });
         Self { whole, leaves }
-    }
-
-    /// What is summed together, one or all [`LEAVES`].
-    pub(crate) fn parts(&self) -> Vec<&Keys> {
-        match &self.leaves {
-            Some((_, leaves)) => leaves.iter().collect(),
-            None => vec![self.whole],
-        }
     }
 
     /// What is folded of all parts, from what `of` makes of each.
@@ -289,14 +286,14 @@ impl<'a> Parted<'a> {
         &self,
         mut of: impl FnMut(&Keys) -> Result<Array<f32>, E>,
     ) -> Result<Array<f32>, E> {
-        let Some((split, leaves)) = &self.leaves else { return of(self.whole) };
+        let Some((split, picked)) = &self.leaves else { return of(self.whole) };
         let mut masses = vec![0.0; self.whole.positions.len()];
-        for (leaf, keys) in leaves.iter().enumerate() {
+        for (leaf, keys) in LeafKeys::each(self.whole, Some(split)).iter().zip(picked) {
             let spent = of(keys)?;
             let spent = spent.chunks_exact(keys.len().max(1));
             let rows = spent.zip(masses.chunks_exact_mut(self.whole.len()));
-            for (head, (spent, to)) in split.heads(leaf).zip(rows) {
-                head.scatter(0, spent, to);
+            for (g, (spent, to)) in rows.enumerate() {
+                leaf.add(g, 0..leaf.count(g), spent, to);
             }
         }
         Ok(masses.into())
@@ -308,7 +305,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tensor::KvDtype;
+    use crate::tensor::{KvDtype, KvHeads};
 
     #[test]
     fn positions_are_cut_where_chunks_are() {
@@ -368,19 +365,31 @@ mod tests {
                 let last = end.map_or(u32::MAX, |end| end.saturating_sub(1) / chunk_tokens);
                 (position / chunk_tokens).min(last) % LEAVES
             };
-            let parted = Parted::new(&set, leaves);
+            let split = set.split(leaves);
             let mut seen = 0;
-            for (idx, part) in parted.parts().into_iter().enumerate() {
+            for (idx, part) in LeafKeys::each(&set, split.as_ref()).iter().enumerate() {
+                let picked = part.picked();
                 for g in 0..2 {
-                    let own: Vec<u32> = set.head_positions(g).iter().copied().filter(|&position| {
-                        parted.leaves.is_none() || leaf(position) == idx as u32
-                    }).collect();
-                    let (positions, behind) = part.head_positions(g).split_at(own.len());
+                    let all = set.head_positions(g);
+                    let own: Vec<usize> = (0..all.len())
+                        .filter(|&j| split.is_none() || leaf(all[j]) == idx as u32)
+                        .collect();
+                    prop_assert_eq!(part.count(g), own.len());
+                    let middle = own.len() / 3..own.len() - own.len() / 4;
+                    let within = |span: Range<usize>| part.within(g, span).flatten();
+                    prop_assert_eq!(&within(middle.clone()).collect::<Vec<_>>(), &own[middle]);
+                    prop_assert!(within(0..own.len() + 5).eq(own.iter().copied()));
+                    for j in 0..=all.len() {
+                        let before = own.iter().filter(|&&own| own < j).count();
+                        prop_assert_eq!(part.before(g, j), before);
+                    }
+                    let (positions, behind) = picked.head_positions(g).split_at(own.len());
+                    let own: Vec<u32> = own.into_iter().map(|j| all[j]).collect();
                     prop_assert_eq!(positions, own);
                     prop_assert!(behind.iter().all(|&position| position == u32::MAX));
                     let marks: Vec<f32> = positions.iter().map(|&p| mark(g, p)).collect();
-                    prop_assert_eq!(&part.k_rows(g).to_f32()[..marks.len()], &marks[..]);
-                    prop_assert_eq!(&part.v_rows(g).to_f32()[..marks.len()], &marks[..]);
+                    prop_assert_eq!(&picked.k_rows(g).to_f32()[..marks.len()], &marks[..]);
+                    prop_assert_eq!(&picked.v_rows(g).to_f32()[..marks.len()], &marks[..]);
                     seen += positions.len();
                 }
             }
@@ -391,7 +400,7 @@ mod tests {
                 let all = (0..2).flat_map(head).map(|(g, position)| mark(g, position.min(999)));
                 Ok::<_, Infallible>(all.collect::<Vec<_>>().into())
             };
-            let Ok(masses) = parted.masses(spent);
+            let Ok(masses) = Parted::new(&set, leaves).masses(spent);
             let head = |g: usize| set.head_positions(g).iter().map(move |&p| mark(g, p));
             prop_assert_eq!(&masses[..], &(0..2).flat_map(head).collect::<Vec<_>>()[..]);
         }

@@ -15,7 +15,7 @@ use crate::cpu::gemm::{Place, is_finite};
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector};
 use crate::cpu::unwritten::{unwritten, written};
-use crate::memory::{Keys, Parted, leaf_merges};
+use crate::memory::{LeafKeys, leaf_merges};
 use crate::shapes;
 use crate::state::{common, lse};
 use crate::tensor::Rows;
@@ -75,10 +75,11 @@ pub(in crate::cpu) fn attend_all(
         return alone.pop().expect("one for each block");
     }
     let path = Path::of(place.isa, own.k.dtype());
-    let past = Parted::new(past, scope.leaves);
-    let sides: Vec<&Keys> = past.parts().into_iter().chain([own]).collect();
-    let store = sides.iter().map(|keys| Stored::new(path.form(), place.crew, keys, true));
-    let stored: Vec<Stored<'_>> = store.collect();
+    let split = past.split(scope.leaves);
+    let mut sides = LeafKeys::each(past, split.as_ref());
+    sides.push(LeafKeys::all(own));
+    let store = |keys| Stored::new(path.form(), place.crew, keys, true);
+    let stored: Vec<Stored<'_>> = sides.iter().cloned().map(store).collect();
     let q = queries.q;
     let width = q.heads * q.head_dim;
     let mut output = unwritten(q.tokens * width);
@@ -101,12 +102,13 @@ pub(in crate::cpu) fn attend_all(
     if row_weights.is_none() {
         return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
-    let mut idx = 0..sides.len();
-    let mut mass = |keys: &Keys| {
-        let idx = idx.next().expect("one for each side");
-        total(keys, spent.iter().map(|sides| &sides[idx])).map(Array::from)
-    };
-    Ok(Attended { past_mass: past.masses(&mut mass)?, own_mass: mass(own)?, output })
+    let (mut past_mass, mut own_mass) =
+        (vec![0.0; past.positions.len()], vec![0.0; own.positions.len()]);
+    for (idx, keys) in sides.iter().enumerate() {
+        let masses = if idx + 1 == sides.len() { &mut own_mass } else { &mut past_mass };
+        total(keys, spent.iter().map(|sides| &sides[idx]), masses)?;
+    }
+    Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
 /// For every segment: of each of its tokens' rows, the columns of its KV head.

@@ -13,7 +13,7 @@ use crate::cpu::exp::exp;
 use crate::cpu::gemm::Place;
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector, sum};
-use crate::memory::Keys;
+use crate::memory::{Keys, LeafKeys};
 use crate::shapes;
 
 /// Tiles of rows in a segment.
@@ -35,12 +35,15 @@ pub(in crate::cpu) fn weigh(
         return few::weigh(place, queries, keys, lse, row_weights);
     }
     let path = Path::of(place.isa, keys.k.dtype());
-    let stored = &Stored::new(path.form(), place.crew, keys, false);
+    let leaf = LeafKeys::all(keys);
+    let stored = &Stored::new(path.form(), place.crew, leaf.clone(), false);
     let tasks = segments(queries, keys.kv_heads())
         .map(|rows| Weigh { queries, rows, keys: stored, lse, row_weights })
         .collect();
     let partials = place.crew.map(tasks, |task: Weigh<'_>| path.run(place.isa, task));
-    total(keys, &partials)
+    let mut masses = vec![0.0; keys.positions.len()];
+    total(&leaf, &partials, &mut masses)?;
+    Ok(masses)
 }
 
 /// Segments of every KV head's rows, ascending.
@@ -76,18 +79,17 @@ impl Partial {
     }
 }
 
-/// Column masses from all segments, `[kv_heads, keys]`.
+/// Adds column masses from all segments to those of the set's keys, `[kv_heads, keys]`.
 pub(super) fn total<'p>(
-    keys: &Keys,
+    keys: &LeafKeys<'_>,
     partials: impl IntoIterator<Item = &'p Partial>,
-) -> Result<Vec<f32>, BackendError> {
-    let mut masses = vec![0.0; keys.positions.len()];
+    masses: &mut [f32],
+) -> Result<(), BackendError> {
+    let len = keys.of.len();
     for Partial { g, spent } in partials {
-        let own = &mut masses[g * keys.len()..];
-        own.iter_mut().zip(spent).for_each(|(mass, spent)| *mass += spent);
+        keys.add(*g, 0..keys.count(*g), spent, &mut masses[g * len..(g + 1) * len]);
     }
-    shapes::finite("weigh", "a column mass", &masses)?;
-    Ok(masses)
+    shapes::finite("weigh", "a column mass", masses)
 }
 
 /// One task: what a segment of rows spends.

@@ -26,7 +26,7 @@ use super::lines::Lines;
 use super::simd::LANES;
 use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Queries};
-use crate::memory::Keys;
+use crate::memory::{Keys, LeafKeys};
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::Heads;
@@ -47,7 +47,7 @@ pub(super) fn attend(
     }
     let path = Path::of(place.isa, keys.k.dtype());
     let group = q.heads / keys.kv_heads();
-    let stored = Stored::new(path.form(), place.crew, keys, true);
+    let stored = Stored::new(path.form(), place.crew, LeafKeys::all(keys), true);
     let rows = q.heads * q.tokens;
     let (mut m, mut l, mut o) = (vec![0.0; rows], vec![0.0; rows], unwritten(rows * q.head_dim));
     let tasks = (0..keys.kv_heads())

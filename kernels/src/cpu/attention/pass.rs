@@ -42,7 +42,7 @@ impl<'a> Pass<'a> {
         Self {
             rows,
             keys,
-            sight: Sight::new(queries, rows, keys.positions(rows.g)),
+            sight: Sight::new(queries, rows, keys.leaf()),
             scale: queries.scale,
             tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             before: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],

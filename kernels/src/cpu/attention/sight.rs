@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::rows::{Lanes, RowTile};
 use crate::backend::Queries;
 use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::memory::LeafKeys;
 
 /// What a tile of rows sees of one KV head's keys.
 pub(super) struct Sight {
@@ -13,10 +14,9 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// What `rows` see of keys at `positions`.
-    pub(super) fn new(queries: &Queries<'_>, rows: &RowTile, positions: &[u32]) -> Self {
-        let range = |t| range_in_sight(queries, t, positions);
-        Self { tokens: rows.tokens.clone().map(range).collect() }
+    /// What `rows` see of `keys`.
+    pub(super) fn new(queries: &Queries<'_>, rows: &RowTile, keys: &LeafKeys<'_>) -> Self {
+        Self { tokens: rows.tokens.clone().map(|t| in_sight(queries, t, keys, rows.g)).collect() }
     }
 
     /// The keys that any row sees, all between the two ends.
@@ -58,8 +58,19 @@ impl Bounds {
     }
 }
 
+/// Which of the keys that KV head `g` has in `keys` row `t` sees.
+pub(super) fn in_sight(
+    queries: &Queries<'_>,
+    t: usize,
+    keys: &LeafKeys<'_>,
+    g: usize,
+) -> Range<usize> {
+    let of_set = range_in_sight(queries, t, keys.of.head_positions(g));
+    keys.before(g, of_set.start)..keys.before(g, of_set.end)
+}
+
 /// Indices into `positions`, ascending, that row `t` sees.
-pub(super) fn range_in_sight(queries: &Queries<'_>, t: usize, positions: &[u32]) -> Range<usize> {
+fn range_in_sight(queries: &Queries<'_>, t: usize, positions: &[u32]) -> Range<usize> {
     let seen = queries.sight(t);
     // Most rows see everything, or everything from the start on, and need no search.
     let end = match positions.last() {

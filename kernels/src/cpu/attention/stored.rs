@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use half::bf16;
 
-use super::layouts::{self, PairLanes};
+use super::layouts::{self, Laying, PairLanes};
 use crate::cells::{HeadRows, RowsOf};
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{Element, LANES, Pair, Simd, Vector};
 use crate::cpu::threads::Crew;
-use crate::memory::Keys;
+use crate::memory::{Keys, LeafKeys};
 use crate::tensor::{KvData, KvDtype};
 
 /// What products ask of keys and values.
@@ -25,16 +25,19 @@ pub(super) enum Form {
 
 /// Keys in order of position; in a form that was asked for.
 pub(super) struct Stored<'a> {
-    keys: Cow<'a, Keys>,
-    laid: Laid,
+    leaf: LeafKeys<'a>,
+    /// Keys that every KV head has room for.
+    len: usize,
+    laid: Laid<'a>,
 }
 
-/// What is laid out besides the keys themselves; values only where they are asked for.
-enum Laid {
-    Plain,
+/// Keys and values as they are read; values only where they are asked for.
+enum Laid<'a> {
+    /// `None`: as the set has them.
+    Plain(Option<Box<Keys>>),
     Pairs {
-        /// `[G, N, D + 1]` where D is odd; else the keys themselves will do.
-        k: Option<Vec<bf16>>,
+        /// `[G, N, D]`, a zero behind each where D is odd.
+        k: Cow<'a, [bf16]>,
         /// `[G, N / 2, D, 2]`, the last one zero where N is odd.
         v: Vec<bf16>,
     },
@@ -47,63 +50,75 @@ enum Laid {
 }
 
 impl<'a> Stored<'a> {
-    /// `keys` in `form`; values too where `with_values`.
-    pub(super) fn new(form: Form, crew: Crew, keys: &'a Keys, with_values: bool) -> Self {
-        let keys = keys.in_order();
-        let laid = match (form, &keys.k.data, &keys.v.data) {
-            (Form::Pairs, KvData::Bf16(k), KvData::Bf16(v)) => {
-                let width = keys.k.head_dim;
-                Laid::Pairs {
-                    k: (!width.is_multiple_of(2)).then(|| layouts::padded(k, width)),
-                    v: if with_values { layouts::paired(crew, &keys.v, v) } else { Vec::new() },
-                }
-            }
-            (Form::Tiles, KvData::Bf16(k), KvData::Bf16(v)) => {
-                let cut = |v| layouts::transposed(crew, &keys.v, v);
-                Laid::Tiles {
-                    k: layouts::cut(crew, &keys.k, k),
-                    v: if with_values { cut(v) } else { Lines::default() },
-                }
-            }
-            _ => Laid::Plain,
+    /// `leaf` in `form`; values too where `with_values`.
+    pub(super) fn new(form: Form, crew: Crew, leaf: LeafKeys<'a>, with_values: bool) -> Self {
+        let (of, len) = (leaf.of, leaf.most());
+        let laid = match (form, &of.k.data) {
+            (Form::Pairs, KvData::Bf16(k)) => Laid::Pairs {
+                k: match leaf.count(0) == of.len() && of.lie_in_order() && of.k.head_dim % 2 == 0 {
+                    true => Cow::Borrowed(k),
+                    false => Cow::Owned(layouts::padded(crew, &Laying::keys(&leaf, len))),
+                },
+                v: match with_values {
+                    true => layouts::paired(crew, &Laying::values(&leaf, len)),
+                    false => Vec::new(),
+                },
+            },
+            (Form::Tiles, KvData::Bf16(_)) => Laid::Tiles {
+                k: layouts::cut(crew, &Laying::keys(&leaf, len)),
+                v: match with_values {
+                    true => layouts::transposed(crew, &Laying::values(&leaf, len)),
+                    false => Lines::default(),
+                },
+            },
+            _ => Laid::Plain(match leaf.picked() {
+                Cow::Owned(picked) => Some(Box::new(picked)),
+                Cow::Borrowed(of) if of.lie_in_order() => None,
+                Cow::Borrowed(of) => Some(Box::new(of.in_order().into_owned())),
+            }),
         };
-        Self { keys, laid }
+        Self { leaf, len, laid }
     }
 
-    /// Number of keys of each KV head.
+    /// Whose keys they are.
+    pub(super) fn leaf(&self) -> &LeafKeys<'a> {
+        &self.leaf
+    }
+
+    /// Number of keys of each KV head, or of the one that has most.
     pub(super) fn len(&self) -> usize {
-        self.keys.len()
+        self.len
     }
 
     /// How they are stored.
     pub(super) fn dtype(&self) -> KvDtype {
-        self.keys.k.dtype()
+        self.leaf.of.k.dtype()
     }
 
-    /// Positions of KV head `g`.
-    pub(super) fn positions(&self, g: usize) -> &[u32] {
-        self.keys.head_positions(g)
+    fn plain(&self) -> &Keys {
+        match &self.laid {
+            Laid::Plain(keys) => keys.as_deref().unwrap_or(self.leaf.of),
+            _ => unreachable!("keys were laid out otherwise"),
+        }
     }
 
     /// Keys of KV head `g`.
     pub(super) fn k_rows(&self, g: usize) -> HeadRows<'_> {
-        self.keys.k_rows(g)
+        self.plain().k_rows(g)
     }
 
     /// Values of KV head `g`.
     pub(super) fn v_rows(&self, g: usize) -> HeadRows<'_> {
-        self.keys.v_rows(g)
+        self.plain().v_rows(g)
     }
 
     /// Keys of KV head `g` in whole pairs, and elements from one to the next.
     pub(super) fn padded_k(&self, g: usize) -> (&[bf16], usize) {
-        let width = self.keys.k.head_dim.next_multiple_of(2);
-        let data: &[bf16] = match (&self.laid, &self.keys.k.data) {
-            (Laid::Pairs { k: Some(k), .. }, _) => k,
-            (Laid::Pairs { .. }, KvData::Bf16(k)) => k,
-            _ => unreachable!("keys were not laid out in pairs"),
+        let Laid::Pairs { k, .. } = &self.laid else {
+            unreachable!("keys were not laid out in pairs");
         };
-        (&data[g * self.len() * width..][..self.len() * width], width)
+        let width = self.leaf.of.k.head_dim.next_multiple_of(2);
+        (&k[g * self.len * width..][..self.len * width], width)
     }
 
     /// Values of KV head `g`, `[N / 2, D, 2]`.
@@ -111,7 +126,7 @@ impl<'a> Stored<'a> {
         let Laid::Pairs { v, .. } = &self.laid else {
             unreachable!("values were not laid out in pairs");
         };
-        let size = v.len() / self.keys.kv_heads();
+        let size = v.len() / self.leaf.of.kv_heads();
         &v[g * size..(g + 1) * size]
     }
 
@@ -120,7 +135,7 @@ impl<'a> Stored<'a> {
         let Laid::Tiles { k, .. } = &self.laid else {
             unreachable!("keys were not laid out in tiles");
         };
-        let size = k.len() / self.keys.kv_heads();
+        let size = k.len() / self.leaf.of.kv_heads();
         &k[g * size..(g + 1) * size]
     }
 
@@ -129,7 +144,7 @@ impl<'a> Stored<'a> {
         let Laid::Tiles { v, .. } = &self.laid else {
             unreachable!("values were not laid out in tiles");
         };
-        let size = v.len() / self.keys.kv_heads();
+        let size = v.len() / self.leaf.of.kv_heads();
         &v[g * size..(g + 1) * size]
     }
 }

@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Pair, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Square, Vector};
 
 /// Proof of AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -31,6 +31,8 @@ impl Avx2 {
         Self(())
     }
 }
+
+impl Square for Avx2 {}
 
 impl Simd for Avx2 {
     type V = F32x16;

@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Pair, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Square, Vector};
 
 /// Proof of AVX-512F, BW, VL and DQ.
 #[derive(Clone, Copy)]
@@ -144,6 +144,34 @@ impl Avx512 {
     }
 }
 
+impl Square for Avx512 {
+    #[inline(always)]
+    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
+        // SAFETY: `self` proves AVX-512; a row is a vector.
+        unsafe {
+            let mut rows = [_mm512_setzero_ps(); LANES];
+            for (row, from) in rows.iter_mut().zip(block.iter()) {
+                *row = _mm512_loadu_ps(from.as_ptr());
+            }
+            for (to, column) in block.iter_mut().zip(columns(rows)) {
+                _mm512_storeu_ps(to.as_mut_ptr(), column);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn sums(self, rows: &[[f32; LANES]; LANES], to: &mut [f32; LANES]) {
+        // SAFETY: `self` proves AVX-512; a row is a vector.
+        unsafe {
+            let mut loaded = [_mm512_setzero_ps(); LANES];
+            for (row, from) in loaded.iter_mut().zip(rows) {
+                *row = _mm512_loadu_ps(from.as_ptr());
+            }
+            _mm512_storeu_ps(to.as_mut_ptr(), sums(loaded));
+        }
+    }
+}
+
 impl Simd for Avx512 {
     type V = F32x16;
     const ROWS: usize = 8;
@@ -166,32 +194,6 @@ impl Simd for Avx512 {
     fn times_pow2(self, x: F32x16, whole: F32x16) -> F32x16 {
         // SAFETY: `self` proves AVX-512.
         F32x16(unsafe { _mm512_scalef_ps(x.0, whole.0) })
-    }
-
-    #[inline(always)]
-    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
-        // SAFETY: `self` proves AVX-512; a row is a vector.
-        unsafe {
-            let mut rows = [_mm512_setzero_ps(); LANES];
-            for (row, from) in rows.iter_mut().zip(block.iter()) {
-                *row = _mm512_loadu_ps(from.as_ptr());
-            }
-            for (to, column) in block.iter_mut().zip(columns(rows)) {
-                _mm512_storeu_ps(to.as_mut_ptr(), column);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn sums(self, rows: &[[f32; LANES]; LANES]) -> F32x16 {
-        // SAFETY: `self` proves AVX-512; a row is a vector.
-        unsafe {
-            let mut loaded = [_mm512_setzero_ps(); LANES];
-            for (row, from) in loaded.iter_mut().zip(rows) {
-                *row = _mm512_loadu_ps(from.as_ptr());
-            }
-            F32x16(sums(loaded))
-        }
     }
 
     #[inline(always)]

@@ -27,8 +27,30 @@ pub(crate) type Pair = [bf16; 2];
 /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 const MAGIC: f32 = 12_582_912.0;
 
+/// What an instruction set makes of sixteen rows of sixteen.
+pub(crate) trait Square: Copy {
+    /// Rows become columns.
+    #[inline(always)]
+    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
+        for i in 1..LANES {
+            let (above, below) = block.split_at_mut(i);
+            for (j, above) in above.iter_mut().enumerate() {
+                std::mem::swap(&mut above[i], &mut below[0][j]);
+            }
+        }
+    }
+
+    /// The [sum](sum) of each row.
+    #[inline(always)]
+    fn sums(self, rows: &[[f32; LANES]; LANES], to: &mut [f32; LANES]) {
+        for (to, row) in to.iter_mut().zip(rows) {
+            *to = halved(*row);
+        }
+    }
+}
+
 /// An instruction set. A value of it proves that the processor has the set.
-pub(crate) trait Simd: Copy {
+pub(crate) trait Simd: Square {
     /// Its sixteen f32.
     type V: Vector;
     /// Rows of the largest register tile: 8, 6 or 4.
@@ -53,27 +75,6 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     fn times_pow2(self, x: Self::V, whole: Self::V) -> Self::V {
         x * (whole + self.splat(MAGIC)).pow2()
-    }
-
-    /// Rows become columns.
-    #[inline(always)]
-    fn transpose(self, block: &mut [[f32; LANES]; LANES]) {
-        for i in 1..LANES {
-            let (above, below) = block.split_at_mut(i);
-            for (j, above) in above.iter_mut().enumerate() {
-                std::mem::swap(&mut above[i], &mut below[0][j]);
-            }
-        }
-    }
-
-    /// The [sum](sum) of each row.
-    #[inline(always)]
-    fn sums(self, rows: &[[f32; LANES]; LANES]) -> Self::V {
-        let mut sums = [0.0; LANES];
-        for (to, row) in sums.iter_mut().zip(rows) {
-            *to = sum(self.load(row));
-        }
-        self.load(&sums)
     }
 
     /// Sixteen elements.
@@ -230,6 +231,12 @@ pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize) {
 pub(crate) fn sum<V: Vector>(vector: V) -> f32 {
     let mut lanes = [0.0; LANES];
     vector.store(&mut lanes);
+    halved(lanes)
+}
+
+/// The second half added to the first, until one is left.
+#[inline(always)]
+fn halved(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
@@ -372,7 +379,7 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> Self::Out {
             let mut out = [[0.0; LANES]; 2];
-            simd.sums(&self.0).store(&mut out[0]);
+            simd.sums(&self.0, &mut out[0]);
             for (to, row) in out[1].iter_mut().zip(&self.0) {
                 *to = sum(simd.load(row));
             }

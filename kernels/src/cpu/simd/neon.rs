@@ -5,7 +5,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Pair, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Square, Vector};
 
 /// Proof of NEON.
 #[derive(Clone, Copy)]
@@ -23,6 +23,8 @@ pub(crate) struct F32x16([float32x4_t; 4]);
 pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run(Neon(()))
 }
+
+impl Square for Neon {}
 
 impl Simd for Neon {
     type V = F32x16;

@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Sub};
 
 use half::bf16;
 
-use super::{Kernel, LANES, Pair, Simd, Vector};
+use super::{Kernel, LANES, Pair, Simd, Square, Vector};
 
 /// What every processor of the target has.
 #[derive(Clone, Copy)]
@@ -19,6 +19,8 @@ pub(crate) struct F32x16([f32; LANES]);
 pub(crate) fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run(Portable)
 }
+
+impl Square for Portable {}
 
 impl Simd for Portable {
     type V = F32x16;

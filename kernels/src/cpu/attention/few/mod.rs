@@ -11,13 +11,12 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use self::part::{Part, Seen, Spend, Task};
-use super::sight::range_in_sight;
+use super::sight::in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
-use crate::cells::HeadRows;
 use crate::cpu::gemm::Place;
 use crate::cpu::isa::Isa;
 use crate::cpu::simd::LANES;
-use crate::memory::{Keys, LEAVES, Split, fold_leaves};
+use crate::memory::{Keys, LeafKeys, Split, fold_leaves};
 use crate::shapes;
 use crate::state::{AttentionState, merge_row};
 use crate::tensor::Rows;
@@ -51,7 +50,7 @@ pub(super) fn weigh(
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
     let seen = look(place, queries, keys, false)?;
-    let (side, lse_rows) = (Side::of(keys), lse.len() / keys.kv_heads());
+    let (side, lse_rows) = (LeafKeys::all(keys), lse.len() / keys.kv_heads());
     let mut masses = vec![0.0; keys.positions.len()];
     for seen in &seen {
         let masses = &mut masses[seen.g * keys.len()..][..keys.len()];
@@ -99,46 +98,10 @@ pub(super) fn attend_each(
     each.map(|((queries, scope), heads)| joined(queries, scope, heads)).collect()
 }
 
-/// Keys that are summed together.
-struct Side<'a> {
-    keys: &'a Keys,
-    /// Which of them; `None`: all.
-    leaf: Option<(&'a Split, usize)>,
-}
-
-impl<'a> Side<'a> {
-    fn of(keys: &'a Keys) -> Self {
-        Self { keys, leaf: None }
-    }
-
-    fn positions(&self, g: usize) -> &'a [u32] {
-        match self.leaf {
-            Some((split, leaf)) => split.head(leaf, g).positions,
-            None => self.keys.head_positions(g),
-        }
-    }
-
-    /// Keys and values of KV head `g`.
-    fn rows(&self, g: usize) -> (HeadRows<'a>, HeadRows<'a>) {
-        let Keys { k, v, .. } = self.keys;
-        match self.leaf.map(|(split, leaf)| split.head(leaf, g)) {
-            Some(head) => (head.rows(k, g), head.rows(v, g)),
-            None => (self.keys.k_rows(g), self.keys.v_rows(g)),
-        }
-    }
-}
-
-/// The parts of the past, and the own keys.
-fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<Side<'a>> {
-    let past = scope.past;
-    let mut sides: Vec<_> = match split {
-        Some(split) => {
-            let leaves = 0..LEAVES as usize;
-            leaves.map(|leaf| Side { keys: past, leaf: Some((split, leaf)) }).collect()
-        }
-        None => vec![Side::of(past)],
-    };
-    sides.push(Side::of(scope.own));
+/// The leaves of the past, and the own keys.
+fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<LeafKeys<'a>> {
+    let mut sides = LeafKeys::each(scope.past, split);
+    sides.push(LeafKeys::all(scope.own));
     sides
 }
 
@@ -157,7 +120,7 @@ struct Head {
 fn attended(
     isa: Isa,
     (queries, scope): (&Queries<'_>, &Scope<'_>),
-    (g, sides): (usize, &[Side<'_>]),
+    (g, sides): (usize, &[LeafKeys<'_>]),
     seen: &[Seen],
 ) -> Result<Head, BackendError> {
     finite(seen)?;
@@ -215,7 +178,7 @@ fn look(
     keys: &Keys,
     with_values: bool,
 ) -> Result<Vec<Seen>, BackendError> {
-    let sides = [Side::of(keys)];
+    let sides = [LeafKeys::all(keys)];
     let tasks = tasks(queries, &sides, with_values).flatten().collect();
     let seen = place.crew.map(tasks, |task: Task<'_>| place.isa.run(task));
     let seen: Vec<Seen> = seen.into_iter().flatten().collect();
@@ -235,21 +198,21 @@ fn finite(seen: &[Seen]) -> Result<(), BackendError> {
 /// For every KV head, the parts of a block's sides as tasks.
 fn tasks<'a>(
     queries: &'a Queries<'a>,
-    sides: &[Side<'a>],
+    sides: &[LeafKeys<'a>],
     with_values: bool,
 ) -> impl Iterator<Item = Vec<Task<'a>>> {
-    let kv_heads = sides[0].keys.kv_heads();
+    let kv_heads = sides[0].of.kv_heads();
     let group = queries.q.heads / kv_heads;
     (0..kv_heads).map(move |g| {
         let task = |parts| Task { queries, group, g, with_values, parts };
         let (mut tasks, mut keys) = (vec![task(Vec::new())], 0);
         for (side, of) in sides.iter().enumerate() {
-            let positions = of.positions(g);
             let sight: Vec<_> =
-                (0..queries.q.tokens).map(|t| range_in_sight(queries, t, positions)).collect();
+                (0..queries.q.tokens).map(|t| in_sight(queries, t, of, g)).collect();
             for span in spans(&sight) {
-                let count = span.len();
-                let part = Part { side, rows: of.rows(g), span, sight: sight.clone() };
+                let (count, keys_of) = (span.len(), of.within(g, span.clone()).collect());
+                let rows = (of.of.k_rows(g), of.of.v_rows(g));
+                let part = Part { side, rows, keys: keys_of, span, sight: sight.clone() };
                 // Few keys, as a decode step's own or those of a leaf, are no task of their own.
                 match tasks.last_mut() {
                     Some(task) if keys == 0 || keys + count <= PART || count < PART / 8 => {
@@ -302,7 +265,7 @@ fn merged<'s>(
 /// belong in those of its KV head, `[keys]`.
 fn spent(
     isa: Isa,
-    side: &Side<'_>,
+    side: &LeafKeys<'_>,
     seen: &Seen,
     (lse, row_weights): (&[f32], &[f32]),
     masses: &mut [f32],
@@ -312,18 +275,9 @@ fn spent(
         lse => row_weights[row % row_weights.len()] * (seen.m[row] - lse).exp(),
     };
     let weights: Vec<f32> = (0..seen.m.len()).map(weight).collect();
-    let mut of_leaf = Vec::new();
-    let to = match side.leaf {
-        Some(_) => {
-            of_leaf.resize(seen.span.len(), 0.0);
-            &mut of_leaf[..]
-        }
-        None => &mut masses[seen.span.clone()],
-    };
-    isa.run(Spend { p: &seen.p, weights: &weights, to });
-    shapes::finite("weigh", "a column mass", to)?;
-    if let Some((split, leaf)) = side.leaf {
-        split.head(leaf, seen.g).scatter(seen.span.start, &of_leaf, masses);
-    }
+    let mut of_part = vec![0.0; seen.span.len()];
+    isa.run(Spend { p: &seen.p, weights: &weights, to: &mut of_part });
+    shapes::finite("weigh", "a column mass", &of_part)?;
+    side.add(seen.g, seen.span.clone(), &of_part, masses);
     Ok(())
 }

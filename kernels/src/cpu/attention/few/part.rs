@@ -32,6 +32,9 @@ pub(super) struct Part<'a> {
     pub(super) side: usize,
     /// Keys and values of the KV head.
     pub(super) rows: (HeadRows<'a>, HeadRows<'a>),
+    /// Which of these, ascending.
+    pub(super) keys: Vec<Range<usize>>,
+    /// Their place among all that are summed together.
     pub(super) span: Range<usize>,
     /// Per token: the keys it sees.
     pub(super) sight: Vec<Range<usize>>,
@@ -108,11 +111,11 @@ impl Task<'_> {
         q: &[Halves],
         (k, v): (RowsOf<'_, E>, RowsOf<'_, E>),
     ) -> Seen {
-        let Part { sight, span, .. } = part;
+        let Part { keys, sight, span, .. } = part;
         let mut seen = self.nothing(part);
         let rows = seen.m.len();
         let steps = seen.p.len() / rows;
-        Streamed::new(k, span.clone()).dots(simd, q, &mut seen.p);
+        Streamed::new(k, keys).dots(simd, q, &mut seen.p);
         for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
             hide(&sight[row % sight.len()], span.clone(), p.as_flattened_mut());
             (seen.m[row], seen.l[row]) = soften(simd, p, self.queries.scale);
@@ -120,7 +123,7 @@ impl Task<'_> {
         seen.finite = is_finite(simd, &seen.l);
         if self.with_values {
             let mut o = vec![[[0.0; LANES]; 2]; q.len()];
-            Streamed::new(v, span.clone()).add(simd, &seen.p, &mut o);
+            Streamed::new(v, keys).add(simd, &seen.p, &mut o);
             seen.o = o.iter().flat_map(E::in_order).collect();
             seen.finite &= is_finite(simd, seen.o.as_flattened());
         }

@@ -29,8 +29,11 @@ pub(super) struct Streamed<'a, E> {
 }
 
 impl<'a, E: Element> Streamed<'a, E> {
-    pub(super) fn new(rows: RowsOf<'a, E>, span: Range<usize>) -> Self {
-        Self { rows: span.map(|idx| rows.row(idx)).collect(), head_dim: rows.width() }
+    /// Those of some keys.
+    pub(super) fn new(of: RowsOf<'a, E>, keys: &[Range<usize>]) -> Self {
+        let mut rows = Vec::with_capacity(keys.iter().map(Range::len).sum());
+        keys.iter().for_each(|run| rows.extend(run.clone().map(|j| of.row(j))));
+        Self { rows, head_dim: of.width() }
     }
 
     /// The lines of `N` rows from `first` on, the last row instead of those behind it. Rows that
@@ -90,7 +93,7 @@ impl<'a, E: Element> Streamed<'a, E> {
                     (_, false) => self.dot::<S, 1, 4>(simd, q, (&keys, next), &mut sums),
                 };
                 for (i, sums) in sums[..count].iter().enumerate() {
-                    simd.sums(sums).store(&mut out[(row + i) * steps + step]);
+                    simd.sums(sums, &mut out[(row + i) * steps + step]);
                 }
                 row += count;
             }

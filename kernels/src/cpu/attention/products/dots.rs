@@ -11,7 +11,7 @@ use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::Stored;
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::avx512::{Avx512, Dots, DotsKernel};
-use crate::cpu::simd::{LANES, Pair, Simd, Vector, prefetch, store_front_bf16};
+use crate::cpu::simd::{LANES, Pair, Simd, Square, Vector, prefetch, store_front_bf16};
 use crate::tensor::KvDtype;
 
 pub(super) struct OnDots<W>(pub(super) W);
