@@ -2,12 +2,12 @@
 
 use crate::backend::{Attended, AttentionOps, Backend, Scope};
 use crate::compare::{Tolerance, close, identical};
-use crate::memory::{Leaves, Ranking};
+use crate::memory::{Keys, Leaves, Ranking};
 use crate::tensor::KvDtype;
 
 use super::attention::masses;
 use super::oracle;
-use super::scene::Shape;
+use super::scene::{Block, Shape};
 
 fn check_masses(backend: &dyn Backend, shape: Shape, tokens: usize, row_weights: &[f64]) {
     let (past, block) = (shape.past(41), shape.block(82, tokens));
@@ -116,22 +116,54 @@ pub(super) fn check_one_pass(
     backend: &dyn AttentionOps,
     shape: Shape,
     (past, tokens): (usize, usize),
-    Want { row_weights, rounded }: Want<'_>,
+    want: Want<'_>,
 ) {
     let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
-    let own = backend.attend(block.queries(), &block.keys).expect("fits");
     let chunks = Leaves::of_chunks(13);
     for leaves in [Leaves::ONE, chunks, chunks.going_on_behind(30)] {
-        let scope = Scope { past: &past, leaves, own: &block.keys, row_weights, rounded };
-        let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
-        let Attended { output, past_mass, own_mass } =
-            backend.attend_all(block.queries(), scope).expect("fits");
-        let keys = past.len();
-        let name = |what| format!("{what}, {tokens} rows over {keys} keys, {leaves:?}, {shape:?}");
-        identical(&name("output"), output.data(), want.output.data()).unwrap();
-        identical(&name("past mass"), &past_mass, &want.past_mass).unwrap();
-        identical(&name("own mass"), &own_mass, &want.own_mass).unwrap();
-        assert_eq!(own_mass.len(), row_weights.map_or(0, |_| shape.kv_heads * tokens));
+        check_leaves(backend, &past, &block, leaves, want);
+    }
+}
+
+fn check_leaves(
+    backend: &dyn AttentionOps,
+    past: &Keys,
+    block: &Block,
+    leaves: Leaves,
+    Want { row_weights, rounded }: Want<'_>,
+) {
+    let own = backend.attend(block.queries(), &block.keys).expect("fits");
+    let scope = Scope { past, leaves, own: &block.keys, row_weights, rounded };
+    let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
+    let Attended { output, past_mass, own_mass } =
+        backend.attend_all(block.queries(), scope).expect("fits");
+    let (tokens, keys) = (block.keys.len(), past.len());
+    let (dtype, head_dim) = (past.k.dtype(), past.k.head_dim);
+    let of = format!("{tokens} rows over {keys} {dtype:?} keys, D = {head_dim}, {leaves:?}");
+    identical(&format!("output, {of}"), output.data(), want.output.data()).unwrap();
+    identical(&format!("past mass, {of}"), &past_mass, &want.past_mass).unwrap();
+    identical(&format!("own mass, {of}"), &own_mass, &want.own_mass).unwrap();
+    assert_eq!(own_mass.len(), row_weights.map_or(0, |_| past.kv_heads() * tokens));
+}
+
+/// One KV head has all its keys in one leaf, another in all four.
+pub fn a_leaf_may_have_all_keys_of_one_head(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for head_dim in [16, 36, 128] {
+            let shape = Shape { heads: 6, kv_heads: 2, head_dim, kv, ..Shape::default() };
+            for first in 0..2 {
+                let positions = |g: u32| (0..40).map(move |j| if g == first { j } else { 13 * j });
+                let positions: Vec<u32> = (0..2).flat_map(positions).collect();
+                let past = shape.keys(&positions, |_, _| 0.0);
+                for tokens in [1, 3, 40] {
+                    let block = shape.block(13 * 40, tokens);
+                    for row_weights in [None, Some(&[1.0; 40][..tokens])] {
+                        let want = Want { row_weights, rounded: false };
+                        check_leaves(backend, &past, &block, Leaves::of_chunks(40), want);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Split {
 }
 
 /// Keys that are summed together: those of one leaf, or all of a set that one leaf has.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct LeafKeys<'a> {
     /// The set.
     pub(crate) of: &'a Keys,
@@ -168,6 +168,11 @@ impl<'a> LeafKeys<'a> {
         }
     }
 
+    /// The set, if all its keys are summed together.
+    pub(crate) fn whole(&self) -> Option<&'a Keys> {
+        self.leaf.is_none().then_some(self.of)
+    }
+
     /// Which of the set's keys KV head `g` has here, ascending.
     pub(crate) fn runs(&self, g: usize) -> &[Range<usize>] {
         match self.leaf {
@@ -217,8 +222,8 @@ impl<'a> LeafKeys<'a> {
     /// The keys side by side, in order of position. A KV head that has fewer than others has
     /// some behind them that nobody sees, as they stand behind every row.
     pub(crate) fn picked(&self) -> Cow<'a, Keys> {
-        if self.leaf.is_none() {
-            return Cow::Borrowed(self.of);
+        if let Some(whole) = self.whole() {
+            return Cow::Borrowed(whole);
         }
         let (kv_heads, keys) = (self.of.kv_heads(), self.most());
         let mut positions = Vec::with_capacity(kv_heads * keys);

@@ -3,19 +3,19 @@
 
 use std::mem::MaybeUninit;
 
-use super::few;
 use super::masses::{Partial, Voters, segments, total};
 use super::pass::{Pass, Span};
 use super::products::{Path, Products, Work};
 use super::rows::{Lanes, RowTile, turn};
 use super::stored::Stored;
+use super::{few, sides};
 use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::{Place, is_finite};
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{LANES, Simd, Vector};
 use crate::cpu::unwritten::{unwritten, written};
-use crate::memory::{LeafKeys, leaf_merges};
+use crate::memory::leaf_merges;
 use crate::shapes;
 use crate::state::{common, lse};
 use crate::tensor::Rows;
@@ -76,10 +76,8 @@ pub(in crate::cpu) fn attend_all(
     }
     let path = Path::of(place.isa, own.k.dtype());
     let split = past.split(scope.leaves);
-    let mut sides = LeafKeys::each(past, split.as_ref());
-    sides.push(LeafKeys::all(own));
     let store = |keys| Stored::new(path.form(), place.crew, keys, true);
-    let stored: Vec<Stored<'_>> = sides.iter().cloned().map(store).collect();
+    let stored: Vec<_> = sides(scope, split.as_ref()).into_iter().map(store).collect();
     let q = queries.q;
     let width = q.heads * q.head_dim;
     let mut output = unwritten(q.tokens * width);
@@ -104,9 +102,12 @@ pub(in crate::cpu) fn attend_all(
     }
     let (mut past_mass, mut own_mass) =
         (vec![0.0; past.positions.len()], vec![0.0; own.positions.len()]);
-    for (idx, keys) in sides.iter().enumerate() {
-        let masses = if idx + 1 == sides.len() { &mut own_mass } else { &mut past_mass };
-        total(keys, spent.iter().map(|sides| &sides[idx]), masses)?;
+    for (idx, keys) in stored.iter().enumerate() {
+        let masses = if idx + 1 == stored.len() { &mut own_mass } else { &mut past_mass };
+        total(keys.leaf(), spent.iter().map(|sides| &sides[idx]), masses);
+    }
+    for masses in [&past_mass, &own_mass] {
+        shapes::finite("weigh", "a column mass", masses)?;
     }
     Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
 }

@@ -35,14 +35,14 @@ pub(in crate::cpu) fn weigh(
         return few::weigh(place, queries, keys, lse, row_weights);
     }
     let path = Path::of(place.isa, keys.k.dtype());
-    let leaf = LeafKeys::all(keys);
-    let stored = &Stored::new(path.form(), place.crew, leaf.clone(), false);
+    let stored = &Stored::new(path.form(), place.crew, LeafKeys::all(keys), false);
     let tasks = segments(queries, keys.kv_heads())
         .map(|rows| Weigh { queries, rows, keys: stored, lse, row_weights })
         .collect();
     let partials = place.crew.map(tasks, |task: Weigh<'_>| path.run(place.isa, task));
     let mut masses = vec![0.0; keys.positions.len()];
-    total(&leaf, &partials, &mut masses)?;
+    total(stored.leaf(), &partials, &mut masses);
+    shapes::finite("weigh", "a column mass", &masses)?;
     Ok(masses)
 }
 
@@ -84,12 +84,11 @@ pub(super) fn total<'p>(
     keys: &LeafKeys<'_>,
     partials: impl IntoIterator<Item = &'p Partial>,
     masses: &mut [f32],
-) -> Result<(), BackendError> {
+) {
     let len = keys.of.len();
     for Partial { g, spent } in partials {
         keys.add(*g, 0..keys.count(*g), spent, &mut masses[g * len..(g + 1) * len]);
     }
-    shapes::finite("weigh", "a column mass", masses)
 }
 
 /// One task: what a segment of rows spends.

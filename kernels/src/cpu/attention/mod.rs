@@ -25,8 +25,8 @@ use super::gemm::{Place, is_finite};
 use super::lines::Lines;
 use super::simd::LANES;
 use super::unwritten::{unwritten, written};
-use crate::backend::{BackendError, Queries};
-use crate::memory::{Keys, LeafKeys};
+use crate::backend::{BackendError, Queries, Scope};
+use crate::memory::{Keys, LeafKeys, Split};
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::Heads;
@@ -64,6 +64,13 @@ pub(super) fn attend(
     // SAFETY: tiles cover all rows, and their tasks wrote them.
     let o = unsafe { written(o) };
     Ok(AttentionState { heads, tokens, head_dim, m: m.into(), l: l.into(), o: o.into() })
+}
+
+/// What rows see: the leaves of the past, and the own keys.
+fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<LeafKeys<'a>> {
+    let mut sides = LeafKeys::each(scope.past, split);
+    sides.push(LeafKeys::all(scope.own));
+    sides
 }
 
 /// A tile's part of one head of a state.

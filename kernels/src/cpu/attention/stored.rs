@@ -55,9 +55,9 @@ impl<'a> Stored<'a> {
         let (of, len) = (leaf.of, leaf.most());
         let laid = match (form, &of.k.data) {
             (Form::Pairs, KvData::Bf16(k)) => Laid::Pairs {
-                k: match leaf.count(0) == of.len() && of.lie_in_order() && of.k.head_dim % 2 == 0 {
-                    true => Cow::Borrowed(k),
-                    false => Cow::Owned(layouts::padded(crew, &Laying::keys(&leaf, len))),
+                k: match leaf.whole() {
+                    Some(of) if of.lie_in_order() && of.k.head_dim % 2 == 0 => Cow::Borrowed(k),
+                    _ => Cow::Owned(layouts::padded(crew, &Laying::keys(&leaf, len))),
                 },
                 v: match with_values {
                     true => layouts::paired(crew, &Laying::values(&leaf, len)),

@@ -11,12 +11,13 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use self::part::{Part, Seen, Spend, Task};
+use super::sides;
 use super::sight::in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::Place;
 use crate::cpu::isa::Isa;
 use crate::cpu::simd::LANES;
-use crate::memory::{Keys, LeafKeys, Split, fold_leaves};
+use crate::memory::{Keys, LeafKeys, fold_leaves};
 use crate::shapes;
 use crate::state::{AttentionState, merge_row};
 use crate::tensor::Rows;
@@ -96,13 +97,6 @@ pub(super) fn attend_each(
     heads.into_iter().for_each(|(block, head)| of_blocks[block].push(head));
     let each = blocks.iter().zip(of_blocks);
     each.map(|((queries, scope), heads)| joined(queries, scope, heads)).collect()
-}
-
-/// The leaves of the past, and the own keys.
-fn sides<'a>(scope: &Scope<'a>, split: Option<&'a Split>) -> Vec<LeafKeys<'a>> {
-    let mut sides = LeafKeys::each(scope.past, split);
-    sides.push(LeafKeys::all(scope.own));
-    sides
 }
 
 /// What the rows of one KV head make of all that they saw.
