@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
+use crate::fold::{Node, fold_all};
 use crate::memory::{Keys, Leaves, MemorySet, Parted, Selection};
 use crate::shapes;
 use crate::state::AttentionState;
@@ -204,6 +205,25 @@ pub trait AttentionOps: StateOps {
     /// The partial state of `queries` over `keys`. No keys, or none in sight: empty rows.
     /// Keys or values that are not finite are refused, not spread.
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError>;
+
+    /// The state over the keys of all leaves of a node of a fold of so many chunks: bit for bit
+    /// what [`attend`](Self::attend) of each and [`merge`](StateOps::merge) make of them.
+    ///
+    /// `keys` are those of the leaves as [`Node::leaves`] counts them.
+    fn attend_folded(
+        &self,
+        queries: Queries<'_>,
+        keys: &[&Keys],
+        (whole, chunks): (Node, u32),
+    ) -> Result<AttentionState, BackendError> {
+        shapes::folded("attend", keys, (whole, chunks))?;
+        let merge = |state, other: &_| self.merge(state, other);
+        let mut leaf = |node: Node| {
+            let leaf = || self.attend(queries, keys[whole.index(node.first)]);
+            node.is_leaf(chunks).then(leaf).transpose()
+        };
+        fold_all(whole, chunks, &merge, &mut leaf)
+    }
 
     /// What the queries spend on each key, `[kv_heads, keys]` f32:
     /// mass_j = sum over the group's heads and over rows i in sight of w_i exp(z_ij - lse_i).

@@ -79,6 +79,7 @@ macro_rules! conformance_checks {
             mass::row_weight_modes,
             mass::one_pass_gives_the_same_bits,
             mass::a_leaf_may_have_all_keys_of_one_head,
+            mass::folded_sets_give_the_same_bits,
             mass::an_output_is_rounded_only_where_the_next_weight_is,
             tiles::rows_and_keys_around_a_tile,
             tiles::states_of_halves,

@@ -7,6 +7,9 @@
 //! crosses the network however long the prompt. Any other placement gives the same bits with
 //! more states. A sum in ascending order would need every chunk's state on the wire.
 
+use std::cell::RefCell;
+use std::convert::Infallible;
+
 /// The chunks equal to `first` modulo 2^`level`, of those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
@@ -35,6 +38,16 @@ impl Node {
             && self.first < chunks
             && u64::from(self.first) < 1 << self.level
             && self.level.checked_sub(1).is_none_or(|level| !parent_is_leaf(level))
+    }
+
+    /// The chunks that it stands for, ascending.
+    pub fn leaves(self, chunks: u32) -> impl Iterator<Item = u32> {
+        (self.first..chunks).step_by(1 << self.level)
+    }
+
+    /// Which of its [`leaves`](Self::leaves) `chunk` is.
+    pub(crate) fn index(self, chunk: u32) -> usize {
+        ((chunk - self.first) >> self.level) as usize
     }
 
     /// The two nodes that it is the merge of, where it is no leaf.
@@ -92,6 +105,51 @@ pub fn fold<S, E: From<Missing>>(
     Ok(merge(left, &fold(right, chunks, merge, state)?))
 }
 
+/// What is folded of a node all whose leaves there are: as [`fold`].
+///
+/// # Errors
+/// What `state` says.
+///
+/// # Panics
+/// `state` has not got a leaf: a bug of the caller.
+pub(crate) fn fold_all<S, E>(
+    node: Node,
+    chunks: u32,
+    merge: &impl Fn(S, &S) -> S,
+    state: &mut impl FnMut(Node) -> Result<Option<S>, E>,
+) -> Result<S, E> {
+    match fold(node, chunks, merge, &mut |node| state(node).map_err(Failed::State)) {
+        Ok(whole) => Ok(whole),
+        Err(Failed::State(error)) => Err(error),
+        Err(Failed::Missing(missing)) => unreachable!("every leaf is there: {missing}"),
+    }
+}
+
+/// The merges of which the fold of `node` consists, in their order, over its leaves as
+/// [`Node::leaves`] counts them: the first takes in the second, and leaf 0 at last the whole.
+pub(crate) fn merges(node: Node, chunks: u32) -> Vec<(usize, usize)> {
+    let merges = RefCell::new(Vec::new());
+    let merge = |into: usize, of: &usize| {
+        merges.borrow_mut().push((into, *of));
+        into
+    };
+    let mut leaf = |at: Node| Ok(at.is_leaf(chunks).then(|| node.index(at.first)));
+    let Ok::<_, Infallible>(_) = fold_all(node, chunks, &merge, &mut leaf);
+    merges.into_inner()
+}
+
+/// Why there is no whole.
+enum Failed<E> {
+    State(E),
+    Missing(Missing),
+}
+
+impl<E> From<Missing> for Failed<E> {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
 /// Nobody gave the state of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no state of chunk {chunk_idx}")]
@@ -125,6 +183,21 @@ mod tests {
         check(1, 1, 0, &[(0, 0)]);
         check(0, 1, 0, &[]);
         check(5, 3, 0, &[(3, 0), (2, 3)]);
+    }
+
+    #[test]
+    fn merges_are_those_of_the_fold() {
+        let check = |node: (u32, u32), chunks, want: &[(usize, usize)]| {
+            let [node] = nodes(&[node])[..] else { unreachable!() };
+            assert_eq!(merges(node, chunks), want, "{node:?} of {chunks}");
+            let leaves: Vec<usize> = node.leaves(chunks).map(|leaf| node.index(leaf)).collect();
+            assert_eq!(leaves, (0..=want.len()).collect::<Vec<_>>());
+        };
+        check((0, 0), 4, &[(0, 2), (1, 3), (0, 1)]);
+        check((0, 0), 3, &[(0, 2), (0, 1)]);
+        check((1, 1), 7, &[(0, 2), (0, 1)]);
+        check((1, 1), 9, &[(0, 2), (1, 3), (0, 1)]);
+        check((3, 5), 9, &[]);
     }
 
     /// States whose merges round, so that another order shows.

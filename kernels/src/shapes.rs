@@ -4,6 +4,7 @@
 //! computes.
 
 use crate::backend::{BackendError, Queries};
+use crate::fold::Node;
 use crate::int8::GROUP;
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
@@ -27,6 +28,12 @@ pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) ->
         format!("{heads} query heads cannot share {kv_heads} KV heads")
     })?;
     positions_fit(op, queries.start, q.tokens)
+}
+
+/// Keys of all leaves of a node of a fold of `chunks` chunks.
+pub(crate) fn folded(op: &'static str, keys: &[&Keys], (node, chunks): (Node, u32)) -> Checked {
+    ensure(op, node.is_of(chunks), || format!("{node:?} is no node over {chunks} chunks"))?;
+    same(op, "sets of keys", keys.len(), node.leaves(chunks).count())
 }
 
 /// A state of `queries`.

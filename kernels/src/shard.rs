@@ -156,6 +156,14 @@ impl Shard {
         &self.parts
     }
 
+    /// The keys, where one set has those of all KV heads.
+    pub fn of_all_heads(&self) -> Option<&Keys> {
+        match self.parts.as_slice() {
+            [part] => Some(&part.keys),
+            _ => None,
+        }
+    }
+
     /// Tokens processed when it was last settled.
     pub fn end(&self) -> u32 {
         self.end
@@ -199,8 +207,8 @@ impl Shard {
         backend: &dyn Backend,
         queries: Queries<'_>,
     ) -> Result<AttentionState, BackendError> {
-        if let [part] = self.parts.as_slice() {
-            return backend.attend(queries, &part.keys);
+        if let Some(keys) = self.of_all_heads() {
+            return backend.attend(queries, keys);
         }
         let (mut m, mut l, mut o) = (Vec::new(), Vec::new(), Vec::new());
         for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {

@@ -1,7 +1,8 @@
 //! Column mass: what the queries of a block spend on each key.
 
-use crate::backend::{Attended, AttentionOps, Backend, Scope};
+use crate::backend::{Attended, AttentionOps, Backend, BackendError, Scope};
 use crate::compare::{Tolerance, close, identical};
+use crate::fold::{Missing, Node, fold};
 use crate::memory::{Keys, Leaves, Ranking};
 use crate::tensor::KvDtype;
 
@@ -164,6 +165,53 @@ pub fn a_leaf_may_have_all_keys_of_one_head(backend: &dyn Backend) {
                 }
             }
         }
+    }
+}
+
+/// Sets of keys at once give the bits that they give one by one, merged: any node of a fold.
+pub fn folded_sets_give_the_same_bits(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for (head_dim, window) in [(16, None), (36, Some(700)), (128, None)] {
+            let shape = Shape { heads: 6, kv_heads: 3, head_dim, kv, window, ..Shape::default() };
+            // Few keys, none, and so many that rows pass them block by block.
+            for lengths in [&[70, 0, 33, 300, 1][..], &[1100, 40, 1500]] {
+                let mut start = 0;
+                let sets = lengths.iter().map(|&length| {
+                    let positions = |_| start..start + length;
+                    let keys =
+                        shape.keys(&(0..3).flat_map(positions).collect::<Vec<_>>(), |_, _| 0.0);
+                    start += length;
+                    keys
+                });
+                let sets: Vec<Keys> = sets.collect();
+                for tokens in [1, 3, 150] {
+                    check_folded(backend, &sets, &shape.block(start, tokens));
+                }
+            }
+        }
+    }
+}
+
+fn check_folded(backend: &dyn Backend, sets: &[Keys], block: &Block) {
+    let chunks = sets.len() as u32;
+    let attend = |keys: &Keys| backend.attend(block.queries(), keys).expect("fits");
+    let merge = |state, other: &_| backend.merge(state, other);
+    let every = (0..3).flat_map(|level| (0..1 << level).map(move |first| Node { level, first }));
+    for node in every.filter(|node| node.is_of(chunks)) {
+        let mut leaf = |node: Node| {
+            Ok::<_, Missing>(node.is_leaf(chunks).then(|| attend(&sets[node.first as usize])))
+        };
+        let want = fold(node, chunks, &merge, &mut leaf).expect("all are there");
+        let keys: Vec<&Keys> = node.leaves(chunks).map(|leaf| &sets[leaf as usize]).collect();
+        let seen = backend.attend_folded(block.queries(), &keys, (node, chunks)).expect("fits");
+        let of = format!("{node:?} of {chunks} sets, {} rows", block.keys.len());
+        for (what, seen, want) in
+            [("m", &seen.m, &want.m), ("l", &seen.l, &want.l), ("o", &seen.o, &want.o)]
+        {
+            identical(&format!("{what}, {of}"), seen, want).unwrap();
+        }
+        let refused = backend.attend_folded(block.queries(), &keys[1..], (node, chunks));
+        assert!(matches!(refused, Err(BackendError::Shape { .. })), "{of}: {refused:?}");
     }
 }
 

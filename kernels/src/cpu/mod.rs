@@ -32,7 +32,9 @@ use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
     StateOps,
 };
+use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::Rows;
 use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
@@ -112,6 +114,28 @@ impl Cpu {
 impl AttentionOps for Cpu {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
         self.enter(|place| attention::attend(place, &queries, keys))
+    }
+
+    fn attend_folded(
+        &self,
+        queries: Queries<'_>,
+        keys: &[&Keys],
+        (whole, chunks): (Node, u32),
+    ) -> Result<AttentionState, BackendError> {
+        shapes::folded("attend", keys, (whole, chunks))?;
+        let merge = |state, other: &_| self.merge(state, other);
+        let mut state = |node: Node| {
+            let keys: Vec<&Keys> =
+                node.leaves(chunks).map(|chunk| keys[whole.index(chunk)]).collect();
+            if attention::fit_merged(&queries, &keys) {
+                let merges = merges(node, chunks);
+                self.enter(|place| attention::attend_merged(place, &queries, &keys, &merges))
+                    .map(Some)
+            } else {
+                node.is_leaf(chunks).then(|| self.attend(queries, keys[0])).transpose()
+            }
+        };
+        fold_all(whole, chunks, &merge, &mut state)
     }
 
     fn weigh(

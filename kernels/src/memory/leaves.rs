@@ -7,14 +7,12 @@
 //! more workers, and fill tiles of keys worse.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::convert::Infallible;
 use std::ops::Range;
 
 use super::Keys;
 use crate::array::Array;
 use crate::cells::HeadRows;
-use crate::fold::{Missing, Node, fold};
+use crate::fold::{Node, fold_all};
 
 /// How many leaves a memory set has.
 pub const LEAVES: u32 = 4;
@@ -103,39 +101,8 @@ pub(crate) fn fold_leaves<T, E>(
     merge: impl Fn(T, &T) -> T,
     mut of: impl FnMut(usize) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut leaf = |node: Node| {
-        let is_leaf = node.is_leaf(LEAVES);
-        is_leaf.then(|| of(node.first as usize)).transpose().map_err(Failed::Leaf)
-    };
-    match fold(Node::ROOT, LEAVES, &merge, &mut leaf) {
-        Ok(whole) => Ok(whole),
-        Err(Failed::Leaf(error)) => Err(error),
-        Err(Failed::Missing(missing)) => unreachable!("every leaf is there: {missing}"),
-    }
-}
-
-/// The merges of which [`fold_leaves`] consists, in their order: the first takes in the second,
-/// and leaf 0 at last the whole.
-pub(crate) fn leaf_merges() -> Vec<(usize, usize)> {
-    let merges = RefCell::new(Vec::new());
-    let merge = |into: usize, of: &usize| {
-        merges.borrow_mut().push((into, *of));
-        into
-    };
-    let Ok::<_, Infallible>(_) = fold_leaves(merge, Ok);
-    merges.into_inner()
-}
-
-/// Why there is no whole.
-enum Failed<E> {
-    Leaf(E),
-    Missing(Missing),
-}
-
-impl<E> From<Missing> for Failed<E> {
-    fn from(missing: Missing) -> Self {
-        Self::Missing(missing)
-    }
+    let mut leaf = |node: Node| node.is_leaf(LEAVES).then(|| of(node.first as usize)).transpose();
+    fold_all(Node::ROOT, LEAVES, &merge, &mut leaf)
 }
 
 impl Split {
@@ -307,6 +274,8 @@ impl<'a> Parted<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -330,11 +299,6 @@ mod tests {
         check(Leaves::ONE, &[0, u32::MAX - 1], &[(0, 0..2)]);
         check(Leaves::of_chunks(0), &[0, 1, 6], &[(0, 0..1), (1, 1..2), (2, 2..3)]);
         check(Leaves::of_chunks(u32::MAX), &[5, u32::MAX], &[(0, 0..1), (1, 1..2)]);
-    }
-
-    #[test]
-    fn merges_are_those_of_the_fold() {
-        assert_eq!(leaf_merges(), [(0, 2), (1, 3), (0, 1)]);
     }
 
     /// A key or value that says whose it is.

@@ -2,22 +2,22 @@
 //! their p of all keys is still at hand.
 
 use std::mem::MaybeUninit;
+use std::slice::from_ref;
 
-use super::masses::{Partial, Voters, segments, total};
-use super::pass::{Pass, Span};
+use super::masses::{Partial, TILES, Voters, segments, total};
 use super::products::{Path, Products, Work};
-use super::rows::{Lanes, RowTile, turn};
+use super::rows::RowTile;
+use super::side::{Side, fill, merge_all};
 use super::stored::Stored;
 use super::{few, sides};
 use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
-use crate::cpu::gemm::{Place, is_finite};
+use crate::cpu::gemm::Place;
 use crate::cpu::lines::Lines;
-use crate::cpu::simd::{LANES, Simd, Vector};
 use crate::cpu::unwritten::{unwritten, written};
-use crate::memory::leaf_merges;
+use crate::fold::{Node, merges};
+use crate::memory::LEAVES;
 use crate::shapes;
-use crate::state::{common, lse};
 use crate::tensor::Rows;
 
 /// Keys of whose p a tile of rows keeps all: 16 MiB at 64 rows.
@@ -81,10 +81,8 @@ pub(in crate::cpu) fn attend_all(
     let q = queries.q;
     let width = q.heads * q.head_dim;
     let mut output = unwritten(q.tokens * width);
-    let segments: Vec<RowTile> = match row_weights {
-        Some(_) => segments(queries, own.kv_heads()).collect(),
-        None => segments(queries, own.kv_heads()).flat_map(|rows| rows.tiles()).collect(),
-    };
+    let tiles = if row_weights.is_some() { TILES } else { 1 };
+    let segments: Vec<RowTile> = segments(queries, own.kv_heads(), tiles).collect();
     let parts = cut(&mut output, width, &segments, own.kv_heads());
     let tasks = segments
         .into_iter()
@@ -155,19 +153,17 @@ impl Work for All<'_> {
             None => Lines::default(),
         });
         let mut spent: Vec<Lines<f32>> = spent.collect();
-        let merges = if keys.len() > 2 { leaf_merges() } else { Vec::new() };
+        let merges = if keys.len() > 2 { merges(Node::ROOT, LEAVES) } else { Vec::new() };
         for tile in rows.tiles() {
             let voters = row_weights.and_then(|weights| Voters::new(&tile, weights));
-            products.take(queries, &tile, keys[0].dtype());
+            let tiles = (queries, from_ref(&tile));
+            products.take(queries, tiles.1, keys[0].dtype());
             // Loops and no closures: what vectors are in must be inlined here.
             for (side, keys) in sides.iter_mut().zip(keys) {
-                side.fill(&mut products, Pass::new(queries, &tile, keys), voters.is_some());
+                fill(&mut products, tiles, keys, (vec![side], voters.is_some()));
             }
             let (own, past) = sides.split_last_mut().expect("own keys at least");
-            for &(into, of) in &merges {
-                let [into, of] = past.get_disjoint_mut([into, of]).expect("two leaves");
-                into.take_in(simd, of);
-            }
+            merge_all(simd, past, &merges);
             let past = &mut past[0];
             // Of leaves what is not finite shows in what they are merged to.
             if !past.is_finite(simd) || !own.is_finite(simd) {
@@ -188,138 +184,5 @@ impl Work for All<'_> {
             partials.push(Partial::new(simd, rows.g, spent));
         }
         Some(partials)
-    }
-}
-
-/// A tile of rows after the past's keys, or after the own.
-#[derive(Default)]
-struct Side {
-    /// `[panels, 16]`.
-    m: Vec<Lanes>,
-    /// `[panels, 16]`.
-    l: Vec<Lanes>,
-    /// `[head_dim, panels, 16]`.
-    o: Lines<f32>,
-    /// Per tile of keys: `[keys, panels, 16]`, one behind the other, or only the last one's.
-    p: Lines<f32>,
-    /// The tiles of keys whose p was kept, with m as it was then.
-    kept: Vec<(Span, Vec<Lanes>)>,
-    /// Whether there was any key.
-    saw: bool,
-}
-
-impl Side {
-    #[inline(always)]
-    fn fill<P: Products>(&mut self, products: &mut P, mut pass: Pass<'_>, keep: bool) {
-        let panels = pass.panels();
-        self.kept.clear();
-        self.o.resize(products.head_dim() * panels);
-        self.p.resize(panels * if keep { pass.keys(products) } else { P::KEYS });
-        let mut used = 0;
-        for (first, last) in pass.spans(products) {
-            let size = (last - first) * panels;
-            let p = &mut self.p[used..used + size];
-            pass.soften(products, (first, last), p, keep);
-            pass.add(products, (first, last), p, &mut self.o);
-            if keep {
-                self.kept.push(((first, last), pass.m()));
-                used += size;
-            }
-        }
-        self.saw = pass.saw();
-        if !self.saw {
-            self.o.clear();
-        }
-        (self.m, self.l) = (pass.m(), pass.l().to_vec());
-    }
-
-    #[inline(always)]
-    fn is_finite<S: Simd>(&self, simd: S) -> bool {
-        is_finite(simd, self.l.as_flattened()) && is_finite(simd, self.o.as_flattened())
-    }
-
-    /// Past merged with own, as [`crate::AttentionState::merge`] does it: o becomes the output.
-    /// Returns lse, `[panels, 16]`.
-    #[inline(always)]
-    fn end<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
-        self.merge::<S, true>(simd, own);
-        let each = self.m.iter().zip(&self.l);
-        each.map(|(m, l)| std::array::from_fn(|lane| lse(m[lane], l[lane]))).collect()
-    }
-
-    /// Another leaf merged in: o stays un-normalised. m, l and o of the other are lost.
-    #[inline(always)]
-    fn take_in<S: Simd>(&mut self, simd: S, other: &mut Self) {
-        if !self.saw {
-            std::mem::swap(&mut self.m, &mut other.m);
-            std::mem::swap(&mut self.l, &mut other.l);
-            std::mem::swap(&mut self.o, &mut other.o);
-        } else if other.saw {
-            self.merge::<S, false>(simd, other);
-        }
-        self.saw |= other.saw;
-    }
-
-    /// m, l and o of both; with `LAST` o becomes the output.
-    #[inline(always)]
-    fn merge<S: Simd, const LAST: bool>(&mut self, simd: S, other: &Self) {
-        let panels = self.m.len();
-        let none = simd.splat(f32::NEG_INFINITY);
-        for panel in 0..panels {
-            let (ma, mb) = (&self.m[panel], &other.m[panel]);
-            let (mut m, mut l, mut scales) = ([0.0; LANES], [0.0; LANES], [[0.0; LANES]; 2]);
-            for lane in 0..LANES {
-                let (la, lb) = (self.l[panel][lane], other.l[panel][lane]);
-                (m[lane], l[lane]) = match (ma[lane], mb[lane]) {
-                    (ma, f32::NEG_INFINITY) => (ma, la),
-                    (f32::NEG_INFINITY, mb) => (mb, lb),
-                    (ma, mb) => {
-                        let (m, sa, sb) = common(ma, mb);
-                        (scales[0][lane], scales[1][lane]) = (sa, sb);
-                        (m, la * sa + lb * sb)
-                    }
-                };
-            }
-            let (ma, mb, joint) = (simd.load(ma), simd.load(mb), simd.load(&l));
-            let (sa, sb) = (simd.load(&scales[0]), simd.load(&scales[1]));
-            let columns = self.o.iter_mut().zip(other.o.iter()).skip(panel).step_by(panels);
-            for (oa, ob) in columns {
-                let (a, b) = (simd.load(oa), simd.load(ob));
-                let mut o = none.below(mb, none.below(ma, a * sa + b * sb, b), a);
-                if LAST {
-                    o = simd.splat(0.0).below(joint, o / joint, simd.splat(0.0));
-                }
-                o.store(oa);
-            }
-            (self.m[panel], self.l[panel]) = (m, l);
-        }
-    }
-
-    /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
-    #[inline(always)]
-    fn write<S: Simd>(&self, simd: S, rows: &RowTile, output: &mut [&mut [MaybeUninit<f32>]]) {
-        let panels = rows.panels();
-        let head_dim = self.o.len() / panels;
-        let mut turned = Lines::default();
-        for panel in 0..panels {
-            let width = turn(simd, &self.o, (panel, panels), &mut turned);
-            let o_rows = turned.as_flattened().chunks_exact(width);
-            for (row, o) in (panel * LANES..rows.len()).zip(o_rows) {
-                let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
-                let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
-                to.write_copy_of_slice(&o[..head_dim]);
-            }
-        }
-    }
-
-    /// Adds what the rows spend to `spent`, `[keys, 16]`.
-    #[inline(always)]
-    fn spend<S: Simd>(&self, simd: S, voters: &Voters, spent: &mut [Lanes]) {
-        let mut rest = &self.p[..];
-        for ((first, last), m) in &self.kept {
-            let (p, behind) = rest.split_at((last - first) * m.len());
-            voters.spend(simd, m, p, &mut spent[*first..*last]);
-            rest = behind;
-        }
     }
 }

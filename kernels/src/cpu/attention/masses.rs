@@ -3,6 +3,8 @@
 //! A task owns a segment of a KV head's rows and adds what they spend in their order, in lanes;
 //! segments are cut alike on any number of threads, and added in ascending order.
 
+use std::slice::from_ref;
+
 use super::few;
 use super::pass::Pass;
 use super::products::{Path, Products, Work};
@@ -16,8 +18,8 @@ use crate::cpu::simd::{LANES, Simd, Vector, sum};
 use crate::memory::{Keys, LeafKeys};
 use crate::shapes;
 
-/// Tiles of rows in a segment.
-const TILES: usize = 8;
+/// Tiles of rows in a segment whose masses are summed together.
+pub(super) const TILES: usize = 8;
 
 /// See [`crate::AttentionOps::weigh`].
 pub(in crate::cpu) fn weigh(
@@ -36,7 +38,7 @@ pub(in crate::cpu) fn weigh(
     }
     let path = Path::of(place.isa, keys.k.dtype());
     let stored = &Stored::new(path.form(), place.crew, LeafKeys::all(keys), false);
-    let tasks = segments(queries, keys.kv_heads())
+    let tasks = segments(queries, keys.kv_heads(), TILES)
         .map(|rows| Weigh { queries, rows, keys: stored, lse, row_weights })
         .collect();
     let partials = place.crew.map(tasks, |task: Weigh<'_>| path.run(place.isa, task));
@@ -46,13 +48,14 @@ pub(in crate::cpu) fn weigh(
     Ok(masses)
 }
 
-/// Segments of every KV head's rows, ascending.
+/// Segments of so many tiles of every KV head's rows, ascending.
 pub(super) fn segments(
     queries: &Queries<'_>,
     kv_heads: usize,
+    tiles: usize,
 ) -> impl Iterator<Item = RowTile> + use<> {
     let (tokens, group) = (queries.q.tokens, queries.q.heads / kv_heads);
-    let step = TILES * tile_tokens(group);
+    let step = tiles * tile_tokens(group);
     let cut = move |g| {
         let segment = move |start: usize| start..tokens.min(start + step);
         (0..tokens).step_by(step).map(move |start| RowTile { g, tokens: segment(start), group })
@@ -113,10 +116,10 @@ impl Work for Weigh<'_> {
         for rows in rows.tiles() {
             let Some(mut voters) = Voters::new(&rows, row_weights) else { continue };
             voters.settle(rows.lanes(f32::INFINITY, |head, t| lse[head * queries.q.tokens + t]));
-            products.take(queries, &rows, keys.dtype());
+            products.take(queries, from_ref(&rows), keys.dtype());
             let mut pass = Pass::new(queries, &rows, keys);
             p.resize(P::KEYS * rows.panels());
-            for (first, last) in pass.spans(&products) {
+            for (first, last) in pass.spans(&products, 0..keys.len()) {
                 let p = &mut p[..(last - first) * rows.panels()];
                 pass.soften(&mut products, (first, last), p, true);
                 voters.spend(products.simd(), &pass.m(), p, &mut spent[first..last]);

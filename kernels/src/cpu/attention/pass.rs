@@ -5,6 +5,7 @@
 //! bits.
 
 use std::f32::consts::LOG2_E;
+use std::ops::Range;
 
 use super::products::{Products, raise};
 use super::rows::{Lanes, RowTile};
@@ -57,18 +58,24 @@ impl<'a> Pass<'a> {
         self.rows.panels()
     }
 
-    /// The tiles of keys that some row sees. They start at multiples of `KEYS` wherever sight
-    /// starts, so a row is summed alike beside any others.
-    pub(super) fn spans<P: Products>(&self, _products: &P) -> impl Iterator<Item = Span> + use<P> {
+    /// The tiles of keys of `block`, which begins and ends where tiles do, that some row sees. They
+    /// start at multiples of `KEYS` wherever sight starts, so a row is summed alike beside any
+    /// others.
+    pub(super) fn spans<P: Products>(
+        &self,
+        _products: &P,
+        block: Range<usize>,
+    ) -> impl Iterator<Item = Span> + use<P> {
         let reach = self.sight.reach();
-        (reach.start / P::KEYS..reach.end.div_ceil(P::KEYS))
+        let (start, end) = (reach.start.max(block.start), reach.end.min(block.end));
+        (start / P::KEYS..end.div_ceil(P::KEYS))
             .map(|idx| (idx * P::KEYS, (idx + 1) * P::KEYS))
             .map(move |(first, last)| (first, last.min(reach.end)))
     }
 
     /// Keys of all of them.
     pub(super) fn keys<P: Products>(&self, products: &P) -> usize {
-        self.spans(products).map(|(first, last)| last - first).sum()
+        self.spans(products, 0..self.keys.len()).map(|(first, last)| last - first).sum()
     }
 
     /// p = exp(z - m) of a tile of keys, and m and l with them in it. `p` is

@@ -33,13 +33,20 @@ pub fn states_over(
         }
         false => shards.clone(),
     };
+    let backend = model.backend();
     let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
         let whole = node.is_leaf(leaves).then(|| whole.get(&node.first)).flatten();
-        Ok(whole.map(|whole| whole.attend(model.backend(), queries)).transpose()?)
+        Ok(whole.map(|whole| whole.attend(backend, queries)).transpose()?)
     };
-    let merge = |state, other: &_| model.backend().merge(state, other);
-    let nodes = place.nodes().into_iter();
-    nodes.map(|node| Ok((node, fold(node, leaves, &merge, &mut leaf)?))).collect()
+    let merge = |state, other: &_| backend.merge(state, other);
+    let mut of_node = |node: Node| -> Result<AttentionState, ShardError> {
+        let keys = node.leaves(leaves).map(|leaf| whole.get(&leaf)?.of_all_heads());
+        match keys.collect::<Option<Vec<_>>>() {
+            Some(keys) => Ok(backend.attend_folded(queries, &keys, (node, leaves))?),
+            None => fold(node, leaves, &merge, &mut leaf),
+        }
+    };
+    place.nodes().into_iter().map(|node| Ok((node, of_node(node)?))).collect()
 }
 
 /// Shards of the same leaf of a memory, as they are attended to: all of that leaf, and one.

@@ -33,16 +33,19 @@ pub(super) struct Dotted {
     head_dim: usize,
     /// KV head.
     g: usize,
+    /// Which of the tiles of rows that were taken is multiplied, and its panels.
+    at: usize,
     panels: usize,
-    /// `[panels, head_dim / 2, 16]`; lanes without a row are zero.
-    q: Lines<Pair>,
+    /// Per tile of rows: `[panels, head_dim / 2, 16]`; lanes without a row are zero.
+    q: Vec<Lines<Pair>>,
     /// `[panels, KEYS / 2, 16]`.
     p: Lines<Pair>,
 }
 
 impl Dotted {
     fn new(simd: Avx512, dots: Dots) -> Self {
-        Self { simd, dots, head_dim: 0, g: 0, panels: 0, q: Lines::default(), p: Lines::default() }
+        let p = Lines::default();
+        Self { simd, dots, head_dim: 0, g: 0, at: 0, panels: 0, q: Vec::new(), p }
     }
 }
 
@@ -58,14 +61,18 @@ impl Products for Dotted {
     }
 
     #[inline(always)]
-    fn head_dim(&self) -> usize {
-        self.head_dim
+    fn take(&mut self, queries: &Queries<'_>, tiles: &[RowTile], _dtype: KvDtype) {
+        (self.head_dim, self.g) = (queries.q.head_dim, tiles[0].g);
+        self.q.resize_with(tiles.len(), Lines::default);
+        for (rows, q) in tiles.iter().zip(&mut self.q) {
+            pair_queries(self.simd, queries, rows, self.head_dim.div_ceil(2), q);
+        }
+        self.turn_to(0);
     }
 
     #[inline(always)]
-    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
-        (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
-        pair_queries(self.simd, queries, rows, self.head_dim.div_ceil(2), &mut self.q);
+    fn turn_to(&mut self, idx: usize) {
+        (self.at, self.panels) = (idx, self.q[idx].len() / self.head_dim.div_ceil(2));
         self.p.resize(self.panels * Self::KEYS / 2);
     }
 
@@ -81,7 +88,7 @@ impl Products for Dotted {
         let pairs = self.head_dim.div_ceil(2);
         let product = Product {
             left: Left { data: &k[first * width..last * width], row: width, step: 2 },
-            right: &self.q,
+            right: &self.q[self.at],
             stride: pairs,
             pairs,
             panels: self.panels,

@@ -19,15 +19,18 @@ pub(super) struct Fma<S> {
     head_dim: usize,
     /// KV head.
     g: usize,
+    /// Which of the tiles of rows that were taken is multiplied, and its panels.
+    at: usize,
     panels: usize,
-    /// `[panels, head_dim, 16]`; lanes without a row are zero.
-    q: Lines<f32>,
+    /// Per tile of rows: `[panels, head_dim, 16]`; lanes without a row are zero.
+    q: Vec<Lines<f32>>,
     wide: Widener,
 }
 
 impl<S> Fma<S> {
     pub(super) fn new(simd: S) -> Self {
-        Self { simd, head_dim: 0, g: 0, panels: 0, q: Lines::default(), wide: Widener::default() }
+        let (q, wide) = (Vec::new(), Widener::default());
+        Self { simd, head_dim: 0, g: 0, at: 0, panels: 0, q, wide }
     }
 }
 
@@ -43,26 +46,18 @@ impl<S: Simd> Products for Fma<S> {
     }
 
     #[inline(always)]
-    fn head_dim(&self) -> usize {
-        self.head_dim
+    fn take(&mut self, queries: &Queries<'_>, tiles: &[RowTile], dtype: KvDtype) {
+        (self.head_dim, self.g) = (queries.q.head_dim, tiles[0].g);
+        self.q.resize_with(tiles.len(), Lines::default);
+        for (rows, to) in tiles.iter().zip(&mut self.q) {
+            in_lanes(queries, rows, dtype, to);
+        }
+        self.turn_to(0);
     }
 
     #[inline(always)]
-    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype) {
-        let head_dim = queries.q.head_dim;
-        (self.head_dim, self.g, self.panels) = (head_dim, rows.g, rows.panels());
-        self.q.resize(self.panels * head_dim);
-        self.q.clear();
-        for row in 0..rows.len() {
-            let (head, t) = rows.origin(row);
-            let panel = &mut self.q[row / LANES * head_dim..][..head_dim];
-            for (lanes, &q) in panel.iter_mut().zip(queries.q.row(head, t)) {
-                lanes[row % LANES] = match dtype {
-                    KvDtype::F32 => q,
-                    KvDtype::Bf16 => bf16::from_f32(q).to_f32(),
-                };
-            }
-        }
+    fn turn_to(&mut self, idx: usize) {
+        (self.at, self.panels) = (idx, self.q[idx].len() / self.head_dim);
     }
 
     #[inline(always)]
@@ -75,7 +70,7 @@ impl<S: Simd> Products for Fma<S> {
     ) {
         let Self { simd, head_dim, panels, .. } = *self;
         let keys = self.wide.tile(simd, keys.k_rows(self.g), span);
-        let mut dots = Dots { head_dim, panels, keys, q: &self.q, out };
+        let mut dots = Dots { head_dim, panels, keys, q: &self.q[self.at], out };
         sweep(simd, span.1 - span.0, panels, &mut dots);
         if let Some(tops) = tops {
             raise(simd, dots.out, tops);
@@ -102,6 +97,23 @@ impl<S: Simd> Products for Fma<S> {
         let Self { simd, head_dim, panels, .. } = *self;
         let values = self.wide.tile(simd, keys.v_rows(self.g), span);
         sweep(simd, head_dim, panels, &mut Values { head_dim, panels, values, p, fade, o });
+    }
+}
+
+/// The rows' queries, `[panels, head_dim, 16]`, rounded as keys of `dtype` are.
+fn in_lanes(queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype, to: &mut Lines<f32>) {
+    let head_dim = queries.q.head_dim;
+    to.resize(rows.panels() * head_dim);
+    to.clear();
+    for row in 0..rows.len() {
+        let (head, t) = rows.origin(row);
+        let panel = &mut to[row / LANES * head_dim..][..head_dim];
+        for (lanes, &q) in panel.iter_mut().zip(queries.q.row(head, t)) {
+            lanes[row % LANES] = match dtype {
+                KvDtype::F32 => q,
+                KvDtype::Bf16 => bf16::from_f32(q).to_f32(),
+            };
+        }
     }
 }
 

@@ -30,11 +30,11 @@ pub(super) trait Products {
     /// The vectors.
     fn simd(&self) -> Self::Simd;
 
-    /// D of the queries that were taken.
-    fn head_dim(&self) -> usize;
+    /// Takes the queries of some tiles of rows of a KV head, and turns to the first.
+    fn take(&mut self, queries: &Queries<'_>, tiles: &[RowTile], dtype: KvDtype);
 
-    /// Takes the queries of a tile of rows.
-    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, dtype: KvDtype);
+    /// The rows of tile `idx` of those taken are multiplied from here on.
+    fn turn_to(&mut self, idx: usize);
 
     /// `out` (`[keys, panels, 16]`) = dot products of the rows with keys `first..last`, none of
     /// which is below `tops` (`[panels, 16]`) then, where these are given.

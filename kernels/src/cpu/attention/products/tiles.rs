@@ -34,8 +34,9 @@ impl<W: Work> DotsKernel for OnTiles<W> {
             tiles: Tiles::new(BLOCK_ROWS),
             head_dim: 0,
             g: 0,
+            at: 0,
             panels: 0,
-            q: Lines::default(),
+            q: Vec::new(),
             p: Lines::default(),
         })
     }
@@ -50,9 +51,11 @@ struct Tiled {
     head_dim: usize,
     /// KV head.
     g: usize,
+    /// Which of the tiles of rows that were taken is multiplied, and its panels.
+    at: usize,
     panels: usize,
-    /// `[panels, D / 32, 16, 16]` pairs; lanes without a row are zero.
-    q: Lines<Pair>,
+    /// Per tile of rows: `[panels, D / 32, 16, 16]` pairs; lanes without a row are zero.
+    q: Vec<Lines<Pair>>,
     /// `[panels, KEYS / 32, 16, 16]` pairs.
     p: Lines<Pair>,
 }
@@ -70,15 +73,20 @@ impl Products for Tiled {
     }
 
     #[inline(always)]
-    fn head_dim(&self) -> usize {
-        self.head_dim
+    fn take(&mut self, queries: &Queries<'_>, tiles: &[RowTile], _dtype: KvDtype) {
+        (self.head_dim, self.g) = (queries.q.head_dim, tiles[0].g);
+        let pairs = self.head_dim.next_multiple_of(STEP) / 2;
+        self.q.resize_with(tiles.len(), Lines::default);
+        for (rows, q) in tiles.iter().zip(&mut self.q) {
+            pair_queries(self.simd, queries, rows, pairs, q);
+        }
+        self.turn_to(0);
     }
 
     #[inline(always)]
-    fn take(&mut self, queries: &Queries<'_>, rows: &RowTile, _dtype: KvDtype) {
-        (self.head_dim, self.g, self.panels) = (queries.q.head_dim, rows.g, rows.panels());
+    fn turn_to(&mut self, idx: usize) {
         let pairs = self.head_dim.next_multiple_of(STEP) / 2;
-        pair_queries(self.simd, queries, rows, pairs, &mut self.q);
+        (self.at, self.panels) = (idx, self.q[idx].len() / pairs);
         self.p.resize(self.panels * Self::KEYS / 2);
     }
 
@@ -96,7 +104,7 @@ impl Products for Tiled {
             left,
             block: BLOCK_ROWS * steps,
             step: BLOCK_ROWS,
-            right: &self.q,
+            right: &self.q[self.at],
             stride: steps * LANES,
             steps,
             panels: self.panels,

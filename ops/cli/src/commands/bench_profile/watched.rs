@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aqueduct_kernels::backend::{Attended, Qkv, Scope, Selected, StateOps};
+use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{
     Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps,
     LayerWeights, Linear, Matrix, MemorySet, Op, Queries, Rows, Selection,
@@ -80,6 +81,15 @@ impl Watched {
 impl AttentionOps for Watched {
     fn attend(&self, queries: Queries<'_>, keys: &Keys) -> Result<AttentionState, BackendError> {
         self.timed(Part::Attend, |cpu| cpu.attend(queries, keys))
+    }
+
+    fn attend_folded(
+        &self,
+        queries: Queries<'_>,
+        keys: &[&Keys],
+        node: (Node, u32),
+    ) -> Result<AttentionState, BackendError> {
+        self.timed(Part::Attend, |cpu| cpu.attend_folded(queries, keys, node))
     }
 
     fn weigh(

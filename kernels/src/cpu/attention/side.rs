@@ -1,0 +1,241 @@
+//! What tiles of rows make of some keys, and how two of these become one.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::masses::Voters;
+use super::pass::{Pass, Span};
+use super::products::Products;
+use super::rows::{Lanes, RowTile, turn};
+use super::stored::Stored;
+use crate::backend::Queries;
+use crate::cpu::gemm::is_finite;
+use crate::cpu::lines::Lines;
+use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::state::{common, lse};
+
+/// Keys of a block that several tiles of rows pass one after the other: with their values 512 KiB
+/// at D = 128 in bf16, a quarter of a second level of 2 MiB. A multiple of every tile of keys.
+pub(super) const BLOCK: usize = 1024;
+
+/// Tiles of rows, taken by `products`, over some keys: all pass a block before the next is looked
+/// at. Their p is kept if `keep`.
+#[inline(always)]
+pub(super) fn fill<P: Products>(
+    products: &mut P,
+    (queries, tiles): (&Queries<'_>, &[RowTile]),
+    keys: &Stored<'_>,
+    (sides, keep): (Vec<&mut Side>, bool),
+) {
+    let mut on_their_way = Vec::with_capacity(tiles.len());
+    for (tile, side) in tiles.iter().zip(sides) {
+        let pass = Pass::new(queries, tile, keys);
+        let kept = if keep { pass.keys(products) } else { 0 };
+        side.begin(pass.panels(), queries.q.head_dim, kept);
+        on_their_way.push((pass, side));
+    }
+    let mut passing = Lines::default();
+    for first in (0..keys.len()).step_by(BLOCK) {
+        for (idx, (pass, side)) in on_their_way.iter_mut().enumerate() {
+            products.turn_to(idx);
+            side.add(products, pass, first..first + BLOCK, (keep, &mut passing));
+        }
+    }
+    for (pass, side) in on_their_way {
+        side.end_of(pass);
+    }
+}
+
+/// Merges the sides of one tile of rows; the first becomes that over all keys.
+#[inline(always)]
+pub(super) fn merge_all<S: Simd>(simd: S, sides: &mut [Side], merges: &[(usize, usize)]) {
+    for &(into, of) in merges {
+        let [into, of] = sides.get_disjoint_mut([into, of]).expect("two sides");
+        into.take_in(simd, of);
+    }
+}
+
+/// A tile of rows after some keys.
+#[derive(Default)]
+pub(super) struct Side {
+    /// `[panels, 16]`.
+    pub(super) m: Vec<Lanes>,
+    /// `[panels, 16]`.
+    pub(super) l: Vec<Lanes>,
+    /// `[head_dim, panels, 16]`.
+    pub(super) o: Lines<f32>,
+    /// Per tile of keys whose p was kept: `[keys, panels, 16]`, one behind the other.
+    p: Lines<f32>,
+    /// Rows of p that were written.
+    used: usize,
+    /// These tiles of keys, with m as it was then.
+    kept: Vec<(Span, Vec<Lanes>)>,
+    /// Whether there was any key.
+    saw: bool,
+}
+
+impl Side {
+    /// Before any key, of which so many's p will be kept.
+    fn begin(&mut self, panels: usize, head_dim: usize, kept: usize) {
+        self.kept.clear();
+        self.used = 0;
+        self.o.resize(panels * head_dim);
+        self.p.resize(panels * kept);
+    }
+
+    /// With the keys of `block` that are in sight. Their p is kept, or else stands in `passing`.
+    #[inline(always)]
+    fn add<P: Products>(
+        &mut self,
+        products: &mut P,
+        pass: &mut Pass<'_>,
+        block: Range<usize>,
+        (keep, passing): (bool, &mut Lines<f32>),
+    ) {
+        let panels = pass.panels();
+        for (first, last) in pass.spans(products, block) {
+            let size = (last - first) * panels;
+            let p = match keep {
+                true => &mut self.p[self.used..][..size],
+                false => {
+                    passing.resize(size);
+                    &mut passing[..]
+                }
+            };
+            pass.soften(products, (first, last), p, keep);
+            pass.add(products, (first, last), p, &mut self.o);
+            if keep {
+                self.kept.push(((first, last), pass.m()));
+                self.used += size;
+            }
+        }
+    }
+
+    /// Behind all keys.
+    #[inline(always)]
+    fn end_of(&mut self, pass: Pass<'_>) {
+        self.saw = pass.saw();
+        if !self.saw {
+            self.o.clear();
+        }
+        (self.m, self.l) = (pass.m(), pass.l().to_vec());
+    }
+
+    #[inline(always)]
+    pub(super) fn is_finite<S: Simd>(&self, simd: S) -> bool {
+        is_finite(simd, self.l.as_flattened()) && is_finite(simd, self.o.as_flattened())
+    }
+
+    /// Past merged with own, as [`crate::AttentionState::merge`] does it: o becomes the output.
+    /// Returns lse, `[panels, 16]`.
+    #[inline(always)]
+    pub(super) fn end<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
+        self.merge::<S, true>(simd, own);
+        let each = self.m.iter().zip(&self.l);
+        each.map(|(m, l)| std::array::from_fn(|lane| lse(m[lane], l[lane]))).collect()
+    }
+
+    /// Another leaf merged in: o stays un-normalised. m, l and o of the other are lost.
+    #[inline(always)]
+    fn take_in<S: Simd>(&mut self, simd: S, other: &mut Self) {
+        if !self.saw {
+            std::mem::swap(&mut self.m, &mut other.m);
+            std::mem::swap(&mut self.l, &mut other.l);
+            std::mem::swap(&mut self.o, &mut other.o);
+        } else if other.saw {
+            self.merge::<S, false>(simd, other);
+        }
+        self.saw |= other.saw;
+    }
+
+    /// m, l and o of both; with `LAST` o becomes the output.
+    #[inline(always)]
+    fn merge<S: Simd, const LAST: bool>(&mut self, simd: S, other: &Self) {
+        let panels = self.m.len();
+        assert!(self.o.len() == other.o.len() && self.o.len().is_multiple_of(panels));
+        for panel in 0..panels {
+            let (ma, mb) = (&self.m[panel], &other.m[panel]);
+            let (mut m, mut l, mut scales) = ([0.0; LANES], [0.0; LANES], [[0.0; LANES]; 2]);
+            for lane in 0..LANES {
+                let (la, lb) = (self.l[panel][lane], other.l[panel][lane]);
+                (m[lane], l[lane]) = match (ma[lane], mb[lane]) {
+                    (ma, f32::NEG_INFINITY) => (ma, la),
+                    (f32::NEG_INFINITY, mb) => (mb, lb),
+                    (ma, mb) => {
+                        let (m, sa, sb) = common(ma, mb);
+                        (scales[0][lane], scales[1][lane]) = (sa, sb);
+                        (m, la * sa + lb * sb)
+                    }
+                };
+            }
+            let both_saw = |of: &Lanes| of.iter().all(|&m| m > f32::NEG_INFINITY);
+            let at = (panel, panels);
+            match both_saw(ma) && both_saw(mb) {
+                true => self.add_scaled::<S, LAST, true>(simd, other, at, (&scales, &l)),
+                false => self.add_scaled::<S, LAST, false>(simd, other, at, (&scales, &l)),
+            }
+            (self.m[panel], self.l[panel]) = (m, l);
+        }
+    }
+
+    /// o of both in one panel; `ALL` says that every row saw keys of either.
+    #[inline(always)]
+    fn add_scaled<S: Simd, const LAST: bool, const ALL: bool>(
+        &mut self,
+        simd: S,
+        other: &Self,
+        (panel, panels): (usize, usize),
+        (scales, l): (&[Lanes; 2], &Lanes),
+    ) {
+        let (none, zero) = (simd.splat(f32::NEG_INFINITY), simd.splat(0.0));
+        let (ma, mb) = (simd.load(&self.m[panel]), simd.load(&other.m[panel]));
+        let (sa, sb, l) = (simd.load(&scales[0]), simd.load(&scales[1]), simd.load(l));
+        let (to, other) = (&mut self.o[panel..], &other.o[panel..]);
+        let mut at = 0;
+        while at < to.len() {
+            let (a, b) = (simd.load(&to[at]), simd.load(&other[at]));
+            let mut o = a * sa + b * sb;
+            if !ALL {
+                o = none.below(mb, none.below(ma, o, b), a);
+            }
+            if LAST {
+                o = zero.below(l, o / l, zero);
+            }
+            o.store(&mut to[at]);
+            at += panels;
+        }
+    }
+
+    /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
+    #[inline(always)]
+    pub(super) fn write<S: Simd>(
+        &self,
+        simd: S,
+        rows: &RowTile,
+        output: &mut [&mut [MaybeUninit<f32>]],
+    ) {
+        let panels = rows.panels();
+        let head_dim = self.o.len() / panels;
+        let mut turned = Lines::default();
+        for panel in 0..panels {
+            let width = turn(simd, &self.o, (panel, panels), &mut turned);
+            let o_rows = turned.as_flattened().chunks_exact(width);
+            for (row, o) in (panel * LANES..rows.len()).zip(o_rows) {
+                let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
+                let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
+                to.write_copy_of_slice(&o[..head_dim]);
+            }
+        }
+    }
+
+    /// Adds what the rows spend to `spent`, `[keys, 16]`.
+    #[inline(always)]
+    pub(super) fn spend<S: Simd>(&self, simd: S, voters: &Voters, spent: &mut [Lanes]) {
+        let mut rest = &self.p[..];
+        for ((first, last), m) in &self.kept {
+            let (p, behind) = rest.split_at((last - first) * m.len());
+            voters.spend(simd, m, p, &mut spent[*first..*last]);
+            rest = behind;
+        }
+    }
+}
