@@ -21,10 +21,10 @@ use crate::cpu::simd::{LANES, Simd, Vector};
 /// Rows from which on tiles are used: fewer are streamed through vectors as fast.
 pub(in super::super) const LEAST_ROWS: usize = 8;
 
-/// Groups that are multiplied before sums are put down. Between two uses of a line of the
-/// panels, a block of as many groups of the argument passes: 16 KiB each and 4 KiB of sums fit
-/// a first-level cache of 48 KiB that replaces the oldest.
-const GROUPS: usize = 4;
+/// Groups that are multiplied before sums are put down. Between two uses of a line of the panel
+/// sixteen rows of as many groups of the argument pass: 16 KiB each and 2 KiB of sums fit a
+/// first-level cache of 48 KiB that replaces the oldest.
+const GROUPS: usize = 8;
 /// Panels of a block.
 const PANELS: usize = 2;
 
@@ -39,12 +39,11 @@ pub(in super::super) struct Tiled<'a> {
 #[repr(C, align(64))]
 struct GroupSums([[i32; LANES]; TILE_ROWS]);
 
-/// Up to 32 rows of a task by up to two panels.
-#[derive(Clone, Copy)]
-struct Area {
-    row: usize,
-    rows: usize,
+/// A part of the groups of N panels from a slot on.
+#[derive(Clone)]
+struct Part {
     slot: usize,
+    groups: Range<usize>,
 }
 
 impl<O: Outcome> TilesKernel for Product<Tiled<'_>, O> {
@@ -53,86 +52,92 @@ impl<O: Outcome> TilesKernel for Product<Tiled<'_>, O> {
     #[inline(always)]
     fn run(mut self, simd: Avx512) -> bool {
         let (rows, slots) = (self.outcome.rows().len(), self.outcome.slots());
-        let groups = self.factors.weight.groups();
-        let blocks = slots.div_ceil(PANELS) * rows.div_ceil(BLOCK_ROWS);
-        let size = PANELS * BLOCK_ROWS;
-        self.partial.resize(blocks * size);
+        self.partial.resize(PANELS * rows);
         let mut tiles = Tiles::new(rows.clamp(1, TILE_ROWS));
-        let mut first = 0;
-        loop {
-            let part = first..groups.min(first + GROUPS);
-            let mut from = (0..blocks).map(|block| block * size);
-            for slot in (0..slots).step_by(PANELS) {
-                for row in (0..rows).step_by(BLOCK_ROWS) {
-                    let area = Area { row, rows: BLOCK_ROWS.min(rows - row), slot };
-                    let from = from.next().expect("room for every block");
-                    match PANELS.min(slots - slot) {
-                        1 => self.block::<1>(simd, &mut tiles, (area, from), &part),
-                        _ => self.block::<2>(simd, &mut tiles, (area, from), &part),
-                    }
-                }
+        for slot in (0..slots).step_by(PANELS) {
+            match PANELS.min(slots - slot) {
+                1 => self.all_groups::<1>(simd, &mut tiles, slot),
+                _ => self.all_groups::<2>(simd, &mut tiles, slot),
             }
-            if part.end == groups {
-                return self.outcome.end(simd);
-            }
-            first = part.end;
         }
+        self.outcome.end(simd)
     }
 }
-
-/// Bytes that a whole pass asks for ahead: sixteen rows pass two steps of each group.
-const PASS_AHEAD: usize = 2 * GROUPS * AHEAD;
 
 impl<O: Outcome> Product<Tiled<'_>, O> {
-    /// The panels that are multiplied after those before `slot` and these groups, or any at the
-    /// end of the task.
+    /// All rows of N panels, one panel after the other.
     #[inline(always)]
-    fn next(&self, slot: usize, groups: &Range<usize>) -> [*const u8; PANELS] {
-        let (weight, slots) = (self.factors.weight, self.outcome.slots());
-        let (slot, group) = if slot < slots { (slot, groups.start) } else { (0, groups.end) };
-        let runs = |panel: usize| {
-            let runs = weight.panel(panel).runs;
-            let first = weight.runs(group.min(weight.groups())).start.min(runs.len());
-            runs[first..].as_ptr().cast()
-        };
-        match PANELS.min(slots - slot) {
-            1 => [runs(self.outcome.panels::<1>(slot)[0]); PANELS],
-            _ => self.outcome.panels::<PANELS>(slot).map(runs),
+    fn all_groups<const N: usize>(&mut self, simd: Avx512, tiles: &mut Tiles, slot: usize) {
+        let groups = self.factors.weight.groups();
+        let mut first = 0;
+        loop {
+            let part = Part { slot, groups: first..groups.min(first + GROUPS) };
+            for j in 0..N {
+                self.rows_of::<N>(simd, tiles, &part, j);
+            }
+            if part.groups.end == groups {
+                return;
+            }
+            first = part.groups.end;
         }
     }
 
-    /// Some groups of N panels and as many rows as blocks have; its sums are `[rows, N]` of
-    /// `self.partial`, from `from` on.
+    /// All rows of panel `j` of N; its sums are every Nth of `self.partial`. They are handed on
+    /// with the last groups of the last panel.
     #[inline(always)]
-    fn block<const N: usize>(
-        &mut self,
-        simd: Avx512,
-        tiles: &mut Tiles,
-        (area, from): (Area, usize),
-        groups: &Range<usize>,
-    ) {
-        let Area { row, rows, slot } = area;
-        let next = self.next(slot + N, groups);
-        // A part of the block's rows for each part of the groups.
-        let asked = |group: usize| row + rows * group / self.factors.weight.groups().max(1);
-        self.outcome.ask(asked(groups.start)..asked(groups.end), slot, N);
-        let all = &mut self.partial[from..from + rows * N];
-        let block = self.outcome.rows().start + row;
-        for half in (0..rows).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(rows - half);
-            tiles.set_rows(rows);
-            for (j, panel) in self.outcome.panels::<N>(slot).into_iter().enumerate() {
-                let ahead = next[j].wrapping_add((row + half) / TILE_ROWS * PASS_AHEAD);
-                let pass = Pass { block, half, rows, panel, is_streamed: row + half == 0, ahead };
-                let all = &mut all[half * N + j..];
-                self.factors.pass::<N>(simd, tiles, &pass, groups, all);
+    fn rows_of<const N: usize>(&mut self, simd: Avx512, tiles: &mut Tiles, part: &Part, j: usize) {
+        let (task, slot) = (self.outcome.rows(), part.slot);
+        let rows = task.len();
+        let is_last = j + 1 == N && part.groups.end == self.factors.weight.groups();
+        let panel = self.outcome.panels::<N>(slot)[j];
+        let next = self.next::<N>(part, j);
+        // Nobody asked for what a task begins with, nor for what a single block reads.
+        let is_far = rows <= BLOCK_ROWS || (slot == 0 && j == 0 && part.groups.start == 0);
+        for row in (0..rows).step_by(TILE_ROWS) {
+            let count = TILE_ROWS.min(rows - row);
+            if is_last {
+                self.outcome.ask(row..row + count, slot, N);
+            }
+            tiles.set_rows(count);
+            let pass = Pass {
+                block: task.start + row / BLOCK_ROWS * BLOCK_ROWS,
+                half: row % BLOCK_ROWS,
+                rows: count,
+                panel,
+                is_streamed: is_far && row == 0,
+                ahead: next.wrapping_add(row / TILE_ROWS * PASS_AHEAD),
+            };
+            let all = &mut self.partial[row * N + j..(row + count) * N];
+            self.factors.pass::<N>(simd, tiles, &pass, &part.groups, all);
+            if is_last {
+                let sums = &self.partial[row * N..(row + count) * N];
+                put_rows::<_, N>(simd, &mut self.outcome, sums, (row, slot));
             }
         }
-        if groups.end == self.factors.weight.groups() {
-            put_rows::<_, N>(simd, &mut self.outcome, all, (row, slot));
-        }
+    }
+
+    /// Where the runs are that are multiplied after those of panel `j` of a part.
+    #[inline(always)]
+    fn next<const N: usize>(&self, part: &Part, j: usize) -> *const u8 {
+        let weight = self.factors.weight;
+        let (first, end) = (part.groups.start, part.groups.end);
+        let panels = self.outcome.panels::<N>(part.slot);
+        let (panel, group) = match () {
+            () if j + 1 < N => (panels[j + 1], first),
+            () if end < weight.groups() => (panels[0], end),
+            () => match self.outcome.slots() - (part.slot + N) {
+                0 => (panels[j], first), // the task ends
+                1 => (self.outcome.panels::<1>(part.slot + N)[0], 0),
+                _ => (self.outcome.panels::<PANELS>(part.slot + N)[0], 0),
+            },
+        };
+        let runs = weight.panel(panel).runs;
+        runs[weight.runs(group).start.min(runs.len())..].as_ptr().cast()
     }
 }
+
+/// Bytes that a whole pass asks for ahead.
+const PASS_AHEAD: usize = 2 * GROUPS * AHEAD;
 
 /// Up to sixteen rows by one panel.
 struct Pass {
