@@ -4,9 +4,8 @@
 //!
 //! A group of 128 inputs is two steps of a pass: 2 products of whole tiles, 32 cycles. Its sixteen
 //! vectors of sums take four instructions each on two ports, 32 cycles as well. The tiles of a
-//! group come before the vectors of the group before it, which wait for nothing, and both together
-//! are fewer instructions than the processor looks ahead: so it runs both at once. The sums over
-//! groups stay in sixteen registers meanwhile.
+//! group come before the vectors of the second group before it, which wait for nothing. The sums
+//! over groups stay in sixteen registers meanwhile.
 
 use std::ops::Range;
 
