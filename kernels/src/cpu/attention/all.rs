@@ -171,7 +171,9 @@ impl Work for All<'_> {
             }
             let merged = past.end(simd, own);
             let first = tile.tokens.start - rows.tokens.start;
-            past.write(simd, &tile, &mut output[first..]);
+            past.each_row(simd, &tile, |_, (head, t), o| {
+                output[first + t][head * o.len()..][..o.len()].write_copy_of_slice(o);
+            });
             if let Some(mut voters) = voters {
                 voters.settle(merged);
                 for (side, spent) in sides.iter().zip(&mut spent) {

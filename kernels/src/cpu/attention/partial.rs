@@ -5,12 +5,11 @@ use std::mem::MaybeUninit;
 
 use super::few;
 use super::products::{Path, Products, Work};
-use super::rows::{RowTile, tile_tokens, turn};
+use super::rows::{RowTile, tile_tokens};
 use super::side::{BLOCK, Side, fill, merge_all};
 use super::stored::Stored;
 use crate::backend::{BackendError, Queries};
 use crate::cpu::gemm::Place;
-use crate::cpu::lines::Lines;
 use crate::cpu::simd::LANES;
 use crate::cpu::unwritten::{unwritten, written};
 use crate::memory::{Keys, LeafKeys};
@@ -160,18 +159,13 @@ impl Work for Attend<'_> {
             fill(&mut products, (queries, &tiles), keys, (sides, false));
         }
         let mut is_finite = true;
-        let mut turned = Lines::default();
         for ((rows, sides), mut parts) in tiles.iter().zip(&mut seen).zip(parts) {
             merge_all(simd, sides, merges);
-            let (side, panels) = (&sides[0], rows.panels());
-            for panel in 0..panels {
-                let width = turn(simd, &side.o, (panel, panels), &mut turned);
-                let o_rows = turned.as_flattened().chunks_exact(width);
-                for ((row, o), lane) in (panel * LANES..rows.len()).zip(o_rows).zip(0..) {
-                    let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
-                    parts[head].put(t, (side.m[panel][lane], side.l[panel][lane], o));
-                }
-            }
+            let side = &sides[0];
+            side.each_row(simd, rows, |row, (head, t), o| {
+                let (panel, lane) = (row / LANES, row % LANES);
+                parts[head].put(t, (side.m[panel][lane], side.l[panel][lane], o));
+            });
             is_finite &= side.is_finite(simd);
         }
         is_finite
@@ -179,10 +173,9 @@ impl Work for Attend<'_> {
 }
 
 impl Part<'_> {
-    /// Takes m, l and o, padded, of row `t`.
+    /// Takes m, l and o of row `t`.
     fn put(&mut self, t: usize, (m, l, o): (f32, f32, &[f32])) {
-        let head_dim = self.o.len() / self.m.len();
         (self.m[t], self.l[t]) = (m, l);
-        self.o[t * head_dim..(t + 1) * head_dim].write_copy_of_slice(&o[..head_dim]);
+        self.o[t * o.len()..][..o.len()].write_copy_of_slice(o);
     }
 }

@@ -1,6 +1,5 @@
 //! What tiles of rows make of some keys, and how two of these become one.
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::masses::Voters;
@@ -63,7 +62,7 @@ pub(super) struct Side {
     /// `[panels, 16]`.
     pub(super) l: Vec<Lanes>,
     /// `[head_dim, panels, 16]`.
-    pub(super) o: Lines<f32>,
+    o: Lines<f32>,
     /// Per tile of keys whose p was kept: `[keys, panels, 16]`, one behind the other.
     p: Lines<f32>,
     /// Rows of p that were written.
@@ -206,13 +205,13 @@ impl Side {
         }
     }
 
-    /// Rows of o into those of `output`, `[tokens]` of `[group * head_dim]`.
+    /// Gives `take` every row: its place among all, head of the group and token of the tile, and o.
     #[inline(always)]
-    pub(super) fn write<S: Simd>(
+    pub(super) fn each_row<S: Simd>(
         &self,
         simd: S,
         rows: &RowTile,
-        output: &mut [&mut [MaybeUninit<f32>]],
+        mut take: impl FnMut(usize, (usize, usize), &[f32]),
     ) {
         let panels = rows.panels();
         let head_dim = self.o.len() / panels;
@@ -221,9 +220,8 @@ impl Side {
             let width = turn(simd, &self.o, (panel, panels), &mut turned);
             let o_rows = turned.as_flattened().chunks_exact(width);
             for (row, o) in (panel * LANES..rows.len()).zip(o_rows) {
-                let (head, t) = (row / rows.tokens.len(), row % rows.tokens.len());
-                let to = &mut output[t][head * head_dim..(head + 1) * head_dim];
-                to.write_copy_of_slice(&o[..head_dim]);
+                let tokens = rows.tokens.len();
+                take(row, (row / tokens, row % tokens), &o[..head_dim]);
             }
         }
     }

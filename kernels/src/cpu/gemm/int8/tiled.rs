@@ -39,7 +39,6 @@ pub(in super::super) struct Tiled<'a> {
 struct GroupSums([[i32; LANES]; TILE_ROWS]);
 
 /// A part of the groups of N panels from a slot on.
-#[derive(Clone)]
 struct Part {
     slot: usize,
     groups: Range<usize>,
