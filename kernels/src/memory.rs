@@ -7,7 +7,7 @@ mod store;
 use std::borrow::Cow;
 
 pub use self::leaves::{LEAVES, Leaves};
-pub(crate) use self::leaves::{LeafKeys, Parted, Split, fold_leaves};
+pub(crate) use self::leaves::{LeafKeys, Parted, Split};
 pub use self::rounding::Rounding;
 pub(crate) use self::store::{Move, Source};
 use crate::array::Array;

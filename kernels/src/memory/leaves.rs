@@ -97,7 +97,7 @@ impl Leaves {
 ///
 /// # Errors
 /// What `of` says.
-pub(crate) fn fold_leaves<T, E>(
+fn fold_leaves<T, E>(
     merge: impl Fn(T, &T) -> T,
     mut of: impl FnMut(usize) -> Result<T, E>,
 ) -> Result<T, E> {

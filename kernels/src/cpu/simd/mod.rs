@@ -134,6 +134,9 @@ pub(crate) trait Element: bytemuck::Pod + Default + Send + Sync {
     /// Sixteen of them.
     fn load<S: Simd>(simd: S, from: &[Self; LANES]) -> S::V;
 
+    /// What is multiplied by elements of this type for `x`.
+    fn rounded(x: f32) -> f32;
+
     /// The two vectors of a line, in whatever order costs least.
     fn load_line<S: Simd>(simd: S, from: &[Self; LINE]) -> [S::V; 2];
 
@@ -156,6 +159,10 @@ impl Element for f32 {
         [simd.load(first), simd.load(second)]
     }
 
+    fn rounded(x: f32) -> f32 {
+        x
+    }
+
     fn as_loaded(line: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {
         *line
     }
@@ -175,6 +182,10 @@ impl Element for bf16 {
     #[inline(always)]
     fn load_line<S: Simd>(simd: S, from: &[Self; LINE]) -> [S::V; 2] {
         simd.load_pairs(bytemuck::cast_ref(from))
+    }
+
+    fn rounded(x: f32) -> f32 {
+        Self::from_f32(x).to_f32()
     }
 
     fn as_loaded(line: &[[f32; LANES]; 2]) -> [[f32; LANES]; 2] {

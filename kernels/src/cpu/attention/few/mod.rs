@@ -4,23 +4,25 @@
 //! Keys are cut at fixed places into parts, which are computed apart and merged in ascending
 //! order, so that few KV heads still occupy all threads.
 
+mod head;
+mod merge;
 mod part;
 mod streamed;
 
-use std::convert::Infallible;
 use std::ops::Range;
 
-use self::part::{Part, Seen, Spend, Task};
+use self::head::{Head, Results, each_head};
+use self::merge::{Merged, spend};
+use self::part::{Part, Seen, Task};
 use super::sides;
 use super::sight::in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::Place;
-use crate::cpu::isa::Isa;
 use crate::cpu::simd::LANES;
-use crate::memory::{Keys, LeafKeys, fold_leaves};
+use crate::fold::{Node, merges};
+use crate::memory::{Keys, LEAVES, LeafKeys};
 use crate::shapes;
-use crate::state::{AttentionState, merge_row};
-use crate::tensor::Rows;
+use crate::state::AttentionState;
 
 /// More rows of a KV head than this fill vectors well enough.
 const ROWS_MAX: usize = 16;
@@ -38,8 +40,21 @@ pub(super) fn attend(
     queries: &Queries<'_>,
     keys: &Keys,
 ) -> Result<AttentionState, BackendError> {
-    let seen = look(place, queries, keys, true)?;
-    Ok(merged(queries, 0..queries.q.heads, seen.iter()))
+    let q = queries.q;
+    let rows = q.tokens * q.heads / keys.kv_heads();
+    let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
+    let (m, l, o) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
+    for (g, mut seen) in look(place, queries, &[LeafKeys::all(keys)], true).into_iter().enumerate()
+    {
+        finite(&seen)?;
+        let Some(merged) = Merged::new(&mut seen, []) else { continue };
+        for row in 0..rows {
+            let i = g * rows + row;
+            (m[i], l[i]) = (merged.m[row], merged.l[row]);
+            merged.put(row, &mut o[i * q.head_dim..][..q.head_dim]);
+        }
+    }
+    Ok(state)
 }
 
 /// See [`super::weigh`].
@@ -50,15 +65,38 @@ pub(super) fn weigh(
     lse: &[f32],
     row_weights: &[f32],
 ) -> Result<Vec<f32>, BackendError> {
-    let seen = look(place, queries, keys, false)?;
-    let (side, lse_rows) = (LeafKeys::all(keys), lse.len() / keys.kv_heads());
+    let (sides, rows) = ([LeafKeys::all(keys)], lse.len() / keys.kv_heads());
     let mut masses = vec![0.0; keys.positions.len()];
-    for seen in &seen {
-        let masses = &mut masses[seen.g * keys.len()..][..keys.len()];
-        let lse = &lse[seen.g * lse_rows..][..lse_rows];
-        spent(place.isa, &side, seen, (lse, row_weights), masses)?;
+    let heads = each_head(&mut masses, keys.kv_heads());
+    for ((g, seen), masses) in
+        look(place, queries, &sides, false).into_iter().enumerate().zip(heads)
+    {
+        finite(&seen)?;
+        let lse = &lse[g * rows..][..rows];
+        spend(place.isa, (g, &sides), &seen, (lse, row_weights), &mut [masses]);
     }
+    shapes::finite("weigh", "a column mass", &masses)?;
     Ok(masses)
+}
+
+/// All rows over the keys of each KV head.
+fn look(
+    place: Place,
+    queries: &Queries<'_>,
+    sides: &[LeafKeys<'_>],
+    with_values: bool,
+) -> Vec<Vec<Seen>> {
+    let heads = 0..sides[0].of.kv_heads();
+    let heads = heads.map(|g| Look { queries, sides, g, with_values }.tasks()).collect();
+    run_all(place, heads)
+}
+
+/// Runs the tasks of every KV head.
+fn run_all(place: Place, heads: Vec<Vec<Task<'_>>>) -> Vec<Vec<Seen>> {
+    let counts: Vec<usize> = heads.iter().map(Vec::len).collect();
+    let tasks = heads.into_iter().flatten().collect();
+    let mut seen = place.crew.map(tasks, |task: Task<'_>| place.isa.run(task)).into_iter();
+    counts.into_iter().map(|count| seen.by_ref().take(count).collect()).collect()
 }
 
 /// See [`super::attend_each`].
@@ -73,115 +111,39 @@ pub(super) fn attend_each(
         .zip(&splits)
         .map(|((_, scope), split)| sides(scope, split.as_ref()))
         .collect();
-    let isa = place.isa;
-    let end = |((block, g), seen): ((usize, usize), Vec<Seen>)| {
-        let (queries, scope) = &blocks[block];
-        (block, attended(isa, (queries, scope), (g, &sides[block]), &seen))
-    };
+    let (isa, merges) = (place.isa, merges(Node::ROOT, LEAVES));
+    let mut results: Vec<_> = blocks.iter().map(Results::new).collect();
+    let mut heads = Vec::new();
+    for (block, (results, sides)) in results.iter_mut().zip(&sides).enumerate() {
+        let (queries, Scope { row_weights, .. }) = &blocks[block];
+        heads.extend(results.places().enumerate().map(|(g, place)| {
+            let look = Look { queries, sides, g, with_values: true };
+            Head { block, look, row_weights: *row_weights, place }
+        }));
+    }
     // A KV head whose keys are one task is done with by the thread that has it.
-    let tasks = blocks.iter().zip(&sides).enumerate().flat_map(|(block, ((queries, _), sides))| {
-        let tasks = tasks(queries, sides, true).enumerate();
-        tasks.map(move |(g, tasks)| ((block, g), tasks))
+    let (whole, cut): (Vec<_>, Vec<_>) = heads.into_iter().partition(|head| head.look.is_one());
+    let mut ended = place.crew.map(whole, |head: Head<'_>| {
+        let seen = head.look.tasks().into_iter().map(|task| isa.run(task)).collect();
+        (head.block, head.end(isa, &merges, seen))
     });
-    let (whole, cut): (Vec<_>, Vec<_>) = tasks.partition(|(_, tasks)| tasks.len() == 1);
-    let mut heads = place.crew.map(whole, |(of, tasks): ((usize, usize), Vec<Task<'_>>)| {
-        end((of, tasks.into_iter().flat_map(|task| isa.run(task)).collect()))
-    });
-    let (of, tasks): (Vec<_>, Vec<_>) = cut.into_iter().unzip();
-    let counts: Vec<usize> = tasks.iter().map(Vec::len).collect();
-    let tasks = tasks.into_iter().flatten().collect();
-    let mut seen = place.crew.map(tasks, |task: Task<'_>| isa.run(task)).into_iter();
-    let counted = counts.into_iter().map(|count| seen.by_ref().take(count).flatten().collect());
-    heads.extend(place.crew.map(of.into_iter().zip(counted).collect(), end));
-    let mut of_blocks: Vec<Vec<_>> = blocks.iter().map(|_| Vec::new()).collect();
-    heads.into_iter().for_each(|(block, head)| of_blocks[block].push(head));
-    let each = blocks.iter().zip(of_blocks);
-    each.map(|((queries, scope), heads)| joined(queries, scope, heads)).collect()
-}
-
-/// What the rows of one KV head make of all that they saw.
-struct Head {
-    g: usize,
-    /// `[T, R D]`.
-    output: Rows,
-    /// `[M]`.
-    past_mass: Vec<f32>,
-    /// `[T]`.
-    own_mass: Vec<f32>,
-}
-
-/// Of a KV head's parts, side by side and ascending within.
-fn attended(
-    isa: Isa,
-    (queries, scope): (&Queries<'_>, &Scope<'_>),
-    (g, sides): (usize, &[LeafKeys<'_>]),
-    seen: &[Seen],
-) -> Result<Head, BackendError> {
-    finite(seen)?;
-    let group = queries.q.heads / scope.own.kv_heads();
-    let heads = g * group..(g + 1) * group;
-    let side = |side: usize| {
-        merged(queries, heads.clone(), seen.iter().filter(move |seen| seen.side == side))
-    };
-    let own = sides.len() - 1;
-    let Ok::<_, Infallible>(state) = match own {
-        1 => Ok(side(0)),
-        _ => fold_leaves(AttentionState::merge, |leaf| Ok(side(leaf))),
-    };
-    let state = state.merge(&side(own));
-    let (mut past_mass, mut own_mass) = (Vec::new(), Vec::new());
-    if let Some(row_weights) = scope.row_weights {
-        let lse = state.lse();
-        past_mass = vec![0.0; scope.past.len()];
-        own_mass = vec![0.0; scope.own.len()];
-        for seen in seen {
-            let masses = if seen.side == own { &mut own_mass } else { &mut past_mass };
-            spent(isa, &sides[seen.side], seen, (&lse, row_weights), masses)?;
+    let seen = run_all(place, cut.iter().map(|head| head.look.tasks()).collect());
+    let cut = cut.into_iter().zip(seen).collect();
+    ended.extend(place.crew.map(cut, |(head, seen): (Head<'_>, Vec<Seen>)| {
+        (head.block, head.end(isa, &merges, seen))
+    }));
+    let mut refused: Vec<_> = results.iter().map(|_| None).collect();
+    for (block, ended) in ended {
+        if let Err(error) = ended {
+            refused[block].get_or_insert(error);
         }
     }
-    Ok(Head { g, output: state.output(), past_mass, own_mass })
-}
-
-/// The KV heads of a block side by side.
-fn joined(
-    queries: &Queries<'_>,
-    scope: &Scope<'_>,
-    heads: Vec<Result<Head, BackendError>>,
-) -> Result<Attended, BackendError> {
-    let width = queries.q.heads * queries.q.head_dim;
-    let mut output = Rows::zeros(queries.q.tokens, width);
-    let masses = |keys: &Keys| vec![0.0; scope.row_weights.map_or(0, |_| keys.positions.len())];
-    let (mut past_mass, mut own_mass) = (masses(scope.past), masses(scope.own));
-    for head in heads {
-        let head = head?;
-        let columns = head.output.cols();
-        for t in 0..queries.q.tokens {
-            output.row_mut(t)[head.g * columns..][..columns].copy_from_slice(head.output.row(t));
-        }
-        for (to, from) in [(&mut past_mass, &head.past_mass), (&mut own_mass, &head.own_mass)] {
-            to[head.g * from.len()..][..from.len()].copy_from_slice(from);
-        }
-    }
-    Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
-}
-
-/// All rows over each part of `keys`, KV heads and parts ascending.
-fn look(
-    place: Place,
-    queries: &Queries<'_>,
-    keys: &Keys,
-    with_values: bool,
-) -> Result<Vec<Seen>, BackendError> {
-    let sides = [LeafKeys::all(keys)];
-    let tasks = tasks(queries, &sides, with_values).flatten().collect();
-    let seen = place.crew.map(tasks, |task: Task<'_>| place.isa.run(task));
-    let seen: Vec<Seen> = seen.into_iter().flatten().collect();
-    finite(&seen)?;
-    Ok(seen)
+    let each = results.into_iter().zip(refused);
+    each.map(|(results, refused)| refused.map_or_else(|| Ok(results.attended()), Err)).collect()
 }
 
 /// # Errors
-/// A part whose sums are not.
+/// Parts whose sums are not.
 fn finite(seen: &[Seen]) -> Result<(), BackendError> {
     match seen.iter().all(|seen| seen.finite) {
         true => Ok(()),
@@ -189,89 +151,65 @@ fn finite(seen: &[Seen]) -> Result<(), BackendError> {
     }
 }
 
-/// For every KV head, the parts of a block's sides as tasks.
-fn tasks<'a>(
+/// All rows of a KV head before some keys.
+#[derive(Clone, Copy)]
+struct Look<'a> {
     queries: &'a Queries<'a>,
-    sides: &[LeafKeys<'a>],
+    /// Of one type.
+    sides: &'a [LeafKeys<'a>],
+    g: usize,
     with_values: bool,
-) -> impl Iterator<Item = Vec<Task<'a>>> {
-    let kv_heads = sides[0].of.kv_heads();
-    let group = queries.q.heads / kv_heads;
-    (0..kv_heads).map(move |g| {
-        let task = |parts| Task { queries, group, g, with_values, parts };
-        let (mut tasks, mut keys) = (vec![task(Vec::new())], 0);
+}
+
+impl<'a> Look<'a> {
+    /// Whether all keys are one task.
+    fn is_one(self) -> bool {
+        let keys: usize = self.sides.iter().map(|side| side.count(self.g)).sum();
+        keys <= PART || self.tasks().len() == 1
+    }
+
+    /// The keys in parts, side by side and ascending within.
+    fn tasks(self) -> Vec<Task<'a>> {
+        let Self { queries, sides, g, with_values } = self;
+        let group = queries.q.heads / sides[0].of.kv_heads();
+        let (mut tasks, mut keys) = (vec![Vec::with_capacity(sides.len())], 0);
         for (side, of) in sides.iter().enumerate() {
-            let sight: Vec<_> =
-                (0..queries.q.tokens).map(|t| in_sight(queries, t, of, g)).collect();
-            for span in spans(&sight) {
-                let (count, keys_of) = (span.len(), of.within(g, span.clone()).collect());
-                let rows = (of.of.k_rows(g), of.of.v_rows(g));
-                let part = Part { side, rows, keys: keys_of, span, sight: sight.clone() };
+            for span in spans(queries, of, g) {
+                let count = span.len();
+                let part = Part { side, span };
                 // Few keys, as a decode step's own or those of a leaf, are no task of their own.
                 match tasks.last_mut() {
-                    Some(task) if keys == 0 || keys + count <= PART || count < PART / 8 => {
-                        task.parts.push(part);
+                    Some(parts) if keys == 0 || keys + count <= PART || count < PART / 8 => {
+                        parts.push(part);
                         keys += count;
                     }
                     _ => {
-                        tasks.push(task(vec![part]));
+                        tasks.push(vec![part]);
                         keys = count;
                     }
                 }
             }
         }
-        tasks
-    })
+        let task = |parts| Task { queries, group, g, with_values, sides, parts };
+        tasks.into_iter().map(task).collect()
+    }
 }
 
 /// The parts of the keys that some row sees. They start at fixed places, so they are summed
 /// alike beside any others.
-fn spans(sight: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + use<> {
-    let seen = || sight.iter().filter(|range| !range.is_empty());
-    let first = seen().map(|range| range.start / LANES * LANES).min().unwrap_or(0);
-    let last = seen().map(|range| range.end).max().unwrap_or(first);
-    (first / PART..last.div_ceil(PART))
-        .map(move |idx| first.max(idx * PART)..last.min((idx + 1) * PART))
-}
-
-/// The state of some query heads over parts of all that they share.
-fn merged<'s>(
+fn spans(
     queries: &Queries<'_>,
-    heads: Range<usize>,
-    seen: impl Iterator<Item = &'s Seen>,
-) -> AttentionState {
-    let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
-    let mut state = AttentionState::empty(heads.len(), tokens, head_dim);
-    let (m, l, o) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
-    for seen in seen {
-        // Rows of a KV head's query heads are neighbours, tokens within.
-        let first = seen.g * seen.m.len() - heads.start * tokens;
-        for row in 0..seen.m.len() {
-            let i = first + row;
-            let into = (&mut m[i], &mut l[i], &mut o[i * head_dim..(i + 1) * head_dim]);
-            merge_row(into, (seen.m[row], seen.l[row], seen.o(row, head_dim)));
+    keys: &LeafKeys<'_>,
+    g: usize,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (mut first, mut last) = (usize::MAX, 0);
+    for t in 0..queries.q.tokens {
+        let sight = in_sight(queries, t, keys, g);
+        if !sight.is_empty() {
+            (first, last) = (first.min(sight.start / LANES * LANES), last.max(sight.end));
         }
     }
-    state
-}
-
-/// Column masses of a part's keys for lse `[R, tokens]` and row weights `[tokens]`, where they
-/// belong in those of its KV head, `[keys]`.
-fn spent(
-    isa: Isa,
-    side: &LeafKeys<'_>,
-    seen: &Seen,
-    (lse, row_weights): (&[f32], &[f32]),
-    masses: &mut [f32],
-) -> Result<(), BackendError> {
-    let weight = |row: usize| match lse[row] {
-        f32::NEG_INFINITY => 0.0,
-        lse => row_weights[row % row_weights.len()] * (seen.m[row] - lse).exp(),
-    };
-    let weights: Vec<f32> = (0..seen.m.len()).map(weight).collect();
-    let mut of_part = vec![0.0; seen.span.len()];
-    isa.run(Spend { p: &seen.p, weights: &weights, to: &mut of_part });
-    shapes::finite("weigh", "a column mass", &of_part)?;
-    side.add(seen.g, seen.span.clone(), &of_part, masses);
-    Ok(())
+    let first = first.min(last);
+    (first / PART..last.div_ceil(PART))
+        .map(move |idx| first.max(idx * PART)..last.min((idx + 1) * PART))
 }

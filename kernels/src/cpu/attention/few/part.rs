@@ -1,4 +1,4 @@
-//! Few rows over a part of the keys. Lanes are elements of D, and keys in the softmax.
+//! Few rows over parts of the keys. Lanes are elements of D, and keys in the softmax.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
@@ -9,9 +9,12 @@ use super::streamed::{Halves, Streamed};
 use crate::backend::Queries;
 use crate::cells::{HeadRows, RowsOf};
 use crate::cpu::attention::rows::Lanes;
+use crate::cpu::attention::sight::in_sight;
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
-use crate::cpu::simd::{Element, Kernel, LANES, LINE, Simd, Vector, load_front, store_front, sum};
+use crate::cpu::lines::Lines;
+use crate::cpu::simd::{Element, Kernel, LANES, LINE, Simd, Vector, sum};
+use crate::memory::LeafKeys;
 
 /// All rows of a KV head over some of its keys.
 pub(super) struct Task<'a> {
@@ -22,124 +25,135 @@ pub(super) struct Task<'a> {
     pub(super) g: usize,
     /// Whether o is asked for.
     pub(super) with_values: bool,
-    /// Keys that are of one type.
-    pub(super) parts: Vec<Part<'a>>,
+    /// Sets of keys of one type.
+    pub(super) sides: &'a [LeafKeys<'a>],
+    pub(super) parts: Vec<Part>,
 }
 
 /// Keys that are summed by themselves.
-pub(super) struct Part<'a> {
-    /// Which of several sets they are of.
+pub(super) struct Part {
+    /// Which of the sides they are of.
     pub(super) side: usize,
-    /// Keys and values of the KV head.
-    pub(super) rows: (HeadRows<'a>, HeadRows<'a>),
-    /// Which of these, ascending.
-    pub(super) keys: Vec<Range<usize>>,
-    /// Their place among all that are summed together.
+    /// Which of its keys.
     pub(super) span: Range<usize>,
-    /// Per token: the keys it sees.
-    pub(super) sight: Vec<Range<usize>>,
 }
 
-/// What the rows saw of a part; row r * tokens + i is token i of the group's head r.
+/// What the rows saw of some parts; row r * tokens + i is token i of the group's head r.
 pub(super) struct Seen {
-    pub(super) side: usize,
-    pub(super) g: usize,
-    pub(super) span: Range<usize>,
-    /// `[rows]`.
+    pub(super) parts: Vec<Part>,
+    /// `[parts, rows]`.
     pub(super) m: Vec<f32>,
-    /// `[rows]`.
+    /// `[parts, rows]`.
     pub(super) l: Vec<f32>,
-    /// `[rows, D / 32, 32]`, zero behind D; empty unless asked for.
-    pub(super) o: Vec<Lanes>,
-    /// `[rows, keys / 16, 16]`: exp(z - m), zero behind the last key.
-    pub(super) p: Vec<Lanes>,
+    /// `[parts, rows, D / 32, 2]`, zero behind D; empty unless asked for.
+    pub(super) o: Lines<f32>,
+    /// What a line of o is in its own order.
+    pub(super) in_order: fn(&Halves) -> Halves,
+    /// `[rows, width]`: exp(z - m) of the keys of all parts, one behind the other.
+    pub(super) p: Lines<f32>,
     /// Whether l and o are.
     pub(super) finite: bool,
 }
 
 impl Seen {
-    /// o of a row, `[D]`.
-    pub(super) fn o(&self, row: usize, head_dim: usize) -> &[f32] {
-        let width = self.o.len() / self.m.len() * LANES;
-        &self.o.as_flattened()[row * width..][..head_dim]
+    /// How many rows.
+    pub(super) fn rows(&self) -> usize {
+        self.m.len() / self.parts.len().max(1)
     }
 }
 
 impl Kernel for Task<'_> {
-    type Out = Vec<Seen>;
+    type Out = Seen;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Vec<Seen> {
-        let mut seen = Vec::with_capacity(self.parts.len());
-        let Some(first) = self.parts.first() else { return seen };
-        let q = match first.rows.0 {
-            HeadRows::F32(_) => self.queries::<f32>(|q| q),
-            HeadRows::Bf16(_) => self.queries::<bf16>(|q| bf16::from_f32(q).to_f32()),
-        };
-        for part in &self.parts {
-            seen.push(match part.rows {
-                (HeadRows::F32(k), HeadRows::F32(v)) => self.look(simd, part, &q, (k, v)),
-                (HeadRows::Bf16(k), HeadRows::Bf16(v)) => self.look(simd, part, &q, (k, v)),
-                // Refused with other shapes that do not belong together.
-                _ => self.nothing(part),
-            });
+    fn run<S: Simd>(self, simd: S) -> Seen {
+        match self.sides[0].of.k_rows(self.g) {
+            HeadRows::F32(_) => self.look::<S, f32>(simd, |rows| match rows {
+                HeadRows::F32(rows) => rows,
+                HeadRows::Bf16(_) => unreachable!("sides are of one type"),
+            }),
+            HeadRows::Bf16(_) => self.look::<S, bf16>(simd, |rows| match rows {
+                HeadRows::Bf16(rows) => rows,
+                HeadRows::F32(_) => unreachable!("sides are of one type"),
+            }),
         }
-        seen
     }
 }
 
-impl Task<'_> {
-    fn nothing(&self, part: &Part<'_>) -> Seen {
-        let rows = self.queries.q.tokens * self.group;
-        Seen {
-            side: part.side,
-            g: self.g,
-            m: vec![f32::NEG_INFINITY; rows],
-            l: vec![0.0; rows],
-            o: Vec::new(),
-            p: vec![[f32::NEG_INFINITY; LANES]; rows * part.span.len().div_ceil(LANES)],
-            span: part.span.clone(),
-            finite: true,
-        }
-    }
-
+impl<'a> Task<'a> {
     #[inline(always)]
     fn look<S: Simd, E: Element>(
-        &self,
+        self,
         simd: S,
-        part: &Part<'_>,
-        q: &[Halves],
-        (k, v): (RowsOf<'_, E>, RowsOf<'_, E>),
+        typed: impl Fn(HeadRows<'a>) -> RowsOf<'a, E>,
     ) -> Seen {
-        let Part { keys, sight, span, .. } = part;
-        let mut seen = self.nothing(part);
-        let rows = seen.m.len();
-        let steps = seen.p.len() / rows;
-        Streamed::new(k, keys).dots(simd, q, &mut seen.p);
-        for (row, p) in seen.p.chunks_exact_mut(steps).enumerate() {
-            hide(&sight[row % sight.len()], span.clone(), p.as_flattened_mut());
-            (seen.m[row], seen.l[row]) = soften(simd, p, self.queries.scale);
+        let (rows, keys) = (self.queries.q.tokens * self.group, self.keys());
+        let lines = self.queries.q.head_dim.div_ceil(LINE);
+        let q = self.queries::<E>(lines);
+        // A vector may begin at any key, so one more than they fill.
+        let width = keys.div_ceil(LANES) + 1;
+        let mut p = Lines::left_over(rows * width);
+        let of = |side: &LeafKeys<'a>| typed(side.of.k_rows(self.g));
+        self.streamed(of).dots(simd, q.as_chunks().0, (&mut p, width));
+        let (mut m, mut l) = (Vec::new(), Vec::new());
+        m.reserve_exact(rows * self.parts.len());
+        l.reserve_exact(rows * self.parts.len());
+        let mut first = 0;
+        for Part { side, span } in &self.parts {
+            for (row, p) in p.chunks_exact_mut(width).enumerate() {
+                let p = &mut p.as_flattened_mut()[first..first + span.len()];
+                let t = row % self.queries.q.tokens;
+                hide(&in_sight(self.queries, t, &self.sides[*side], self.g), span, p);
+                let (row_m, row_l) = soften(simd, p, self.queries.scale);
+                m.push(row_m);
+                l.push(row_l);
+            }
+            first += span.len();
         }
-        seen.finite = is_finite(simd, &seen.l);
+        let mut finite = is_finite(simd, &l);
+        let mut o = Lines::default();
         if self.with_values {
-            let mut o = vec![[[0.0; LANES]; 2]; q.len()];
-            Streamed::new(v, keys).add(simd, &seen.p, &mut o);
-            seen.o = o.iter().flat_map(E::in_order).collect();
-            seen.finite &= is_finite(simd, seen.o.as_flattened());
+            o = Lines::zeros(self.parts.len() * rows * lines * 2);
+            let of = |side: &LeafKeys<'a>| typed(side.of.v_rows(self.g));
+            let values = self.streamed(of);
+            let (mut first, size) = (0, rows * lines * 2);
+            for (Part { span, .. }, o) in self.parts.iter().zip(o.chunks_exact_mut(size.max(1))) {
+                let span = first..first + span.len();
+                first = span.end;
+                values.add(simd, span, (&p, width), o.as_chunks_mut().0);
+            }
+            finite &= is_finite(simd, o.as_flattened());
         }
-        seen
+        Seen { parts: self.parts, m, l, o, in_order: E::in_order, p, finite }
     }
 
-    /// `[rows, D / 32]` of the KV head's query heads as keys of `E` are loaded, zero behind D.
-    fn queries<E: Element>(&self, round: impl Fn(f32) -> f32) -> Vec<Halves> {
+    /// Keys of all parts.
+    fn keys(&self) -> usize {
+        self.parts.iter().map(|part| part.span.len()).sum()
+    }
+
+    /// Keys or values of all parts, one behind the other.
+    fn streamed<E: Element>(&self, of: impl Fn(&LeafKeys<'a>) -> RowsOf<'a, E>) -> Streamed<'a, E> {
+        let mut rows = Vec::with_capacity(self.keys());
+        for Part { side, span } in &self.parts {
+            let (keys, of) = (&self.sides[*side], of(&self.sides[*side]));
+            for run in keys.within(self.g, span.clone()) {
+                rows.extend(run.map(|j| of.row(j)));
+            }
+        }
+        Streamed::new(rows, self.queries.q.head_dim)
+    }
+
+    /// `[rows, D / 32, 2]` of the KV head's query heads as keys of `E` are loaded, zero behind D.
+    fn queries<E: Element>(&self, lines: usize) -> Lines<f32> {
         let Self { group, queries: Queries { q, .. }, .. } = *self;
-        let lines = q.head_dim.div_ceil(LINE);
-        let mut all = vec![[[0.0; LANES]; 2]; group * q.tokens * lines];
-        for (row, halves) in all.chunks_exact_mut(lines).enumerate() {
+        let mut all = Lines::zeros(group * q.tokens * lines * 2);
+        for (row, halves) in all.chunks_exact_mut((lines * 2).max(1)).enumerate() {
             let from = q.row(self.g * group + row / q.tokens, row % q.tokens);
-            for (from, to) in from.chunks(LINE).zip(halves) {
+            for (from, to) in from.chunks(LINE).zip(halves.as_chunks_mut().0) {
                 let mut line = [[0.0; LANES]; 2];
-                line.as_flattened_mut().iter_mut().zip(from).for_each(|(to, &q)| *to = round(q));
+                let each = line.as_flattened_mut().iter_mut().zip(from);
+                each.for_each(|(to, &q)| *to = E::rounded(q));
                 *to = E::as_loaded(&line);
             }
         }
@@ -147,8 +161,8 @@ impl Task<'_> {
     }
 }
 
-/// What is out of sight, and what is behind the last key, becomes -inf.
-fn hide(sight: &Range<usize>, span: Range<usize>, dots: &mut [f32]) {
+/// What is out of sight becomes -inf.
+fn hide(sight: &Range<usize>, span: &Range<usize>, dots: &mut [f32]) {
     let seen = sight.start.clamp(span.start, span.end)..sight.end.clamp(span.start, span.end);
     dots[..seen.start - span.start].fill(f32::NEG_INFINITY);
     dots[seen.end.max(seen.start) - span.start..].fill(f32::NEG_INFINITY);
@@ -156,36 +170,47 @@ fn hide(sight: &Range<usize>, span: Range<usize>, dots: &mut [f32]) {
 
 /// One row's dot products become exp(z - m). Returns m and l.
 #[inline(always)]
-fn soften<S: Simd>(simd: S, p: &mut [Lanes], scale: f32) -> (f32, f32) {
-    let mut tops = simd.splat(f32::NEG_INFINITY);
-    for lanes in p.iter() {
+fn soften<S: Simd>(simd: S, p: &mut [f32], scale: f32) -> (f32, f32) {
+    let (whole, rest) = p.as_chunks_mut::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    let mut tops = simd.load(&last);
+    for lanes in whole.iter() {
         tops = tops.max(simd.load(lanes));
     }
     let mut lanes = [0.0; LANES];
     tops.store(&mut lanes);
     let top = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
     if top == f32::NEG_INFINITY && lanes.iter().all(|lane| !lane.is_nan()) {
-        p.fill([0.0; LANES]);
+        p.fill(0.0);
         return (top, 0.0);
     }
     let scale2 = scale * LOG2_E;
     let (base, factor) = (simd.splat(-top * scale2), simd.splat(scale2));
     let mut l = simd.splat(0.0);
-    for lanes in p.iter_mut() {
+    for lanes in whole {
         let p = exp2(simd, simd.load(lanes).fma(factor, base));
         l = l + p;
         p.store(lanes);
     }
+    if !rest.is_empty() {
+        let p = exp2(simd, simd.load(&last).fma(factor, base));
+        l = l + p;
+        p.store(&mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
     (top * scale, sum(l))
 }
 
-/// What few rows spend on the keys of a part: `to` (`[keys]`) = sum of p times the weights.
+/// What few rows spend on the keys of a part: `to` (`[keys / 16, 16]`) = sum of p times the
+/// weights, something or other behind the last key.
 pub(super) struct Spend<'a> {
-    /// `[rows, keys / 16, 16]`.
+    /// `[rows, width]`, of which the part's keys begin at `first`.
     pub(super) p: &'a [Lanes],
+    pub(super) first: usize,
     /// `[rows]`: w exp(m - lse).
     pub(super) weights: &'a [f32],
-    pub(super) to: &'a mut [f32],
+    pub(super) to: &'a mut [Lanes],
 }
 
 impl Kernel for Spend<'_> {
@@ -193,13 +218,15 @@ impl Kernel for Spend<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let steps = self.to.len().div_ceil(LANES);
-        for (step, to) in self.to.chunks_mut(LANES).enumerate() {
-            let mut spent = load_front(simd, to);
-            for (p, &weight) in self.p.chunks_exact(steps).zip(self.weights) {
-                spent = simd.load(&p[step]).fma(simd.splat(weight), spent);
+        let width = self.p.len() / self.weights.len().max(1);
+        for (step, to) in self.to.iter_mut().enumerate() {
+            let mut spent = simd.splat(0.0);
+            for (p, &weight) in self.p.chunks_exact(width).zip(self.weights) {
+                let p = p.as_flattened()[self.first + step * LANES..].first_chunk();
+                let p = p.expect("a line more than there are keys");
+                spent = simd.load(p).fma(simd.splat(weight), spent);
             }
-            store_front(spent, to);
+            spent.store(to);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crate::cells::RowsOf;
 use crate::cpu::attention::rows::Lanes;
 use crate::cpu::simd::{Element, LANES, LINE, Simd, Vector, prefetch};
 
@@ -22,18 +21,15 @@ const AHEAD: usize = 24;
 /// Rows of a register tile at most.
 const ROWS: usize = 4;
 
-/// Keys or values of one KV head, wherever they lie: `[keys]` of `[D]`.
+/// Keys or values of one KV head, wherever they lie: `[keys]` of `[head_dim]`.
 pub(super) struct Streamed<'a, E> {
     rows: Vec<&'a [E]>,
     head_dim: usize,
 }
 
 impl<'a, E: Element> Streamed<'a, E> {
-    /// Those of some keys.
-    pub(super) fn new(of: RowsOf<'a, E>, keys: &[Range<usize>]) -> Self {
-        let mut rows = Vec::with_capacity(keys.iter().map(Range::len).sum());
-        keys.iter().for_each(|run| rows.extend(run.clone().map(|j| of.row(j))));
-        Self { rows, head_dim: of.width() }
+    pub(super) fn new(rows: Vec<&'a [E]>, head_dim: usize) -> Self {
+        Self { rows, head_dim }
     }
 
     /// The lines of `N` rows from `first` on, the last row instead of those behind it. Rows that
@@ -71,10 +67,10 @@ impl<'a, E: Element> Streamed<'a, E> {
         }
     }
 
-    /// `out` (`[rows, keys / 16, 16]`) = dot products of `q` (`[rows, D / 32]`) with the keys,
-    /// something or other behind the last one.
+    /// `out` (`[rows, width]`) = dot products of `q` (`[rows, D / 32]`) with the keys, something or
+    /// other behind the last one.
     #[inline(always)]
-    pub(super) fn dots<S: Simd>(&self, simd: S, q: &[Halves], out: &mut [Lanes]) {
+    pub(super) fn dots<S: Simd>(&self, simd: S, q: &[Halves], (out, width): (&mut [Lanes], usize)) {
         let lines = self.head_dim.div_ceil(LINE);
         let (rows, steps) = (q.len() / lines, self.rows.len().div_ceil(BLOCK));
         let (mut spare, mut sums) = (Vec::new(), [[[0.0; LANES]; BLOCK]; ROWS]);
@@ -93,7 +89,7 @@ impl<'a, E: Element> Streamed<'a, E> {
                     (_, false) => self.dot::<S, 1, 4>(simd, q, (&keys, next), &mut sums),
                 };
                 for (i, sums) in sums[..count].iter().enumerate() {
-                    simd.sums(sums, &mut out[(row + i) * steps + step]);
+                    simd.sums(sums, &mut out[(row + i) * width + step]);
                 }
                 row += count;
             }
@@ -143,21 +139,27 @@ impl<'a, E: Element> Streamed<'a, E> {
         R
     }
 
-    /// `o` (`[rows, D / 32]`) += the values times `p` (`[rows, keys / 16, 16]`).
+    /// `o` (`[rows, D / 32]`) += the values of `span` times `p` (`[rows, width]`).
     #[inline(always)]
-    pub(super) fn add<S: Simd>(&self, simd: S, p: &[Lanes], o: &mut [Halves]) {
+    pub(super) fn add<S: Simd>(
+        &self,
+        simd: S,
+        span: Range<usize>,
+        (p, width): (&[Lanes], usize),
+        o: &mut [Halves],
+    ) {
         let lines = self.head_dim.div_ceil(LINE);
         let (rows, mut spare) = (o.len() / lines, Vec::new());
-        let (p, stride) = (p.as_flattened(), p.len() / rows * LANES);
-        for first in (0..self.rows.len()).step_by(STRETCH) {
-            let values = (&self.lines(first, &mut spare), first);
+        let (p, stride) = (p.as_flattened(), width * LANES);
+        for first in span.clone().step_by(STRETCH) {
+            let values = (&self.lines(first, &mut spare), first..span.end.min(first + STRETCH));
             let mut row = 0;
             while row < rows {
                 let (p, o) = (&p[row * stride..], &mut o[row * lines..]);
                 row += match (rows - row, S::PANELS > 1) {
-                    (4.., true) => self.add_rows::<S, 4>(simd, values, (p, stride), o),
-                    (2.., _) => self.add_rows::<S, 2>(simd, values, (p, stride), o),
-                    _ => self.add_rows::<S, 1>(simd, values, (p, stride), o),
+                    (4.., true) => self.add_rows::<S, 4>(simd, &values, (p, stride), o),
+                    (2.., _) => self.add_rows::<S, 2>(simd, &values, (p, stride), o),
+                    _ => self.add_rows::<S, 1>(simd, &values, (p, stride), o),
                 };
             }
         }
@@ -168,7 +170,7 @@ impl<'a, E: Element> Streamed<'a, E> {
     fn add_rows<S: Simd, const R: usize>(
         &self,
         simd: S,
-        values: (&[&[[E; LINE]]; STRETCH], usize),
+        values: &(&[&[[E; LINE]]; STRETCH], Range<usize>),
         p: (&[f32], usize),
         o: &mut [Halves],
     ) -> usize {
@@ -189,13 +191,13 @@ impl<'a, E: Element> Streamed<'a, E> {
     fn piece<S: Simd, const R: usize, const C: usize>(
         &self,
         simd: S,
-        (values, first): (&[&[[E; LINE]]; STRETCH], usize),
+        (values, span): &(&[&[[E; LINE]]; STRETCH], Range<usize>),
         ((p, stride), line): ((&[f32], usize), usize),
         o: &mut [Halves],
     ) -> usize {
         let lines = values[0].len();
-        let count = STRETCH.min(self.rows.len() - first);
-        assert!(values.iter().all(|value| line + C <= value.len()));
+        let (first, count) = (span.start, span.len());
+        assert!(count <= STRETCH && values.iter().all(|value| line + C <= value.len()));
         let mut weights: [&[f32]; R] = [&[]; R];
         let mut acc = [[[simd.splat(0.0); 2]; C]; R];
         for r in 0..R {

@@ -1,0 +1,130 @@
+//! One KV head of a block that looks at past and own keys, and where its results go.
+
+use super::merge::{Merged, spend};
+use super::part::Seen;
+use super::{Look, finite};
+use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::cpu::isa::Isa;
+use crate::shapes;
+use crate::state::lse;
+use crate::tensor::Rows;
+
+/// What becomes of a block: of each array every KV head's part is one piece.
+pub(super) struct Results {
+    tokens: usize,
+    kv_heads: usize,
+    /// `[kv_heads, tokens, R D]`.
+    output: Vec<f32>,
+    /// `[kv_heads, past keys]`, or empty.
+    past_mass: Vec<f32>,
+    /// `[kv_heads, own keys]`, or empty.
+    own_mass: Vec<f32>,
+}
+
+impl Results {
+    pub(super) fn new((queries, scope): &(Queries<'_>, Scope<'_>)) -> Self {
+        let q = queries.q;
+        let masses = |keys: usize| vec![0.0; if scope.row_weights.is_some() { keys } else { 0 }];
+        Self {
+            tokens: q.tokens,
+            kv_heads: scope.own.kv_heads(),
+            output: vec![0.0; q.tokens * q.heads * q.head_dim],
+            past_mass: masses(scope.past.positions.len()),
+            own_mass: masses(scope.own.positions.len()),
+        }
+    }
+
+    /// Where those of every KV head go.
+    pub(super) fn places(&mut self) -> impl Iterator<Item = Place<'_>> {
+        let masses = each_head(&mut self.past_mass, self.kv_heads)
+            .zip(each_head(&mut self.own_mass, self.kv_heads));
+        let places = each_head(&mut self.output, self.kv_heads).zip(masses);
+        places.map(|(output, (past_mass, own_mass))| Place { output, past_mass, own_mass })
+    }
+
+    pub(super) fn attended(self) -> Attended {
+        let Self { tokens, kv_heads, output, past_mass, own_mass } = self;
+        let columns = output.len() / (tokens * kv_heads);
+        let output = match tokens {
+            1 => Rows::from_vec(1, kv_heads * columns, output),
+            _ => {
+                let mut rows = Rows::zeros(tokens, kv_heads * columns);
+                for (i, from) in output.chunks_exact(columns).enumerate() {
+                    let (g, t) = (i / tokens, i % tokens);
+                    rows.row_mut(t)[g * columns..][..columns].copy_from_slice(from);
+                }
+                rows
+            }
+        };
+        Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() }
+    }
+}
+
+/// `[kv_heads, any]` head by head.
+pub(super) fn each_head(mut all: &mut [f32], kv_heads: usize) -> impl Iterator<Item = &mut [f32]> {
+    let size = all.len() / kv_heads;
+    (0..kv_heads).map(move |_| {
+        let (head, rest) = std::mem::take(&mut all).split_at_mut(size);
+        all = rest;
+        head
+    })
+}
+
+/// Where the results of a KV head go.
+pub(super) struct Place<'a> {
+    /// `[tokens, R D]`, zero before.
+    output: &'a mut [f32],
+    /// `[past keys]`, or empty; zero before.
+    past_mass: &'a mut [f32],
+    /// `[own keys]`, or empty; zero before.
+    own_mass: &'a mut [f32],
+}
+
+/// One KV head of one of several blocks.
+pub(super) struct Head<'a> {
+    pub(super) block: usize,
+    pub(super) look: Look<'a>,
+    pub(super) row_weights: Option<&'a [f32]>,
+    pub(super) place: Place<'a>,
+}
+
+impl Head<'_> {
+    /// From all that its rows saw, parts ascending.
+    ///
+    /// # Errors
+    /// What is not finite.
+    pub(super) fn end(
+        self,
+        isa: Isa,
+        leaves: &[(usize, usize)],
+        mut seen: Vec<Seen>,
+    ) -> Result<(), BackendError> {
+        let Self { look: Look { queries, sides, g, .. }, place, row_weights, .. } = self;
+        finite(&seen)?;
+        let own = sides.len() - 1;
+        let leaves = if own > 1 { leaves } else { &[] };
+        let merges = leaves.iter().copied().chain([(0, own)]);
+        let Some(merged) = Merged::new(&mut seen, merges) else { return Ok(()) };
+        let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
+        let columns = place.output.len() / tokens;
+        for row in 0..merged.rows {
+            let l = merged.l[row];
+            if l > 0.0 {
+                let to = row % tokens * columns + row / tokens * head_dim;
+                let to = &mut place.output[to..to + head_dim];
+                merged.put(row, to);
+                to.iter_mut().for_each(|o| *o /= l);
+            }
+        }
+        if let Some(row_weights) = row_weights {
+            let (mut all, rows) = (merged.m, merged.rows);
+            all.iter_mut().zip(merged.l).for_each(|(m, l)| *m = lse(*m, l));
+            let masses = &mut [place.past_mass, place.own_mass];
+            spend(isa, (g, sides), &seen, (&all[..rows], row_weights), masses);
+            for masses in masses {
+                shapes::finite("weigh", "a column mass", masses)?;
+            }
+        }
+        Ok(())
+    }
+}
