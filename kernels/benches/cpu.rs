@@ -7,13 +7,15 @@
 //! product, or keys and values. Arguments that do not start with `-` choose rows by a part of
 //! their name; the word for an instruction set forces it, `ONE` one thread.
 
+use std::cell::Cell;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_kernels::cpu::peak::{Factors, Path};
 use aqueduct_kernels::{
     Backend, Cpu, CpuOptions, Heads, Int8Rows, IsaLevel, Keys, KvDtype, KvHeads, Leaves, Matrix,
-    MatrixData, Queries, Reference, Rows, Scope,
+    MatrixData, MemorySet, Queries, Ranking, Reference, Rows, Scope, Selection,
 };
 use half::bf16;
 
@@ -146,7 +148,39 @@ fn cases(cpu: &Cpu) -> Vec<Case> {
             }
         }
     }
+    cases.push(selection_of_one());
     cases
+}
+
+/// What is kept of 516 keys and one more, of 8 KV heads of 128: a step of decode.
+fn selection_of_one() -> Case {
+    const KEYS: usize = 516;
+    let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
+    let selection = Selection { keep_all: false, sinks: 4, local: 256, heavy: 256, ranking };
+    let prepare = move |_: &dyn Backend, _: bool| -> Work {
+        let (_, keys, _) = scene(16, 128, KEYS, Some(KEYS));
+        let mut set = MemorySet::empty(8, 128, KvDtype::Bf16);
+        let score = noise(8 * KEYS).into_iter().map(f32::abs).collect::<Vec<_>>();
+        (set.votes, set.score, set.end) = (vec![1.0; 8 * KEYS].into(), score.into(), KEYS as u32);
+        set.keys = keys;
+        let past_mass = noise(8 * KEYS).into_iter().map(f32::abs).collect::<Vec<_>>().into();
+        let own_mass = vec![0.5; 8].into();
+        let past_and_own = Cell::new(Some((Arc::new(set), scene(16, 128, 1, None).1)));
+        Box::new(move |backend| {
+            let (past, mut own) = past_and_own.take().expect("put back");
+            own.positions.iter_mut().for_each(|position| *position = past.end);
+            let selected = backend.select(past, &own, (&past_mass, &own_mass), &selection);
+            past_and_own.set(Some((Arc::new(selected.expect("shapes").memory), own)));
+        })
+    };
+    Case {
+        name: format!("select T=1 of {KEYS}+own"),
+        path: Path { isa: IsaLevel::Portable, factors: Factors::F32 },
+        flop: [0.0; 2],
+        bytes: 12 * 8 * KEYS,
+        turns: 1,
+        prepare: Box::new(prepare),
+    }
 }
 
 fn noise(count: usize) -> Vec<f32> {

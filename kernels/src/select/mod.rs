@@ -29,44 +29,55 @@ pub fn select(
     selection: &Selection,
 ) -> Result<Selected, BackendError> {
     shapes::selection(&past, own, masses, selection)?;
-    let all = match selection.keep_all {
-        true => 0.0,
-        false => {
-            let fade = f64::from(selection.ranking.fade(own.len()));
-            sum(&past.score) * fade + sum(masses.0) + sum(masses.1)
-        }
-    };
     let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.apart());
-    if own.len() == 1 && step::given_up(&set, selection) <= 1 {
-        step::append(&mut set, own, masses, selection)?;
-    } else {
-        append(&mut set, own, masses, selection)?;
-    }
-    let kept = if selection.keep_all { 0.0 } else { sum(&set.score) };
-    Ok(Selected { memory: set, retained: vec![kept, all].into() })
+    let given_up = (own.len() == 1).then(|| step::given_up(&set, selection));
+    let retained = match given_up {
+        Some(count @ (0 | 1)) => step::append(&mut set, own, masses, (selection, count == 1))?,
+        _ => append(&mut set, own, masses, selection)?,
+    };
+    Ok(Selected { memory: set, retained: Vec::from(retained).into() })
 }
 
-/// In f64; several sums at once, since each would wait for the addition before.
+/// In f64.
 pub(crate) fn sum(values: &[f32]) -> f64 {
-    let (blocks, rest) = values.as_chunks::<8>();
-    let mut sums = [0.0_f64; 8];
-    for block in blocks {
-        sums.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
+    let mut sum = Sum::default();
+    let (blocks, rest) = values.as_chunks::<SUMS>();
+    blocks.iter().for_each(|block| sum.add(block));
+    sum.total() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
 }
 
-/// Any number of own keys, any number given up.
+/// How many sums.
+const SUMS: usize = 8;
+
+/// Several sums in f64 at once, since each would wait for the addition before.
+#[derive(Default)]
+struct Sum([f64; SUMS]);
+
+impl Sum {
+    fn add(&mut self, block: &[f32; SUMS]) {
+        self.0.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+
+    fn total(self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+/// Any number of own keys, any number given up. Returns what is
+/// [retained](crate::Selected::retained).
 fn append(
     set: &mut MemorySet,
     own: &Keys,
     masses: (&[f32], &[f32]),
     selection: &Selection,
-) -> Result<(), BackendError> {
+) -> Result<[f64; 2], BackendError> {
+    let mut all = 0.0;
     let own_tally = if selection.keep_all {
         let nothing = vec![0.0; own.positions.len()];
         Tally { score: nothing.clone(), votes: nothing }
     } else {
+        let fade = f64::from(selection.ranking.fade(own.len()));
+        all = sum(&set.score) * fade + sum(masses.0) + sum(masses.1);
         count(set, masses, own.len(), &selection.ranking)
     };
     set.end += own.len() as u32; // fits: checked with the shapes
@@ -78,7 +89,7 @@ fn append(
     plan.apply(set.keys.positions.make_mut(), &own.positions);
     plan.apply(set.score.make_mut(), &own_tally.score);
     plan.apply(set.votes.make_mut(), &own_tally.votes);
-    Ok(())
+    Ok([if selection.keep_all { 0.0 } else { sum(&set.score) }, all])
 }
 
 /// What ranks keys.
@@ -101,14 +112,26 @@ fn count(
     Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
 }
 
-/// Adds a block's masses and `total`, the sum of its row weights, to the remembered keys.
-fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) {
-    for (score, mass) in set.score.make_mut().iter_mut().zip(past_mass) {
-        *score = *score * fade + mass;
+/// Adds a block's masses and `total`, the sum of its row weights, to the remembered keys. Returns
+/// the sum of their scores then.
+fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) -> f64 {
+    let mut sum = Sum::default();
+    let counted = |score: f32, mass: f32| score * fade + mass;
+    let (scores, last_scores) = set.score.make_mut().as_chunks_mut::<SUMS>();
+    let (masses, last_masses) = past_mass.as_chunks::<SUMS>();
+    for (scores, masses) in scores.iter_mut().zip(masses) {
+        scores.iter_mut().zip(masses).for_each(|(score, &mass)| *score = counted(*score, mass));
+        sum.add(scores);
+    }
+    let mut rest = 0.0;
+    for (score, &mass) in last_scores.iter_mut().zip(last_masses) {
+        *score = counted(*score, mass);
+        rest += f64::from(*score);
     }
     for votes in set.votes.make_mut() {
         *votes = *votes * fade + total;
     }
+    sum.total() + rest
 }
 
 /// The sum of all row weights, and for every own key the sum from its own row on.

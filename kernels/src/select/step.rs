@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{count_past, rank};
+use super::{count_past, rank, sum};
 use crate::backend::BackendError;
 use crate::memory::{Keys, MemorySet, Move, Ranking, Selection};
 
@@ -20,7 +20,10 @@ pub(super) fn given_up(set: &MemorySet, selection: &Selection) -> usize {
     (0..set.keys.kv_heads()).map(surplus).min().unwrap_or(0)
 }
 
-/// Adds the one key of `own`. What [`given_up`] said must be at most 1.
+/// Adds the one key of `own`, for which every KV head gives up another if the set is `full`, as
+/// [`given_up`] says. Returns what is
+/// [retained](crate::Selected::retained): the scores of keys that go are taken from the sum of all,
+/// so that scores are summed once.
 ///
 /// # Errors
 /// What [`Keys::store`] says.
@@ -28,25 +31,27 @@ pub(super) fn append(
     set: &mut MemorySet,
     own: &Keys,
     (past_mass, own_mass): (&[f32], &[f32]),
-    selection: &Selection,
-) -> Result<(), BackendError> {
-    let full = given_up(set, selection) > 0;
-    let weight = if selection.keep_all {
-        0.0
-    } else {
-        let weight = selection.ranking.row_weight(0);
-        count_past(set, past_mass, selection.ranking.fade(1), weight);
-        weight
-    };
+    (selection, full): (&Selection, bool),
+) -> Result<[f64; 2], BackendError> {
+    let (mut all, mut weight) = (0.0, 0.0);
+    if !selection.keep_all {
+        weight = selection.ranking.row_weight(0);
+        all = count_past(set, past_mass, selection.ranking.fade(1), weight) + sum(own_mass);
+    }
     let new =
         |g: usize| NewKey { own, g, score: own_mass.get(g).copied().unwrap_or(0.0), votes: weight };
-    if full {
-        replace(set, new, selection)?;
+    let gone = if full {
+        replace(set, new, selection)?
     } else {
         add(set, new, selection)?;
-    }
+        0.0
+    };
     set.end += 1; // fits: checked with the shapes
-    Ok(())
+    let kept = match all - gone {
+        kept if kept.is_finite() => kept,
+        _ => sum(&set.score), // what broke the sum may be gone
+    };
+    Ok([kept, all])
 }
 
 /// The own key of KV head `g`.
@@ -128,16 +133,22 @@ fn push_each<T: Copy + Default>(
 }
 
 /// Evicts the worst candidate of every KV head for the new key, which may be the worst itself.
+/// Returns the sum of the scores that go.
 fn replace<'a>(
     set: &mut MemorySet,
     new: impl Fn(usize) -> NewKey<'a>,
     selection: &Selection,
-) -> Result<(), BackendError> {
+) -> Result<f64, BackendError> {
     let (count, kv_heads) = (set.keys.keys, set.keys.kv_heads());
-    let evicted: Vec<(usize, usize)> =
-        (0..kv_heads).filter_map(|g| Some((g, evicted(set, &new(g), selection)?))).collect();
+    let (mut evicted, mut gone) = (Vec::with_capacity(kv_heads), 0.0);
+    for g in 0..kv_heads {
+        let new = new(g);
+        let worst = worst(set, &new, selection);
+        evicted.extend(worst.map(|j| (g, j)));
+        gone += f64::from(worst.map_or(new.score, |j| set.score[g * count + j]));
+    }
     if evicted.is_empty() {
-        return Ok(());
+        return Ok(gone);
     }
     let to_cell =
         |&(g, j): &(usize, usize)| Move::own(g, 0, set.keys.row(g, j) - g * set.keys.k.tokens);
@@ -153,11 +164,11 @@ fn replace<'a>(
         move_up(&mut set.score, span.clone(), new.score);
         move_up(&mut set.votes, span, new.votes);
     }
-    Ok(())
+    Ok(gone)
 }
 
 /// The key of `new`'s KV head that goes; `None` where it is the new one.
-fn evicted(set: &MemorySet, new: &NewKey<'_>, selection: &Selection) -> Option<usize> {
+fn worst(set: &MemorySet, new: &NewKey<'_>, selection: &Selection) -> Option<usize> {
     let count = set.keys.keys;
     let candidates = candidates(set, new.g, selection);
     let is_candidate = candidates.end > count;
