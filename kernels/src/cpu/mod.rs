@@ -34,6 +34,7 @@ use crate::backend::{
 };
 use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
+use crate::select::Workers;
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::Rows;
@@ -185,7 +186,13 @@ impl AttentionOps for Cpu {
         masses: (&Array<f32>, &Array<f32>),
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
-        crate::select::select(past, own, (masses.0, masses.1), selection)
+        crate::select::select_by(self, past, own, (masses.0, masses.1), selection)
+    }
+}
+
+impl Workers for &Cpu {
+    fn map<T: Send, R: Send>(&self, tasks: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R> {
+        self.enter(|place| place.crew.map(tasks, run))
     }
 }
 

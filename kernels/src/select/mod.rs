@@ -13,6 +13,20 @@ use crate::backend::{BackendError, Selected};
 use crate::memory::{Keys, MemorySet, Move, Ranking, Selection, Source};
 use crate::shapes;
 
+/// Who does what can be done for every KV head apart. Results are in the order of the tasks.
+pub(crate) trait Workers {
+    fn map<T: Send, R: Send>(&self, tasks: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R>;
+}
+
+/// One thread.
+struct Alone;
+
+impl Workers for Alone {
+    fn map<T: Send, R: Send>(&self, tasks: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R> {
+        tasks.into_iter().map(run).collect()
+    }
+}
+
 /// See [`AttentionOps::select`](crate::AttentionOps::select).
 ///
 /// A set that nobody else holds is changed in place, and of one that lies in pages only those
@@ -28,11 +42,27 @@ pub fn select(
     masses: (&[f32], &[f32]),
     selection: &Selection,
 ) -> Result<Selected, BackendError> {
+    select_by(Alone, past, own, masses, selection)
+}
+
+/// [`select`], after one token by several.
+///
+/// # Errors
+/// As there.
+pub(crate) fn select_by(
+    workers: impl Workers,
+    past: Arc<MemorySet>,
+    own: &Keys,
+    masses: (&[f32], &[f32]),
+    selection: &Selection,
+) -> Result<Selected, BackendError> {
     shapes::selection(&past, own, masses, selection)?;
     let mut set = Arc::try_unwrap(past).unwrap_or_else(|shared| shared.apart());
     let given_up = (own.len() == 1).then(|| step::given_up(&set, selection));
     let retained = match given_up {
-        Some(count @ (0 | 1)) => step::append(&mut set, own, masses, (selection, count == 1))?,
+        Some(count @ (0 | 1)) => {
+            step::append(workers, &mut set, own, masses, (selection, count == 1))?
+        }
         _ => append(&mut set, own, masses, selection)?,
     };
     Ok(Selected { memory: set, retained: Vec::from(retained).into() })
@@ -108,16 +138,22 @@ fn count(
     ranking: &Ranking,
 ) -> Tally {
     let (total, own_votes) = votes(&ranking.row_weights(tokens));
-    count_past(set, past_mass, ranking.fade(tokens), total);
+    let of_past = (&mut set.score.make_mut()[..], &mut set.votes.make_mut()[..]);
+    count_past(of_past, past_mass, ranking.fade(tokens), total);
     Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
 }
 
-/// Adds a block's masses and `total`, the sum of its row weights, to the remembered keys. Returns
-/// the sum of their scores then.
-fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) -> f64 {
+/// Adds a block's masses and `total`, the sum of its row weights, to scores and votes of remembered
+/// keys. Returns the sum of their scores then.
+fn count_past(
+    (score, votes): (&mut [f32], &mut [f32]),
+    past_mass: &[f32],
+    fade: f32,
+    total: f32,
+) -> f64 {
     let mut sum = Sum::default();
     let counted = |score: f32, mass: f32| score * fade + mass;
-    let (scores, last_scores) = set.score.make_mut().as_chunks_mut::<SUMS>();
+    let (scores, last_scores) = score.as_chunks_mut::<SUMS>();
     let (masses, last_masses) = past_mass.as_chunks::<SUMS>();
     for (scores, masses) in scores.iter_mut().zip(masses) {
         scores.iter_mut().zip(masses).for_each(|(score, &mass)| *score = counted(*score, mass));
@@ -128,7 +164,7 @@ fn count_past(set: &mut MemorySet, past_mass: &[f32], fade: f32, total: f32) -> 
         *score = counted(*score, mass);
         rest += f64::from(*score);
     }
-    for votes in set.votes.make_mut() {
+    for votes in votes {
         *votes = *votes * fade + total;
     }
     sum.total() + rest

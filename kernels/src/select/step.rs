@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{count_past, rank, sum};
+use super::{Alone, Workers, count_past, rank, sum};
 use crate::backend::BackendError;
 use crate::memory::{Keys, MemorySet, Move, Ranking, Selection};
 
@@ -16,7 +16,10 @@ pub(super) fn given_up(set: &MemorySet, selection: &Selection) -> usize {
     if selection.keep_all {
         return 0;
     }
-    let surplus = |g| candidates(set, g, selection).len().saturating_sub(selection.heavy);
+    let surplus = |g| {
+        let candidates = candidates(set.keys.head_positions(g), set.end, selection);
+        candidates.len().saturating_sub(selection.heavy)
+    };
     (0..set.keys.kv_heads()).map(surplus).min().unwrap_or(0)
 }
 
@@ -28,24 +31,34 @@ pub(super) fn given_up(set: &MemorySet, selection: &Selection) -> usize {
 /// # Errors
 /// What [`Keys::store`] says.
 pub(super) fn append(
+    workers: impl Workers,
     set: &mut MemorySet,
     own: &Keys,
-    (past_mass, own_mass): (&[f32], &[f32]),
+    masses: (&[f32], &[f32]),
     (selection, full): (&Selection, bool),
 ) -> Result<[f64; 2], BackendError> {
-    let (mut all, mut weight) = (0.0, 0.0);
-    if !selection.keep_all {
-        weight = selection.ranking.row_weight(0);
-        all = count_past(set, past_mass, selection.ranking.fade(1), weight) + sum(own_mass);
-    }
-    let new =
-        |g: usize| NewKey { own, g, score: own_mass.get(g).copied().unwrap_or(0.0), votes: weight };
-    let gone = if full {
-        replace(set, new, selection)?
-    } else {
-        add(set, new, selection)?;
-        0.0
+    let step = Step { selection, end: set.end, full, own, masses };
+    let has_table = set.keys.table.is_some();
+    let counted = match set.score.len() {
+        0..ALONE => step.count(&Alone, set),
+        _ => step.count(&workers, set),
     };
+    let (mut all, mut gone) = (0.0, 0.0);
+    for head in &counted {
+        all += head.all;
+        gone += head.gone;
+    }
+    if full {
+        let moves = counted.iter().enumerate();
+        let moves = moves.filter_map(|(g, head)| Some(Move::own(g, 0, head.cell?)));
+        let moves: Vec<Move> = moves.collect();
+        if moves.is_empty() && !has_table {
+            set.keys.table = None; // as it was: every key has its own cell
+        }
+        set.keys.store(set.keys.k.tokens, &moves, own)?;
+    } else {
+        add(set, own, |g| step.new_key(g), selection)?;
+    }
     set.end += 1; // fits: checked with the shapes
     let kept = match all - gone {
         kept if kept.is_finite() => kept,
@@ -54,36 +67,149 @@ pub(super) fn append(
     Ok([kept, all])
 }
 
-/// The own key of KV head `g`.
-struct NewKey<'a> {
+/// Elements of scores up to which one thread counts sooner than several.
+const ALONE: usize = 1024;
+
+/// One token more.
+struct Step<'a> {
+    selection: &'a Selection,
+    /// Its position.
+    end: u32,
+    /// Whether KV heads give up a key.
+    full: bool,
     own: &'a Keys,
-    g: usize,
+    /// `[kv_heads, past keys]` and `[kv_heads]`, or empty where all are kept.
+    masses: (&'a [f32], &'a [f32]),
+}
+
+/// What became of a KV head.
+struct Counted {
+    /// The sum of all scores.
+    all: f64,
+    /// The score that goes.
+    gone: f64,
+    /// The cell that another key's row comes to.
+    cell: Option<usize>,
+}
+
+/// The own key of a KV head.
+struct NewKey {
+    position: u32,
     score: f32,
     votes: f32,
 }
 
-impl NewKey<'_> {
-    fn position(&self) -> u32 {
-        self.own.positions[self.g]
+/// One KV head's part of a set.
+struct Head<'a> {
+    g: usize,
+    positions: &'a mut [u32],
+    /// Empty unless the set is full.
+    table: &'a mut [u32],
+    score: &'a mut [f32],
+    votes: &'a mut [f32],
+}
+
+impl Step<'_> {
+    fn new_key(&self, g: usize) -> NewKey {
+        let Self { selection, own, masses, .. } = self;
+        let votes = if selection.keep_all { 0.0 } else { selection.ranking.row_weight(0) };
+        let score = masses.1.get(g).copied().unwrap_or(0.0);
+        NewKey { position: own.positions[g], score, votes }
+    }
+
+    /// Counts masses and, where the set is full, puts the new key of every KV head in the place
+    /// of another, but for the rows of keys and values.
+    fn count(&self, workers: &impl Workers, set: &mut MemorySet) -> Vec<Counted> {
+        let (count, kv_heads) = (set.keys.keys, set.keys.kv_heads());
+        if self.selection.keep_all || count == 0 {
+            let alone = |g| {
+                let all = f64::from(self.new_key(g).score);
+                Counted { all, gone: if self.full { all } else { 0.0 }, cell: None }
+            };
+            return (0..kv_heads).map(alone).collect();
+        }
+        let table = self.full.then(|| {
+            let each = || (0..kv_heads).flat_map(|_| 0..count as u32).collect();
+            set.keys.table.get_or_insert_with(each).make_mut().as_mut_slice()
+        });
+        let mut tables = table.unwrap_or_default().chunks_exact_mut(count);
+        let heads = set
+            .keys
+            .positions
+            .make_mut()
+            .chunks_exact_mut(count)
+            .zip(set.score.make_mut().chunks_exact_mut(count))
+            .zip(set.votes.make_mut().chunks_exact_mut(count))
+            .enumerate()
+            .map(|(g, ((positions, score), votes))| {
+                let table = tables.next().unwrap_or_default();
+                Head { g, positions, table, score, votes }
+            });
+        workers.map(heads.collect(), |head: Head<'_>| self.count_head(head))
+    }
+
+    fn count_head(&self, mut head: Head<'_>) -> Counted {
+        let Self { selection, masses, .. } = self;
+        let (new, count) = (self.new_key(head.g), head.score.len());
+        let mass = &masses.0[head.g * count..][..count];
+        let fade = selection.ranking.fade(1);
+        let all = count_past((head.score, head.votes), mass, fade, new.votes);
+        let all = all + f64::from(new.score);
+        if !self.full {
+            return Counted { all, gone: 0.0, cell: None };
+        }
+        let worst = head.worst(&new, self.end, selection);
+        let gone = f64::from(worst.map_or(new.score, |j| head.score[j]));
+        Counted { all, gone, cell: worst.map(|j| head.replace(j, &new)) }
     }
 }
 
-/// The keys of KV head `g`, the new one behind them, that neither age nor freshness saves.
-fn candidates(set: &MemorySet, g: usize, selection: &Selection) -> Range<usize> {
-    let positions = set.keys.head_positions(g);
-    let recent = (set.end + 1).saturating_sub(selection.local);
+impl Head<'_> {
+    /// The key that goes; `None` where it is the new one.
+    fn worst(&self, new: &NewKey, end: u32, selection: &Selection) -> Option<usize> {
+        let count = self.positions.len();
+        let candidates = candidates(self.positions, end, selection);
+        let is_candidate = candidates.end > count;
+        let past = candidates.start..candidates.end.min(count);
+        let (score, votes) = (&self.score[past.clone()], &self.votes[past]);
+        let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
+        let stays = !is_candidate || order(rank(new.score, new.votes, &selection.ranking)) > worst;
+        stays.then_some(candidates.start + idx)
+    }
+
+    /// Gives key `j` up for the new one, whose cell this is then.
+    fn replace(&mut self, j: usize, new: &NewKey) -> usize {
+        let cell = self.table[j];
+        move_up(&mut self.table[j..], cell);
+        move_up(&mut self.positions[j..], new.position);
+        move_up(&mut self.score[j..], new.score);
+        move_up(&mut self.votes[j..], new.votes);
+        cell as usize
+    }
+}
+
+/// Drops the first, moves the others up and puts `new` behind them.
+fn move_up<T: Copy>(values: &mut [T], new: T) {
+    values.copy_within(1.., 0);
+    values[values.len() - 1] = new;
+}
+
+/// Of keys at `positions`, one at `end` behind them, those that neither age nor freshness saves.
+fn candidates(positions: &[u32], end: u32, selection: &Selection) -> Range<usize> {
+    let recent = (end + 1).saturating_sub(selection.local);
     let below = |bound: u32| {
         let past = positions.partition_point(|&position| position < bound);
-        past + usize::from(past == positions.len() && set.end < bound)
+        past + usize::from(past == positions.len() && end < bound)
     };
     let first = below(selection.sinks);
     first..below(recent).max(first)
 }
 
 /// Adds a key to every KV head.
-fn add<'a>(
+fn add(
     set: &mut MemorySet,
-    new: impl Fn(usize) -> NewKey<'a>,
+    own: &Keys,
+    new: impl Fn(usize) -> NewKey,
     selection: &Selection,
 ) -> Result<(), BackendError> {
     let keys = &mut set.keys;
@@ -94,8 +220,8 @@ fn add<'a>(
         _ => cells_after(count, selection),
     };
     let moves: Vec<Move> = (0..kv_heads).map(|g| Move::own(g, 0, count)).collect();
-    keys.store(cells, &moves, new(0).own)?;
-    push_each(keys.positions.make_mut(), count, kv_heads, |g| new(g).position());
+    keys.store(cells, &moves, own)?;
+    push_each(keys.positions.make_mut(), count, kv_heads, |g| new(g).position);
     push_each(set.score.make_mut(), count, kv_heads, |g| new(g).score);
     push_each(set.votes.make_mut(), count, kv_heads, |g| new(g).votes);
     if let Some(table) = &mut keys.table {
@@ -130,60 +256,6 @@ fn push_each<T: Copy + Default>(
         values.copy_within(g * count..(g + 1) * count, g * (count + 1));
         values[g * (count + 1) + count] = new(g);
     }
-}
-
-/// Evicts the worst candidate of every KV head for the new key, which may be the worst itself.
-/// Returns the sum of the scores that go.
-fn replace<'a>(
-    set: &mut MemorySet,
-    new: impl Fn(usize) -> NewKey<'a>,
-    selection: &Selection,
-) -> Result<f64, BackendError> {
-    let (count, kv_heads) = (set.keys.keys, set.keys.kv_heads());
-    let (mut evicted, mut gone) = (Vec::with_capacity(kv_heads), 0.0);
-    for g in 0..kv_heads {
-        let new = new(g);
-        let worst = worst(set, &new, selection);
-        evicted.extend(worst.map(|j| (g, j)));
-        gone += f64::from(worst.map_or(new.score, |j| set.score[g * count + j]));
-    }
-    if evicted.is_empty() {
-        return Ok(gone);
-    }
-    let to_cell =
-        |&(g, j): &(usize, usize)| Move::own(g, 0, set.keys.row(g, j) - g * set.keys.k.tokens);
-    let moves: Vec<Move> = evicted.iter().map(to_cell).collect();
-    set.keys.store(set.keys.k.tokens, &moves, new(0).own)?;
-    let keys = &mut set.keys;
-    let table =
-        keys.table.get_or_insert_with(|| (0..kv_heads).flat_map(|_| 0..count as u32).collect());
-    for ((g, j), Move { to, .. }) in evicted.into_iter().zip(moves) {
-        let (span, new) = (g * count + j..(g + 1) * count, new(g));
-        move_up(table, span.clone(), to as u32);
-        move_up(&mut keys.positions, span.clone(), new.position());
-        move_up(&mut set.score, span.clone(), new.score);
-        move_up(&mut set.votes, span, new.votes);
-    }
-    Ok(gone)
-}
-
-/// The key of `new`'s KV head that goes; `None` where it is the new one.
-fn worst(set: &MemorySet, new: &NewKey<'_>, selection: &Selection) -> Option<usize> {
-    let count = set.keys.keys;
-    let candidates = candidates(set, new.g, selection);
-    let is_candidate = candidates.end > count;
-    let first = new.g * count;
-    let past = first + candidates.start..first + candidates.end.min(count);
-    let (score, votes) = (&set.score[past.clone()], &set.votes[past]);
-    let (idx, worst) = last_of_worst(score, votes, &selection.ranking);
-    let stays = !is_candidate || order(rank(new.score, new.votes, &selection.ranking)) > worst;
-    stays.then_some(candidates.start + idx)
-}
-
-/// Drops the first of `span`, moves the others up and puts `new` behind them.
-fn move_up<T: Copy>(values: &mut [T], span: Range<usize>, new: T) {
-    values.copy_within(span.start + 1..span.end, span.start);
-    values[span.end - 1] = new;
 }
 
 /// Index and [`order`] of the last key of the lowest rank; the past's keys ascend by position.
