@@ -35,8 +35,8 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
 /// first and without the 1.
 const POLYNOMIAL_2: [f32; 5] = [1.330_060_7e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1, LN_2];
 
-/// 2^x for x <= 127 with a relative error below 3e-7; exactly 1 at 0, exactly 0 at -inf; 0 or
-/// nearly so below -126 (the smallest normal numbers). NaN stays NaN.
+/// 2^x for x <= 127 with a relative error below 3e-7; exactly 1 at 0, exactly 0 below -126.5, where
+/// numbers are no longer normal. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp2<S: Simd>(simd: S, x: S::V) -> S::V {
     let (whole, rest) = simd.parts(x);
@@ -93,8 +93,11 @@ mod tests {
             let want = f64::from(x).exp2();
             check2(x, |y| ((f64::from(y) - want) / want).abs() < 3e-7);
         }
-        for x in [-127.0, -130.5, -149.0, -1e4] {
+        for x in [-126.1, -126.3, -126.5] {
             check2(x, |y| (0.0..1.2e-38).contains(&y));
+        }
+        for x in [-126.6, -127.0, -130.5, -149.0, -1e4] {
+            check2(x, |y| y.to_bits() == 0);
         }
     }
 

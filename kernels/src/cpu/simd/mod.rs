@@ -61,8 +61,8 @@ pub(crate) trait Simd: Square {
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
 
-    /// The nearest integer (ties to even) and what is left of `x`, which is at most 127; where
-    /// 2^x is no normal number, any integer with 2^n zero or nearly so, and a rest within ±1/2.
+    /// The nearest integer n (ties to even) and what is left of `x`, which is at most 127; below
+    /// -126.5 any integer below -126, and a rest within ±1/2.
     #[inline(always)]
     fn parts(self, x: Self::V) -> (Self::V, Self::V) {
         let x = self.splat(-127.0).max(x);
@@ -71,7 +71,7 @@ pub(crate) trait Simd: Square {
         (whole, x - whole)
     }
 
-    /// `x` 2^n for an integer n of [`parts`](Self::parts).
+    /// `x` 2^n for an integer n of [`parts`](Self::parts); zero where n is below -126.
     #[inline(always)]
     fn times_pow2(self, x: Self::V, whole: Self::V) -> Self::V {
         x * (whole + self.splat(MAGIC)).pow2()
