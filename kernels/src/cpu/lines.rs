@@ -13,6 +13,10 @@ use crate::cpu::simd::LANES;
 /// bf16, twice (past and own), and what a tile of rows needs besides.
 const KEPT_BYTES: usize = 16 << 20;
 
+/// Pieces that a thread keeps at most, the largest: one that drops what others made would gather
+/// more and more, among which whoever wants one has to look.
+const KEPT_PIECES: usize = 64;
+
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -84,6 +88,13 @@ impl<T> Drop for Lines<T> {
         // A thread that ends keeps nothing any more.
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
+            if kept.len() == KEPT_PIECES {
+                let sizes = kept.iter().map(Vec::len).enumerate();
+                match sizes.min_by_key(|(_, size)| *size) {
+                    Some((idx, size)) if size < lines.len() => drop(kept.swap_remove(idx)),
+                    _ => return,
+                }
+            }
             let bytes = |lines: &Vec<Line>| size_of_val(lines.as_slice());
             if kept.iter().map(bytes).sum::<usize>() + bytes(&lines) <= KEPT_BYTES {
                 kept.push(lines);
@@ -139,6 +150,16 @@ mod tests {
         assert_eq!((lines[1][3], lines.len()), (7.0, 5000));
         lines.resize(1);
         assert_eq!(lines.len(), 1);
+    }
+
+    #[test]
+    fn a_thread_keeps_so_many_pieces() {
+        let sizes = || KEPT.with_borrow(|kept| kept.iter().map(Vec::len).collect::<Vec<_>>());
+        drop((1..=KEPT_PIECES).map(Lines::<f32>::left_over).collect::<Vec<_>>());
+        drop([100, 1].map(Lines::<f32>::left_over));
+        let mut kept = sizes();
+        kept.sort_unstable();
+        assert_eq!(kept, (2..=KEPT_PIECES).chain([100]).collect::<Vec<_>>(), "the largest stay");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use self::head::{Head, Results, each_head};
 use self::merge::{Merged, spend};
-use self::part::{Part, Seen, Task};
+use self::part::{Part, Seen, Task, Wanted};
 use super::sides;
 use super::sight::in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};
@@ -44,8 +44,9 @@ pub(super) fn attend(
     let rows = q.tokens * q.heads / keys.kv_heads();
     let mut state = AttentionState::empty(q.heads, q.tokens, q.head_dim);
     let (m, l, o) = (state.m.make_mut(), state.l.make_mut(), state.o.make_mut());
-    for (g, mut seen) in look(place, queries, &[LeafKeys::all(keys)], true).into_iter().enumerate()
-    {
+    let wanted = Wanted { o: true, p: false };
+    let heads = look(place, queries, &[LeafKeys::all(keys)], wanted);
+    for (g, mut seen) in heads.into_iter().enumerate() {
         finite(&seen)?;
         let Some(merged) = Merged::new(&mut seen, []) else { continue };
         for row in 0..rows {
@@ -67,10 +68,9 @@ pub(super) fn weigh(
 ) -> Result<Vec<f32>, BackendError> {
     let (sides, rows) = ([LeafKeys::all(keys)], lse.len() / keys.kv_heads());
     let mut masses = vec![0.0; keys.positions.len()];
-    let heads = each_head(&mut masses, keys.kv_heads());
-    for ((g, seen), masses) in
-        look(place, queries, &sides, false).into_iter().enumerate().zip(heads)
-    {
+    let heads = look(place, queries, &sides, Wanted { o: false, p: true });
+    let each = heads.into_iter().zip(each_head(&mut masses, keys.kv_heads()));
+    for (g, (seen, masses)) in each.enumerate() {
         finite(&seen)?;
         let lse = &lse[g * rows..][..rows];
         spend(place.isa, (g, &sides), &seen, (lse, row_weights), &mut [masses]);
@@ -84,10 +84,10 @@ fn look(
     place: Place,
     queries: &Queries<'_>,
     sides: &[LeafKeys<'_>],
-    with_values: bool,
+    wanted: Wanted,
 ) -> Vec<Vec<Seen>> {
     let heads = 0..sides[0].of.kv_heads();
-    let heads = heads.map(|g| Look { queries, sides, g, with_values }.tasks()).collect();
+    let heads = heads.map(|g| Look { queries, sides, g, wanted }.tasks()).collect();
     run_all(place, heads)
 }
 
@@ -117,7 +117,8 @@ pub(super) fn attend_each(
     for (block, (results, sides)) in results.iter_mut().zip(&sides).enumerate() {
         let (queries, Scope { row_weights, .. }) = &blocks[block];
         heads.extend(results.places().enumerate().map(|(g, place)| {
-            let look = Look { queries, sides, g, with_values: true };
+            let wanted = Wanted { o: true, p: row_weights.is_some() };
+            let look = Look { queries, sides, g, wanted };
             Head { block, look, row_weights: *row_weights, place }
         }));
     }
@@ -158,7 +159,7 @@ struct Look<'a> {
     /// Of one type.
     sides: &'a [LeafKeys<'a>],
     g: usize,
-    with_values: bool,
+    wanted: Wanted,
 }
 
 impl<'a> Look<'a> {
@@ -170,7 +171,7 @@ impl<'a> Look<'a> {
 
     /// The keys in parts, side by side and ascending within.
     fn tasks(self) -> Vec<Task<'a>> {
-        let Self { queries, sides, g, with_values } = self;
+        let Self { queries, sides, g, wanted } = self;
         let group = queries.q.heads / sides[0].of.kv_heads();
         let (mut tasks, mut keys) = (vec![Vec::with_capacity(sides.len())], 0);
         for (side, of) in sides.iter().enumerate() {
@@ -190,7 +191,7 @@ impl<'a> Look<'a> {
                 }
             }
         }
-        let task = |parts| Task { queries, group, g, with_values, sides, parts };
+        let task = |parts| Task { queries, group, g, wanted, sides, parts };
         tasks.into_iter().map(task).collect()
     }
 }

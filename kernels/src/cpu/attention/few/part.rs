@@ -23,11 +23,17 @@ pub(super) struct Task<'a> {
     pub(super) group: usize,
     /// KV head.
     pub(super) g: usize,
-    /// Whether o is asked for.
-    pub(super) with_values: bool,
+    pub(super) wanted: Wanted,
     /// Sets of keys of one type.
     pub(super) sides: &'a [LeafKeys<'a>],
     pub(super) parts: Vec<Part>,
+}
+
+/// What is asked for besides m and l.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) o: bool,
+    pub(super) p: bool,
 }
 
 /// Keys that are summed by themselves.
@@ -49,7 +55,8 @@ pub(super) struct Seen {
     pub(super) o: Lines<f32>,
     /// What a line of o is in its own order.
     pub(super) in_order: fn(&Halves) -> Halves,
-    /// `[rows, width]`: exp(z - m) of the keys of all parts, one behind the other.
+    /// `[rows, width]`: exp(z - m) of the keys of all parts, one behind the other; empty unless
+    /// asked for.
     pub(super) p: Lines<f32>,
     /// Whether l and o are.
     pub(super) finite: bool,
@@ -112,7 +119,7 @@ impl<'a> Task<'a> {
         }
         let mut finite = is_finite(simd, &l);
         let mut o = Lines::default();
-        if self.with_values {
+        if self.wanted.o {
             o = Lines::zeros(self.parts.len() * rows * lines * 2);
             let of = |side: &LeafKeys<'a>| typed(side.of.v_rows(self.g));
             let values = self.streamed(of);
@@ -123,6 +130,9 @@ impl<'a> Task<'a> {
                 values.add(simd, span, (&p, width), o.as_chunks_mut().0);
             }
             finite &= is_finite(simd, o.as_flattened());
+        }
+        if !self.wanted.p {
+            p = Lines::default(); // what stays with this thread is there for its next task
         }
         Seen { parts: self.parts, m, l, o, in_order: E::in_order, p, finite }
     }
