@@ -131,9 +131,12 @@ class Node:
             for port in spec['ports'] if spec.get('clusterIP') != 'None' else []:
                 there = f'127.0.0.1:{self.of("coordinator")[0].port(port["targetPort"])}'
                 text = text.replace(f'{name}.{NAMESPACE}.svc.cluster.local:{port["port"]}', there)
-        for inside, outside in {**IN_IMAGE, **self.mounts(pod)}.items():
-            text = re.sub(f'(^|=){inside}(/|$)', lambda found: found[1] + outside + found[2], text)
-        return text
+        # All at once: where one leads may begin as another does.
+        places = {**IN_IMAGE, **self.mounts(pod)}
+        inside = '|'.join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+        return re.sub(
+            f'(^|=)({inside})(/|$)', lambda found: found[1] + places[found[2]] + found[3], text
+        )
 
     def mounts(self, pod):
         volumes = {each['name']: each for each in pod.spec.get('volumes', [])}
