@@ -109,7 +109,7 @@ pub(super) fn spend(
     let rows = lse.len();
     for Seen { parts, m, p, .. } in seen {
         let mut first = 0;
-        for (part, m) in parts.iter().zip(m.chunks_exact(rows)) {
+        for (part, m) in parts.iter().zip(m.chunks_exact(rows.max(1))) {
             let mut weights = [0.0; ROWS_MAX];
             for row in 0..rows {
                 weights[row] = match lse[row] {
