@@ -102,9 +102,7 @@ impl<'a> Task<'a> {
         let mut p = Lines::left_over(rows * width);
         let of = |side: &LeafKeys<'a>| typed(side.of.k_rows(self.g));
         self.streamed(of).dots(simd, q.as_chunks().0, (&mut p, width));
-        let (mut m, mut l) = (Vec::new(), Vec::new());
-        m.reserve_exact(rows * self.parts.len());
-        l.reserve_exact(rows * self.parts.len());
+        let [mut m, mut l] = [(); 2].map(|()| Vec::with_capacity(rows * self.parts.len()));
         let mut first = 0;
         for Part { side, span } in &self.parts {
             for (row, p) in p.chunks_exact_mut(width).enumerate() {
