@@ -34,7 +34,7 @@ pub(super) fn project_heads(
     let treat_q = turned(layer.q_norm.as_deref());
     let treat_k = turned(layer.k_norm.as_deref());
     let treat_v = Treatment { norm: None, eps: spec.norm_eps, angles: None };
-    let addends = Addends { bias: layer.qkv.bias.as_deref(), residual: None };
+    let addends = Addends::new(layer.qkv.bias.as_deref(), None);
     whole("project", place, x, (&layer.qkv, head_dim), |block| {
         let mut cut = Cut { parts: Vec::new(), block, tokens, head_dim, heads: 0, addends };
         cut.heads(Stored::F32(&mut q), treat_q);
@@ -307,7 +307,8 @@ impl Treatment<'_> {
                 squares = x.fma(*x, squares);
             }
             let scale = norm_scale(simd, squares, N * LANES, self.eps);
-            for (x, weight) in x.iter_mut().zip(weight.as_chunks().0) {
+            let weight: &[_; N] = weight.as_chunks().0.first_chunk().expect("N of a head");
+            for (x, weight) in x.iter_mut().zip(weight) {
                 *x = *x * scale * simd.load(weight);
             }
         }

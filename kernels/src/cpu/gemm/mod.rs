@@ -253,7 +253,7 @@ impl<'a> PackedFactors<'a> {
         residual: Option<&Rows>,
     ) -> Result<Rows, BackendError> {
         let outputs = weight.outputs;
-        let addends = Addends { bias: weight.bias.as_deref(), residual };
+        let addends = Addends::new(weight.bias.as_deref(), residual);
         let mut y = unwritten(rows * outputs);
         let tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
         let outcomes = tiles.into_iter().map(|tile| Sums::new(tile, addends)).collect();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::result::Outcome;
 use crate::cpu::lines::Lines;
-use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::cpu::simd::{LANES, Level, Simd, Vector};
 
 /// Two packed factors, as register tiles on `S` multiply them.
 pub(super) trait Factors<S: Simd>: Copy {
@@ -172,6 +172,10 @@ impl<F, O: Outcome> Product<F, O> {
                 acc.iter_mut().zip(partial).for_each(|(acc, from)| *acc = simd.load(from));
             }
         }
+        let is_last = inputs.end == self.factors.inputs();
+        if is_last {
+            self.outcome.ask(row..row + M, slot, N, Level::Second);
+        }
         let at = (self.outcome.rows().start + row, self.outcome.panels(slot));
         let source = match () {
             () if !self.staged.is_empty() => Source::Staged(&self.staged),
@@ -179,7 +183,7 @@ impl<F, O: Outcome> Product<F, O> {
             () => Source::Near,
         };
         self.factors.multiply(simd, &mut acc, at, inputs.clone(), source);
-        if inputs.end == self.factors.inputs() {
+        if is_last {
             self.outcome.put(simd, &acc, row, slot);
         } else {
             for (i, acc) in acc.iter().enumerate() {

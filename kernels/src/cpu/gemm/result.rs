@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::argument::gated;
 use super::split::Tile;
-use crate::cpu::simd::{LANES, Simd, Vector, load_front};
+use crate::cpu::simd::{LANES, Level, Simd, Vector, load_front, prefetch_to_write};
 use crate::tensor::Rows;
 
 /// Where a task's sums go. A slot is a panel of sixteen outputs that the task multiplies.
@@ -19,10 +19,10 @@ pub(in crate::cpu) trait Outcome {
     fn panels<const N: usize>(&self, slot: usize) -> [usize; N];
 
     /// Asks for the memory that the sums of some rows of the task and of so many panels will be
-    /// written to: lines that first have to be fetched hold up all that is written after them.
-    #[cfg(target_arch = "x86_64")]
+    /// written to, and for what is added to them: lines that first have to be fetched hold up all
+    /// that comes after them.
     #[inline(always)]
-    fn ask(&self, _rows: Range<usize>, _slot: usize, _panels: usize) {}
+    fn ask(&self, _rows: Range<usize>, _slot: usize, _panels: usize, _level: Level) {}
 
     /// Takes the sums of the register tile at row `row` of the task and at `slot`.
     fn put<S: Simd, const M: usize, const N: usize>(
@@ -89,11 +89,34 @@ pub(in crate::cpu) fn neighbours<const N: usize>(first: usize) -> [usize; N] {
 /// What is added to a finished sum.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Addends<'a> {
-    pub(in crate::cpu) bias: Option<&'a [f32]>,
-    pub(in crate::cpu) residual: Option<&'a Rows>,
+    bias: Option<&'a [f32]>,
+    residual: Option<Residual<'a>>,
 }
 
-impl Addends<'_> {
+/// An array like the result, `[rows, width]`.
+#[derive(Clone, Copy)]
+struct Residual<'a> {
+    data: &'a [f32],
+    width: usize,
+}
+
+impl<'a> Addends<'a> {
+    pub(in crate::cpu) fn new(bias: Option<&'a [f32]>, residual: Option<&'a Rows>) -> Self {
+        let residual = residual.map(|rows| Residual { data: rows.data(), width: rows.cols() });
+        Self { bias, residual }
+    }
+
+    /// Asks for what is added to some rows of the result, to `count` columns from `column` on.
+    #[inline(always)]
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+        if let Some(Residual { data, width }) = self.residual {
+            for row in rows {
+                let from = data.as_ptr().wrapping_add(row * width + column);
+                prefetch_to_write(from, count * size_of::<f32>(), Level::Second);
+            }
+        }
+    }
+
     /// Adds them to a register tile at `row` and `column` of the result.
     #[inline(always)]
     pub(in crate::cpu) fn add<S: Simd, const M: usize, const N: usize>(
@@ -111,11 +134,20 @@ impl Addends<'_> {
                 }
             }
         }
-        if let Some(residual) = self.residual {
+        if let Some(Residual { data, width }) = self.residual {
             for (i, sums) in sums.iter_mut().enumerate() {
-                let residual = &residual.row(row + i)[column..];
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    *sum = *sum + load_front(simd, &residual[j * LANES..]);
+                let residual = &data[(row + i) * width..][column..width];
+                match residual.as_chunks().0.first_chunk::<N>() {
+                    Some(residual) => {
+                        for (sum, residual) in sums.iter_mut().zip(residual) {
+                            *sum = *sum + simd.load(residual);
+                        }
+                    }
+                    None => {
+                        for (j, sum) in sums.iter_mut().enumerate() {
+                            *sum = *sum + load_front(simd, &residual[j * LANES..]);
+                        }
+                    }
                 }
             }
         }
@@ -152,10 +184,12 @@ impl Outcome for Sums<'_, '_> {
         neighbours(self.tile.columns.start / LANES + slot)
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize) {
-        self.tile.ask(rows, self.tile.columns.start + slot * LANES, panels * LANES);
+    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize, level: Level) {
+        let (column, count) = (self.tile.columns.start + slot * LANES, panels * LANES);
+        let first = self.tile.row;
+        self.addends.ask(first + rows.start..first + rows.end, column, count);
+        self.tile.ask(rows, column, count, level);
     }
 
     #[inline(always)]
@@ -188,8 +222,7 @@ pub(super) trait Gates {
     fn columns(&self) -> Range<usize>;
 
     /// Asks for `count` columns of some rows of the tile, to be written.
-    #[cfg(target_arch = "x86_64")]
-    fn ask(&self, rows: Range<usize>, column: usize, count: usize);
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize, level: Level);
 
     /// Takes what belongs to row `row` of the tile from `column` of the result on.
     fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V);
@@ -206,10 +239,9 @@ impl Gates for Tile<'_, f32> {
         self.columns.clone()
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
-        Tile::ask(self, rows, column, count);
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize, level: Level) {
+        Tile::ask(self, rows, column, count, level);
     }
 
     #[inline(always)]
@@ -256,10 +288,10 @@ impl<G: Gates> Outcome for Gated<'_, G> {
         panels
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize) {
-        self.tile.ask(rows, self.tile.columns().start + slot / 2 * LANES, panels / 2 * LANES);
+    fn ask(&self, rows: Range<usize>, slot: usize, panels: usize, level: Level) {
+        let (column, count) = (self.tile.columns().start + slot / 2 * LANES, panels / 2 * LANES);
+        self.tile.ask(rows, column, count, level);
     }
 
     #[inline(always)]
@@ -295,6 +327,9 @@ impl<G: Gates> Outcome for Gated<'_, G> {
     }
 }
 
+/// Independent chains of additions: one alone takes as long as all of them.
+const CHAINS: usize = 4;
+
 /// Whether nothing infinite and no NaN was seen: 0 x is 0 then, and NaN otherwise.
 #[derive(Default)]
 pub(super) struct Finite {
@@ -308,11 +343,12 @@ impl Finite {
         simd: S,
         sums: &[[S::V; N]; M],
     ) {
-        let (zero, mut zeros) = (simd.splat(0.0), simd.load(&self.zeros));
-        for sum in sums.as_flattened() {
-            zeros = sum.fma(zero, zeros);
+        let (zero, mut zeros) = (simd.splat(0.0), [simd.load(&self.zeros); CHAINS]);
+        for (i, sum) in sums.as_flattened().iter().enumerate() {
+            zeros[i % CHAINS] = sum.fma(zero, zeros[i % CHAINS]);
         }
-        zeros.store(&mut self.zeros);
+        let [a, b, c, d] = zeros;
+        ((a + b) + (c + d)).store(&mut self.zeros);
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@ use super::pack::{Line, TILE_INPUTS};
 use super::result::Gates;
 use super::split::Block;
 use crate::cpu::simd::{
-    Kernel, LANES, Simd, Vector, load_front, prefetch_to_write, store_front_bf16,
+    Kernel, LANES, Level, Simd, Vector, load_front, prefetch_to_write, store_front_bf16,
 };
 use crate::cpu::unwritten::{unwritten, written};
 
@@ -143,7 +143,7 @@ fn lines_of_row(inputs: usize, block: usize) -> usize {
 /// Where line `line` of row `row` is, of `rows` in blocks of `block` and lines of `stride` a row.
 #[inline(always)]
 fn place(row: usize, line: usize, (rows, block, stride): (usize, usize, usize)) -> usize {
-    let first = row - row % block;
+    let first = row & !(block - 1); // a divisor of 32 is a power of two
     first * stride + line * block.min(rows - first) + (row - first)
 }
 
@@ -172,11 +172,11 @@ impl Gates for RoundedTile<'_> {
     }
 
     #[inline(always)]
-    fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+    fn ask(&self, rows: Range<usize>, column: usize, count: usize, level: Level) {
         for line in column / TILE_INPUTS..(column + count).div_ceil(TILE_INPUTS) {
             for row in rows.clone() {
                 let at = place(self.rows.start + row, line, self.shape);
-                prefetch_to_write(self.base.wrapping_add(at), size_of::<Line>());
+                prefetch_to_write(self.base.wrapping_add(at), size_of::<Line>(), level);
             }
         }
     }

@@ -3,9 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use crate::cpu::simd::prefetch_to_write;
-use crate::cpu::simd::{LANES, Vector};
+use crate::cpu::simd::{LANES, Level, Vector, prefetch_to_write};
 
 /// A part of a `[rows, width]` array that is being written.
 pub(super) struct Tile<'y, T> {
@@ -57,15 +55,14 @@ impl Tile<'_, f32> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 impl<T> Tile<'_, T> {
     /// Asks for `count` elements of some rows of the tile, from `column` of the array on, to be
     /// written.
     #[inline(always)]
-    pub(super) fn ask(&self, rows: Range<usize>, column: usize, count: usize) {
+    pub(super) fn ask(&self, rows: Range<usize>, column: usize, count: usize, level: Level) {
         for row in rows {
             let at = self.data.wrapping_add(row * self.width + column);
-            prefetch_to_write(at, count * size_of::<T>());
+            prefetch_to_write(at, count * size_of::<T>(), level);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::rounded::RoundedRows;
 use crate::cpu::amx::{BLOCK_ROWS, Block, LinesAhead, Reads, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
 use crate::cpu::lines::Lines;
-use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::simd::{Kernel, LANES, Level, Simd};
 
 /// Pairs of inputs in a tile: its rows of a weight.
 const TILE_PAIRS: usize = TILE_INPUTS / 2;
@@ -71,7 +71,7 @@ impl Tiled<'_> {
                         let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
                         let (from, end) = (row - rows.start, rows.end - row);
                         let part = asked(chunk.start).min(end)..asked(chunk.end).min(end);
-                        outcome.ask(from + part.start..from + part.end, slot, panels);
+                        outcome.ask(from + part.start..from + part.end, slot, panels, Level::First);
                         let reads = match blocks {
                             1 => Reads::Streamed,
                             _ => ahead(next, chunk.len(), idx, blocks),

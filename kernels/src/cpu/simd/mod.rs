@@ -226,15 +226,33 @@ pub(crate) fn prefetch_line<T>(at: *const T) {
     let _ = at;
 }
 
-/// Asks for the lines of `bytes` bytes from `at` on, to be written. They need not exist.
-#[cfg(target_arch = "x86_64")]
+/// Where lines are brought that will be needed.
+#[derive(Clone, Copy)]
+pub(crate) enum Level {
+    /// The first level, for whoever needs them soon.
+    First,
+    /// The second level. Rows that are a power of two apart share few places of the first, where
+    /// they would drive out each other and what is being read.
+    Second,
+}
+
+/// Asks for the lines of `bytes` bytes from `at` on, to be read and written. They need not exist.
 #[inline(always)]
-pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize) {
-    use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize, level: Level) {
+    #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch};
+        let at = at.cast::<i8>().wrapping_add(line);
         // SAFETY: a prefetch faults nowhere, and changes no value.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast::<i8>().wrapping_add(line)) };
+        unsafe {
+            match level {
+                Level::First => _mm_prefetch::<_MM_HINT_ET0>(at),
+                Level::Second => _mm_prefetch::<_MM_HINT_T1>(at),
+            }
+        }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes, level);
 }
 
 /// The sum of all lanes, in an order that no processor changes.

@@ -15,7 +15,7 @@ use super::pack::Scale;
 use super::{Int8Inputs, Int8Weight};
 use crate::cpu::amx::{BLOCK_ROWS, Block, GROUPS_AHEAD as AHEAD, Groups, Reads, TILE_ROWS, Tiles};
 use crate::cpu::simd::avx512::{Avx512, TilesKernel};
-use crate::cpu::simd::{LANES, Simd, Vector};
+use crate::cpu::simd::{LANES, Level, Simd, Vector};
 
 /// Rows from which on tiles are used: fewer are streamed through vectors as fast.
 pub(in super::super) const LEAST_ROWS: usize = 8;
@@ -94,7 +94,7 @@ impl<O: Outcome> Product<Tiled<'_>, O> {
         for row in (0..rows).step_by(TILE_ROWS) {
             let count = TILE_ROWS.min(rows - row);
             if is_last {
-                self.outcome.ask(row..row + count, slot, N);
+                self.outcome.ask(row..row + count, slot, N, Level::First);
             }
             tiles.set_rows(count);
             let pass = Pass {
