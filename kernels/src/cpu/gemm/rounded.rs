@@ -263,7 +263,7 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(mut self, simd: S) {
             let (rows, columns) = (self.tile.rows(), self.tile.columns());
-            self.tile.ask(0..rows.len(), columns.start, columns.len());
+            self.tile.ask(0..rows.len(), columns.start, columns.len(), Level::First);
             for (i, row) in rows.enumerate() {
                 for column in columns.clone().step_by(LANES) {
                     let from = load_front(simd, &self.from.row(row)[column..]);
