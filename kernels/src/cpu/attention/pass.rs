@@ -186,23 +186,38 @@ impl<'a> Pass<'a> {
         let in_pairs = if P::IN_PLACE { 0..0 } else { first * stride..(first + N) * stride };
         let pairs = &mut pairs[in_pairs];
         assert!(p.len() <= P::KEYS * panels && first + N <= panels);
-        for (pair, keys) in p.chunks_mut(2 * panels).enumerate() {
+        let whole = p.len() / (2 * panels);
+        let mut keys = p.chunks_exact_mut(2 * panels);
+        for (pair, keys) in keys.by_ref().enumerate() {
+            let (even, odd) = keys.split_at_mut(panels);
+            let even: &mut [_; N] = even[first..].first_chunk_mut().expect("N panels");
+            let odd: &mut [_; N] = odd[first..].first_chunk_mut().expect("N panels");
             for j in 0..N {
-                let even = exp2(simd, simd.load(&keys[first + j]).fma(scale, base[j]));
-                let mut both = [even, zero];
-                if let Some(odd) = keys.get(panels + first + j) {
-                    both[1] = exp2(simd, simd.load(odd).fma(scale, base[j]));
-                }
+                let both = [
+                    exp2(simd, simd.load(&even[j]).fma(scale, base[j])),
+                    exp2(simd, simd.load(&odd[j]).fma(scale, base[j])),
+                ];
                 if KEEP {
-                    both[0].store(&mut keys[first + j]);
-                    if let Some(odd) = keys.get_mut(panels + first + j) {
-                        both[1].store(odd);
-                    }
+                    both[0].store(&mut even[j]);
+                    both[1].store(&mut odd[j]);
                 }
                 if !P::IN_PLACE {
                     P::pair(rounder, both, &mut pairs[j * stride + pair]);
                 }
                 l[j] = [l[j][0] + both[0], l[j][1] + both[1]];
+            }
+        }
+        if let Some(last) = keys.into_remainder().get_mut(first..first + N) {
+            for (j, last) in last.iter_mut().enumerate() {
+                let even = exp2(simd, simd.load(last).fma(scale, base[j]));
+                if KEEP {
+                    even.store(last);
+                }
+                if !P::IN_PLACE {
+                    P::pair(rounder, [even, zero], &mut pairs[j * stride + whole]);
+                }
+                // A sum that is not negative stays what it is beside a zero.
+                l[j][0] = l[j][0] + even;
             }
         }
         for (l, to) in l.iter().zip(&mut self.l[first..]) {

@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use half::bf16;
 
-use super::{Products, Work, raise};
+use super::{Products, Work};
 use crate::backend::Queries;
 use crate::cpu::attention::layouts::PairLanes;
 use crate::cpu::attention::rows::{Lanes, RowTile};
@@ -94,9 +94,9 @@ impl Products for Dotted {
             panels: self.panels,
             fade: None,
         };
-        product.compute(self.simd, self.dots, last - first, out);
-        if let Some(tops) = tops {
-            raise(self.simd, out, tops);
+        match tops {
+            Some(tops) => product.compute::<true>(self.simd, self.dots, last - first, (out, tops)),
+            None => product.compute::<false>(self.simd, self.dots, last - first, (out, &mut [])),
         }
     }
 
@@ -129,7 +129,7 @@ impl Products for Dotted {
             panels: self.panels,
             fade,
         };
-        product.compute(self.simd, self.dots, self.head_dim, o);
+        product.compute::<false>(self.simd, self.dots, self.head_dim, (o, &mut []));
     }
 }
 
@@ -203,10 +203,18 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// In register tiles of 6 x 4 or 8 x 2 vectors.
+    /// In register tiles of 6 x 4 or 8 x 2 vectors. With `RAISE` no element of C is above what
+    /// stands in `tops` (`[panels, 16]`) then, as [`raise`](super::raise) does it.
     #[inline(always)]
-    fn compute(&self, simd: Avx512, dots: Dots, rows: usize, c: &mut [Lanes]) {
+    fn compute<const RAISE: bool>(
+        &self,
+        simd: Avx512,
+        dots: Dots,
+        rows: usize,
+        (c, tops): (&mut [Lanes], &mut [Lanes]),
+    ) {
         assert!(rows > 0 && self.pairs > 0);
+        assert!(!RAISE || tops.len() == self.panels);
         let Left { data, row, step } = self.left;
         assert!((rows - 1) * row + (self.pairs - 1) * step + 2 <= data.len());
         assert!((self.panels - 1) * self.stride + self.pairs <= self.right.len());
@@ -214,15 +222,15 @@ impl Product<'_> {
         while panel < self.panels {
             match self.panels - panel {
                 4.. => {
-                    self.strip::<6, 4>(simd, dots, (rows, panel), c);
+                    self.strip::<6, 4, RAISE>(simd, dots, (rows, panel), (c, tops));
                     panel += 4;
                 }
                 2.. => {
-                    self.strip::<8, 2>(simd, dots, (rows, panel), c);
+                    self.strip::<8, 2, RAISE>(simd, dots, (rows, panel), (c, tops));
                     panel += 2;
                 }
                 _ => {
-                    self.strip::<8, 1>(simd, dots, (rows, panel), c);
+                    self.strip::<8, 1, RAISE>(simd, dots, (rows, panel), (c, tops));
                     panel += 1;
                 }
             }
@@ -230,32 +238,35 @@ impl Product<'_> {
     }
 
     #[inline(always)]
-    fn strip<const M: usize, const N: usize>(
+    fn strip<const M: usize, const N: usize, const RAISE: bool>(
         &self,
         simd: Avx512,
         dots: Dots,
         (rows, panel): (usize, usize),
-        c: &mut [Lanes],
+        (c, tops): (&mut [Lanes], &mut [Lanes]),
     ) {
         let mut row = 0;
         while row < rows {
+            let to = (&mut *c, &mut *tops);
             row += match rows - row {
-                left if left >= M => self.block::<M, N>(simd, dots, (row, panel), c),
-                4.. => self.block::<4, N>(simd, dots, (row, panel), c),
-                2.. => self.block::<2, N>(simd, dots, (row, panel), c),
-                _ => self.block::<1, N>(simd, dots, (row, panel), c),
+                // Two rows alone would wait for their sums: two times four, not six and two.
+                8 if M == 6 => self.block::<4, N, RAISE>(simd, dots, (row, panel), to),
+                left if left >= M => self.block::<M, N, RAISE>(simd, dots, (row, panel), to),
+                4.. => self.block::<4, N, RAISE>(simd, dots, (row, panel), to),
+                2.. => self.block::<2, N, RAISE>(simd, dots, (row, panel), to),
+                _ => self.block::<1, N, RAISE>(simd, dots, (row, panel), to),
             }
         }
     }
 
     /// One register tile; returns its rows.
     #[inline(always)]
-    fn block<const M: usize, const N: usize>(
+    fn block<const M: usize, const N: usize, const RAISE: bool>(
         &self,
         simd: Avx512,
         dots: Dots,
         (row, panel): (usize, usize),
-        c: &mut [Lanes],
+        (c, tops): (&mut [Lanes], &mut [Lanes]),
     ) -> usize {
         let mut acc = [[simd.splat(0.0); N]; M];
         if let Some(fade) = self.fade {
@@ -290,6 +301,15 @@ impl Product<'_> {
         for (i, acc) in acc.iter().enumerate() {
             for (j, &acc) in acc.iter().enumerate() {
                 acc.store(&mut c[(row + i) * self.panels + panel + j]);
+            }
+        }
+        if RAISE {
+            for (j, to) in tops[panel..panel + N].iter_mut().enumerate() {
+                let mut top = simd.load(to);
+                for acc in &acc {
+                    top = top.max(acc[j]);
+                }
+                top.store(to);
             }
         }
         M
