@@ -20,6 +20,7 @@ mod threads;
 mod tile;
 mod turns;
 mod unwritten;
+mod wide;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use self::gemm::{Argument, Place, Prepare};
 use self::isa::Isa;
 pub use self::isa::IsaLevel;
 use self::threads::Threads;
+pub use self::wide::{PlainWork, on_widest_vectors};
 use crate::array::Array;
 use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,

@@ -2,6 +2,7 @@
 //! equal logits, and only the buckets in which somebody stops are sorted.
 
 use aqueduct_core::TokenId;
+use aqueduct_kernels::cpu::{PlainWork, on_widest_vectors};
 
 use super::weight::{BLOCK, exp};
 
@@ -42,21 +43,7 @@ impl<'a> Ranked<'a> {
     /// `max` is the largest of `logits`, `temperature` is above 0.
     pub(super) fn new(logits: &'a [f32], max: f32, temperature: f32) -> Self {
         let sharpness = (1.0 / temperature).min(f32::MAX);
-        // Neighbours often share a bucket: in turns, so that no sum waits for the one before.
-        let mut turns = vec![[Bucket::default(); TURNS]; BUCKETS];
-        for block in logits.chunks(BLOCK) {
-            let (mut places, mut weights) = ([0; BLOCK], [0.0; BLOCK]);
-            for ((place, weight), &z) in places.iter_mut().zip(&mut weights).zip(block) {
-                let below = (max - z) * sharpness;
-                (*place, *weight) = (bucket_of(below), exp(-below));
-            }
-            let found = places.iter().zip(&weights).take(block.len());
-            for (i, (&idx, &weight)) in found.enumerate() {
-                let bucket = &mut turns[idx as usize][i % TURNS];
-                bucket.tokens += 1;
-                bucket.weight += f64::from(weight);
-            }
-        }
+        let turns = on_widest_vectors(Count { logits, max, sharpness });
         let buckets = turns.iter().map(|turns| Bucket {
             tokens: turns.iter().map(|bucket| bucket.tokens).sum(),
             weight: turns.iter().map(|bucket| bucket.weight).sum(),
@@ -129,8 +116,41 @@ impl<'a> Ranked<'a> {
     }
 }
 
+/// Counts all tokens: of each bucket, [`TURNS`] parts.
+struct Count<'a> {
+    logits: &'a [f32],
+    max: f32,
+    sharpness: f32,
+}
+
+impl PlainWork for Count<'_> {
+    type Out = Vec<[Bucket; TURNS]>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Out {
+        let Self { logits, max, sharpness } = self;
+        // Neighbours often share a bucket: in turns, so that no sum waits for the one before.
+        let mut turns = vec![[Bucket::default(); TURNS]; BUCKETS];
+        for block in logits.chunks(BLOCK) {
+            let (mut places, mut weights) = ([0; BLOCK], [0.0; BLOCK]);
+            for ((place, weight), &z) in places.iter_mut().zip(&mut weights).zip(block) {
+                let below = (max - z) * sharpness;
+                (*place, *weight) = (bucket_of(below), exp(-below));
+            }
+            let found = places.iter().zip(&weights).take(block.len());
+            for (i, (&idx, &weight)) in found.enumerate() {
+                let bucket = &mut turns[idx as usize][i % TURNS];
+                bucket.tokens += 1;
+                bucket.weight += f64::from(weight);
+            }
+        }
+        turns
+    }
+}
+
 /// The bucket of a logit that lies `below` the largest, in units of temperature: larger logits
 /// are never in a later one.
+#[inline(always)]
 fn bucket_of(below: f32) -> i32 {
     let last = (BUCKETS - 1) as f32;
     let place = below * PER_UNIT;

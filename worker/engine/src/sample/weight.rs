@@ -1,11 +1,14 @@
 //! Exponentials over a whole vocabulary, in plain loops that the compiler makes vectors of.
 
+use aqueduct_kernels::cpu::{PlainWork, on_widest_vectors};
+
 /// Elements of a loop that is unrolled into vectors.
 pub(super) const BLOCK: usize = 64;
 
 /// e^x for x <= 0, within 2e-7 of it in proportion; 0 below -87, where f32 runs out.
 ///
 /// 2^n e^r with |r| <= ln 2 / 2 (Cephes' `expf`), no table and no branch.
+#[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     /// Adding it rounds to a whole number, which the low bits of the sum then hold.
     const ROUND: f32 = 12_582_912.0;
@@ -22,47 +25,91 @@ pub(super) fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { p * power }
 }
 
+/// Sums that are kept apart, of every so many-th element.
+const LANES: usize = 16;
+
 /// ln sum exp of all logits, of which `max` is the largest; in an order that depends on their
 /// number alone.
 pub(super) fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
-    const LANES: usize = 16;
     if !max.is_finite() {
         return f64::from(max);
     }
-    let mut sums = [0.0_f64; LANES];
-    let (blocks, rest) = logits.as_chunks::<LANES>();
-    for block in blocks {
-        for (sum, &z) in sums.iter_mut().zip(block) {
+    let sums = on_widest_vectors(Sums { logits, max });
+    f64::from(max) + sums.iter().sum::<f64>().ln()
+}
+
+/// Sums of e^(z - max).
+struct Sums<'a> {
+    logits: &'a [f32],
+    max: f32,
+}
+
+impl PlainWork for Sums<'_> {
+    type Out = [f64; LANES];
+
+    #[inline(always)]
+    fn run(self) -> [f64; LANES] {
+        let Self { logits, max } = self;
+        let mut sums = [0.0_f64; LANES];
+        let (blocks, rest) = logits.as_chunks::<LANES>();
+        for block in blocks {
+            for (sum, &z) in sums.iter_mut().zip(block) {
+                *sum += f64::from(exp(z - max));
+            }
+        }
+        for (sum, &z) in sums.iter_mut().zip(rest) {
             *sum += f64::from(exp(z - max));
         }
+        sums
     }
-    for (sum, &z) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(exp(z - max));
-    }
-    f64::from(max) + sums.iter().sum::<f64>().ln()
 }
 
 /// The largest logit by [`f32::total_cmp`]; -inf where there is none. `None` where one is NaN
 /// or +inf.
 pub(super) fn largest(logits: &[f32]) -> Option<f32> {
-    const LANES: usize = 16;
-    let mut highest = [f32::NEG_INFINITY; LANES];
-    let mut usable = [true; LANES];
-    let mut see = |block: &[f32]| {
-        for ((highest, usable), &z) in highest.iter_mut().zip(&mut usable).zip(block) {
-            *highest = if z > *highest { z } else { *highest };
-            *usable &= z < f32::INFINITY;
-        }
-    };
-    let (blocks, rest) = logits.as_chunks::<LANES>();
-    blocks.iter().for_each(|block| see(block));
-    see(rest);
+    let Seen { highest, usable } = on_widest_vectors(See { logits });
     let highest = highest.into_iter().fold(f32::NEG_INFINITY, f32::max);
     // Both zeros are equal to a comparison, and the positive one is the larger.
     let positive = |z: &f32| z.to_bits() == 0;
     let zero = || if logits.iter().any(positive) { 0.0 } else { -0.0 };
     let highest = if highest == 0.0 { zero() } else { highest };
     usable.iter().all(|&usable| usable).then_some(highest)
+}
+
+struct See<'a> {
+    logits: &'a [f32],
+}
+
+/// What is seen of every sixteenth logit.
+struct Seen {
+    highest: [f32; LANES],
+    /// Whether none is NaN or +inf.
+    usable: [bool; LANES],
+}
+
+impl PlainWork for See<'_> {
+    type Out = Seen;
+
+    #[inline(always)]
+    fn run(self) -> Seen {
+        let mut seen = Seen { highest: [f32::NEG_INFINITY; LANES], usable: [true; LANES] };
+        let (blocks, rest) = self.logits.as_chunks::<LANES>();
+        for block in blocks {
+            seen.take(block);
+        }
+        seen.take(rest);
+        seen
+    }
+}
+
+impl Seen {
+    #[inline(always)]
+    fn take(&mut self, block: &[f32]) {
+        for ((highest, usable), &z) in self.highest.iter_mut().zip(&mut self.usable).zip(block) {
+            *highest = if z > *highest { z } else { *highest };
+            *usable &= z < f32::INFINITY;
+        }
+    }
 }
 
 #[cfg(test)]
