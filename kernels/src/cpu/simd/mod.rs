@@ -230,6 +230,7 @@ pub(crate) fn prefetch_line<T>(at: *const T) {
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
     /// The first level, for whoever needs them soon.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for tiles of AMX"))]
     First,
     /// The second level. Rows that are a power of two apart share few places of the first, where
     /// they would drive out each other and what is being read.
