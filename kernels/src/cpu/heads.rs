@@ -7,7 +7,8 @@ use std::ops::Range;
 use half::bf16;
 
 use super::gemm::{
-    Addends, Argument, Block, Outcome, Place, is_finite, neighbours, norm_row, norm_scale, whole,
+    Addends, Argument, Block, CHAINS, Outcome, Place, is_finite, neighbours, norm_row, norm_scale,
+    whole,
 };
 use super::lines::Lines;
 use super::simd::{LANES, Simd, Vector, load_front, store_front, sum};
@@ -257,18 +258,19 @@ impl Part<'_> {
     #[inline(always)]
     fn whole<S: Simd, const N: usize>(&mut self, simd: S) -> bool {
         let slots = self.slots();
-        let mut zeros = simd.splat(0.0);
+        let mut zeros = [simd.splat(0.0); CHAINS];
         for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
             for (i, t) in self.rows.clone().enumerate() {
                 let sums = self.sums[i * slots + head * N..].first_chunk().expect("N of a head");
                 let row = treatment.whole::<S, N>(simd, t, sums);
-                for &x in &row {
-                    zeros = x.fma(simd.splat(0.0), zeros);
+                for (j, x) in row.iter().enumerate() {
+                    zeros[j % CHAINS] = x.fma(simd.splat(0.0), zeros[j % CHAINS]);
                 }
                 to.write(i * N * LANES, &row);
             }
         }
-        sum(zeros) == 0.0 // 0 x is NaN where x is not finite
+        let [a, b, c, d] = zeros;
+        sum((a + b) + (c + d)) == 0.0 // 0 x is NaN where x is not finite
     }
 
     /// The same of rows of any length.

@@ -16,7 +16,18 @@ pub(super) struct Sight {
 impl Sight {
     /// What `rows` see of `keys`.
     pub(super) fn new(queries: &Queries<'_>, rows: &RowTile, keys: &LeafKeys<'_>) -> Self {
-        Self { tokens: rows.tokens.clone().map(|t| in_sight(queries, t, keys, rows.g)).collect() }
+        let positions = keys.of.head_positions(rows.g);
+        let (mut of_set, mut of_keys) = (0..0, 0..0);
+        let mut tokens = Vec::with_capacity(rows.tokens.len());
+        for t in rows.tokens.clone() {
+            let seen = range_in_sight(queries, t, positions);
+            // Most rows see of the past what those before them see.
+            if seen != of_set {
+                (of_keys, of_set) = (those_of(keys, rows.g, &seen), seen);
+            }
+            tokens.push(of_keys.clone());
+        }
+        Self { tokens }
     }
 
     /// The keys that any row sees, all between the two ends.
@@ -65,7 +76,11 @@ pub(super) fn in_sight(
     keys: &LeafKeys<'_>,
     g: usize,
 ) -> Range<usize> {
-    let of_set = range_in_sight(queries, t, keys.of.head_positions(g));
+    those_of(keys, g, &range_in_sight(queries, t, keys.of.head_positions(g)))
+}
+
+/// Which of the keys that KV head `g` has in `keys` are among these of the set.
+fn those_of(keys: &LeafKeys<'_>, g: usize, of_set: &Range<usize>) -> Range<usize> {
     keys.before(g, of_set.start)..keys.before(g, of_set.end)
 }
 

@@ -29,7 +29,7 @@ use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
-pub(super) use self::result::{Addends, Outcome, neighbours};
+pub(super) use self::result::{Addends, CHAINS, Outcome, neighbours};
 use self::result::{Gated, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::{RoundedRows, Rounding};
@@ -343,9 +343,16 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
 #[inline(always)]
 pub(super) fn is_finite<S: Simd>(simd: S, values: &[f32]) -> bool {
     let zero = simd.splat(0.0);
-    let mut zeros = zero;
-    for part in values.chunks(LANES) {
-        zeros = load_front(simd, part).fma(zero, zeros);
+    let mut zeros = [zero; CHAINS];
+    let (blocks, rest) = values.as_chunks::<{ CHAINS * LANES }>();
+    for block in blocks {
+        for (zeros, part) in zeros.iter_mut().zip(block.as_chunks().0) {
+            *zeros = simd.load(part).fma(zero, *zeros);
+        }
     }
-    super::simd::sum(zeros) == 0.0
+    for part in rest.chunks(LANES) {
+        zeros[0] = load_front(simd, part).fma(zero, zeros[0]);
+    }
+    let [a, b, c, d] = zeros;
+    super::simd::sum((a + b) + (c + d)) == 0.0
 }

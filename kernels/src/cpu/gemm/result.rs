@@ -327,8 +327,8 @@ impl<G: Gates> Outcome for Gated<'_, G> {
     }
 }
 
-/// Independent chains of additions: one alone takes as long as all of them.
-const CHAINS: usize = 4;
+/// Independent chains of sums, where one alone would wait for every addition.
+pub(in crate::cpu) const CHAINS: usize = 4;
 
 /// Whether nothing infinite and no NaN was seen: 0 x is 0 then, and NaN otherwise.
 #[derive(Default)]
