@@ -7,11 +7,11 @@ use std::ops::Range;
 use half::bf16;
 
 use super::gemm::{
-    Addends, Argument, Block, CHAINS, Outcome, Place, is_finite, neighbours, norm_row, norm_scale,
+    Addends, Argument, Block, Finite, Outcome, Place, is_finite, neighbours, norm_row, norm_scale,
     whole,
 };
 use super::lines::Lines;
-use super::simd::{LANES, Simd, Vector, load_front, store_front, sum};
+use super::simd::{LANES, Simd, Vector, load_front, store_front};
 use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
@@ -258,19 +258,16 @@ impl Part<'_> {
     #[inline(always)]
     fn whole<S: Simd, const N: usize>(&mut self, simd: S) -> bool {
         let slots = self.slots();
-        let mut zeros = [simd.splat(0.0); CHAINS];
+        let mut finite = Finite::default();
         for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
             for (i, t) in self.rows.clone().enumerate() {
                 let sums = self.sums[i * slots + head * N..].first_chunk().expect("N of a head");
                 let row = treatment.whole::<S, N>(simd, t, sums);
-                for (j, x) in row.iter().enumerate() {
-                    zeros[j % CHAINS] = x.fma(simd.splat(0.0), zeros[j % CHAINS]);
-                }
+                finite.see(simd, &[row]);
                 to.write(i * N * LANES, &row);
             }
         }
-        let [a, b, c, d] = zeros;
-        sum((a + b) + (c + d)) == 0.0 // 0 x is NaN where x is not finite
+        finite.holds()
     }
 
     /// The same of rows of any length.

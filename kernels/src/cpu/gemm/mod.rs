@@ -29,8 +29,8 @@ use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
-pub(super) use self::result::{Addends, CHAINS, Outcome, neighbours};
-use self::result::{Gated, Sums};
+pub(super) use self::result::{Addends, Finite, Outcome, neighbours};
+use self::result::{CHAINS, Gated, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::{RoundedRows, Rounding};
 pub(super) use self::split::Block;
@@ -41,7 +41,7 @@ use self::tiles::Tiled;
 use super::amx::BLOCK_ROWS;
 use super::isa::{Isa, IsaLevel};
 use super::peak::Factors;
-use super::simd::{LANES, Simd, Vector, load_front};
+use super::simd::{LANES, Simd, load_front};
 use super::threads::Crew;
 use super::unwritten::{unwritten, written};
 use crate::backend::BackendError;
@@ -339,20 +339,20 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
     }
 }
 
-/// Whether no element is infinite or NaN: 0 x is 0 then, and NaN otherwise.
+/// Whether no element is infinite or NaN.
 #[inline(always)]
 pub(super) fn is_finite<S: Simd>(simd: S, values: &[f32]) -> bool {
-    let zero = simd.splat(0.0);
-    let mut zeros = [zero; CHAINS];
+    let mut finite = Finite::default();
     let (blocks, rest) = values.as_chunks::<{ CHAINS * LANES }>();
     for block in blocks {
-        for (zeros, part) in zeros.iter_mut().zip(block.as_chunks().0) {
-            *zeros = simd.load(part).fma(zero, *zeros);
+        let mut loaded = [simd.splat(0.0); CHAINS];
+        for (to, part) in loaded.iter_mut().zip(block.as_chunks().0) {
+            *to = simd.load(part);
         }
+        finite.see(simd, &[loaded]);
     }
     for part in rest.chunks(LANES) {
-        zeros[0] = load_front(simd, part).fma(zero, zeros[0]);
+        finite.see(simd, &[[load_front(simd, part)]]);
     }
-    let [a, b, c, d] = zeros;
-    super::simd::sum((a + b) + (c + d)) == 0.0
+    finite.holds()
 }

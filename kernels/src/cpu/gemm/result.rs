@@ -328,31 +328,36 @@ impl<G: Gates> Outcome for Gated<'_, G> {
 }
 
 /// Independent chains of sums, where one alone would wait for every addition.
-pub(in crate::cpu) const CHAINS: usize = 4;
+pub(super) const CHAINS: usize = 4;
 
 /// Whether nothing infinite and no NaN was seen: 0 x is 0 then, and NaN otherwise.
 #[derive(Default)]
-pub(super) struct Finite {
-    zeros: [f32; LANES],
+pub(in crate::cpu) struct Finite {
+    zeros: [[f32; LANES]; CHAINS],
 }
 
 impl Finite {
     #[inline(always)]
-    pub(super) fn see<S: Simd, const M: usize, const N: usize>(
+    pub(in crate::cpu) fn see<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
         sums: &[[S::V; N]; M],
     ) {
-        let (zero, mut zeros) = (simd.splat(0.0), [simd.load(&self.zeros); CHAINS]);
+        let zero = simd.splat(0.0);
+        let mut zeros = [zero; CHAINS];
+        for (zeros, from) in zeros.iter_mut().zip(&self.zeros) {
+            *zeros = simd.load(from);
+        }
         for (i, sum) in sums.as_flattened().iter().enumerate() {
             zeros[i % CHAINS] = sum.fma(zero, zeros[i % CHAINS]);
         }
-        let [a, b, c, d] = zeros;
-        ((a + b) + (c + d)).store(&mut self.zeros);
+        for (zeros, to) in zeros.iter().zip(&mut self.zeros) {
+            zeros.store(to);
+        }
     }
 
     #[inline(always)]
-    pub(super) fn holds(&self) -> bool {
-        self.zeros.iter().all(|&zero| zero == 0.0)
+    pub(in crate::cpu) fn holds(&self) -> bool {
+        self.zeros.as_flattened().iter().all(|&zero| zero == 0.0)
     }
 }
