@@ -146,12 +146,8 @@ impl Cluster {
         at_work.sort_unstable();
         at_work.dedup();
         let home = self.named(&view.request.unwrap().home);
-        let resumed = (0..COORDINATORS).map(|idx| self.resumed(idx)).collect();
+        let resumed = (0..COORDINATORS).map(|idx| self.trio.resumed(idx)).collect();
         Scene { leader, request, at_work, home, resumed }
-    }
-
-    fn resumed(&self, idx: usize) -> f64 {
-        self.trio.at(idx).metric("streams_resumed_total")
     }
 
     /// Workers that a fault happens to.
@@ -198,7 +194,7 @@ impl Cluster {
             match who {
                 Who::Leader => {
                     let next = trio.leader(Some(scene.leader));
-                    let is_told = || (self.resumed(next) > scene.resumed[next]).then_some(());
+                    let is_told = || (self.trio.resumed(next) > scene.resumed[next]).then_some(());
                     wait_for("the caller to come to the next one", is_told);
                 }
                 _ => self.wait_for_workers(scene.leader, WORKERS - victims.len()),
@@ -247,7 +243,7 @@ impl Cluster {
         match who {
             Who::Leader => {
                 let next = self.trio.leader(Some(leader));
-                assert!(self.resumed(next) > scene.resumed[next], "the caller stayed");
+                assert!(self.trio.resumed(next) > scene.resumed[next], "the caller stayed");
                 let view = self.view(&self.client(next), request);
                 assert_eq!(view.request.unwrap().state, "finished");
             }

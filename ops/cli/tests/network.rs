@@ -188,13 +188,9 @@ fn slow_until_resumed(trio: &Trio, leader: usize, before: [f64; COORDINATORS]) {
         let name = if looks % 8 == 0 { "CONT" } else { "STOP" };
         trio.workers.iter().for_each(|worker| worker.signal(name));
         let mut others = (0..COORDINATORS).filter(|idx| *idx != leader);
-        others.any(|idx| resumed(trio, idx) > before[idx]).then_some(())
+        others.any(|idx| trio.resumed(idx) > before[idx]).then_some(())
     });
     trio.workers.iter().for_each(|worker| worker.signal("CONT"));
-}
-
-fn resumed(trio: &Trio, idx: usize) -> f64 {
-    trio.at(idx).metric("streams_resumed_total")
 }
 
 fn long() -> GenerateOptions {
@@ -222,7 +218,7 @@ fn who_led_and_is_cut_off_leads_no_more() {
         // From the others of its group alone, or from workers and callers too.
         let others = (0..5).filter(|host| *host != leader && (from_all || *host < COORDINATORS));
         let term = trio.at(leader).metric("term");
-        let before = [0, 1, 2].map(|idx| resumed(&trio, idx));
+        let before = [0, 1, 2].map(|idx| trio.resumed(idx));
         let mut is_cut = false;
         let told = told::ask(runtime.handle(), &trio.urls(), long(), |event| {
             if !is_cut && moment.has_come(event) {
@@ -237,7 +233,7 @@ fn who_led_and_is_cut_off_leads_no_more() {
         assert!(is_cut, "too late: {moment:?}");
         told::check_same(&told, &want, (moment, from_all));
         let next = trio.leader(Some(leader));
-        assert!(resumed(&trio, next) > before[next]);
+        assert!(trio.resumed(next) > before[next]);
         assert!(trio.at(next).metric("term") > term);
         if !from_all {
             wait_for("it to know", || {

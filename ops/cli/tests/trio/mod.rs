@@ -121,6 +121,11 @@ impl Trio {
         });
     }
 
+    /// Streams with which a coordinator has gone on.
+    pub(crate) fn resumed(&self, idx: usize) -> f64 {
+        self.at(idx).metric("streams_resumed_total")
+    }
+
     pub(crate) fn url(&self, idx: usize) -> String {
         format!("http://{}", self.at(idx).address("grpc"))
     }
