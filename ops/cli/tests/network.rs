@@ -98,6 +98,19 @@ fn alone(worker: usize) -> Vec<(usize, usize)> {
     others.map(|other| (worker, other)).collect()
 }
 
+/// A test that was killed leaves its network behind: the next one goes around it.
+#[test]
+fn networks_share_no_address() {
+    if !net::can("networks_share_no_address") {
+        return;
+    }
+    let one = net::claim(511);
+    let other = net::claim(511);
+    net::release(one);
+    net::release(other);
+    assert_ne!(one, other);
+}
+
 #[test]
 fn a_worker_that_is_cut_off_changes_no_bit_and_returns() {
     if !net::can("a_worker_that_is_cut_off_changes_no_bit_and_returns") {

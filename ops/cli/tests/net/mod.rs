@@ -32,9 +32,36 @@ pub(crate) fn can(test: &str) -> bool {
     made
 }
 
-/// One that no other network of this machine has, most likely.
+/// Where this process begins to look for a subnet that is free, another place each time.
 fn next_number() -> u32 {
     std::process::id().wrapping_mul(16).wrapping_add(NETS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The first subnet of 198.18.0.0/15 (which is for tests), from the one with this number on, that
+/// nobody has, held from now on: the route to all of it, which leads nowhere, is the claim. Tests
+/// that run beside this one have claims too, and so do tests that were killed: they leave their
+/// cables behind as well.
+pub(crate) fn claim(number: u32) -> (u32, u32) {
+    for number in (0..512).map(|step| number.wrapping_add(step)) {
+        let subnet = (18 + number / 256 % 2, number % 256);
+        let output = ip(&["route", "add", "blackhole", &whole(subnet)]).unwrap();
+        if output.status.success() {
+            return subnet;
+        }
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(why.contains("File exists"), "no claim to {}: {why}", whole(subnet));
+    }
+    panic!("all subnets of 198.18.0.0/15 are taken: `ip route` shows them");
+}
+
+/// Gives a subnet back.
+pub(crate) fn release(subnet: (u32, u32)) {
+    drop(ip(&["route", "del", "blackhole", &whole(subnet)]));
+}
+
+/// All addresses of a subnet.
+fn whole((second, third): (u32, u32)) -> String {
+    format!("198.{second}.{third}.0/24")
 }
 
 fn ip(args: &[&str]) -> std::io::Result<Output> {
@@ -50,13 +77,9 @@ fn must(args: &[&str]) {
 impl Net {
     /// So many hosts, without a cable.
     pub(crate) fn new(hosts: usize) -> Self {
-        let number = next_number();
-        let name = |host| format!("aqueduct-{number}-{host}");
-        let net = Self {
-            hosts: (0..hosts).map(name).collect(),
-            subnet: (18 + number / 256 % 2, number % 256), // 198.18.0.0/15 is for tests
-            own: Vec::new(),
-        };
+        let subnet @ (second, third) = claim(next_number());
+        let name = |host| format!("aqueduct-{}-{second}-{third}-{host}", std::process::id());
+        let net = Self { hosts: (0..hosts).map(name).collect(), subnet, own: Vec::new() };
         for (host, name) in net.hosts.iter().enumerate() {
             must(&["netns", "add", name]);
             must(&["-n", name, "link", "set", "lo", "up"]);
@@ -178,5 +201,6 @@ impl Drop for Net {
         for name in &self.hosts {
             drop(ip(&["netns", "del", name]));
         }
+        release(self.subnet);
     }
 }
