@@ -289,7 +289,8 @@ fn all_keys(
         Box::new(move |backend| {
             let queries = Queries { q: &q, start, scale: 0.1, window: None };
             let row_weights = masses.then_some(weights.as_slice());
-            let scope = Scope { past: &remembered, leaves, own: &own, row_weights, rounded: true };
+            let (past, own, outputs) = (&remembered, &own, tokens);
+            let scope = Scope { past, leaves, own, row_weights, outputs, rounded: true };
             black_box(backend.attend_all(queries, scope).expect("shapes"));
         })
     };

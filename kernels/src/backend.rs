@@ -52,13 +52,18 @@ impl Queries<'_> {
 /// A block's own queries, keys and values in one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Qkv {
-    /// `[heads, tokens, head_dim]`, rotated.
+    /// `[heads, tokens, head_dim]`, rotated: of the block's tokens, or of the last of them.
     pub q: Heads,
     /// Positions `start..start + tokens`, the same for every KV head.
     pub keys: Keys,
 }
 
 impl Qkv {
+    /// With the queries of the last `queries` tokens alone.
+    pub(crate) fn of_last(self, queries: usize) -> Self {
+        Self { q: self.q.last(queries), ..self }
+    }
+
     /// Each row as a block of its own, row i at `positions[i]`.
     fn into_rows(self, positions: &[u32]) -> Result<Vec<Self>, BackendError> {
         self.q.data.host()?;
@@ -85,6 +90,9 @@ pub struct Scope<'a> {
     pub own: &'a Keys,
     /// `[tokens]`; `None` where nobody asks for masses.
     pub row_weights: Option<&'a [f32]>,
+    /// The output of so many of the block's last rows is wanted, of at most all. Of those before
+    /// them a device may leave out what nothing else comes of.
+    pub outputs: usize,
     /// Whether the output is multiplied with a bf16 weight next, and so rounded to bf16: a device
     /// may then give it rounded. It is f32 otherwise.
     pub rounded: bool,
@@ -93,12 +101,19 @@ pub struct Scope<'a> {
 /// What a block's rows make of all keys in their [`Scope`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attended {
-    /// `[tokens, heads * head_dim]`, see [`AttentionState::output`].
+    /// `[outputs, heads * head_dim]`, see [`AttentionState::output`] and [`Scope::outputs`].
     pub output: Rows,
     /// `[kv_heads, past keys]` column masses, or empty.
     pub past_mass: Array<f32>,
     /// `[kv_heads, own keys]` column masses, or empty.
     pub own_mass: Array<f32>,
+}
+
+impl Attended {
+    /// Without the outputs that nobody wants, of those of all rows.
+    pub(crate) fn of_last(self, outputs: usize) -> Self {
+        Self { output: self.output.last(outputs), ..self }
+    }
 }
 
 /// What [`AttentionOps::select`] leaves.
@@ -258,13 +273,15 @@ pub trait AttentionOps: StateOps {
         let merge = |state, other: &_| self.merge(state, other);
         let state = past.fold(merge, |keys| self.attend(queries, keys))?;
         let state = self.merge(state, own);
+        shapes::outputs("attend", &queries, &scope)?;
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();
             past_mass = past.masses(|keys| self.weigh(queries, keys, &lse, row_weights))?;
             own_mass = self.weigh(queries, scope.own, &lse, row_weights)?;
         }
-        Ok(Attended { output: self.output(&state), past_mass, own_mass })
+        let attended = Attended { output: self.output(&state), past_mass, own_mass };
+        Ok(attended.of_last(scope.outputs))
     }
 
     /// [`attend_all`](Self::attend_all) for blocks that have nothing to do with each other, as
@@ -312,12 +329,13 @@ pub trait LayerOps: Send + Sync {
 
     /// RMS norm, QKV, QK norm where the layer has it, rotation, rounding to the KV dtype.
     /// `x` is `[tokens, width]`; row i stands at position `start + i`, whose angles are row i.
+    /// Only the last `queries` rows have queries, for who has no use for the others.
     fn project(
         &self,
         layer: &LayerWeights,
         x: &Rows,
-        start: u32,
-        angles: &Angles,
+        at: (u32, &Angles),
+        queries: usize,
     ) -> Result<Qkv, BackendError>;
 
     /// The same where each row is a block of its own, as in a decode batch: row i stands at
@@ -332,8 +350,8 @@ pub trait LayerOps: Send + Sync {
         shapes::placed_rows(x, positions)?;
         match *positions {
             [] => Ok(Vec::new()),
-            [start] => Ok(vec![self.project(layer, x, start, angles)?]),
-            _ => self.project(layer, x, 0, angles)?.into_rows(positions),
+            [start] => Ok(vec![self.project(layer, x, (start, angles), 1)?]),
+            _ => self.project(layer, x, (0, angles), x.rows())?.into_rows(positions),
         }
     }
 

@@ -3,7 +3,7 @@
 //! One copy for all backends of this crate, so that a caller's mistake reads the same whatever
 //! computes.
 
-use crate::backend::{BackendError, Queries};
+use crate::backend::{BackendError, Queries, Scope};
 use crate::fold::Node;
 use crate::int8::GROUP;
 use crate::memory::{Keys, MemorySet, Selection};
@@ -76,6 +76,11 @@ pub(crate) fn voting(queries: &Queries<'_>, row_weights: &[f32]) -> Checked {
     same("weigh", "row weights", row_weights.len(), queries.q.tokens)
 }
 
+/// Outputs of the last of the block's rows.
+pub(crate) fn outputs(op: &'static str, queries: &Queries<'_>, scope: &Scope<'_>) -> Checked {
+    at_most(op, "outputs", scope.outputs, queries.q.tokens)
+}
+
 /// A block's own keys following `past`, with their masses.
 pub(crate) fn selection(
     past: &MemorySet,
@@ -142,7 +147,12 @@ pub(crate) fn linear(op: &'static str, x: &Rows, weight: &Linear) -> Checked {
 }
 
 /// `x` into a layer's queries, keys and values.
-pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &Angles) -> Checked {
+pub(crate) fn projection(
+    layer: &LayerWeights,
+    x: &Rows,
+    (start, angles): (u32, &Angles),
+    queries: usize,
+) -> Checked {
     const OP: &str = "project";
     let spec = &layer.spec;
     let (heads, kv_heads) = (spec.heads, spec.kv_heads);
@@ -159,6 +169,7 @@ pub(crate) fn projection(layer: &LayerWeights, x: &Rows, start: u32, angles: &An
     same(OP, "angles.tokens", angles.tokens, x.rows())?;
     same(OP, "angles.cos elements", angles.cos.len(), angles.tokens * angles.half)?;
     same(OP, "angles.sin elements", angles.sin.len(), angles.tokens * angles.half)?;
+    at_most(OP, "queries", queries, x.rows())?;
     positions_fit(OP, start, x.rows())
 }
 

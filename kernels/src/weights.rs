@@ -69,6 +69,19 @@ pub struct Angles {
     pub sin: Arc<[f32]>,
 }
 
+impl Angles {
+    /// Those of the last `tokens`.
+    pub(crate) fn last(&self, tokens: usize) -> Self {
+        let first = (self.tokens - tokens) * self.half;
+        Self {
+            tokens,
+            half: self.half,
+            cos: self.cos[first..].into(),
+            sin: self.sin[first..].into(),
+        }
+    }
+}
+
 /// What all layers of a model have in common.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {

@@ -207,7 +207,7 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [Kv
     let sin = turns.iter().map(|x| x.sin()).collect();
     let angles = Angles { tokens, half, cos, sin };
     let reference = layer(&Reference, spec, qk_norm, weights);
-    let want = Reference.project(&reference, &x, 9, &angles).unwrap();
+    let want = Reference.project(&reference, &x, (9, &angles), x.rows()).unwrap();
     let want_x = Reference.finish(&reference, x.clone(), &attention).unwrap();
     let want_norm = Reference.norm(&x, &reference.attn_norm, 1e-5);
     // Where a norm ends near a tie, it may be rounded to either bf16: an ulp of 2^-6 at sizes
@@ -220,7 +220,7 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [Kv
     for cpu in [1, 2].into_iter().flat_map(cpus) {
         let what = format!("{tokens} tokens, {spec:?}, on {cpu:?}");
         let layer = layer(&cpu, spec, qk_norm, weights);
-        let seen = cpu.project(&layer, &x, 9, &angles).unwrap();
+        let seen = cpu.project(&layer, &x, (9, &angles), x.rows()).unwrap();
         assert_eq!(seen.keys.positions, want.keys.positions, "{what}");
         close(&what, &seen.q.data, &want.q.data, tolerance).unwrap();
         for (seen, want) in [(&seen.keys.k, &want.keys.k), (&seen.keys.v, &want.keys.v)] {

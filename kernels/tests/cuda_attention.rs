@@ -97,7 +97,8 @@ impl Block {
         let queries = Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window };
         let weights = self.scene.weights();
         let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
-        let scope = Scope { past, leaves, own, row_weights: Some(&weights), rounded: true };
+        let (row_weights, outputs) = (Some(&weights[..]), self.q.tokens);
+        let scope = Scope { past, leaves, own, row_weights, outputs, rounded: true };
         backend.attend_all(queries, scope).expect("fits")
     }
 }

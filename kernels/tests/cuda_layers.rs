@@ -163,7 +163,7 @@ fn rounded_rows_meet_every_weight() {
         let layer = layer(&cuda, Held::Bf16, 8, (head_dim, KvDtype::Bf16));
         let [cos, sin] = [0.6, 0.8].map(|value| vec![value; 3 * head_dim / 2].into());
         let angles = Angles { tokens: 3, half: head_dim / 2, cos, sin };
-        let q = cuda.project(&layer, &rows(3, WIDTH, 1), 0, &angles).unwrap().q;
+        let q = cuda.project(&layer, &rows(3, WIDTH, 1), (0, &angles), 3).unwrap().q;
         let there = Rows::new(4 * 3, head_dim, q.data.clone());
         let here = Rows::from_vec(4 * 3, head_dim, q.data.to_vec());
         for held in [Held::F32, Held::Bf16, Held::Int8] {

@@ -28,7 +28,8 @@ pub fn rows_are_projected_at_their_own_positions(backend: &dyn Backend) {
         assert_eq!(seen.len(), count);
         for (i, seen) in seen.iter().enumerate() {
             let row = x.some(i..i + 1);
-            let want = backend.project(&layer, &row, positions[i], &each[i]).expect("fits");
+            let want =
+                backend.project(&layer, &row, (positions[i], &each[i]), row.rows()).expect("fits");
             identical("project", &row_bits(seen, 0), &row_bits(&want, 0)).unwrap();
             assert_eq!((seen.q.tokens, &seen.keys.positions), (1, &want.keys.positions));
         }
@@ -61,7 +62,8 @@ impl Sequence {
         let row_weights = self.row_weights.as_deref();
         let rounded = row_weights.is_none();
         let (leaves, own) = (self.leaves, &self.block.keys);
-        let scope = Scope { past: &self.past, leaves, own, row_weights, rounded };
+        let (past, outputs) = (&self.past, own.len());
+        let scope = Scope { past, leaves, own, row_weights, outputs, rounded };
         (self.block.queries(), scope)
     }
 }

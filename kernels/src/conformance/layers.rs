@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::backend::{Backend, Qkv};
+use crate::backend::{Backend, BackendError, Qkv};
 use crate::compare::{Tolerance, identical};
 use crate::int8::Int8Rows;
 use crate::tensor::{KvDtype, Rows};
@@ -262,7 +262,7 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
     let (spec, x) = (layer.spec, rows(8, TOKENS, layer.width()));
     let d = spec.head_dim;
     let angles = angles(start, TOKENS, d);
-    let qkv = backend.project(&layer.pack(backend), &x, start, &angles).expect("fits");
+    let qkv = backend.project(&layer.pack(backend), &x, (start, &angles), x.rows()).expect("fits");
     let positions: Vec<u32> = (start..).take(TOKENS).collect();
     assert_eq!(qkv.keys.positions, positions.repeat(spec.kv_heads));
     assert_eq!((qkv.keys.k.dtype(), qkv.keys.v.dtype()), (spec.kv, spec.kv));
@@ -326,7 +326,7 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
     let compute = |from: usize, to: usize| {
         let (x, attention) = (some(&x, from, to), some(&attention, from, to));
         let angles = angles(from as u32, to - from, layer.spec.head_dim);
-        let qkv = backend.project(&packed, &x, from as u32, &angles).expect("fits");
+        let qkv = backend.project(&packed, &x, (from as u32, &angles), x.rows()).expect("fits");
         let linear = backend.linear(&x, &packed.gate_up).expect("fits");
         (linear, qkv, backend.finish(&packed, x, &attention).expect("fits"))
     };
@@ -339,6 +339,15 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
             identical("project", &row_bits(&few_qkv, t - from), &row_bits(&qkv, t)).unwrap();
         }
     }
+    let angles = angles(0, TOKENS, layer.spec.head_dim);
+    let project_last = |queries| backend.project(&packed, &x, (0, &angles), queries);
+    for queries in [0, 1, 17, 36, TOKENS] {
+        let last = project_last(queries).expect("fits");
+        assert_eq!(last.q, qkv.q.last(queries), "the last {queries} of {TOKENS}");
+        assert_eq!(last.keys, qkv.keys, "beside {queries} queries");
+    }
+    let too_many = project_last(TOKENS + 1);
+    assert!(matches!(too_many, Err(BackendError::Shape { op: "project", .. })), "{too_many:?}");
 }
 
 /// Queries, keys and values of row `t`, one after the other.

@@ -133,18 +133,36 @@ fn check_leaves(
     leaves: Leaves,
     Want { row_weights, rounded }: Want<'_>,
 ) {
-    let own = backend.attend(block.queries(), &block.keys).expect("fits");
-    let scope = Scope { past, leaves, own: &block.keys, row_weights, rounded };
-    let want = backend.attend_rest(block.queries(), scope, &own).expect("fits");
-    let Attended { output, past_mass, own_mass } =
-        backend.attend_all(block.queries(), scope).expect("fits");
+    let own_state = backend.attend(block.queries(), &block.keys).expect("fits");
     let (tokens, keys) = (block.keys.len(), past.len());
+    let (own, outputs) = (&block.keys, tokens);
+    let scope = Scope { past, leaves, own, row_weights, outputs, rounded };
+    let want = backend.attend_rest(block.queries(), scope, &own_state).expect("fits");
     let (dtype, head_dim) = (past.k.dtype(), past.k.head_dim);
     let of = format!("{tokens} rows over {keys} {dtype:?} keys, D = {head_dim}, {leaves:?}");
-    identical(&format!("output, {of}"), output.data(), want.output.data()).unwrap();
-    identical(&format!("past mass, {of}"), &past_mass, &want.past_mass).unwrap();
-    identical(&format!("own mass, {of}"), &own_mass, &want.own_mass).unwrap();
-    assert_eq!(own_mass.len(), row_weights.map_or(0, |_| past.kv_heads() * tokens));
+    let check = |outputs: usize, what: &str, seen: Attended| {
+        let of = format!("{what}, the last {outputs} of {of}");
+        assert_eq!((seen.output.rows(), seen.output.cols()), (outputs, want.output.cols()), "{of}");
+        let last = want.output.last(outputs);
+        identical(&format!("output of {of}"), seen.output.data(), last.data()).unwrap();
+        identical(&format!("past mass of {of}"), &seen.past_mass, &want.past_mass).unwrap();
+        identical(&format!("own mass of {of}"), &seen.own_mass, &want.own_mass).unwrap();
+    };
+    // Those of all rows, of none, of whole tiles and of a part of one.
+    for outputs in [tokens, 0, 1, tokens / 2, tokens * 3 / 4] {
+        let scope = Scope { outputs, ..scope };
+        let seen = backend.attend_all(block.queries(), scope).expect("fits");
+        check(outputs, "attend_all", seen);
+    }
+    for outputs in [0, 1] {
+        let scope = Scope { outputs, ..scope };
+        let seen = backend.attend_rest(block.queries(), scope, &own_state).expect("fits");
+        check(outputs, "attend_rest", seen);
+    }
+    let too_many = Scope { outputs: tokens + 1, ..scope };
+    let refused = backend.attend_all(block.queries(), too_many);
+    assert!(matches!(refused, Err(BackendError::Shape { op: "attend", .. })), "{refused:?}");
+    assert_eq!(want.own_mass.len(), row_weights.map_or(0, |_| past.kv_heads() * tokens));
 }
 
 /// One KV head has all its keys in one leaf, another in all four.
@@ -222,7 +240,9 @@ pub fn an_output_is_rounded_only_where_the_next_weight_is(backend: &dyn Backend)
             let shape = Shape { head_dim, kv: KvDtype::Bf16, ..Shape::default() };
             let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
             let (leaves, own) = (Leaves::ONE, &block.keys);
-            let scope = Scope { past: &past, leaves, own, row_weights: None, rounded: false };
+            let (past_keys, row_weights, outputs) = (&past, None, tokens);
+            let scope =
+                Scope { past: past_keys, leaves, own, row_weights, outputs, rounded: false };
             let attended = |scope| backend.attend_all(block.queries(), scope).expect("fits").output;
             let exact = attended(scope);
             let state = |keys| backend.attend(block.queries(), keys).expect("fits");

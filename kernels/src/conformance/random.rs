@@ -55,7 +55,7 @@ impl Sizes {
 
 fn attended(backend: &dyn Backend, block: &Block, past: &Keys, weights: &[f32]) -> Attended {
     let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(weights));
-    let scope = Scope { past, leaves, own, row_weights, rounded: true };
+    let scope = Scope { past, leaves, own, row_weights, outputs: block.keys.len(), rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

@@ -88,9 +88,9 @@ fn layer_shapes(backend: &dyn Backend) {
     let (x, wide) = (rows(1, 3, width), rows(1, 3, width + 1));
     let angles = |tokens, head_dim| angles(0, tokens, head_dim);
     refused(backend.linear(&wide, &layer.qkv), "linear");
-    refused(backend.project(&layer, &wide, 0, &angles(3, spec.head_dim)), "project");
-    refused(backend.project(&layer, &x, 0, &angles(2, spec.head_dim)), "project");
-    refused(backend.project(&layer, &x, 0, &angles(3, spec.head_dim + 2)), "project");
+    refused(backend.project(&layer, &wide, (0, &angles(3, spec.head_dim)), wide.rows()), "project");
+    refused(backend.project(&layer, &x, (0, &angles(2, spec.head_dim)), x.rows()), "project");
+    refused(backend.project(&layer, &x, (0, &angles(3, spec.head_dim + 2)), x.rows()), "project");
     let attention = rows(2, 3, spec.heads * spec.head_dim);
     refused(backend.finish(&layer, wide, &attention), "finish");
     refused(backend.finish(&layer, rows(1, 2, width), &attention), "finish");
@@ -135,9 +135,9 @@ pub fn broken_numbers_are_refused(backend: &dyn Backend) {
         let mut x = rows(1, 3, plain.width());
         layer.k_norm = Some(vec![broken; spec.head_dim].into());
         let angles = angles(0, 3, spec.head_dim);
-        not_finite(backend.project(&layer, &x, 0, &angles), "project");
+        not_finite(backend.project(&layer, &x, (0, &angles), x.rows()), "project");
         x.row_mut(1)[0] = f32::NAN;
-        not_finite(backend.project(&plain.pack(backend), &x, 0, &angles), "project");
+        not_finite(backend.project(&plain.pack(backend), &x, (0, &angles), x.rows()), "project");
         not_finite(backend.finish(&layer, x, &attention), "finish");
         broken_keys(backend, broken);
     }

@@ -38,7 +38,7 @@ fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     for tokens in [1, 2, 130] {
         let x = rows(21, tokens, plain.width());
         let angles = angles(7, tokens, spec.head_dim);
-        let qkv = backend.project(&packed, &x, 7, &angles).expect("fits");
+        let qkv = backend.project(&packed, &x, (7, &angles), x.rows()).expect("fits");
         let heads = |of: &crate::tensor::KvHeads| -> Vec<f32> {
             (0..spec.kv_heads).flat_map(|g| of.head_f32(g)).collect()
         };

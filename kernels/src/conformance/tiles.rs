@@ -34,7 +34,7 @@ fn attended(
     row_weights: &[f32],
 ) -> Attended {
     let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(row_weights));
-    let scope = Scope { past, leaves, own, row_weights, rounded: true };
+    let scope = Scope { past, leaves, own, row_weights, outputs: block.keys.len(), rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

@@ -18,17 +18,19 @@ use crate::memory::Keys;
 use crate::tensor::{Heads, KvData, KvDtype, KvHeads};
 use crate::weights::{Angles, LayerWeights};
 
-/// `x` (`[tokens, E]`) as the block's queries, keys and values at `start..`.
+/// `x` (`[tokens, E]`) as the block's keys and values at `start..`, and its queries, of all tokens
+/// or of none.
 pub(super) fn project_heads(
     place: Place<'_>,
     layer: &LayerWeights,
     x: Argument<'_>,
-    start: u32,
-    angles: &Angles,
+    (start, angles): (u32, &Angles),
+    has_queries: bool,
 ) -> Result<Qkv, BackendError> {
     let (spec, tokens) = (layer.spec, x.rows.rows());
     let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-    let mut q = unwritten(heads * tokens * head_dim);
+    let queries = if has_queries { tokens } else { 0 };
+    let mut q = unwritten(heads * queries * head_dim);
     let [mut k, mut v] = [(); 2].map(|()| Kv::new(kv_heads * tokens * head_dim, spec.kv));
 
     let turned = |norm| Treatment { norm, eps: spec.norm_eps, angles: Some(angles) };
@@ -37,7 +39,8 @@ pub(super) fn project_heads(
     let treat_v = Treatment { norm: None, eps: spec.norm_eps, angles: None };
     let addends = Addends::new(layer.qkv.bias.as_deref(), None);
     whole("project", place, x, (&layer.qkv, head_dim), |block| {
-        let mut cut = Cut { parts: Vec::new(), block, tokens, head_dim, heads: 0, addends };
+        let first = if has_queries { 0 } else { heads };
+        let mut cut = Cut::new((block, tokens, head_dim), first, addends);
         cut.heads(Stored::F32(&mut q), treat_q);
         cut.heads(k.stored(), treat_k);
         cut.heads(v.stored(), treat_v);
@@ -45,7 +48,7 @@ pub(super) fn project_heads(
     })?;
     // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
     let data = unsafe { written(q) }.into();
-    let q = Heads { heads, tokens, head_dim, data };
+    let q = Heads { heads, tokens: queries, head_dim, data };
     let written = |data: Kv| {
         // SAFETY: as above.
         let data = unsafe { data.written() };
@@ -166,18 +169,30 @@ struct Cut<'a> {
     block: Block,
     tokens: usize,
     head_dim: usize,
-    /// Heads that were cut.
+    /// The first head of all.
+    first: usize,
+    /// The next one.
     heads: usize,
     addends: Addends<'a>,
 }
 
 impl<'a> Cut<'a> {
+    /// Of blocks of rows of so many tokens and heads of so many elements, from head `first` on.
+    fn new(
+        (block, tokens, head_dim): (Block, usize, usize),
+        first: usize,
+        addends: Addends<'a>,
+    ) -> Self {
+        Self { parts: Vec::new(), block, tokens, head_dim, first, heads: first, addends }
+    }
+
     /// The next heads, as many as fill `to`.
     fn heads(&mut self, to: Stored<'a>, treatment: Treatment<'a>) {
-        let Self { block, tokens, head_dim, addends, .. } = *self;
+        let Self { block, tokens, head_dim, first, addends, .. } = *self;
         for head in to.pieces(tokens * head_dim) {
             let column = self.heads * head_dim;
-            let first = column / block.columns * tokens.div_ceil(block.rows);
+            let block_idx = (self.heads - first) * head_dim / block.columns;
+            let first = block_idx * tokens.div_ceil(block.rows);
             for (idx, to) in head.pieces(block.rows * head_dim).into_iter().enumerate() {
                 if first + idx == self.parts.len() {
                     let row = idx * block.rows;

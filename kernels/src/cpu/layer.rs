@@ -18,13 +18,28 @@ pub(super) fn project(
     place: Place<'_>,
     layer: &LayerWeights,
     x: &Rows,
-    start: u32,
-    angles: &Angles,
+    (start, angles): (u32, &Angles),
+    queries: usize,
 ) -> Result<Qkv, BackendError> {
-    shapes::projection(layer, x, start, angles)?;
+    shapes::projection(layer, x, (start, angles), queries)?;
+    if queries == x.rows() {
+        return project_heads(place, layer, normed(layer, x), (start, angles), true);
+    }
+    let Qkv { mut q, keys } =
+        project_heads(place, layer, normed(layer, x), (start, angles), false)?;
+    if queries > 0 {
+        // Keys and values of these are computed again: they are few.
+        let (start, angles) = (start + (x.rows() - queries) as u32, angles.last(queries));
+        let x = x.last(queries);
+        q = project_heads(place, layer, normed(layer, &x), (start, &angles), true)?.q;
+    }
+    Ok(Qkv { q, keys })
+}
+
+/// `x` before it is projected.
+fn normed<'a>(layer: &'a LayerWeights, x: &'a Rows) -> Argument<'a> {
     let prepare = Prepare::Norm { weight: &layer.attn_norm, eps: layer.spec.norm_eps };
-    let normed = Argument { rows: x, prepare };
-    project_heads(place, layer, normed, start, angles)
+    Argument { rows: x, prepare }
 }
 
 /// See [`crate::LayerOps::finish`].

@@ -234,10 +234,10 @@ impl LayerOps for Cpu {
         &self,
         layer: &LayerWeights,
         x: &Rows,
-        start: u32,
-        angles: &Angles,
+        at: (u32, &Angles),
+        queries: usize,
     ) -> Result<Qkv, BackendError> {
-        self.enter(|place| layer::project(place, layer, x, start, angles))
+        self.enter(|place| layer::project(place, layer, x, at, queries))
     }
 
     fn finish(

@@ -131,7 +131,7 @@ fn nothing(queries: &Queries<'_>, scope: &Scope<'_>) -> Attended {
         Some(_) => vec![0.0; keys.positions.len()].into(),
         None => Array::default(),
     };
-    let output = Rows::zeros(queries.q.tokens, queries.q.heads * queries.q.head_dim);
+    let output = Rows::zeros(scope.outputs, queries.q.heads * queries.q.head_dim);
     Attended { output, past_mass: mass(scope.past), own_mass: mass(scope.own) }
 }
 
@@ -216,6 +216,7 @@ impl<'a> Block<'a> {
         check(&queries, own)?;
         check(&queries, past)?;
         shapes::alike("attend", own, past)?;
+        shapes::outputs("attend", &queries, scope)?;
         row_weights.map_or(Ok(()), |row_weights| shapes::voting(&queries, row_weights))?;
         if queries.q.data.is_empty() || (past.is_empty() && own.is_empty()) {
             return Ok(None);
@@ -290,7 +291,8 @@ impl<'a> Block<'a> {
         };
         let q = self.rows.queries.q;
         let output = Rows::new(q.tokens, q.heads * q.head_dim, data.into_array());
-        self.shared.done(Attended { output, past_mass, own_mass })
+        let attended = self.shared.done(Attended { output, past_mass, own_mass })?;
+        Ok(attended.of_last(scope.outputs))
     }
 
     /// What the rows spend on past and on own keys.

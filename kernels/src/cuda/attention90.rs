@@ -375,6 +375,7 @@ mod tests {
             leaves: Leaves::ONE,
             own: &scene.own,
             row_weights: Some(row_weights),
+            outputs: scene.own.len(),
             rounded: true,
         };
         let whole = cuda.attend_all(scene.queries(), scope).unwrap();

@@ -79,10 +79,10 @@ pub(super) fn project(
     cuda: &Cuda,
     layer: &LayerWeights,
     x: &Rows,
-    start: u32,
-    angles: &Angles,
+    (start, angles): (u32, &Angles),
+    queries: usize,
 ) -> Result<Qkv, BackendError> {
-    shapes::projection(layer, x, start, angles)?;
+    shapes::projection(layer, x, (start, angles), queries)?;
     let (shared, spec) = (&cuda.shared, &layer.spec);
     let weight = packed("project", shared, &layer.qkv)?;
     let made = SplitHeads::room(shared, spec, x.rows())?;
@@ -94,7 +94,7 @@ pub(super) fn project(
         let qkv = block.product(&normed, weight).sums()?;
         made.split(cuda, layer, &qkv, (start, angles))?;
     }
-    shared.done(made.into_qkv(spec, start))
+    Ok(shared.done(made.into_qkv(spec, start))?.of_last(queries))
 }
 
 /// A block's queries, keys and values, to be written.

@@ -263,10 +263,10 @@ impl LayerOps for Cuda {
         &self,
         layer: &LayerWeights,
         x: &Rows,
-        start: u32,
-        angles: &Angles,
+        at: (u32, &Angles),
+        queries: usize,
     ) -> Result<Qkv, BackendError> {
-        layers::project(self, layer, x, start, angles)
+        layers::project(self, layer, x, at, queries)
     }
 
     fn finish(

@@ -67,10 +67,10 @@ impl LayerOps for Reference {
         &self,
         layer: &LayerWeights,
         x: &Rows,
-        start: u32,
-        angles: &Angles,
+        at: (u32, &Angles),
+        queries: usize,
     ) -> Result<Qkv, BackendError> {
-        project::project(layer, x, start, angles)
+        project::project(layer, x, at, queries)
     }
 
     fn finish(

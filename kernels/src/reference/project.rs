@@ -14,10 +14,10 @@ use crate::weights::{Angles, LayerWeights};
 pub(super) fn project(
     layer: &LayerWeights,
     x: &Rows,
-    start: u32,
-    angles: &Angles,
+    (start, angles): (u32, &Angles),
+    queries: usize,
 ) -> Result<Qkv, BackendError> {
-    shapes::projection(layer, x, start, angles)?;
+    shapes::projection(layer, x, (start, angles), queries)?;
     let spec = layer.spec;
     let (h, g, tokens) = (spec.heads, spec.kv_heads, x.rows());
     let qkv = linear("project", &norm(x, &layer.attn_norm, spec.norm_eps), &layer.qkv)?;
@@ -37,10 +37,11 @@ pub(super) fn project(
 
     let stored = |data: &[f32]| KvHeads::from_f32(g, tokens, spec.head_dim, data, spec.kv);
     let positions: Vec<u32> = (start..).take(tokens).collect();
-    Ok(Qkv {
+    let qkv = Qkv {
         q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q.into() },
         keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
-    })
+    };
+    Ok(qkv.of_last(queries))
 }
 
 /// `heads` of `[tokens, all heads * head_dim]` as `[heads, tokens, head_dim]`.

@@ -83,8 +83,8 @@ proptest! {
             let queries = queries(&q, start);
             let weights = ranking.row_weights(count as usize);
             let row_weights = Some(weights.as_slice());
-            let (past, leaves) = (&set.keys, Leaves::ONE);
-            let scope = Scope { past, leaves, own: &keys, row_weights, rounded: false };
+            let (past, leaves, own, outputs) = (&set.keys, Leaves::ONE, &keys, q.tokens);
+            let scope = Scope { past, leaves, own, row_weights, outputs, rounded: false };
             let whole = Reference.attend_all(queries, scope).unwrap();
             let masses = (&whole.past_mass, &whole.own_mass);
             set = Arc::new(Reference.select(set, &keys, masses, &selection).unwrap().memory);

@@ -205,6 +205,7 @@ impl<'a> Door<'a> {
     fn ask_holder(&self, layer: usize, holder: usize) -> Result<States, PortError> {
         let of = self.holders.shards.iter().find(|(worker, _)| *worker == holder);
         let place = self.place(layer, of.map_or(&[], |(_, shards)| shards));
+        let place = place.of_last(self.q.tokens);
         match self.store(layer, holder)?.attend(self.model, &place, &self.q) {
             Ok(Answer::Ready(states)) => Ok(states),
             Ok(Answer::NotYet) => Err(failed(layer, "a shard is not there any more".into())),

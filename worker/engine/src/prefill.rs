@@ -10,8 +10,8 @@ use aqueduct_core::work::{MergeAudit, RetainedMass};
 use aqueduct_core::{MemoryPolicy, TokenId};
 use aqueduct_kernels::backend::Qkv;
 use aqueduct_kernels::{
-    Array, Attended, AttentionState, Heads, LayerWeights, Leaves, MemorySet, Queries, Ranking,
-    Rows, Scope, Selected, Selection,
+    Angles, Array, Attended, AttentionState, Heads, LayerWeights, Leaves, MemorySet, Queries,
+    Ranking, Rows, Scope, Selected, Selection,
 };
 
 use crate::error::EngineError;
@@ -28,6 +28,11 @@ pub struct Block<'a> {
     /// Which keys of a memory set are summed together.
     pub leaves: Leaves,
 }
+
+/// Where every key is kept and only the last token's hidden state is wanted, so many of the block's
+/// last rows attend in the last layer: enough that every backend computes them as it computes many,
+/// so that the bits are those which they have among all.
+const LAST_ROWS: usize = 64;
 
 /// Which hidden states the caller has a use for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,20 +83,19 @@ pub fn prefill(
     let mut x = model.embed(block.tokens)?;
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let qkv = beside(port, || model.backend().project(layer, &x, block.start, &angles))?;
-        let own = match port.is_ready(idx) {
+        let want = step.want_of(idx, want);
+        let qkv = beside(port, || step.project(layer, &x, &angles, want))?;
+        let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
             true => None,
             // While the past is still on its way.
             false => Some(beside(port, || step.attend_own(idx, &qkv))?),
         };
         let past = port.take(idx)?; // the previous chunk's memory set
-        let attended = beside(port, || step.attend((idx, layer), &qkv, &past, own))?;
+        let attended = beside(port, || step.attend((idx, layer), (&qkv, want), &past, own))?;
         let selected = step.select(past, &qkv, &attended)?;
         port.give(idx, Arc::new(selected.memory))?;
         retained.push(selected.retained);
-        let last = idx + 1 == model.layers();
-        let want = if last { want } else { Want::All };
-        x = beside(port, || step.finish(layer, x, &attended.output, want))?;
+        x = beside(port, || step.finish(layer, x, &attended.output))?;
     }
     Ok(Prefilled { hidden: x, retained, audits: Vec::new() })
 }
@@ -124,8 +128,41 @@ impl<'a> Step<'a> {
         self.start + self.tokens as u32
     }
 
+    /// Of the block's tokens, or of the last of them.
     pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads) -> Queries<'q> {
-        self.model.queries(idx, q, self.start)
+        self.model.queries(idx, q, self.end() - q.tokens as u32)
+    }
+
+    /// Which of its hidden states anything comes of in layer `idx`, where the caller has a use for
+    /// these of the last one.
+    pub(crate) fn want_of(&self, idx: usize, want: Want) -> Want {
+        if idx + 1 == self.model.layers() { want } else { Want::All }
+    }
+
+    /// How many of the last hidden states that is.
+    pub(crate) fn outputs(&self, want: Want) -> usize {
+        match want {
+            Want::Memory => 0,
+            Want::Last => 1,
+            Want::All => self.tokens,
+        }
+    }
+
+    /// Keys and values of all tokens, and the queries that anything comes of: of all where the rows
+    /// vote on what is kept.
+    pub(crate) fn project(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        angles: &Angles,
+        want: Want,
+    ) -> Result<Qkv, EngineError> {
+        let queries = match want {
+            Want::Memory if self.selection.keep_all => 0,
+            Want::Last if self.selection.keep_all => self.tokens.min(LAST_ROWS),
+            _ => self.tokens,
+        };
+        Ok(self.model.backend().project(layer, x, (self.start, angles), queries)?)
     }
 
     /// Past and own keys, with masses unless every key is kept anyway.
@@ -134,10 +171,12 @@ impl<'a> Step<'a> {
         layer: &LayerWeights,
         past: &'s MemorySet,
         qkv: &'s Qkv,
+        want: Want,
     ) -> Scope<'s> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
         let (past, own, leaves) = (&past.keys, &qkv.keys, self.leaves);
-        Scope { past, leaves, own, row_weights, rounded: layer.out.rounds }
+        let (outputs, rounded) = (self.outputs(want), layer.out.rounds);
+        Scope { past, leaves, own, row_weights, outputs, rounded }
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {
@@ -148,12 +187,12 @@ impl<'a> Step<'a> {
     fn attend(
         &self,
         (idx, layer): (usize, &LayerWeights),
-        qkv: &Qkv,
+        (qkv, want): (&Qkv, Want),
         past: &MemorySet,
         own: Option<AttentionState>,
     ) -> Result<Attended, EngineError> {
         let (backend, queries) = (self.model.backend(), self.queries(idx, &qkv.q));
-        let scope = self.scope(layer, past, qkv);
+        let scope = self.scope(layer, past, qkv, want);
         Ok(match own {
             None => backend.attend_all(queries, scope)?,
             Some(own) => backend.attend_rest(queries, scope, &own)?,
@@ -170,19 +209,18 @@ impl<'a> Step<'a> {
         Ok(self.model.backend().select(past, &qkv.keys, masses, &self.selection)?)
     }
 
+    /// The rest of the layer, of the last tokens, whose rows of attention these are.
     pub(crate) fn finish(
         &self,
         layer: &LayerWeights,
         x: Rows,
         output: &Rows,
-        want: Want,
     ) -> Result<Rows, EngineError> {
-        let backend = self.model.backend();
-        Ok(match want {
-            Want::Memory => Rows::zeros(0, x.cols()),
-            Want::Last => backend.finish(layer, x.last_row(), &output.last_row())?,
-            Want::All => backend.finish(layer, x, output)?,
-        })
+        let x = if output.rows() == x.rows() { x } else { x.last(output.rows()) };
+        match x.rows() {
+            0 => Ok(x),
+            _ => Ok(self.model.backend().finish(layer, x, output)?),
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 //! positions and scores (`ops/reference/h2o_reference.py golden`), whether memory travels or
 //! stays in shards.
 
-#[allow(dead_code, reason = "tokens and forks are for the tests of shards")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -7,7 +7,7 @@ use std::slice::from_ref;
 use super::masses::{Partial, TILES, Voters, segments, total};
 use super::products::{Path, Products, Work};
 use super::rows::RowTile;
-use super::side::{Side, fill, merge_all};
+use super::side::{Side, Wanted, fill, merge_all};
 use super::stored::Stored;
 use super::{few, sides};
 use crate::array::Array;
@@ -59,6 +59,7 @@ fn check(queries: &Queries<'_>, scope: &Scope<'_>) -> Result<(), BackendError> {
     let Scope { past, own, row_weights, .. } = *scope;
     shapes::attention("attend", queries, own)?;
     shapes::attention("attend", queries, past)?;
+    shapes::outputs("attend", queries, scope)?;
     row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))
 }
 
@@ -68,11 +69,11 @@ pub(in crate::cpu) fn attend_all(
     queries: &Queries<'_>,
     scope: &Scope<'_>,
 ) -> Result<Attended, BackendError> {
-    let Scope { past, own, row_weights, .. } = *scope;
+    let Scope { past, own, row_weights, outputs, .. } = *scope;
     check(queries, scope)?;
     if few::serves(queries, own.kv_heads()) {
         let mut alone = few::attend_each(place, &[(*queries, *scope)]);
-        return alone.pop().expect("one for each block");
+        return alone.pop().expect("one for each block"); // of the outputs that are wanted
     }
     let path = Path::of(place.isa, own.k.dtype());
     let split = past.split(scope.leaves);
@@ -80,21 +81,22 @@ pub(in crate::cpu) fn attend_all(
     let stored: Vec<_> = sides(scope, split.as_ref()).into_iter().map(store).collect();
     let q = queries.q;
     let width = q.heads * q.head_dim;
-    let mut output = unwritten(q.tokens * width);
+    let silent = q.tokens - outputs;
+    let mut output = unwritten(outputs * width);
     let tiles = if row_weights.is_some() { TILES } else { 1 };
     let segments: Vec<RowTile> = segments(queries, own.kv_heads(), tiles).collect();
-    let parts = cut(&mut output, width, &segments, own.kv_heads());
+    let parts = cut(&mut output, (width, silent), &segments, own.kv_heads());
     let tasks = segments
         .into_iter()
         .zip(parts)
-        .map(|(rows, output)| All { queries, rows, keys: &stored, row_weights, output })
+        .map(|(rows, output)| All { queries, rows, keys: &stored, row_weights, silent, output })
         .collect();
     let spent = place.crew.map(tasks, |task: All<'_>| path.run(place.isa, task));
     let Some(spent) = spent.into_iter().collect::<Option<Vec<_>>>() else {
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     };
-    // SAFETY: segments cover all rows of all heads, and their tasks wrote them.
-    let output = Rows::from_vec(q.tokens, width, unsafe { written(output) });
+    // SAFETY: segments cover all rows of all heads, and their tasks wrote those that are wanted.
+    let output = Rows::from_vec(outputs, width, unsafe { written(output) });
     if row_weights.is_none() {
         return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
@@ -110,10 +112,11 @@ pub(in crate::cpu) fn attend_all(
     Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
-/// For every segment: of each of its tokens' rows, the columns of its KV head.
+/// For every segment: of each of its tokens' rows, the columns of its KV head. The first `silent`
+/// tokens have none.
 fn cut<'a>(
     output: &'a mut [MaybeUninit<f32>],
-    cols: usize,
+    (cols, silent): (usize, usize),
     segments: &[RowTile],
     kv_heads: usize,
 ) -> Vec<Vec<&'a mut [MaybeUninit<f32>]>> {
@@ -125,7 +128,8 @@ fn cut<'a>(
         heads.iter_mut().zip(columns).for_each(|(head, columns)| head.push(columns));
     }
     let mut heads: Vec<_> = heads.into_iter().map(Vec::into_iter).collect();
-    segments.iter().map(|rows| heads[rows.g].by_ref().take(rows.tokens.len()).collect()).collect()
+    let wanted = |rows: &RowTile| rows.tokens.clone().filter(|t| *t >= silent).count();
+    segments.iter().map(|rows| heads[rows.g].by_ref().take(wanted(rows)).collect()).collect()
 }
 
 /// One task: a segment of rows over past and own keys. Returns what they spend on each part of
@@ -136,7 +140,9 @@ struct All<'a> {
     /// The parts of the past, and the own.
     keys: &'a [Stored<'a>],
     row_weights: Option<&'a [f32]>,
-    /// `[tokens]` of `[group * head_dim]`.
+    /// So many of the block's first tokens have no output.
+    silent: usize,
+    /// `[tokens]` of `[group * head_dim]`, of those that have one.
     output: Vec<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -145,7 +151,7 @@ impl Work for All<'_> {
 
     #[inline(always)]
     fn run<P: Products>(self, mut products: P) -> Self::Out {
-        let Self { queries, rows, keys, row_weights, mut output } = self;
+        let Self { queries, rows, keys, row_weights, silent, mut output } = self;
         let simd = products.simd();
         let mut sides: Vec<Side> = keys.iter().map(|_| Side::default()).collect();
         let spent = keys.iter().map(|keys| match row_weights {
@@ -156,11 +162,15 @@ impl Work for All<'_> {
         let merges = if keys.len() > 2 { merges(Node::ROOT, LEAVES) } else { Vec::new() };
         for tile in rows.tiles() {
             let voters = row_weights.and_then(|weights| Voters::new(&tile, weights));
+            let wanted = Wanted { o: tile.tokens.end > silent, p: voters.is_some() };
+            if !wanted.o && !wanted.p {
+                continue;
+            }
             let tiles = (queries, from_ref(&tile));
             products.take(queries, tiles.1, keys[0].dtype());
             // Loops and no closures: what vectors are in must be inlined here.
             for (side, keys) in sides.iter_mut().zip(keys) {
-                fill(&mut products, tiles, keys, (vec![side], voters.is_some()));
+                fill(&mut products, tiles, keys, (vec![side], wanted));
             }
             let (own, past) = sides.split_last_mut().expect("own keys at least");
             merge_all(simd, past, &merges);
@@ -170,10 +180,14 @@ impl Work for All<'_> {
                 return None;
             }
             let merged = past.end(simd, own);
-            let first = tile.tokens.start - rows.tokens.start;
-            past.each_row(simd, &tile, |_, (head, t), o| {
-                output[first + t][head * o.len()..][..o.len()].write_copy_of_slice(o);
-            });
+            if wanted.o {
+                let first = silent.max(rows.tokens.start);
+                past.each_row(simd, &tile, |_, (head, t), o| {
+                    if let Some(row) = (tile.tokens.start + t).checked_sub(first) {
+                        output[row][head * o.len()..][..o.len()].write_copy_of_slice(o);
+                    }
+                });
+            }
             if let Some(mut voters) = voters {
                 voters.settle(merged);
                 for (side, spent) in sides.iter().zip(&mut spent) {

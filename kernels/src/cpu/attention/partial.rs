@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use super::few;
 use super::products::{Path, Products, Work};
 use super::rows::{RowTile, tile_tokens};
-use super::side::{BLOCK, Side, fill, merge_all};
+use super::side::{BLOCK, Side, Wanted, fill, merge_all};
 use super::stored::Stored;
 use crate::backend::{BackendError, Queries};
 use crate::cpu::gemm::Place;
@@ -156,7 +156,7 @@ impl Work for Attend<'_> {
         seen.resize_with(tiles.len(), || sets.iter().map(|_| Side::default()).collect());
         for (idx, keys) in sets.iter().enumerate() {
             let sides = seen.iter_mut().map(|sides| &mut sides[idx]).collect();
-            fill(&mut products, (queries, &tiles), keys, (sides, false));
+            fill(&mut products, (queries, &tiles), keys, (sides, Wanted { o: true, p: false }));
         }
         let mut is_finite = true;
         for ((rows, sides), mut parts) in tiles.iter().zip(&mut seen).zip(parts) {

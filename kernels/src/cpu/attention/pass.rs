@@ -127,6 +127,11 @@ impl<'a> Pass<'a> {
         self.added += 1;
     }
 
+    /// Leaves the tile of keys that was softened last out of every o.
+    pub(super) fn pass_over(&mut self) {
+        self.added += 1;
+    }
+
     /// Whether there was any key.
     pub(super) fn saw(&self) -> bool {
         self.added > 0

@@ -17,27 +17,37 @@ use crate::state::{common, lse};
 /// at D = 128 in bf16, a quarter of a second level of 2 MiB. A multiple of every tile of keys.
 pub(super) const BLOCK: usize = 1024;
 
+/// What is made of rows and keys besides m and l.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Weighted sums of values; there is no o otherwise.
+    pub(super) o: bool,
+    /// p is kept.
+    pub(super) p: bool,
+}
+
 /// Tiles of rows, taken by `products`, over some keys: all pass a block before the next is looked
-/// at. Their p is kept if `keep`.
+/// at.
 #[inline(always)]
 pub(super) fn fill<P: Products>(
     products: &mut P,
     (queries, tiles): (&Queries<'_>, &[RowTile]),
     keys: &Stored<'_>,
-    (sides, keep): (Vec<&mut Side>, bool),
+    (sides, wanted): (Vec<&mut Side>, Wanted),
 ) {
     let mut on_their_way = Vec::with_capacity(tiles.len());
     for (tile, side) in tiles.iter().zip(sides) {
         let pass = Pass::new(queries, tile, keys);
-        let kept = if keep { pass.keys(products) } else { 0 };
-        side.begin(pass.panels(), queries.q.head_dim, kept);
+        let kept = if wanted.p { pass.keys(products) } else { 0 };
+        let head_dim = if wanted.o { queries.q.head_dim } else { 0 };
+        side.begin(pass.panels(), head_dim, kept);
         on_their_way.push((pass, side));
     }
     let mut passing = Lines::default();
     for first in (0..keys.len()).step_by(BLOCK) {
         for (idx, (pass, side)) in on_their_way.iter_mut().enumerate() {
             products.turn_to(idx);
-            side.add(products, pass, first..first + BLOCK, (keep, &mut passing));
+            side.add(products, pass, first..first + BLOCK, (wanted, &mut passing));
         }
     }
     for (pass, side) in on_their_way {
@@ -61,7 +71,7 @@ pub(super) struct Side {
     pub(super) m: Vec<Lanes>,
     /// `[panels, 16]`.
     pub(super) l: Vec<Lanes>,
-    /// `[head_dim, panels, 16]`.
+    /// `[head_dim, panels, 16]`, or nothing.
     o: Lines<f32>,
     /// Per tile of keys whose p was kept: `[keys, panels, 16]`, one behind the other.
     p: Lines<f32>,
@@ -82,28 +92,31 @@ impl Side {
         self.p.resize(panels * kept);
     }
 
-    /// With the keys of `block` that are in sight. Their p is kept, or else stands in `passing`.
+    /// With the keys of `block` that are in sight. Their p stands in `passing` if it is not kept.
     #[inline(always)]
     fn add<P: Products>(
         &mut self,
         products: &mut P,
         pass: &mut Pass<'_>,
         block: Range<usize>,
-        (keep, passing): (bool, &mut Lines<f32>),
+        (wanted, passing): (Wanted, &mut Lines<f32>),
     ) {
         let panels = pass.panels();
         for (first, last) in pass.spans(products, block) {
             let size = (last - first) * panels;
-            let p = match keep {
+            let p = match wanted.p {
                 true => &mut self.p[self.used..][..size],
                 false => {
                     passing.resize(size);
                     &mut passing[..]
                 }
             };
-            pass.soften(products, (first, last), p, keep);
-            pass.add(products, (first, last), p, &mut self.o);
-            if keep {
+            pass.soften(products, (first, last), p, wanted.p);
+            match wanted.o {
+                true => pass.add(products, (first, last), p, &mut self.o),
+                false => pass.pass_over(),
+            }
+            if wanted.p {
                 self.kept.push(((first, last), pass.m()));
                 self.used += size;
             }
@@ -189,8 +202,8 @@ impl Side {
         let (none, zero) = (simd.splat(f32::NEG_INFINITY), simd.splat(0.0));
         let (ma, mb) = (simd.load(&self.m[panel]), simd.load(&other.m[panel]));
         let (sa, sb, l) = (simd.load(&scales[0]), simd.load(&scales[1]), simd.load(l));
-        let (to, other) = (&mut self.o[panel..], &other.o[panel..]);
-        let mut at = 0;
+        let (to, other) = (&mut self.o[..], &other.o[..]);
+        let mut at = panel;
         while at < to.len() {
             let (a, b) = (simd.load(&to[at]), simd.load(&other[at]));
             let mut o = a * sa + b * sb;

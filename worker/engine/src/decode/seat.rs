@@ -7,7 +7,7 @@ use aqueduct_kernels::{LayerWeights, MemorySet, Qkv, Queries, Rows, Scope};
 use crate::error::EngineError;
 use crate::model::Model;
 use crate::port::{LocalPort, MemoryPort};
-use crate::prefill::Step;
+use crate::prefill::{Step, Want};
 use crate::seen;
 use crate::shards::{Asked, Merged, Past};
 
@@ -34,7 +34,7 @@ impl Seat<'_, &mut LocalPort> {
         past: &'s MemorySet,
         qkv: &'s Qkv,
     ) -> (Queries<'s>, Scope<'s>) {
-        let scope = self.step.scope(layer, past, qkv);
+        let scope = self.step.scope(layer, past, qkv, Want::All);
         let row_weights =
             scope.row_weights.filter(|_| !self.has_no_use_for_masses() || self.past.is_watched());
         (self.step.queries(idx, &qkv.q), Scope { row_weights, ..scope })

@@ -67,6 +67,12 @@ impl Place {
         self.start + self.tokens
     }
 
+    /// The last `tokens` of the block, as if they were all.
+    pub fn of_last(self, tokens: usize) -> Self {
+        let start = self.end() - tokens as u32;
+        Self { start, tokens: tokens as u32, ..self }
+    }
+
     /// Whether the block's rows vote on what is kept.
     pub fn is_scored(&self) -> bool {
         !self.policy.keeps_all()

@@ -34,10 +34,12 @@ pub struct Spent {
 /// How a block reaches the shards of everything before it.
 ///
 /// Per layer, ascending: `ask`, `states`; where keys are scored also `weigh`, `candidates` and
-/// `settle`, in this order; `keep` once, at any time after `ask`. Then `finish`. What only sends
-/// returns at once; what waits must have a deadline.
+/// `settle`, in this order; `keep` once, at any time after `ask`, or alone where nothing comes of
+/// what the rows see. Then `finish`. What only sends returns at once; what waits must have a
+/// deadline.
 pub trait ShardPort {
-    /// Sends the queries of `layer`. What is kept after this is not part of what they see.
+    /// Sends the queries of `layer`, of the block's tokens or of the last of them. What is kept
+    /// after this is not part of what they see.
     ///
     /// # Errors
     /// A holder that cannot be reached; a request that is not wanted any more.

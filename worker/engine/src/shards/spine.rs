@@ -1,7 +1,10 @@
 //! The spine of a block whose past is in shards.
 
+use std::sync::Arc;
+
 use aqueduct_core::MemoryPolicy;
 use aqueduct_core::work::RetainedMass;
+use aqueduct_kernels::Shard;
 
 use super::layer::Asked;
 use super::port::ShardPort;
@@ -39,16 +42,21 @@ pub fn prefill_sharded(
     let mut retained = vec![RetainedMass::default(); model.layers()];
     let mut audits = Vec::new();
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let qkv = model.backend().project(layer, &x, block.start, &angles)?;
+        let want = step.want_of(idx, want);
+        let qkv = step.project(layer, &x, &angles, want)?;
+        if qkv.q.tokens == 0 {
+            port.keep(idx, Arc::new(Shard::new(qkv.keys, step.end())))?;
+            x = x.last(0);
+            continue; // nobody asks, and nobody waits
+        }
         let asked = Asked::new(&step, idx, qkv, port)?;
         let merged = asked.merge(&step, chunks, port)?;
-        let output = model.backend().output(&merged.state);
+        let output = model.backend().output(&merged.state).last(step.outputs(want));
         audits.extend(merged.audit);
         if let Some(weighed) = merged.weighed {
             retained[idx] = weighed.settle(&step, port)?;
         }
-        let last = idx + 1 == model.layers();
-        x = step.finish(layer, x, &output, if last { want } else { Want::All })?;
+        x = step.finish(layer, x, &output)?;
     }
     for (retained, past) in retained.iter_mut().zip(port.finish()?) {
         retained.add(past);

@@ -221,7 +221,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
         layer: usize,
         (peer, shards): &(Peer, Vec<(u32, Epoch)>),
     ) -> Result<Part, PortError> {
-        let (peer, place) = (peer.clone(), self.place(layer, shards));
+        let (peer, place) = (peer.clone(), self.place(layer, shards).of_last(self.q.tokens));
         let mut part = Part { peer, place, call: None, states: None, torn: None, audit: None };
         let place = part.place.clone();
         let is_here = self.wait.exchange().is_here(&part.peer);

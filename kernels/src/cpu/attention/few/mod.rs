@@ -140,7 +140,13 @@ pub(super) fn attend_each(
         }
     }
     let each = results.into_iter().zip(refused);
-    each.map(|(results, refused)| refused.map_or_else(|| Ok(results.attended()), Err)).collect()
+    let outputs = blocks.iter().map(|(_, scope)| scope.outputs);
+    each.zip(outputs)
+        .map(|((results, refused), outputs)| match refused {
+            Some(error) => Err(error),
+            None => Ok(results.attended().of_last(outputs)),
+        })
+        .collect()
 }
 
 /// # Errors

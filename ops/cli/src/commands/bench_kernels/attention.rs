@@ -73,8 +73,14 @@ fn attention(cpu: &Cpu, ask: Ask, tokens: usize, (over, kv): (Over, KvDtype)) ->
                 Ask::Attend => timed(|| cpu.attend(queries, keys)),
                 Ask::Weigh => timed(|| cpu.weigh(queries, keys, &lse, &weights)),
                 Ask::All => {
-                    let (leaves, row_weights) = (Leaves::ONE, Some(&weights[..]));
-                    let scope = Scope { past: keys, leaves, own: &own, row_weights, rounded: true };
+                    let scope = Scope {
+                        past: keys,
+                        leaves: Leaves::ONE,
+                        own: &own,
+                        row_weights: Some(&weights),
+                        outputs: tokens,
+                        rounded: true,
+                    };
                     timed(|| cpu.attend_all(queries, scope))
                 }
             }

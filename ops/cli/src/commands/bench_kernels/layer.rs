@@ -170,7 +170,7 @@ fn project(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
         let mut turn = 0;
         Ok(Box::new(move |cpu| {
             turn += 1;
-            timed(|| cpu.project(&layers[turn % layers.len()], &x, 0, &angles))
+            timed(|| cpu.project(&layers[turn % layers.len()], &x, (0, &angles), x.rows()))
         }))
     };
     Case {

@@ -149,10 +149,10 @@ impl LayerOps for Watched {
         &self,
         layer: &LayerWeights,
         x: &Rows,
-        start: u32,
-        angles: &Angles,
+        at: (u32, &Angles),
+        queries: usize,
     ) -> Result<Qkv, BackendError> {
-        self.timed(Part::Project, |cpu| cpu.project(layer, x, start, angles))
+        self.timed(Part::Project, |cpu| cpu.project(layer, x, at, queries))
     }
 
     fn finish(

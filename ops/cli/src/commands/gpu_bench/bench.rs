@@ -164,6 +164,6 @@ impl Block {
 
     pub(super) fn scope<'a>(&'a self, row_weights: Option<&'a [f32]>) -> Scope<'a> {
         let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
-        Scope { past, leaves, own, row_weights, rounded: true }
+        Scope { past, leaves, own, row_weights, outputs: own.len(), rounded: true }
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
     let (layer, x, angles) = (bench.layer(1)?, bench.hidden(shape.chunk)?, bench.angles());
     let attention: Rows = bench.rows(shape.chunk, shape.heads * shape.head_dim)?;
     products(bench, shape.layer_flop(), move || {
-        cuda.project(&layer, &x, shape.memory as u32, &angles)?;
+        cuda.project(&layer, &x, (shape.memory as u32, &angles), x.rows())?;
         Ok(cuda.finish(&layer, x.clone(), &attention).map(drop)?)
     })
 }

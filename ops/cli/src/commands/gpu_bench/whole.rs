@@ -26,7 +26,7 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
     let flop = shape.layer_flop() + shape.attention_flop(shape.memory);
     let run = move || {
         let start = shape.memory as u32;
-        let qkv = cuda.project(&layer, &x, start, &angles)?;
+        let qkv = cuda.project(&layer, &x, (start, &angles), x.rows())?;
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
         let queries = Queries { q: &qkv.q, start, scale, window: None };
         let scope = Scope {
@@ -34,6 +34,7 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
             leaves: Leaves::ONE,
             own: &qkv.keys,
             row_weights: Some(&weights),
+            outputs: qkv.q.tokens,
             rounded: true,
         };
         let attended = cuda.attend_all(queries, scope)?;
