@@ -61,7 +61,7 @@ pub struct Qkv {
 impl Qkv {
     /// With the queries of the last `queries` tokens alone.
     pub(crate) fn of_last(self, queries: usize) -> Self {
-        Self { q: self.q.last(queries), ..self }
+        Self { q: self.q.of_last(queries), ..self }
     }
 
     /// Each row as a block of its own, row i at `positions[i]`.
@@ -112,7 +112,7 @@ pub struct Attended {
 impl Attended {
     /// Without the outputs that nobody wants, of those of all rows.
     pub(crate) fn of_last(self, outputs: usize) -> Self {
-        Self { output: self.output.last(outputs), ..self }
+        Self { output: self.output.of_last(outputs), ..self }
     }
 }
 
@@ -269,11 +269,11 @@ pub trait AttentionOps: StateOps {
         scope: Scope<'_>,
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
+        shapes::outputs("attend", &queries, &scope)?;
         let past = Parted::new(scope.past, scope.leaves);
         let merge = |state, other: &_| self.merge(state, other);
         let state = past.fold(merge, |keys| self.attend(queries, keys))?;
         let state = self.merge(state, own);
-        shapes::outputs("attend", &queries, &scope)?;
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();

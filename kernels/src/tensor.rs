@@ -87,10 +87,11 @@ impl Rows {
         Self::from_vec(rows.len(), self.cols, data)
     }
 
-    /// The last `rows` of them.
-    pub fn last(&self, rows: usize) -> Self {
+    /// The last `rows` of them; neither all nor none are read, wherever they lie.
+    pub fn of_last(self, rows: usize) -> Self {
         match rows {
-            0 => Self::zeros(0, self.cols), // nothing is read, wherever it lies
+            0 => Self::zeros(0, self.cols),
+            _ if rows == self.rows => self,
             _ => self.some(self.rows - rows..self.rows),
         }
     }
@@ -145,10 +146,10 @@ impl Heads {
         Self { heads: heads.len(), data: data.into(), ..*self }
     }
 
-    /// The last `tokens` of every head.
-    pub fn last(&self, tokens: usize) -> Self {
+    /// The last `tokens` of every head; neither all nor none are read, wherever they lie.
+    pub fn of_last(self, tokens: usize) -> Self {
         if tokens == self.tokens {
-            return self.clone(); // wherever it lies
+            return self;
         }
         if tokens == 0 {
             return Self::zeros(self.heads, 0, self.head_dim);
@@ -156,7 +157,7 @@ impl Heads {
         let first = (self.tokens - tokens) * self.head_dim;
         let data: Vec<f32> =
             (0..self.heads).flat_map(|h| &self.head(h)[first..]).copied().collect();
-        Self { tokens, data: data.into(), ..*self }
+        Self { tokens, data: data.into(), ..self }
     }
 
     /// `[head_dim]` of head `h` and token `t`.
@@ -188,16 +189,17 @@ mod tests {
         assert_eq!(Rows::stack(3, &parts), x);
         assert_eq!(Rows::stack(3, &[]), Rows::zeros(0, 3));
         assert_eq!(x.last_row().data(), [9.0, 10.0, 11.0]);
-        assert_eq!((x.last(0), x.last(3), x.last(4)), (x.some(4..4), x.some(1..4), x.clone()));
+        let [none, some, all] = [0, 3, 4].map(|rows| x.clone().of_last(rows));
+        assert_eq!((none, some, all), (x.some(4..4), x.some(1..4), x));
     }
 
     #[test]
     fn the_last_tokens_of_every_head() {
         let data: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let q = Heads { heads: 2, tokens: 3, head_dim: 2, data: data.into() };
-        assert_eq!(q.last(3), q);
-        assert_eq!(q.last(0), Heads::zeros(2, 0, 2));
-        let last = q.last(2);
+        assert_eq!(q.clone().of_last(3), q);
+        assert_eq!(q.clone().of_last(0), Heads::zeros(2, 0, 2));
+        let last = q.of_last(2);
         assert_eq!((last.tokens, &last.data[..]), (2, &[2., 3., 4., 5., 8., 9., 10., 11.][..]));
     }
 }

@@ -143,7 +143,7 @@ fn check_leaves(
     let check = |outputs: usize, what: &str, seen: Attended| {
         let of = format!("{what}, the last {outputs} of {of}");
         assert_eq!((seen.output.rows(), seen.output.cols()), (outputs, want.output.cols()), "{of}");
-        let last = want.output.last(outputs);
+        let last = want.output.clone().of_last(outputs);
         identical(&format!("output of {of}"), seen.output.data(), last.data()).unwrap();
         identical(&format!("past mass of {of}"), &seen.past_mass, &want.past_mass).unwrap();
         identical(&format!("own mass of {of}"), &seen.own_mass, &want.own_mass).unwrap();

@@ -29,8 +29,9 @@ pub(super) fn project(
         project_heads(place, layer, normed(layer, x), (start, angles), false)?;
     if queries > 0 {
         // Keys and values of these are computed again: they are few.
-        let (start, angles) = (start + (x.rows() - queries) as u32, angles.last(queries));
-        let x = x.last(queries);
+        let first = x.rows() - queries;
+        let (start, angles) = (start + first as u32, angles.last(queries));
+        let x = x.some(first..x.rows());
         q = project_heads(place, layer, normed(layer, &x), (start, &angles), true)?.q;
     }
     Ok(Qkv { q, keys })

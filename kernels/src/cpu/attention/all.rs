@@ -73,7 +73,7 @@ pub(in crate::cpu) fn attend_all(
     check(queries, scope)?;
     if few::serves(queries, own.kv_heads()) {
         let mut alone = few::attend_each(place, &[(*queries, *scope)]);
-        return alone.pop().expect("one for each block"); // of the outputs that are wanted
+        return alone.pop().expect("one for each block");
     }
     let path = Path::of(place.isa, own.k.dtype());
     let split = past.split(scope.leaves);

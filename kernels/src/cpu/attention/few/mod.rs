@@ -13,7 +13,8 @@ use std::ops::Range;
 
 use self::head::{Head, Results, each_head};
 use self::merge::{Merged, spend};
-use self::part::{Part, Seen, Task, Wanted};
+use self::part::{Part, Seen, Task};
+use super::side::Wanted;
 use super::sides;
 use super::sight::in_sight;
 use crate::backend::{Attended, BackendError, Queries, Scope};

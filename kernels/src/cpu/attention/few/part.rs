@@ -9,6 +9,7 @@ use super::streamed::{Halves, Streamed};
 use crate::backend::Queries;
 use crate::cells::{HeadRows, RowsOf};
 use crate::cpu::attention::rows::Lanes;
+use crate::cpu::attention::side::Wanted;
 use crate::cpu::attention::sight::in_sight;
 use crate::cpu::exp::exp2;
 use crate::cpu::gemm::is_finite;
@@ -27,13 +28,6 @@ pub(super) struct Task<'a> {
     /// Sets of keys of one type.
     pub(super) sides: &'a [LeafKeys<'a>],
     pub(super) parts: Vec<Part>,
-}
-
-/// What is asked for besides m and l.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) o: bool,
-    pub(super) p: bool,
 }
 
 /// Keys that are summed by themselves.
