@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use half::bf16;
 
 use crate::array::Array;
-use crate::pool::{PAGE_CELLS, Paged};
+use crate::pool::{PAGE_CELLS, Page, Paged};
 use crate::tensor::{KvData, KvHeads};
 
 /// Rows of [`Keys`](crate::Keys)' `k` or `v` for one KV head: row j belongs to its key j.
@@ -64,6 +64,42 @@ impl<'a, T: Pod + Send + Sync> Lain<'a, T> {
             Self::Flat(data) => &data[idx * width..][..count * width],
             Self::Paged(pages) => pages.rows(idx, count),
         }
+    }
+}
+
+/// The same, to be changed.
+pub(crate) enum LainMut<'a, T> {
+    Flat(&'a mut [T]),
+    Paged(&'a mut Paged<T>),
+}
+
+impl<'a, T: Pod + Send + Sync> LainMut<'a, T> {
+    pub(crate) fn of(array: &'a mut Array<T>) -> Self {
+        match array.as_resident::<Paged<T>>().is_some() {
+            true => Self::Paged(array.make_resident_mut().expect("they are pages")),
+            false => Self::Flat(array),
+        }
+    }
+
+    /// To read.
+    pub(crate) fn lain(&self) -> Lain<'_, T> {
+        match self {
+            Self::Flat(data) => Lain::Flat(data),
+            Self::Paged(pages) => Lain::Paged(pages),
+        }
+    }
+
+    /// Puts `rows` in the place of as many from `idx` on, within [`Lain::reach`]; in a page out of
+    /// `fresh` where they are in a shared one.
+    ///
+    /// # Panics
+    /// When a row or a page is not there: a bug of the caller.
+    pub(crate) fn put(&mut self, idx: usize, rows: &[T], width: usize, fresh: &mut Vec<Page>) {
+        let place = match self {
+            Self::Flat(data) => &mut data[idx * width..][..rows.len()],
+            Self::Paged(pages) => pages.rows_mut((idx, rows.len() / width.max(1)), fresh),
+        };
+        place.copy_from_slice(rows);
     }
 }
 

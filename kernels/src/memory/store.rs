@@ -1,9 +1,13 @@
 //! Rows that come to lie in a set's cells: the one place that writes them.
 
+use bytemuck::Pod;
+
 use super::Keys;
+use crate::array::Array;
 use crate::backend::BackendError;
+use crate::cells::{Lain, LainMut};
 use crate::pool::{PAGE_CELLS, Page};
-use crate::tensor::KvHeads;
+use crate::tensor::{KvData, KvHeads};
 
 /// A key that comes to lie in another cell.
 #[derive(Debug, Clone, Copy)]
@@ -67,24 +71,44 @@ impl Keys {
             // A row may lie behind the cells that will be left, or come to lie behind those
             // that there were.
             heads.restride(cells.max(heads.tokens), fresh);
-            let mut moves = moves;
-            while let [Move { g, from, to }, ..] = *moves {
-                let first = g * heads.tokens;
-                let mut count = 1;
-                let from = match from {
-                    Source::Cell(cell) => (None, first + cell),
-                    Source::Own(j) => {
-                        let row = own.row(g, j);
-                        count = heads.reach(first + to, neighbours(moves, own));
-                        count = own_heads.reach(row, count);
-                        (Some(own_heads), row)
-                    }
-                };
-                heads.copy_rows((first + to, count), from, fresh);
-                moves = &moves[count..];
+            let stride = (heads.tokens, heads.head_dim);
+            match (&mut heads.data, &own_heads.data) {
+                (KvData::F32(to), KvData::F32(from)) => lay(stride, to, (from, own), moves, fresh),
+                (KvData::Bf16(to), KvData::Bf16(from)) => {
+                    lay(stride, to, (from, own), moves, fresh);
+                }
+                _ => panic!("rows of one dtype do not go into an array of another"),
             }
             heads.restride(cells, fresh);
         }
+    }
+}
+
+/// Carries `moves` out in `to`, of so many cells for each KV head and so many elements a row; own
+/// keys' rows are those of `from`.
+fn lay<T: Pod + Send + Sync>(
+    (cells, width): (usize, usize),
+    to: &mut Array<T>,
+    (from, own): (&Array<T>, &Keys),
+    mut moves: &[Move],
+    fresh: &mut Vec<Page>,
+) {
+    let (mut cells_of, own_rows) = (LainMut::of(to), Lain::of(from));
+    while let [Move { g, from, to }, ..] = *moves {
+        let (first, mut count) = (g * cells, 1);
+        match from {
+            Source::Cell(cell) => {
+                let row = cells_of.lain().row(first + cell, width).to_vec();
+                cells_of.put(first + to, &row, width, fresh);
+            }
+            Source::Own(j) => {
+                let row = own.row(g, j);
+                count = cells_of.lain().reach(first + to, neighbours(moves, own));
+                count = own_rows.reach(row, count);
+                cells_of.put(first + to, own_rows.rows(row, count, width), width, fresh);
+            }
+        }
+        moves = &moves[count..];
     }
 }
 

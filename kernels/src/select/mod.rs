@@ -1,5 +1,6 @@
 //! Which keys a memory set keeps: bookkeeping that every backend on a CPU shares.
 
+mod loops;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -7,6 +8,8 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
+use self::loops::Count;
+pub(crate) use self::loops::{rank, sum};
 pub(crate) use self::step::cells_after;
 use crate::array::Array;
 use crate::backend::{BackendError, Selected};
@@ -68,31 +71,6 @@ pub(crate) fn select_by(
     Ok(Selected { memory: set, retained: Vec::from(retained).into() })
 }
 
-/// In f64.
-pub(crate) fn sum(values: &[f32]) -> f64 {
-    let mut sum = Sum::default();
-    let (blocks, rest) = values.as_chunks::<SUMS>();
-    blocks.iter().for_each(|block| sum.add(block));
-    sum.total() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
-}
-
-/// How many sums.
-const SUMS: usize = 8;
-
-/// Several sums in f64 at once, since each would wait for the addition before.
-#[derive(Default)]
-struct Sum([f64; SUMS]);
-
-impl Sum {
-    fn add(&mut self, block: &[f32; SUMS]) {
-        self.0.iter_mut().zip(block).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-
-    fn total(self) -> f64 {
-        self.0.iter().sum()
-    }
-}
-
 /// Any number of own keys, any number given up. Returns what is
 /// [retained](crate::Selected::retained).
 fn append(
@@ -138,36 +116,10 @@ fn count(
     ranking: &Ranking,
 ) -> Tally {
     let (total, own_votes) = votes(&ranking.row_weights(tokens));
-    let of_past = (&mut set.score.make_mut()[..], &mut set.votes.make_mut()[..]);
-    count_past(of_past, past_mass, ranking.fade(tokens), total);
+    let fade = ranking.fade(tokens);
+    let (score, votes) = (set.score.make_mut(), set.votes.make_mut());
+    Count { score, votes, mass: past_mass, fade, total }.done();
     Tally { score: own_mass.to_vec(), votes: own_votes.repeat(set.keys.kv_heads()) }
-}
-
-/// Adds a block's masses and `total`, the sum of its row weights, to scores and votes of remembered
-/// keys. Returns the sum of their scores then.
-fn count_past(
-    (score, votes): (&mut [f32], &mut [f32]),
-    past_mass: &[f32],
-    fade: f32,
-    total: f32,
-) -> f64 {
-    let mut sum = Sum::default();
-    let counted = |score: f32, mass: f32| score * fade + mass;
-    let (scores, last_scores) = score.as_chunks_mut::<SUMS>();
-    let (masses, last_masses) = past_mass.as_chunks::<SUMS>();
-    for (scores, masses) in scores.iter_mut().zip(masses) {
-        scores.iter_mut().zip(masses).for_each(|(score, &mass)| *score = counted(*score, mass));
-        sum.add(scores);
-    }
-    let mut rest = 0.0;
-    for (score, &mass) in last_scores.iter_mut().zip(last_masses) {
-        *score = counted(*score, mass);
-        rest += f64::from(*score);
-    }
-    for votes in votes {
-        *votes = *votes * fade + total;
-    }
-    sum.total() + rest
 }
 
 /// The sum of all row weights, and for every own key the sum from its own row on.
@@ -352,12 +304,6 @@ impl Head<'_> {
             .zip(votes.chain(&self.own_tally.votes[own]))
             .map(|((&position, &score), &votes)| (position, score, votes))
     }
-}
-
-pub(crate) fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
-    let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
-    // The sign of a NaN differs between processors; and +0 and -0 are one rank.
-    if rank.is_nan() { f32::NEG_INFINITY } else { rank + 0.0 }
 }
 
 /// The `count` first by [`Candidate::order`], in no particular order.

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
-use super::{Alone, Workers, count_past, rank, sum};
+use super::loops::{Count, last_of_worst, order, rank, sum};
+use super::{Alone, Workers};
 use crate::backend::BackendError;
-use crate::memory::{Keys, MemorySet, Move, Ranking, Selection};
+use crate::memory::{Keys, MemorySet, Move, Selection};
 
 /// Cells that a growing set gets at least, when it needs one.
 const CELLS_GROWN: usize = 32;
@@ -153,7 +154,8 @@ impl Step<'_> {
         let (new, count) = (self.new_key(head.g), head.score.len());
         let mass = &masses.0[head.g * count..][..count];
         let fade = selection.ranking.fade(1);
-        let all = count_past((head.score, head.votes), mass, fade, new.votes);
+        let (score, votes) = (&mut *head.score, &mut *head.votes);
+        let all = Count { score, votes, mass, fade, total: new.votes }.done();
         let all = all + f64::from(new.score);
         if !self.full {
             return Counted { all, gone: 0.0, cell: None };
@@ -256,18 +258,4 @@ fn push_each<T: Copy + Default>(
         values.copy_within(g * count..(g + 1) * count, g * (count + 1));
         values[g * (count + 1) + count] = new(g);
     }
-}
-
-/// Index and [`order`] of the last key of the lowest rank; the past's keys ascend by position.
-fn last_of_worst(score: &[f32], votes: &[f32], ranking: &Ranking) -> (usize, i32) {
-    let order_of = |(&score, &votes): (&f32, &f32)| order(rank(score, votes, ranking));
-    let keys = score.iter().zip(votes);
-    let worst = keys.clone().map(order_of).fold(i32::MAX, i32::min);
-    (keys.map(order_of).rposition(|order| order == worst).unwrap_or(0), worst)
-}
-
-/// Integers in the order of the ranks ([`f32::total_cmp`]), which vectors compare faster.
-fn order(rank: f32) -> i32 {
-    let bits = rank.to_bits() as i32;
-    bits ^ ((bits >> 31) as u32 >> 1) as i32
 }

@@ -199,41 +199,6 @@ impl KvHeads {
         self.tokens = cells;
     }
 
-    /// How many rows of `[kv_heads * tokens, head_dim]` from `idx` on lie one behind the other, of
-    /// so many that there are.
-    pub(crate) fn reach(&self, idx: usize, count: usize) -> usize {
-        match &self.data {
-            KvData::F32(data) => Lain::of(data).reach(idx, count),
-            KvData::Bf16(data) => Lain::of(data).reach(idx, count),
-        }
-    }
-
-    /// Overwrites `count` rows of `[kv_heads * tokens, head_dim]` from `to` on with those of
-    /// `source` from `from` on, or of its own, all within [`reach`](Self::reach); in a page out of
-    /// `fresh` where they are in a shared one.
-    ///
-    /// # Panics
-    /// When dtypes or widths differ, or a row or a page is not there: a bug of the caller.
-    pub(crate) fn copy_rows(
-        &mut self,
-        (to, count): (usize, usize),
-        (source, from): (Option<&Self>, usize),
-        fresh: &mut Vec<Page>,
-    ) {
-        let rows = Copied { to, from, count, width: self.head_dim };
-        match (&mut self.data, source.map(|source| &source.data)) {
-            (KvData::F32(data), None) => copy_rows(data, None, rows, fresh),
-            (KvData::Bf16(data), None) => copy_rows(data, None, rows, fresh),
-            (KvData::F32(data), Some(KvData::F32(source))) => {
-                copy_rows(data, Some(source), rows, fresh);
-            }
-            (KvData::Bf16(data), Some(KvData::Bf16(source))) => {
-                copy_rows(data, Some(source), rows, fresh);
-            }
-            _ => panic!("rows of one dtype do not go into an array of another"),
-        }
-    }
-
     /// Row `idx` of `[kv_heads * tokens, head_dim]`, wherever it lies.
     pub fn row(&self, idx: usize) -> KvRow<'_> {
         match &self.data {
@@ -285,32 +250,5 @@ impl Strides {
             rows.resize((head + 1) * to, T::default());
         }
         *data = rows.into();
-    }
-}
-
-/// Rows that come to lie elsewhere.
-#[derive(Clone, Copy)]
-struct Copied {
-    to: usize,
-    from: usize,
-    count: usize,
-    /// Elements of each.
-    width: usize,
-}
-
-fn copy_rows<T: Pod + Send + Sync>(
-    data: &mut Array<T>,
-    source: Option<&Array<T>>,
-    Copied { to, from, count, width }: Copied,
-    fresh: &mut Vec<Page>,
-) {
-    let own = source.is_none().then(|| Lain::of(data).rows(from, count, width).to_vec());
-    let rows = match (source, &own) {
-        (Some(source), _) => Lain::of(source).rows(from, count, width),
-        (None, own) => own.as_deref().unwrap_or_default(),
-    };
-    match data.make_resident_mut::<Paged<T>>() {
-        Some(pages) => pages.rows_mut((to, count), fresh).copy_from_slice(rows),
-        None => data[to * width..][..count * width].copy_from_slice(rows),
     }
 }

@@ -1,0 +1,134 @@
+//! What passes over all scores of a set, in plain loops that the compiler makes vectors of.
+
+use crate::cpu::{PlainWork, on_widest_vectors};
+use crate::memory::Ranking;
+
+/// Elements of a loop that is unrolled into vectors.
+const BLOCK: usize = 16;
+
+/// How many sums in f64 at once, since each would wait for the addition before.
+const SUMS: usize = 8;
+
+/// In f64, in an order that depends on their number alone.
+pub(crate) fn sum(values: &[f32]) -> f64 {
+    on_widest_vectors(Sum { values })
+}
+
+struct Sum<'a> {
+    values: &'a [f32],
+}
+
+impl PlainWork for Sum<'_> {
+    type Out = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut sums = [0.0; SUMS];
+        let (blocks, rest) = self.values.as_chunks::<SUMS>();
+        for block in blocks {
+            add(&mut sums, block);
+        }
+        sums.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
+    }
+}
+
+#[inline(always)]
+fn add(sums: &mut [f64; SUMS], block: &[f32; SUMS]) {
+    for (sum, &value) in sums.iter_mut().zip(block) {
+        *sum += f64::from(value);
+    }
+}
+
+/// What a block's rows add to the scores and votes of remembered keys.
+pub(super) struct Count<'a> {
+    pub(super) score: &'a mut [f32],
+    pub(super) votes: &'a mut [f32],
+    /// Of each key.
+    pub(super) mass: &'a [f32],
+    /// What is left of what was counted before.
+    pub(super) fade: f32,
+    /// The sum of all row weights.
+    pub(super) total: f32,
+}
+
+impl Count<'_> {
+    /// Counts; returns the sum of the scores then.
+    pub(super) fn done(self) -> f64 {
+        on_widest_vectors(self)
+    }
+}
+
+impl PlainWork for Count<'_> {
+    type Out = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let Self { score, votes, mass, fade, total } = self;
+        for (score, mass) in score.iter_mut().zip(mass) {
+            *score = *score * fade + mass;
+        }
+        for votes in votes {
+            *votes = *votes * fade + total;
+        }
+        Sum { values: score }.run()
+    }
+}
+
+/// How a key with so many votes ranks.
+#[inline(always)]
+pub(crate) fn rank(score: f32, votes: f32, ranking: &Ranking) -> f32 {
+    let rank = if ranking.age_normalised { score / votes.max(1e-30) } else { score };
+    // The sign of a NaN differs between processors; and +0 and -0 are one rank.
+    if rank.is_nan() { f32::NEG_INFINITY } else { rank + 0.0 }
+}
+
+/// Integers in the order of the ranks ([`f32::total_cmp`]), which vectors compare faster.
+#[inline(always)]
+pub(super) fn order(rank: f32) -> i32 {
+    let bits = rank.to_bits() as i32;
+    bits ^ ((bits >> 31) as u32 >> 1) as i32
+}
+
+/// Index and [`order`] of the last key of the lowest rank; `(0, i32::MAX)` where there is no key.
+pub(super) fn last_of_worst(score: &[f32], votes: &[f32], ranking: &Ranking) -> (usize, i32) {
+    on_widest_vectors(Worst { score, votes, ranking })
+}
+
+struct Worst<'a> {
+    score: &'a [f32],
+    votes: &'a [f32],
+    ranking: &'a Ranking,
+}
+
+impl PlainWork for Worst<'_> {
+    type Out = (usize, i32);
+
+    #[inline(always)]
+    fn run(self) -> (usize, i32) {
+        let Self { score, votes, ranking } = self;
+        let (scores, last_scores) = score.as_chunks::<BLOCK>();
+        let (blocks_of_votes, last_votes) = votes.as_chunks::<BLOCK>();
+        let mut lowest = [i32::MAX; BLOCK];
+        for (scores, votes) in scores.iter().zip(blocks_of_votes) {
+            lower(&mut lowest, scores, votes, ranking);
+        }
+        lower(&mut lowest, last_scores, last_votes, ranking);
+        let mut worst = i32::MAX;
+        for order in lowest {
+            worst = worst.min(order);
+        }
+        for idx in (0..score.len()).rev() {
+            if order(rank(score[idx], votes[idx], ranking)) == worst {
+                return (idx, worst);
+            }
+        }
+        (0, worst)
+    }
+}
+
+#[inline(always)]
+fn lower(lowest: &mut [i32; BLOCK], scores: &[f32], votes: &[f32], ranking: &Ranking) {
+    for ((lowest, &score), &votes) in lowest.iter_mut().zip(scores).zip(votes) {
+        *lowest = (*lowest).min(order(rank(score, votes, ranking)));
+    }
+}
