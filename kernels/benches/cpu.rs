@@ -13,15 +13,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_kernels::cpu::peak::{Factors, Path};
+use aqueduct_kernels::heap::Heap;
 use aqueduct_kernels::{
     Backend, Cpu, CpuOptions, Heads, Int8Rows, IsaLevel, Keys, KvDtype, KvHeads, Leaves, Matrix,
     MatrixData, MemorySet, Queries, Ranking, Reference, Rows, Scope, Selection,
 };
 use half::bf16;
+use mimalloc::MiMalloc;
 
 /// As in the program: otherwise results begin 16 bytes behind a line of the cache.
 #[global_allocator]
-static HEAP: aqueduct_kernels::heap::LineAligned = aqueduct_kernels::heap::LineAligned;
+static HEAP: Heap<MiMalloc> = Heap(MiMalloc);
 
 /// Timings of each row.
 const ROUNDS: usize = 25;

@@ -28,6 +28,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod fabric;
 pub mod fold;
+#[cfg(unix)]
 pub mod heap;
 pub mod int8;
 pub mod mapped;

@@ -30,13 +30,15 @@ mod yaml;
 
 use std::process::ExitCode;
 
+use aqueduct_kernels::heap::Heap;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use crate::args::{BenchCommand, Cli, Command, EvalCommand, GpuCommand};
 use crate::cluster::unless_stopped;
 
 #[global_allocator]
-static HEAP: aqueduct_kernels::heap::LineAligned = aqueduct_kernels::heap::LineAligned;
+static HEAP: Heap<MiMalloc> = Heap(MiMalloc);
 
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
