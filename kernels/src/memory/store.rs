@@ -93,6 +93,9 @@ fn lay<T: Pod + Send + Sync>(
     mut moves: &[Move],
     fresh: &mut Vec<Page>,
 ) {
+    if moves.is_empty() {
+        return; // wherever the rows lie, they stay there
+    }
     let (mut cells_of, own_rows) = (LainMut::of(to), Lain::of(from));
     while let [Move { g, from, to }, ..] = *moves {
         let (first, mut count) = (g * cells, 1);
