@@ -8,10 +8,29 @@ use self::large::Large;
 
 /// Bytes of a line of the cache.
 const LINE_BYTES: usize = 64;
-/// Bytes from which on a small array begins at a line.
+/// Bytes from which on an array is not tiny.
 const ALIGNED_BYTES: usize = 4096;
 /// Bytes from which on an array is large.
 const LARGE_BYTES: usize = 1 << 20;
+
+/// What decides whose a block is and where it begins.
+#[derive(PartialEq)]
+enum Class {
+    Tiny,
+    Small,
+    Large,
+}
+
+impl Class {
+    /// Of blocks of so many bytes.
+    fn of(size: usize) -> Self {
+        match size {
+            LARGE_BYTES.. => Self::Large,
+            ALIGNED_BYTES.. => Self::Small,
+            _ => Self::Tiny,
+        }
+    }
+}
 
 /// Lets the process keep what it frees of large arrays, up to 512 MiB, instead of returning it to
 /// the system.
@@ -33,7 +52,7 @@ pub fn keep_freed_memory() {
 }
 
 /// `A` for small arrays, the C library for large ones, from 1 MiB on. From 4 KiB on an array begins
-/// at a line of the cache.
+/// at a line of the cache, unless it is large and asked for as zeros, or has grown.
 ///
 /// Elsewhere every vector of sixteen f32 crosses a line, and threads that write neighbouring
 /// columns share one in each row: products of 512 rows took up to 1.3 times as long.
@@ -50,10 +69,10 @@ pub struct Heap<A>(pub A);
 impl<A: GlobalAlloc> Heap<A> {
     /// Whose blocks of this layout are, and the layout that they are asked for with.
     fn owner(&self, layout: Layout) -> (&dyn GlobalAlloc, Layout) {
-        match layout.size() {
-            LARGE_BYTES.. => (&Large, layout),
-            ALIGNED_BYTES.. => (&self.0, layout.align_to(LINE_BYTES).unwrap_or(layout)),
-            _ => (&self.0, layout),
+        match Class::of(layout.size()) {
+            Class::Large => (&Large, layout),
+            Class::Small => (&self.0, layout.align_to(LINE_BYTES).unwrap_or(layout)),
+            Class::Tiny => (&self.0, layout),
         }
     }
 }
@@ -81,18 +100,15 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Heap<A> {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the size is not zero and does not overflow with this alignment: the caller's.
-        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        let (owner, asked) = self.owner(layout);
-        let is_large = |layout: Layout| layout.size() >= LARGE_BYTES;
-        let stays = is_large(layout) == is_large(wanted);
-        if stays && self.owner(wanted).1.align() == asked.align() {
+        if Class::of(size) == Class::of(layout.size()) {
+            let (owner, layout) = self.owner(layout);
             // SAFETY: the caller's; the owner gave the block for this layout.
-            return unsafe { owner.realloc(block, asked, size) };
+            return unsafe { owner.realloc(block, layout, size) };
         }
-        // SAFETY: a new block has room for what is copied; the old one is given back once.
+        // SAFETY: the size is not zero and does not overflow with this alignment: the caller's. A
+        // new block has room for what is copied; the old one is given back once.
         unsafe {
-            let moved = self.alloc(wanted);
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
                 std::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
                 self.dealloc(block, layout);

@@ -215,29 +215,23 @@ impl Page {
     #[inline]
     pub fn elements_mut<T: Pod>(&mut self) -> Option<&mut [T]> {
         const { assert!(align_of::<T>() <= PAGE_CELLS && size_of::<T>() > 0) };
+        // `Arc::get_mut` would tell the same, but locks: behind every row that is written it waits
+        // until all rows before it have reached the cache.
         if self.is_shared() {
             return None;
         }
-        // SAFETY: as in `elements`; and this is the only `Page` of the only lease of these bytes,
-        // borrowed mutably, so nothing else refers to them or can begin to. What others did with
-        // them before they dropped their clones is over: `is_shared` has seen that.
+        fence(Ordering::Acquire); // with the drop of the last other one, which releases
+        // SAFETY: as in `elements`; and this is the only `Page` of the only lease of these bytes
+        // (which has no weak references), borrowed mutably, so nothing else refers to them or can
+        // begin to. What others did with them before they dropped their clones is over: the fence.
         Some(unsafe {
             std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
         })
     }
 
-    /// Whether somebody else holds it too. Whatever others did with a page that nobody shares any
-    /// more has happened before this returns.
-    ///
-    /// [`Arc::get_mut`] would tell the same, but locks: behind every row that is written it waits
-    /// until all rows before it have reached the cache.
+    /// Whether somebody else holds it too.
     pub fn is_shared(&self) -> bool {
-        // A lease has no weak references.
-        if Arc::strong_count(&self.lease) > 1 {
-            return true;
-        }
-        fence(Ordering::Acquire); // with the drop of the last other one, which releases
-        false
+        Arc::strong_count(&self.lease) > 1
     }
 }
 
