@@ -14,13 +14,16 @@
 //! Products are summed in f32. Hidden states, norms, rotations, the softmax, l, masses and
 //! scores stay f32 always. A backend may keep more than bf16 of a probability, never less.
 
+mod selection;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+pub use self::selection::{Choice, Selected, SelectionOps};
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
 use crate::fold::{Node, fold_all};
-use crate::memory::{Keys, Leaves, MemorySet, Parted, Selection};
+use crate::memory::{Keys, Leaves, Parted};
 use crate::shapes;
 use crate::state::AttentionState;
 use crate::tensor::{Heads, Rows};
@@ -116,16 +119,6 @@ impl Attended {
     }
 }
 
-/// What [`AttentionOps::select`] leaves.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Selected {
-    /// The next memory set.
-    pub memory: MemorySet,
-    /// `[2]`: the sum of its scores, and what they would sum to had every key been kept; zeros
-    /// where `keep_all`.
-    pub retained: Array<f64>,
-}
-
 /// What a caller asks of [`Backend::supports`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
@@ -211,7 +204,7 @@ pub trait StateOps: Send + Sync {
     }
 }
 
-/// Attention over keys: states, masses, selection.
+/// Attention over keys: states and masses.
 ///
 /// One rule of sight serves own and remembered keys: row i at position p sees a key at
 /// position s if and only if s <= p, and s > p - window when the model has a window. For a
@@ -293,26 +286,6 @@ pub trait AttentionOps: StateOps {
     ) -> Vec<Result<Attended, BackendError>> {
         blocks.iter().map(|&(queries, scope)| self.attend_all(queries, scope)).collect()
     }
-
-    /// The next memory set: of past and own keys, those that `selection` keeps.
-    ///
-    /// `past_mass` is `[kv_heads, past keys]`, `own_mass` `[kv_heads, own keys]`, from
-    /// [`weigh`](Self::weigh); both empty where `selection.keep_all`. Scores become
-    /// `past.score * fade + mass`, votes alike (a past key gains the sum of all row weights,
-    /// own key j the sum of those from row j on), and a total order decides; where
-    /// `selection.keep_all`, own keys start at score and votes 0 and nothing is added. `past` is
-    /// taken by value so that a set nobody else holds can be changed in place.
-    ///
-    /// Own keys stand at `past.end..`. Every KV head keeps equally many: where heads differ in
-    /// how many of their keys are always kept, those with fewer keep more by rank. A rank that
-    /// is NaN is the lowest.
-    fn select(
-        &self,
-        past: Arc<MemorySet>,
-        own: &Keys,
-        masses: (&Array<f32>, &Array<f32>),
-        selection: &Selection,
-    ) -> Result<Selected, BackendError>;
 }
 
 /// Everything of a layer that is not attention.
@@ -369,7 +342,7 @@ pub trait LayerOps: Send + Sync {
 }
 
 /// A compute device.
-pub trait Backend: AttentionOps + LayerOps {
+pub trait Backend: AttentionOps + SelectionOps + LayerOps {
     /// For logs and benches; nothing may branch on it.
     fn name(&self) -> &'static str;
 

@@ -92,6 +92,7 @@ macro_rules! conformance_checks {
             selection::total_order_with_ties,
             selection::nan_ranks_last,
             selection::keep_all_keeps_everything,
+            selection::sets_are_selected_as_they_are_alone,
             selection::a_shared_past_is_not_changed,
             selection::heads_keep_equally_many,
             chains::every_policy_follows_the_definition,

@@ -44,8 +44,8 @@ pub mod weights;
 
 pub use array::{Array, Resident};
 pub use backend::{
-    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
-    StateOps,
+    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, Op, Qkv, Queries, Scope,
+    Selected, SelectionOps, StateOps,
 };
 pub use cells::HeadRows;
 pub use cpu::{Cpu, CpuError, CpuOptions, IsaLevel};

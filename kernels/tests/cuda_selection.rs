@@ -7,7 +7,7 @@ use aqueduct_kernels::compare::identical;
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::select::select;
 use aqueduct_kernels::{
-    Array, AttentionOps, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection,
+    Array, Keys, KvDtype, KvHeads, MemorySet, Ranking, Selection, SelectionOps,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::backend::Backend;
+use crate::backend::{Backend, Choice};
 use crate::compare::identical;
 use crate::memory::{Keys, MemorySet, Ranking, Selection};
+use crate::pool::Pool;
 use crate::tensor::KvDtype;
 
 use super::chains::{CUMULATIVE, H2O};
@@ -26,16 +27,20 @@ struct Tied {
 
 impl Tied {
     fn new(kv: KvDtype) -> Self {
+        Self::sized(kv, PAST, OWN)
+    }
+
+    fn sized(kv: KvDtype, past: usize, own: usize) -> Self {
         let shape = Shape { kv, ..Shape::default() };
         let mut random = Random::new(11);
         let mut small = |count: usize| -> Array<f32> {
             (0..count * shape.kv_heads).map(|_| (random.next() % 3) as f32).collect()
         };
-        let end = 2 * PAST as u32;
-        let votes = small(PAST).iter().map(|votes| votes + 1.0).collect();
-        let past = MemorySet { keys: shape.past(PAST), score: small(PAST), votes, end };
-        let own = shape.block(end, OWN).keys;
-        Self { past, own, past_mass: small(PAST), own_mass: small(OWN) }
+        let end = 2 * past as u32;
+        let votes = small(past).iter().map(|votes| votes + 1.0).collect();
+        let (past_mass, own_mass) = (small(past), small(own));
+        let past = MemorySet { keys: shape.past(past), score: small(past), votes, end };
+        Self { past, own: shape.block(end, own).keys, past_mass, own_mass }
     }
 
     fn select(&self, backend: &dyn Backend, selection: &Selection) -> MemorySet {
@@ -162,6 +167,56 @@ pub fn heads_keep_equally_many(backend: &dyn Backend) {
                 let positions = kept.keys.head_positions(g);
                 assert_eq!(positions.len(), most);
                 assert!(want.iter().all(|entry| positions.contains(&entry.position)));
+            }
+        }
+    }
+}
+
+/// Sets that are selected from at once, some of them the same one: what each gives alone.
+pub fn sets_are_selected_as_they_are_alone(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        let sizes = [(0, 1), (PAST, 1), (700, 1), (700, 1), (PAST, OWN), (33, 1), (1, 1), (90, 40)];
+        let pool = Pool::new(Shape::default().head_dim, kv, 1 << 21).expect("some pages");
+        let tied = sizes.map(|(past, own)| Tied::sized(kv, past, own));
+        let dense = Selection { keep_all: true, ..H2O };
+        let full = |past: usize| Selection { sinks: 2, local: 8, heavy: past.min(20), ..H2O };
+        let nothing = &Array::default();
+        for (in_pages, keeps_all) in [(false, false), (true, false), (false, true), (true, true)] {
+            let past = |tied: &Tied| {
+                let mut past = tied.past.clone();
+                if in_pages {
+                    past.keys = past.keys.put_in(&pool).expect("enough pages");
+                }
+                Arc::new(past)
+            };
+            let mut pasts: Vec<_> = tied.iter().map(past).collect();
+            pasts[3] = pasts[2].clone();
+            let rules: Vec<_> = sizes
+                .iter()
+                .map(|&(past, _)| if keeps_all { dense } else { [full(past), H2O][past % 2] })
+                .collect();
+            let choice = |(i, past): (usize, &Arc<MemorySet>)| {
+                let Tied { own, past_mass, own_mass, .. } = &tied[i];
+                let masses = if keeps_all { (nothing, nothing) } else { (past_mass, own_mass) };
+                Choice { past: past.clone(), own, masses, selection: &rules[i] }
+            };
+            for count in [0, 1, sizes.len()] {
+                let choices = || pasts[..count].iter().enumerate().map(choice);
+                let want: Vec<_> = choices()
+                    .map(|Choice { past, own, masses, selection }| {
+                        backend.select(past, own, masses, selection).expect("fits")
+                    })
+                    .collect();
+                let seen = backend.select_each(choices().collect()).into_iter();
+                let seen: Vec<_> = seen.map(|seen| seen.expect("fits")).collect();
+                assert_eq!(seen, want, "{count} sets in pages: {in_pages}");
+            }
+            let mut refused: Vec<_> = pasts.iter().enumerate().map(choice).collect();
+            refused[1].own = &tied[2].own;
+            let masses = refused[1].masses;
+            refused[1].masses = (masses.0, if keeps_all { nothing } else { &tied[2].own_mass });
+            for (i, seen) in backend.select_each(refused).into_iter().enumerate() {
+                assert_eq!(seen.is_err(), i == 1, "set {i}: {seen:?}");
             }
         }
     }

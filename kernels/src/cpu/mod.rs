@@ -31,8 +31,8 @@ use self::threads::Threads;
 pub use self::wide::{PlainWork, on_widest_vectors};
 use crate::array::Array;
 use crate::backend::{
-    Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
-    StateOps,
+    Attended, AttentionOps, Backend, BackendError, Choice, LayerOps, Op, Qkv, Queries, Scope,
+    Selected, SelectionOps, StateOps,
 };
 use crate::fold::{Node, fold_all, merges};
 use crate::memory::{Keys, MemorySet, Selection};
@@ -180,7 +180,9 @@ impl AttentionOps for Cpu {
         }
         attended
     }
+}
 
+impl SelectionOps for Cpu {
     fn select(
         &self,
         past: Arc<MemorySet>,
@@ -189,6 +191,10 @@ impl AttentionOps for Cpu {
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
         crate::select::select_by(self, past, own, (masses.0, masses.1), selection)
+    }
+
+    fn select_each(&self, choices: Vec<Choice<'_>>) -> Vec<Result<Selected, BackendError>> {
+        crate::select::select_each(self, choices)
     }
 }
 

@@ -60,7 +60,7 @@ pub use self::open::CudaError;
 use crate::array::Array;
 use crate::backend::{
     Attended, AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Scope, Selected,
-    StateOps,
+    SelectionOps, StateOps,
 };
 #[cfg(feature = "cuda")]
 use crate::fabric::{Fabric, FabricError};
@@ -238,7 +238,9 @@ impl AttentionOps for Cuda {
     ) -> Result<Attended, BackendError> {
         attention::attend_rest(self, queries, scope, own)
     }
+}
 
+impl SelectionOps for Cuda {
     fn select(
         &self,
         past: Arc<MemorySet>,

@@ -59,7 +59,7 @@ impl Voting {
 type Answer<T> = Result<T, BackendError>;
 
 impl Cuda {
-    /// See [`AttentionOps::select`](crate::AttentionOps::select). Own positions that are on the
+    /// See [`SelectionOps::select`](crate::SelectionOps::select). Own positions that are on the
     /// device alone are taken for what they must be: reading them would wait for the device.
     pub(super) fn select_keys(
         &self,

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::backend::{
-    AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected, StateOps,
+    AttentionOps, Backend, BackendError, LayerOps, Op, Qkv, Queries, Selected, SelectionOps,
+    StateOps,
 };
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
@@ -42,7 +43,9 @@ impl AttentionOps for Reference {
     ) -> Result<Array<f32>, BackendError> {
         weigh::weigh(&queries, keys, lse, row_weights).map(Array::from)
     }
+}
 
+impl SelectionOps for Reference {
     fn select(
         &self,
         past: Arc<MemorySet>,

@@ -117,12 +117,46 @@ impl PlainWork for Worst<'_> {
         for order in lowest {
             worst = worst.min(order);
         }
-        for idx in (0..score.len()).rev() {
-            if order(rank(score[idx], votes[idx], ranking)) == worst {
-                return (idx, worst);
+        let is_worst = |(&score, &votes)| order(rank(score, votes, ranking)) == worst;
+        if let Some(idx) = last_scores.iter().zip(last_votes).rposition(is_worst) {
+            return (BLOCK * scores.len() + idx, worst);
+        }
+        // A block is asked at once, which vectors do, before its elements are.
+        for (block, (scores, votes)) in scores.iter().zip(blocks_of_votes).enumerate().rev() {
+            if scores.iter().zip(votes).fold(false, |found, key| found | is_worst(key)) {
+                let idx = scores.iter().zip(votes).rposition(is_worst).expect("in this block");
+                return (BLOCK * block + idx, worst);
             }
         }
         (0, worst)
+    }
+}
+
+/// How many of ascending `positions` lie below either bound.
+///
+/// A search would look at fewer, but would wait for each of them where they lie in no cache, and
+/// whoever asks reads them all.
+pub(super) fn below(positions: &[u32], bounds: [u32; 2]) -> [usize; 2] {
+    on_widest_vectors(Below { positions, bounds })
+}
+
+struct Below<'a> {
+    positions: &'a [u32],
+    bounds: [u32; 2],
+}
+
+impl PlainWork for Below<'_> {
+    type Out = [usize; 2];
+
+    #[inline(always)]
+    fn run(self) -> [usize; 2] {
+        let Self { positions, bounds } = self;
+        let mut below = [0_u32; 2];
+        for &position in positions {
+            below[0] += u32::from(position < bounds[0]);
+            below[1] += u32::from(position < bounds[1]);
+        }
+        below.map(|count| count as usize)
     }
 }
 

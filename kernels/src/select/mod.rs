@@ -12,7 +12,7 @@ use self::loops::Count;
 pub(crate) use self::loops::{rank, sum};
 pub(crate) use self::step::cells_after;
 use crate::array::Array;
-use crate::backend::{BackendError, Selected};
+use crate::backend::{BackendError, Choice, Selected};
 use crate::memory::{Keys, MemorySet, Move, Ranking, Selection, Source};
 use crate::shapes;
 
@@ -30,7 +30,7 @@ impl Workers for Alone {
     }
 }
 
-/// See [`AttentionOps::select`](crate::AttentionOps::select).
+/// See [`SelectionOps::select`](crate::SelectionOps::select).
 ///
 /// A set that nobody else holds is changed in place, and of one that lies in pages only those
 /// pages are copied that change: kept keys stay in their cells, own keys come to those that
@@ -69,6 +69,16 @@ pub(crate) fn select_by(
         _ => append(&mut set, own, masses, selection)?,
     };
     Ok(Selected { memory: set, retained: Vec::from(retained).into() })
+}
+
+/// See [`SelectionOps::select_each`](crate::SelectionOps::select_each): a set is one thread's.
+pub(crate) fn select_each(
+    workers: impl Workers,
+    choices: Vec<Choice<'_>>,
+) -> Vec<Result<Selected, BackendError>> {
+    workers.map(choices, |Choice { past, own, masses, selection }| {
+        select(past, own, (masses.0, masses.1), selection)
+    })
 }
 
 /// Any number of own keys, any number given up. Returns what is

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::loops::{Count, last_of_worst, order, rank, sum};
+use super::loops::{Count, below, last_of_worst, order, rank, sum};
 use super::{Alone, Workers};
 use crate::backend::BackendError;
 use crate::memory::{Keys, MemorySet, Move, Selection};
@@ -199,12 +199,11 @@ fn move_up<T: Copy>(values: &mut [T], new: T) {
 /// Of keys at `positions`, one at `end` behind them, those that neither age nor freshness saves.
 fn candidates(positions: &[u32], end: u32, selection: &Selection) -> Range<usize> {
     let recent = (end + 1).saturating_sub(selection.local);
-    let below = |bound: u32| {
-        let past = positions.partition_point(|&position| position < bound);
-        past + usize::from(past == positions.len() && end < bound)
-    };
-    let first = below(selection.sinks);
-    first..below(recent).max(first)
+    let bounds = [selection.sinks, recent];
+    let past = below(positions, bounds);
+    let with_new = |i: usize| past[i] + usize::from(past[i] == positions.len() && end < bounds[i]);
+    let first = with_new(0);
+    first..with_new(1).max(first)
 }
 
 /// Adds a key to every KV head.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Reference;
-use crate::backend::{AttentionOps, Scope};
+use crate::backend::{AttentionOps, Scope, SelectionOps};
 use crate::memory::Leaves;
 use crate::tensor::{KvDtype, KvHeads};
 use proptest::prelude::*;

@@ -112,10 +112,10 @@ pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, Engin
         let of_shards = qkvs.split_off(batch.sets.len());
         let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));
         let asked = asked.collect(); // holders are at work while this node is
-        let mut outputs = seat::attend(model, (idx, layer), &mut batch.sets, &qkvs);
+        let mut outputs = seat::attend(model, (idx, layer), &mut batch.sets, qkvs);
         outputs.extend(seat::collect(&mut batch.shards, asked));
         batch.finish(layer, outputs);
     }
-    batch.settle();
+    batch.remember();
     batch.logits()
 }

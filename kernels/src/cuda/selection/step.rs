@@ -120,7 +120,7 @@ impl Job<'_> {
 #[cfg(all(test, feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::backend::AttentionOps;
+    use crate::backend::SelectionOps;
     use crate::cuda::{Cuda, CudaOptions};
     use crate::memory::{Keys, Ranking, Selection};
     use crate::tensor::KvDtype;

@@ -85,11 +85,11 @@ impl<'m, 'a> Batch<'m, 'a> {
         });
     }
 
-    /// Waits until every holder of shards has settled.
-    pub(super) fn settle(&mut self) {
-        let of_sets = self.sets.iter().map(|_| Ok(()));
-        let settled = of_sets.chain(self.shards.iter_mut().map(Seat::finish)).collect();
-        self.part(settled);
+    /// Every sequence remembers the step: here, or its holders of shards have settled.
+    pub(super) fn remember(&mut self) {
+        let of_sets = self.sets.iter_mut().map(Seat::remember);
+        let remembered = of_sets.chain(self.shards.iter_mut().map(Seat::settled)).collect();
+        self.part(remembered);
     }
 
     /// What became of every turn.

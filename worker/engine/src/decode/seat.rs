@@ -1,8 +1,10 @@
-//! A sequence's place in a batch: its attention of one layer.
+//! A sequence's place in a batch: its attention of one layer, and what it remembers of all.
 
 use std::sync::Arc;
 
-use aqueduct_kernels::{LayerWeights, MemorySet, Qkv, Queries, Rows, Scope};
+use aqueduct_kernels::{
+    Array, Attended, Choice, Keys, LayerWeights, MemorySet, Qkv, Queries, Rows, Scope, Selection,
+};
 
 use crate::error::EngineError;
 use crate::model::Model;
@@ -17,11 +19,26 @@ pub(super) struct Seat<'m, P> {
     pub(super) turn: usize,
     pub(super) step: Step<'m>,
     past: P,
+    /// Of every layer so far, what is yet to be selected from.
+    seen: Vec<(Arc<MemorySet>, Seen)>,
+}
+
+/// The key that a row adds, and what it spent on that and on those before.
+struct Seen {
+    own: Keys,
+    past_mass: Array<f32>,
+    own_mass: Array<f32>,
+}
+
+impl Seen {
+    fn choice<'s>(&'s self, past: Arc<MemorySet>, selection: &'s Selection) -> Choice<'s> {
+        Choice { past, own: &self.own, masses: (&self.past_mass, &self.own_mass), selection }
+    }
 }
 
 impl<'m, P> Seat<'m, P> {
     pub(super) fn new(turn: usize, step: Step<'m>, past: P) -> Self {
-        Self { turn, step, past }
+        Self { turn, step, past, seen: Vec::new() }
     }
 }
 
@@ -40,6 +57,22 @@ impl Seat<'_, &mut LocalPort> {
         (self.step.queries(idx, &qkv.q), Scope { row_weights, ..scope })
     }
 
+    /// Selects what is remembered of every layer.
+    ///
+    /// Once all of them are passed, so that a step takes the threads once for it. A seat ends
+    /// before the next one begins, and one that finds too few pages gives all of its own back.
+    pub(super) fn remember(&mut self) -> Result<(), EngineError> {
+        let selection = &self.step.selection;
+        let (pasts, seen): (Vec<_>, Vec<_>) = std::mem::take(&mut self.seen).into_iter().unzip();
+        let each = pasts.into_iter().zip(&seen);
+        let choices = each.map(|(past, seen)| seen.choice(past, selection)).collect();
+        let selected = self.step.model.backend().select_each(choices).into_iter();
+        for (idx, selected) in selected.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
+            self.past.give(idx, Arc::new(selected.memory))?;
+        }
+        Ok(())
+    }
+
     /// Where some keys go, and none is kept for its rank, nobody would read what a step adds to
     /// the scores.
     fn has_no_use_for_masses(&self) -> bool {
@@ -47,17 +80,16 @@ impl Seat<'_, &mut LocalPort> {
     }
 }
 
-/// What rows make of the sets of layer `idx`, `[1, heads * head_dim]` each, and what is
-/// remembered after them.
+/// What rows make of the sets of layer `idx`, `[1, heads * head_dim]` each.
 pub(super) fn attend(
     model: &Model,
     (idx, layer): (usize, &LayerWeights),
     seats: &mut [Seat<'_, &mut LocalPort>],
-    qkvs: &[Qkv],
+    qkvs: Vec<Qkv>,
 ) -> Vec<Result<Rows, EngineError>> {
     let pasts: Result<Vec<_>, _> = seats.iter_mut().map(|seat| seat.past.take(idx)).collect();
     let pasts = pasts.expect("a port of this node always has its sets");
-    let each = seats.iter().zip(&pasts).zip(qkvs);
+    let each = seats.iter().zip(&pasts).zip(&qkvs);
     let blocks: Vec<_> =
         each.map(|((seat, past), qkv)| seat.block(idx, layer, past, qkv)).collect();
     let attended = model.backend().attend_each(&blocks);
@@ -68,16 +100,16 @@ pub(super) fn attend(
         .map(|(attended, ((seat, past), qkv))| {
             let mut attended = attended?;
             if seat.past.is_watched() {
-                let heads = seen::looked(&past, qkv, &attended)?;
+                let heads = seen::looked(&past, &qkv, &attended)?;
                 seat.past.looked(heads);
             }
             if seat.has_no_use_for_masses() {
                 attended.past_mass = vec![0.0; past.keys.positions.len()].into();
                 attended.own_mass = vec![0.0; qkv.keys.positions.len()].into();
             }
-            let selected = seat.step.select(past, qkv, &attended)?;
-            seat.past.give(idx, Arc::new(selected.memory))?;
-            Ok(attended.output)
+            let Attended { output, past_mass, own_mass } = attended;
+            seat.seen.push((past, Seen { own: qkv.keys, past_mass, own_mass }));
+            Ok(output)
         })
         .collect()
 }
@@ -102,7 +134,7 @@ impl Seat<'_, Past<'_>> {
     }
 
     /// Waits until every holder has settled.
-    pub(super) fn finish(&mut self) -> Result<(), EngineError> {
+    pub(super) fn settled(&mut self) -> Result<(), EngineError> {
         Ok(self.past.port.finish().map(drop)?)
     }
 }

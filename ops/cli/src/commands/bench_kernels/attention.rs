@@ -6,7 +6,7 @@ use aqueduct_kernels::backend::Scope;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::{
     Array, AttentionOps, AttentionState, BackendError, Cpu, Heads, Keys, KvDtype, KvHeads, Leaves,
-    MemorySet, Queries, Ranking, Selection,
+    MemorySet, Queries, Ranking, Selection, SelectionOps,
 };
 
 use super::case::{Case, PLAIN, Work, copies_of, noise, timed};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aqueduct_kernels::backend::{Attended, Qkv, Scope, Selected, StateOps};
+use aqueduct_kernels::backend::{Attended, Choice, Qkv, Scope, Selected, SelectionOps, StateOps};
 use aqueduct_kernels::fold::Node;
 use aqueduct_kernels::{
     Angles, Array, AttentionOps, AttentionState, Backend, BackendError, Cpu, Keys, LayerOps,
@@ -114,7 +114,9 @@ impl AttentionOps for Watched {
     ) -> Result<Attended, BackendError> {
         self.attended(scope, |cpu, scope| cpu.attend_rest(queries, scope, own))
     }
+}
 
+impl SelectionOps for Watched {
     fn select(
         &self,
         past: Arc<MemorySet>,
@@ -123,6 +125,10 @@ impl AttentionOps for Watched {
         selection: &Selection,
     ) -> Result<Selected, BackendError> {
         self.timed(Part::Select, |cpu| cpu.select(past, own, masses, selection))
+    }
+
+    fn select_each(&self, choices: Vec<Choice<'_>>) -> Vec<Result<Selected, BackendError>> {
+        self.timed(Part::Select, |cpu| cpu.select_each(choices))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_kernels::{AttentionOps, Keys, MemorySet};
+use aqueduct_kernels::{AttentionOps, Keys, MemorySet, SelectionOps};
 
 use super::bench::{Bench, Block};
 use super::row::Work;

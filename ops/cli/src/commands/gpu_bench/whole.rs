@@ -7,7 +7,7 @@ use aqueduct_core::{MemoryPolicy, ModelShape};
 use aqueduct_engine::{
     Block, LocalPort, Model, ModelParts, Rope, Sequence, Want, prefill as send_through,
 };
-use aqueduct_kernels::{AttentionOps, KvDtype, LayerOps, Leaves, Queries, Scope};
+use aqueduct_kernels::{AttentionOps, KvDtype, LayerOps, Leaves, Queries, Scope, SelectionOps};
 
 use super::bench::{Bench, PEAK};
 use super::row::Work;
