@@ -26,11 +26,21 @@ pub struct Leaves {
     last_chunk: u32,
 }
 
-/// Keys leaf by leaf.
+/// Keys leaf by leaf, of all KV heads of a set or of one.
 #[derive(Debug)]
 pub(crate) struct Split {
-    /// Per KV head and leaf: which of the set's keys it has, ascending.
-    heads: Vec<[Vec<Range<usize>>; LEAVES as usize]>,
+    /// The KV head that is the first of these.
+    first: usize,
+    heads: Vec<SplitHead>,
+}
+
+/// Which of the set's keys the leaves of a KV head have.
+#[derive(Debug)]
+struct SplitHead {
+    /// Leaf by leaf, ascending within.
+    runs: Vec<Range<usize>>,
+    /// Where each leaf's end.
+    ends: [usize; LEAVES as usize],
 }
 
 /// Keys that are summed together: those of one leaf, or all of a set that one leaf has.
@@ -77,20 +87,31 @@ impl Leaves {
                 true => u64::from(u32::MAX) + 1,
                 false => (u64::from(chunk) + 1) * u64::from(self.chunk_tokens),
             };
-            let before = |&position: &u32| u64::from(position) < end;
-            let run = start..start + positions[start..].partition_point(before);
+            let run = start..start + reach(&positions[start..], end);
             start = run.end;
             Some((Self::of(chunk), run))
         })
     }
 
-    /// Whether every KV head has all of `keys` in one chunk.
-    fn is_one(self, keys: &Keys) -> bool {
-        (0..keys.kv_heads()).all(|g| match *keys.head_positions(g) {
+    /// Whether keys at ascending `positions` are all in one chunk.
+    fn is_one(self, positions: &[u32]) -> bool {
+        match *positions {
             [first, .., last] => self.chunk(first) == self.chunk(last),
             _ => true,
-        })
+        }
     }
+}
+
+/// How many of ascending `positions`, the first of which is below `end`, are. Looks no further
+/// than twice that far: most chunks have few keys in a set, and some very many.
+fn reach(positions: &[u32], end: u64) -> usize {
+    let is_below = |&position: &u32| u64::from(position) < end;
+    let mut step = 8;
+    while positions.get(step).is_some_and(is_below) {
+        step *= 2;
+    }
+    let (within, known) = (positions.len().min(step), if step == 8 { 0 } else { step / 2 });
+    known + positions[known..within].partition_point(is_below)
 }
 
 /// What is folded of the leaves, from what `of` makes of each.
@@ -106,17 +127,35 @@ fn fold_leaves<T, E>(
 }
 
 impl Split {
-    /// Of keys that are in several leaves.
-    fn new(keys: &Keys, leaves: Leaves) -> Self {
-        let mut heads = Vec::with_capacity(keys.kv_heads());
-        for g in 0..keys.kv_heads() {
-            let mut runs = [const { Vec::new() }; LEAVES as usize];
-            for (leaf, run) in leaves.runs(keys.head_positions(g)) {
-                runs[leaf as usize].push(run);
-            }
-            heads.push(runs);
+    /// Of some KV heads of `keys`.
+    fn new(keys: &Keys, leaves: Leaves, heads: Range<usize>) -> Self {
+        let first = heads.start;
+        let heads = heads.map(|g| SplitHead::new(keys.head_positions(g), leaves)).collect();
+        Self { first, heads }
+    }
+
+    fn runs(&self, g: usize, leaf: usize) -> &[Range<usize>] {
+        let SplitHead { runs, ends } = &self.heads[g - self.first];
+        let start = if leaf == 0 { 0 } else { ends[leaf - 1] };
+        &runs[start..ends[leaf]]
+    }
+}
+
+impl SplitHead {
+    fn new(positions: &[u32], leaves: Leaves) -> Self {
+        // In order of position, then sorted by leaf: two arrays, however many runs there are.
+        let in_order: Vec<_> = leaves.runs(positions).collect();
+        let mut ends = [0; LEAVES as usize];
+        for (leaf, _) in &in_order {
+            ends[*leaf as usize..].iter_mut().for_each(|end| *end += 1);
         }
-        Self { heads }
+        let mut runs = vec![0..0; in_order.len()];
+        let mut next = ends;
+        for (leaf, run) in in_order.into_iter().rev() {
+            next[leaf as usize] -= 1;
+            runs[next[leaf as usize]] = run;
+        }
+        Self { runs, ends }
     }
 }
 
@@ -143,7 +182,7 @@ impl<'a> LeafKeys<'a> {
     /// Which of the set's keys KV head `g` has here, ascending.
     pub(crate) fn runs(&self, g: usize) -> &[Range<usize>] {
         match self.leaf {
-            Some((split, leaf)) => &split.heads[g][leaf],
+            Some((split, leaf)) => split.runs(g, leaf),
             None => std::slice::from_ref(&self.all),
         }
     }
@@ -213,7 +252,15 @@ impl<'a> LeafKeys<'a> {
 impl Keys {
     /// The keys leaf by leaf; `None` where one leaf has them all.
     pub(crate) fn split(&self, leaves: Leaves) -> Option<Split> {
-        (!leaves.is_one(self)).then(|| Split::new(self, leaves))
+        let heads = 0..self.kv_heads();
+        let is_one = heads.clone().all(|g| leaves.is_one(self.head_positions(g)));
+        (!is_one).then(|| Split::new(self, leaves, heads))
+    }
+
+    /// Those of KV head `g` leaf by leaf; `None` where one leaf has them all.
+    pub(crate) fn split_head(&self, g: usize, leaves: Leaves) -> Option<Split> {
+        let is_one = leaves.is_one(self.head_positions(g));
+        (!is_one).then(|| Split::new(self, leaves, g..g + 1))
     }
 }
 

@@ -2,9 +2,12 @@
 
 use super::merge::{Merged, spend};
 use super::part::Seen;
-use super::{Look, finite};
+use super::{Look, PART, finite};
 use crate::backend::{Attended, BackendError, Queries, Scope};
+use crate::cpu::attention::side::Wanted;
+use crate::cpu::attention::sides;
 use crate::cpu::isa::Isa;
+use crate::memory::{LeafKeys, Split};
 use crate::shapes;
 use crate::state::lse;
 use crate::tensor::Rows;
@@ -82,13 +85,48 @@ pub(super) struct Place<'a> {
 
 /// One KV head of one of several blocks.
 pub(super) struct Head<'a> {
+    /// Which of the blocks.
     pub(super) block: usize,
-    pub(super) look: Look<'a>,
-    pub(super) row_weights: Option<&'a [f32]>,
+    pub(super) queries: &'a Queries<'a>,
+    pub(super) scope: &'a Scope<'a>,
+    pub(super) g: usize,
     pub(super) place: Place<'a>,
 }
 
-impl Head<'_> {
+impl<'a> Head<'a> {
+    /// Whether its rows see no more keys than a task has.
+    pub(super) fn has_few_keys(&self) -> bool {
+        let Self { queries, scope: Scope { past, own, .. }, .. } = self;
+        let keys = past.len() + own.len();
+        let most = queries.window.map_or(keys, |window| window as usize + own.len());
+        keys.min(most) <= PART
+    }
+
+    /// Its keys of the past leaf by leaf, if several leaves have some.
+    pub(super) fn split(&self) -> Option<Split> {
+        self.scope.past.split_head(self.g, self.scope.leaves)
+    }
+
+    /// Its rows before all keys, of which `sides` are the parts.
+    pub(super) fn look<'s>(&self, sides: &'s [LeafKeys<'s>]) -> Look<'s>
+    where
+        'a: 's,
+    {
+        let wanted = Wanted { o: true, p: self.scope.row_weights.is_some() };
+        Look { queries: self.queries, sides, g: self.g, wanted }
+    }
+
+    /// All of it, by one thread.
+    ///
+    /// # Errors
+    /// What is not finite.
+    pub(super) fn run(self, isa: Isa, leaves: &[(usize, usize)]) -> Result<(), BackendError> {
+        let split = self.split();
+        let sides = sides(self.scope, split.as_ref());
+        let seen = self.look(&sides).tasks().into_iter().map(|task| isa.run(task)).collect();
+        self.end(isa, leaves, &sides, seen)
+    }
+
     /// From all that its rows saw, parts ascending.
     ///
     /// # Errors
@@ -97,9 +135,10 @@ impl Head<'_> {
         self,
         isa: Isa,
         leaves: &[(usize, usize)],
+        sides: &[LeafKeys<'_>],
         mut seen: Vec<Seen>,
     ) -> Result<(), BackendError> {
-        let Self { look: Look { queries, sides, g, .. }, place, row_weights, .. } = self;
+        let Self { queries, scope: Scope { row_weights, .. }, g, place, .. } = self;
         finite(&seen)?;
         let own = sides.len() - 1;
         let leaves = if own > 1 { leaves } else { &[] };

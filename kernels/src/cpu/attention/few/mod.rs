@@ -92,7 +92,7 @@ fn look(
     run_all(place, heads)
 }
 
-/// Runs the tasks of every KV head.
+/// Runs the tasks of all KV heads.
 fn run_all(place: Place, heads: Vec<Vec<Task<'_>>>) -> Vec<Vec<Seen>> {
     let counts: Vec<usize> = heads.iter().map(Vec::len).collect();
     let tasks = heads.into_iter().flatten().collect();
@@ -105,34 +105,24 @@ pub(super) fn attend_each(
     place: Place,
     blocks: &[(Queries<'_>, Scope<'_>)],
 ) -> Vec<Result<Attended, BackendError>> {
-    let split = |(_, scope): &(_, Scope<'_>)| scope.past.split(scope.leaves);
-    let splits: Vec<_> = place.crew.map(blocks.iter().collect(), split);
-    let sides: Vec<_> = blocks
-        .iter()
-        .zip(&splits)
-        .map(|((_, scope), split)| sides(scope, split.as_ref()))
-        .collect();
     let (isa, merges) = (place.isa, merges(Node::ROOT, LEAVES));
     let mut results: Vec<_> = blocks.iter().map(Results::new).collect();
-    let mut heads = Vec::new();
-    for (block, (results, sides)) in results.iter_mut().zip(&sides).enumerate() {
-        let (queries, Scope { row_weights, .. }) = &blocks[block];
-        heads.extend(results.places().enumerate().map(|(g, place)| {
-            let wanted = Wanted { o: true, p: row_weights.is_some() };
-            let look = Look { queries, sides, g, wanted };
-            Head { block, look, row_weights: *row_weights, place }
-        }));
+    let mut heads = Vec::with_capacity(blocks.iter().map(|(_, scope)| scope.own.kv_heads()).sum());
+    for (block, (results, (queries, scope))) in results.iter_mut().zip(blocks).enumerate() {
+        let head = |(g, place)| Head { block, queries, scope, g, place };
+        heads.extend(results.places().enumerate().map(head));
     }
-    // A KV head whose keys are one task is done with by the thread that has it.
-    let (whole, cut): (Vec<_>, Vec<_>) = heads.into_iter().partition(|head| head.look.is_one());
-    let mut ended = place.crew.map(whole, |head: Head<'_>| {
-        let seen = head.look.tasks().into_iter().map(|task| isa.run(task)).collect();
-        (head.block, head.end(isa, &merges, seen))
-    });
-    let seen = run_all(place, cut.iter().map(|head| head.look.tasks()).collect());
-    let cut = cut.into_iter().zip(seen).collect();
-    ended.extend(place.crew.map(cut, |(head, seen): (Head<'_>, Vec<Seen>)| {
-        (head.block, head.end(isa, &merges, seen))
+    // A KV head with few keys is one thread's from beginning to end.
+    let (whole, cut): (Vec<_>, Vec<_>) = heads.into_iter().partition(Head::has_few_keys);
+    let mut ended = place.crew.map(whole, |head: Head<'_>| (head.block, head.run(isa, &merges)));
+    let splits = place.crew.map(cut.iter().collect(), Head::split);
+    let sides: Vec<_> =
+        cut.iter().zip(&splits).map(|(head, split)| sides(head.scope, split.as_ref())).collect();
+    let looks = cut.iter().zip(&sides).map(|(head, sides)| head.look(sides));
+    let seen = run_all(place, looks.map(Look::tasks).collect());
+    let cut = cut.into_iter().zip(&sides).zip(seen).collect();
+    ended.extend(place.crew.map(cut, |((head, sides), seen): ((Head<'_>, &Vec<_>), _)| {
+        (head.block, head.end(isa, &merges, sides, seen))
     }));
     let mut refused: Vec<_> = results.iter().map(|_| None).collect();
     for (block, ended) in ended {
@@ -170,12 +160,6 @@ struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// Whether all keys are one task.
-    fn is_one(self) -> bool {
-        let keys: usize = self.sides.iter().map(|side| side.count(self.g)).sum();
-        keys <= PART || self.tasks().len() == 1
-    }
-
     /// The keys in parts, side by side and ascending within.
     fn tasks(self) -> Vec<Task<'a>> {
         let Self { queries, sides, g, wanted } = self;
