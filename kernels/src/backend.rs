@@ -330,8 +330,12 @@ pub trait LayerOps: Send + Sync {
 
     /// The rest of the layer: output projection and residual, norm, SwiGLU, residual.
     /// `attention` is `[tokens, H D]`; returns the next layer's `[tokens, width]`.
-    fn finish(&self, layer: &LayerWeights, x: Rows, attention: &Rows)
-    -> Result<Rows, BackendError>;
+    fn finish(
+        &self,
+        layer: &LayerWeights,
+        x: &Rows,
+        attention: &Rows,
+    ) -> Result<Rows, BackendError>;
 
     /// Rows of a packed table, widened to f32: `[tokens.len(), inputs]`. An id that is no row
     /// is refused.

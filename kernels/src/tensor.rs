@@ -2,6 +2,7 @@
 
 mod kv;
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::kv::{KvData, KvDtype, KvHeads, KvRow};
@@ -87,6 +88,14 @@ impl Rows {
         Self::from_vec(rows.len(), self.cols, data)
     }
 
+    /// The same, without a copy where they are all.
+    pub fn part(&self, rows: Range<usize>) -> Cow<'_, Self> {
+        match rows == (0..self.rows) {
+            true => Cow::Borrowed(self),
+            false => Cow::Owned(self.some(rows)),
+        }
+    }
+
     /// The last `rows` of them; neither all nor none are read, wherever they lie.
     pub fn of_last(self, rows: usize) -> Self {
         match rows {
@@ -100,9 +109,9 @@ impl Rows {
     ///
     /// # Panics
     /// When one has other columns: a bug of the caller.
-    pub fn stack(cols: usize, parts: &[Self]) -> Self {
-        if let [one] = parts {
-            return one.clone(); // wherever it lies
+    pub fn stack(cols: usize, mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.swap_remove(0); // wherever it lies
         }
         let data = parts.iter().flat_map(|part| part.data()).copied().collect();
         Self::from_vec(parts.iter().map(Self::rows).sum(), cols, data)
@@ -186,8 +195,8 @@ mod tests {
     fn rows_are_those_of_their_parts() {
         let x = Rows::from_vec(4, 3, (0..12).map(|i| i as f32).collect());
         let parts = [x.some(0..1), x.some(1..1), x.some(1..4)];
-        assert_eq!(Rows::stack(3, &parts), x);
-        assert_eq!(Rows::stack(3, &[]), Rows::zeros(0, 3));
+        assert_eq!(Rows::stack(3, parts.to_vec()), x);
+        assert_eq!(Rows::stack(3, Vec::new()), Rows::zeros(0, 3));
         assert_eq!(x.last_row().data(), [9.0, 10.0, 11.0]);
         let [none, some, all] = [0, 3, 4].map(|rows| x.clone().of_last(rows));
         assert_eq!((none, some, all), (x.some(4..4), x.some(1..4), x));

@@ -208,7 +208,7 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [Kv
     let angles = Angles { tokens, half, cos, sin };
     let reference = layer(&Reference, spec, qk_norm, weights);
     let want = Reference.project(&reference, &x, (9, &angles), x.rows()).unwrap();
-    let want_x = Reference.finish(&reference, x.clone(), &attention).unwrap();
+    let want_x = Reference.finish(&reference, &x, &attention).unwrap();
     let want_norm = Reference.norm(&x, &reference.attn_norm, 1e-5);
     // Where a norm ends near a tie, it may be rounded to either bf16: an ulp of 2^-6 at sizes
     // up to 4, times a weight of at most 1 / sqrt(72). Conformance knows which ones may.
@@ -229,7 +229,7 @@ fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [Kv
                 close(&what, &seen.head_f32(g), &want.head_f32(g), stored).unwrap();
             }
         }
-        let x_next = cpu.finish(&layer, x.clone(), &attention).unwrap();
+        let x_next = cpu.finish(&layer, &x, &attention).unwrap();
         close(&what, x_next.data(), want_x.data(), tolerance).unwrap();
         let normed = cpu.norm(&x, &layer.attn_norm, 1e-5);
         close(&what, normed.data(), want_norm.data(), tight).unwrap();

@@ -120,13 +120,13 @@ fn a_layer_of_many_rows_is_one_of_few() {
     for (held, ffn) in [(Held::Bf16, 101), (Held::Int8, 100), (Held::Int8, 101)] {
         let (x, attention) = (rows(130, WIDTH, 1), rows(130, 64, 2));
         let ours = layer(&cuda, held, ffn, (16, KvDtype::F32));
-        let many = cuda.finish(&ours, x.clone(), &attention).unwrap();
+        let many = cuda.finish(&ours, &x, &attention).unwrap();
         let reference = layer(&Reference, held, ffn, (16, KvDtype::F32));
-        let want = Reference.finish(&reference, x.clone(), &attention).unwrap();
+        let want = Reference.finish(&reference, &x, &attention).unwrap();
         // Where a rounding inside turns out the other way, it moves a result by a little.
         close("finish", many.data(), want.data(), Tolerance::new(2e-2, 1e-4)).unwrap();
         for (from, to) in [(0, 1), (100, 130), (129, 130)] {
-            let few = cuda.finish(&ours, some(&x, from, to), &some(&attention, from, to)).unwrap();
+            let few = cuda.finish(&ours, &some(&x, from, to), &some(&attention, from, to)).unwrap();
             identical("finish", few.data(), some(&many, from, to).data()).unwrap();
         }
     }

@@ -299,7 +299,7 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
             let attention = rows(2, count, layer.out.matrix.inputs);
-            let y = backend.finish(&packed, x.clone(), &attention).expect("fits");
+            let y = backend.finish(&packed, &x, &attention).expect("fits");
             let row = |i: usize| layer.finish(&given(x.row(i)), &given(attention.row(i)));
             let want: Vec<Near> = (0..count).flat_map(row).collect();
             close_to("finish", y.data(), &want, Tolerance::new(5e-5, 5e-5)).unwrap();
@@ -328,7 +328,7 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
         let angles = angles(from as u32, to - from, layer.spec.head_dim);
         let qkv = backend.project(&packed, &x, (from as u32, &angles), x.rows()).expect("fits");
         let linear = backend.linear(&x, &packed.gate_up).expect("fits");
-        (linear, qkv, backend.finish(&packed, x, &attention).expect("fits"))
+        (linear, qkv, backend.finish(&packed, &x, &attention).expect("fits"))
     };
     let (linear, qkv, finished) = compute(0, TOKENS);
     for (from, to) in [(0, 1), (36, 37), (5, 12), (12, 28), (3, 36), (16, 17)] {

@@ -92,9 +92,9 @@ fn layer_shapes(backend: &dyn Backend) {
     refused(backend.project(&layer, &x, (0, &angles(2, spec.head_dim)), x.rows()), "project");
     refused(backend.project(&layer, &x, (0, &angles(3, spec.head_dim + 2)), x.rows()), "project");
     let attention = rows(2, 3, spec.heads * spec.head_dim);
-    refused(backend.finish(&layer, wide, &attention), "finish");
-    refused(backend.finish(&layer, rows(1, 2, width), &attention), "finish");
-    refused(backend.finish(&layer, x.clone(), &x), "finish");
+    refused(backend.finish(&layer, &wide, &attention), "finish");
+    refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");
+    refused(backend.finish(&layer, &x, &x), "finish");
     refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32]), "embed");
     let torn =
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };
@@ -138,7 +138,7 @@ pub fn broken_numbers_are_refused(backend: &dyn Backend) {
         not_finite(backend.project(&layer, &x, (0, &angles), x.rows()), "project");
         x.row_mut(1)[0] = f32::NAN;
         not_finite(backend.project(&plain.pack(backend), &x, (0, &angles), x.rows()), "project");
-        not_finite(backend.finish(&layer, x, &attention), "finish");
+        not_finite(backend.finish(&layer, &x, &attention), "finish");
         broken_keys(backend, broken);
     }
 }

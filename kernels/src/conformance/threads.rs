@@ -49,7 +49,7 @@ fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
             .push(("linear", backend.linear(&x, &packed.gate_up).expect("fits").into_vec().into()));
         arrays.push(("norm", backend.norm(&x, &packed.attn_norm, spec.norm_eps).into_vec().into()));
         let attention: Rows = rows(22, tokens, spec.heads * spec.head_dim);
-        let finished = backend.finish(&packed, x, &attention).expect("fits");
+        let finished = backend.finish(&packed, &x, &attention).expect("fits");
         arrays.push(("finish", finished.into_vec().into()));
     }
     arrays

@@ -101,11 +101,13 @@ enum Stored<'a> {
 
 impl<'a> Stored<'a> {
     /// In pieces of so many elements.
-    fn pieces(self, size: usize) -> Vec<Self> {
-        match self {
-            Self::F32(data) => data.chunks_mut(size.max(1)).map(Self::F32).collect(),
-            Self::Bf16(data) => data.chunks_mut(size.max(1)).map(Self::Bf16).collect(),
-        }
+    fn pieces(mut self, size: usize) -> impl Iterator<Item = Self> {
+        let size = size.max(1);
+        std::iter::from_fn(move || match &mut self {
+            Self::F32([]) | Self::Bf16([]) => None,
+            Self::F32(data) => data.split_off_mut(..size.min(data.len())).map(Self::F32),
+            Self::Bf16(data) => data.split_off_mut(..size.min(data.len())).map(Self::Bf16),
+        })
     }
 
     /// Writes a row of whole vectors from element `first` on.
@@ -193,11 +195,12 @@ impl<'a> Cut<'a> {
             let column = self.heads * head_dim;
             let block_idx = (self.heads - first) * head_dim / block.columns;
             let first = block_idx * tokens.div_ceil(block.rows);
-            for (idx, to) in head.pieces(block.rows * head_dim).into_iter().enumerate() {
+            for (idx, to) in head.pieces(block.rows * head_dim).enumerate() {
                 if first + idx == self.parts.len() {
                     let row = idx * block.rows;
                     let rows = row..tokens.min(row + block.rows);
-                    let (heads, sums) = (Vec::new(), Lines::default());
+                    let heads = Vec::with_capacity(block.columns / head_dim);
+                    let sums = Lines::default();
                     self.parts.push(Part { rows, column, head_dim, addends, heads, sums });
                 }
                 self.parts[first + idx].heads.push((to, treatment));

@@ -249,10 +249,10 @@ impl LayerOps for Cpu {
     fn finish(
         &self,
         layer: &LayerWeights,
-        x: Rows,
+        x: &Rows,
         attention: &Rows,
     ) -> Result<Rows, BackendError> {
-        self.enter(|place| layer::finish(place, layer, &x, attention))
+        self.enter(|place| layer::finish(place, layer, x, attention))
     }
 
     fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {

@@ -274,10 +274,10 @@ impl LayerOps for Cuda {
     fn finish(
         &self,
         layer: &LayerWeights,
-        x: Rows,
+        x: &Rows,
         attention: &Rows,
     ) -> Result<Rows, BackendError> {
-        layers::finish(self, layer, &x, attention)
+        layers::finish(self, layer, x, attention)
     }
 
     fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {

@@ -10,10 +10,11 @@ use crate::weights::LayerWeights;
 /// See [`crate::LayerOps::finish`].
 pub(super) fn finish(
     layer: &LayerWeights,
-    mut x: Rows,
+    x: &Rows,
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
-    shapes::finishing(layer, &x, attention)?;
+    shapes::finishing(layer, x, attention)?;
+    let mut x = x.clone();
     add(&mut x, &linear("finish", attention, &layer.out)?);
     let normed = norm(&x, &layer.ffn_norm, layer.spec.norm_eps);
     let hidden = swiglu(&linear("finish", &normed, &layer.gate_up)?);

@@ -79,7 +79,7 @@ impl LayerOps for Reference {
     fn finish(
         &self,
         layer: &LayerWeights,
-        x: Rows,
+        x: &Rows,
         attention: &Rows,
     ) -> Result<Rows, BackendError> {
         finish::finish(layer, x, attention)

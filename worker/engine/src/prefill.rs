@@ -219,7 +219,7 @@ impl<'a> Step<'a> {
         let x = x.of_last(output.rows());
         match x.rows() {
             0 => Ok(x),
-            _ => Ok(self.model.backend().finish(layer, x, output)?),
+            _ => Ok(self.model.backend().finish(layer, &x, output)?),
         }
     }
 }

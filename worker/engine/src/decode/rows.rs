@@ -1,5 +1,6 @@
 //! The rows of a batch, from layer to layer: what all of them have in common.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use aqueduct_kernels::{Angles, BackendError, LayerWeights, Leaves, Qkv, Rows};
@@ -61,10 +62,10 @@ impl<'m, 'a> Batch<'m, 'a> {
         let project = |batch: &Self, rows: Range<usize>| {
             let positions = &batch.positions()[rows.clone()];
             let angles = match rows.len() == batch.x.rows() {
-                true => batch.angles.clone(),
-                false => batch.model.angles_at(positions),
+                true => Cow::Borrowed(&batch.angles),
+                false => Cow::Owned(batch.model.angles_at(positions)),
             };
-            let x = batch.x.some(rows);
+            let x = batch.x.part(rows);
             Ok(batch.model.backend().project_each(layer, &x, positions, &angles)?)
         };
         self.together(project).into_iter().flatten().collect()
@@ -78,10 +79,10 @@ impl<'m, 'a> Batch<'m, 'a> {
             false => Ok(output), // wherever it lies
         };
         let outputs = outputs.into_iter().map(|output| Ok(read(output?)?)).collect();
-        let attention = Rows::stack(layer.out.inputs, &self.part(outputs));
+        let attention = Rows::stack(layer.out.inputs, self.part(outputs));
         self.replace(|batch, rows| {
-            let (x, attention) = (batch.x.some(rows.clone()), attention.some(rows));
-            Ok(batch.model.backend().finish(layer, x, &attention)?)
+            let (x, attention) = (batch.x.part(rows.clone()), attention.part(rows));
+            Ok(batch.model.backend().finish(layer, &x, &attention)?)
         });
     }
 
@@ -95,15 +96,21 @@ impl<'m, 'a> Batch<'m, 'a> {
     /// What became of every turn.
     pub(super) fn logits(mut self) -> Vec<Result<Vec<f32>, EngineError>> {
         let all = self.together(|batch, rows| {
-            let logits = batch.model.logits(&batch.x.some(rows))?;
+            let logits = batch.model.logits(&batch.x.part(rows))?;
             logits.array().host()?;
             Ok(logits)
         });
-        let row = |rows: &Rows, i: usize| rows.some(i..i + 1).into_vec();
-        let each = all.iter().flat_map(|rows| (0..rows.rows()).map(move |i| row(rows, i)));
-        for (i, logits) in each.enumerate() {
-            let turn = self.turn(i);
-            self.done[turn] = Some(Ok(logits));
+        let mut row = 0;
+        for logits in all {
+            let each: Vec<_> = match logits.rows() {
+                1 => vec![logits.into_vec()],
+                rows => (0..rows).map(|i| logits.row(i).to_vec()).collect(),
+            };
+            for logits in each {
+                let turn = self.turn(row);
+                self.done[turn] = Some(Ok(logits));
+                row += 1;
+            }
         }
         self.done.into_iter().map(|done| done.expect("every turn ends")).collect()
     }
@@ -111,7 +118,7 @@ impl<'m, 'a> Batch<'m, 'a> {
     /// `compute` becomes the rows.
     fn replace(&mut self, compute: impl Fn(&Self, Range<usize>) -> Result<Rows, EngineError>) {
         let rows = self.together(compute);
-        self.x = Rows::stack(self.x.cols(), &rows);
+        self.x = Rows::stack(self.x.cols(), rows);
     }
 
     /// `compute` of all rows at once or, where that fails, of each alone: those with which it
@@ -160,7 +167,7 @@ impl<'m, 'a> Batch<'m, 'a> {
         self.x.array().host().ok(); // what it may tell was met before
         let rows = (0..stays.len()).filter(|&row| stays[row]);
         let rows: Vec<Rows> = rows.map(|row| self.x.some(row..row + 1)).collect();
-        self.x = Rows::stack(self.x.cols(), &rows);
+        self.x = Rows::stack(self.x.cols(), rows);
         self.angles = self.model.angles_at(&self.positions());
     }
 

@@ -192,8 +192,7 @@ fn finish(cpu: &Cpu, tokens: usize, dtype: Factors) -> Case {
         let mut turn = 0;
         Ok(Box::new(move |cpu| {
             turn += 1;
-            let x = x.clone();
-            timed(|| cpu.finish(&layers[turn % layers.len()], x, &attention))
+            timed(|| cpu.finish(&layers[turn % layers.len()], &x, &attention))
         }))
     };
     let weights = WIDTH * (HEADS * HEAD_DIM + 3 * FFN);

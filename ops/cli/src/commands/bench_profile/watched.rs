@@ -164,7 +164,7 @@ impl LayerOps for Watched {
     fn finish(
         &self,
         layer: &LayerWeights,
-        x: Rows,
+        x: &Rows,
         attention: &Rows,
     ) -> Result<Rows, BackendError> {
         self.timed(Part::Finish, |cpu| cpu.finish(layer, x, attention))

@@ -85,6 +85,6 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
     let attention: Rows = bench.rows(shape.chunk, shape.heads * shape.head_dim)?;
     products(bench, shape.layer_flop(), move || {
         cuda.project(&layer, &x, (shape.memory as u32, &angles), x.rows())?;
-        Ok(cuda.finish(&layer, x.clone(), &attention).map(drop)?)
+        Ok(cuda.finish(&layer, &x, &attention).map(drop)?)
     })
 }

@@ -40,7 +40,7 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
         let attended = cuda.attend_all(queries, scope)?;
         let masses = (&attended.past_mass, &attended.own_mass);
         cuda.select(memory.clone(), &qkv.keys, masses, &shape.selection())?;
-        Ok(cuda.finish(&layer, x.clone(), &attended.output).map(drop)?)
+        Ok(cuda.finish(&layer, &x, &attended.output).map(drop)?)
     };
     Ok(of_peak(flop, run))
 }
