@@ -1,5 +1,7 @@
 //! One KV head of a block that looks at past and own keys, and where its results go.
 
+use std::mem::MaybeUninit;
+
 use super::merge::{Merged, spend};
 use super::part::Seen;
 use super::{Look, PART, finite};
@@ -7,6 +9,7 @@ use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::attention::side::Wanted;
 use crate::cpu::attention::sides;
 use crate::cpu::isa::Isa;
+use crate::cpu::unwritten::{unwritten, written};
 use crate::memory::{LeafKeys, Split};
 use crate::shapes;
 use crate::state::lse;
@@ -17,21 +20,21 @@ pub(super) struct Results {
     tokens: usize,
     kv_heads: usize,
     /// `[kv_heads, tokens, R D]`.
-    output: Vec<f32>,
+    output: Vec<MaybeUninit<f32>>,
     /// `[kv_heads, past keys]`, or empty.
-    past_mass: Vec<f32>,
+    past_mass: Vec<MaybeUninit<f32>>,
     /// `[kv_heads, own keys]`, or empty.
-    own_mass: Vec<f32>,
+    own_mass: Vec<MaybeUninit<f32>>,
 }
 
 impl Results {
     pub(super) fn new((queries, scope): &(Queries<'_>, Scope<'_>)) -> Self {
         let q = queries.q;
-        let masses = |keys: usize| vec![0.0; if scope.row_weights.is_some() { keys } else { 0 }];
+        let masses = |keys: usize| unwritten(if scope.row_weights.is_some() { keys } else { 0 });
         Self {
             tokens: q.tokens,
             kv_heads: scope.own.kv_heads(),
-            output: vec![0.0; q.tokens * q.heads * q.head_dim],
+            output: unwritten(q.tokens * q.heads * q.head_dim),
             past_mass: masses(scope.past.positions.len()),
             own_mass: masses(scope.own.positions.len()),
         }
@@ -45,8 +48,13 @@ impl Results {
         places.map(|(output, (past_mass, own_mass))| Place { output, past_mass, own_mass })
     }
 
-    pub(super) fn attended(self) -> Attended {
+    /// # Safety
+    /// All places were [cleared](Place::clear).
+    pub(super) unsafe fn attended(self) -> Attended {
         let Self { tokens, kv_heads, output, past_mass, own_mass } = self;
+        // SAFETY: places cover the arrays, and the caller's.
+        let [output, past_mass, own_mass] =
+            [output, past_mass, own_mass].map(|all| unsafe { written(all) });
         let columns = output.len() / (tokens * kv_heads);
         let output = match tokens {
             1 => Rows::from_vec(1, kv_heads * columns, output),
@@ -64,7 +72,7 @@ impl Results {
 }
 
 /// `[kv_heads, any]` head by head.
-pub(super) fn each_head(mut all: &mut [f32], kv_heads: usize) -> impl Iterator<Item = &mut [f32]> {
+pub(super) fn each_head<T>(mut all: &mut [T], kv_heads: usize) -> impl Iterator<Item = &mut [T]> {
     let size = all.len() / kv_heads;
     (0..kv_heads).map(move |_| {
         let (head, rest) = std::mem::take(&mut all).split_at_mut(size);
@@ -75,12 +83,24 @@ pub(super) fn each_head(mut all: &mut [f32], kv_heads: usize) -> impl Iterator<I
 
 /// Where the results of a KV head go.
 pub(super) struct Place<'a> {
-    /// `[tokens, R D]`, zero before.
-    output: &'a mut [f32],
-    /// `[past keys]`, or empty; zero before.
-    past_mass: &'a mut [f32],
-    /// `[own keys]`, or empty; zero before.
-    own_mass: &'a mut [f32],
+    /// `[tokens, R D]`.
+    output: &'a mut [MaybeUninit<f32>],
+    /// `[past keys]`, or empty.
+    past_mass: &'a mut [MaybeUninit<f32>],
+    /// `[own keys]`, or empty.
+    own_mass: &'a mut [MaybeUninit<f32>],
+}
+
+impl<'a> Place<'a> {
+    /// All zero: output, past and own masses. By who writes them next, as lines of the cache that
+    /// another thread has written have to come from there.
+    fn clear(self) -> [&'a mut [f32]; 3] {
+        [self.output, self.past_mass, self.own_mass].map(|all| {
+            all.fill(MaybeUninit::new(0.0));
+            // SAFETY: all of them were written just now.
+            unsafe { all.assume_init_mut() }
+        })
+    }
 }
 
 /// One KV head of one of several blocks.
@@ -139,18 +159,19 @@ impl<'a> Head<'a> {
         mut seen: Vec<Seen>,
     ) -> Result<(), BackendError> {
         let Self { queries, scope: Scope { row_weights, .. }, g, place, .. } = self;
+        let [output, past_mass, own_mass] = place.clear();
         finite(&seen)?;
         let own = sides.len() - 1;
         let leaves = if own > 1 { leaves } else { &[] };
         let merges = leaves.iter().copied().chain([(0, own)]);
         let Some(merged) = Merged::new(&mut seen, merges) else { return Ok(()) };
         let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
-        let columns = place.output.len() / tokens;
+        let columns = output.len() / tokens;
         for row in 0..merged.rows {
             let l = merged.l[row];
             if l > 0.0 {
                 let to = row % tokens * columns + row / tokens * head_dim;
-                let to = &mut place.output[to..to + head_dim];
+                let to = &mut output[to..to + head_dim];
                 merged.put(row, to);
                 to.iter_mut().for_each(|o| *o /= l);
             }
@@ -158,7 +179,7 @@ impl<'a> Head<'a> {
         if let Some(row_weights) = row_weights {
             let (mut all, rows) = (merged.m, merged.rows);
             all.iter_mut().zip(merged.l).for_each(|(m, l)| *m = lse(*m, l));
-            let masses = &mut [place.past_mass, place.own_mass];
+            let masses = &mut [past_mass, own_mass];
             spend(isa, (g, sides), &seen, (&all[..rows], row_weights), masses);
             for masses in masses {
                 shapes::finite("weigh", "a column mass", masses)?;

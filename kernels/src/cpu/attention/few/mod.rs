@@ -135,7 +135,8 @@ pub(super) fn attend_each(
     each.zip(outputs)
         .map(|((results, refused), outputs)| match refused {
             Some(error) => Err(error),
-            None => Ok(results.attended().of_last(outputs)),
+            // SAFETY: every KV head came to its end, which clears its place.
+            None => Ok(unsafe { results.attended() }.of_last(outputs)),
         })
         .collect()
 }
