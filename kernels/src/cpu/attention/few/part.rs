@@ -94,8 +94,12 @@ impl<'a> Task<'a> {
         // A vector may begin at any key, so one more than they fill.
         let width = keys.div_ceil(LANES) + 1;
         let mut p = Lines::left_over(rows * width);
+        let values = self.wanted.o.then(|| {
+            let of = |side: &LeafKeys<'a>| typed(side.of.v_rows(self.g));
+            self.streamed(of, None)
+        });
         let of = |side: &LeafKeys<'a>| typed(side.of.k_rows(self.g));
-        self.streamed(of).dots(simd, q.as_chunks().0, (&mut p, width));
+        self.streamed(of, values.as_ref()).dots(simd, q.as_chunks().0, (&mut p, width));
         let [mut m, mut l] = [(); 2].map(|()| Vec::with_capacity(rows * self.parts.len()));
         let mut first = 0;
         for Part { side, span } in &self.parts {
@@ -111,10 +115,8 @@ impl<'a> Task<'a> {
         }
         let mut finite = is_finite(simd, &l);
         let mut o = Lines::default();
-        if self.wanted.o {
+        if let Some(values) = values {
             o = Lines::zeros(self.parts.len() * rows * lines * 2);
-            let of = |side: &LeafKeys<'a>| typed(side.of.v_rows(self.g));
-            let values = self.streamed(of);
             let (mut first, size) = (0, rows * lines * 2);
             for (Part { span, .. }, o) in self.parts.iter().zip(o.chunks_exact_mut(size.max(1))) {
                 let span = first..first + span.len();
@@ -134,16 +136,17 @@ impl<'a> Task<'a> {
         self.parts.iter().map(|part| part.span.len()).sum()
     }
 
-    /// Keys or values of all parts, one behind the other.
-    fn streamed<E: Element>(&self, of: impl Fn(&LeafKeys<'a>) -> RowsOf<'a, E>) -> Streamed<'a, E> {
-        let mut rows = Vec::with_capacity(self.keys());
-        for Part { side, span } in &self.parts {
+    /// Keys or values of all parts, one behind the other, and then `next`.
+    fn streamed<E: Element>(
+        &self,
+        of: impl Fn(&LeafKeys<'a>) -> RowsOf<'a, E>,
+        next: Option<&Streamed<'a, E>>,
+    ) -> Streamed<'a, E> {
+        let runs = self.parts.iter().flat_map(|Part { side, span }| {
             let (keys, of) = (&self.sides[*side], of(&self.sides[*side]));
-            for run in keys.within(self.g, span.clone()) {
-                rows.extend(run.map(|j| of.row(j)));
-            }
-        }
-        Streamed::new(rows, self.queries.q.head_dim)
+            keys.within(self.g, span.clone()).map(move |run| (of, run))
+        });
+        Streamed::new(runs, (self.keys(), self.queries.q.head_dim), next)
     }
 
     /// `[rows, D / 32, 2]` of the KV head's query heads as keys of `E` are loaded, zero behind D.

@@ -1,9 +1,11 @@
 //! The two products of few rows, each of which reads every key once.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::cells::RowsOf;
 use crate::cpu::attention::rows::Lanes;
-use crate::cpu::simd::{Element, LANES, LINE, Simd, Vector, prefetch};
+use crate::cpu::simd::{Element, LANES, LINE, Simd, Vector, prefetch_line};
 
 /// A line of a row as [`Element::load_line`] loads it.
 pub(super) type Halves = [Lanes; 2];
@@ -18,75 +20,125 @@ const STRETCH: usize = 32;
 /// processor's own reading ahead ends at every 4 KiB page, and here at every row of a table.
 const AHEAD: usize = 24;
 
+/// Rows that are looked at behind the last one: those asked for with it, and the rest of a block
+/// or of a stretch.
+const BEHIND: usize = AHEAD + STRETCH;
+
 /// Rows of a register tile at most.
 const ROWS: usize = 4;
 
+/// Values of [`STRETCH`] rows, what is asked for with each, and which of all keys they are.
+type Stretch<'s, E> = (&'s [Row<E>; STRETCH], &'s [Row<E>; STRETCH], Range<usize>);
+
+/// Where a row begins, which has the elements of its head's rows and need not end with a line.
+#[derive(Clone, Copy)]
+struct Row<E>(*const [E; LINE]);
+
+impl<E: Element> Row<E> {
+    /// # Safety
+    /// The row has all of line `idx`, and lives as long as the caller wants it.
+    #[inline(always)]
+    unsafe fn line<'l>(self, idx: usize) -> &'l [E; LINE] {
+        // SAFETY: the caller's.
+        unsafe { &*self.0.add(idx) }
+    }
+
+    /// Has line `idx` brought near, whether it is there or not.
+    #[inline(always)]
+    fn ask_for(self, idx: usize) {
+        let line = self.0.wrapping_add(idx).cast::<u8>();
+        for at in (0..size_of::<[E; LINE]>()).step_by(64) {
+            prefetch_line(line.wrapping_add(at));
+        }
+    }
+}
+
 /// Keys or values of one KV head, wherever they lie: `[keys]` of `[head_dim]`.
 pub(super) struct Streamed<'a, E> {
-    rows: Vec<&'a [E]>,
+    /// Of all keys, and [`BEHIND`] more rows that may be read and count for nothing.
+    rows: Vec<Row<E>>,
+    keys: usize,
     head_dim: usize,
+    owner: PhantomData<&'a [E]>,
 }
 
 impl<'a, E: Element> Streamed<'a, E> {
-    pub(super) fn new(rows: Vec<&'a [E]>, head_dim: usize) -> Self {
-        Self { rows, head_dim }
+    /// The rows of `runs` of keys, `keys` in all; `next` is what is read behind them.
+    ///
+    /// # Panics
+    /// When there are others: a bug of the caller.
+    #[inline(always)]
+    pub(super) fn new(
+        runs: impl Iterator<Item = (RowsOf<'a, E>, Range<usize>)>,
+        (keys, head_dim): (usize, usize),
+        next: Option<&Self>,
+    ) -> Self {
+        let mut all = Vec::with_capacity(keys + BEHIND);
+        runs.for_each(|(rows, run)| {
+            rows.collect(run, &mut all, |row| {
+                assert_eq!(row.len(), head_dim, "elements of a row");
+                Row(row.as_ptr().cast())
+            });
+        });
+        assert_eq!(all.len(), keys, "rows of all keys");
+        if let Some(next) = next {
+            assert_eq!(next.head_dim, head_dim, "elements of a row");
+            all.extend(next.rows.iter().take(BEHIND));
+        }
+        if let Some(&last) = all.last() {
+            all.resize(keys + BEHIND, last);
+        }
+        Self { rows: all, keys, head_dim, owner: PhantomData }
     }
 
-    /// The lines of `N` rows from `first` on, the last row instead of those behind it. Rows that
-    /// end within a line stand in `spare`.
+    /// Lines of a row, the last maybe in part.
     #[inline(always)]
-    fn lines<'s, const N: usize>(
-        &'s self,
-        first: usize,
-        spare: &'s mut Vec<[E; LINE]>,
-    ) -> [&'s [[E; LINE]]; N] {
-        let row = |i: usize| self.rows[(first + i).min(self.rows.len() - 1)];
-        let mut lines: [&[_]; N] = [&[]; N];
-        if self.head_dim.is_multiple_of(LINE) {
-            for (i, lines) in lines.iter_mut().enumerate() {
-                *lines = row(i).as_chunks().0;
-            }
-        } else {
-            let width = self.head_dim.div_ceil(LINE);
+    fn width(&self) -> usize {
+        self.head_dim.div_ceil(LINE)
+    }
+
+    /// `N` rows from `first` on, which have whole lines: those that do not are copied to `spare`.
+    #[inline(always)]
+    fn whole<const N: usize>(&self, first: usize, spare: &mut Vec<[E; LINE]>) -> [Row<E>; N] {
+        let mut rows: [_; N] = *self.rows[first..].first_chunk().expect("rows behind the last");
+        if !self.head_dim.is_multiple_of(LINE) {
+            let width = self.width();
             spare.resize(N * width, [E::default(); LINE]);
-            for (i, to) in spare.chunks_exact_mut(width).enumerate() {
-                to.as_flattened_mut()[..self.head_dim].copy_from_slice(row(i));
-            }
-            for (lines, from) in lines.iter_mut().zip(spare.chunks_exact(width)) {
-                *lines = from;
+            for (to, row) in spare.chunks_exact_mut(width).zip(&mut rows) {
+                // SAFETY: `new` was given so many elements, which live as long as this does.
+                let from = unsafe { std::slice::from_raw_parts(row.0.cast(), self.head_dim) };
+                to.as_flattened_mut()[..self.head_dim].copy_from_slice(from);
+                *row = Row(to.as_ptr());
             }
         }
-        lines
-    }
-
-    /// Has row `idx` brought near, if there is one.
-    #[inline(always)]
-    fn ask_for(&self, idx: usize) {
-        if let Some(row) = self.rows.get(idx) {
-            prefetch(row);
-        }
+        rows
     }
 
     /// `out` (`[rows, width]`) = dot products of `q` (`[rows, D / 32]`) with the keys, something or
     /// other behind the last one.
     #[inline(always)]
     pub(super) fn dots<S: Simd>(&self, simd: S, q: &[Halves], (out, width): (&mut [Lanes], usize)) {
-        let lines = self.head_dim.div_ceil(LINE);
-        let (rows, steps) = (q.len() / lines, self.rows.len().div_ceil(BLOCK));
+        let lines = self.width();
+        let (rows, steps) = (q.len() / lines, self.keys.div_ceil(BLOCK));
         let (mut spare, mut sums) = (Vec::new(), [[[0.0; LANES]; BLOCK]; ROWS]);
         for step in 0..steps {
-            let keys: [_; BLOCK] = self.lines(step * BLOCK, &mut spare);
+            let keys: [_; BLOCK] = self.whole(step * BLOCK, &mut spare);
+            let next = self.rows[step * BLOCK + AHEAD..].first_chunk();
+            let next = next.expect("rows behind the last");
             let mut row = 0;
             while row < rows {
                 // Others find the next keys near, too.
-                let next = if row == 0 { step * BLOCK + AHEAD } else { self.rows.len() };
+                let next = (row == 0).then_some(next);
                 let q = &q[row * lines..];
-                let count = match (rows - row, S::PANELS > 1) {
-                    (4.., true) => self.dot::<S, 4, 4>(simd, q, (&keys, next), &mut sums),
-                    (2.., true) => self.dot::<S, 2, 8>(simd, q, (&keys, next), &mut sums),
-                    (_, true) => self.dot::<S, 1, 8>(simd, q, (&keys, next), &mut sums),
-                    (2.., false) => self.dot::<S, 2, 2>(simd, q, (&keys, next), &mut sums),
-                    (_, false) => self.dot::<S, 1, 4>(simd, q, (&keys, next), &mut sums),
+                // SAFETY: `whole` has whole lines of all.
+                let count = unsafe {
+                    match (rows - row, S::PANELS > 1) {
+                        (4.., true) => self.dot::<S, 4, 4>(simd, q, (&keys, next), &mut sums),
+                        (2.., true) => self.dot::<S, 2, 8>(simd, q, (&keys, next), &mut sums),
+                        (_, true) => self.dot::<S, 1, 8>(simd, q, (&keys, next), &mut sums),
+                        (2.., false) => self.dot::<S, 2, 2>(simd, q, (&keys, next), &mut sums),
+                        (_, false) => self.dot::<S, 1, 4>(simd, q, (&keys, next), &mut sums),
+                    }
                 };
                 for (i, sums) in sums[..count].iter().enumerate() {
                     simd.sums(sums, &mut out[(row + i) * width + step]);
@@ -97,33 +149,34 @@ impl<'a, E: Element> Streamed<'a, E> {
     }
 
     /// Sums in lanes of R rows with a block of keys, J at a time: several chains at once. The
-    /// rows from `next` on are asked for. Returns R.
+    /// `next` are asked for. Returns R.
+    ///
+    /// # Safety
+    /// Keys have [`Self::width`] whole lines.
     #[inline(always)]
-    fn dot<S: Simd, const R: usize, const J: usize>(
+    unsafe fn dot<S: Simd, const R: usize, const J: usize>(
         &self,
         simd: S,
         q: &[Halves],
-        (keys, next): (&[&[[E; LINE]]; BLOCK], usize),
+        (keys, next): (&[Row<E>; BLOCK], Option<&[Row<E>; BLOCK]>),
         sums: &mut [[Lanes; BLOCK]; ROWS],
     ) -> usize {
-        let lines = keys[0].len();
+        let lines = self.width();
         let q = &q[..R * lines];
-        assert!(keys.iter().all(|key| key.len() == lines));
         for first in (0..BLOCK).step_by(J) {
             let mut acc = [[simd.splat(0.0); J]; R];
-            for j in 0..J {
-                self.ask_for(next + first + j);
-            }
             for line in 0..lines {
+                if let Some(next) = next {
+                    next[first..first + J].iter().for_each(|row| row.ask_for(line));
+                }
                 let mut halves = [[simd.splat(0.0); 2]; R];
                 for (r, halves) in halves.iter_mut().enumerate() {
                     let [first, second] = &q[r * lines + line];
                     *halves = [simd.load(first), simd.load(second)];
                 }
                 for j in 0..J {
-                    // SAFETY: all keys have as many lines.
-                    let key = unsafe { keys[first + j].get_unchecked(line) };
-                    let [a, b] = E::load_line(simd, key);
+                    // SAFETY: the caller's.
+                    let [a, b] = E::load_line(simd, unsafe { keys[first + j].line(line) });
                     for (acc, [q, _]) in acc.iter_mut().zip(&halves) {
                         acc[j] = q.fma(a, acc[j]);
                     }
@@ -148,56 +201,73 @@ impl<'a, E: Element> Streamed<'a, E> {
         (p, width): (&[Lanes], usize),
         o: &mut [Halves],
     ) {
-        let lines = self.head_dim.div_ceil(LINE);
+        assert!(span.end <= self.keys);
+        let lines = self.width();
         let (rows, mut spare) = (o.len() / lines, Vec::new());
         let (p, stride) = (p.as_flattened(), width * LANES);
         for first in span.clone().step_by(STRETCH) {
-            let values = (&self.lines(first, &mut spare), first..span.end.min(first + STRETCH));
+            let values = self.whole(first, &mut spare);
+            let next = self.rows[first + AHEAD..].first_chunk().expect("rows behind the last");
+            let values = (&values, next, first..span.end.min(first + STRETCH));
             let mut row = 0;
             while row < rows {
                 let (p, o) = (&p[row * stride..], &mut o[row * lines..]);
-                row += match (rows - row, S::PANELS > 1) {
-                    (4.., true) => self.add_rows::<S, 4>(simd, &values, (p, stride), o),
-                    (2.., _) => self.add_rows::<S, 2>(simd, &values, (p, stride), o),
-                    _ => self.add_rows::<S, 1>(simd, &values, (p, stride), o),
+                // SAFETY: `whole` has whole lines of all.
+                row += unsafe {
+                    match (rows - row, S::PANELS > 1) {
+                        (4.., true) => self.add_rows::<S, 4>(simd, &values, (p, stride), o),
+                        (2.., _) => self.add_rows::<S, 2>(simd, &values, (p, stride), o),
+                        _ => self.add_rows::<S, 1>(simd, &values, (p, stride), o),
+                    }
                 };
             }
         }
     }
 
     /// A stretch of values for R rows. Returns R.
+    ///
+    /// # Safety
+    /// Values have [`Self::width`] whole lines.
     #[inline(always)]
-    fn add_rows<S: Simd, const R: usize>(
+    unsafe fn add_rows<S: Simd, const R: usize>(
         &self,
         simd: S,
-        values: &(&[&[[E; LINE]]; STRETCH], Range<usize>),
+        values: &Stretch<'_, E>,
         p: (&[f32], usize),
         o: &mut [Halves],
     ) -> usize {
-        let lines = values.0[0].len();
+        let lines = self.width();
         let mut line = 0;
         while line < lines {
-            line += match (lines - line, S::PANELS > 1) {
-                (4.., true) if R <= 2 => self.piece::<S, R, 4>(simd, values, (p, line), o),
-                (2.., wide) if wide || R == 1 => self.piece::<S, R, 2>(simd, values, (p, line), o),
-                _ => self.piece::<S, R, 1>(simd, values, (p, line), o),
+            // SAFETY: the caller's, and so many lines are left.
+            line += unsafe {
+                match (lines - line, S::PANELS > 1) {
+                    (4.., true) if R <= 2 => self.piece::<S, R, 4>(simd, values, (p, line), o),
+                    (2.., wide) if wide || R == 1 => {
+                        self.piece::<S, R, 2>(simd, values, (p, line), o)
+                    }
+                    _ => self.piece::<S, R, 1>(simd, values, (p, line), o),
+                }
             };
         }
         R
     }
 
     /// Lines `line..line + C` of R rows of o. Returns C.
+    ///
+    /// # Safety
+    /// Values have these lines.
     #[inline(always)]
-    fn piece<S: Simd, const R: usize, const C: usize>(
+    unsafe fn piece<S: Simd, const R: usize, const C: usize>(
         &self,
         simd: S,
-        (values, span): &(&[&[[E; LINE]]; STRETCH], Range<usize>),
+        (values, next, span): &Stretch<'_, E>,
         ((p, stride), line): ((&[f32], usize), usize),
         o: &mut [Halves],
     ) -> usize {
-        let lines = values[0].len();
+        let lines = self.width();
         let (first, count) = (span.start, span.len());
-        assert!(count <= STRETCH && values.iter().all(|value| line + C <= value.len()));
+        assert!(count <= STRETCH);
         let mut weights: [&[f32]; R] = [&[]; R];
         let mut acc = [[[simd.splat(0.0); 2]; C]; R];
         for r in 0..R {
@@ -207,17 +277,14 @@ impl<'a, E: Element> Streamed<'a, E> {
             }
         }
         for j in 0..count {
-            if line == 0 {
-                self.ask_for(first + j + AHEAD);
-            }
             let mut p = [simd.splat(0.0); R];
             for (p, weights) in p.iter_mut().zip(&weights) {
                 *p = simd.splat(weights[j]);
             }
             for c in 0..C {
-                // SAFETY: all values have as many lines.
-                let value = unsafe { values[j].get_unchecked(line + c) };
-                let [a, b] = E::load_line(simd, value);
+                next[j].ask_for(line + c);
+                // SAFETY: the caller's.
+                let [a, b] = E::load_line(simd, unsafe { values[j].line(line + c) });
                 for (acc, p) in acc.iter_mut().zip(&p) {
                     acc[c] = [p.fma(a, acc[c][0]), p.fma(b, acc[c][1])];
                 }
