@@ -202,11 +202,11 @@ impl Element for bf16 {
     }
 }
 
-/// Asks for all of `elements` to be brought near; changes nothing.
+/// Asks for the lines of `bytes` bytes from `at` on to be brought near. They need not exist.
 #[inline(always)]
-pub(crate) fn prefetch<T>(elements: &[T]) {
-    for at in (0..size_of_val(elements)).step_by(64) {
-        prefetch_line(elements.as_ptr().cast::<u8>().wrapping_add(at));
+pub(crate) fn prefetch<T>(at: *const T, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        prefetch_line(at.cast::<u8>().wrapping_add(line));
     }
 }
 

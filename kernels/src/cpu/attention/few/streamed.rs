@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::cells::RowsOf;
 use crate::cpu::attention::rows::Lanes;
-use crate::cpu::simd::{Element, LANES, LINE, Simd, Vector, prefetch_line};
+use crate::cpu::simd::{Element, LANES, LINE, Simd, Vector, prefetch};
 
 /// A line of a row as [`Element::load_line`] loads it.
 pub(super) type Halves = [Lanes; 2];
@@ -46,10 +46,7 @@ impl<E: Element> Row<E> {
     /// Has line `idx` brought near, whether it is there or not.
     #[inline(always)]
     fn ask_for(self, idx: usize) {
-        let line = self.0.wrapping_add(idx).cast::<u8>();
-        for at in (0..size_of::<[E; LINE]>()).step_by(64) {
-            prefetch_line(line.wrapping_add(at));
-        }
+        prefetch(self.0.wrapping_add(idx), size_of::<[E; LINE]>());
     }
 }
 

@@ -154,7 +154,8 @@ pub(super) fn pair_queries(
             let row = panel * LANES + lane;
             if row + AHEAD < rows.len() {
                 let (head, t) = rows.origin(row + AHEAD);
-                prefetch(queries.q.row(head, t));
+                let row = queries.q.row(head, t);
+                prefetch(row.as_ptr(), size_of_val(row));
             }
             let (head, t) = rows.origin(row);
             let to = &mut rounded[lane * 2 * pairs..];
