@@ -163,29 +163,6 @@ impl<'a, T: Pod + Send + Sync> RowsOf<'a, T> {
         self.lain.row(self.first + cell, self.width)
     }
 
-    /// Puts what `of` makes of the rows of some keys behind what is in `to`.
-    pub(crate) fn collect<R>(self, keys: Range<usize>, to: &mut Vec<R>, of: impl Fn(&'a [T]) -> R) {
-        let Self { lain, first, width, .. } = self;
-        let cell = |&cell: &u32| first + cell as usize;
-        // Asked once where the rows lie, not for each.
-        match (lain, self.cells) {
-            (Lain::Flat(data), Some(cells)) => {
-                let row = |idx: usize| of(&data[idx * width..][..width]);
-                to.extend(cells[keys].iter().map(cell).map(row));
-            }
-            (Lain::Flat(data), None) => {
-                let data = &data[(first + keys.start) * width..(first + keys.end) * width];
-                to.extend(data.chunks_exact(width.max(1)).map(of));
-            }
-            (Lain::Paged(pages), Some(cells)) => {
-                to.extend(cells[keys].iter().map(cell).map(|idx| of(pages.rows(idx, 1))));
-            }
-            (Lain::Paged(pages), None) => {
-                to.extend(keys.map(|j| of(pages.rows(first + j, 1))));
-            }
-        }
-    }
-
     /// Rows `first..last`, where they lie one behind the other.
     pub fn span(self, (first, last): (usize, usize)) -> Option<&'a [T]> {
         match (self.lain, self.cells) {

@@ -100,17 +100,13 @@ impl<'m, 'a> Batch<'m, 'a> {
             logits.array().host()?;
             Ok(logits)
         });
-        let mut row = 0;
-        for logits in all {
-            let each: Vec<_> = match logits.rows() {
-                1 => vec![logits.into_vec()],
-                rows => (0..rows).map(|i| logits.row(i).to_vec()).collect(),
-            };
-            for logits in each {
-                let turn = self.turn(row);
-                self.done[turn] = Some(Ok(logits));
-                row += 1;
-            }
+        let each = |logits: Rows| match logits.rows() {
+            1 => vec![logits.into_vec()],
+            rows => (0..rows).map(|i| logits.row(i).to_vec()).collect(),
+        };
+        for (row, logits) in all.into_iter().flat_map(each).enumerate() {
+            let turn = self.turn(row);
+            self.done[turn] = Some(Ok(logits));
         }
         self.done.into_iter().map(|done| done.expect("every turn ends")).collect()
     }

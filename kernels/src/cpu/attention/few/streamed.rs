@@ -72,10 +72,11 @@ impl<'a, E: Element> Streamed<'a, E> {
     ) -> Self {
         let mut all = Vec::with_capacity(keys + BEHIND);
         runs.for_each(|(rows, run)| {
-            rows.collect(run, &mut all, |row| {
+            all.extend(run.map(|j| {
+                let row = rows.row(j);
                 assert_eq!(row.len(), head_dim, "elements of a row");
                 Row(row.as_ptr().cast())
-            });
+            }));
         });
         assert_eq!(all.len(), keys, "rows of all keys");
         if let Some(next) = next {
