@@ -86,13 +86,15 @@ pub(in crate::cpu) fn attend_all(
     let tiles = if row_weights.is_some() { TILES } else { 1 };
     let segments: Vec<RowTile> = segments(queries, own.kv_heads(), tiles).collect();
     let parts = cut(&mut output, (width, silent), &segments, own.kv_heads());
+    // Of a head the last rows, which see most, first: threads end together.
     let tasks = segments
         .into_iter()
         .zip(parts)
+        .rev()
         .map(|(rows, output)| All { queries, rows, keys: &stored, row_weights, silent, output })
         .collect();
     let spent = place.crew.map(tasks, |task: All<'_>| path.run(place.isa, task));
-    let Some(spent) = spent.into_iter().collect::<Option<Vec<_>>>() else {
+    let Some(spent) = spent.into_iter().rev().collect::<Option<Vec<_>>>() else {
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     };
     // SAFETY: segments cover all rows of all heads, and their tasks wrote those that are wanted.

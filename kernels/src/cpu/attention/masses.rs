@@ -75,7 +75,12 @@ impl Partial {
     #[inline(always)]
     pub(super) fn new<S: Simd>(simd: S, g: usize, spent: &[Lanes]) -> Self {
         let mut sums = vec![0.0; spent.len()];
-        for (to, lanes) in sums.iter_mut().zip(spent) {
+        let (sixteens, rest) = spent.as_chunks();
+        let (to_sixteens, to_rest) = sums.as_chunks_mut();
+        for (to, lanes) in to_sixteens.iter_mut().zip(sixteens) {
+            simd.sums(lanes, to);
+        }
+        for (to, lanes) in to_rest.iter_mut().zip(rest) {
             *to = sum(simd.load(lanes));
         }
         Self { g, spent: sums }
@@ -165,12 +170,35 @@ impl Voters {
             let scale = exp(simd, simd.load(&m[panel]) - simd.load(&self.lse[panel]));
             (simd.load(&self.weights[panel]) * scale).store(factor);
         }
-        for (p, spent) in p.chunks_exact(panels).zip(spent) {
-            let mut sum = simd.load(spent);
-            for (p, factor) in p.iter().zip(&factors) {
-                sum = simd.load(p).fma(simd.load(factor), sum);
-            }
-            sum.store(spent);
+        // Four panels at once keep their factors in registers.
+        let (fours, rest) = factors.as_chunks();
+        for (idx, factors) in fours.iter().enumerate() {
+            add_spent::<S, 4>(simd, factors, (p, panels, 4 * idx), spent);
         }
+        for (idx, factor) in rest.iter().enumerate() {
+            add_spent::<S, 1>(simd, &[*factor], (p, panels, 4 * fours.len() + idx), spent);
+        }
+    }
+}
+
+/// Adds what N panels, from `first` on of those in `p`, spend on each key.
+#[inline(always)]
+fn add_spent<S: Simd, const N: usize>(
+    simd: S,
+    factors: &[Lanes; N],
+    (p, panels, first): (&[Lanes], usize, usize),
+    spent: &mut [Lanes],
+) {
+    let mut held = [simd.splat(0.0); N];
+    for (held, factor) in held.iter_mut().zip(factors) {
+        *held = simd.load(factor);
+    }
+    for (p, spent) in p.chunks_exact(panels).zip(spent) {
+        let p: &[Lanes; N] = p[first..].first_chunk().expect("N panels");
+        let mut sum = simd.load(spent);
+        for (p, &factor) in p.iter().zip(&held) {
+            sum = simd.load(p).fma(factor, sum);
+        }
+        sum.store(spent);
     }
 }

@@ -163,58 +163,46 @@ impl Side {
     /// m, l and o of both; with `LAST` o becomes the output.
     #[inline(always)]
     fn merge<S: Simd, const LAST: bool>(&mut self, simd: S, other: &Self) {
-        let panels = self.m.len();
-        assert!(self.o.len() == other.o.len() && self.o.len().is_multiple_of(panels));
-        for panel in 0..panels {
-            let (ma, mb) = (&self.m[panel], &other.m[panel]);
-            let (mut m, mut l, mut scales) = ([0.0; LANES], [0.0; LANES], [[0.0; LANES]; 2]);
-            for lane in 0..LANES {
-                let (la, lb) = (self.l[panel][lane], other.l[panel][lane]);
-                (m[lane], l[lane]) = match (ma[lane], mb[lane]) {
-                    (ma, f32::NEG_INFINITY) => (ma, la),
-                    (f32::NEG_INFINITY, mb) => (mb, lb),
-                    (ma, mb) => {
-                        let (m, sa, sb) = common(ma, mb);
-                        (scales[0][lane], scales[1][lane]) = (sa, sb);
-                        (m, la * sa + lb * sb)
-                    }
-                };
-            }
-            let both_saw = |of: &Lanes| of.iter().all(|&m| m > f32::NEG_INFINITY);
-            let at = (panel, panels);
-            match both_saw(ma) && both_saw(mb) {
-                true => self.add_scaled::<S, LAST, true>(simd, other, at, (&scales, &l)),
-                false => self.add_scaled::<S, LAST, false>(simd, other, at, (&scales, &l)),
-            }
-            (self.m[panel], self.l[panel]) = (m, l);
+        let ours = self.m.iter().zip(&self.l);
+        let both = ours.zip(other.m.iter().zip(&other.l));
+        let merged: Vec<_> = both.map(|(a, b)| Merged::of(a, b)).collect();
+        match self.m.iter().chain(&other.m).flatten().all(|&m| m > f32::NEG_INFINITY) {
+            true => self.add_scaled::<S, LAST, true>(simd, other, &merged),
+            false => self.add_scaled::<S, LAST, false>(simd, other, &merged),
+        }
+        for (merged, (m, l)) in merged.iter().zip(self.m.iter_mut().zip(&mut self.l)) {
+            (*m, *l) = (merged.m, merged.l);
         }
     }
 
-    /// o of both in one panel; `ALL` says that every row saw keys of either.
+    /// o of both; `ALL` says that every row saw keys of either.
     #[inline(always)]
     fn add_scaled<S: Simd, const LAST: bool, const ALL: bool>(
         &mut self,
         simd: S,
         other: &Self,
-        (panel, panels): (usize, usize),
-        (scales, l): (&[Lanes; 2], &Lanes),
+        merged: &[Merged],
     ) {
         let (none, zero) = (simd.splat(f32::NEG_INFINITY), simd.splat(0.0));
-        let (ma, mb) = (simd.load(&self.m[panel]), simd.load(&other.m[panel]));
-        let (sa, sb, l) = (simd.load(&scales[0]), simd.load(&scales[1]), simd.load(l));
-        let (to, other) = (&mut self.o[..], &other.o[..]);
-        let mut at = panel;
-        while at < to.len() {
-            let (a, b) = (simd.load(&to[at]), simd.load(&other[at]));
-            let mut o = a * sa + b * sb;
-            if !ALL {
-                o = none.below(mb, none.below(ma, o, b), a);
+        assert!(self.o.len() == other.o.len() && self.o.len().is_multiple_of(merged.len()));
+        let others = other.o.chunks_exact(merged.len());
+        for (to, other_o) in self.o.chunks_exact_mut(merged.len()).zip(others) {
+            let ms = self.m.iter().zip(&other.m);
+            for (((to, other_o), merged), (ma, mb)) in
+                to.iter_mut().zip(other_o).zip(merged).zip(ms)
+            {
+                let (a, b) = (simd.load(to), simd.load(other_o));
+                let [sa, sb] = &merged.scales;
+                let mut o = a * simd.load(sa) + b * simd.load(sb);
+                if !ALL {
+                    o = none.below(simd.load(mb), none.below(simd.load(ma), o, b), a);
+                }
+                if LAST {
+                    let l = simd.load(&merged.l);
+                    o = zero.below(l, o / l, zero);
+                }
+                o.store(to);
             }
-            if LAST {
-                o = zero.below(l, o / l, zero);
-            }
-            o.store(&mut to[at]);
-            at += panels;
         }
     }
 
@@ -248,5 +236,32 @@ impl Side {
             voters.spend(simd, m, p, &mut spent[*first..*last]);
             rest = behind;
         }
+    }
+}
+
+/// m and l of a panel of rows over both of two sets of keys, and what o of each is scaled by.
+struct Merged {
+    m: Lanes,
+    l: Lanes,
+    scales: [Lanes; 2],
+}
+
+impl Merged {
+    /// Of (m, l) of each set; where one has no key for a row, the row is the other's.
+    fn of((ma, la): (&Lanes, &Lanes), (mb, lb): (&Lanes, &Lanes)) -> Self {
+        let mut merged = Self { m: *ma, l: *la, scales: [[0.0; LANES]; 2] };
+        for lane in 0..LANES {
+            let (la, lb) = (la[lane], lb[lane]);
+            (merged.m[lane], merged.l[lane]) = match (ma[lane], mb[lane]) {
+                (ma, f32::NEG_INFINITY) => (ma, la),
+                (f32::NEG_INFINITY, mb) => (mb, lb),
+                (ma, mb) => {
+                    let (m, sa, sb) = common(ma, mb);
+                    (merged.scales[0][lane], merged.scales[1][lane]) = (sa, sb);
+                    (m, la * sa + lb * sb)
+                }
+            };
+        }
+        merged
     }
 }

@@ -219,6 +219,7 @@ impl Product<'_> {
         let Left { data, row, step } = self.left;
         assert!((rows - 1) * row + (self.pairs - 1) * step + 2 <= data.len());
         assert!((self.panels - 1) * self.stride + self.pairs <= self.right.len());
+        assert!(rows * self.panels <= c.len());
         let mut panel = 0;
         while panel < self.panels {
             match self.panels - panel {
@@ -270,11 +271,15 @@ impl Product<'_> {
         (c, tops): (&mut [Lanes], &mut [Lanes]),
     ) -> usize {
         let mut acc = [[simd.splat(0.0); N]; M];
+        let to = c.as_mut_ptr();
+        let to: [_; M] = from_fn(|i| to.wrapping_add((row + i) * self.panels + panel).cast());
         if let Some(fade) = self.fade {
-            for (i, acc) in acc.iter_mut().enumerate() {
+            let fade: &[Lanes; N] = fade[panel..].first_chunk().expect("N panels");
+            for (acc, to) in acc.iter_mut().zip(to) {
+                // SAFETY: `compute` has checked that all rows have `panels` panels.
+                let to: &[Lanes; N] = unsafe { &*to };
                 for (j, acc) in acc.iter_mut().enumerate() {
-                    let fade = simd.load(&fade[panel + j]);
-                    *acc = simd.load(&c[(row + i) * self.panels + panel + j]) * fade;
+                    *acc = simd.load(&to[j]) * simd.load(&fade[j]);
                 }
             }
         }
@@ -299,9 +304,11 @@ impl Product<'_> {
             }
             offset += self.left.step;
         }
-        for (i, acc) in acc.iter().enumerate() {
-            for (j, &acc) in acc.iter().enumerate() {
-                acc.store(&mut c[(row + i) * self.panels + panel + j]);
+        for (acc, to) in acc.iter().zip(to) {
+            // SAFETY: as above; `c` is borrowed for writing, and rows do not overlap.
+            let to: &mut [Lanes; N] = unsafe { &mut *to };
+            for (acc, to) in acc.iter().zip(to) {
+                acc.store(to);
             }
         }
         if RAISE {
