@@ -10,7 +10,11 @@ import numpy as np
 
 BLOCKS = 3
 # Where a block's f16 scales stand.
-SCALES = {'Q8_0': [0], 'Q4_0': [0], 'Q4_K': [0, 2], 'Q6_K': [208]}
+SCALES = {
+    'Q8_0': [0], 'Q4_0': [0], 'Q4_1': [0, 2], 'Q5_0': [0], 'Q5_1': [0, 2],
+    'Q2_K': [80, 82], 'Q3_K': [108], 'Q4_K': [0, 2], 'Q5_K': [0, 2], 'Q6_K': [208],
+    'IQ4_NL': [0], 'IQ4_XS': [0],
+}
 
 
 def vector(name, rng):

@@ -50,7 +50,7 @@ MODELS = {
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3']
-GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0']
+GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
 FIXTURE_TOKENS = 40

@@ -12,20 +12,26 @@ pub(crate) enum Encoding {
     Bf16,
     Q8_0,
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q2K,
+    Q3K,
     Q4K,
+    Q5K,
     Q6K,
+    Iq4Nl,
+    Iq4Xs,
 }
 
 /// What can be read, for errors.
-pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in GGUF Q8_0, Q4_0, Q4_K, Q6_K too";
+pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in GGUF Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, \
+                                    Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS too";
 
 impl Encoding {
     /// Blocks of integers with scales.
     pub(crate) fn is_quantised(self) -> bool {
-        match self {
-            Self::F32 | Self::F16 | Self::Bf16 => false,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4K | Self::Q6K => true,
-        }
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
     /// The elements in `bytes`, exactly; `to` has as many as there are.
@@ -36,8 +42,16 @@ impl Encoding {
             Self::Bf16 => widen(bytes, to, |word| [bf16::from_le_bytes(*word).to_f32()]),
             Self::Q8_0 => widen(bytes, to, blocks::q8_0),
             Self::Q4_0 => widen(bytes, to, blocks::q4_0),
+            Self::Q4_1 => widen(bytes, to, blocks::q4_1),
+            Self::Q5_0 => widen(bytes, to, blocks::q5_0),
+            Self::Q5_1 => widen(bytes, to, blocks::q5_1),
+            Self::Q2K => widen(bytes, to, blocks::q2_k),
+            Self::Q3K => widen(bytes, to, blocks::q3_k),
             Self::Q4K => widen(bytes, to, blocks::q4_k),
+            Self::Q5K => widen(bytes, to, blocks::q5_k),
             Self::Q6K => widen(bytes, to, blocks::q6_k),
+            Self::Iq4Nl => widen(bytes, to, blocks::iq4_nl),
+            Self::Iq4Xs => widen(bytes, to, blocks::iq4_xs),
         }
     }
 }

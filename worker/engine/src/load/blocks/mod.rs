@@ -1,17 +1,29 @@
 //! GGUF's block formats, widened to f32 exactly as ggml defines them.
 //!
-//! A file for each format, and in it one function from a block's bytes to its elements. Scales
-//! are multiplied in ggml's order, so the products round as they do there.
+//! A file for each format, or for two that are alike, and in it one function from a block's bytes
+//! to its elements. Scales are multiplied in ggml's order, so the products round as they do there.
 
+mod iq4;
+mod q2_k;
+mod q3_k;
 mod q4_0;
+mod q4_1;
 mod q4_k;
+mod q5;
+mod q5_k;
 mod q6_k;
 mod q8_0;
 
 use half::f16;
 
+pub(crate) use iq4::{iq4_nl, iq4_xs};
+pub(crate) use q2_k::q2_k;
+pub(crate) use q3_k::q3_k;
 pub(crate) use q4_0::q4_0;
+pub(crate) use q4_1::q4_1;
 pub(crate) use q4_k::q4_k;
+pub(crate) use q5::{q5_0, q5_1};
+pub(crate) use q5_k::q5_k;
 pub(crate) use q6_k::q6_k;
 pub(crate) use q8_0::q8_0;
 
@@ -30,6 +42,12 @@ pub(crate) fn widen<const BYTES: usize, const ELEMENTS: usize>(
 /// A scale: the f16 whose first byte is `bytes[at]`.
 fn scale<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// Of K-quants: the 2 bits of element `i`. Each half of 128 elements is four runs of 32 that share
+/// 32 bytes.
+fn two_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3
 }
 
 #[cfg(test)]
@@ -56,7 +74,15 @@ mod tests {
     fn blocks_are_those_of_ggml() {
         check("Q8_0", q8_0);
         check("Q4_0", q4_0);
+        check("Q4_1", q4_1);
+        check("Q5_0", q5_0);
+        check("Q5_1", q5_1);
+        check("Q2_K", q2_k);
+        check("Q3_K", q3_k);
         check("Q4_K", q4_k);
+        check("Q5_K", q5_k);
         check("Q6_K", q6_k);
+        check("IQ4_NL", iq4_nl);
+        check("IQ4_XS", iq4_xs);
     }
 }

@@ -6,17 +6,25 @@ use super::scale;
 /// then 128 bytes: each 32 of them hold two sub-blocks, low halves first;
 /// x = (d scale) q - (dmin min).
 pub(crate) fn q4_k(bytes: &[u8; 144]) -> [f32; 256] {
-    let (d, dmin) = (scale(bytes, 0), scale(bytes, 2));
-    let packed = &bytes[4..16];
-    let subs: [(f32, f32); 8] = std::array::from_fn(|sub| {
-        let (scale, min) = scale_and_min(packed, sub);
-        (d * f32::from(scale), dmin * f32::from(min))
-    });
+    let subs = scales_and_minima(bytes);
     std::array::from_fn(|i| {
-        let sub = i / 32;
-        let q = bytes[16 + 32 * (sub / 2) + i % 32] >> (4 * (sub % 2)) & 0x0f;
-        subs[sub].0 * f32::from(q) - subs[sub].1
+        let (scale, min) = subs[i / 32];
+        scale * f32::from(four_bits(&bytes[16..], i)) - min
     })
+}
+
+/// Per sub-block what q is multiplied by, and what is taken off.
+pub(super) fn scales_and_minima<const BYTES: usize>(bytes: &[u8; BYTES]) -> [(f32, f32); 8] {
+    let (d, dmin) = (scale(bytes, 0), scale(bytes, 2));
+    std::array::from_fn(|sub| {
+        let (scale, min) = scale_and_min(&bytes[4..16], sub);
+        (d * f32::from(scale), dmin * f32::from(min))
+    })
+}
+
+/// The half byte of element `i`.
+pub(super) fn four_bits(halves: &[u8], i: usize) -> u8 {
+    halves[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2)) & 0x0f
 }
 
 /// The first four sub-blocks have their 6 bits in a byte; of the last four, the low 4 bits

@@ -44,8 +44,16 @@ fn encoding(name: &str) -> Option<Encoding> {
         "BF16" => Some(Encoding::Bf16),
         "Q8_0" => Some(Encoding::Q8_0),
         "Q4_0" => Some(Encoding::Q4_0),
+        "Q4_1" => Some(Encoding::Q4_1),
+        "Q5_0" => Some(Encoding::Q5_0),
+        "Q5_1" => Some(Encoding::Q5_1),
+        "Q2_K" => Some(Encoding::Q2K),
+        "Q3_K" => Some(Encoding::Q3K),
         "Q4_K" => Some(Encoding::Q4K),
+        "Q5_K" => Some(Encoding::Q5K),
         "Q6_K" => Some(Encoding::Q6K),
+        "IQ4_NL" => Some(Encoding::Iq4Nl),
+        "IQ4_XS" => Some(Encoding::Iq4Xs),
         _ => None,
     }
 }
