@@ -86,6 +86,17 @@ fn refuses_prompts_that_are_too_long_and_tokens_that_do_not_exist() {
 }
 
 #[test]
+fn a_folder_of_one_gguf_is_that_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("llama2.gguf"), folder.path().join("m.gguf")).unwrap();
+    let tokens = |path: &Path| TextModel::load(path).unwrap().encode("In the folder", true);
+    assert_eq!(tokens(folder.path()).unwrap(), tokens(&fixture("llama2.gguf")).unwrap());
+    std::fs::write(folder.path().join("n.gguf"), "").unwrap();
+    let refused = TextModel::load(folder.path()).err().unwrap().to_string();
+    assert!(refused.contains("2 .gguf files: name one of them"), "{refused}");
+}
+
+#[test]
 fn broken_files_are_one_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let load = || TextModel::load(folder.path()).err().unwrap();

@@ -24,10 +24,14 @@ pub use template::ChatTemplate;
 use std::path::PathBuf;
 
 use aqueduct_core::Refusal;
+use aqueduct_gguf::FilesError;
 
 /// Why a model's text side could not be loaded, or a text not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
+    /// The path means no model.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// A file that the tokeniser needs could not be read.
     #[error("{path}: {source}")]
     Read {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes, TokenId, limits};
+use aqueduct_gguf::ModelFiles;
 use tokenizers::Tokenizer;
 
 use super::pieces::Pieces;
@@ -45,12 +46,15 @@ struct Spelling {
 }
 
 impl TextModel {
-    /// Reads a Hugging Face folder or a GGUF file.
+    /// Reads a Hugging Face folder or a GGUF file, of whose parts the first has the tokeniser.
     ///
     /// # Errors
     /// A file that is missing or broken, or a tokeniser of a kind that is not supported.
     pub fn load(path: &Path) -> Result<Self, TextError> {
-        if path.is_dir() { Self::new(hf::read(path)?) } else { Self::new(gguf::read(path)?) }
+        Self::new(match ModelFiles::find(path)? {
+            ModelFiles::Folder => hf::read(path)?,
+            ModelFiles::Gguf(files) => gguf::read(&files[0])?,
+        })
     }
 
     /// # Errors

@@ -15,6 +15,7 @@
 mod cursor;
 mod error;
 mod field;
+mod files;
 mod tensor;
 mod value;
 pub mod write;
@@ -26,6 +27,7 @@ use tensor::Entry;
 
 pub use error::GgufError;
 pub use field::Field;
+pub use files::{FilesError, ModelFiles};
 pub use tensor::{TENSOR_TYPES, Tensor, TensorType};
 pub use value::{Array, Scalar, ScalarType, Value};
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use aqueduct_core::Refusal;
+use aqueduct_gguf::FilesError;
 use aqueduct_kernels::BackendError;
 
 /// A memory set could not be taken or given.
@@ -62,6 +63,9 @@ pub enum EngineError {
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// The path means no model.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// A file could not be read.
     #[error("{path}: {source}")]
     Io {

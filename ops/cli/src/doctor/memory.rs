@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use aqueduct_gguf::{FilesError, ModelFiles};
+
 use super::Check;
 use crate::machine;
 use crate::report::bytes;
@@ -12,21 +14,24 @@ pub(crate) fn look(path: &Path, pool_bytes: u64) -> Check {
         Ok(size) => size,
         Err(error) => {
             let next = "give --model a Hugging Face folder or a GGUF file";
-            return Check::fail("memory", format!("{}: {error}", path.display()), next);
+            return Check::fail("memory", error.to_string(), next);
         }
     };
     judge(model_bytes, pool_bytes, machine::available_bytes())
 }
 
-/// Bytes of a file, or of the files in a folder.
-fn size(path: &Path) -> std::io::Result<u64> {
-    let about = std::fs::metadata(path)?;
-    if !about.is_dir() {
-        return Ok(about.len());
-    }
-    let files = std::fs::read_dir(path)?.flatten();
-    let size = |entry: std::fs::DirEntry| std::fs::metadata(entry.path()).ok();
-    Ok(files.filter_map(size).filter(|it| it.is_file()).map(|it| it.len()).sum())
+/// Bytes of a file and its other parts, or of the files in a folder.
+fn size(path: &Path) -> Result<u64, FilesError> {
+    let read = |source| FilesError::Read { path: path.to_owned(), source };
+    let files = match ModelFiles::find(path)? {
+        ModelFiles::Gguf(files) => files,
+        ModelFiles::Folder => {
+            let entries = std::fs::read_dir(path).map_err(read)?;
+            entries.flatten().map(|entry| entry.path()).collect()
+        }
+    };
+    let size = |file| std::fs::metadata(file).ok();
+    Ok(files.iter().filter_map(size).filter(|it| it.is_file()).map(|it| it.len()).sum())
 }
 
 fn judge(model_bytes: u64, pool_bytes: u64, available: Option<u64>) -> Check {

@@ -16,9 +16,10 @@ mod held;
 mod hf;
 mod names;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use aqueduct_gguf::ModelFiles;
 use aqueduct_kernels::{Backend, KvDtype};
 
 pub use self::held::WeightDtype;
@@ -51,7 +52,8 @@ pub struct LoadProgress {
 
 impl Model {
     /// Loads the model at `path`: a Hugging Face folder (`config.json` and safetensors), a
-    /// GGUF file, or a folder that holds exactly one. `report` is called after every tensor.
+    /// GGUF file, a part of one that is split, or a folder that holds exactly one. `report` is
+    /// called after every tensor.
     ///
     /// # Errors
     /// The first thing that is missing, broken or not supported, by file and field.
@@ -60,40 +62,9 @@ impl Model {
         options: &LoadOptions,
         report: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, LoadError> {
-        match locate(path)? {
-            Location::Hf => hf::load(path, options, report),
-            Location::Gguf(file) => gguf::load(&file, options, report),
+        match ModelFiles::find(path)? {
+            ModelFiles::Folder => hf::load(path, options, report),
+            ModelFiles::Gguf(files) => gguf::load(&files, options, report),
         }
-    }
-}
-
-/// What lies at a path.
-enum Location {
-    Hf,
-    Gguf(PathBuf),
-}
-
-fn locate(path: &Path) -> Result<Location, LoadError> {
-    let io = |err| LoadError::io(path, err);
-    if std::fs::metadata(path).map_err(io)?.is_file() {
-        return Ok(Location::Gguf(path.to_owned()));
-    }
-    if path.join(hf::CONFIG).is_file() {
-        return Ok(Location::Hf);
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(io)? {
-        let file = entry.map_err(io)?.path();
-        if file.extension().is_some_and(|extension| extension == "gguf") {
-            found.push(file);
-        }
-    }
-    match found.len() {
-        1 => Ok(Location::Gguf(found.remove(0))),
-        0 => Err(LoadError::malformed(
-            path,
-            "not a model: looked for config.json with safetensors, and for a .gguf file",
-        )),
-        many => Err(LoadError::malformed(path, format!("{many} .gguf files: name one of them"))),
     }
 }

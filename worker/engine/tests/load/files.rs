@@ -9,7 +9,7 @@ use aqueduct_engine::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    Folder, Tensor, config, gguf, hf_folder, load, options, safetensors, tensors,
+    Folder, Tensor, config, gguf, hf_folder, load, options, safetensors, split_gguf, tensors,
 };
 
 fn logits(model: &Model) -> Vec<f32> {
@@ -91,6 +91,29 @@ fn sharded(all: &[Tensor], second: &str) -> Folder {
         .with("a.safetensors", safetensors(a))
         .with("b.safetensors", safetensors(b))
         .with("model.safetensors.index.json", json!({ "weight_map": map }).to_string())
+}
+
+#[test]
+fn a_split_gguf_is_the_whole_one() {
+    const NAMES: [&str; 2] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+    let folder = |all: &[Tensor], second| {
+        let [a, b] = split_gguf(all, second);
+        Folder::empty().with(NAMES[0], a).with(NAMES[1], b)
+    };
+    let all = tensors();
+    let whole = load(Folder::empty().with("m.gguf", gguf(&all)).path()).unwrap();
+    let split = folder(&all, 1);
+    for path in [split.path().to_owned(), split.file(NAMES[0]), split.file(NAMES[1])] {
+        let model = load(&path).unwrap();
+        assert_eq!((logits(&model), model.fingerprint()), (logits(&whole), whole.fingerprint()));
+    }
+    check_refused(&folder(&all, 0), &[NAMES[1], "split.no is not 1"]);
+    let twice: Vec<_> = all.iter().chain(&all[..1]).cloned().collect();
+    check_refused(&folder(&twice, 1), &[NAMES[1], "token_embd.weight", NAMES[0], "too"]);
+    check_refused(&folder(&all[..5], 1), &["missing; the configuration asks for"]);
+    let [first, _] = split_gguf(&all, 1);
+    check_refused(&Folder::empty().with(NAMES[0], &first), &[NAMES[1], "part 2 of 2 is missing"]);
+    check_refused(&Folder::empty().with("m.gguf", first), &["split in 2", "NAME-00001-of-00002"]);
 }
 
 #[test]

@@ -122,7 +122,22 @@ pub(crate) fn safetensors(tensors: &[Tensor]) -> Vec<u8> {
 
 /// A GGUF file with these tensors in f32.
 pub(crate) fn gguf(tensors: &[Tensor]) -> Vec<u8> {
-    let mut writer = Writer::new()
+    with_tensors(described(), tensors).finish()
+}
+
+/// The same in two parts, as llama.cpp splits it, of which the second calls itself `second`.
+pub(crate) fn split_gguf(tensors: &[Tensor], second: u32) -> [Vec<u8>; 2] {
+    let (a, b) = tensors.split_at(tensors.len() / 3);
+    let part = |writer: Writer, number| writer.u32("split.count", 2).u32("split.no", number);
+    [
+        with_tensors(part(described(), 0), a).finish(),
+        with_tensors(part(Writer::new(), second), b).finish(),
+    ]
+}
+
+/// Metadata alone.
+fn described() -> Writer {
+    Writer::new()
         .str("general.architecture", "llama")
         .u32("llama.block_count", LAYERS as u32)
         .u32("llama.embedding_length", WIDTH as u32)
@@ -132,14 +147,17 @@ pub(crate) fn gguf(tensors: &[Tensor]) -> Vec<u8> {
         .u32("llama.attention.key_length", HEAD_DIM as u32)
         .u32("llama.context_length", 64)
         .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-        .f32("llama.rope.freq_base", 10_000.0);
+        .f32("llama.rope.freq_base", 10_000.0)
+}
+
+fn with_tensors(mut writer: Writer, tensors: &[Tensor]) -> Writer {
     for tensor in tensors {
         let turned = tensor.gguf.contains("attn_q.") || tensor.gguf.contains("attn_k.");
         let stored = if turned { tensor.interleaved() } else { tensor.clone() };
         let dims: Vec<u64> = tensor.shape.iter().rev().map(|&dim| dim as u64).collect();
         writer = writer.tensor(&tensor.gguf, &dims, 0, &stored.bytes());
     }
-    writer.finish()
+    writer
 }
 
 /// A folder that goes away with the value.

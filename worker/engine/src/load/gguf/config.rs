@@ -119,11 +119,6 @@ impl Config<'_, '_> {
             let name = format!("{experts} experts");
             return Err(self.unsupported("feed-forward part", &name, "one gated layer"));
         }
-        let splits = read(self.gguf.get("split.count").map(Field::u32).transpose())?.unwrap_or(1);
-        if splits > 1 {
-            let name = format!("split in {splits}");
-            return Err(self.unsupported("file", &name, "a model in one file"));
-        }
         Ok(())
     }
 

@@ -1,31 +1,28 @@
-//! A GGUF file as llama.cpp's converter writes it.
+//! GGUF files as llama.cpp's converter writes them, whole or split.
 
 mod config;
+mod parts;
 mod rope;
 mod tensors;
 
-use std::path::Path;
-
-use aqueduct_gguf::Gguf;
-use aqueduct_kernels::MappedFile;
+use std::path::PathBuf;
 
 use super::assemble::{Sources, assemble};
 use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
 use crate::model::Model;
 
-/// Loads the model in the file at `path`.
+/// Loads the model in these files, which are the parts of one.
 pub(crate) fn load(
-    path: &Path,
+    paths: &[PathBuf],
     options: &LoadOptions,
     report: &mut dyn FnMut(LoadProgress),
 ) -> Result<Model, LoadError> {
-    let file = MappedFile::open(path).map_err(|err| LoadError::io(path, err))?;
-    let gguf = Gguf::parse(&file).map_err(|err| LoadError::malformed(path, err.to_string()))?;
-    let shown = path.display().to_string();
-    let config = config::Config { path: &shown, gguf: &gguf };
+    let files = parts::Files::open(paths)?;
+    let parts = files.parse()?;
+    let config = config::Config { path: parts[0].path, gguf: &parts[0].gguf };
     let architecture = config.architecture()?;
-    let mut checkpoint = tensors::checkpoint(&gguf, &shown);
+    let mut checkpoint = tensors::checkpoint(&parts)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
     if architecture.interleaved() {
         tensors::mark_interleaved(&mut checkpoint, &decoder);

@@ -1,29 +1,41 @@
 //! GGUF's tensor index as a checkpoint.
 
-use aqueduct_gguf::{Gguf, Tensor};
+use std::collections::BTreeMap;
 
+use aqueduct_gguf::Tensor;
+
+use super::parts::Part;
+use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, Stored};
 use crate::load::decoder::Decoder;
 use crate::load::encoding::Encoding;
 
-/// All tensors of the file; `path` is for errors.
-pub(super) fn checkpoint<'a>(gguf: &Gguf<'a>, path: &'a str) -> Checkpoint<'a> {
-    let stored = |tensor: &Tensor<'a>| Stored {
+/// All tensors of all parts.
+pub(super) fn checkpoint<'a>(parts: &[Part<'a>]) -> Result<Checkpoint<'a>, LoadError> {
+    let mut tensors = BTreeMap::new();
+    for Part { path, gguf } in parts {
+        for tensor in gguf.tensors() {
+            if let Some(other) = tensors.insert(tensor.name.to_owned(), stored(tensor, path)) {
+                let what = format!("in {} too", other.path);
+                return Err(LoadError::tensor(path, tensor.name, what));
+            }
+        }
+    }
+    Ok(Checkpoint { path: parts[0].path.to_owned(), tensors })
+}
+
+/// A tensor of the file at `path`.
+fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
+    // The index has row lengths first. What does not fit a usize matches no shape.
+    let dims = tensor.dims.iter().rev();
+    Stored {
         path,
-        // The index has row lengths first. What does not fit a usize matches no shape.
-        shape: tensor
-            .dims
-            .iter()
-            .rev()
-            .map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX))
-            .collect(),
+        shape: dims.map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect(),
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
         interleaved: None,
         bytes: tensor.bytes,
-    };
-    let tensors = gguf.tensors().map(|tensor| (tensor.name.to_owned(), stored(tensor))).collect();
-    Checkpoint { path: path.to_owned(), tensors }
+    }
 }
 
 /// Marks query and key rows that the converter re-ordered.

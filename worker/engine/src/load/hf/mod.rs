@@ -12,7 +12,7 @@ use crate::error::LoadError;
 use crate::model::Model;
 
 /// What makes a folder one of these.
-pub(crate) const CONFIG: &str = "config.json";
+const CONFIG: &str = "config.json";
 /// More than any configuration has.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
@@ -22,7 +22,12 @@ pub(crate) fn load(
     options: &LoadOptions,
     report: &mut dyn FnMut(LoadProgress),
 ) -> Result<Model, LoadError> {
-    let decoder = config::read(&folder.join(CONFIG))?;
+    let config = folder.join(CONFIG);
+    if !config.is_file() {
+        let what = "not a model: looked for config.json with safetensors, and for a .gguf file";
+        return Err(LoadError::malformed(folder, what));
+    }
+    let decoder = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let checkpoint = shards.checkpoint()?;
     assemble(&Sources { decoder, checkpoint, names: &names::HF }, options, report)
