@@ -39,6 +39,8 @@ pub(crate) struct Doors {
     pub(crate) grpc: Listener,
     /// For those who watch, if wanted: in plaintext, whatever callers speak.
     pub(crate) monitor: Option<TcpListener>,
+    /// What callers name the model, if not what its folder or file is called.
+    pub(crate) name: Option<String>,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
     /// Who may call; anybody if `None`.
@@ -78,6 +80,7 @@ impl Front {
             http: None,
             grpc,
             monitor: None,
+            name: None,
             policy: None,
             keys: None,
             refusals,
@@ -122,7 +125,7 @@ impl Front {
             (Some(folder), None) => keep(coordinator, text, doors.keys.clone(), folder).await?,
             (None, _) => {}
         }
-        let name = name_of(model);
+        let name = doors.name.unwrap_or_else(|| aqueduct_gguf::name_of(model));
         let mut options = ApiOptions::new(name.clone());
         options.deadline = coordinator.config().request_deadline;
         if let Some(policy) = doors.policy {
@@ -194,12 +197,6 @@ async fn keep(
 async fn once(mut stopped: watch::Receiver<bool>) {
     // An error means that nobody is left who could say so.
     stopped.wait_for(|&stopped| stopped).await.ok();
-}
-
-/// The name under which callers know a model: that of its folder or file.
-fn name_of(model: &Path) -> String {
-    let path = model.canonicalize().unwrap_or_else(|_| model.to_owned());
-    path.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Binds `address`, which the user gave as `field`.

@@ -50,6 +50,30 @@ fn completes_over_http_whole_and_streamed() {
     assert_eq!(server.terminate(), Some(0), "SIGTERM ends it in peace");
 }
 
+#[test]
+fn a_model_is_called_what_its_file_is_or_what_the_operator_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("Small-1.5B.v2");
+    std::os::unix::fs::symlink(model(), &link).unwrap();
+    let check = |args: &[&str], name: &str| {
+        let mut command = aqueduct();
+        command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model"]);
+        let server = Running::start(command.arg(&link).args(args));
+        let (_, models) = server.http("GET", "/v1/models", "");
+        let models: Value = serde_json::from_str(&models).unwrap();
+        assert_eq!(models["data"][0]["id"], name);
+        let ask = |model: &str| {
+            let body = serde_json::json!({ "prompt": "Simplify", "max_tokens": 1, "model": model });
+            server.http("POST", "/v1/completions", &body.to_string())
+        };
+        let (status, answer) = ask(name);
+        assert!(status == 200 && answer.contains(&format!(r#""model":"{name}""#)), "{answer}");
+        assert_eq!(ask("another").0, 404);
+    };
+    check(&[], "Small-1.5B.v2");
+    check(&["--served-model-name", "team/small"], "team/small");
+}
+
 /// Connects and says what no protocol of ours begins with.
 fn pester(address: &str) {
     let noise = |idx: u32| (idx.wrapping_mul(2_654_435_761) >> 24) as u8;

@@ -65,6 +65,20 @@ impl ModelFiles {
     }
 }
 
+/// What the model at `path` is called: its folder, or its file without `.gguf` and without what
+/// says which part it is.
+pub fn name_of(path: &Path) -> String {
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    // `.` and `..` have no name of their own. Others keep theirs, wherever a link leads.
+    let name = name(path).or_else(|| name(&path.canonicalize().ok()?));
+    let Some(name) = name else { return "model".into() };
+    let stem = match stem_and_count(&name) {
+        Some((stem, _)) => stem,
+        None => name.strip_suffix(".gguf").unwrap_or(&name),
+    };
+    stem.to_owned()
+}
+
 /// All parts of the file that `file` is a part of; most are the only one.
 fn parts(file: &Path) -> Result<Vec<PathBuf>, FilesError> {
     let name = file.file_name().and_then(|name| name.to_str());
@@ -113,6 +127,17 @@ mod tests {
             (Err(error), Err(want)) => assert!(error.to_string().contains(want), "{error}"),
             (seen, want) => panic!("{of} of {files:?}: {seen:?} where {want:?} is wanted"),
         }
+    }
+
+    #[test]
+    fn models_are_called_what_their_files_are() {
+        let check = |path: &str, want| assert_eq!(name_of(Path::new(path)), want);
+        check("/models/Qwen2.5-0.5B-Instruct", "Qwen2.5-0.5B-Instruct");
+        check("Qwen2.5-0.5B-Instruct/", "Qwen2.5-0.5B-Instruct");
+        check("Llama-3.2-1B.Q4_K_M.gguf", "Llama-3.2-1B.Q4_K_M");
+        check("m/Llama-3.3-70B-00002-of-00003.gguf", "Llama-3.3-70B");
+        check("src/..", "gguf");
+        check("/", "model");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use tensor::Entry;
 
 pub use error::GgufError;
 pub use field::Field;
-pub use files::{FilesError, ModelFiles};
+pub use files::{FilesError, ModelFiles, name_of};
 pub use tensor::{TENSOR_TYPES, Tensor, TensorType};
 pub use value::{Array, Scalar, ScalarType, Value};
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
@@ -16,6 +17,11 @@ use crate::front;
 /// Where a coordinator answers, and what it assumes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FrontArgs {
+    /// What callers name the model, and are told that it is [default: what its folder or file is
+    /// called]
+    #[arg(long, visible_alias = "alias", value_name = "NAME", env = "AQUEDUCT_SERVED_MODEL_NAME",
+          hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) served_model_name: Option<String>,
     /// Address of the OpenAI-compatible HTTP API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) http: String,

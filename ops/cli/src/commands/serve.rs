@@ -78,6 +78,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         http: Some(Listener { tcp: front::bind("http", &args.http).await?, tls: http }),
         grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
         monitor: args.monitor.bind().await?,
+        name: args.served_model_name.clone(),
         policy: Some(args.policy),
         keys,
         refusals,

@@ -61,6 +61,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         http: Some(front::bind("http", "127.0.0.1:0").await?.into()),
         grpc: front::bind("grpc", "127.0.0.1:0").await?.into(),
         monitor: None,
+        name: None,
         keys: None,
         refusals: Refusals::default(),
         policy: None,
