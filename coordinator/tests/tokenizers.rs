@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use aqueduct_coordinator::text::{ChatMessage, Role, Start, TextError, TextModel};
+use aqueduct_coordinator::text::{ChatMessage, Conversation, Role, Start, TextError, TextModel};
 use aqueduct_core::Session;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -128,11 +128,11 @@ fn settings_of_a_folder_are_found() {
     );
     let text = TextModel::load(folder.path()).unwrap();
     assert_eq!((text.eos(), text.vocab()), ([2, 0].as_slice(), 5000));
-    let rendered = text.template().render(&[], &[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "<|im_start|>|<|im_end|>");
     put("chat_template.jinja", "from the file");
     let text = TextModel::load(folder.path()).unwrap();
-    let rendered = text.template().render(&[], &[], std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "from the file");
 }
 
@@ -187,16 +187,17 @@ fn a_turn_of_a_session_is_what_follows_the_answer() {
     let session =
         |pending| Session { model: [0; 8], settings: [0; 8], name: [0; 32], end: 9, pending };
     let asked = [ChatMessage::new(Role::User, "Why?")];
-    let turn = |pending| text.chat(&asked, &[], Some(&session(pending)), UNIX_EPOCH).unwrap();
+    let turn =
+        |pending| text.chat(Conversation::of(&asked), Some(&session(pending)), UNIX_EPOCH).unwrap();
     let behind = format!("[user]Why?{spelled}[assistant]");
     // The end token is said once: by the answer, or, where that was cut off, by the turn.
     assert_eq!(turn(Some(end)).0, behind);
     assert_eq!(turn(Some(end)).1, text.encode(&behind, false).unwrap());
     assert_eq!(turn(Some(end + 1)).0, format!("{spelled}{behind}"));
     assert_eq!(turn(None).0, format!("{spelled}{behind}"));
-    let (whole, _) = text.chat(&asked, &[], None, UNIX_EPOCH).unwrap();
+    let (whole, _) = text.chat(Conversation::of(&asked), None, UNIX_EPOCH).unwrap();
     assert_eq!(whole, behind);
     let plain = self::shipped();
-    let (turn, _) = plain.chat(&asked, &[], Some(&session(None)), UNIX_EPOCH).unwrap();
+    let (turn, _) = plain.chat(Conversation::of(&asked), Some(&session(None)), UNIX_EPOCH).unwrap();
     assert_eq!(turn, "\nuser: Why?\nassistant:");
 }

@@ -27,7 +27,7 @@ use crate::generation::{About, Report, Source, TextEvent};
 use crate::keys::Holder;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
-use crate::text::{CallNotation, TextModel};
+use crate::text::{CallNotation, Conversation, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -192,9 +192,13 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let text = &shared.generator.text;
     let template = text.template();
     let (tools, notation) = (request.tools.as_ref(), template.notation());
-    let offered = tools.map_or(&[][..], |tools| tools.list.as_slice());
+    let conversation = Conversation {
+        messages: &request.messages,
+        tools: tools.map_or(&[], |tools| tools.list.as_slice()),
+        variables: request.variables.as_ref(),
+    };
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
-    let (prompt, tokens) = text.chat(&request.messages, offered, goes_on, SystemTime::now())?;
+    let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
     let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation));
     let constraint = match called {
         Some(grammar) => Some(text.constraint("tools", grammar)?),

@@ -2,7 +2,7 @@
 
 use aqueduct_core::{Refusal, TokenId, limits};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -39,6 +39,8 @@ pub struct ChatRequest {
     pub messages: Vec<ChatMessage>,
     /// What the model may call.
     pub tools: Option<Tools>,
+    /// What else the chat template is told.
+    pub variables: Option<Map<String, Value>>,
     /// What completions have too.
     pub params: Params,
     /// Log probabilities of tokens and of this many alternatives.
@@ -116,16 +118,16 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     fields.refuse("echo", |value| value == false)?;
     fields.refuse("continue_final_message", |value| value == false)?;
     let wanted = fields.take_or("logprobs", false)?;
-    let top: Option<u32> = fields.take("top_logprobs")?;
-    if top.is_some() && !wanted {
+    let top = fields.take_or("top_logprobs", 0)?;
+    if top > 0 && !wanted {
         return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
     }
     let tools = Tools::take(&mut fields)?;
+    let variables = fields.take("chat_template_kwargs")?;
     if tools.is_some() && params.format.is_some() {
         return Err(ApiError::field("response_format", "is not supported beside tools"));
     }
-    let top =
-        Refusal::unless_within("top_logprobs", top.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
+    let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
     let messages: Vec<RawMessage> =
         fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
     fields.finish()?;
@@ -134,7 +136,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     }
     let messages = (0..).zip(messages).map(|(idx, message)| message.parse(idx));
     let messages = messages.collect::<Result<_, _>>()?;
-    Ok(ChatRequest { messages, tools, params, logprobs: wanted.then_some(top) })
+    Ok(ChatRequest { messages, tools, variables, params, logprobs: wanted.then_some(top) })
 }
 
 #[derive(Deserialize)]

@@ -17,7 +17,7 @@ use tonic::metadata::MetadataMap;
 use crate::config::Config;
 use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
-use crate::text::{ChatMessage, Role, TextModel};
+use crate::text::{ChatMessage, Conversation, Role, TextModel};
 
 const MAX_TOKENS_DEFAULT: u32 = 256;
 
@@ -122,7 +122,7 @@ fn encode_chat(
     let messages = chat.messages.into_iter().enumerate().map(message);
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
-    text.chat(&messages, &[], goes_on, SystemTime::now())
+    text.chat(Conversation::of(&messages), goes_on, SystemTime::now())
 }
 
 /// How long the caller will wait: gRPC's own header, such as `30S` or `1500m`.

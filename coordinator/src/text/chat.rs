@@ -1,7 +1,7 @@
 //! A conversation, as its template is given it.
 
 use aqueduct_core::Refusal;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Who says a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,24 @@ impl Role {
                 Err(Refusal::new(field, other, bound))
             }
         }
+    }
+}
+
+/// What a chat template is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// In their order.
+    pub messages: &'a [ChatMessage],
+    /// What the assistant may call.
+    pub tools: &'a [Value],
+    /// What else the template asks for by name, `enable_thinking` for instance.
+    pub variables: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Conversation<'a> {
+    /// Nothing but messages.
+    pub fn of(messages: &'a [ChatMessage]) -> Self {
+        Self { messages, tools: &[], variables: None }
     }
 }
 

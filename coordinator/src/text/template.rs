@@ -6,8 +6,9 @@ use aqueduct_core::Refusal;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde_json::Map;
 
-use super::{CallNotation, ChatMessage, TextError, ToolCall};
+use super::{CallNotation, ChatMessage, Conversation, TextError, ToolCall};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
@@ -55,18 +56,20 @@ impl ChatTemplate {
         self.notation
     }
 
-    /// The prompt that asks for the next message of the assistant, who may call `tools`. `now`
-    /// is what templates that mention the date are told.
+    /// The prompt that asks for the next message of the assistant. `now` is what templates that
+    /// mention the date are told.
     ///
     /// # Errors
-    /// A conversation that the template does not take, in the template's own words.
+    /// A conversation that the template does not take, in the template's own words; variables
+    /// that no template hears of, or that it is told anyway.
     pub fn render(
         &self,
-        messages: &[ChatMessage],
-        tools: &[serde_json::Value],
+        conversation: Conversation<'_>,
         now: SystemTime,
     ) -> Result<String, Refusal> {
+        let Conversation { messages, tools, variables } = conversation;
         self.check_tools(messages, tools)?;
+        self.check_variables(variables)?;
         let Some(environment) = &self.environment else { return Ok(plain(messages)) };
         let list = messages.iter().map(shown);
         // Templates tell "none" and "an empty list" apart.
@@ -78,12 +81,29 @@ impl ChatTemplate {
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
+            ..variables.map_or_else(Value::default, object)
         };
         let rendered = environment.get_template(NAME).and_then(|template| template.render(values));
         rendered.map_err(|error| {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
         })
+    }
+
+    fn check_variables(
+        &self,
+        variables: Option<&Map<String, serde_json::Value>>,
+    ) -> Result<(), Refusal> {
+        const FIELD: &str = "chat_template_kwargs";
+        let Some(variables) = variables else { return Ok(()) };
+        if self.environment.is_none() {
+            let bound = "absent: the model has no chat template";
+            return Err(Refusal::new(FIELD, format!("{} fields", variables.len()), bound));
+        }
+        match GIVEN.iter().find(|name| variables.contains_key(**name)) {
+            Some(name) => Err(Refusal::new(format!("{FIELD}.{name}"), "present", "absent")),
+            None => Ok(()),
+        }
     }
 
     fn check_tools(
@@ -105,6 +125,10 @@ impl ChatTemplate {
         }
     }
 }
+
+/// What every template is told, and no caller says.
+const GIVEN: [&str; 6] =
+    ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
 
 /// A message, as the `transformers` library gives it to templates.
 fn shown(message: &ChatMessage) -> Value {
@@ -138,10 +162,12 @@ fn value(json: &serde_json::Value) -> Value {
         },
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(list) => Value::from(list.iter().map(value).collect::<Vec<_>>()),
-        Json::Object(fields) => {
-            Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
-        }
+        Json::Object(fields) => object(fields),
     }
+}
+
+fn object(fields: &Map<String, serde_json::Value>) -> Value {
+    Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
 }
 
 fn plain(messages: &[ChatMessage]) -> String {
@@ -222,7 +248,7 @@ mod tests {
     fn render(source: &str, turns: &[(&str, &str)]) -> Result<String, Refusal> {
         let template =
             ChatTemplate::new(Some(source.into()), Some("<s>".into()), Some("</s>".into()));
-        template.unwrap().render(&chat(turns), &[], UNIX_EPOCH)
+        template.unwrap().render(Conversation::of(&chat(turns)), UNIX_EPOCH)
     }
 
     const TURNS: [(&str, &str); 4] =
@@ -338,10 +364,34 @@ mod tests {
         assert_eq!(render(&windows, &TURNS[..2]).unwrap(), "system\nuser\n");
     }
 
+    /// `enable_thinking` as Qwen 3 has it.
+    #[test]
+    fn callers_may_say_what_else_a_template_asks_for() {
+        let source = "{{ messages | length }}{% if enable_thinking is defined and enable_thinking \
+            is false %}{{ '<think>\n\n</think>' }}{% endif %}{{ more.list[1] if more }}{{ tools }}";
+        let check = |source: Option<&str>, variables: serde_json::Value, want: Result<_, &str>| {
+            let template = ChatTemplate::new(source.map(str::to_owned), None, None).unwrap();
+            let (messages, variables) = (chat(&TURNS), variables.as_object());
+            let conversation = Conversation { variables, ..Conversation::of(&messages) };
+            let seen = template.render(conversation, UNIX_EPOCH).map_err(|refusal| refusal.field);
+            assert_eq!(seen, want.map(str::to_owned).map_err(str::to_owned));
+        };
+        let json = |text: &str| serde_json::from_str(text).unwrap();
+        check(Some(source), json("{}"), Ok("4None"));
+        check(Some(source), json(r#"{"enable_thinking": true, "unheard": 1}"#), Ok("4None"));
+        let both = json(r#"{"enable_thinking": false, "more": {"list": [1, "x"]}}"#);
+        check(Some(source), both, Ok("4<think>\n\n</think>xNone"));
+        for given in GIVEN {
+            let variables = serde_json::json!({ given: 1 });
+            check(Some(source), variables, Err(&format!("chat_template_kwargs.{given}")));
+        }
+        check(None, json(r#"{"enable_thinking": false}"#), Err("chat_template_kwargs"));
+    }
+
     #[test]
     fn without_a_template_messages_are_lines() {
         let template = ChatTemplate::new(None, None, None).unwrap();
-        let text = template.render(&chat(&TURNS[2..]), &[], UNIX_EPOCH).unwrap();
+        let text = template.render(Conversation::of(&chat(&TURNS[2..])), UNIX_EPOCH).unwrap();
         assert_eq!(text, "assistant: Yes?\nuser: Go\nassistant:");
         assert!(template.warning().is_some());
         assert!(ChatTemplate::new(Some("{% if %}".into()), None, None).is_err());
@@ -372,7 +422,8 @@ mod tests {
             ChatMessage { tool_call_id: Some("1".into()), ..ChatMessage::new(Role::Tool, "Hot") },
         ];
         let tools = [serde_json::json!({ "type": "function", "function": { "name": "weather" } })];
-        let prompt = template.render(&messages, &tools, UNIX_EPOCH).unwrap();
+        let conversation = Conversation { tools: &tools, ..Conversation::of(&messages) };
+        let prompt = template.render(conversation, UNIX_EPOCH).unwrap();
         let (_, prompt) = prompt.split_once("tags:\n<tools>").unwrap();
         let (told, prompt) = prompt.split_once("</tools>").unwrap();
         assert_eq!(told, "\n{\"type\": \"function\", \"function\": {\"name\": \"weather\"}}\n");
@@ -393,7 +444,8 @@ mod tests {
         "#);
         let plain = ChatTemplate::new(None, None, None).unwrap();
         let refused = |messages: &[ChatMessage], tools: &[serde_json::Value]| {
-            plain.render(messages, tools, UNIX_EPOCH).unwrap_err().field
+            let conversation = Conversation { tools, ..Conversation::of(messages) };
+            plain.render(conversation, UNIX_EPOCH).unwrap_err().field
         };
         assert_eq!(refused(&messages[..1], &tools), "tools");
         assert_eq!(refused(&messages, &[]), "messages[1].role");

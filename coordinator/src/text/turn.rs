@@ -4,33 +4,32 @@ use std::time::SystemTime;
 
 use aqueduct_core::{Refusal, Session, TokenId};
 
-use super::{ChatMessage, Role, TextModel};
+use super::{ChatMessage, Conversation, Role, TextModel};
 
 /// Stands for what the assistant said last, which the session remembers in tokens.
 const ANSWER: &str = "[[aqueduct: the answer before]]";
 
 impl TextModel {
     /// The prompt that asks for the next message of the assistant, as text and as tokens. Where a
-    /// session goes on, `messages` are those since its last answer, and the prompt is what the
+    /// session goes on, the messages are those since its last answer, and the prompt is what the
     /// template writes behind that.
     ///
     /// # Errors
     /// A conversation that the template does not take; a text that is too long.
     pub fn chat(
         &self,
-        messages: &[ChatMessage],
-        tools: &[serde_json::Value],
+        conversation: Conversation<'_>,
         goes_on: Option<&Session>,
         now: SystemTime,
     ) -> Result<(String, Vec<TokenId>), Refusal> {
         let Some(session) = goes_on else {
-            let prompt = self.template().render(messages, tools, now)?;
+            let prompt = self.template().render(conversation, now)?;
             let tokens = self.encode(&prompt, !self.template().writes_bos())?;
             return Ok((prompt, tokens));
         };
         let before = [ChatMessage::new(Role::User, "-"), ChatMessage::new(Role::Assistant, ANSWER)];
-        let all = [before.as_slice(), messages].concat();
-        let prompt = self.template().render(&all, tools, now)?;
+        let messages = &[before.as_slice(), conversation.messages].concat();
+        let prompt = self.template().render(Conversation { messages, ..conversation }, now)?;
         let Some((_, behind)) = prompt.split_once(ANSWER) else {
             let bound = "a conversation in which the chat template keeps what the assistant said";
             return Err(Refusal::new("messages", "those of a session", bound));
