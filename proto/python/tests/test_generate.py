@@ -1,6 +1,7 @@
 """Prompts go in, typed events come out."""
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ from aqueduct_client import (
 
 T = TypeVar('T')
 GREEDY = GenerateOptions(max_tokens=12, temperature=0)
-ENDLESS = GenerateOptions(max_tokens=4000, ignore_eos=True)
+ENDLESS = GenerateOptions(max_tokens=60_000, ignore_eos=True)
 
 
 def run(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -161,7 +162,7 @@ async def by_cancelling_the_task(client: Client) -> None:
 
 
 async def by_the_deadline(client: Client) -> None:
-    options = GenerateOptions(max_tokens=4000, ignore_eos=True, deadline_s=1.0)
+    options = replace(ENDLESS, deadline_s=1.0)
     with pytest.raises(DeadlineError):
         await client.complete(PROMPT, options)
 
