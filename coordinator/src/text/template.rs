@@ -12,6 +12,8 @@ use super::{CallNotation, ChatMessage, Conversation, TextError, ToolCall};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
+/// Field of a call that has what else a template is told.
+const VARIABLES: &str = "chat_template_kwargs";
 
 /// How a conversation becomes a prompt.
 pub struct ChatTemplate {
@@ -69,41 +71,32 @@ impl ChatTemplate {
     ) -> Result<String, Refusal> {
         let Conversation { messages, tools, variables } = conversation;
         self.check_tools(messages, tools)?;
-        self.check_variables(variables)?;
-        let Some(environment) = &self.environment else { return Ok(plain(messages)) };
+        let Some(environment) = &self.environment else {
+            return match variables {
+                None => Ok(plain(messages)),
+                Some(variables) => {
+                    let bound = "absent: the model has no chat template";
+                    Err(Refusal::new(VARIABLES, format!("{} fields", variables.len()), bound))
+                }
+            };
+        };
         let list = messages.iter().map(shown);
         // Templates tell "none" and "an empty list" apart.
         let tools = (!tools.is_empty()).then(|| tools.iter().map(value).collect::<Vec<_>>());
-        let values = context! {
+        let given = context! {
             messages => list.collect::<Vec<_>>(),
             tools => tools,
             add_generation_prompt => true,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
-            ..variables.map_or_else(Value::default, object)
         };
+        let values = with_variables(given, variables)?;
         let rendered = environment.get_template(NAME).and_then(|template| template.render(values));
         rendered.map_err(|error| {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
         })
-    }
-
-    fn check_variables(
-        &self,
-        variables: Option<&Map<String, serde_json::Value>>,
-    ) -> Result<(), Refusal> {
-        const FIELD: &str = "chat_template_kwargs";
-        let Some(variables) = variables else { return Ok(()) };
-        if self.environment.is_none() {
-            let bound = "absent: the model has no chat template";
-            return Err(Refusal::new(FIELD, format!("{} fields", variables.len()), bound));
-        }
-        match GIVEN.iter().find(|name| variables.contains_key(**name)) {
-            Some(name) => Err(Refusal::new(format!("{FIELD}.{name}"), "present", "absent")),
-            None => Ok(()),
-        }
     }
 
     fn check_tools(
@@ -126,9 +119,18 @@ impl ChatTemplate {
     }
 }
 
-/// What every template is told, and no caller says.
-const GIVEN: [&str; 6] =
-    ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
+/// `given`, which every template is told and no caller says, and a caller's `variables`.
+fn with_variables(
+    given: Value,
+    variables: Option<&Map<String, serde_json::Value>>,
+) -> Result<Value, Refusal> {
+    let Some(variables) = variables else { return Ok(given) };
+    let is_given = |name: &&String| given.get_attr(name).is_ok_and(|value| !value.is_undefined());
+    match variables.keys().find(is_given) {
+        Some(name) => Err(Refusal::new(format!("{VARIABLES}.{name}"), "present", "absent")),
+        None => Ok(context! { ..given, ..object(variables) }),
+    }
+}
 
 /// A message, as the `transformers` library gives it to templates.
 fn shown(message: &ChatMessage) -> Value {
@@ -381,7 +383,15 @@ mod tests {
         check(Some(source), json(r#"{"enable_thinking": true, "unheard": 1}"#), Ok("4None"));
         let both = json(r#"{"enable_thinking": false, "more": {"list": [1, "x"]}}"#);
         check(Some(source), both, Ok("4<think>\n\n</think>xNone"));
-        for given in GIVEN {
+        let given = [
+            "messages",
+            "tools",
+            "add_generation_prompt",
+            "bos_token",
+            "eos_token",
+            "strftime_now",
+        ];
+        for given in given {
             let variables = serde_json::json!({ given: 1 });
             check(Some(source), variables, Err(&format!("chat_template_kwargs.{given}")));
         }

@@ -1,4 +1,5 @@
-//! The GGUF container, versions 2 and 3: header, metadata and tensor index, validated.
+//! The GGUF container, versions 2 and 3: header, metadata and tensor index, validated; and which
+//! files a model's path means.
 //!
 //! Written for files from strangers. Every count and length is checked against what is left of
 //! the file before anything is allocated on its word; names are unique; every tensor's byte

@@ -165,7 +165,7 @@ impl Side {
     fn merge<S: Simd, const LAST: bool>(&mut self, simd: S, other: &Self) {
         let ours = self.m.iter().zip(&self.l);
         let both = ours.zip(other.m.iter().zip(&other.l));
-        let merged: Vec<_> = both.map(|(a, b)| Merged::of(a, b)).collect();
+        let merged: Vec<_> = both.map(|(a, b)| Both::of(a, b)).collect();
         match self.m.iter().chain(&other.m).flatten().all(|&m| m > f32::NEG_INFINITY) {
             true => self.add_scaled::<S, LAST, true>(simd, other, &merged),
             false => self.add_scaled::<S, LAST, false>(simd, other, &merged),
@@ -181,7 +181,7 @@ impl Side {
         &mut self,
         simd: S,
         other: &Self,
-        merged: &[Merged],
+        merged: &[Both],
     ) {
         let (none, zero) = (simd.splat(f32::NEG_INFINITY), simd.splat(0.0));
         assert!(self.o.len() == other.o.len() && self.o.len().is_multiple_of(merged.len()));
@@ -240,13 +240,13 @@ impl Side {
 }
 
 /// m and l of a panel of rows over both of two sets of keys, and what o of each is scaled by.
-struct Merged {
+struct Both {
     m: Lanes,
     l: Lanes,
     scales: [Lanes; 2],
 }
 
-impl Merged {
+impl Both {
     /// Of (m, l) of each set; where one has no key for a row, the row is the other's.
     fn of((ma, la): (&Lanes, &Lanes), (mb, lb): (&Lanes, &Lanes)) -> Self {
         let mut merged = Self { m: *ma, l: *la, scales: [[0.0; LANES]; 2] };

@@ -44,6 +44,12 @@ fn scale<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
+/// The half byte of element `i`: runs of `run` elements lie two by two in `run` bytes, low halves
+/// first.
+fn four_bits(bytes: &[u8], run: usize, i: usize) -> u8 {
+    bytes[i / (2 * run) * run + i % run] >> (4 * (i / run % 2)) & 0x0f
+}
+
 /// Of K-quants: the 2 bits of element `i`. Each half of 128 elements is four runs of 32 that share
 /// 32 bytes.
 fn two_bits(bytes: &[u8], i: usize) -> u8 {

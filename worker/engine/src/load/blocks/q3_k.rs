@@ -1,6 +1,6 @@
 //! Q3_K: 256 elements in 110 bytes.
 
-use super::{scale, two_bits};
+use super::{four_bits, scale, two_bits};
 
 /// 32 bytes of third bits, 64 bytes of low 2 bits, 12 bytes of packed 6-bit scales for 16
 /// sub-blocks of 16, f16 scale d;  x = (d (scale - 32)) (q - 4).
@@ -20,6 +20,5 @@ pub(crate) fn q3_k(bytes: &[u8; 110]) -> [f32; 256] {
 /// The low 4 bits of the first eight share a byte with the last eight's; the high 2 of every
 /// fourth share one.
 fn six_bits(packed: &[u8], sub: usize) -> u8 {
-    let low = packed[sub % 8] >> (4 * (sub / 8)) & 0x0f;
-    low | (packed[8 + sub % 4] >> (2 * (sub / 4)) & 3) << 4
+    four_bits(packed, 8, sub) | (packed[8 + sub % 4] >> (2 * (sub / 4)) & 3) << 4
 }

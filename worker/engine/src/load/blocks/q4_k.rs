@@ -1,6 +1,6 @@
 //! Q4_K: 256 elements in 144 bytes.
 
-use super::scale;
+use super::{four_bits, scale};
 
 /// f16 scales d and dmin, 12 bytes of packed 6-bit scales and minima for 8 sub-blocks of 32,
 /// then 128 bytes: each 32 of them hold two sub-blocks, low halves first;
@@ -9,7 +9,7 @@ pub(crate) fn q4_k(bytes: &[u8; 144]) -> [f32; 256] {
     let subs = scales_and_minima(bytes);
     std::array::from_fn(|i| {
         let (scale, min) = subs[i / 32];
-        scale * f32::from(four_bits(&bytes[16..], i)) - min
+        scale * f32::from(four_bits(&bytes[16..], 32, i)) - min
     })
 }
 
@@ -20,11 +20,6 @@ pub(super) fn scales_and_minima<const BYTES: usize>(bytes: &[u8; BYTES]) -> [(f3
         let (scale, min) = scale_and_min(&bytes[4..16], sub);
         (d * f32::from(scale), dmin * f32::from(min))
     })
-}
-
-/// The half byte of element `i`.
-pub(super) fn four_bits(halves: &[u8], i: usize) -> u8 {
-    halves[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2)) & 0x0f
 }
 
 /// The first four sub-blocks have their 6 bits in a byte; of the last four, the low 4 bits

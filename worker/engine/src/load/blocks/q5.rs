@@ -1,6 +1,6 @@
 //! Q5_0 and Q5_1: 32 elements in 22 and 24 bytes.
 
-use super::scale;
+use super::{four_bits, scale};
 
 /// f16 scale d, fifth bits, then 16 bytes as in Q4_0;  x = d (q - 16).
 pub(crate) fn q5_0(bytes: &[u8; 22]) -> [f32; 32] {
@@ -17,6 +17,5 @@ pub(crate) fn q5_1(bytes: &[u8; 24]) -> [f32; 32] {
 /// q of element `i`: bit i of the first four bytes on top of the four bits behind them.
 fn five_bits(bytes: &[u8], i: usize) -> u8 {
     let (fifth, low) = bytes.split_at(4);
-    let low = low[i % 16] >> (4 * (i / 16)) & 0x0f;
-    low | (fifth[i / 8] >> (i % 8) & 1) << 4
+    four_bits(low, 16, i) | (fifth[i / 8] >> (i % 8) & 1) << 4
 }
