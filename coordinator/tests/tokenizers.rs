@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use aqueduct_coordinator::text::{ChatMessage, Conversation, Role, Start, TextError, TextModel};
+use aqueduct_coordinator::text::{
+    CallNotation, ChatMessage, Conversation, GgufVocabulary, Role, Start, TextError, TextModel,
+};
 use aqueduct_core::Session;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -52,6 +54,60 @@ fn gguf_tokenisers_agree_with_hugging_face() {
             assert_eq!(text.decode(&got), row["decoded"], "{name}");
         }
     }
+}
+
+fn families() -> GgufVocabulary {
+    let bytes = std::fs::read(fixture("families.gguf")).unwrap();
+    GgufVocabulary::from_gguf(&aqueduct_gguf::Gguf::parse_metadata(&bytes).unwrap()).unwrap()
+}
+
+/// Against llama.cpp: see `tokenizers/make_families.py`.
+#[test]
+fn names_of_pretokenisers_cut_words_as_llama_cpp_does() {
+    let vocabulary = families();
+    let called = |name: &str| {
+        GgufVocabulary { pre: Some(name.into()), ..vocabulary.clone() }.build().map(TextModel::new)
+    };
+    let cases = std::fs::read_to_string(fixture("families.json")).unwrap();
+    let cases: Value = serde_json::from_str(&cases).unwrap();
+    let texts: Vec<&str> =
+        cases["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    for family in cases["families"].as_array().unwrap() {
+        for name in family["names"].as_array().unwrap() {
+            let text = called(name.as_str().unwrap()).unwrap().unwrap();
+            for (said, want) in texts.iter().zip(family["ids"].as_array().unwrap()) {
+                let want: Vec<u32> = serde_json::from_value(want.clone()).unwrap();
+                let got = text.encode(said, false).unwrap();
+                assert_eq!(got, want, "{name}: {said:?}");
+                assert_eq!(text.decode(&got), said.replace("<|end|>", ""), "{name}");
+            }
+        }
+    }
+    let unknown = called("of another family").err().unwrap().to_string();
+    assert!(unknown.starts_with("tokenizer.ggml.pre = of another family: must be"), "{unknown}");
+}
+
+/// Llama 3's files say `<|end_of_text|>`, and its turns end with `<|eot_id|>`.
+#[test]
+fn answers_end_with_what_is_called_an_end() {
+    const CONTROL: i32 = 3;
+    const ORDINARY: i32 = 1;
+    let check = |renamed: [(usize, &str, i32); 2], said: &[u32], want: &[u32]| {
+        let mut vocabulary = GgufVocabulary { eos: said.to_vec(), ..families() };
+        for (id, name, kind) in renamed {
+            vocabulary.tokens[id] = name.into();
+            vocabulary.kinds[id] = kind;
+        }
+        let text = TextModel::new(vocabulary.build().unwrap()).unwrap();
+        assert_eq!(text.eos(), want, "{renamed:?} {said:?}");
+    };
+    let end = families().eos[0];
+    let turn = |kind| [(7, "<|eot_id|>", kind), (9, "<|eom_id|>", kind)];
+    check(turn(CONTROL), &[end], &[end, 7, 9]);
+    check(turn(CONTROL), &[9], &[9, 7, end]);
+    check(turn(ORDINARY), &[end], &[end]);
+    check(turn(ORDINARY), &[], &[end]);
+    check([(7, "<|eot_id|>", CONTROL), (9, "<|start|>", CONTROL)], &[5, end], &[5, end, 7]);
 }
 
 #[test]
@@ -123,13 +179,14 @@ fn settings_of_a_folder_are_found() {
     put(
         "tokenizer_config.json",
         r#"{"eos_token": {"content": "<|im_end|>"}, "chat_template": [
-            {"name": "tool_use", "template": "no"},
+            {"name": "tool_use", "template": "{{ tools }}<tool_call>{\"arguments\":"},
             {"name": "default", "template": "{{ bos_token }}|{{ eos_token }}"}]}"#,
     );
     let text = TextModel::load(folder.path()).unwrap();
     assert_eq!((text.eos(), text.vocab()), ([2, 0].as_slice(), 5000));
     let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "<|im_start|>|<|im_end|>");
+    assert_eq!(text.template().notation(), Some(CallNotation::Tagged));
     put("chat_template.jinja", "from the file");
     let text = TextModel::load(folder.path()).unwrap();
     let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();

@@ -18,9 +18,12 @@ pub enum CallNotation {
 impl CallNotation {
     /// The notation that a chat template teaches; `None` if it is none of these.
     pub fn of(template: &str) -> Option<Self> {
+        // Others write a call's arguments as tags, between the same tags; in a template's
+        // strings quotes may be escaped.
+        let teaches_json = template.contains("arguments\"") || template.contains("arguments\\\"");
         if !template.contains("tools") {
             None
-        } else if template.contains(OPEN) {
+        } else if template.contains(OPEN) && teaches_json {
             Some(Self::Tagged)
         } else if template.contains("\"parameters\":") && template.contains("ipython") {
             Some(Self::Bare)
@@ -241,10 +244,12 @@ mod tests {
 
     #[test]
     fn notations_are_known_by_their_templates() {
-        assert_eq!(
-            CallNotation::of("{{ tools }}<tool_call></tool_call>"),
-            Some(CallNotation::Tagged)
-        );
+        for taught in [r#""arguments": "#, r#"{{- '{\"arguments\": ' }}"#] {
+            let hermes = format!("{{{{ tools }}}}<tool_call>{{{taught}}}</tool_call>");
+            assert_eq!(CallNotation::of(&hermes), Some(CallNotation::Tagged));
+        }
+        let tags = "{{ tools }}<tool_call><function=f><parameter=a>{{ call.arguments['a'] }}";
+        assert_eq!(CallNotation::of(tags), None);
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);

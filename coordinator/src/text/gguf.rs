@@ -17,10 +17,26 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 use super::pretokenizer::{Family, family};
+use super::template::TOOL_USE;
 use super::{TextError, Vocabulary};
 
 /// Metadata is read in steps of this many bytes, doubled: the tensors behind it need not be.
 const METADATA_STEP_BYTES: u64 = 16 << 20;
+/// Tokens that end a turn, a message or a text, by the names that models give them. Files often
+/// tell of one where a model has two: the one that ends a text, and not what ends its turns.
+const ENDS: [&str; 11] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "</s>",
+    "<EOT>",
+    "<|EOT|>",
+    "<｜end▁of▁sentence｜>",
+];
 /// What SentencePiece writes for a space.
 const SPACE: &str = "▁";
 
@@ -48,7 +64,7 @@ pub struct GgufVocabulary {
     pub merges: Vec<String>,
     /// Begins a text.
     pub bos: Option<TokenId>,
-    /// Tokens that end an answer.
+    /// Tokens that end an answer, as far as the file says so by their ids.
     pub eos: Vec<TokenId>,
     /// Whether a text gets the begin token.
     pub adds_bos: Option<bool>,
@@ -58,6 +74,8 @@ pub struct GgufVocabulary {
     pub max_positions: Option<u32>,
     /// The chat template.
     pub template: Option<String>,
+    /// The chat template for conversations with tools.
+    pub tool_template: Option<String>,
 }
 
 /// # Errors
@@ -91,9 +109,12 @@ impl GgufVocabulary {
         let strs = |field: Field<'_, '_>| -> Result<Vec<String>, GgufError> {
             Ok(field.strs()?.iter().map(|text| (*text).to_owned()).collect())
         };
-        let ends = ["eos_token_id", "eot_token_id"].into_iter().filter_map(field);
-        let mut eos = ends.map(Field::u32).collect::<Result<Vec<_>, _>>()?;
-        eos.dedup();
+        let ends = ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().filter_map(field);
+        let eos = ends.map(Field::u32).collect::<Result<_, _>>()?;
+        let template = |suffix: &str| -> Result<Option<String>, GgufError> {
+            let template = gguf.get(&format!("tokenizer.chat_template{suffix}"));
+            Ok(template.map(Field::str).transpose()?.map(str::to_owned))
+        };
         let family = gguf.get("general.architecture").map(Field::str).transpose()?;
         let max_positions = family.and_then(|family| gguf.get(&format!("{family}.context_length")));
         Ok(Self {
@@ -108,10 +129,8 @@ impl GgufVocabulary {
             adds_bos: field("add_bos_token").map(Field::bool).transpose()?,
             adds_space: field("add_space_prefix").map(Field::bool).transpose()?,
             max_positions: max_positions.map(Field::u32).transpose()?,
-            template: gguf
-                .get("tokenizer.chat_template")
-                .map(|template| template.str().map(str::to_owned))
-                .transpose()?,
+            template: template("")?,
+            tool_template: template(&format!(".{TOOL_USE}"))?,
         })
     }
 
@@ -132,8 +151,9 @@ impl GgufVocabulary {
             tokenizer.with_post_processor(Some(begin_with(name, bos)?));
         }
         let model_tokens = Some(self.tokens.len() as u32);
-        let Self { bos, eos, max_positions, template, .. } = self;
-        Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template })
+        let eos = self.ends();
+        let Self { bos, max_positions, template, tool_template, .. } = self;
+        Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
     }
 
     fn validate(&self) -> Result<(), Refusal> {
@@ -153,6 +173,23 @@ impl GgufVocabulary {
             }
         }
         Ok(())
+    }
+
+    /// The tokens that the file says end an answer, and those that do by their names; ordinary
+    /// tokens that read like one are text.
+    fn ends(&self) -> Vec<TokenId> {
+        let is_end = |(token, kind): (&String, &i32)| {
+            matches!(*kind, kind::CONTROL | kind::USER_DEFINED) && ENDS.contains(&token.as_str())
+        };
+        let all = self.tokens.iter().zip(&self.kinds);
+        let named = (0..).zip(all).filter(|(_, token)| is_end(*token)).map(|(id, _)| id);
+        let mut ends: Vec<TokenId> = Vec::new();
+        for id in self.eos.iter().copied().chain(named) {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+        }
+        ends
     }
 
     fn byte_level(&self) -> Result<(Tokenizer, bool), TextError> {

@@ -6,6 +6,7 @@ use aqueduct_core::TokenId;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
+use super::template::TOOL_USE;
 use super::{TextError, Vocabulary};
 
 /// # Errors
@@ -37,8 +38,13 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let number = |field: &str| config[field].as_u64().and_then(|value| u32::try_from(value).ok());
     let model_tokens = number("vocab_size");
     let max_positions = number("max_position_embeddings");
-    let template = template(folder, &texts["chat_template"])?;
-    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template })
+    let named = &texts["chat_template"];
+    let template = text(&folder.join("chat_template.jinja"))?
+        .or_else(|| named.as_str().map(str::to_owned))
+        .or_else(|| among(named, "default"));
+    let tool_template = text(&folder.join(format!("additional_chat_templates/{TOOL_USE}.jinja")))?
+        .or_else(|| among(named, TOOL_USE));
+    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
 }
 
 /// Null when the file is not there.
@@ -70,13 +76,9 @@ fn ids(value: &Value) -> Option<Vec<TokenId>> {
     }
 }
 
-/// `chat_template.jinja` before the field, which is a string or a list of named templates.
-fn template(folder: &Path, field: &Value) -> Result<Option<String>, TextError> {
-    if let Some(template) = text(&folder.join("chat_template.jinja"))? {
-        return Ok(Some(template));
-    }
-    let mut named = field.as_array().into_iter().flatten();
-    let default = named.find(|entry| entry["name"] == "default");
-    let default = default.and_then(|entry| entry["template"].as_str());
-    Ok(field.as_str().or(default).map(str::to_owned))
+/// The template of that name in a list of them.
+fn among(templates: &Value, name: &str) -> Option<String> {
+    let mut templates = templates.as_array().into_iter().flatten();
+    let named = templates.find(|entry| entry["name"] == name)?;
+    named["template"].as_str().map(str::to_owned)
 }

@@ -6,6 +6,7 @@ mod clock;
 mod detokenizer;
 mod gguf;
 mod hf;
+mod json;
 mod model;
 mod pieces;
 mod pretokenizer;

@@ -24,6 +24,8 @@ pub struct Vocabulary {
     pub max_positions: Option<u32>,
     /// The chat template, if the model has one.
     pub template: Option<String>,
+    /// The one for conversations with tools, if there is another.
+    pub tool_template: Option<String>,
 }
 
 /// Text in, tokens out, and back.
@@ -60,11 +62,12 @@ impl TextModel {
     /// # Errors
     /// A decoder or a template that is not supported.
     pub fn new(vocabulary: Vocabulary) -> Result<Self, TextError> {
-        let Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template } = vocabulary;
+        let Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, .. } = vocabulary;
         let pieces = Pieces::new(&tokenizer)?;
         let name = |id: Option<TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
         let (bos, eos_text) = (name(bos), name(eos.first().copied()));
-        let template = ChatTemplate::new(template, bos, eos_text)?;
+        let template = ChatTemplate::new(vocabulary.template, bos, eos_text)?;
+        let template = template.with_tool_use(vocabulary.tool_template)?;
         let longest_piece = pieces.longest().max(1);
         let prompt_tokens_max =
             max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);

@@ -56,8 +56,13 @@ impl Pieces {
         }
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(tokens);
-        for token in by_id {
-            alphabet.append(token, &mut bytes);
+        for (id, token) in (0..).zip(by_id) {
+            match alphabet {
+                // Added tokens are found in texts before these are spelled in bytes: DeepSeek's
+                // `ü` is that letter, and not the byte that it stands for elsewhere.
+                Alphabet::ByteLevel(_) if added.contains_key(&id) => bytes.extend(token.as_bytes()),
+                _ => alphabet.append(token, &mut bytes),
+            }
             ends.push(bytes.len());
         }
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();

@@ -7,6 +7,11 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior};
 
+// A family's expressions are those of its models' `tokenizer.json`; each cuts what the one
+// before it left whole. Files of models that are none of these do not say what cuts their words.
+
+const GPT2: &str =
+    concat!(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|", r"\s+(?!\S)|\s+",);
 const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -20,6 +25,46 @@ const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+const SEED_CODER: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}|",
+    r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const MINICPM5: [&str; 2] = [
+    r"\p{N}{1,3}",
+    concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+const VIKING: [&str; 2] = [r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"];
+const DEEPSEEK_CODER: [&str; 5] =
+    [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-\u{D7FF}]+", r"\p{N}"];
+const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    r"[一-龥\u{3040}-ゟ゠-ヿ]+",
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"##,
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+];
+const DEEPSEEK_LLM: [&str; 6] = [
+    r"[\r\n]",
+    // Letters that have two cases, as far as DeepSeek lists them.
+    concat!(
+        r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-Ⴥ\u{13A0}-\u{13F5}",
+        r"\u{13F8}-\u{13FD}\u{1C90}-\u{1CBA}\u{1CBD}-\u{1CBF}ᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ",
+        r"Ὗ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ",
+        r"\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎ\u{AB70}-\u{ABBF}ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ",
+        r"\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\u{10C80}-\u{10CB2}",
+        r"\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+",
+    ),
+    r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+    r"\s+$",
+    r"[一-龥ࠀ-一가-\u{D7FF}]+",
+    r"\p{N}+",
+];
+/// What llama.cpp does where a file does not say.
+const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
 /// What a byte-level tokeniser does before and while merging.
 pub(super) struct Family {
@@ -36,12 +81,16 @@ pub(super) struct Family {
 /// A name that is not known: other rules would give other tokens without a word.
 pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     let byte_level = |use_regex| ByteLevel::new(false, true, use_regex).into();
-    let words = |regex: &str| -> Result<PreTokenizerWrapper, Refusal> {
-        let pattern = SplitPattern::Regex(regex.to_owned());
-        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
-        let split =
-            split.map_err(|error| Refusal::new("tokenizer.ggml.pre", name, error.to_string()))?;
-        Ok(Sequence::new(vec![split.into(), byte_level(false)]).into())
+    let words = |expressions: &[&str]| -> Result<PreTokenizerWrapper, Refusal> {
+        let split = |regex: &&str| -> Result<PreTokenizerWrapper, Refusal> {
+            let pattern = SplitPattern::Regex((*regex).to_owned());
+            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+            let refusal = |error| Refusal::new("tokenizer.ggml.pre", name, format!("{error}"));
+            Ok(split.map_err(refusal)?.into())
+        };
+        let splits = expressions.iter().map(split);
+        let all = splits.chain([Ok(byte_level(false))]);
+        Ok(Sequence::new(all.collect::<Result<_, _>>()?).into())
     };
     let plain = |pretokenizer| Family {
         pretokenizer,
@@ -50,15 +99,29 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         adds_bos: false,
     };
     Ok(match name {
-        "gpt-2" | "default" => plain(byte_level(true)),
-        "smollm" => plain(Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into()),
-        "llama-bpe" | "llama3" | "llama-v3" => {
-            Family { ignores_merges: true, adds_bos: true, ..plain(words(LLAMA3)?) }
+        "default" => plain(words(&UNNAMED)?),
+        "gpt-2" | "phi-2" | "olmo" | "trillion" | "mellum" | "a.x-4.0" => plain(byte_level(true)),
+        "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "minerva-7b"
+        | "mellum2" => {
+            plain(Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into())
         }
-        "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(QWEN2)?) },
-        "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(TEKKEN)?) },
+        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" => {
+            Family { ignores_merges: true, adds_bos: true, ..plain(words(&[LLAMA3])?) }
+        }
+        "smaug-bpe" | "dbrx" => plain(words(&[LLAMA3])?),
+        "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(&[QWEN2])?) },
+        "megrez" | "kormo" => plain(words(&[QWEN2])?),
+        "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
+        "seed-coder" => plain(words(&[SEED_CODER])?),
+        "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },
+        "viking" => plain(words(&VIKING)?),
+        "deepseek-coder" => plain(words(&DEEPSEEK_CODER)?),
+        "deepseek-llm" => plain(words(&DEEPSEEK_LLM)?),
+        "deepseek-v3" => plain(words(&DEEPSEEK_V3)?),
         _ => {
-            let bound = "gpt-2, default, smollm, llama-bpe, qwen2 or tekken";
+            let bound = "default, gpt-2, smollm, starcoder, llama-bpe, smaug-bpe, qwen2, tekken, \
+                deepseek-llm, deepseek-coder, deepseek-v3, or another one that Llama, Mistral or \
+                Qwen models have";
             return Err(Refusal::new("tokenizer.ggml.pre", name, bound));
         }
     })

@@ -8,10 +8,13 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
+use super::json::JsonWriter;
 use super::{CallNotation, ChatMessage, Conversation, TextError, ToolCall};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
+/// What the `transformers` library calls a template that is for conversations with tools alone.
+pub(super) const TOOL_USE: &str = "tool_use";
 /// Field of a call that has what else a template is told.
 const VARIABLES: &str = "chat_template_kwargs";
 
@@ -19,6 +22,8 @@ const VARIABLES: &str = "chat_template_kwargs";
 pub struct ChatTemplate {
     /// `None` when the model has no template.
     environment: Option<Environment<'static>>,
+    /// Whether there is another one for conversations with tools.
+    has_tool_use: bool,
     /// How a model of this template calls tools; `None` where it cannot be told of any.
     notation: Option<CallNotation>,
     bos: String,
@@ -38,7 +43,21 @@ impl ChatTemplate {
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, format!("{error:#}")))?;
         let (bos, eos) = (bos.unwrap_or_default(), eos.unwrap_or_default());
-        Ok(Self { environment, notation, bos, eos })
+        Ok(Self { environment, has_tool_use: false, notation, bos, eos })
+    }
+
+    /// The same with `source` for conversations with tools.
+    ///
+    /// # Errors
+    /// A template that is not Jinja.
+    pub fn with_tool_use(mut self, source: Option<String>) -> Result<Self, TextError> {
+        if let (Some(environment), Some(source)) = (&mut self.environment, source) {
+            self.notation = CallNotation::of(&source);
+            let added = environment.add_template_owned(TOOL_USE, in_jinja(&source));
+            added.map_err(|error| TextError::invalid(TOOL_USE, format!("{error:#}")))?;
+            self.has_tool_use = true;
+        }
+        Ok(self)
     }
 
     /// What a caller should be told about prompts made here.
@@ -81,6 +100,7 @@ impl ChatTemplate {
             };
         };
         let list = messages.iter().map(shown);
+        let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
         let tools = (!tools.is_empty()).then(|| tools.iter().map(value).collect::<Vec<_>>());
         let given = context! {
@@ -92,7 +112,7 @@ impl ChatTemplate {
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
         };
         let values = with_variables(given, variables)?;
-        let rendered = environment.get_template(NAME).and_then(|template| template.render(values));
+        let rendered = environment.get_template(name).and_then(|template| template.render(values));
         rendered.map_err(|error| {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
@@ -186,52 +206,38 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_filter("tojson", |value: &Value, options: Kwargs| {
-        let indent = options.get::<Option<usize>>("indent")?;
-        options.assert_all_used()?;
-        python_json(value, indent.map(|width| Indent { width, depth: 0 }))
+        JsonWriter::of(&options)?.text(value)
     });
-    // Jinja reads any line ending as `\n`, also inside of strings.
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    environment.add_template_owned(NAME, source)?;
+    // As Python has them: `none` holds nothing, and texts and mappings have places.
+    environment.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
+    });
+    environment.add_test("sequence", |value: &Value| {
+        let kind = value.kind();
+        matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
+    });
+    environment.add_template_owned(NAME, in_jinja(&source))?;
     Ok(environment)
 }
 
-/// How far JSON is moved in.
-#[derive(Clone, Copy)]
-struct Indent {
-    width: usize,
-    depth: usize,
-}
-
-/// JSON as Python writes it: a space after commas and colons, or each entry on a line of its
-/// own; nothing escaped for HTML.
-fn python_json(value: &Value, indent: Option<Indent>) -> Result<String, Error> {
-    let inner = indent.map(|Indent { width, depth }| Indent { width, depth: depth + 1 });
-    let enclose = |open: char, parts: Vec<String>, close: char| match indent.zip(inner) {
-        Some((outer, inner)) if !parts.is_empty() => {
-            let line = |Indent { width, depth }| format!("\n{}", " ".repeat(width * depth));
-            let parts = parts.join(&format!(",{}", line(inner)));
-            format!("{open}{}{parts}{}{close}", line(inner), line(outer))
+/// Jinja reads any line ending as `\n`, also inside of strings. The `transformers` library has a
+/// block besides that marks what an assistant said, for training. What stands in it is shown,
+/// and what is set in it is not seen outside: as in a `with` of nothing.
+fn in_jinja(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut parts = source.split("{%");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let tag = part.split_once("%}").map_or(part, |(tag, _)| tag);
+        let name = tag.trim_matches(['-', '+']).trim();
+        plain.push_str("{%");
+        match name {
+            "generation" => plain.push_str(&part.replacen(name, "with", 1)),
+            "endgeneration" => plain.push_str(&part.replacen(name, "endwith", 1)),
+            _ => plain.push_str(part),
         }
-        _ => format!("{open}{}{close}", parts.join(", ")),
-    };
-    Ok(match value.kind() {
-        ValueKind::Map => {
-            let entry = |key: Value| {
-                let text = python_json(&Value::from(key.to_string()), None)?;
-                Ok(format!("{text}: {}", python_json(&value.get_item(&key)?, inner)?))
-            };
-            enclose('{', value.try_iter()?.map(entry).collect::<Result<_, Error>>()?, '}')
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            let entries = value.try_iter()?.map(|entry| python_json(&entry, inner));
-            enclose('[', entries.collect::<Result<_, _>>()?, ']')
-        }
-        ValueKind::None | ValueKind::Undefined => "null".to_owned(),
-        ValueKind::Bool => value.is_true().to_string(),
-        ValueKind::Number => value.to_string(),
-        _ => serde_json::Value::from(value.to_string()).to_string(),
-    })
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -398,6 +404,23 @@ mod tests {
         check(None, json(r#"{"enable_thinking": false}"#), Err("chat_template_kwargs"));
     }
 
+    /// As Hermes 2 Pro has it.
+    #[test]
+    fn tools_may_have_a_template_of_their_own() {
+        let template = ChatTemplate::new(Some("{{ tools }}".into()), None, None).unwrap();
+        assert_eq!(template.notation(), None);
+        let taught = "{{ tools | length }} <tool_call>{\"arguments\": }";
+        let template = template.with_tool_use(Some(taught.into())).unwrap();
+        assert_eq!(template.notation(), Some(CallNotation::Tagged));
+        let messages = chat(&TURNS);
+        let render = |tools| {
+            let conversation = Conversation { tools, ..Conversation::of(&messages) };
+            template.render(conversation, UNIX_EPOCH).unwrap()
+        };
+        assert_eq!(render(&[]), "None");
+        assert_eq!(render(&[serde_json::json!({})]), "1 <tool_call>{\"arguments\": }");
+    }
+
     #[test]
     fn without_a_template_messages_are_lines() {
         let template = ChatTemplate::new(None, None, None).unwrap();
@@ -405,6 +428,24 @@ mod tests {
         assert_eq!(text, "assistant: Yes?\nuser: Go\nassistant:");
         assert!(template.warning().is_some());
         assert!(ChatTemplate::new(Some("{% if %}".into()), None, None).is_err());
+    }
+
+    /// As LFM2.5 and Laguna have it.
+    #[test]
+    fn what_is_marked_for_training_is_shown() {
+        let source = "{%- set said = 0 -%}{% for message in messages %} {%- generation -%} \n\
+            {%- set said = 1 -%}{{ message.content }} {%- endgeneration -%} \n.{% endfor %}\
+            {% generation %}{{ '{% generation' }}{% endgeneration %}{{ said }}";
+        assert_eq!(render(source, &TURNS[2..]).unwrap(), "Yes?.Go.{% generation0");
+    }
+
+    #[test]
+    fn kinds_are_python_s() {
+        let source = "{% for it in [none, 1, true, 'a', [1], {'a': 1}, ghost] %}\
+            {{ it is iterable }} {{ it is sequence }}, {% endfor %}";
+        let want = "False False, False False, False False, True True, True True, True True, \
+            True True, ";
+        assert_eq!(render(source, &[]).unwrap(), want);
     }
 
     #[test]
@@ -415,6 +456,12 @@ mod tests {
         let source = "{{ {'b': [1, {}], 'a': []} | tojson(indent=2) }}";
         let want = "{\n  \"b\": [\n    1,\n    {}\n  ],\n  \"a\": []\n}";
         assert_eq!(render(source, &[]).unwrap(), want);
+        let source = "{{ {'b': ['é', '😀'], 'a': 1} | tojson(ensure_ascii=true, sort_keys=true) }}";
+        let want = r#"{"a": 1, "b": ["\u00e9", "\ud83d\ude00"]}"#;
+        assert_eq!(render(source, &[]).unwrap(), want);
+        let source = "{{ {'b': ['é', 2]} | tojson(ensure_ascii=false, separators=(',', ':')) }}";
+        assert_eq!(render(source, &[]).unwrap(), r#"{"b":["é",2]}"#);
+        assert!(render("{{ 1 | tojson(wrong=1) }}", &[]).is_err());
     }
 
     /// Qwen's, as the tests with the `openai` package use it.
