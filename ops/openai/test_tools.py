@@ -1,4 +1,4 @@
-"""Tool calls, of a model whose template teaches them (Qwen's) and of one without a template."""
+"""Tool calls, of models whose templates teach them (Qwen's, Mistral's) and of one without one."""
 import json
 import shutil
 
@@ -32,12 +32,12 @@ SCHEMAS = {'weather': PLACE, 'time': CLOCK}
 NAMED = {'type': 'function', 'function': {'name': 'weather'}}
 
 
-@pytest.fixture(scope='module')
-def caller(tmp_path_factory):
+@pytest.fixture(scope='module', params=['tools.jinja', 'listed.jinja'])
+def caller(tmp_path_factory, request):
     """A server of the shipped model with a chat template that teaches tool calls."""
     folder = tmp_path_factory.mktemp('with-tools') / 'model'
     shutil.copytree(MODEL, folder)
-    template = MODEL.parent / 'ops/openai/tools.jinja'
+    template = MODEL.parent / 'ops/openai' / request.param
     shutil.copy(template, folder / 'chat_template.jinja')
     with serving('--chunk', '64', model=folder) as server:
         yield client_of(server)
@@ -105,12 +105,12 @@ def test_auto_and_none_may_just_talk(caller):
 
 
 def test_results_go_back(caller):
-    call = {'id': 'call_1', 'type': 'function',
-            'function': {'name': 'weather', 'arguments': '{"town": "Concord", "unit": "kelvin"}'}}
+    asked = chat(caller, tools=TOOLS, tool_choice=NAMED, max_tokens=200, temperature=1.5, seed=1)
+    said = asked.choices[0].message
     messages = [
         *MESSAGES,
-        {'role': 'assistant', 'content': None, 'tool_calls': [call]},
-        {'role': 'tool', 'tool_call_id': 'call_1', 'content': '281'},
+        said.model_dump(exclude_none=True),
+        {'role': 'tool', 'tool_call_id': said.tool_calls[0].id, 'content': '281'},
     ]
     answer = chat(caller, messages=messages, tools=TOOLS)
     assert answer.usage.prompt_tokens > chat(caller, tools=TOOLS).usage.prompt_tokens

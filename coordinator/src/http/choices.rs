@@ -141,6 +141,7 @@ impl Pieces {
         let request = self.view.request;
         let Some(parser) = self.calls.get_mut(choice) else { return Piece { text, ..piece } };
         let mut idx = parser.calls();
+        let notation = parser.notation();
         let mut said = parser.push(&text);
         if is_last {
             said.extend(parser.finish());
@@ -151,7 +152,7 @@ impl Pieces {
                 Said::Call { name, arguments } => {
                     piece.calls.push(json!({
                         "index": idx,
-                        "id": format!("call_{request}{choice:02x}{idx:04x}"),
+                        "id": call_id(notation, request, choice, idx),
                         "type": "function",
                         "function": { "name": name, "arguments": arguments },
                     }));
@@ -160,6 +161,16 @@ impl Pieces {
             }
         }
         piece
+    }
+}
+
+/// A call's name in the conversation: the same whoever tells it, and another one for each call.
+fn call_id(notation: CallNotation, request: RequestId, choice: usize, idx: usize) -> String {
+    let id = format!("{request}{choice:02x}{idx:04x}");
+    match notation {
+        CallNotation::Tagged | CallNotation::Bare => format!("call_{id}"),
+        // Mistral's templates take nine letters and digits.
+        CallNotation::Listed => blake3::hash(id.as_bytes()).to_hex()[..9].to_owned(),
     }
 }
 

@@ -77,14 +77,19 @@ impl Tools {
         };
         let callable = |function: &&Function| named.is_none_or(|name| function.name == *name);
         let functions: Vec<&Function> = self.functions.iter().filter(callable).collect();
-        let (open, close, most) = match notation {
-            CallNotation::Tagged => ("<tool_call>\n", "\n</tool_call>", most),
-            CallNotation::Bare => ("", "", 1),
+        let (open, between, close, most) = match notation {
+            CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
+            CallNotation::Bare => ("", "", "", 1),
+            CallNotation::Listed => ("", r#"", ""#, "", most),
         };
         let more =
-            if most > 1 { format!(" (\"\\n\" call){{0,{}}}", most - 1) } else { String::new() };
+            if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
+        let all = match notation {
+            CallNotation::Listed => format!(r#""[" call{more} "]""#),
+            _ => format!("call{more}"),
+        };
         let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
-        let mut lark = format!("start: call{more}\ncall: {}\n", any.join(" | "));
+        let mut lark = format!("start: {all}\ncall: {}\n", any.join(" | "));
         for (idx, function) in functions.iter().enumerate() {
             let name = json!(function.name);
             let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());

@@ -1,9 +1,12 @@
-//! Tool calls in what a model says, in the two notations that templates teach.
+//! Tool calls in what a model says, in the notations that templates teach.
 
 use serde_json::Value;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// What Mistral's models say before a list of calls: a token that is no text, if their tokeniser
+/// has it.
+const LIST: &str = "[TOOL_CALLS]";
 
 /// How a model writes that it calls a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,9 @@ pub enum CallNotation {
     Tagged,
     /// The answer is one object, `{"name": .., "parameters": ..}`, as Llama 3 has it.
     Bare,
+    /// The answer is a list, `[TOOL_CALLS][{"name": .., "arguments": ..}, ..]`, as Mistral 7B and
+    /// Nemo have it. Their templates take ids of nine letters and digits only.
+    Listed,
 }
 
 impl CallNotation {
@@ -25,6 +31,8 @@ impl CallNotation {
             None
         } else if template.contains(OPEN) && teaches_json {
             Some(Self::Tagged)
+        } else if template.contains(LIST) && !template.contains("[ARGS]") {
+            Some(Self::Listed)
         } else if template.contains("\"parameters\":") && template.contains("ipython") {
             Some(Self::Bare)
         } else {
@@ -35,7 +43,7 @@ impl CallNotation {
     /// What a call's arguments are named.
     pub fn arguments_name(self) -> &'static str {
         match self {
-            Self::Tagged => "arguments",
+            Self::Tagged | Self::Listed => "arguments",
             Self::Bare => "parameters",
         }
     }
@@ -71,6 +79,11 @@ impl CallParser {
         Self { notation, held: String::new(), in_call: false, calls: 0, is_text: false }
     }
 
+    /// How calls are written.
+    pub fn notation(&self) -> CallNotation {
+        self.notation
+    }
+
     /// Calls found so far.
     pub fn calls(&self) -> usize {
         self.calls
@@ -81,7 +94,8 @@ impl CallParser {
         self.held.push_str(text);
         match self.notation {
             CallNotation::Tagged => self.tagged(),
-            CallNotation::Bare => self.bare(),
+            CallNotation::Bare => self.whole('{'),
+            CallNotation::Listed => self.whole('['),
         }
     }
 
@@ -89,14 +103,15 @@ impl CallParser {
     /// same if its object is complete.
     pub fn finish(&mut self) -> Vec<Said> {
         let held = std::mem::take(&mut self.held);
-        let may_call = self.in_call || (self.notation == CallNotation::Bare && !self.is_text);
-        let said = if may_call { self.call(&held) } else { None };
-        let text = || if self.in_call { format!("{OPEN}{held}") } else { held.clone() };
-        let said = said.unwrap_or_else(|| Said::Text(text()));
-        let is_blank = matches!(&said, Said::Text(text) if text.trim().is_empty());
-        let is_nothing = said == Said::Text(String::new());
-        let shown = !(is_nothing || is_blank && self.calls > 0);
-        shown.then_some(said).into_iter().collect()
+        let is_whole = self.notation != CallNotation::Tagged && !self.is_text;
+        let calls = if is_whole { self.calls_of(&held) } else { None };
+        let calls = calls.or_else(|| self.in_call.then(|| self.call(&held))?.map(|one| vec![one]));
+        if let Some(calls) = calls {
+            return calls;
+        }
+        let text = if self.in_call { format!("{OPEN}{held}") } else { held };
+        let is_shown = !(text.is_empty() || text.trim().is_empty() && self.calls > 0);
+        if is_shown { vec![Said::Text(text)] } else { Vec::new() }
     }
 
     fn tagged(&mut self) -> Vec<Said> {
@@ -134,10 +149,10 @@ impl CallParser {
         }
     }
 
-    /// Everything is a call until it begins otherwise.
-    fn bare(&mut self) -> Vec<Said> {
+    /// Everything is a call until it begins otherwise than with `open`.
+    fn whole(&mut self, open: char) -> Vec<Said> {
         let first = self.held.trim_start().chars().next();
-        self.is_text |= first.is_some_and(|first| first != '{');
+        self.is_text |= first.is_some_and(|first| first != open);
         if !self.is_text {
             return Vec::new();
         }
@@ -145,18 +160,38 @@ impl CallParser {
         if text.is_empty() { Vec::new() } else { vec![Said::Text(text)] }
     }
 
-    fn call(&mut self, text: &str) -> Option<Said> {
-        let mut call: Value = serde_json::from_str(text.trim()).ok()?;
-        let name = call["name"].as_str()?.to_owned();
-        let arguments = match call.get_mut(self.notation.arguments_name())?.take() {
-            Value::Object(fields) => Value::Object(fields).to_string(),
-            // Some write the object as text.
-            Value::String(text) => text,
-            _ => return None,
+    /// The calls that a whole answer is, if it is nothing else.
+    fn calls_of(&mut self, answer: &str) -> Option<Vec<Said>> {
+        let answer = answer.trim();
+        let calls: Vec<Value> = match self.notation {
+            CallNotation::Listed => {
+                serde_json::from_str(answer.strip_prefix(LIST).unwrap_or(answer)).ok()?
+            }
+            _ => vec![serde_json::from_str(answer).ok()?],
         };
-        self.calls += 1;
-        Some(Said::Call { name, arguments })
+        let calls = calls.into_iter().map(|call| said(self.notation, call));
+        let calls = calls.collect::<Option<Vec<_>>>().filter(|calls| !calls.is_empty())?;
+        self.calls += calls.len();
+        Some(calls)
     }
+
+    fn call(&mut self, text: &str) -> Option<Said> {
+        let call = said(self.notation, serde_json::from_str(text.trim()).ok()?)?;
+        self.calls += 1;
+        Some(call)
+    }
+}
+
+/// The call that an object is, if it is one.
+fn said(notation: CallNotation, mut call: Value) -> Option<Said> {
+    let name = call["name"].as_str()?.to_owned();
+    let arguments = match call.get_mut(notation.arguments_name())?.take() {
+        Value::Object(fields) => Value::Object(fields).to_string(),
+        // Some write the object as text.
+        Value::String(text) => text,
+        _ => return None,
+    };
+    Some(Said::Call { name, arguments })
 }
 
 /// Bytes at the end of `text` that begin `tag`.
@@ -232,10 +267,25 @@ mod tests {
         check("", &[]);
     }
 
+    #[test]
+    fn listed_calls() {
+        let check = |answer: &str, want: &[Said]| check(CallNotation::Listed, answer, want);
+        let one = "{\"name\": \"f\", \"arguments\": {\"x\": 1}, \"id\": \"abcdefghi\"}";
+        check(&format!("[{one}]"), &[call("f", "{\"x\":1}")]);
+        let both = format!("[TOOL_CALLS] [{one}, {one}]");
+        check(&both, &[call("f", "{\"x\":1}"), call("f", "{\"x\":1}")]);
+        for words in ["I see [1].", "[1, 2]", "[]", "[TOOL_CALLS", &both[..both.len() - 1]] {
+            check(words, &[text(words)]);
+        }
+        check(&format!("[{one}, 1]"), &[text(&format!("[{one}, 1]"))]);
+    }
+
     proptest! {
         #[test]
-        fn any_cut_says_the_same(answer in "(<tool_call>|</tool_call>|\\{|\"name\"|[<a \n]){0,9}") {
-            for notation in [CallNotation::Tagged, CallNotation::Bare] {
+        fn any_cut_says_the_same(
+            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|[<a \n]){0,9}",
+        ) {
+            for notation in [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed] {
                 let whole = parsed(notation, &answer, 1000);
                 prop_assert_eq!(parsed(notation, &answer, 1), whole);
             }
@@ -253,6 +303,9 @@ mod tests {
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
-        assert_eq!(CallNotation::of("{{ tools }}[TOOL_CALLS]"), None);
+        let mistral = "{{ tools }}[TOOL_CALLS][{{ call | tojson }}]";
+        assert_eq!(CallNotation::of(mistral), Some(CallNotation::Listed));
+        assert_eq!(CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}"), None);
+        assert_eq!(CallNotation::of("{{ tools }}<tools>"), None);
     }
 }
