@@ -326,6 +326,7 @@ impl Submission {
         self.policy.validate()?;
         self.floor.map_or(Ok(()), |floor| floor.validate())?;
         self.sampling.validate()?;
+        Refusal::unless_within("min_tokens", self.sampling.min_tokens, 0, self.max_tokens)?;
         self.steering.validate(shape.vocab)?;
         self.telling.validate()?;
         if self.telling.resumable && self.outputs != Outputs::None {

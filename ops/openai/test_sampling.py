@@ -32,6 +32,33 @@ def test_penalties(client):
     assert said == tokens(client, presence_penalty=2, temperature=1, seed=3)
 
 
+def test_an_answer_does_not_end_before_it_may(client):
+    ends = {'max_tokens': 6, 'logit_bias': {'0': 100}}
+    for call in (complete, chat):
+        at_once = call(client, **ends)
+        assert (at_once.usage.completion_tokens, at_once.choices[0].finish_reason) == (1, 'stop')
+        later = call(client, extra_body={'min_tokens': 4}, **ends)
+        assert (later.usage.completion_tokens, later.choices[0].finish_reason) == (5, 'stop')
+        never = call(client, extra_body={'min_tokens': 6}, **ends)
+        assert (never.usage.completion_tokens, never.choices[0].finish_reason) == (6, 'length')
+    text = complete(client, max_tokens=12).choices[0].text
+    stop = text[len(text) // 3]
+    early = complete(client, max_tokens=12, stop=stop).choices[0].text
+    assert text.startswith(early) and len(early) < len(text)
+    whole = complete(client, max_tokens=12, stop=stop, extra_body={'min_tokens': 12})
+    assert whole.choices[0].text == text[:len(whole.choices[0].text)]
+    assert whole.usage.completion_tokens == 12
+
+
+def test_tokens_that_end_an_answer(client):
+    forced = {'max_tokens': 6, 'logit_bias': {'300': 100}}
+    for ignores in (True, False):
+        body = {'stop_token_ids': [300], 'ignore_eos': ignores}
+        answer = complete(client, extra_body=body, **forced)
+        assert (answer.choices[0].text, answer.choices[0].finish_reason) == ('', 'stop')
+    assert complete(client, **forced).choices[0].finish_reason == 'length'
+
+
 def test_min_p(client):
     greedy = tokens(client)
     assert tokens(client, temperature=2, seed=1, extra_body={'min_p': 1}) == greedy
@@ -46,6 +73,8 @@ def test_min_p(client):
     ({'frequency_penalty': -3}, 'frequency_penalty'),
     ({'extra_body': {'repetition_penalty': 0}}, 'repetition_penalty'),
     ({'extra_body': {'min_p': 2}}, 'min_p'),
+    ({'max_tokens': 4, 'extra_body': {'min_tokens': 5}}, 'min_tokens'),
+    ({'extra_body': {'stop_token_ids': [4096]}}, 'stop_token_ids'),
 ])
 def test_bounds(client, fields, param):
     for call in (complete, chat):

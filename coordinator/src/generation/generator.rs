@@ -67,8 +67,11 @@ impl Generator {
             warnings: telling.warnings.clone(),
             ..Report::default()
         };
-        let start = if telling.continues { Start::Continuation } else { Start::Text };
-        let choice = || Choice::new(self.text.detokenizer(start), StopMatcher::new(&telling.stop));
+        let follows = telling.continues || telling.goes_on;
+        let start = if follows { Start::Continuation } else { Start::Text };
+        let stops = || StopMatcher::new(&telling.stop);
+        let min_tokens = submission.sampling.min_tokens;
+        let choice = || Choice::new(self.text.detokenizer(start), stops(), min_tokens);
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
         let about = About {

@@ -40,14 +40,21 @@ pub struct About {
 struct Choice {
     detokenizer: Detokenizer,
     stops: StopMatcher,
+    /// Before that many tokens nothing is looked for.
+    min_tokens: u32,
     tokens: u32,
     last_token: Option<Instant>,
     finish: Option<Finish>,
 }
 
 impl Choice {
-    fn new(detokenizer: Detokenizer, stops: StopMatcher) -> Self {
-        Self { detokenizer, stops, tokens: 0, last_token: None, finish: None }
+    fn new(detokenizer: Detokenizer, stops: StopMatcher, min_tokens: u32) -> Self {
+        Self { detokenizer, stops, min_tokens, tokens: 0, last_token: None, finish: None }
+    }
+
+    /// What can be shown of `text`, which its last token brought.
+    fn shown(&mut self, text: String) -> String {
+        if self.tokens < self.min_tokens { text } else { self.stops.push(&text) }
     }
 
     fn done(&self, choice: u32, text: String) -> Option<TextEvent> {
@@ -195,7 +202,7 @@ impl Generation {
             String::new()
         } else {
             let piece = self.generator.text.push(&mut choice.detokenizer, emitted.token);
-            choice.stops.push(&piece)
+            choice.shown(piece)
         };
         self.queue.push_back(TextEvent::Token(TextToken { emitted, text, is_end }));
         if choice.stops.stopped() {

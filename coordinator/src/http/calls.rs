@@ -19,7 +19,7 @@ use super::choices::{Echo, Pieces, View};
 use super::error::ApiError;
 use super::params::Params;
 use super::reply::{Endpoint, Envelope};
-use super::request::{Prompt, parse_chat, parse_completion};
+use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::request_id::CallerId;
 use super::stream::{self, Running};
 use super::{ApiState, Shared, body, resume};
@@ -27,21 +27,23 @@ use crate::generation::{About, Report, Source, TextEvent};
 use crate::keys::Holder;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
-use crate::text::{CallNotation, Conversation, TextModel};
+use crate::text::{CallNotation, Conversation, Ending, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// Who calls: by what id the call is known and, where that is asked, whose key it shows.
-type Caller = (Extension<CallerId>, Option<Extension<Holder>>);
+pub(super) type Caller = (Extension<CallerId>, Option<Extension<Holder>>);
 
 /// A call that is ready to be submitted.
-struct Prepared {
+pub(super) struct Prepared {
     endpoint: Endpoint,
-    params: Params,
+    pub(super) params: Params,
     prompts: Vec<PreparedPrompt>,
     echo: bool,
     logprobs: Option<u32>,
+    /// Whether the answer goes on with the chat's last message.
+    goes_on: bool,
     constraint: Option<Constraint>,
     /// How calls of tools are written, if any may be called.
     notation: Option<CallNotation>,
@@ -114,18 +116,22 @@ fn start_key(headers: &HeaderMap) -> Option<String> {
 
 type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
 
-/// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
 async fn prepare(
     state: &ApiState,
     asked: (Body, Option<String>),
     how: Prepare,
 ) -> Result<Prepared, ApiError> {
     let prepared = prepared(state, asked, how).await;
-    prepared.inspect_err(|error| {
+    prepared.inspect_err(|error| state.count_refusal(error))
+}
+
+impl ApiState {
+    /// Counts a call that was not taken, if that was its caller's doing.
+    pub(super) fn count_refusal(&self, error: &ApiError) {
         if error.status.is_client_error() {
-            state.0.generator.metrics.rejected(error.reason());
+            self.0.generator.metrics.rejected(error.reason());
         }
-    })
+    }
 }
 
 async fn prepared(
@@ -133,17 +139,24 @@ async fn prepared(
     (body, key): (Body, Option<String>),
     how: Prepare,
 ) -> Result<Prepared, ApiError> {
+    let how = move |shared: &Shared, bytes: &[u8]| how(shared, bytes)?.keyed(key, bytes);
+    aside(state, body, how).await
+}
+
+/// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
+pub(super) async fn aside<T: Send + 'static>(
+    state: &ApiState,
+    body: Body,
+    how: impl FnOnce(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let bytes = body::read(body, &state.0.options).await?;
     let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
     let turn = state.0.preparing.clone().acquire_owned().await.map_err(closed)?;
     let shared = state.0.clone();
     // The turn lasts as long as the work, also when the caller is gone by then.
-    let work = move || {
-        let prepared = how(&shared, &bytes);
-        (prepared.and_then(|prepared| prepared.keyed(key, &bytes)), turn)
-    };
-    let prepared = tokio::task::spawn_blocking(work).await.map(|(prepared, _)| prepared);
-    prepared.unwrap_or_else(|error| {
+    let work = move || (how(&shared, &bytes), turn);
+    let made = tokio::task::spawn_blocking(work).await.map(|(made, _)| made);
+    made.unwrap_or_else(|error| {
         tracing::error!(%error, "preparing a request failed");
         let message = "the request could not be prepared";
         Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
@@ -178,6 +191,7 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
         prompts,
         echo: request.echo,
         logprobs: request.logprobs,
+        goes_on: false,
         constraint,
         notation: None,
         warnings: Vec::new(),
@@ -186,7 +200,14 @@ fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiErro
 }
 
 fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let mut request = parse_chat(bytes)?;
+    prepared_chat(shared, parse_chat(bytes)?)
+}
+
+/// A chat, as a prompt.
+pub(super) fn prepared_chat(
+    shared: &Shared,
+    mut request: ChatRequest,
+) -> Result<Prepared, ApiError> {
     request.params.max_tokens.get_or_insert(shared.options.chat_max_tokens);
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
@@ -196,6 +217,7 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
         messages: &request.messages,
         tools: tools.map_or(&[], |tools| tools.list.as_slice()),
         variables: request.variables.as_ref(),
+        ending: request.ending,
     };
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
     let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
@@ -210,6 +232,7 @@ fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
         prompts: vec![PreparedPrompt { tokens, text: prompt }],
         echo: false,
         logprobs: request.logprobs,
+        goes_on: request.ending == Ending::GoesOn,
         constraint,
         notation: notation.filter(|_| tools.is_some()),
         warnings: template.warning().map(str::to_owned).into_iter().collect(),
@@ -238,13 +261,13 @@ async fn answer(
 }
 
 /// Submits every prompt; returns when all are accepted, so that a refusal has its HTTP status.
-async fn start(
+pub(super) async fn start(
     shared: &Shared,
     prepared: Prepared,
     (Extension(CallerId(caller_id)), holder): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, notation, .. } = prepared;
-    let Prepared { echo, logprobs, warnings, once, .. } = prepared;
+    let Prepared { echo, logprobs, warnings, once, goes_on: follows, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
@@ -260,6 +283,7 @@ async fn start(
         let (caller_id, constraint) = (caller_id.clone(), constraint.clone());
         let telling = Telling {
             continues: endpoint == Endpoint::Completions,
+            goes_on: follows,
             tools: notation.is_some(),
             warnings: warnings.clone(),
             resumable: submission.telling.resumable || once.is_some(),
@@ -323,7 +347,7 @@ fn submission(
     outputs: Outputs,
 ) -> Result<Submission, ApiError> {
     let options = &shared.options;
-    let eos = shared.generator.text.eos();
+    let text = &shared.generator.text;
     Ok(Submission {
         prompt,
         session: params.memory.session,
@@ -337,7 +361,7 @@ fn submission(
         constraint: None,
         choices: params.choices,
         max_tokens: params.max_tokens.unwrap_or(COMPLETION_MAX_TOKENS),
-        eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
+        eos: text.ends(params.ignore_eos, "stop_token_ids", &params.stop_tokens)?,
         outputs,
         cache_prompt: params.cache_prompt,
         priority: params.priority,

@@ -13,15 +13,18 @@ mod params;
 mod reply;
 mod request;
 mod request_id;
+mod responses;
 mod resume;
 mod sampling;
 mod server;
 mod stream;
+mod tokens;
 mod tools;
 
 pub use error::ApiError;
 pub use params::{MemoryFields, Params};
 pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
+pub use responses::parse_response;
 pub use server::{Bounds, monitor, serve, serve_routes};
 pub use tools::Tools;
 
@@ -124,11 +127,14 @@ pub fn router(state: ApiState) -> Router {
     Router::new()
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
+        .route("/v1/responses", post(responses::create))
         .route("/v1/requests/{request}/events", get(resume::events))
         .route("/v1/requests/{request}", delete(resume::cancel))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route_layer(to_leader)
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route_layer(guard)
         .merge(watched())
         .merge(console::routes(&state))

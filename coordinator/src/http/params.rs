@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aqueduct_core::{
     Exchange, Grammar, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, SessionUse,
-    Steering, WireDtype, limits,
+    Steering, TokenId, WireDtype, limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,6 +33,8 @@ pub struct Params {
     pub seed: Option<u64>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// Tokens that end a completion, beside the model's own.
+    pub stop_tokens: Vec<TokenId>,
     /// Generate on after an end token.
     pub ignore_eos: bool,
     /// Go on from a prefix that was seen before, and keep this one's.
@@ -80,11 +82,9 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 12] = [
+const UNSUPPORTED: [(&str, Harmless); 10] = [
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
-    ("min_tokens", is_zero),
-    ("stop_token_ids", is_empty),
     ("bad_words", is_empty),
     ("use_beam_search", |value| value == false),
     ("suffix", is_empty),
@@ -106,11 +106,8 @@ const IGNORED: [&str; 7] = [
     "prompt_cache_retention",
 ];
 
-type Harmless = fn(&Value) -> bool;
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
+/// Whether a value asks for nothing.
+pub(super) type Harmless = fn(&Value) -> bool;
 
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -170,6 +167,7 @@ impl Params {
             format: format::take_format(fields)?,
             seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
             stop: take_stop(fields)?,
+            stop_tokens: fields.take_or("stop_token_ids", Vec::new())?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
             cache_prompt: fields.take_or("cache_prompt", true)?,
             stream,

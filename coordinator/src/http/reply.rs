@@ -108,6 +108,20 @@ impl Usage {
     }
 }
 
+/// The same in the words of `/v1/responses`.
+pub(super) fn response_usage(report: &Report) -> Value {
+    let (input, output) = (report.prompt_tokens, report.output_tokens);
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {
+            "cached_tokens": report.prefill.cached_tokens, "cache_write_tokens": 0,
+        },
+        "output_tokens": output,
+        "output_tokens_details": { "reasoning_tokens": 0 },
+        "total_tokens": u64::from(input) + u64::from(output),
+    })
+}
+
 pub(super) fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "stop",

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
 use super::tools::Tools;
-use crate::text::{ChatMessage, Role, ToolCall};
+use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +41,8 @@ pub struct ChatRequest {
     pub tools: Option<Tools>,
     /// What else the chat template is told.
     pub variables: Option<Map<String, Value>>,
+    /// Where the prompt ends.
+    pub ending: Ending,
     /// What completions have too.
     pub params: Params,
     /// Log probabilities of tokens and of this many alternatives.
@@ -116,7 +118,6 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
     let params = Params::take(&mut fields)?;
     fields.refuse("echo", |value| value == false)?;
-    fields.refuse("continue_final_message", |value| value == false)?;
     let wanted = fields.take_or("logprobs", false)?;
     let top = fields.take_or("top_logprobs", 0)?;
     if top > 0 && !wanted {
@@ -128,15 +129,40 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
         return Err(ApiError::field("response_format", "is not supported beside tools"));
     }
     let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
+    let (messages, ending) = take_messages(&mut fields)?;
+    fields.finish()?;
+    let logprobs = wanted.then_some(top);
+    Ok(ChatRequest { messages, tools, variables, ending, params, logprobs })
+}
+
+/// A chat, and where the prompt that is made of it ends.
+pub(super) fn take_messages(
+    fields: &mut Fields<'_>,
+) -> Result<(Vec<ChatMessage>, Ending), ApiError> {
+    let asks = fields.take("add_generation_prompt")?;
+    let goes_on = fields.take_or("continue_final_message", false)?;
     let messages: Vec<RawMessage> =
         fields.take("messages")?.ok_or_else(|| ApiError::field("messages", "is missing"))?;
-    fields.finish()?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "must have at least one message"));
     }
     let messages = (0..).zip(messages).map(|(idx, message)| message.parse(idx));
-    let messages = messages.collect::<Result<_, _>>()?;
-    Ok(ChatRequest { messages, tools, variables, params, logprobs: wanted.then_some(top) })
+    let messages: Vec<ChatMessage> = messages.collect::<Result<_, _>>()?;
+    let ending = match (goes_on, asks) {
+        (true, Some(true)) => {
+            let reason = "is not supported beside add_generation_prompt";
+            return Err(ApiError::field("continue_final_message", reason));
+        }
+        (true, _) => Ending::GoesOn,
+        (false, Some(false)) => Ending::Stands,
+        (false, _) => Ending::Asks,
+    };
+    let last = messages.last().filter(|last| last.role == Role::Assistant);
+    if goes_on && last.is_none_or(|last| !last.tool_calls.is_empty()) {
+        let reason = "needs the last message to be words of the assistant";
+        return Err(ApiError::field("continue_final_message", reason));
+    }
+    Ok((messages, ending))
 }
 
 #[derive(Deserialize)]
@@ -205,15 +231,15 @@ impl RawMessage {
 }
 
 impl RawCall {
-    fn parse(self, field: &str) -> Result<ToolCall, ApiError> {
+    fn parse(self, field: &str) -> Result<ToolCall, Refusal> {
         let Self { id, function: RawFunction { name, arguments } } = self;
-        let parsed = serde_json::from_str::<Value>(&arguments);
-        match parsed.ok().filter(Value::is_object) {
-            Some(arguments) => Ok(ToolCall { id, name, arguments }),
-            None => {
-                let field = format!("{field}.function.arguments");
-                Err(Refusal::new(field, arguments, "a JSON object, as text").into())
-            }
-        }
+        let arguments = arguments_of(&format!("{field}.function.arguments"), &arguments)?;
+        Ok(ToolCall { id, name, arguments })
     }
+}
+
+/// The arguments of a call that was made before.
+pub(super) fn arguments_of(field: &str, text: &str) -> Result<Value, Refusal> {
+    let parsed = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
+    parsed.ok_or_else(|| Refusal::new(field, text, "a JSON object, as text"))
 }

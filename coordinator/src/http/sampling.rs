@@ -22,6 +22,7 @@ pub(super) fn take_sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiErro
         presence_penalty: fields.take_or("presence_penalty", default.presence_penalty)?,
         frequency_penalty: fields.take_or("frequency_penalty", default.frequency_penalty)?,
         repetition_penalty: fields.take_or("repetition_penalty", default.repetition_penalty)?,
+        min_tokens: fields.take_or("min_tokens", default.min_tokens)?,
         ..default
     };
     sampling.validate()?;

@@ -42,24 +42,33 @@ enum Choice {
     Named(String),
 }
 
+/// `tool_choice`, as a caller has it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum RawChoice {
+pub(super) enum RawChoice {
     Word(String),
     Named { function: NamedFunction },
 }
 
 #[derive(Deserialize)]
-struct NamedFunction {
-    name: String,
+pub(super) struct NamedFunction {
+    pub(super) name: String,
 }
 
 impl Tools {
     /// `None` where there are no tools, or none may be called.
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let list: Vec<Value> = fields.take_or("tools", Vec::new())?;
+        let list = fields.take_or("tools", Vec::new())?;
         let raw_choice = fields.take("tool_choice")?;
-        let parallel = fields.take_or("parallel_tool_calls", true)?;
+        Self::of(list, raw_choice, fields.take_or("parallel_tool_calls", true)?)
+    }
+
+    /// `None` where there are no tools, or none may be called.
+    pub(super) fn of(
+        list: Vec<Value>,
+        raw_choice: Option<RawChoice>,
+        parallel: bool,
+    ) -> Result<Option<Self>, ApiError> {
         Refusal::unless_within("tools", list.len(), 0, TOOLS_MAX)?;
         let functions = list.iter().enumerate().map(|(idx, tool)| function(idx, tool));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;

@@ -73,7 +73,7 @@ pub(super) fn submission(
         constraint,
         choices: message.choices.unwrap_or(1),
         max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
-        eos: if message.ignore_eos { Vec::new() } else { text.eos().to_vec() },
+        eos: text.ends(message.ignore_eos, "stop_tokens", &message.stop_tokens)?,
         outputs,
         priority: message.priority.unwrap_or(0),
         caller_id: String::new(),

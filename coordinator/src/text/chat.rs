@@ -55,12 +55,26 @@ pub struct Conversation<'a> {
     pub tools: &'a [Value],
     /// What else the template asks for by name, `enable_thinking` for instance.
     pub variables: Option<&'a Map<String, Value>>,
+    /// Where the prompt ends.
+    pub ending: Ending,
+}
+
+/// Where a rendered conversation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ending {
+    /// Where the assistant's next message begins.
+    #[default]
+    Asks,
+    /// With its last message.
+    Stands,
+    /// Within its last message, which is gone on with.
+    GoesOn,
 }
 
 impl<'a> Conversation<'a> {
     /// Nothing but messages.
     pub fn of(messages: &'a [ChatMessage]) -> Self {
-        Self { messages, tools: &[], variables: None }
+        Self { messages, tools: &[], variables: None, ending: Ending::default() }
     }
 }
 

@@ -15,7 +15,7 @@ mod template;
 mod turn;
 
 pub use calls::{CallNotation, CallParser, Said};
-pub use chat::{ChatMessage, Conversation, Role, ToolCall};
+pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};
 pub use gguf::GgufVocabulary;
 pub use model::{TextModel, Vocabulary};

@@ -150,6 +150,15 @@ impl TextModel {
         text
     }
 
+    /// The text of `tokens` with special tokens by their names, as a prompt has them.
+    pub fn spell(&self, tokens: &[TokenId], start: Start) -> String {
+        let bytes: Vec<u8> =
+            tokens.iter().flat_map(|token| self.token_bytes(*token)).copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let strips = start == Start::Text && self.pieces.strips_first_space();
+        text.strip_prefix(' ').filter(|_| strips).unwrap_or(&text).to_owned()
+    }
+
     /// A detokeniser for one completion.
     pub fn detokenizer(&self, start: Start) -> Detokenizer {
         Detokenizer::new(&self.pieces, start)
@@ -203,6 +212,29 @@ impl TextModel {
     /// Tokens that end an answer.
     pub fn eos(&self) -> &[TokenId] {
         &self.eos
+    }
+
+    /// Tokens that end an answer: the model's own, unless they are ignored, and `others`, which
+    /// come from `field`.
+    ///
+    /// # Errors
+    /// More than a request may have; one outside the vocabulary.
+    pub fn ends(
+        &self,
+        ignore_own: bool,
+        field: &str,
+        others: &[TokenId],
+    ) -> Result<Vec<TokenId>, Refusal> {
+        let vocab = self.vocab();
+        if let Some(token) = others.iter().find(|token| **token >= vocab) {
+            return Err(Refusal::new(field, token, format!("below the vocabulary's {vocab}")));
+        }
+        let own = if ignore_own { &[] } else { self.eos() };
+        let new = others.iter().filter(|token| !own.contains(token));
+        let ends: Vec<TokenId> = own.iter().chain(new).copied().collect();
+        let most = limits::EOS_TOKENS_MAX;
+        Refusal::unless_within(&format!("end tokens with {field}"), ends.len(), 0, most)?;
+        Ok(ends)
     }
 
     /// The longest prompt that is accepted.

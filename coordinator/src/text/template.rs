@@ -9,12 +9,14 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
 use super::json::JsonWriter;
-use super::{CallNotation, ChatMessage, Conversation, TextError, ToolCall};
+use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
 /// What the `transformers` library calls a template that is for conversations with tools alone.
 pub(super) const TOOL_USE: &str = "tool_use";
+/// Stands behind a message that is gone on with.
+const MARK: &str = "[[aqueduct: go on here]] ";
 /// Field of a call that has what else a template is told.
 const VARIABLES: &str = "chat_template_kwargs";
 
@@ -88,11 +90,15 @@ impl ChatTemplate {
         conversation: Conversation<'_>,
         now: SystemTime,
     ) -> Result<String, Refusal> {
-        let Conversation { messages, tools, variables } = conversation;
+        if conversation.ending == Ending::GoesOn {
+            return self.within_last(conversation, now);
+        }
+        let Conversation { messages, tools, variables, ending } = conversation;
+        let asks = ending == Ending::Asks;
         self.check_tools(messages, tools)?;
         let Some(environment) = &self.environment else {
             return match variables {
-                None => Ok(plain(messages)),
+                None => Ok(plain(messages, asks)),
                 Some(variables) => {
                     let bound = "absent: the model has no chat template";
                     Err(Refusal::new(VARIABLES, format!("{} fields", variables.len()), bound))
@@ -106,7 +112,7 @@ impl ChatTemplate {
         let given = context! {
             messages => list.collect::<Vec<_>>(),
             tools => tools,
-            add_generation_prompt => true,
+            add_generation_prompt => asks,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
@@ -117,6 +123,35 @@ impl ChatTemplate {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
         })
+    }
+
+    /// The prompt up to the end of its last message, as the `transformers` library finds it: the
+    /// message is given a mark, and what the template writes behind that is cut off.
+    fn within_last(
+        &self,
+        conversation: Conversation<'_>,
+        now: SystemTime,
+    ) -> Result<String, Refusal> {
+        let mut messages = conversation.messages.to_vec();
+        if let Some(last) = messages.last_mut() {
+            last.content.push_str(MARK);
+        }
+        let marked = Conversation { messages: &messages, ending: Ending::Stands, ..conversation };
+        let mut prompt = self.render(marked, now)?;
+        // A template that trims what is said has trimmed the mark too.
+        let (end, trims) = match (prompt.rfind(MARK), prompt.rfind(MARK.trim_end())) {
+            (Some(end), _) => (end, false),
+            (None, Some(end)) => (end, true),
+            (None, None) => {
+                let bound = "a chat whose template shows its last message";
+                return Err(Refusal::new("continue_final_message", "true", bound));
+            }
+        };
+        prompt.truncate(end);
+        if trims {
+            prompt.truncate(prompt.trim_end().len());
+        }
+        Ok(prompt)
     }
 
     fn check_tools(
@@ -192,9 +227,9 @@ fn object(fields: &Map<String, serde_json::Value>) -> Value {
     Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
 }
 
-fn plain(messages: &[ChatMessage]) -> String {
+fn plain(messages: &[ChatMessage], asks: bool) -> String {
     let line = |message: &ChatMessage| format!("{}: {}\n", message.role.as_str(), message.content);
-    messages.iter().map(line).chain(["assistant:".to_owned()]).collect()
+    messages.iter().map(line).chain(asks.then(|| "assistant:".to_owned())).collect()
 }
 
 fn environment(source: String) -> Result<Environment<'static>, Error> {
@@ -419,6 +454,25 @@ mod tests {
         };
         assert_eq!(render(&[]), "None");
         assert_eq!(render(&[serde_json::json!({})]), "1 <tool_call>{\"arguments\": }");
+    }
+
+    #[test]
+    fn a_prompt_may_end_within_a_message() {
+        let check = |source: &str, last: &str, want: Result<&str, &str>| {
+            let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
+            let messages = chat(&[("user", "Go"), ("assistant", last)]);
+            let conversation =
+                Conversation { ending: Ending::GoesOn, ..Conversation::of(&messages) };
+            let seen = template.render(conversation, UNIX_EPOCH).map_err(|refusal| refusal.field);
+            assert_eq!(seen, want.map(str::to_owned).map_err(str::to_owned), "{source}");
+        };
+        let asks = "{% if add_generation_prompt %}?{% endif %}";
+        let plain = format!("{{% for m in messages %}}<{{{{ m.content }}}}>{{% endfor %}}{asks}");
+        check(&plain, "At Walden ", Ok("<Go><At Walden "));
+        check(&plain, "", Ok("<Go><"));
+        let trims = plain.replace("m.content", "m.content | trim");
+        check(&trims, "At Walden ", Ok("<Go><At Walden"));
+        check("{{ messages[0].content }}", "At Walden", Err("continue_final_message"));
     }
 
     #[test]

@@ -32,6 +32,32 @@ async fn a_whole_answer() {
 }
 
 #[tokio::test]
+async fn a_message_may_be_gone_on_with() {
+    let server = start(answering("x")).await;
+    let check = async |fields: serde_json::Value, want: &str| {
+        let mut body = json!({ "messages": [
+            { "role": "user", "content": "Where?" },
+            { "role": "assistant", "content": "At " },
+        ] });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = server.chat(body).await;
+        match server.script.seen.lock().unwrap().pop() {
+            Some(seen) => assert_eq!(text().decode(&seen.prompt), want),
+            None => assert_eq!(reply.json()["error"]["param"], want, "{}", reply.body),
+        }
+    };
+    check(json!({}), "user: Where?\nassistant: At \nassistant:").await;
+    check(json!({ "add_generation_prompt": false }), "user: Where?\nassistant: At \n").await;
+    let goes_on = json!({ "add_generation_prompt": false, "continue_final_message": true });
+    check(goes_on, "user: Where?\nassistant: At ").await;
+    let both = json!({ "add_generation_prompt": true, "continue_final_message": true });
+    check(both, "continue_final_message").await;
+    let asked = json!([{ "role": "user", "content": "Where?" }]);
+    let theirs = json!({ "continue_final_message": true, "messages": asked });
+    check(theirs, "continue_final_message").await;
+}
+
+#[tokio::test]
 async fn a_stream_begins_with_the_role() {
     let server = start(answering("At Walden")).await;
     let body = json!({ "messages": [{ "role": "user", "content": "?" }], "stream": true, "n": 2 });

@@ -49,7 +49,8 @@ async fn what_the_caller_asks_reaches_the_runtime() {
         "prompt": [5, 6, 7], "max_tokens": 3, "n": 2, "temperature": 0.5, "top_p": 0.9,
         "top_k": -1, "min_p": 0.05, "presence_penalty": -1, "frequency_penalty": 0.5,
         "repetition_penalty": 1.1, "logit_bias": { "9": -5, "8": 1.5 }, "seed": 11,
-        "ignore_eos": true, "logprobs": 2, "user": "somebody",
+        "ignore_eos": true, "stop_token_ids": [9, 4], "min_tokens": 3, "logprobs": 2,
+        "user": "somebody",
         "aqueduct": {
             "policy": "h2o", "sinks": 2, "local": 600, "heavy": 9, "decay": 0.95, "window": 16,
             "age_normalised": true, "chunk_tokens": 512, "deadline_ms": 1500,
@@ -70,7 +71,8 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     assert_eq!((seen.sampling.logprobs, seen.outputs), (Some(2), Outputs::None));
     assert_eq!((seen.policy.sinks, seen.policy.local, seen.policy.heavy), (2, 600, 9));
     assert_eq!((seen.policy.scoring.decay, seen.policy.scoring.window), (0.95, 16));
-    assert!(seen.policy.scoring.age_normalised && seen.eos.is_empty());
+    assert!(seen.policy.scoring.age_normalised);
+    assert_eq!((seen.eos.as_slice(), seen.sampling.min_tokens), ([9, 4].as_slice(), 3));
     assert_eq!(seen.deadline.as_millis(), 1500);
 }
 

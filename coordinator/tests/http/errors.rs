@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion};
+use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
@@ -52,6 +52,11 @@ async fn wrong_fields_are_named() {
     check("max_tokens", json!(1u64 << 40), "max_tokens").await;
     check("stop", json!(vec!["x"; 17]), "stop").await;
     check("stop", json!(5), "stop").await;
+    check("stop_token_ids", json!([4096]), "stop_token_ids").await;
+    check("stop_token_ids", json!("x"), "stop_token_ids").await;
+    let many = json!((1..65).collect::<Vec<_>>());
+    check("stop_token_ids", many, "end tokens with stop_token_ids").await;
+    check("min_tokens", json!(-1), "min_tokens").await;
     check("seed", json!(1.5), "seed").await;
     check("stream", json!("yes"), "stream").await;
     check("prompt", json!(null), "prompt").await;
@@ -230,11 +235,12 @@ proptest! {
     #[test]
     fn no_body_makes_the_parsers_fall(
         bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        name in "(prompt|messages|stop|n|logprobs|aqueduct|stream_options|logit_bias)",
+        name in "(prompt|messages|input|text|stop|n|logprobs|aqueduct|stream_options|logit_bias)",
         value in "[\\[\\]{}\":,0-9a-z.\\-]{0,24}",
     ) {
-        let _ = (parse_completion(&bytes), parse_chat(&bytes));
+        let _ = (parse_completion(&bytes), parse_chat(&bytes), parse_response(&bytes));
         let body = format!("{{\"prompt\": \"a\", \"{name}\": {value}}}");
-        let _ = (parse_completion(body.as_bytes()), parse_chat(body.as_bytes()));
+        let body = body.as_bytes();
+        let _ = (parse_completion(body), parse_chat(body), parse_response(body));
     }
 }

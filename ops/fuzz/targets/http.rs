@@ -3,7 +3,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use aqueduct_coordinator::http::{ApiError, parse_chat, parse_completion};
+use aqueduct_coordinator::http::{ApiError, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::streams::EventId;
 use aqueduct_core::limits;
 use libfuzzer_sys::fuzz_target;
@@ -18,6 +18,10 @@ fuzz_target!(|body: &[u8]| {
     }
     match parse_chat(body) {
         Ok(request) => assert!(!request.messages.is_empty()),
+        Err(error) => is_the_callers(&error),
+    }
+    match parse_response(body) {
+        Ok((chat, _)) => assert!(!chat.messages.is_empty() && chat.params.choices == 1),
         Err(error) => is_the_callers(&error),
     }
     let text = String::from_utf8_lossy(body);

@@ -50,6 +50,8 @@ pub struct GenerateOptions {
     pub frequency_penalty: Option<f32>,
     /// What logits of tokens of the prompt and the completion shrink by.
     pub repetition_penalty: Option<f32>,
+    /// Tokens before an end token may be drawn, or a stop string looked for.
+    pub min_tokens: Option<u32>,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Seed; the server draws one and reports it otherwise.
@@ -71,6 +73,8 @@ pub struct GenerateOptions {
     pub grammar: Option<Grammar>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
+    /// Tokens that end a completion as the model's own end tokens do.
+    pub stop_tokens: Vec<TokenId>,
     /// Completions.
     pub choices: Option<u32>,
     /// Report the log probabilities of the prompt's own tokens.
@@ -112,6 +116,7 @@ impl GenerateOptions {
             presence_penalty: None,
             frequency_penalty: None,
             repetition_penalty: None,
+            min_tokens: None,
             logit_bias: Vec::new(),
             seed: None,
             logprobs: None,
@@ -122,6 +127,7 @@ impl GenerateOptions {
             wire: None,
             grammar: None,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
             choices: None,
             prompt_logprobs: false,
             ignore_eos: false,
@@ -179,6 +185,7 @@ impl GenerateOptions {
                 presence_penalty: self.presence_penalty,
                 frequency_penalty: self.frequency_penalty,
                 repetition_penalty: self.repetition_penalty,
+                min_tokens: self.min_tokens,
             }),
             steering: Some(Steering::by_bias(self.logit_bias).into()),
             policy: self.policy.map(Into::into),
@@ -196,6 +203,7 @@ impl GenerateOptions {
             session: self.session.map(|session| session.to_string()),
             resumable,
             idempotency_key: self.idempotency_key,
+            stop_tokens: self.stop_tokens,
         }
     }
 }

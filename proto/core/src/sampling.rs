@@ -21,6 +21,8 @@ pub struct Sampling {
     /// What positive logits of tokens of the prompt and the completion are divided by, and
     /// others multiplied; 1 changes nothing.
     pub repetition_penalty: f32,
+    /// Tokens that a completion has before an end token may be drawn.
+    pub min_tokens: u32,
     /// Seed of the request's random numbers.
     pub seed: u64,
     /// Alternatives to report for each token, with log probabilities; `None` reports none.
@@ -37,6 +39,7 @@ impl Default for Sampling {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
+            min_tokens: 0,
             seed: 0,
             logprobs: None,
         }
@@ -78,6 +81,7 @@ impl Sampling {
             let bound = format!("above 0 and at most {most}");
             return Err(Refusal::new("repetition_penalty", repetition, bound));
         }
+        Refusal::unless_within("min_tokens", self.min_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
         Refusal::unless_within(
             "logprobs",
             self.logprobs.unwrap_or(0),
@@ -108,6 +112,7 @@ mod tests {
         check(Sampling { frequency_penalty: f32::NAN, ..good }, "frequency_penalty");
         check(Sampling { repetition_penalty: 0.0, ..good }, "repetition_penalty");
         check(Sampling { repetition_penalty: f32::INFINITY, ..good }, "repetition_penalty");
+        check(Sampling { min_tokens: u32::MAX, ..good }, "min_tokens");
         check(Sampling { logprobs: Some(21), ..good }, "logprobs");
     }
 }

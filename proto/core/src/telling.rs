@@ -12,6 +12,8 @@ pub struct Telling {
     pub stop: Vec<String>,
     /// Whether completions continue the prompt's text, rather than answer it.
     pub continues: bool,
+    /// Whether they go on with a message that the prompt's chat ends within.
+    pub goes_on: bool,
     /// Whether tools may be called.
     pub tools: bool,
     /// Whether token counts are told at the end.

@@ -75,6 +75,7 @@ def test_options_reach_the_server(url: str) -> None:
     answer = complete(url, GenerateOptions(
         max_tokens=6, temperature=1.1, top_p=0.9, top_k=50, min_p=0.01, presence_penalty=0.1,
         frequency_penalty=0.1, repetition_penalty=1.1, logit_bias={300: -5.0}, seed=7,
+        min_tokens=6, stop_tokens=[301],
         policy=MemoryPolicy(kind=PolicyKind.H2O, sinks=2, local=8, heavy=8, decay=0.95),
         quality=Quality(min_retained_mass=0.999, below_floor=BelowFloor.REPORT),
         chunk_tokens=32, exchange=Exchange.MOVE, wire=WireDtype.BF16, choices=2, priority=3))
@@ -102,6 +103,11 @@ def test_log_probabilities_stops_seeds_and_grammars(url: str) -> None:
     stopped = complete(url, GenerateOptions(max_tokens=12, temperature=0, stop=[text[3:6]]))
     assert stopped.completions[0].text == text[:text.index(text[3:6])]
     assert stopped.completions[0].reason is StopReason.STOP
+
+    ended = complete(url, GenerateOptions(max_tokens=6, logit_bias={300: 99.0}, min_tokens=2,
+                                          stop_tokens=[300]))
+    assert ended.summary.output_tokens == 3
+    assert ended.completions[0].reason is StopReason.STOP
 
     drawn = [complete(url, GenerateOptions(max_tokens=8, seed=seed)).completions
              for seed in (3, 3, 4)]

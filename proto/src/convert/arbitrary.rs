@@ -37,8 +37,9 @@ pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
     let logprobs = prop::option::of(0..=limits::TOP_LOGPROBS_MAX);
     let penalties = (-2.0f32..=2.0, -2.0f32..=2.0, 0.001f32..=10.0);
     let drawn = (0.0f32..=2.0, 0.001f32..=1.0, 0..limits::VOCAB_MAX, 0.0f32..=1.0);
-    (drawn, penalties, any::<u64>(), logprobs).prop_map(
-        |((temperature, top_p, top_k, min_p), penalties, seed, logprobs)| Sampling {
+    let min_tokens = 0..=limits::OUTPUT_TOKENS_MAX;
+    (drawn, penalties, min_tokens, any::<u64>(), logprobs).prop_map(
+        |((temperature, top_p, top_k, min_p), penalties, min_tokens, seed, logprobs)| Sampling {
             temperature,
             top_p,
             top_k,
@@ -46,6 +47,7 @@ pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
             presence_penalty: penalties.0,
             frequency_penalty: penalties.1,
             repetition_penalty: penalties.2,
+            min_tokens,
             seed,
             logprobs,
         },

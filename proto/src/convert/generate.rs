@@ -79,6 +79,7 @@ pub fn sampling_or(seed: u64, wire: Option<v1::Sampling>) -> Result<Sampling, Re
         presence_penalty: wire.presence_penalty.unwrap_or(default.presence_penalty),
         frequency_penalty: wire.frequency_penalty.unwrap_or(default.frequency_penalty),
         repetition_penalty: wire.repetition_penalty.unwrap_or(default.repetition_penalty),
+        min_tokens: wire.min_tokens.unwrap_or(default.min_tokens),
     };
     sampling.validate()?;
     Ok(sampling)

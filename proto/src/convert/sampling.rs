@@ -17,6 +17,7 @@ impl From<Sampling> for v1::Sampling {
             presence_penalty: Some(sampling.presence_penalty),
             frequency_penalty: Some(sampling.frequency_penalty),
             repetition_penalty: Some(sampling.repetition_penalty),
+            min_tokens: Some(sampling.min_tokens),
             logprobs: sampling.logprobs,
         }
     }
@@ -25,7 +26,8 @@ impl From<Sampling> for v1::Sampling {
 impl TryFrom<v1::Sampling> for Sampling {
     type Error = Refusal;
 
-    /// Every field but `logprobs` must be there: defaults belong to the API.
+    /// Every field but `logprobs` must be there: defaults belong to the API. `min_tokens` is
+    /// younger than journals that may be read.
     fn try_from(wire: v1::Sampling) -> Result<Self, Refusal> {
         let sampling = Self {
             temperature: required("temperature", wire.temperature)?,
@@ -37,6 +39,7 @@ impl TryFrom<v1::Sampling> for Sampling {
             presence_penalty: required("presence_penalty", wire.presence_penalty)?,
             frequency_penalty: required("frequency_penalty", wire.frequency_penalty)?,
             repetition_penalty: required("repetition_penalty", wire.repetition_penalty)?,
+            min_tokens: wire.min_tokens.unwrap_or(0),
         };
         sampling.validate()?;
         Ok(sampling)

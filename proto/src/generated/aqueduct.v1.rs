@@ -108,6 +108,10 @@ pub struct Sampling {
     /// multiplied; default 1, above 0 and at most 10.
     #[prost(float, optional, tag = "9")]
     pub repetition_penalty: ::core::option::Option<f32>,
+    /// Tokens that a completion has before an end token may be drawn, or a stop string looked for;
+    /// default 0.
+    #[prost(uint32, optional, tag = "10")]
+    pub min_tokens: ::core::option::Option<u32>,
 }
 /// What bends logits before a token is drawn.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -385,6 +389,10 @@ pub struct GenerateRequest {
     /// answer is kept; one that asks for something else is refused. Makes it resumable.
     #[prost(string, optional, tag = "21")]
     pub idempotency_key: ::core::option::Option<::prost::alloc::string::String>,
+    /// Tokens that end a completion as the model's own end tokens do, also beside ignore_eos. With
+    /// those at most 64.
+    #[prost(uint32, repeated, tag = "22")]
+    pub stop_tokens: ::prost::alloc::vec::Vec<u32>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -3137,6 +3145,9 @@ pub struct Telling {
     /// 32 bytes that stand for all that was asked for under it
     #[prost(bytes = "bytes", tag = "12")]
     pub start_content: ::prost::bytes::Bytes,
+    /// with the message that the prompt's chat ends within
+    #[prost(bool, tag = "13")]
+    pub goes_on: bool,
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

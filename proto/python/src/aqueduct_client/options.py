@@ -119,6 +119,8 @@ class GenerateOptions:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    """Tokens before an end token may be drawn, or a stop string looked for."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids."""
     seed: int | None = None
@@ -133,6 +135,8 @@ class GenerateOptions:
     grammar: Grammar | None = None
     stop: Sequence[str] = ()
     """Strings that end a completion."""
+    stop_tokens: Sequence[int] = ()
+    """Tokens that end a completion as the model's own end tokens do."""
     choices: int | None = None
     """Completions of the one prompt."""
     prompt_logprobs: bool = False

@@ -52,7 +52,7 @@ POLICY_NUMBERS = (
 )
 SAMPLING = (
     'temperature', 'top_p', 'top_k', 'seed', 'logprobs', 'min_p', 'presence_penalty',
-    'frequency_penalty', 'repetition_penalty',
+    'frequency_penalty', 'repetition_penalty', 'min_tokens',
 )
 NO_BOUND = 0
 
@@ -94,6 +94,7 @@ def request(prompt: Prompt, options: GenerateOptions) -> api.GenerateRequest:
     elif message.resumable:
         message.idempotency_key = uuid.uuid4().hex
     message.stop.extend(options.stop)
+    message.stop_tokens.extend(options.stop_tokens)
     _set(message.sampling, options, *SAMPLING)
     bias = options.logit_bias.items()
     message.steering.bias.extend(common.TokenBias(token=id, bias=by) for id, by in bias)

@@ -13,11 +13,11 @@ use super::{Sampled, pick, tell, usable_max};
 /// Draws the tokens of one completion, one after another.
 ///
 /// In this order, each in f32: tokens that the grammar does not allow are barred, end tokens
-/// where the answer may not end among them; bias is added; `repetition_penalty` divides
-/// positive logits of tokens of the prompt and of the completion and multiplies others;
-/// `frequency_penalty` times the token's count in the completion is taken off, then
-/// `presence_penalty` from those that it has; temperature, `min_p`, `top_k` and `top_p` narrow
-/// what is drawn from. Log probabilities are of the logits as they came. A completion's draws
+/// where the answer may not end among them, and before `min_tokens` anywhere; bias is added;
+/// `repetition_penalty` divides positive logits of tokens of the prompt and of the completion
+/// and multiplies others; `frequency_penalty` times the token's count in the completion is taken
+/// off, then `presence_penalty` from those that it has; temperature, `min_p`, `top_k` and
+/// `top_p` narrow what is drawn from. Log probabilities are of the logits as they came. A completion's draws
 /// depend on the request, its index, and its logits alone.
 pub struct Sampler {
     spec: Arc<DecodeSpec>,
@@ -81,12 +81,17 @@ impl Sampler {
     /// The logits that are drawn from; `None` where they are `logits`.
     fn steered(&mut self, logits: &[f32]) -> Result<Option<Vec<f32>>, Refusal> {
         let is_plain = self.spec.steering.bias.is_empty() && !self.sampling.penalises();
-        if is_plain && self.grammar.is_none() {
+        let may_end = self.token_idx >= self.sampling.min_tokens || self.spec.eos.is_empty();
+        if is_plain && may_end && self.grammar.is_none() {
             return Ok(None);
         }
         let mut steered = logits.to_vec();
         if let Some(grammar) = &mut self.grammar {
             grammar.mask()?.bar(&mut steered, &self.spec.eos);
+        }
+        if !may_end {
+            let ends = self.spec.eos.iter();
+            ends.for_each(|end| change(&mut steered, *end, |_| f32::NEG_INFINITY));
         }
         for (token, bias) in &self.spec.steering.bias {
             change(&mut steered, *token, |z| z + bias);
@@ -189,6 +194,19 @@ mod tests {
         let told = sample(&[1.0, 0.0, -1.0], &sampling, 0).unwrap();
         assert_eq!((got.token.token, got.top), (2, told.top));
         assert!(got.token.logprob < -2.0);
+    }
+
+    #[test]
+    fn nothing_ends_before_it_may() {
+        let check = |min_tokens: u32, eos: &[TokenId], want: &[TokenId]| {
+            let sampling = Sampling { min_tokens, ..Sampling::greedy() };
+            let spec = DecodeSpec { eos: eos.to_vec(), ..spec(sampling, &[(2, 50.0)], &[]) };
+            assert_eq!(drawn(spec, &[1.0, 3.0, 9.0, 2.0], 4), want, "{min_tokens} {eos:?}");
+        };
+        check(0, &[2], &[2; 4]);
+        check(2, &[2], &[1, 1, 2, 2]);
+        check(3, &[2, 1, 77], &[3, 3, 3, 2]);
+        check(3, &[], &[2; 4]);
     }
 
     /// One token a byte, then one that ends; the same if it goes on elsewhere from any token on.

@@ -1,0 +1,225 @@
+//! The body of a call, as the chat that it stands for.
+
+use aqueduct_core::{Refusal, limits};
+use serde_json::{Map, Value, json};
+
+use super::super::error::ApiError;
+use super::super::fields::Fields;
+use super::super::format;
+use super::super::params::{Harmless, Params};
+use super::super::request::{ChatRequest, arguments_of};
+use super::super::tools::{NamedFunction, RawChoice, Tools};
+use crate::text::{ChatMessage, Ending, Role, ToolCall};
+
+/// Fields that would change the answer and are not supported, each with the values that ask for
+/// nothing.
+const UNSUPPORTED: [(&str, Harmless); 7] = [
+    ("background", |value| value == false),
+    ("conversation", Value::is_null),
+    ("max_tool_calls", Value::is_null),
+    ("previous_response_id", Value::is_null),
+    ("prompt", Value::is_null),
+    ("reasoning", is_empty),
+    ("truncation", |value| value == "disabled"),
+];
+/// What of an answer may be asked for besides; what it does not have is not told.
+const LOGPROBS: &str = "message.output_text.logprobs";
+const REASONING: &str = "reasoning.encrypted_content";
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| fields.values().all(Value::is_null))
+}
+
+/// Parses the body of `/v1/responses`: the chat that it stands for, and what of the call is given
+/// back.
+///
+/// # Errors
+/// 400, naming the field.
+pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), ApiError> {
+    let mut fields = Fields::parse(body)?;
+    for (name, harmless) in UNSUPPORTED {
+        fields.refuse(name, harmless)?;
+    }
+    fields.ignore("prompt_cache_options");
+    let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
+    let instructions: Option<String> = fields.take("instructions")?;
+    let max_output_tokens: Option<u32> = fields.take("max_output_tokens")?;
+    let logprobs = take_logprobs(&mut fields)?;
+    let (format, text) = take_text(&mut fields)?;
+    let tools: Vec<Value> = fields.take_or("tools", Vec::new())?;
+    let tool_choice: Value = fields.take_or("tool_choice", json!("auto"))?;
+    let parallel = fields.take_or("parallel_tool_calls", true)?;
+    let variables = fields.take("chat_template_kwargs")?;
+    let input: Value =
+        fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
+    let mut params = Params::take(&mut fields)?;
+    fields.finish()?;
+    check(&params)?;
+    let most = limits::OUTPUT_TOKENS_MAX;
+    Refusal::unless_within("max_output_tokens", max_output_tokens.unwrap_or(1), 1, most)?;
+    params.max_tokens = max_output_tokens.or(params.max_tokens);
+    params.format = format.or(params.format);
+    let echo = json!({
+        "background": false,
+        "instructions": instructions,
+        "max_output_tokens": params.max_tokens,
+        "metadata": metadata.unwrap_or_default(),
+        "parallel_tool_calls": parallel,
+        "previous_response_id": null,
+        "reasoning": { "effort": null, "summary": null },
+        "store": false,
+        "temperature": params.sampling.temperature,
+        "text": text,
+        "tool_choice": tool_choice,
+        "tools": tools,
+        "top_logprobs": logprobs.unwrap_or(0),
+        "top_p": params.sampling.top_p,
+        "truncation": "disabled",
+    });
+    let Value::Object(echo) = echo else { return Err(ApiError::field("input", "is missing")) };
+    let nested = (0..).zip(&tools).map(|(idx, tool)| nested(idx, tool));
+    let nested = nested.collect::<Result<Vec<_>, Refusal>>()?;
+    let tools = Tools::of(nested, Some(choice(&tool_choice)?), parallel)?;
+    if tools.is_some() && params.format.is_some() {
+        return Err(ApiError::field("text.format", "is not supported beside tools"));
+    }
+    let mut messages: Vec<ChatMessage> =
+        instructions.map(|words| ChatMessage::new(Role::System, words)).into_iter().collect();
+    add_input(&input, &mut messages)?;
+    if messages.is_empty() {
+        return Err(ApiError::field("input", "must have at least one message"));
+    }
+    let ending = Ending::Asks;
+    Ok((ChatRequest { messages, tools, variables, ending, params, logprobs }, echo))
+}
+
+/// What has no place in an answer that is one and is not come back to.
+fn check(params: &Params) -> Result<(), ApiError> {
+    Refusal::unless_within("n", params.choices, 1, 1)?;
+    let unsupported = [
+        ("return_progress", params.return_progress),
+        ("aqueduct.resumable", params.memory.resumable),
+    ];
+    match unsupported.iter().find(|(_, is_asked)| *is_asked) {
+        Some((field, _)) => Err(ApiError::field(field, "is not supported here")),
+        None => Ok(()),
+    }
+}
+
+fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let include: Vec<String> = fields.take_or("include", Vec::new())?;
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    if let Some(other) = include.iter().find(|name| *name != LOGPROBS && *name != REASONING) {
+        let bound = format!("{LOGPROBS} or {REASONING}");
+        return Err(Refusal::new("include", other, bound).into());
+    }
+    let top =
+        Refusal::unless_within("top_logprobs", top.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
+    let is_asked = top > 0 || include.iter().any(|name| name == LOGPROBS);
+    Ok(is_asked.then_some(top))
+}
+
+/// What the answer must look like, and how that is given back.
+fn take_text(fields: &mut Fields<'_>) -> Result<(Option<aqueduct_core::Grammar>, Value), ApiError> {
+    let mut text = fields.object("text")?;
+    let kind: Value = text.take_or("format", json!({ "type": "text" }))?;
+    text.refuse("verbosity", Value::is_null)?;
+    text.finish()?;
+    let grammar = format::grammar("text.format", &kind["type"], ("schema", &kind["schema"]))?;
+    Ok((grammar, json!({ "format": kind })))
+}
+
+/// A tool as chat templates are given it: what it is, in an object of its own.
+fn nested(idx: usize, tool: &Value) -> Result<Value, Refusal> {
+    let mut function = tool.as_object().cloned().unwrap_or_default();
+    match function.remove("type") {
+        Some(kind) if kind == "function" => Ok(json!({ "type": kind, "function": function })),
+        kind => {
+            let kind = kind.unwrap_or_default();
+            Err(Refusal::new(format!("tools[{idx}].type"), kind, "function"))
+        }
+    }
+}
+
+fn choice(asked: &Value) -> Result<RawChoice, Refusal> {
+    match (asked.as_str(), asked["name"].as_str()) {
+        (Some(word), _) => Ok(RawChoice::Word(word.to_owned())),
+        (None, Some(name)) if asked["type"] == "function" => {
+            Ok(RawChoice::Named { function: NamedFunction { name: name.to_owned() } })
+        }
+        _ => {
+            let bound = "none, auto, required or the name of a tool";
+            Err(Refusal::new("tool_choice", asked, bound))
+        }
+    }
+}
+
+/// A text, which the user says, or a list of what was said and called before.
+fn add_input(input: &Value, messages: &mut Vec<ChatMessage>) -> Result<(), Refusal> {
+    match input {
+        Value::String(words) => messages.push(ChatMessage::new(Role::User, words)),
+        Value::Array(items) if !items.is_empty() => {
+            for (idx, item) in items.iter().enumerate() {
+                add_item(&format!("input[{idx}]"), item, messages)?;
+            }
+        }
+        other => return Err(Refusal::new("input", other, "a text, or a list of items")),
+    }
+    Ok(())
+}
+
+fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(), Refusal> {
+    let text = |field: &str| {
+        let value = &item[field];
+        let bound = "a text";
+        value.as_str().ok_or_else(|| Refusal::new(format!("{at}.{field}"), value, bound))
+    };
+    match item["type"].as_str().unwrap_or("message") {
+        "message" => {
+            let role = Role::named(&format!("{at}.role"), text("role")?)?;
+            messages.push(ChatMessage::new(role, words(at, "content", &item["content"])?));
+        }
+        "function_call" => {
+            let arguments = arguments_of(&format!("{at}.arguments"), text("arguments")?)?;
+            let (id, name) = (text("call_id")?.to_owned(), text("name")?.to_owned());
+            let call = ToolCall { id, name, arguments };
+            // Calls, and what was said before them, are one message of the assistant.
+            match messages.last_mut().filter(|last| last.role == Role::Assistant) {
+                Some(last) => last.tool_calls.push(call),
+                None => {
+                    let message = ChatMessage::new(Role::Assistant, "");
+                    messages.push(ChatMessage { tool_calls: vec![call], ..message });
+                }
+            }
+        }
+        "function_call_output" => {
+            let message = ChatMessage::new(Role::Tool, words(at, "output", &item["output"])?);
+            let tool_call_id = Some(text("call_id")?.to_owned());
+            messages.push(ChatMessage { tool_call_id, ..message });
+        }
+        // What another model thought is not for this one to read.
+        "reasoning" => {}
+        other => {
+            let bound = "message, function_call, function_call_output or reasoning";
+            return Err(Refusal::new(format!("{at}.type"), other, bound));
+        }
+    }
+    Ok(())
+}
+
+/// A text, or a list of parts that are texts.
+fn words(at: &str, field: &str, content: &Value) -> Result<String, Refusal> {
+    let part = |part: &Value| {
+        let text = part["text"].as_str().filter(|_| {
+            matches!(part["type"].as_str(), Some("input_text" | "output_text" | "text"))
+        });
+        text.map(str::to_owned).ok_or_else(|| {
+            Refusal::new(format!("{at}.{field} type"), &part["type"], "input_text or output_text")
+        })
+    };
+    match content {
+        Value::String(words) => Ok(words.clone()),
+        Value::Array(parts) => parts.iter().map(part).collect(),
+        other => Err(Refusal::new(format!("{at}.{field}"), other, "a text, or a list of parts")),
+    }
+}

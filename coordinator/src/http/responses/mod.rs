@@ -1,0 +1,50 @@
+//! `/v1/responses`: OpenAI's newer form of a chat. It is taken for one, and told in its own words.
+//! Nothing is kept of it: a conversation is what its caller sends.
+
+mod asked;
+mod stream;
+mod teller;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+pub use self::asked::parse_response;
+use self::teller::Teller;
+use super::ApiState;
+use super::calls::{self, Caller, aside};
+use super::choices::Pieces;
+use super::error::ApiError;
+use super::stream::Running;
+
+pub(super) async fn create(
+    State(state): State<ApiState>,
+    caller: Caller,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let prepare = aside(&state, body, |shared, bytes| {
+        let (chat, echo) = parse_response(bytes)?;
+        Ok((calls::prepared_chat(shared, chat)?, echo))
+    });
+    let (prepared, echo) = prepare.await.inspect_err(|error| state.count_refusal(error))?;
+    let is_streamed = prepared.params.stream;
+    let (running, envelope) = calls::start(&state.0, prepared, caller).await?;
+    let running = running.into_iter().next();
+    let running = running.ok_or_else(|| ApiError::field("input", "must not be empty"))?;
+    let teller = Teller::new(running.view.request, &envelope, echo);
+    if is_streamed {
+        return Ok(stream::response(running, teller));
+    }
+    whole(running, teller).await
+}
+
+async fn whole(running: Running, mut teller: Teller) -> Result<Response, ApiError> {
+    let Running { mut source, view, .. } = running;
+    let mut pieces = Pieces::new(view);
+    while let Some(event) = source.next().await.transpose()? {
+        pieces.take(event).iter().for_each(|piece| drop(teller.take(piece)));
+    }
+    teller.close();
+    Ok(Json(teller.response(Some(source.report()))).into_response())
+}

@@ -1,0 +1,226 @@
+//! What an answer is so far: a list of messages and calls, and the events that make it so.
+
+use aqueduct_core::RequestId;
+use serde_json::{Map, Value, json};
+
+use super::super::choices::Piece;
+use super::super::reply::{Envelope, figures, response_usage};
+use crate::generation::Report;
+
+/// Tells one answer.
+pub(super) struct Teller {
+    request: RequestId,
+    created: u64,
+    model: String,
+    /// What was asked for, as it is given back.
+    echo: Map<String, Value>,
+    /// Items that are complete.
+    output: Vec<Value>,
+    /// The message that is being said.
+    open: Option<Message>,
+    /// How the answer ended, if it did.
+    finish: Option<&'static str>,
+    sequence: u64,
+}
+
+#[derive(Default)]
+struct Message {
+    text: String,
+    logprobs: Vec<Value>,
+}
+
+impl Message {
+    fn part(&self) -> Value {
+        let Self { text, logprobs } = self;
+        json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
+    }
+}
+
+impl Teller {
+    pub(super) fn new(request: RequestId, envelope: &Envelope, echo: Map<String, Value>) -> Self {
+        Self {
+            request,
+            created: envelope.created,
+            model: envelope.model.clone(),
+            echo,
+            output: Vec::new(),
+            open: None,
+            finish: None,
+            sequence: 0,
+        }
+    }
+
+    /// The events that every answer begins with.
+    pub(super) fn begin(&mut self) -> Vec<Value> {
+        let response = self.response(None);
+        let event = |kind| self.event(kind, json!({ "response": response.clone() }));
+        ["response.created", "response.in_progress"].map(event).into()
+    }
+
+    /// The events of a piece.
+    pub(super) fn take(&mut self, piece: &Piece) -> Vec<Value> {
+        let logprobs = piece.logprobs.as_ref().and_then(|of| of["content"].as_array());
+        let logprobs = logprobs.cloned().unwrap_or_default();
+        let mut events = Vec::new();
+        if !piece.text.is_empty() || !logprobs.is_empty() {
+            events.extend(self.say(&piece.text, logprobs));
+        }
+        for call in &piece.calls {
+            events.extend(self.close_message());
+            events.extend(self.call(call));
+        }
+        self.finish = self.finish.or(piece.finish);
+        events
+    }
+
+    /// The events of an answer's end.
+    pub(super) fn close(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        if self.output.is_empty() && self.open.is_none() {
+            events.extend(self.open_message());
+        }
+        events.extend(self.close_message());
+        events
+    }
+
+    /// The event that is the last.
+    pub(super) fn done(&mut self, report: &Report) -> Value {
+        let response = self.response(Some(report));
+        let kind = if self.is_cut_off() { "response.incomplete" } else { "response.completed" };
+        self.event(kind, json!({ "response": response }))
+    }
+
+    /// The last event where something failed.
+    pub(super) fn failed(&mut self, message: &str) -> Value {
+        let mut response = self.response(None);
+        response["status"] = json!("failed");
+        response["error"] = json!({ "code": "server_error", "message": message });
+        self.event("response.failed", json!({ "response": response }))
+    }
+
+    /// The answer as far as it is there; whole where there are figures of it.
+    pub(super) fn response(&self, report: Option<&Report>) -> Value {
+        let is_cut_off = self.is_cut_off();
+        let mut fields = self.echo.clone();
+        let status = match report {
+            None => "in_progress",
+            Some(_) if is_cut_off => "incomplete",
+            Some(_) => "completed",
+        };
+        let reason = json!({ "reason": "max_output_tokens" });
+        let own = [
+            ("id", json!(format!("resp_{}", self.request))),
+            ("object", json!("response")),
+            ("created_at", json!(self.created)),
+            ("status", json!(status)),
+            ("error", Value::Null),
+            ("incomplete_details", if is_cut_off { reason } else { Value::Null }),
+            ("model", json!(self.model)),
+            ("output", json!(self.output)),
+            ("usage", report.map_or(Value::Null, response_usage)),
+            ("aqueduct", report.map_or(Value::Null, figures)),
+        ];
+        fields.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        Value::Object(fields)
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.finish == Some("length")
+    }
+
+    fn say(&mut self, text: &str, logprobs: Vec<Value>) -> Vec<Value> {
+        let mut events = Vec::new();
+        if self.open.is_none() {
+            events.extend(self.open_message());
+        }
+        if let Some(message) = &mut self.open {
+            message.text += text;
+            message.logprobs.extend(logprobs.iter().cloned());
+        }
+        let said = json!({ "delta": text, "logprobs": logprobs });
+        events.push(self.in_message("response.output_text.delta", said));
+        events
+    }
+
+    fn open_message(&mut self) -> Vec<Value> {
+        let message = Message::default();
+        let part = message.part();
+        self.open = Some(message);
+        let item = self.message("in_progress", Vec::new());
+        let added = json!({ "output_index": self.output.len(), "item": item });
+        vec![
+            self.event("response.output_item.added", added),
+            self.in_message("response.content_part.added", json!({ "part": part })),
+        ]
+    }
+
+    fn close_message(&mut self) -> Vec<Value> {
+        let Some(message) = self.open.take() else { return Vec::new() };
+        let status = if self.is_cut_off() { "incomplete" } else { "completed" };
+        let part = message.part();
+        let item = self.message(status, vec![part.clone()]);
+        let done = json!({ "output_index": self.output.len(), "item": item.clone() });
+        let said = json!({ "text": message.text, "logprobs": message.logprobs });
+        let events = vec![
+            self.in_message("response.output_text.done", said),
+            self.in_message("response.content_part.done", json!({ "part": part })),
+            self.event("response.output_item.done", done),
+        ];
+        self.output.push(item);
+        events
+    }
+
+    fn call(&mut self, call: &Value) -> Vec<Value> {
+        let (index, id) = (self.output.len(), self.item_id("fc"));
+        let Value::Object(function) = &call["function"] else { return Vec::new() };
+        let item = |status: &str, arguments: &Value| {
+            json!({
+                "id": id, "type": "function_call", "call_id": call["id"], "status": status,
+                "name": function["name"], "arguments": arguments,
+            })
+        };
+        let arguments = &function["arguments"];
+        let whole = item("completed", arguments);
+        let begun = json!({ "output_index": index, "item": item("in_progress", &json!("")) });
+        let delta = json!({ "output_index": index, "item_id": id, "delta": arguments });
+        let said = json!({
+            "output_index": index, "item_id": id, "arguments": arguments, "name": function["name"],
+        });
+        let done = json!({ "output_index": index, "item": whole.clone() });
+        let events = vec![
+            self.event("response.output_item.added", begun),
+            self.event("response.function_call_arguments.delta", delta),
+            self.event("response.function_call_arguments.done", said),
+            self.event("response.output_item.done", done),
+        ];
+        self.output.push(whole);
+        events
+    }
+
+    fn message(&self, status: &str, content: Vec<Value>) -> Value {
+        json!({
+            "id": self.item_id("msg"), "type": "message", "role": "assistant", "status": status,
+            "content": content,
+        })
+    }
+
+    /// Of the item that comes next.
+    fn item_id(&self, kind: &str) -> String {
+        format!("{kind}_{}_{}", self.request, self.output.len())
+    }
+
+    /// An event of the message that is being said.
+    fn in_message(&mut self, kind: &str, mut fields: Value) -> Value {
+        fields["item_id"] = json!(self.item_id("msg"));
+        fields["output_index"] = json!(self.output.len());
+        fields["content_index"] = json!(0);
+        self.event(kind, fields)
+    }
+
+    fn event(&mut self, kind: &str, mut fields: Value) -> Value {
+        fields["type"] = json!(kind);
+        fields["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        fields
+    }
+}
