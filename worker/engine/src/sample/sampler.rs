@@ -17,8 +17,8 @@ use super::{Sampled, pick, tell, usable_max};
 /// `repetition_penalty` divides positive logits of tokens of the prompt and of the completion
 /// and multiplies others; `frequency_penalty` times the token's count in the completion is taken
 /// off, then `presence_penalty` from those that it has; temperature, `min_p`, `top_k` and
-/// `top_p` narrow what is drawn from. Log probabilities are of the logits as they came. A completion's draws
-/// depend on the request, its index, and its logits alone.
+/// `top_p` narrow what is drawn from. Log probabilities are of the logits as they came. A
+/// completion's draws depend on the request, its index, and its logits alone.
 pub struct Sampler {
     spec: Arc<DecodeSpec>,
     sampling: Sampling,
