@@ -129,6 +129,11 @@ pub(super) fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
+/// A number of 32 bits as its caller wrote it: 0.7, and not the number of 64 bits that it is.
+pub(super) fn as_written(number: f32) -> Value {
+    number.to_string().parse().map_or(Value::Null, |number: f64| json!(number))
+}
+
 /// The `aqueduct` object of an answer.
 pub(super) fn figures(report: &Report) -> Value {
     let Report { policy, prefill, .. } = report;
@@ -138,7 +143,7 @@ pub(super) fn figures(report: &Report) -> Value {
         "sinks": policy.sinks,
         "local": policy.local,
         "heavy": policy.heavy,
-        "decay": policy.scoring.decay,
+        "decay": as_written(policy.scoring.decay),
         "window": policy.scoring.window,
         "age_normalised": policy.scoring.age_normalised,
         "chunk_tokens": report.chunk_tokens,

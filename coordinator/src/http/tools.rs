@@ -103,7 +103,7 @@ impl Tools {
             let name = json!(function.name);
             let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());
             let (head, tail) = (json!(head), json!(format!("}}{close}")));
-            let schema = aqueduct_grammar::one_spelling(function.schema());
+            let schema = aqueduct_grammar::narrowed(function.schema());
             lark += &format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n");
         }
         Some(Grammar::Lark(lark))

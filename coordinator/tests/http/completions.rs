@@ -59,6 +59,7 @@ async fn what_the_caller_asks_reaches_the_runtime() {
     let reply = server.completion(body).await.json();
     let warnings = reply["aqueduct"]["warnings"].as_array().unwrap();
     assert!(warnings[0].as_str().unwrap().starts_with("local = 600 was lowered to 511"));
+    assert_eq!(reply["aqueduct"]["decay"], 0.95);
     let seen = server.script.seen.lock().unwrap().pop().unwrap();
     assert_eq!(seen.prompt, [5, 6, 7]);
     assert_eq!((seen.max_tokens, seen.choices, seen.chunk_tokens), (3, 2, 512));

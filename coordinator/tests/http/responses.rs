@@ -28,7 +28,7 @@ fn events(reply: &Reply) -> Vec<Value> {
 async fn a_whole_response() {
     let server = start(answering("At Walden")).await;
     let asked = json!({
-        "max_output_tokens": 8, "metadata": { "a": "b" }, "top_p": 0.5,
+        "max_output_tokens": 8, "metadata": { "a": "b" }, "top_p": 0.7,
         "parallel_tool_calls": false, "model": "tiny", "aqueduct": { "chunk_tokens": 512 },
     });
     let reply = responded(&server, asked).await.json();
@@ -44,12 +44,12 @@ async fn a_whole_response() {
     assert_eq!(reply["id"], "resp_r0000000000000007");
     assert_eq!((&reply["object"], &reply["status"]), (&json!("response"), &json!("incomplete")));
     assert_eq!(reply["incomplete_details"], json!({ "reason": "max_output_tokens" }));
-    assert_eq!((&reply["metadata"], &reply["top_p"]), (&json!({ "a": "b" }), &json!(0.5)));
+    assert_eq!((&reply["metadata"], &reply["top_p"]), (&json!({ "a": "b" }), &json!(0.7)));
     assert_eq!((&reply["instructions"], &reply["tools"]), (&json!("Be brief."), &json!([])));
     assert_eq!(reply["aqueduct"]["chunk_tokens"], 512);
     let seen = server.script.seen.lock().unwrap().pop().unwrap();
     assert_eq!(text().decode(&seen.prompt), "system: Be brief.\nuser: Where?\nassistant:");
-    assert_eq!((seen.max_tokens, seen.sampling.top_p), (8, 0.5));
+    assert_eq!((seen.max_tokens, seen.sampling.top_p), (8, 0.7));
 }
 
 #[tokio::test]

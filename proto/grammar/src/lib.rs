@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod follower;
+mod schema;
 mod vocabulary;
 
 pub use follower::{Follower, Mask};
-pub use vocabulary::{Vocabulary, one_spelling};
+pub use schema::narrowed;
+pub use vocabulary::Vocabulary;

@@ -7,9 +7,10 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::follower::Follower;
+use crate::schema::narrowed;
 
 /// A vocabulary that grammars can be compiled for; costs some ten milliseconds to make.
 pub struct Vocabulary {
@@ -71,22 +72,10 @@ impl Vocabulary {
 /// The schema in `text`, from `field`.
 fn parsed(field: &str, text: &str) -> Result<Value, Refusal> {
     match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Ok(one_spelling(Value::Object(fields))),
+        Ok(Value::Object(fields)) => Ok(narrowed(Value::Object(fields))),
         Ok(other) => Err(Refusal::new(field, other, "a JSON schema, which is an object")),
         Err(error) => Err(Refusal::new(field, error, "JSON")),
     }
-}
-
-/// The schema with one way to write white space, so that a model cannot fill its budget with
-/// blanks: a space after commas and colons.
-pub fn one_spelling(mut schema: Value) -> Value {
-    if let Value::Object(fields) = &mut schema {
-        let spelling = json!({
-            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
-        });
-        fields.insert("x-guidance".to_owned(), spelling);
-    }
-    schema
 }
 
 /// What one grammar may cost, to compile and for each token.

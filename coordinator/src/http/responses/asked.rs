@@ -7,6 +7,7 @@ use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::format;
 use super::super::params::{Harmless, Params};
+use super::super::reply::as_written;
 use super::super::request::{ChatRequest, arguments_of};
 use super::super::tools::{NamedFunction, RawChoice, Tools};
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
@@ -68,12 +69,12 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         "previous_response_id": null,
         "reasoning": { "effort": null, "summary": null },
         "store": false,
-        "temperature": params.sampling.temperature,
+        "temperature": as_written(params.sampling.temperature),
         "text": text,
         "tool_choice": tool_choice,
         "tools": tools,
         "top_logprobs": logprobs.unwrap_or(0),
-        "top_p": params.sampling.top_p,
+        "top_p": as_written(params.sampling.top_p),
         "truncation": "disabled",
     });
     let Value::Object(echo) = echo else { return Err(ApiError::field("input", "is missing")) };
