@@ -19,14 +19,21 @@ pub(crate) trait Int8: Copy {
     type Simd: Simd;
     /// Sixteen i32.
     type Sums: Copy;
-    /// A step as it is multiplied.
-    type Weights: Copy;
-    /// Four inputs of one row as they are multiplied.
+    /// What of a step is multiplied at a time: all of it, or the products of one input of every
+    /// pair, where there are not registers for more.
+    type Part: Pod;
+    /// A step as it is multiplied, in parts.
+    type Weights: Pod + AsRef<[Self::Part]>;
+    /// Four inputs of one row as they are packed.
+    type Quad: Pod + From<[i8; QUAD]>;
+    /// Those that are multiplied with a part, each for every output.
     type Inputs: Copy;
-    /// Rows of the largest register tile: 8 or 4.
+    /// Rows of the largest register tile: 8, 6 or 4.
     const ROWS: usize;
     /// Steps in a row of the largest register tile: 1 or 2.
     const PANELS: usize;
+    /// Whether [`weights`](Self::weights) is work that pays to be done once for many rows.
+    const STAGES: bool = false;
 
     /// The instruction set that this one is part of.
     fn simd(self) -> Self::Simd;
@@ -37,11 +44,11 @@ pub(crate) trait Int8: Copy {
     /// Reads a step.
     fn weights(self, from: &Step) -> Self::Weights;
 
-    /// Repeats four inputs for every output.
-    fn inputs(self, from: [i8; QUAD]) -> Self::Inputs;
+    /// Repeats for every output the inputs that are multiplied with part `part` of a step.
+    fn inputs(self, from: &Self::Quad, part: usize) -> Self::Inputs;
 
-    /// Adds to each sum its four products.
-    fn dot(self, sums: Self::Sums, weights: Self::Weights, inputs: Self::Inputs) -> Self::Sums;
+    /// Adds to each sum its products.
+    fn dot(self, sums: Self::Sums, weights: Self::Part, inputs: Self::Inputs) -> Self::Sums;
 
     /// The sums as f32: exact below 2^24.
     fn to_f32(self, sums: Self::Sums) -> <Self::Simd as Simd>::V;
@@ -75,7 +82,9 @@ struct Plain<S>(S);
 impl<S: Simd> Int8 for Plain<S> {
     type Simd = S;
     type Sums = [i32; LANES];
-    type Weights = Step;
+    type Part = Step;
+    type Weights = [Step; 1];
+    type Quad = [i8; QUAD];
     type Inputs = [i8; QUAD];
     const ROWS: usize = 4;
     const PANELS: usize = 1;
@@ -91,13 +100,13 @@ impl<S: Simd> Int8 for Plain<S> {
     }
 
     #[inline(always)]
-    fn weights(self, from: &Step) -> Step {
-        *from
+    fn weights(self, from: &Step) -> [Step; 1] {
+        [*from]
     }
 
     #[inline(always)]
-    fn inputs(self, from: [i8; QUAD]) -> [i8; QUAD] {
-        from
+    fn inputs(self, from: &[i8; QUAD], _part: usize) -> [i8; QUAD] {
+        *from
     }
 
     #[inline(always)]

@@ -5,6 +5,8 @@
 
 use std::arch::x86_64::*;
 
+use bytemuck::{Pod, Zeroable};
+
 use super::int8::{Int8, Int8Kernel, QUAD, Step};
 use super::{avx2, avx512};
 
@@ -45,7 +47,9 @@ pub(crate) unsafe fn enter_avx2<K: Int8Kernel>(kernel: K) -> K::Out {
 impl Int8 for Vnni {
     type Simd = avx512::Avx512;
     type Sums = __m512i;
-    type Weights = __m512i;
+    type Part = __m512i;
+    type Weights = [__m512i; 1];
+    type Quad = [i8; QUAD];
     type Inputs = __m512i;
     const ROWS: usize = 8;
     const PANELS: usize = 2;
@@ -61,14 +65,14 @@ impl Int8 for Vnni {
     }
 
     #[inline(always)]
-    fn weights(self, from: &Step) -> __m512i {
+    fn weights(self, from: &Step) -> [__m512i; 1] {
         // SAFETY: `self` proves AVX-512; a step has 64 bytes.
-        unsafe { _mm512_loadu_si512(from.0.as_ptr().cast()) }
+        [unsafe { _mm512_loadu_si512(from.0.as_ptr().cast()) }]
     }
 
     #[inline(always)]
-    fn inputs(self, from: [i8; QUAD]) -> __m512i {
-        self.0.splat(quad(from))
+    fn inputs(self, from: &[i8; QUAD], _part: usize) -> __m512i {
+        self.0.splat(quad(*from))
     }
 
     #[inline(always)]
@@ -87,7 +91,9 @@ impl Int8 for avx512::Avx512 {
     type Simd = Self;
     type Sums = __m512i;
     /// Bytes 0 and 2 of every four, and bytes 1 and 3.
-    type Weights = [__m512i; 2];
+    type Part = [__m512i; 2];
+    type Weights = [[__m512i; 2]; 1];
+    type Quad = [i8; QUAD];
     type Inputs = [__m512i; 2];
     const ROWS: usize = 8;
     const PANELS: usize = 2;
@@ -104,18 +110,18 @@ impl Int8 for avx512::Avx512 {
     }
 
     #[inline(always)]
-    fn weights(self, from: &Step) -> [__m512i; 2] {
+    fn weights(self, from: &Step) -> [[__m512i; 2]; 1] {
         // SAFETY: `self` proves AVX-512; a step has 64 bytes.
         unsafe {
             let bytes = _mm512_loadu_si512(from.0.as_ptr().cast());
             let even = _mm512_and_si512(bytes, _mm512_set1_epi16(0xff));
-            [even, _mm512_srli_epi16::<8>(bytes)]
+            [[even, _mm512_srli_epi16::<8>(bytes)]]
         }
     }
 
     #[inline(always)]
-    fn inputs(self, from: [i8; QUAD]) -> [__m512i; 2] {
-        let bytes = self.splat(quad(from));
+    fn inputs(self, from: &[i8; QUAD], _part: usize) -> [__m512i; 2] {
+        let bytes = self.splat(quad(*from));
         // SAFETY: `self` proves AVX-512.
         unsafe {
             let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
@@ -143,11 +149,14 @@ impl Int8 for avx512::Avx512 {
 impl Int8 for avx2::Avx2 {
     type Simd = Self;
     type Sums = [__m256i; 2];
-    /// Of each half: bytes 0 and 2 of every four, and bytes 1 and 3.
+    /// Bytes 0 and 2 of every four, or bytes 1 and 3, of eight outputs each.
+    type Part = [__m256i; 2];
     type Weights = [[__m256i; 2]; 2];
-    type Inputs = [__m256i; 2];
-    const ROWS: usize = 4;
+    type Quad = WideQuad;
+    type Inputs = __m256i;
+    const ROWS: usize = 6;
     const PANELS: usize = 1;
+    const STAGES: bool = true;
 
     #[inline(always)]
     fn simd(self) -> Self {
@@ -164,34 +173,44 @@ impl Int8 for avx2::Avx2 {
     fn weights(self, from: &Step) -> [[__m256i; 2]; 2] {
         let (halves, _) = from.0.as_chunks::<8>();
         // SAFETY: `self` proves AVX2.
-        unsafe { [even_and_odd(&halves[0]), even_and_odd(&halves[1])] }
+        let [low, high] = unsafe { [even_and_odd(&halves[0]), even_and_odd(&halves[1])] };
+        [[low[0], high[0]], [low[1], high[1]]]
     }
 
     #[inline(always)]
-    fn inputs(self, from: [i8; QUAD]) -> [__m256i; 2] {
-        let [bytes, _] = self.splat(quad(from));
+    fn inputs(self, from: &WideQuad, part: usize) -> __m256i {
+        // SAFETY: `self` proves AVX2.
+        unsafe { _mm256_set1_epi32(bytemuck::cast(from.0[part])) }
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: [__m256i; 2], weights: [__m256i; 2], inputs: __m256i) -> [__m256i; 2] {
         // SAFETY: `self` proves AVX2.
         unsafe {
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
-            [even, _mm256_srai_epi16::<8>(bytes)]
+            let low = _mm256_madd_epi16(weights[0], inputs);
+            let high = _mm256_madd_epi16(weights[1], inputs);
+            [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
         }
-    }
-
-    #[inline(always)]
-    fn dot(
-        self,
-        sums: [__m256i; 2],
-        weights: [[__m256i; 2]; 2],
-        inputs: [__m256i; 2],
-    ) -> [__m256i; 2] {
-        // SAFETY: `self` proves AVX2.
-        unsafe { [add_pairs(sums[0], weights[0], inputs), add_pairs(sums[1], weights[1], inputs)] }
     }
 
     #[inline(always)]
     fn to_f32(self, sums: [__m256i; 2]) -> avx2::F32x16 {
         // SAFETY: `self` proves AVX2.
         unsafe { avx2::F32x16(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    }
+}
+
+/// Inputs 0 and 2 of four, and inputs 1 and 3, in sixteen bits: a pair is read into all lanes by one
+/// load, where bytes would be widened for every register tile anew.
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(8))]
+pub(crate) struct WideQuad([[i16; 2]; 2]);
+
+impl From<[i8; QUAD]> for WideQuad {
+    #[inline(always)]
+    fn from(from: [i8; QUAD]) -> Self {
+        let [a, b, c, d] = from.map(i16::from);
+        Self([[a, c], [b, d]])
     }
 }
 
@@ -211,16 +230,4 @@ unsafe fn even_and_odd(half: &[[u8; QUAD]; 8]) -> [__m256i; 2] {
     // SAFETY: half a step has 32 bytes; unaligned is allowed.
     let bytes = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
     [_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(bytes)]
-}
-
-/// Four products each, added to `sums`.
-///
-/// # Safety
-/// The processor must have AVX2.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn add_pairs(sums: __m256i, weights: [__m256i; 2], inputs: [__m256i; 2]) -> __m256i {
-    let even = _mm256_madd_epi16(weights[0], inputs[0]);
-    let odd = _mm256_madd_epi16(weights[1], inputs[1]);
-    _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
 }

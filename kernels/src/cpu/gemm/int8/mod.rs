@@ -16,7 +16,7 @@ pub(super) use self::tiled::{LEAST_ROWS, Tiled};
 use super::product::{Factors, Product, Source};
 use super::result::Outcome;
 use crate::cpu::simd::int8::{Int8, Int8Kernel, QUAD};
-use crate::cpu::simd::{LINES_AHEAD, Simd, Vector, prefetch_line};
+use crate::cpu::simd::{LANES, LINES_AHEAD, Simd, Vector, prefetch_line};
 use crate::int8::GROUP;
 
 /// A weight of integers and an argument made integers.
@@ -38,11 +38,32 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
     const PANELS: usize = I::PANELS;
     /// Sums are hardly ever put down. Two panels of 1,024 inputs fill 32 KiB of the first level;
     /// of 3,072 they stream from the second, and take no longer by the input.
-    const INPUTS: usize = 32 * GROUP;
+    /// Staged ones of 512 inputs fill 16 KiB.
+    const INPUTS: usize = if I::STAGES { 4 * GROUP } else { 32 * GROUP };
+    const STAGES: bool = I::STAGES;
 
     #[inline(always)]
     fn inputs(self) -> usize {
         self.factors.weight.inputs()
+    }
+
+    #[inline(always)]
+    fn stage<const N: usize>(
+        self,
+        _simd: I::Simd,
+        panels: [usize; N],
+        inputs: Range<usize>,
+        to: &mut [[f32; LANES]],
+    ) {
+        let steps = inputs.start / QUAD..inputs.end / QUAD;
+        let to = bytemuck::cast_slice_mut::<_, I::Weights>(to).chunks_exact_mut(steps.len().max(1));
+        for (panel, to) in panels.into_iter().zip(to) {
+            let from = self.factors.weight.panel(panel).runs.as_flattened();
+            for (to, from) in to.iter_mut().zip(&from[steps.clone()]) {
+                prefetch_line(std::ptr::from_ref(from).wrapping_add(LINES_AHEAD));
+                *to = self.int8.weights(from);
+            }
+        }
     }
 
     #[inline(always)]
@@ -55,42 +76,123 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         source: Source<'_>,
     ) {
         let Self { factors: Integers { x, weight }, int8 } = self;
-        let rows = x.rows(row, M);
-        let mut at = [weight.panel(panels[0]); N];
-        for j in 1..N {
-            at[j] = weight.panel(panels[j]);
-        }
+        let rows = x.rows::<I::Quad>(row, M);
         assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
-        let ahead = M > 1 && matches!(source, Source::Far);
-        let mut whole = *acc;
-        let last = inputs.end / GROUP;
-        for group in inputs.start / GROUP..last {
-            // SAFETY: rows and panels have as many inputs.
-            unsafe { add_group(int8, &mut whole, (rows, &at), (group, GROUP_STEPS), ahead) };
+        let panels = panels.map(|panel| weight.panel(panel));
+        match source {
+            Source::Staged(lines) => {
+                let (first, stride) = (inputs.start / QUAD, inputs.len() / QUAD);
+                let steps = bytemuck::cast_slice::<_, I::Weights>(lines);
+                assert!(steps.len() >= N * stride);
+                let steps = Staged { steps, first, stride };
+                // SAFETY: rows and panels have as many inputs, and what is staged as `inputs`.
+                unsafe { add_inputs(int8, acc, (rows, &panels, steps), inputs) }
+            }
+            _ => {
+                let ahead = M > 1 && matches!(source, Source::Far);
+                let steps = Lying { panels, ahead };
+                // SAFETY: rows and panels have as many inputs.
+                unsafe { add_inputs(int8, acc, (rows, &panels, steps), inputs) }
+            }
         }
-        let rest = inputs.end % GROUP / QUAD;
-        if rest > 0 {
+    }
+}
+
+/// Where a register tile finds the steps of its panels.
+trait Steps<I: Int8, const N: usize>: Copy {
+    /// Step `k` of all panels, counted from the first input of all.
+    ///
+    /// # Safety
+    /// There must be such a step.
+    unsafe fn at(self, int8: I, k: usize) -> [I::Weights; N];
+}
+
+/// Steps of the panels as they lie; what comes later is asked for if `ahead`.
+#[derive(Clone, Copy)]
+struct Lying<'a, const N: usize> {
+    panels: [Panel<'a>; N],
+    ahead: bool,
+}
+
+impl<I: Int8, const N: usize> Steps<I, N> for Lying<'_, N> {
+    #[inline(always)]
+    unsafe fn at(self, int8: I, k: usize) -> [I::Weights; N] {
+        let steps = |j: usize| self.panels[j].runs.as_flattened();
+        if self.ahead {
+            for j in 0..N {
+                prefetch_line(steps(j).as_ptr().wrapping_add(k + LINES_AHEAD));
+            }
+        }
+        // Not by a closure: one that is not inlined lacks the instructions.
+        // SAFETY: the caller's.
+        let mut weights = [int8.weights(unsafe { steps(0).get_unchecked(k) }); N];
+        for j in 1..N {
             // SAFETY: as above.
-            unsafe { add_group(int8, &mut whole, (rows, &at), (last, rest), ahead) };
+            weights[j] = int8.weights(unsafe { steps(j).get_unchecked(k) });
         }
-        *acc = whole;
+        weights
+    }
+}
+
+/// Steps as [`Factors::stage`] wrote them, `[N, stride]`, from step `first` on.
+#[derive(Clone, Copy)]
+struct Staged<'a, W> {
+    steps: &'a [W],
+    first: usize,
+    stride: usize,
+}
+
+impl<I: Int8, const N: usize> Steps<I, N> for Staged<'_, I::Weights> {
+    #[inline(always)]
+    unsafe fn at(self, _int8: I, k: usize) -> [I::Weights; N] {
+        // SAFETY: the caller's.
+        let mut weights = [unsafe { *self.steps.get_unchecked(k - self.first) }; N];
+        for j in 1..N {
+            // SAFETY: as above.
+            weights[j] = unsafe { *self.steps.get_unchecked(j * self.stride + k - self.first) };
+        }
+        weights
     }
 }
 
 /// Steps of a whole group.
 const GROUP_STEPS: usize = GROUP / QUAD;
 
-/// Adds the first steps of one group to sums over groups; asks for what comes later if `ahead`.
+/// Adds the products over some inputs, from the first of a group on.
 ///
 /// # Safety
-/// All rows and panels have the steps and the group.
+/// All rows, panels and steps have the inputs.
 #[inline(always)]
-unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
+unsafe fn add_inputs<I: Int8, S: Steps<I, N>, const M: usize, const N: usize>(
     int8: I,
     acc: &mut [[<I::Simd as Simd>::V; N]; M],
-    (rows, panels): (RowsAt<'_>, &[Panel<'_>; N]),
+    factors: (RowsAt<'_, I::Quad>, &[Panel<'_>; N], S),
+    inputs: Range<usize>,
+) {
+    let mut whole = *acc;
+    let last = inputs.end / GROUP;
+    for group in inputs.start / GROUP..last {
+        // SAFETY: the caller's.
+        unsafe { add_group(int8, &mut whole, factors, (group, GROUP_STEPS)) };
+    }
+    let rest = inputs.end % GROUP / QUAD;
+    if rest > 0 {
+        // SAFETY: as above.
+        unsafe { add_group(int8, &mut whole, factors, (last, rest)) };
+    }
+    *acc = whole;
+}
+
+/// Adds the first steps of one group to sums over groups.
+///
+/// # Safety
+/// All rows, panels and steps have the steps and the group.
+#[inline(always)]
+unsafe fn add_group<I: Int8, S: Steps<I, N>, const M: usize, const N: usize>(
+    int8: I,
+    acc: &mut [[<I::Simd as Simd>::V; N]; M],
+    (rows, panels, from): (RowsAt<'_, I::Quad>, &[Panel<'_>; N], S),
     (group, steps): (usize, usize),
-    ahead: bool,
 ) {
     let simd = int8.simd();
     // SAFETY: the caller's.
@@ -100,20 +202,13 @@ unsafe fn add_group<I: Int8, const M: usize, const N: usize>(
             *sums = [int8.splat(rows.scale(i, group).offset); N];
         }
         for k in group * GROUP_STEPS..group * GROUP_STEPS + steps {
-            if ahead {
-                for panel in panels {
-                    prefetch_line(panel.runs.as_flattened().as_ptr().wrapping_add(k + LINES_AHEAD));
-                }
-            }
-            // Not by a closure: one that is not inlined lacks the instructions.
-            let mut weights = [int8.weights(panels[0].runs.as_flattened().get_unchecked(k)); N];
-            for j in 1..N {
-                weights[j] = int8.weights(panels[j].runs.as_flattened().get_unchecked(k));
-            }
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let inputs = int8.inputs(rows.quad(i, k));
-                for (sum, &weights) in sums.iter_mut().zip(&weights) {
-                    *sum = int8.dot(*sum, weights, inputs);
+            let weights = from.at(int8, k);
+            for part in 0..weights[0].as_ref().len() {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let inputs = int8.inputs(rows.quad(i, k), part);
+                    for (sum, weights) in sums.iter_mut().zip(&weights) {
+                        *sum = int8.dot(*sum, weights.as_ref()[part], inputs);
+                    }
                 }
             }
         }

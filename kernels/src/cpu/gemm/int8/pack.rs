@@ -7,8 +7,8 @@ use bytemuck::{Pod, Zeroable};
 use super::super::Place;
 use super::super::argument::{Argument, Prepare};
 use super::super::huge::HugeArray;
-use crate::cpu::simd::int8::{QUAD, Step};
-use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::simd::LANES;
+use crate::cpu::simd::int8::{Int8, Int8Kernel, QUAD, Step};
 use crate::cpu::threads::Crew;
 use crate::cpu::unwritten::{unwritten, written};
 use crate::int8::{GROUP, Int8Rows, quantise_group};
@@ -112,20 +112,22 @@ pub(super) struct Panel<'a> {
 pub(in crate::cpu) struct Int8Inputs {
     /// Of a row.
     runs: usize,
+    /// Lines of a row: a run is one line of bytes, or two of integers of sixteen bits.
+    lines: usize,
     /// Of a row.
     groups: usize,
     /// Rows of a block.
     block_rows: usize,
-    /// Of each block of rows, `[runs, rows, 16]`.
-    steps: Vec<Run>,
+    /// Of each block of rows, `[lines, rows]`.
+    steps: Vec<Line>,
     /// Of each block of rows, `[groups, rows]`.
     scales: Vec<Scale>,
 }
 
-/// Sixteen times four inputs of one row.
+/// Quads of one row, as the instruction set has them packed: sixteen of bytes.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-pub(super) struct Run([[i8; QUAD]; STEPS]);
+pub(super) struct Line([u8; 64]);
 
 /// What belongs to a group of one row: the offset, -128 times the sum of the group, takes away
 /// what the weights' offset adds.
@@ -138,9 +140,9 @@ pub(in crate::cpu) struct Scale {
 
 /// Neighbouring rows of an argument.
 #[derive(Clone, Copy)]
-pub(super) struct RowsAt<'a> {
+pub(super) struct RowsAt<'a, Q> {
     /// `[rows, quads]`.
-    data: &'a [[i8; QUAD]],
+    data: &'a [Q],
     /// Of a row.
     quads: usize,
     /// `[rows, groups]`.
@@ -149,15 +151,15 @@ pub(super) struct RowsAt<'a> {
     groups: usize,
 }
 
-impl RowsAt<'_> {
+impl<Q: Pod> RowsAt<'_, Q> {
     /// Quad `k` of row `i`.
     ///
     /// # Safety
     /// The row must be one of these, and have the quad.
     #[inline(always)]
-    pub(super) unsafe fn quad(&self, i: usize, k: usize) -> [i8; QUAD] {
+    pub(super) unsafe fn quad(&self, i: usize, k: usize) -> &Q {
         // SAFETY: the caller's.
-        unsafe { *self.data.get_unchecked(i * self.quads + k) }
+        unsafe { self.data.get_unchecked(i * self.quads + k) }
     }
 
     /// What belongs to a group of row `i`.
@@ -179,31 +181,33 @@ impl Int8Inputs {
     pub(in crate::cpu) fn new(place: Place, x: Argument<'_>, block_rows: usize) -> Self {
         let (rows, inputs) = (x.rows.rows(), x.inputs());
         let (runs, groups) = (inputs.div_ceil(RUN), inputs.div_ceil(GROUP));
-        let mut steps = unwritten(rows * runs);
+        let lines = runs * place.isa.run_int8(RunLines);
+        let mut steps = unwritten(rows * lines);
         let mut scales = unwritten(rows * groups);
         let task_rows = PACK_ROWS.next_multiple_of(block_rows);
         let from = x.rows.data().chunks(task_rows * x.rows.cols().max(1));
         let to = steps
-            .chunks_mut(task_rows * runs.max(1))
+            .chunks_mut(task_rows * lines.max(1))
             .zip(scales.chunks_mut(task_rows * groups.max(1)));
         let prepare = x.prepare;
         place.crew.map(from.zip(to).collect(), |(from, (steps, scales))| {
             let cols = x.rows.cols();
-            place.isa.run(PackRows { steps, scales, from, cols, inputs, prepare, block_rows });
+            place.isa.run_int8(PackRows { steps, scales, from, cols, inputs, prepare, block_rows });
         });
-        // SAFETY: the tasks wrote every run and every scale of their rows.
+        // SAFETY: the tasks wrote every line and every scale of their rows.
         let (steps, scales) = unsafe { (written(steps), written(scales)) };
-        Self { runs, groups, block_rows, steps, scales }
+        Self { runs, lines, groups, block_rows, steps, scales }
     }
 
-    /// `count` rows; blocks must be rows.
+    /// `count` rows, packed for products that read such quads; blocks must be rows.
     #[inline(always)]
-    pub(super) fn rows(&self, row: usize, count: usize) -> RowsAt<'_> {
+    pub(super) fn rows<Q: Pod>(&self, row: usize, count: usize) -> RowsAt<'_, Q> {
         debug_assert_eq!(self.block_rows, 1);
-        let runs = &self.steps[row * self.runs..(row + count) * self.runs];
+        let lines = &self.steps[row * self.lines..(row + count) * self.lines];
         let scales = &self.scales[row * self.groups..(row + count) * self.groups];
-        let (quads, groups) = (self.runs * STEPS, self.groups);
-        RowsAt { data: bytemuck::cast_slice(runs), quads, scales, groups }
+        let (data, quads) = (bytemuck::cast_slice(lines), self.runs * STEPS);
+        assert_eq!(data.len(), count * quads, "rows are packed for other products");
+        RowsAt { data, quads, scales, groups: self.groups }
     }
 
     /// Inputs of a row with those that are padded.
@@ -215,8 +219,8 @@ impl Int8Inputs {
     /// These runs of the block that begins at `row`, `[runs, rows]`, and its rows.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn block(&self, row: usize, runs: std::ops::Range<usize>) -> (&[Run], usize) {
-        debug_assert!(row.is_multiple_of(self.block_rows));
+    pub(super) fn block(&self, row: usize, runs: std::ops::Range<usize>) -> (&[Line], usize) {
+        debug_assert!(row.is_multiple_of(self.block_rows) && self.lines == self.runs);
         let rest = &self.steps[row * self.runs..];
         let rows = self.block_rows(row);
         (&rest[runs.start * rows..runs.end * rows], rows)
@@ -243,9 +247,21 @@ impl Int8Inputs {
     }
 }
 
+/// Lines of a run.
+struct RunLines;
+
+impl Int8Kernel for RunLines {
+    type Out = usize;
+
+    #[inline(always)]
+    fn run<I: Int8>(self, _int8: I) -> usize {
+        STEPS * size_of::<I::Quad>() / size_of::<Line>()
+    }
+}
+
 /// The rows of one task.
 struct PackRows<'a> {
-    steps: &'a mut [MaybeUninit<Run>],
+    steps: &'a mut [MaybeUninit<Line>],
     scales: &'a mut [MaybeUninit<Scale>],
     /// `[rows, cols]`.
     from: &'a [f32],
@@ -255,18 +271,20 @@ struct PackRows<'a> {
     block_rows: usize,
 }
 
-impl Kernel for PackRows<'_> {
+impl Int8Kernel for PackRows<'_> {
     type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<I: Int8>(self, int8: I) {
         let Self { steps, scales, from, cols, inputs, prepare, block_rows } = self;
         let rows = from.len() / cols;
-        let (runs, groups) = (steps.len() / rows, scales.len() / rows);
+        let (lines, groups) = (steps.len() / rows, scales.len() / rows);
+        let line_quads = size_of::<Line>() / size_of::<I::Quad>();
         let mut prepared = Vec::new();
-        let mut q = vec![0; runs * RUN];
+        let mut q = vec![0; lines * line_quads * QUAD];
+        let mut quads = vec![I::Quad::zeroed(); lines * line_quads];
         let blocks =
-            steps.chunks_mut(block_rows * runs).zip(scales.chunks_mut(block_rows * groups));
+            steps.chunks_mut(block_rows * lines).zip(scales.chunks_mut(block_rows * groups));
         for (from, (steps, scales)) in from.chunks(block_rows * cols).zip(blocks) {
             let rows = from.len() / cols;
             for (i, from) in from.chunks_exact(cols).enumerate() {
@@ -274,14 +292,16 @@ impl Kernel for PackRows<'_> {
                     Prepare::Nothing => from,
                     _ => {
                         prepared.resize(inputs, 0.0);
-                        prepare.row(simd, from, &mut prepared);
+                        prepare.row(int8.simd(), from, &mut prepared);
                         &prepared
                     }
                 };
                 quantise(row, &mut q, scales[i..].iter_mut().step_by(rows));
-                let runs = q.as_chunks().0.as_chunks().0;
-                for (to, quads) in steps[i..].iter_mut().step_by(rows).zip(runs) {
-                    to.write(Run(*quads));
+                let (from, _) = q.as_chunks::<QUAD>();
+                quads.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
+                let lines = quads.chunks_exact(line_quads);
+                for (to, line) in steps[i..].iter_mut().step_by(rows).zip(lines) {
+                    to.write(bytemuck::pod_read_unaligned(bytemuck::cast_slice(line)));
                 }
             }
         }
