@@ -20,6 +20,11 @@ mod cpu_avx2 {
 }
 
 #[cfg(target_arch = "x86_64")]
+mod cpu_avxvnni {
+    aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::AvxVnni, 2));
+}
+
+#[cfg(target_arch = "x86_64")]
 mod cpu_avx512 {
     aqueduct_kernels::conformance_tests!(super::cpu(aqueduct_kernels::IsaLevel::Avx512, 2));
 }

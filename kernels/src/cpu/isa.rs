@@ -2,15 +2,15 @@
 
 use super::simd::int8::{Int8Kernel, Plainly};
 #[cfg(target_arch = "x86_64")]
-use super::simd::int8_x86::{enter_avx2, enter_avx512, enter_vnni};
+use super::simd::int8_x86::{enter_avx_vnni, enter_avx2, enter_avx512, enter_vnni};
 #[cfg(target_arch = "aarch64")]
 use super::simd::neon;
 use super::simd::{Kernel, portable};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2, avx512};
 
-/// Instruction sets that kernels are compiled for, weakest first; each of a kind of
-/// processor has those before it.
+/// Instruction sets that kernels are compiled for, weakest first. What has one of a kind of
+/// processor has those before it, but for AVX-VNNI, which few processors with AVX-512 have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaLevel {
     /// Plain Rust on what the target always has: SSE2 on x86-64.
@@ -19,6 +19,9 @@ pub enum IsaLevel {
     Neon,
     /// AVX2 and FMA.
     Avx2,
+    /// AVX-VNNI as well: products of eight-bit integers, as Intel's processors without AVX-512
+    /// have them since Alder Lake.
+    AvxVnni,
     /// AVX-512F, BW, VL and DQ.
     Avx512,
     /// AVX-512 VNNI as well: products of eight-bit integers.
@@ -31,10 +34,11 @@ pub enum IsaLevel {
 
 impl IsaLevel {
     /// All of them, weakest first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Portable,
         Self::Neon,
         Self::Avx2,
+        Self::AvxVnni,
         Self::Avx512,
         Self::Avx512Vnni,
         Self::Avx512Bf16,
@@ -47,10 +51,19 @@ impl IsaLevel {
             Self::Portable => "portable",
             Self::Neon => "neon",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avxvnni",
             Self::Avx512 => "avx512",
             Self::Avx512Vnni => "avx512vnni",
             Self::Avx512Bf16 => "avx512bf16",
             Self::Amx => "amx",
+        }
+    }
+
+    /// The set whose vectors of f32 it has.
+    pub(crate) fn vectors(self) -> Self {
+        match self {
+            Self::AvxVnni => Self::Avx2,
+            _ => self.min(Self::Avx512),
         }
     }
 
@@ -61,6 +74,7 @@ impl IsaLevel {
             Self::Portable => true,
             Self::Neon => false,
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::AvxVnni => Self::Avx2.is_available() && super::amx::has_avx_vnni(),
             Self::Avx512 => {
                 Self::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -95,6 +109,7 @@ impl IsaLevel {
     #[cfg(target_arch = "x86_64")]
     fn pays(self) -> bool {
         match self {
+            Self::AvxVnni => is_x86_feature_detected!("avxvnni"),
             Self::Avx512Bf16 => is_amd(),
             Self::Amx => super::amx::is_native(),
             _ => true,
@@ -193,7 +208,7 @@ impl Isa {
             level if level >= IsaLevel::Avx512 => unsafe { avx512::enter(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            IsaLevel::Avx2 => unsafe { avx2::enter(kernel) },
+            IsaLevel::Avx2 | IsaLevel::AvxVnni => unsafe { avx2::enter(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             IsaLevel::Neon => unsafe { neon::enter(kernel) },
@@ -212,6 +227,9 @@ impl Isa {
             IsaLevel::Avx512 => unsafe { enter_avx512(kernel) },
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]
+            IsaLevel::AvxVnni => unsafe { enter_avx_vnni(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
             IsaLevel::Avx2 => unsafe { enter_avx2(kernel) },
             _ => self.run(Plainly(kernel)),
         }
@@ -227,7 +245,8 @@ mod tests {
         for level in IsaLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
-        let refusal = "must be one of portable, neon, avx2, avx512, avx512vnni, avx512bf16, amx";
+        let refusal =
+            "must be one of portable, neon, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx";
         assert_eq!("sse9".parse::<IsaLevel>(), Err(refusal.to_owned()));
     }
 

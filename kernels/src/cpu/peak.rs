@@ -86,7 +86,7 @@ impl Cpu {
     }
 
     fn vectors(&self) -> IsaLevel {
-        self.isa().min(IsaLevel::Avx512)
+        self.isa().vectors()
     }
 
     /// Operations per second of all threads together, a multiplication and an addition being

@@ -7,7 +7,7 @@
 
 mod blocks;
 mod config;
-#[cfg(all(feature = "amx-emulator", target_os = "linux"))]
+#[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
 mod emulator;
 mod groups;
 
@@ -34,6 +34,11 @@ pub(super) fn is_enabled() -> bool {
     is_native() || is_emulated()
 }
 
+/// Whether products of bytes in vectors of 256 bits are the processor's, or a test may do without.
+pub(super) fn has_avx_vnni() -> bool {
+    is_x86_feature_detected!("avxvnni") || is_avx_vnni_emulated()
+}
+
 /// Whether they are the processor's own.
 pub(super) fn is_native() -> bool {
     static NATIVE: LazyLock<bool> = LazyLock::new(|| has_tiles() && request_tiles());
@@ -41,13 +46,23 @@ pub(super) fn is_native() -> bool {
 }
 
 /// Whether a test may do without the processor's.
-#[cfg(all(feature = "amx-emulator", target_os = "linux"))]
+#[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
 fn is_emulated() -> bool {
     emulator::install()
 }
 
-#[cfg(not(all(feature = "amx-emulator", target_os = "linux")))]
+#[cfg(not(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu")))]
 fn is_emulated() -> bool {
+    false
+}
+
+#[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
+fn is_avx_vnni_emulated() -> bool {
+    emulator::install_vnni()
+}
+
+#[cfg(not(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu")))]
+fn is_avx_vnni_emulated() -> bool {
     false
 }
 

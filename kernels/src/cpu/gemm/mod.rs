@@ -334,8 +334,9 @@ pub(super) fn multiplying(isa: IsaLevel, factors: Factors, rows: usize) -> IsaLe
         #[cfg(target_arch = "x86_64")]
         (Factors::Int8, IsaLevel::Amx) if rows >= LEAST_ROWS => IsaLevel::Amx,
         (Factors::Int8, isa) if isa >= IsaLevel::Avx512Vnni => IsaLevel::Avx512Vnni,
+        (Factors::Int8, IsaLevel::AvxVnni) => isa,
         (Factors::Bf16, isa) if isa >= IsaLevel::Avx512Bf16 => isa,
-        _ => isa.min(IsaLevel::Avx512),
+        _ => isa.vectors(),
     }
 }
 

@@ -34,6 +34,8 @@ impl Burst {
             #[cfg(target_arch = "x86_64")]
             Native::Dot { bytes } => (DOT_CHAINS, 64 / bytes),
             #[cfg(target_arch = "x86_64")]
+            Native::ShortDot => (DOT_CHAINS, 32),
+            #[cfg(target_arch = "x86_64")]
             Native::Pairs { bits } => (DOT_CHAINS, bits / 16),
             Native::Fma => (self.fma_chains(), LANES),
         };
@@ -56,6 +58,9 @@ impl Burst {
             // SAFETY: as above, for AVX-512 VNNI.
             #[cfg(target_arch = "x86_64")]
             Native::Dot { .. } => unsafe { dot_int8(self.steps) },
+            // SAFETY: as above, for AVX-VNNI.
+            #[cfg(target_arch = "x86_64")]
+            Native::ShortDot => unsafe { short_dot_int8(self.steps) },
             // SAFETY: as above, for AVX-512BW.
             #[cfg(target_arch = "x86_64")]
             Native::Pairs { bits: 512 } => unsafe { pairs_512(self.steps) },
@@ -69,7 +74,7 @@ impl Burst {
     fn fma_chains(&self) -> usize {
         match self.isa.level() {
             IsaLevel::Portable => PLAIN_CHAINS,
-            IsaLevel::Neon | IsaLevel::Avx2 => PART_CHAINS,
+            IsaLevel::Neon | IsaLevel::Avx2 | IsaLevel::AvxVnni => PART_CHAINS,
             _ => WHOLE_CHAINS,
         }
     }
@@ -79,7 +84,9 @@ impl Burst {
         match self.isa.level() {
             // SAFETY: the function asks for what every processor of the target has.
             IsaLevel::Portable => unsafe { plain(steps) },
-            IsaLevel::Neon | IsaLevel::Avx2 => self.isa.run(Fma::<PART_CHAINS> { steps }),
+            IsaLevel::Neon | IsaLevel::Avx2 | IsaLevel::AvxVnni => {
+                self.isa.run(Fma::<PART_CHAINS> { steps })
+            }
             _ => self.isa.run(Fma::<WHOLE_CHAINS> { steps }),
         }
     }
@@ -94,6 +101,8 @@ impl Burst {
             (IsaLevel::Avx512Bf16, Factors::Bf16) => Native::Dot { bytes: 2 },
             #[cfg(target_arch = "x86_64")]
             (level, Factors::Int8) if level >= IsaLevel::Avx512Vnni => Native::Dot { bytes: 1 },
+            #[cfg(target_arch = "x86_64")]
+            (IsaLevel::AvxVnni, Factors::Int8) => Native::ShortDot,
             #[cfg(target_arch = "x86_64")]
             (IsaLevel::Avx512, Factors::Int8) => Native::Pairs { bits: 512 },
             #[cfg(target_arch = "x86_64")]
@@ -111,6 +120,9 @@ enum Native {
     /// Vectors of elements of so many bytes, summed in pairs or fours.
     #[cfg(target_arch = "x86_64")]
     Dot { bytes: usize },
+    /// Vectors of 256 bits of bytes, summed in fours.
+    #[cfg(target_arch = "x86_64")]
+    ShortDot,
     /// Vectors of so many bits of 16-bit integers, multiplied, summed in pairs and then added.
     #[cfg(target_arch = "x86_64")]
     Pairs { bits: usize },
@@ -203,6 +215,22 @@ unsafe fn dot_int8(steps: usize) -> f32 {
         }
     }
     chains.into_iter().map(|chain| _mm512_reduce_add_epi32(chain) as f32).sum()
+}
+
+/// # Safety
+/// The processor must have AVX2 and AVX-VNNI.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn short_dot_int8(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let factor = _mm256_set1_epi8(std::hint::black_box(1));
+    let mut chains = [factor; DOT_CHAINS];
+    for _ in 0..steps {
+        for chain in &mut chains {
+            *chain = _mm256_dpbusd_avx_epi32(*chain, factor, factor);
+        }
+    }
+    chains.into_iter().map(|chain| _mm256_extract_epi32::<0>(chain) as f32).sum()
 }
 
 /// # Safety

@@ -1,4 +1,4 @@
-//! Products of bytes on x86-64: VNNI, or pairs of sixteen-bit products.
+//! Products of bytes on x86-64: VNNI of AVX-512 or of AVX, or pairs of sixteen-bit products.
 //!
 //! Without VNNI the even and the odd bytes of a step are widened apart; `pmaddubsw` would
 //! saturate.
@@ -13,6 +13,20 @@ use super::{avx2, avx512};
 /// Proof of AVX-512 VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni(avx512::Avx512);
+
+/// Proof of AVX-VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct AvxVnni(avx2::Avx2);
+
+/// Runs `kernel` on AVX-VNNI.
+///
+/// # Safety
+/// The processor must have AVX-VNNI, AVX2 and FMA.
+#[target_feature(enable = "avx2,fma,avxvnni")]
+pub(crate) unsafe fn enter_avx_vnni<K: Int8Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the caller vouches for AVX2 and FMA.
+    kernel.run(AvxVnni(unsafe { avx2::Avx2::assume() }))
+}
 
 /// Runs `kernel` on AVX-512 VNNI.
 ///
@@ -197,6 +211,56 @@ impl Int8 for avx2::Avx2 {
     fn to_f32(self, sums: [__m256i; 2]) -> avx2::F32x16 {
         // SAFETY: `self` proves AVX2.
         unsafe { avx2::F32x16(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    }
+}
+
+impl Int8 for AvxVnni {
+    type Simd = avx2::Avx2;
+    type Sums = [__m256i; 2];
+    /// Four bytes of eight outputs each.
+    type Part = [__m256i; 2];
+    type Weights = [[__m256i; 2]; 1];
+    type Quad = [i8; QUAD];
+    type Inputs = __m256i;
+    const ROWS: usize = 6;
+    const PANELS: usize = 1;
+
+    #[inline(always)]
+    fn simd(self) -> avx2::Avx2 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn splat(self, x: i32) -> [__m256i; 2] {
+        Int8::splat(self.0, x)
+    }
+
+    #[inline(always)]
+    fn weights(self, from: &Step) -> [[__m256i; 2]; 1] {
+        let (halves, _) = from.0.as_chunks::<8>();
+        // SAFETY: `self` proves AVX; half a step has 32 bytes; unaligned is allowed.
+        let low = unsafe { _mm256_loadu_si256(halves[0].as_ptr().cast()) };
+        // SAFETY: as above.
+        [[low, unsafe { _mm256_loadu_si256(halves[1].as_ptr().cast()) }]]
+    }
+
+    #[inline(always)]
+    fn inputs(self, from: &[i8; QUAD], _part: usize) -> __m256i {
+        Int8::splat(self.0, quad(*from))[0]
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: [__m256i; 2], weights: [__m256i; 2], inputs: __m256i) -> [__m256i; 2] {
+        // SAFETY: `self` proves AVX-VNNI.
+        unsafe {
+            let low = _mm256_dpbusd_avx_epi32(sums[0], weights[0], inputs);
+            [low, _mm256_dpbusd_avx_epi32(sums[1], weights[1], inputs)]
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, sums: [__m256i; 2]) -> avx2::F32x16 {
+        self.0.to_f32(sums)
     }
 }
 

@@ -37,7 +37,7 @@ impl ModelArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct IsaArg {
     /// Instruction set to compute with instead of the fastest that the processor has:
-    /// portable, neon, avx2, avx512, avx512vnni, avx512bf16 or amx
+    /// portable, neon, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx
     #[arg(long, value_name = "ISA", env = "AQUEDUCT_ISA", hide_env_values = true)]
     pub(crate) isa: Option<IsaLevel>,
 }

@@ -1,10 +1,14 @@
-//! The instructions of AMX as bytes: VEX.128.0F38.W0 with opcodes 49, 4B, 5C and 5E.
+//! The instructions of AMX as bytes: VEX.128.0F38.W0 with opcodes 49, 4B, 5C and 5E; and of
+//! AVX-VNNI the one that is used: VEX.256.66.0F38.W0 with opcode 50.
 
 /// A tile's number.
 pub(super) type TileIndex = usize;
 
 /// A general register's number, 0 to 15, as encodings have it.
 pub(super) type Register = usize;
+
+/// A vector register's number, 0 to 15.
+pub(super) type VectorIndex = usize;
 
 /// One instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,15 @@ pub(super) enum Operation {
     Store(TileIndex, Address),
     /// `tdp*`: sums, left factor, right factor.
     Multiply(Product, [TileIndex; 3]),
+    /// `vpdpbusd` of 256 bits: sums and bytes without sign, and bytes with one.
+    Dot([VectorIndex; 2], Factor),
+}
+
+/// A vector in a register or in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Factor {
+    Register(VectorIndex),
+    Memory(Address),
 }
 
 /// What is multiplied; for integers, whether those of the left and the right are signed.
@@ -67,6 +80,8 @@ struct Prefix {
     v: usize,
     /// Which of none, 66, F3, F2 is folded in.
     folded: u8,
+    /// Whether vectors have 256 bits.
+    is_long: bool,
 }
 
 /// Bytes of one instruction, counted.
@@ -90,6 +105,8 @@ pub(super) fn decode(bytes: impl Iterator<Item = u8>) -> Option<Instruction> {
     let opcode = bytes.next()?;
     let modrm = bytes.next()?;
     let operation = match (opcode, modrm >> 6) {
+        (0x50, _) => dot(&prefix, modrm, &mut bytes)?,
+        _ if prefix.is_long => return None,
         (0x49, 3) => tile_alone(&prefix, modrm)?,
         (0x49, _) => config(&prefix, modrm, &mut bytes)?,
         (0x4b, 0..3) => transfer(&prefix, modrm, &mut bytes)?,
@@ -109,7 +126,7 @@ fn prefix(bytes: &mut Bytes<impl Iterator<Item = u8>>) -> Option<Prefix> {
         return None;
     }
     let second = bytes.next()?;
-    if second & 0x84 != 0 {
+    if second & 0x80 != 0 {
         return None;
     }
     Some(Prefix {
@@ -118,6 +135,7 @@ fn prefix(bytes: &mut Bytes<impl Iterator<Item = u8>>) -> Option<Prefix> {
         b: first & 0x20 == 0,
         v: usize::from(!second >> 3 & 15),
         folded: second & 3,
+        is_long: second & 4 != 0,
     })
 }
 
@@ -189,6 +207,21 @@ fn multiply(prefix: &Prefix, opcode: u8, modrm: u8) -> Option<Operation> {
     Some(Operation::Multiply(product, [sums, left, tile(prefix.v)?]))
 }
 
+fn dot(
+    prefix: &Prefix,
+    modrm: u8,
+    bytes: &mut Bytes<impl Iterator<Item = u8>>,
+) -> Option<Operation> {
+    if !prefix.is_long || prefix.folded != 1 {
+        return None;
+    }
+    let right = match modrm >> 6 {
+        3 => Factor::Register(register(prefix.b, modrm)),
+        _ => Factor::Memory(address(prefix, modrm, bytes)?),
+    };
+    Some(Operation::Dot([register(prefix.r, modrm >> 3), prefix.v], right))
+}
+
 /// What mod, r/m, a SIB byte and a displacement say.
 fn address(
     prefix: &Prefix,
@@ -251,6 +284,12 @@ mod tests {
         "sttilecfg [rip - 8]",
         "ldtilecfg [0x12345678]",
         "tileloadd tmm3, [r12*4 + 0x12345678]",
+        ".irp r, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "{{vex}} vpdpbusd ymm\\r, ymm5, ymm12",
+        "{{vex}} vpdpbusd ymm3, ymm\\r, ymm4",
+        "{{vex}} vpdpbusd ymm9, ymm10, ymm\\r",
+        "{{vex}} vpdpbusd ymm\\r, ymm2, [r13 + r9*4 - 0x12]",
+        ".endr",
         ".irp b, rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15",
         "ldtilecfg [\\b]",
         "sttilecfg [\\b + 0x12345678]",
@@ -308,6 +347,13 @@ mod tests {
         forms.push(StoreConfig(at(Base::NextInstruction, None, 0, -8)));
         forms.push(LoadConfig(at(Base::Nothing, None, 0, far)));
         forms.push(Load(3, at(Base::Nothing, Some(12), 2, far)));
+        for vector in 0..16 {
+            forms.push(Dot([vector, 5], Factor::Register(12)));
+            forms.push(Dot([3, vector], Factor::Register(4)));
+            forms.push(Dot([9, 10], Factor::Register(vector)));
+            let address = at(Base::Register(13), Some(9), 2, -0x12);
+            forms.push(Dot([vector, 2], Factor::Memory(address)));
+        }
         for base in (0..16).map(Base::Register) {
             forms.push(LoadConfig(at(base, None, 0, 0)));
             forms.push(StoreConfig(at(base, None, 0, far)));
@@ -344,6 +390,7 @@ mod tests {
         let config = [0xc4, 0xe2, 0x78, 0x49, 0x00]; // ldtilecfg [rax]
         let release = [0xc4, 0xe2, 0x78, 0x49, 0xc0];
         let zero = [0xc4, 0xe2, 0x7b, 0x49, 0xc0];
+        let dot = [0xc4, 0xe2, 0x75, 0x50, 0xc2]; // {vex} vpdpbusd ymm0, ymm1, ymm2
         let refused = |known: &[u8], byte: usize, bits: u8| {
             assert!(decode(known.iter().copied()).is_some(), "{known:02x?}");
             let mut bytes = known.to_vec();
@@ -353,7 +400,7 @@ mod tests {
                 assert_eq!(decode(known[..length].iter().copied()), None, "{length} {known:02x?}");
             }
         };
-        for known in [&product[..], &load, &config, &release, &zero] {
+        for known in [&product[..], &load, &config, &release, &zero, &dot] {
             refused(known, 0, 0x01); // no VEX prefix of three bytes
             refused(known, 1, 0x01); // another map
             refused(known, 2, 0x80); // W
@@ -377,6 +424,8 @@ mod tests {
         refused(&release, 4, 0x08);
         refused(&zero, 1, 0x80); // tile 8
         refused(&zero, 4, 0x01);
+        refused(&dot, 2, 0x03); // vpdpbssd or its like
+        refused(&dot, 3, 0x01); // vpdpbusds
         for other in [&[0x0f, 0x0b][..], &[0xc5, 0xf8, 0x77], &[0x62, 0xf2, 0x7e, 0x08, 0x5c]] {
             assert_eq!(decode(other.iter().copied()), None);
         }

@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::OnceLock;
 
-use super::decode::{Address, Base, Instruction, Operation, decode};
+use super::decode::{Address, Base, Factor, Instruction, Operation, VectorIndex, decode};
 use super::machine::{Fault, Machine};
+use super::vectors::{VECTOR, Vectors, dot};
 
 thread_local! {
     // Needs neither a first use nor a destructor, so that a handler may touch it.
@@ -46,6 +47,8 @@ pub(super) fn install() -> bool {
 extern "C" fn on_illegal(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: SA_SIGINFO handlers are given the interrupted thread's context, theirs to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    // SAFETY: the context is a signal's.
+    let mut vectors = unsafe { Vectors::new(context.uc_mcontext.fpregs) };
     let registers = Registers(&mut context.uc_mcontext.gregs);
     let mut is_first = true;
     loop {
@@ -57,11 +60,14 @@ extern "C" fn on_illegal(_signal: i32, _info: *mut libc::siginfo_t, context: *mu
             break;
         };
         registers.0[libc::REG_RIP as usize] = (here + next.length) as i64;
-        let outcome = MACHINE.with(|machine| {
-            // SAFETY: the interrupted code executes this instruction, and so vouches for the
-            // memory that it reads and writes.
-            unsafe { execute(&mut machine.borrow_mut(), &registers, next) }
-        });
+        // SAFETY: the interrupted code executes this instruction, and so vouches for the memory
+        // that it reads and writes.
+        let outcome = unsafe {
+            match next.operation {
+                Operation::Dot(of, factor) => execute_dot(vectors.as_mut(), &registers, of, factor),
+                _ => MACHINE.with(|it| execute(&mut it.borrow_mut(), &registers, next)),
+            }
+        };
         if let Err(fault) = outcome {
             die(fault);
         }
@@ -165,7 +171,32 @@ unsafe fn execute(
             Ok(())
         }
         Operation::Multiply(product, tiles) => machine.multiply(product, tiles),
+        Operation::Dot(..) => unreachable!("of vectors, which are no part of the machine"),
     }
+}
+
+/// Executes one product of vectors.
+///
+/// # Safety
+/// A factor in memory can be read.
+unsafe fn execute_dot(
+    vectors: Option<&mut Vectors>,
+    registers: &Registers<'_>,
+    [sums, unsigned]: [VectorIndex; 2],
+    factor: Factor,
+) -> Result<(), Fault> {
+    let vectors = vectors.ok_or(Fault("the system keeps no vectors of an interrupted thread"))?;
+    let signed = match factor {
+        Factor::Register(number) => vectors.get(number),
+        Factor::Memory(address) => {
+            let (start, index) = registers.resolve(address);
+            let from = with_exposed_provenance::<[u8; VECTOR]>(start.wrapping_add(index));
+            // SAFETY: the caller's; a byte array needs no alignment.
+            unsafe { from.read() }
+        }
+    };
+    vectors.set(sums, dot(vectors.get(sums), vectors.get(unsigned), signed));
+    Ok(())
 }
 
 /// Ends the process with the processor's reason.
