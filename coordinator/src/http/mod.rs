@@ -9,6 +9,7 @@ mod fields;
 mod format;
 mod guard;
 mod logprobs;
+mod origins;
 mod params;
 mod reply;
 mod request;
@@ -22,6 +23,7 @@ mod tokens;
 mod tools;
 
 pub use error::ApiError;
+pub use origins::Origins;
 pub use params::{MemoryFields, Params};
 pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
 pub use responses::parse_response;
@@ -59,6 +61,8 @@ pub struct ApiOptions {
     pub chat_max_tokens: u32,
     /// After this long a request fails.
     pub deadline: Duration,
+    /// Origins whose web pages may call.
+    pub origins: Origins,
     /// Most bytes of a request's body.
     pub body_bytes_max: usize,
     /// Connections that are served at once; more wait to be accepted.
@@ -76,6 +80,7 @@ impl ApiOptions {
             chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
             chat_max_tokens: 1024,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
+            origins: Origins::default(),
             body_bytes_max: limits::PROMPT_BYTES_MAX,
             connections_max: limits::HTTP_CONNECTIONS_MAX,
             read_timeout: Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS),
@@ -136,14 +141,20 @@ pub fn router(state: ApiState) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(guard)
+        // Before the layer, which would not see what is set later.
+        .method_not_allowed_fallback(no_such_method)
+        // Outside of the guard: a browser shows no key when it asks.
+        .layer(state.0.options.origins.layer())
         .merge(watched())
         .merge(console::routes(&state))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
-        .method_not_allowed_fallback(|| async {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
-        })
+        .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(request_id::echo))
         .with_state(state)
+}
+
+async fn no_such_method() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
 }
 
 impl Shared {

@@ -6,6 +6,7 @@ mod completions;
 mod console;
 mod errors;
 mod keys;
+mod origins;
 mod responses;
 mod resume;
 mod script;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
-use aqueduct_coordinator::http::{self, ApiOptions, ApiState};
+use aqueduct_coordinator::http::{self, ApiOptions, ApiState, Origins};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service::{self, Served};
@@ -41,6 +41,8 @@ pub(crate) struct Doors {
     pub(crate) monitor: Option<TcpListener>,
     /// What callers name the model, if not what its folder or file is called.
     pub(crate) name: Option<String>,
+    /// Origins whose web pages may call.
+    pub(crate) origins: Origins,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
     /// Who may call; anybody if `None`.
@@ -81,6 +83,7 @@ impl Front {
             grpc,
             monitor: None,
             name: None,
+            origins: Origins::default(),
             policy: None,
             keys: None,
             refusals,
@@ -127,6 +130,7 @@ impl Front {
         }
         let name = doors.name.unwrap_or_else(|| aqueduct_gguf::name_of(model));
         let mut options = ApiOptions::new(name.clone());
+        options.origins = doors.origins;
         options.deadline = coordinator.config().request_deadline;
         if let Some(policy) = doors.policy {
             options.policy = policy.policy();

@@ -264,8 +264,8 @@ impl Int8 for AvxVnni {
     }
 }
 
-/// Inputs 0 and 2 of four, and inputs 1 and 3, in sixteen bits: a pair is read into all lanes by one
-/// load, where bytes would be widened for every register tile anew.
+/// Inputs 0 and 2 of four, and inputs 1 and 3, in sixteen bits: a pair is read into all lanes by
+/// one load, where bytes would be widened for every register tile anew.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(8))]
 pub(crate) struct WideQuad([[i16; 2]; 2]);

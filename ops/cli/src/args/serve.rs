@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aqueduct_coordinator::http::Origins;
 use aqueduct_core::{Refusal, limits};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
@@ -25,6 +26,17 @@ pub(crate) struct FrontArgs {
     /// Address of the OpenAI-compatible HTTP API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) http: String,
+    /// Origins whose web pages may call the HTTP API, such as https://chat.example:8443,
+    /// separated by commas; or local (those of the machine that the browser runs on), * (all) or
+    /// none
+    #[arg(
+        long,
+        value_name = "ORIGINS",
+        default_value = "local",
+        env = "AQUEDUCT_ALLOWED_ORIGINS",
+        hide_env_values = true
+    )]
+    pub(crate) allowed_origins: Origins,
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,

@@ -79,6 +79,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
         monitor: args.monitor.bind().await?,
         name: args.served_model_name.clone(),
+        origins: args.allowed_origins.clone(),
         policy: Some(args.policy),
         keys,
         refusals,

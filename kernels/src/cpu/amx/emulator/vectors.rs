@@ -121,13 +121,10 @@ mod tests {
     /// The processor has AVX2, and AVX-VNNI or someone who does its work.
     #[target_feature(enable = "avx2,avxvnni")]
     unsafe fn instruction(vectors: [[u8; VECTOR]; 3]) -> [[u8; VECTOR]; 2] {
-        // SAFETY: vectors are as long as arrays of their bytes.
-        unsafe {
-            let [sums, unsigned, signed] = std::mem::transmute::<_, [__m256i; 3]>(vectors);
-            let first = _mm256_dpbusd_avx_epi32(sums, unsigned, signed);
-            let second = _mm256_dpbusd_avx_epi32(first, signed, sums);
-            std::mem::transmute::<[__m256i; 2], _>([first, second])
-        }
+        let [sums, unsigned, signed] = bytemuck::cast::<_, [__m256i; 3]>(vectors);
+        let first = _mm256_dpbusd_avx_epi32(sums, unsigned, signed);
+        let second = _mm256_dpbusd_avx_epi32(first, signed, sums);
+        bytemuck::cast([first, second])
     }
 
     proptest::proptest! {

@@ -117,18 +117,18 @@ struct Lying<'a, const N: usize> {
 impl<I: Int8, const N: usize> Steps<I, N> for Lying<'_, N> {
     #[inline(always)]
     unsafe fn at(self, int8: I, k: usize) -> [I::Weights; N] {
-        let steps = |j: usize| self.panels[j].runs.as_flattened();
         if self.ahead {
-            for j in 0..N {
-                prefetch_line(steps(j).as_ptr().wrapping_add(k + LINES_AHEAD));
+            for panel in &self.panels {
+                prefetch_line(panel.runs.as_flattened().as_ptr().wrapping_add(k + LINES_AHEAD));
             }
         }
         // Not by a closure: one that is not inlined lacks the instructions.
         // SAFETY: the caller's.
-        let mut weights = [int8.weights(unsafe { steps(0).get_unchecked(k) }); N];
-        for j in 1..N {
+        let first = unsafe { self.panels[0].runs.as_flattened().get_unchecked(k) };
+        let mut weights = [int8.weights(first); N];
+        for (weights, panel) in weights.iter_mut().zip(&self.panels).skip(1) {
             // SAFETY: as above.
-            weights[j] = int8.weights(unsafe { steps(j).get_unchecked(k) });
+            *weights = int8.weights(unsafe { panel.runs.as_flattened().get_unchecked(k) });
         }
         weights
     }
@@ -147,9 +147,9 @@ impl<I: Int8, const N: usize> Steps<I, N> for Staged<'_, I::Weights> {
     unsafe fn at(self, _int8: I, k: usize) -> [I::Weights; N] {
         // SAFETY: the caller's.
         let mut weights = [unsafe { *self.steps.get_unchecked(k - self.first) }; N];
-        for j in 1..N {
+        for (j, weights) in weights.iter_mut().enumerate().skip(1) {
             // SAFETY: as above.
-            weights[j] = unsafe { *self.steps.get_unchecked(j * self.stride + k - self.first) };
+            *weights = unsafe { *self.steps.get_unchecked(j * self.stride + k - self.first) };
         }
         weights
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use aqueduct_client::{Client, ClientOptions};
+use aqueduct_coordinator::http::Origins;
 use aqueduct_core::{Refusal, limits};
 use aqueduct_tls::Refusals;
 use serde::Serialize;
@@ -62,6 +63,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         grpc: front::bind("grpc", "127.0.0.1:0").await?.into(),
         monitor: None,
         name: None,
+        origins: Origins::default(),
         keys: None,
         refusals: Refusals::default(),
         policy: None,

@@ -1,0 +1,76 @@
+//! Which web pages a browser lets call.
+
+use aqueduct_coordinator::http::{ApiOptions, Origins};
+use serde_json::json;
+
+use super::client::{Reply, Server, answering, start_with};
+
+async fn start(origins: &str) -> Server {
+    let origins: Origins = origins.parse().unwrap();
+    start_with(answering("words"), ApiOptions { origins, ..ApiOptions::new("tiny") }).await
+}
+
+/// What a browser asks before a page of `origin` may call.
+async fn preflight(server: &Server, origin: &str, path: &str) -> Reply {
+    let ask = format!(
+        "OPTIONS {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nOrigin: {origin}\r\n\
+         Access-Control-Request-Method: POST\r\n\
+         Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n"
+    );
+    server.send(ask.as_bytes()).await
+}
+
+fn allowed(reply: &Reply) -> Option<&str> {
+    reply.head.lines().find_map(|line| line.strip_prefix("access-control-allow-origin: "))
+}
+
+#[tokio::test]
+async fn pages_call_where_their_origin_is_allowed() {
+    let listed = "https://chat.example,http://a:8080";
+    for (origins, origin, want) in [
+        ("local", "http://localhost:5173", Some("http://localhost:5173")),
+        ("local", "https://chat.example", None),
+        ("*", "https://chat.example", Some("*")),
+        (listed, "http://a:8080", Some("http://a:8080")),
+        (listed, "http://localhost:5173", None),
+        ("none", "http://localhost:5173", None),
+    ] {
+        let server = start(origins).await;
+        let reply = preflight(&server, origin, "/v1/chat/completions").await;
+        assert_eq!((reply.status, allowed(&reply)), (200, want), "{origins} {origin}");
+        let body = json!({ "prompt": "a" }).to_string();
+        let call = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+             Origin: {origin}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let reply = server.send(call.as_bytes()).await;
+        assert_eq!((reply.status, allowed(&reply)), (200, want), "{origins} {origin}");
+    }
+}
+
+#[tokio::test]
+async fn a_browser_is_told_what_it_asks() {
+    let server = start("local").await;
+    let head = preflight(&server, "http://localhost:5173", "/v1/responses").await.head;
+    for line in [
+        "access-control-allow-methods: GET,POST,DELETE",
+        "access-control-allow-headers: authorization,content-type,x-stainless-os",
+        "access-control-max-age: 600",
+    ] {
+        assert!(head.contains(line), "{line}: {head}");
+    }
+    let reply = preflight(&server, "http://localhost:5173", "/v1/nothing").await;
+    assert_eq!(reply.status, 404);
+}
+
+/// It shows what others ask, to whoever may look: only its own page reads it.
+#[tokio::test]
+async fn no_page_reads_the_console_or_the_figures() {
+    let server = start("*").await;
+    for path in ["/console/live", "/console", "/metrics", "/health"] {
+        let reply = preflight(&server, "https://chat.example", path).await;
+        assert_eq!((reply.status, allowed(&reply)), (405, None), "{path}");
+    }
+}
