@@ -55,7 +55,7 @@ async fn a_browser_is_told_what_it_asks() {
     let server = start("local").await;
     let head = preflight(&server, "http://localhost:5173", "/v1/responses").await.head;
     for line in [
-        "access-control-allow-methods: GET,POST,DELETE",
+        "access-control-allow-methods: get,post,delete",
         "access-control-allow-headers: authorization,content-type,x-stainless-os",
         "access-control-max-age: 600",
     ] {
