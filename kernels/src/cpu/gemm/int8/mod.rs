@@ -78,9 +78,14 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         let Self { factors: Integers { x, weight }, int8 } = self;
         let rows = x.rows::<I::Quad>(row, M);
         assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
-        let panels = panels.map(|panel| weight.panel(panel));
+        // Not by `map`, which the compiler leaves a call.
+        let mut at = [weight.panel(panels[0]); N];
+        for (at, &panel) in at.iter_mut().zip(&panels).skip(1) {
+            *at = weight.panel(panel);
+        }
+        let panels = at;
         match source {
-            Source::Staged(lines) => {
+            Source::Staged(lines) if I::STAGES => {
                 let (first, stride) = (inputs.start / QUAD, inputs.len() / QUAD);
                 let steps = bytemuck::cast_slice::<_, I::Weights>(lines);
                 assert!(steps.len() >= N * stride);
