@@ -78,10 +78,10 @@ impl<I: Int8> Factors<I::Simd> for Proven<'_, I> {
         let Self { factors: Integers { x, weight }, int8 } = self;
         let rows = x.rows::<I::Quad>(row, M);
         assert!(inputs.end <= weight.inputs() && x.inputs() == weight.inputs());
-        // Not by `map`, which the compiler leaves a call.
+        // Not by `map`, nor by `zip` and `skip`: of both the compiler leaves a call.
         let mut at = [weight.panel(panels[0]); N];
-        for (at, &panel) in at.iter_mut().zip(&panels).skip(1) {
-            *at = weight.panel(panel);
+        for j in 1..N {
+            at[j] = weight.panel(panels[j]);
         }
         let panels = at;
         match source {
@@ -131,9 +131,10 @@ impl<I: Int8, const N: usize> Steps<I, N> for Lying<'_, N> {
         // SAFETY: the caller's.
         let first = unsafe { self.panels[0].runs.as_flattened().get_unchecked(k) };
         let mut weights = [int8.weights(first); N];
-        for (weights, panel) in weights.iter_mut().zip(&self.panels).skip(1) {
+        for j in 1..N {
             // SAFETY: as above.
-            *weights = int8.weights(unsafe { panel.runs.as_flattened().get_unchecked(k) });
+            let step = unsafe { self.panels[j].runs.as_flattened().get_unchecked(k) };
+            weights[j] = int8.weights(step);
         }
         weights
     }
