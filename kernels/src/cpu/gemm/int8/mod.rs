@@ -122,19 +122,19 @@ struct Lying<'a, const N: usize> {
 impl<I: Int8, const N: usize> Steps<I, N> for Lying<'_, N> {
     #[inline(always)]
     unsafe fn at(self, int8: I, k: usize) -> [I::Weights; N] {
-        if self.ahead {
-            for panel in &self.panels {
+        let Self { panels, ahead } = self;
+        if ahead {
+            for panel in &panels {
                 prefetch_line(panel.runs.as_flattened().as_ptr().wrapping_add(k + LINES_AHEAD));
             }
         }
         // Not by a closure: one that is not inlined lacks the instructions.
         // SAFETY: the caller's.
-        let first = unsafe { self.panels[0].runs.as_flattened().get_unchecked(k) };
+        let first = unsafe { panels[0].runs.as_flattened().get_unchecked(k) };
         let mut weights = [int8.weights(first); N];
         for j in 1..N {
             // SAFETY: as above.
-            let step = unsafe { self.panels[j].runs.as_flattened().get_unchecked(k) };
-            weights[j] = int8.weights(step);
+            weights[j] = int8.weights(unsafe { panels[j].runs.as_flattened().get_unchecked(k) });
         }
         weights
     }
