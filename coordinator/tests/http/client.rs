@@ -113,9 +113,14 @@ impl Server {
 }
 
 pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+    request_with("", method, path, body)
+}
+
+/// The same with headers, each a line with its end.
+pub(crate) fn request_with(headers: &str, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
-        "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
     .into_bytes();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::client::{DEADLINE, Reply, Server, answering, start_guarded};
+use super::client::{DEADLINE, Reply, Server, answering, request_with, start_guarded};
 use super::script::Script;
 
 /// A server, and the file of those who may call.
@@ -36,13 +36,7 @@ async fn start(script: Script, limits: &[KeyLimits]) -> (Guarded, Vec<Secret>) {
 }
 
 fn call(authorization: &str, method: &str, path: &str, body: &Value) -> Vec<u8> {
-    let body = body.to_string();
-    let length = body.len();
-    format!(
-        "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{authorization}\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .into_bytes()
+    request_with(authorization, method, path, body.to_string().as_bytes())
 }
 
 fn bearer(key: &str) -> String {

@@ -1,9 +1,8 @@
 //! Which web pages a browser lets call.
 
 use aqueduct_coordinator::http::{ApiOptions, Origins};
-use serde_json::json;
 
-use super::client::{Reply, Server, answering, start_with};
+use super::client::{Reply, Server, answering, request_with, start_with};
 
 async fn start(origins: &str) -> Server {
     let origins: Origins = origins.parse().unwrap();
@@ -12,12 +11,11 @@ async fn start(origins: &str) -> Server {
 
 /// What a browser asks before a page of `origin` may call.
 async fn preflight(server: &Server, origin: &str, path: &str) -> Reply {
-    let ask = format!(
-        "OPTIONS {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nOrigin: {origin}\r\n\
-         Access-Control-Request-Method: POST\r\n\
-         Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n"
+    let headers = format!(
+        "Origin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\
+         Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n"
     );
-    server.send(ask.as_bytes()).await
+    server.send(&request_with(&headers, "OPTIONS", path, b"")).await
 }
 
 fn allowed(reply: &Reply) -> Option<&str> {
@@ -38,14 +36,9 @@ async fn pages_call_where_their_origin_is_allowed() {
         let server = start(origins).await;
         let reply = preflight(&server, origin, "/v1/chat/completions").await;
         assert_eq!((reply.status, allowed(&reply)), (200, want), "{origins} {origin}");
-        let body = json!({ "prompt": "a" }).to_string();
-        let call = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
-             Origin: {origin}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let reply = server.send(call.as_bytes()).await;
+        let headers = format!("Origin: {origin}\r\n");
+        let call = request_with(&headers, "POST", "/v1/completions", b"{\"prompt\": \"a\"}");
+        let reply = server.send(&call).await;
         assert_eq!((reply.status, allowed(&reply)), (200, want), "{origins} {origin}");
     }
 }

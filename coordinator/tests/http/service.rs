@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client::{DEADLINE, answering, generator, request, start};
+use super::client::{DEADLINE, answering, generator, request, request_with, start};
 use super::script::Script;
 
 pub(crate) async fn until(what: &AtomicUsize, count: usize) {
@@ -51,16 +51,15 @@ async fn models_health_and_metrics() {
 async fn every_answer_has_the_id_of_its_call() {
     let server = start(answering("some words")).await;
     let ask = |id: &str, body: &str| {
-        let head = format!("POST /v1/completions HTTP/1.1\r\nx-request-id: {id}\r\n");
-        let request = String::from_utf8(request("POST", "/v1/completions", body.as_bytes()));
-        request.unwrap().replacen("POST /v1/completions HTTP/1.1\r\n", &head, 1)
+        let headers = format!("x-request-id: {id}\r\n");
+        request_with(&headers, "POST", "/v1/completions", body.as_bytes())
     };
     for body in ["{\"prompt\": \"a\"}", "{\"prompt\": \"a\", \"stream\": true}", "{"] {
-        let reply = server.send(ask("trace-7", body).as_bytes()).await;
+        let reply = server.send(&ask("trace-7", body)).await;
         assert!(reply.head.contains("x-request-id: trace-7"), "{}", reply.head);
     }
     assert_eq!(server.script.seen.lock().unwrap()[0].caller_id, "trace-7");
-    let reply = server.send(ask("not fit", "{").as_bytes()).await;
+    let reply = server.send(&ask("not fit", "{")).await;
     assert!(reply.head.contains("x-request-id: req-"), "{}", reply.head);
     assert!(server.get("/nowhere").await.head.contains("x-request-id: req-"));
 }

@@ -9,15 +9,16 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::client::{DEADLINE, Reply, Server, answering, generator, request, serving, start};
+use super::client::{
+    DEADLINE, Reply, Server, answering, generator, request, request_with, serving, start,
+};
 use super::script::Script;
 use super::service::until;
 
 /// A call with a key.
 fn call(path: &str, key: &str, body: &Value) -> Vec<u8> {
-    let plain = String::from_utf8(request("POST", path, body.to_string().as_bytes())).unwrap();
-    let head = format!("HTTP/1.1\r\nidempotency-key: {key}\r\n");
-    plain.replacen("HTTP/1.1\r\n", &head, 1).into_bytes()
+    let headers = format!("idempotency-key: {key}\r\n");
+    request_with(&headers, "POST", path, body.to_string().as_bytes())
 }
 
 async fn ask(server: &Server, key: &str, body: &Value) -> Reply {
