@@ -9,6 +9,17 @@ mod blocks;
 mod config;
 #[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
 mod emulator;
+/// Only a test may do without the processor's instructions.
+#[cfg(not(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu")))]
+mod emulator {
+    pub(super) fn install() -> bool {
+        false
+    }
+
+    pub(super) fn install_vnni() -> bool {
+        false
+    }
+}
 mod groups;
 
 use std::arch::x86_64::__cpuid_count;
@@ -31,39 +42,18 @@ const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
 /// Whether this process may use tiles.
 pub(super) fn is_enabled() -> bool {
-    is_native() || is_emulated()
+    is_native() || emulator::install()
 }
 
 /// Whether products of bytes in vectors of 256 bits are the processor's, or a test may do without.
 pub(super) fn has_avx_vnni() -> bool {
-    is_x86_feature_detected!("avxvnni") || is_avx_vnni_emulated()
+    is_x86_feature_detected!("avxvnni") || emulator::install_vnni()
 }
 
 /// Whether they are the processor's own.
 pub(super) fn is_native() -> bool {
     static NATIVE: LazyLock<bool> = LazyLock::new(|| has_tiles() && request_tiles());
     *NATIVE
-}
-
-/// Whether a test may do without the processor's.
-#[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
-fn is_emulated() -> bool {
-    emulator::install()
-}
-
-#[cfg(not(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu")))]
-fn is_emulated() -> bool {
-    false
-}
-
-#[cfg(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu"))]
-fn is_avx_vnni_emulated() -> bool {
-    emulator::install_vnni()
-}
-
-#[cfg(not(all(feature = "amx-emulator", target_os = "linux", target_env = "gnu")))]
-fn is_avx_vnni_emulated() -> bool {
-    false
 }
 
 fn has_tiles() -> bool {

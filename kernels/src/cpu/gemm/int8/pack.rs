@@ -282,7 +282,6 @@ impl Int8Kernel for PackRows<'_> {
         let line_quads = size_of::<Line>() / size_of::<I::Quad>();
         let mut prepared = Vec::new();
         let mut q = vec![0; lines * line_quads * QUAD];
-        let mut quads = vec![I::Quad::zeroed(); lines * line_quads];
         let blocks =
             steps.chunks_mut(block_rows * lines).zip(scales.chunks_mut(block_rows * groups));
         for (from, (steps, scales)) in from.chunks(block_rows * cols).zip(blocks) {
@@ -297,11 +296,12 @@ impl Int8Kernel for PackRows<'_> {
                     }
                 };
                 quantise(row, &mut q, scales[i..].iter_mut().step_by(rows));
-                let (from, _) = q.as_chunks::<QUAD>();
-                quads.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
-                let lines = quads.chunks_exact(line_quads);
-                for (to, line) in steps[i..].iter_mut().step_by(rows).zip(lines) {
-                    to.write(bytemuck::pod_read_unaligned(bytemuck::cast_slice(line)));
+                let lines = q.as_chunks::<QUAD>().0.chunks_exact(line_quads);
+                for (to, quads) in steps[i..].iter_mut().step_by(rows).zip(lines) {
+                    let mut line = Line::zeroed();
+                    let packed = bytemuck::cast_slice_mut::<_, I::Quad>(&mut line.0);
+                    packed.iter_mut().zip(quads).for_each(|(to, &quad)| *to = quad.into());
+                    to.write(line);
                 }
             }
         }
