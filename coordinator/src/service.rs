@@ -187,7 +187,7 @@ impl Aqueduct for Service {
         let holder = self.served.holder(request.metadata())?;
         let request = RequestId(request.into_inner().request);
         let cancelled = self.served.generator.cancel(holder.as_ref(), request);
-        cancelled.map_err(status_of)?;
+        cancelled.await.map_err(status_of)?;
         Ok(Response::new(v1::CancelReply {}))
     }
 

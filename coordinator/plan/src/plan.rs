@@ -84,6 +84,7 @@ impl Plan {
             }
             Event::Submit { request, job } => self.submit(request, job),
             Event::Again { request, anew, job } => self.again(request, anew, job),
+            Event::Resume { request, job } => self.take_up(request, job),
             Event::Cancel { request } => self.end(request, End::Cancelled),
             Event::ChunkDone { worker, key, busy_us } => self.chunk_done(worker, key, busy_us),
             Event::ChunkFailed { worker, key, kind, message } => {
@@ -182,6 +183,13 @@ impl Plan {
             return self.commands.push(Command::Ended { request: anew, end });
         }
         self.queue.push_front(anew, job);
+    }
+
+    /// It was accepted: what is refused is what nobody could serve for as long as others may come.
+    fn take_up(&mut self, request: RequestId, job: Job) {
+        self.wait_for_workers();
+        self.queue.push(request, job);
+        self.fail_those_without_a_place();
     }
 
     fn chunk_done(&mut self, worker: WorkerId, key: ChunkKey, busy_us: u64) {

@@ -88,6 +88,15 @@ pub enum Event {
         /// What it is now.
         job: Job,
     },
+    /// A request that was accepted before there was this plan goes on; its id was never used
+    /// before. It waits for its turn however many wait, and as after a loss for workers to come
+    /// while none that is there can serve it.
+    Resume {
+        /// Its id.
+        request: RequestId,
+        /// What it is.
+        job: Job,
+    },
     /// Nobody wants the answer any more.
     Cancel {
         /// The request.

@@ -37,7 +37,7 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// `prune 0` keys stay in shards, and so many are generated, with `gather` at a home that has all
 /// of them), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
-/// `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
+/// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
 /// `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -90,6 +90,7 @@ fn event(line: &str) -> Event {
             dropped: names(number(words[2]), 1),
         },
         "submit" => Event::Submit { request: request(1), job: job(words[2]) },
+        "resume" => Event::Resume { request: request(1), job: job(words[2]) },
         "again" => Event::Again { request: request(1), anew: request(2), job: job(words[3]) },
         "done" => Event::ChunkDone {
             worker: worker(),
@@ -859,6 +860,45 @@ fn what_nobody_can_take_over_waits_for_a_worker_to_come() {
          = r1 unavailable: no worker is up
          = r2 unavailable: no worker is up
          = r3 unavailable: no worker is up",
+    );
+}
+
+#[test]
+fn what_was_accepted_before_waits_for_workers_however_many_wait() {
+    let limits = Limits { grace_ms: 100, running_requests: 1, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         .. tick 50
+         resume r1 35 keep 0
+         resume r2 15 session 5
+         resume r3 5
+         = w0: assign r3 c0 e0 -> home
+         resume r4 5
+         resume r5 5
+         submit r6 5
+         = r6 4 requests are waiting, the most allowed
+         submit r7 15 session 5
+         = r7 no worker has the memory of the session any more
+         done w0 r3 c0 e0
+         = r3 prefilled, 0 retried
+         = w0: decode r3
+         ended w0 r3 0
+         = r3 choice 0 ended, eos true
+         = w0: cancel r3
+         = r3 finished
+         = w0: assign r4 c0 e0 -> home
+         cancel r5
+         = r5 cancelled
+         up w1 pool 20
+         cancel r4
+         = w0: cancel r4
+         = r4 cancelled
+         = w0: assign r1 c0 e0 after
+         = w1: assign r1 c1 e0 after w0e0
+         tick 149
+         tick 150
+         = r2 no worker has the memory of the session any more",
     );
 }
 

@@ -182,11 +182,7 @@ impl Generator {
         holder: Option<&Holder>,
         request: RequestId,
     ) -> Result<Reader, RequestError> {
-        let comes_back = async || {
-            let (submission, updates) = self.runtime.attach(request).await?;
-            Ok(self.beginning(&submission, Instant::now())(updates))
-        };
-        let reader = self.streams.read(request, id_of(holder), comes_back).await?;
+        let reader = self.read(holder, request).await?;
         self.metrics.came_back();
         Ok(reader)
     }
@@ -194,9 +190,30 @@ impl Generator {
     /// Ends a request that `holder` has asked for before.
     ///
     /// # Errors
-    /// [`RequestError::Unknown`].
-    pub fn cancel(&self, holder: Option<&Holder>, request: RequestId) -> Result<(), RequestError> {
-        self.streams.cancel(request, id_of(holder))
+    /// [`RequestError::Unknown`], or as the runtime has it.
+    pub async fn cancel(
+        &self,
+        holder: Option<&Holder>,
+        request: RequestId,
+    ) -> Result<(), RequestError> {
+        self.read(holder, request).await.map(Reader::cancel)
+    }
+
+    async fn read(
+        &self,
+        holder: Option<&Holder>,
+        request: RequestId,
+    ) -> Result<Reader, RequestError> {
+        let (generator, holder) = (self.clone(), id_of(holder).to_owned());
+        let read = async move {
+            let comes_back = async || {
+                let (submission, updates) = generator.runtime.attach(request, &holder).await?;
+                Ok(generator.beginning(&submission, Instant::now())(updates))
+            };
+            generator.streams.read(request, &holder, comes_back).await
+        };
+        // Who goes away again meanwhile may come back as well: what it has taken up is not dropped.
+        tokio::spawn(read.in_current_span()).await.unwrap_or(Err(RequestError::Stopping))
     }
 }
 

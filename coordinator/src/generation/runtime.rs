@@ -15,9 +15,14 @@ pub trait Submit: Send + Sync + 'static {
         submission: Submission,
     ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>>;
 
-    /// A request that was under way, or has ended, before this process began: what was asked for,
-    /// if not the prompt's tokens, and all that is known of it, from its beginning.
-    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>>;
+    /// A request that was under way, or has ended, before this process began, if `holder` may come
+    /// back to it: what was asked for, if not the prompt's tokens, and all that is known of it,
+    /// from its beginning. To anybody else it is unknown, and nothing happens to it.
+    fn attach(
+        &self,
+        request: RequestId,
+        holder: &str,
+    ) -> BoxFuture<'_, Result<Attached, RequestError>>;
 
     /// The request that `holder` has started with the key `name`, as far as it is written down,
     /// and the digest of what was asked for with it.

@@ -44,7 +44,7 @@ pub(super) async fn cancel(
     name: Name,
 ) -> Result<StatusCode, ApiError> {
     let holder = holder.as_ref().map(|Extension(holder)| holder);
-    state.0.generator.cancel(holder, named(name)?)?;
+    state.0.generator.cancel(holder, named(name)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

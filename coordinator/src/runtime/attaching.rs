@@ -15,19 +15,21 @@ use crate::submit::{RequestError, Submission};
 impl Coordinator {
     /// Takes up a request that was under way, or has ended, before this coordinator began: what
     /// was asked for, and all that is known of it, from its beginning. Whoever had it before has
-    /// it no more.
+    /// it no more. It must be one that `holder` may come back to.
     ///
     /// # Errors
     /// [`RequestError::Unknown`], or `Stopping`: it may be known soon, or to another one.
     pub async fn attach(
         &self,
         request: RequestId,
+        holder: &str,
     ) -> Result<(Submission, RequestHandle), RequestError> {
         let office = self.office()?;
         let mailbox = Arc::new(Mailbox::new(office.wished.clone()));
         let reader = Reader(mailbox.clone());
         let (reply, answer) = oneshot::channel();
-        let inbound = Inbound::Attach(Comeback { request, mailbox, reply });
+        let holder = holder.to_owned();
+        let inbound = Inbound::Attach(Comeback { request, holder, mailbox, reply });
         office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
         let submission = answer.await.map_err(|_| RequestError::Stopping)??;
         Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))

@@ -135,6 +135,7 @@ impl EventLoop {
         for live in self.live.values() {
             live.mailbox.end(Some(RequestError::Stopping));
         }
+        self.claims.end();
         Ended { ids: self.ids, as_wished }
     }
 
@@ -154,7 +155,11 @@ impl EventLoop {
         let refused = failed.into_iter().find(|(failed, _)| *failed == request);
         match refused {
             Some((_, error)) => drop(reply.send(Err(error))),
-            None => self.answer_written(request, reply),
+            None => {
+                self.answer_written(request, reply);
+                // Its caller may have gone before there was anything to cancel.
+                self.grant_wishes();
+            }
         }
     }
 
@@ -171,6 +176,7 @@ impl EventLoop {
     }
 
     fn grant_wishes(&mut self) {
+        self.end_unwanted();
         let wishes: Vec<_> =
             self.live.iter().map(|(request, live)| (*request, live.mailbox.wishes())).collect();
         for (request, wishes) in wishes {

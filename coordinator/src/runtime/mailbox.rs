@@ -110,6 +110,11 @@ impl Mailbox {
         self.wished.notify_one();
     }
 
+    /// Whether its caller has gone, and what was asked for is not wanted any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.lock().abandoned
+    }
+
     pub(crate) fn wishes(&self) -> Wishes {
         let mut state = self.lock();
         Wishes { cancel: state.abandoned, stops: std::mem::take(&mut state.stops) }

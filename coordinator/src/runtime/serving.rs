@@ -20,9 +20,14 @@ impl Submit for Coordinator {
         .boxed()
     }
 
-    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>> {
+    fn attach(
+        &self,
+        request: RequestId,
+        holder: &str,
+    ) -> BoxFuture<'_, Result<Attached, RequestError>> {
+        let holder = holder.to_owned();
         async move {
-            let (submission, handle) = Coordinator::attach(self, request).await?;
+            let (submission, handle) = Coordinator::attach(self, request, &holder).await?;
             Ok((submission, Box::new(handle) as Box<dyn Updates>))
         }
         .boxed()

@@ -76,7 +76,7 @@ impl Terms {
             let now = *standing.borrow_and_update();
             if let Standing::Leads { term } = now {
                 match self.lead(term).await {
-                    Ok(Over::Deposed) => continue,
+                    Ok(Over::Deposed) | Err(AppendError::Deadline(_)) => continue,
                     Ok(Over::Stopped) | Err(_) => break,
                 }
             }

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex as Turn, MutexGuard as TurnOf};
 
 use crate::generation::{Generation, Started, TextEvent};
 use crate::submit::RequestError;
-use tape::Tape;
+use tape::{Tape, Whose};
 
 /// Requests with a key that are started at the same time.
 const STARTS_MAX: usize = 64;
@@ -79,9 +79,15 @@ impl Streams {
         let TextEvent::Accepted { request, .. } = first else {
             return Err(RequestError::Stopping); // it is first of all, or there is nothing
         };
-        let tape = Arc::new(Tape::new(request, generation.about().clone()));
+        let tape = Tape::new(request, generation.about().clone(), Whose::Starts);
         tape.push(first, generation.report());
-        self.tapes().by_request.insert(request, tape.clone());
+        Ok(self.record(tape, generation))
+    }
+
+    /// Goes on with a tape, and reads it.
+    fn record(&self, tape: Tape, generation: Generation) -> Reader {
+        let tape = Arc::new(tape);
+        self.tapes().by_request.insert(tape.request(), tape.clone());
         let reader = Reader::of(tape.clone());
         let streams = self.clone();
         tokio::spawn(async move {
@@ -91,11 +97,12 @@ impl Streams {
             }
             streams.tapes().forget(&tape);
         });
-        Ok(reader)
+        reader
     }
 
     /// The answer to `request`, for the holder of the key that asked for it: the one that is
-    /// kept, or the one that `comes_back` finds.
+    /// kept, or the one that `comes_back` finds for that holder. It may be long until there is
+    /// anything to read: nothing else waits for that.
     pub(crate) async fn read(
         &self,
         request: RequestId,
@@ -104,23 +111,14 @@ impl Streams {
     ) -> Result<Reader, RequestError> {
         let _turn = self.0.coming_back.lock().await;
         if let Some(tape) = self.find(request) {
-            return match tape.about().telling.holder == holder {
+            return match tape.about().telling.is_for(holder) {
                 true => Ok(Reader::of(tape)),
                 false => Err(RequestError::Unknown(request)),
             };
         }
         let generation = comes_back().await?;
-        let telling = &generation.about().telling;
-        if !telling.resumable || telling.holder != holder {
-            return Err(RequestError::Unknown(request));
-        }
-        self.keep(generation).await
-    }
-
-    /// Ends a request that nobody will come back to.
-    pub(crate) fn cancel(&self, request: RequestId, holder: &str) -> Result<(), RequestError> {
-        let tape = self.find(request).filter(|tape| tape.about().telling.holder == holder);
-        tape.ok_or(RequestError::Unknown(request)).map(|tape| tape.cancel())
+        let tape = Tape::new(request, generation.about().clone(), Whose::ComesBack);
+        Ok(self.record(tape, generation))
     }
 
     fn find(&self, request: RequestId) -> Option<Arc<Tape>> {

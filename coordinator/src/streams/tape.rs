@@ -13,6 +13,15 @@ use crate::submit::RequestError;
 /// The caller who asked.
 const FIRST: u64 = 1;
 
+/// Whose a tape is first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Who asked, and knows nothing of the request before the first event.
+    Starts,
+    /// Who came back to it.
+    ComesBack,
+}
+
 #[derive(Debug)]
 pub(super) struct Tape {
     request: RequestId,
@@ -53,9 +62,11 @@ enum Found {
 }
 
 impl Tape {
-    pub(super) fn new(request: RequestId, about: About) -> Self {
-        let (state, changed) = (Mutex::default(), Notify::new());
-        Self { request, about, state, changed, reading: watch::Sender::new(Reading::Now) }
+    pub(super) fn new(request: RequestId, about: About, whose: Whose) -> Self {
+        let reader = if whose == Whose::Starts { 0 } else { FIRST };
+        let state = Mutex::new(State { reader, ..State::default() });
+        let (changed, reading) = (Notify::new(), watch::Sender::new(Reading::Now));
+        Self { request, about, state, changed, reading }
     }
 
     pub(super) fn request(&self) -> RequestId {
@@ -79,7 +90,7 @@ impl Tape {
     }
 
     /// Nobody will read it.
-    pub(super) fn cancel(&self) {
+    fn cancel(&self) {
         self.is_read(Reading::NeverAgain);
     }
 
@@ -258,6 +269,11 @@ impl Reader {
     /// What was asked for.
     pub fn about(&self) -> &About {
         &self.tape.about
+    }
+
+    /// Ends the request, which nobody will come back to.
+    pub(crate) fn cancel(self) {
+        self.tape.cancel();
     }
 }
 

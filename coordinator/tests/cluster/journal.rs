@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_coordinator::keys::{KeyFile, KeyLimits, Keys, Limit, Secret};
 use aqueduct_coordinator::submit::{RequestError, Submission, Update};
-use aqueduct_coordinator::{Config, Coordinator, Keeping};
+use aqueduct_coordinator::{Config, Coordinator, Keeping, Session};
 use aqueduct_core::journal::{
     Accepted, Batch, Completion, Drawn, Ended, Kept, Outcome, Record, RecordKind,
 };
@@ -259,14 +259,16 @@ async fn a_caller_comes_back_and_is_told_everything_once() {
     let coordinator = keeps(&fakes, &journal, 1).await;
     // Before it has gone on, after it has ended, and from the journal of who comes next.
     for round in 0..3 {
-        let (asked, mut handle) = coordinator.attach(RequestId(7)).await.unwrap();
+        let stranger = coordinator.attach(RequestId(7), "bob").await.map(drop);
+        assert_eq!(stranger, Err(RequestError::Unknown(RequestId(7))), "round {round}");
+        let (asked, mut handle) = coordinator.attach(RequestId(7), "").await.unwrap();
         assert_eq!((asked.choices, asked.telling), (3, resumable()));
         let (updates, error) = all(&mut handle).await;
         assert_eq!((told(&updates), error), (want.to_vec(), None), "round {round}");
         assert!(matches!(updates[0], Update::Accepted { chunk_count: 3, .. }), "{updates:?}");
         ended(&journal, RequestId(7)).await;
     }
-    let unknown = coordinator.attach(RequestId(8)).await.map(drop);
+    let unknown = coordinator.attach(RequestId(8), "").await.map(drop);
     assert_eq!(unknown, Err(RequestError::Unknown(RequestId(8))));
 }
 
@@ -278,13 +280,83 @@ async fn the_later_caller_has_what_goes_on() {
     let coordinator = keeps(&fakes, &journal, 0).await;
     let asked = Submission { telling: resumable(), ..submission(26) };
     let mut first = coordinator.submit(asked).await.unwrap();
-    let (_, mut second) = coordinator.attach(first.request_id()).await.unwrap();
+    let (_, mut second) = coordinator.attach(first.request_id(), "").await.unwrap();
     assert_eq!(all(&mut first).await.1, Some(RequestError::TakenOver));
     drop(first);
     assert!(matches!(second.next().await, Some(Ok(Update::Accepted { .. }))));
     let request = second.request_id();
     drop(second);
     assert_eq!(outcome(&ended(&journal, request).await), &Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn who_may_not_come_back_to_a_request_does_nothing_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let holder = "alice".to_owned();
+    let hers = [
+        Telling { holder: holder.clone(), ..resumable() },
+        Telling { holder, ..Telling::default() },
+    ];
+    for (request, telling) in (7..).zip(hers) {
+        let begin = RecordKind::Accepted(Box::new(Accepted { telling, ..accepted() }));
+        write(&journal, request, vec![begin]).await;
+    }
+    let coordinator = keeps(&cluster(&[Habit::Hold { chunk_idx: 0 }]), &journal, 2).await;
+    let (_, mut handle) = coordinator.attach(RequestId(7), "alice").await.unwrap();
+    let strangers = async || {
+        for (request, holder) in [(7, ""), (7, "bob"), (8, "alice"), (8, "bob")] {
+            let stranger = coordinator.attach(RequestId(request), holder).await.map(drop);
+            assert_eq!(stranger, Err(RequestError::Unknown(RequestId(request))), "{holder:?}");
+        }
+    };
+    strangers().await; // before it goes on, and while it does
+    assert!(matches!(handle.next().await, Some(Ok(Update::Accepted { .. }))));
+    strangers().await;
+    let live = journal.read(|state| state.live().map(|(id, _)| id).collect::<Vec<_>>());
+    assert_eq!(live.await.unwrap(), [RequestId(7), RequestId(8)]);
+    drop(handle);
+    assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn what_waits_for_a_worker_ends_in_time_or_when_its_caller_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    for (request, deadline_at_ms) in [(7, now + 300), (8, now + 1_000_000)] {
+        let begin = Accepted { telling: resumable(), deadline_at_ms, ..accepted() };
+        write(&journal, request, vec![RecordKind::Accepted(Box::new(begin))]).await;
+    }
+    let nobody = Session::connect("http://127.0.0.1:1").unwrap();
+    let coordinator = Coordinator::start(Config::default(), vec![nobody]).unwrap();
+    assert_eq!(coordinator.keep(keeping(&journal)).await, Ok(2));
+    let (_, mut first) = coordinator.attach(RequestId(7), "").await.unwrap();
+    let (_, mut second) = coordinator.attach(RequestId(7), "").await.unwrap();
+    assert_eq!(all(&mut first).await.1, Some(RequestError::TakenOver));
+    let error = all(&mut second).await.1;
+    let is_late = |kind| kind == FailureKind::Deadline;
+    assert!(matches!(error, Some(RequestError::Failed { kind, .. }) if is_late(kind)), "{error:?}");
+    let kept = ended(&journal, RequestId(7)).await;
+    assert!(matches!(outcome(&kept), Outcome::Failed { kind, .. } if is_late(*kind)), "{kept:?}");
+
+    drop(coordinator.attach(RequestId(8), "").await.unwrap());
+    assert_eq!(outcome(&ended(&journal, RequestId(8)).await), &Outcome::Cancelled);
+}
+
+#[tokio::test]
+async fn who_waits_for_an_answer_hears_that_nothing_goes_on_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path()).await;
+    let begin = RecordKind::Accepted(Box::new(Accepted { telling: resumable(), ..accepted() }));
+    write(&journal, 7, vec![begin]).await;
+    let nobody = Session::connect("http://127.0.0.1:1").unwrap();
+    let coordinator = Coordinator::start(Config::default(), vec![nobody]).unwrap();
+    assert_eq!(coordinator.keep(keeping(&journal)).await, Ok(1));
+    let (_, mut handle) = coordinator.attach(RequestId(7), "").await.unwrap();
+    coordinator.stop().await;
+    let heard = tokio::time::timeout(SOON, all(&mut handle)).await.expect("it waits for ever");
+    assert_eq!(heard.1, Some(RequestError::Stopping));
 }
 
 #[tokio::test]
@@ -302,7 +374,7 @@ async fn what_nobody_comes_back_to_ends() {
     assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
     let live = journal.read(|state| state.live().map(|(id, _)| id).collect::<Vec<_>>());
     assert_eq!(live.await.unwrap(), [RequestId(8)], "it was not asked for by who comes back");
-    let gone = coordinator.attach(RequestId(7)).await.map(drop);
+    let gone = coordinator.attach(RequestId(7), "").await.map(drop);
     assert_eq!(gone, Err(RequestError::Unknown(RequestId(7))));
 }
 
@@ -356,7 +428,7 @@ async fn what_goes_on_counts_for_the_limits_of_its_key() {
     let minutes = after.as_secs_f64() / 60.0;
     assert!((8.0..=9.0).contains(&minutes), "{minutes}");
 
-    drop(coordinator.attach(RequestId(7)).await.unwrap());
+    drop(coordinator.attach(RequestId(7), alice.id().unwrap()).await.unwrap());
     assert_eq!(outcome(&ended(&journal, RequestId(7)).await), &Outcome::Cancelled);
     let free = async {
         while is_over() {

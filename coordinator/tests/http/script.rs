@@ -57,8 +57,13 @@ impl Submit for Script {
         Box::pin(async { result })
     }
 
-    fn attach(&self, request: RequestId) -> BoxFuture<'_, Result<Attached, RequestError>> {
+    fn attach(
+        &self,
+        request: RequestId,
+        holder: &str,
+    ) -> BoxFuture<'_, Result<Attached, RequestError>> {
         let asked = self.remembers.clone().filter(|_| request == REQUEST);
+        let asked = asked.filter(|asked| asked.telling.is_for(holder));
         let answer = asked.ok_or(RequestError::Unknown(request)).map(|asked| {
             let mut scripted = self.script(&asked);
             // One completion after the other, however they came.

@@ -83,6 +83,11 @@ impl Telling {
         self.once.as_ref().map_or(Ok(()), StartKey::validate)
     }
 
+    /// Whether `holder`, by whose key it was asked for or not, may come back to it.
+    pub fn is_for(&self, holder: &str) -> bool {
+        self.resumable && self.holder == holder
+    }
+
     /// About how much memory it takes; the same wherever it is kept.
     pub fn bytes(&self) -> u64 {
         let texts = self.stop.iter().chain(&self.warnings).chain([&self.holder]);

@@ -105,13 +105,17 @@ impl Plan {
 
     /// Requests begin in the order of the queue. One that waits for room holds up those behind
     /// it, or it might wait for ever; but where its keys would be in shards, those whose memory is
-    /// handed on go past, as long as it would fit beside all of them.
+    /// handed on go past, as long as it would fit beside all of them. What waits for a worker to
+    /// come holds up nobody.
     fn admit(&mut self) -> bool {
         if self.running.len() >= self.limits.running_requests {
             return false;
         }
         let mut waits: Option<&Job> = None;
         let next = self.queue.iter().find_map(|(id, job)| {
+            if self.grace_until_ms.is_some() && self.without_a_place(job).is_some() {
+                return None;
+            }
             let may_pass = |first: &Job, places: &[WorkerId]| {
                 job.sharded.is_none() && self.would_fit_beside(first, job, places)
             };

@@ -11,8 +11,7 @@ impl Plan {
     pub(super) fn worker_down(&mut self, worker: WorkerId) {
         let Some(known) = self.workers.get_mut(&worker).filter(|known| known.up) else { return };
         known.up = false;
-        let grace_ms = self.limits.grace_ms;
-        self.grace_until_ms = (grace_ms > 0).then(|| self.now_ms.saturating_add(grace_ms));
+        self.wait_for_workers();
         self.snapshots.forget(worker);
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
@@ -35,6 +34,12 @@ impl Plan {
                 self.place_again(pos, &stranded, lost, "a worker was lost");
             }
         }
+    }
+
+    /// From now on, for as long as a worker may take to come.
+    pub(super) fn wait_for_workers(&mut self) {
+        let grace_ms = self.limits.grace_ms;
+        self.grace_until_ms = (grace_ms > 0).then(|| self.now_ms.saturating_add(grace_ms));
     }
 
     /// What still has no place when nobody is waited for any longer ends.

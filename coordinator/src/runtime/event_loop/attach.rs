@@ -29,6 +29,24 @@ impl Claims {
         self.mailboxes.remove(&request)
     }
 
+    /// Whoever came before has it no more.
+    fn put(&mut self, request: RequestId, mailbox: Arc<Mailbox>) {
+        if let Some(before) = self.mailboxes.insert(request, mailbox) {
+            before.end(Some(RequestError::TakenOver));
+        }
+    }
+
+    /// Those who have gone for good.
+    pub(super) fn gone(&self) -> Vec<RequestId> {
+        let gone = self.mailboxes.iter().filter(|(_, mailbox)| mailbox.is_abandoned());
+        gone.map(|(request, _)| *request).collect()
+    }
+
+    /// Nothing goes on here.
+    pub(super) fn end(&self) {
+        self.mailboxes.values().for_each(|mailbox| mailbox.end(Some(RequestError::Stopping)));
+    }
+
     pub(super) fn wait_until(&mut self, until: Instant) {
         self.until = Some(until);
     }
@@ -41,25 +59,37 @@ impl Claims {
 
 impl EventLoop {
     pub(super) fn attach(&mut self, comeback: Comeback) {
-        let Comeback { request, mailbox, reply } = comeback;
+        let Comeback { request, holder, mailbox, reply } = comeback;
+        let unknown = Err(RequestError::Unknown(request));
         let answer =
             if let Some(live) = self.live.values_mut().find(|live| live.request() == request) {
-                live.attach(mailbox);
-                Ok(live.submission.clone())
+                match live.submission.telling.is_for(&holder) {
+                    true => {
+                        live.attach(mailbox);
+                        Ok(live.submission.clone())
+                    }
+                    false => unknown,
+                }
             } else if let Some(waits) = self.interrupted.iter().find(|it| it.request == request) {
-                self.claims.mailboxes.insert(request, mailbox);
-                Ok(as_asked(waits.kept.accepted.clone()))
+                match waits.kept.accepted.telling.is_for(&holder) {
+                    true => {
+                        self.claims.put(request, mailbox);
+                        Ok(as_asked(waits.kept.accepted.clone()))
+                    }
+                    false => unknown,
+                }
             } else if let Some(keeping) = &self.keeping {
                 let journal = keeping.journal.clone();
                 tokio::spawn(async move {
                     // Who has asked may have gone.
-                    drop(reply.send(find(&journal, request, &mailbox).await));
+                    drop(reply.send(find(&journal, request, &holder, &mailbox).await));
                 });
                 return;
             } else {
-                Err(RequestError::Unknown(request))
+                unknown
             };
         drop(reply.send(answer));
+        self.grant_wishes(); // of who has gone meanwhile
     }
 
     /// Ends what nobody has come back to in time.
@@ -82,10 +112,12 @@ impl EventLoop {
 async fn find(
     journal: &Journal,
     request: RequestId,
+    holder: &str,
     mailbox: &Mailbox,
 ) -> Result<Submission, RequestError> {
     let kept = journal.read(move |state| state.get(request).cloned()).await;
     let kept = kept.map_err(|_| RequestError::Stopping)?;
+    let kept = kept.filter(|kept| kept.accepted.telling.is_for(holder));
     let kept = kept.ok_or(RequestError::Unknown(request))?;
     // One that goes on is on its way to its end.
     let ended = kept.ended.as_ref().ok_or(RequestError::Stopping)?;

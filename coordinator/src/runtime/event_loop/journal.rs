@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use super::super::keeping::{Found, Interrupted};
 use super::super::live::{Asked, Live};
 use super::super::mailbox::Mailbox;
-use super::super::scribe::accepted::{failed, of_submission, to_submission};
-use super::super::scribe::{Scribe, Written};
+use super::super::scribe::accepted::{failed, of_submission, overdue, to_submission};
+use super::super::scribe::{Scribe, Written, now_ms};
 use super::super::{ModelInfo, keeping};
 use super::EventLoop;
 use super::attach::retell;
@@ -57,6 +57,7 @@ impl EventLoop {
             self.resume_at = None;
             self.resume();
         }
+        self.end_overdue();
         self.end_unclaimed();
         if let Some(scribe) = &mut self.scribe {
             scribe.go_on();
@@ -64,23 +65,62 @@ impl EventLoop {
     }
 
     fn resume(&mut self) {
+        if self.orders.is_empty() {
+            return; // whoever came has gone again: the next one to come is waited for
+        }
         let Some(model) = self.outputs.shown.cluster.borrow().model.clone() else { return };
         for interrupted in std::mem::take(&mut self.interrupted) {
             let (request, choices) = (interrupted.request, interrupted.kept.accepted.choices);
             let claim = self.claims.take(request);
             let told = claim.clone().map(|mailbox| (mailbox, interrupted.kept.clone()));
             if let Err(outcome) = self.resume_one(interrupted, claim, &model) {
-                tracing::info!(%request, ?outcome, "a request of the journal has ended");
-                if let Some((mailbox, kept)) = told {
-                    retell(request, &kept, outcome.clone(), &mailbox);
-                }
-                if let Some(scribe) = &mut self.scribe {
-                    scribe.ended(request, choices, outcome);
-                }
+                self.end_interrupted(request, choices, told, outcome);
             }
         }
         self.claims.wait_until(Instant::now() + self.config.resume_grace);
         self.grant_wishes(); // of those who came back and went meanwhile
+    }
+
+    /// A request of the journal has ended before it could go on.
+    fn end_interrupted(
+        &mut self,
+        request: RequestId,
+        choices: u32,
+        told: Option<(Arc<Mailbox>, Kept)>,
+        outcome: Outcome,
+    ) {
+        tracing::info!(%request, ?outcome, "a request of the journal has ended");
+        if let Some((mailbox, kept)) = told {
+            retell(request, &kept, outcome.clone(), &mailbox);
+        }
+        if let Some(scribe) = &mut self.scribe {
+            scribe.ended(request, choices, outcome);
+        }
+    }
+
+    /// Ends what waits to go on and whose caller has come back only to cancel it.
+    pub(super) fn end_unwanted(&mut self) {
+        for request in self.claims.gone() {
+            let Some(at) = self.interrupted.iter().position(|it| it.request == request) else {
+                continue;
+            };
+            drop(self.claims.take(request));
+            let choices = self.interrupted.remove(at).kept.accepted.choices;
+            self.end_interrupted(request, choices, None, Outcome::Cancelled);
+        }
+    }
+
+    /// Ends what waits to go on and has no time left for it.
+    fn end_overdue(&mut self) {
+        let now_ms = now_ms();
+        let is_over = |it: &mut Interrupted| it.kept.accepted.deadline_at_ms <= now_ms;
+        let over: Vec<_> = self.interrupted.extract_if(.., is_over).collect();
+        for Interrupted { request, kept, .. } in over {
+            let choices = kept.accepted.choices;
+            let outcome = if is_finished(&kept) { Outcome::Finished } else { failed(&overdue()) };
+            let told = self.claims.take(request).map(|mailbox| (mailbox, kept));
+            self.end_interrupted(request, choices, told, outcome);
+        }
     }
 
     /// How it has ended, if there is nothing to be done.
@@ -90,10 +130,10 @@ impl EventLoop {
         claim: Option<Arc<Mailbox>>,
         model: &ModelInfo,
     ) -> Result<(), Outcome> {
-        let Kept { accepted, choices, .. } = kept;
-        if accepted.max_tokens > 0 && choices.iter().all(|choice| choice.eos.is_some()) {
+        if is_finished(&kept) {
             return Err(Outcome::Finished);
         }
+        let Kept { accepted, choices, .. } = kept;
         let asked = self.ask_again(accepted, model).map_err(|error| failed(&error))?;
         let timing = self.timing(asked.submission.deadline);
         let unread = || Mailbox::unread(self.outputs.wished.clone()).into();
@@ -106,7 +146,7 @@ impl EventLoop {
         live.permit = permit;
         let job = live.job();
         self.live.insert(run, live);
-        self.step(Event::Submit { request: run, job });
+        self.step(Event::Resume { request: run, job });
         Ok(())
     }
 
@@ -182,7 +222,11 @@ impl EventLoop {
     /// When [`write_down`](Self::write_down) has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let writing = self.scribe.as_ref().and_then(Scribe::due);
-        [writing, self.resume_at, self.claims.until()].into_iter().flatten().min()
+        let deadlines = self.interrupted.iter().map(|it| it.kept.accepted.deadline_at_ms);
+        let overdue = deadlines.min().and_then(|at_ms| {
+            Instant::now().checked_add(Duration::from_millis(at_ms.saturating_sub(now_ms())))
+        });
+        [writing, self.resume_at, self.claims.until(), overdue].into_iter().flatten().min()
     }
 
     /// Whether more can be.
@@ -197,4 +241,9 @@ impl EventLoop {
         }
         true
     }
+}
+
+/// Whether all of it was told before it was interrupted.
+fn is_finished(kept: &Kept) -> bool {
+    kept.accepted.max_tokens > 0 && kept.choices.iter().all(|choice| choice.eos.is_some())
 }

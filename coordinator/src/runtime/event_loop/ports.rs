@@ -26,6 +26,8 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) struct Comeback {
     pub(crate) request: RequestId,
+    /// The public part of its API key; empty where none is asked for.
+    pub(crate) holder: String,
     pub(crate) mailbox: Arc<Mailbox>,
     /// What was asked for.
     pub(crate) reply: oneshot::Sender<Result<Submission, RequestError>>,

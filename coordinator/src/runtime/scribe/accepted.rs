@@ -58,12 +58,17 @@ pub(crate) fn to_submission(
     }
     let left = Duration::from_millis(accepted.deadline_at_ms.saturating_sub(now_ms()));
     if left.is_zero() {
-        let message = "its time was over before anybody went on with it".to_owned();
-        return Err(RequestError::Failed { kind: FailureKind::Deadline, message });
+        return Err(overdue());
     }
     let grammar = accepted.grammar.clone();
     let constraint = grammar.map(constrain).transpose()?;
     Ok(Submission { constraint, deadline: left, ..as_asked(accepted) })
+}
+
+/// Nobody had gone on with it when its time was over.
+pub(crate) fn overdue() -> RequestError {
+    let message = "its time was over before anybody went on with it".to_owned();
+    RequestError::Failed { kind: FailureKind::Deadline, message }
 }
 
 /// What was asked for, less the grammar and as if there were time: to tell the answer.
