@@ -11,7 +11,7 @@ use aqueduct_core::journal::Record;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Options;
-use crate::node::{Applied, Broken, Node, Standing, Ticket, Unable};
+use crate::node::{Applied, Broken, ELECTION_TICKS, Node, Standing, TICK_MS, Ticket, Unable};
 use crate::state::{Misfit, State};
 use crate::store::{Store, StoreError};
 use crate::{Ear, Message, MessageType, Write};
@@ -19,7 +19,9 @@ use crate::{Ear, Message, MessageType, Write};
 /// What is on its way to the task: whoever has more to say waits.
 const ASKS_MAX: usize = 1024;
 /// The node is told the time so often.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(TICK_MS);
+/// A write that takes longer has kept this member silent for so long that another one leads.
+const SILENCE_MAX: Duration = Duration::from_millis(2 * ELECTION_TICKS as u64 * TICK_MS);
 
 /// Carries messages to other members. It may lose them, and must not wait for them.
 pub trait Transport: Send + 'static {
@@ -104,6 +106,7 @@ impl Journal {
     ) -> Result<Self, OpenError> {
         let (store, saved) = Store::open(folder, &options.identity)?;
         let (append_deadline, member) = (options.append_deadline, options.identity.member);
+        let is_of_group = options.identity.members.len() > 1;
         let node = Node::new(options, &saved)?;
         let (asks_sender, asks) = mpsc::channel(ASKS_MAX);
         let ear = Ear::new(&saved, member, &asks_sender);
@@ -114,6 +117,7 @@ impl Journal {
             store: Arc::new(store),
             transport,
             standing: standing_sender,
+            is_of_group,
             waiting: BTreeMap::new(),
             started: Instant::now(),
         };
@@ -148,16 +152,20 @@ impl Journal {
     /// What `read` makes of the state: of all that was added before, on a member that leads.
     ///
     /// # Errors
-    /// The journal has ended.
+    /// The journal has ended, or its disk takes its time.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&State) -> T + Send + 'static,
     ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
         let read = move |state: &State| drop(reply.send(read(state)));
-        let sent = self.asks.send(Ask::Read(Box::new(read))).await;
-        sent.map_err(|_| AppendError::Ended)?;
-        answer.await.map_err(|_| AppendError::Ended)
+        let answered = async {
+            let sent = self.asks.send(Ask::Read(Box::new(read))).await;
+            sent.map_err(|_| AppendError::Ended)?;
+            answer.await.map_err(|_| AppendError::Ended)
+        };
+        let in_time = tokio::time::timeout(self.append_deadline, answered).await;
+        in_time.unwrap_or(Err(AppendError::Deadline(self.append_deadline)))
     }
 
     /// What hears other members. It does not keep the journal running.
@@ -181,6 +189,8 @@ struct Keeper<T> {
     store: Arc<Store>,
     transport: T,
     standing: watch::Sender<Standing>,
+    /// Whether there are others who may lead.
+    is_of_group: bool,
     /// By where their record will stand.
     waiting: BTreeMap<Ticket, Reply>,
     started: Instant,
@@ -241,16 +251,21 @@ impl<T: Transport> Keeper<T> {
     }
 
     async fn work(&mut self) -> Result<(), Failure> {
+        let mut was_silent = false;
         while let Some(mut work) = self.node.work()? {
             let mut lost = self.transport.send(std::mem::take(&mut work.now));
             if let Some(write) = work.write.take() {
-                flush(&self.store, write).await?;
+                let standing = self.is_of_group.then_some(&self.standing);
+                was_silent |= flush(&self.store, write, standing).await?;
             }
             lost.append(&mut self.transport.send(std::mem::take(&mut work.after)));
             let applied = std::mem::take(&mut work.applied);
             work.done();
             lost.into_iter().for_each(|(kind, to)| self.node.sent(kind, to, false));
             applied.into_iter().for_each(|applied| settle(&mut self.waiting, applied));
+        }
+        if was_silent {
+            self.node.abdicate();
         }
         if !self.node.is_leading() {
             let lost = std::mem::take(&mut self.waiting);
@@ -260,10 +275,33 @@ impl<T: Transport> Keeper<T> {
     }
 }
 
-/// On a thread that may wait for the disk.
-async fn flush(store: &Arc<Store>, write: Write) -> Result<(), Failure> {
+/// On a thread that may wait for the disk. Returns whether that took too long for one of a group:
+/// then `standing` shows it as nobody who leads, from that moment on.
+async fn flush(
+    store: &Arc<Store>,
+    write: Write,
+    standing: Option<&watch::Sender<Standing>>,
+) -> Result<bool, Failure> {
     let store = store.clone();
-    Ok(tokio::task::spawn_blocking(move || store.write(&write)).await??)
+    let mut writing = tokio::task::spawn_blocking(move || store.write(&write));
+    let Some(standing) = standing else {
+        writing.await??;
+        return Ok(false);
+    };
+    if let Ok(done) = tokio::time::timeout(SILENCE_MAX, &mut writing).await {
+        done??;
+        return Ok(false);
+    }
+    tracing::warn!("the disk has not written for {SILENCE_MAX:?}");
+    standing.send_if_modified(|shown| {
+        let leads = matches!(shown, Standing::Leads { .. });
+        if leads {
+            *shown = Standing::Follows { leader: None };
+        }
+        leads
+    });
+    writing.await??;
+    Ok(true)
 }
 
 /// Whoever waits for a record of this place is told: of another term's, that its own is lost.

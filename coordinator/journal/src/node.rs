@@ -22,12 +22,12 @@ use births::Births;
 use newborn::Newborn;
 
 /// Raft counts time in these.
-const TICK_MS: u64 = 50;
+pub(crate) const TICK_MS: u64 = 50;
 /// A leader is heard of so often.
 const HEARTBEAT_TICKS: usize = 2;
 /// A member that has not heard of a leader for this long, and a random time of at most as long
 /// again, stands for election.
-const ELECTION_TICKS: usize = 20;
+pub(crate) const ELECTION_TICKS: usize = 20;
 /// A member that was stopped for longer has not missed that many heartbeats.
 const CATCH_UP_TICKS: u64 = 4;
 /// Messages of a leader that one member has not answered yet.

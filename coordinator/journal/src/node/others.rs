@@ -76,4 +76,13 @@ impl Node {
             self.raw.transfer_leader(best);
         }
     }
+
+    /// Stops leading, in favour of nobody: who was silent for so long that another one leads, or
+    /// soon will, does not go on in its term.
+    pub fn abdicate(&mut self) {
+        if self.is_leading() {
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+        }
+    }
 }

@@ -270,8 +270,12 @@ impl World {
 
     fn resign(&mut self) {
         let member = self.any_member();
+        let to_nobody = self.random.one_in(2);
         if let Some((node, _)) = &mut self.machine(member).running {
-            node.resign();
+            match to_nobody {
+                true => node.abdicate(),
+                false => node.resign(),
+            }
         }
         self.work(member);
     }
