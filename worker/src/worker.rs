@@ -1,6 +1,5 @@
 //! The handle of a running worker.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,7 +67,7 @@ pub(crate) struct Shared {
     pub(crate) audits: Audits,
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
-    pub(crate) stopped: AtomicBool,
+    pub(crate) stopped: watch::Sender<bool>,
     /// Whether it is going to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
@@ -112,7 +111,7 @@ impl Worker {
             gauges: Gauges::default(),
             audits: Audits::default(),
             arrivals: Mutex::default(),
-            stopped: AtomicBool::new(false),
+            stopped: watch::Sender::new(false),
             draining: watch::Sender::new(false),
         });
         let executor = Executor::new(model, shared.clone(), options.clone());
@@ -130,7 +129,7 @@ impl Worker {
         let (reports, events) = mpsc::channel(limits::EVENTS_MAX);
         let mut arrivals = shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that a stopping device thread cannot miss it.
-        if !shared.stopped.load(Ordering::Acquire) {
+        if !*shared.stopped.borrow() {
             arrivals.push(Session::new(orders, reports, shared.info.clone()));
             shared.doorbell.ring();
         }
@@ -155,6 +154,22 @@ impl Worker {
         while self.stats().requests > 0 {
             looks.tick().await;
         }
+    }
+
+    /// Resolves when one of its threads has ended, which it does by itself only when it panics:
+    /// then nothing is computed here any more.
+    pub async fn ended(&self) {
+        let shared = &self.handle.shared;
+        let (mut device, mut shards) = (shared.stopped.subscribe(), shared.holder.stopped());
+        tokio::select! {
+            _ = device.wait_for(|stopped| *stopped) => {}
+            _ = shards.wait_for(|stopped| *stopped) => {}
+        }
+    }
+
+    /// Whether one of its threads has ended.
+    pub fn has_ended(&self) -> bool {
+        *self.handle.shared.stopped.borrow() || *self.handle.shared.holder.stopped().borrow()
     }
 
     /// What the worker says of itself.
@@ -219,7 +234,7 @@ impl Drop for Handle {
 impl Shared {
     /// Ends the device thread within a layer, and refuses new sessions.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.stopped.send_replace(true);
         self.holder.stop();
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.doorbell.ring();

@@ -13,6 +13,7 @@ use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::{Clamp, ModelShape, Refusal, TokenId, WorkerId, limits};
 use aqueduct_kernels::MemorySet;
 use aqueduct_worker::{HomeMemory, LoopbackHub, Scheduling, Stats, Worker, WorkerOptions};
+use futures::FutureExt;
 use tokio::sync::watch;
 
 use crate::args::{ClusterArgs, Fault, ModelArgs, SnapshotArgs};
@@ -182,6 +183,15 @@ impl Cluster {
     /// Shape of the model.
     pub(crate) fn shape(&self) -> &ModelShape {
         &self.shape
+    }
+
+    /// Resolves when a worker of this process, if there are any, computes nothing any more.
+    pub(crate) async fn a_worker_ended(&self) {
+        let ends = self.workers.iter().map(|worker| worker.ended().boxed());
+        match self.workers.is_empty() {
+            true => std::future::pending().await,
+            false => drop(futures::future::select_all(ends).await),
+        }
     }
 
     /// What each worker of this process holds at this moment.

@@ -3,13 +3,13 @@
 //! It is not the device thread: a chunk under way does not keep others waiting for theirs.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aqueduct_core::limits;
 use aqueduct_engine::Model;
 use aqueduct_engine::shards::{Answer, ShardError, ShardStore};
+use tokio::sync::watch;
 
 use super::{Ask, CallError, Reply};
 use crate::doorbell::Doorbell;
@@ -44,7 +44,7 @@ pub struct Holder {
     store: Arc<ShardStore>,
     doorbell: Doorbell,
     arrivals: Mutex<Vec<Waiting>>,
-    stopped: AtomicBool,
+    stopped: watch::Sender<bool>,
 }
 
 impl fmt::Debug for Holder {
@@ -64,7 +64,7 @@ impl Holder {
             store,
             doorbell: Doorbell::default(),
             arrivals: Mutex::default(),
-            stopped: AtomicBool::new(false),
+            stopped: watch::Sender::new(false),
         });
         let thread = holder.clone();
         std::thread::Builder::new().name("shards".to_owned()).spawn(move || thread.run())?;
@@ -85,7 +85,7 @@ impl Holder {
     pub fn ask(&self, ask: Ask, deadline: Instant, tell: Box<dyn Tell>) {
         let mut arrivals = self.lock();
         // Under the lock, so that a stopping thread cannot miss it.
-        let refusal = if self.stopped.load(Ordering::Acquire) {
+        let refusal = if *self.stopped.borrow() {
             CallError::Lost("the worker is stopping".to_owned())
         } else if arrivals.len() >= limits::EXCHANGE_CALLS_MAX {
             CallError::Lost(format!("{} asks wait", arrivals.len()))
@@ -105,8 +105,13 @@ impl Holder {
 
     /// Ends the thread; asks that wait are told so.
     pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.stopped.send_replace(true);
         self.doorbell.ring();
+    }
+
+    /// Whether the thread has ended, or is about to.
+    pub(crate) fn stopped(&self) -> watch::Receiver<bool> {
+        self.stopped.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -116,7 +121,7 @@ impl Holder {
     fn run(&self) {
         let _stop = StopOnDrop(self); // also when an answer panics
         let mut waiting: Vec<Waiting> = Vec::new();
-        while !self.stopped.load(Ordering::Acquire) {
+        while !*self.stopped.borrow() {
             waiting.append(&mut self.lock());
             waiting = waiting.into_iter().filter_map(|one| self.serve(one)).collect();
             self.doorbell.wait_until(waiting.iter().map(|one| one.deadline).min());

@@ -21,7 +21,6 @@ mod snapshots;
 mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -210,7 +209,7 @@ impl Executor {
     }
 
     fn stopped(&self) -> bool {
-        self.shared.stopped.load(Ordering::Acquire)
+        *self.shared.stopped.borrow()
     }
 }
 

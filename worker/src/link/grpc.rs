@@ -145,7 +145,11 @@ impl Courier {
             if waiting.is_empty() {
                 match timeout(IDLE, queue.recv()).await {
                     Ok(Some(posted)) => waiting.push_back(Attempts::new(posted)),
-                    Ok(None) | Err(_) => return,
+                    Ok(None) => return,
+                    Err(_) => {
+                        queue.close(); // what was posted at this moment is still taken
+                        continue;
+                    }
                 }
             }
             while waiting.len() < limits::LINK_PARCELS_MAX

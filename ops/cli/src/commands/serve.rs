@@ -30,7 +30,7 @@ struct Listening {
 /// Serves until SIGINT or SIGTERM; answers under way may end.
 ///
 /// # Errors
-/// A model that is wrong, an address that cannot be bound.
+/// A model that is wrong, an address that cannot be bound, a thread that has panicked.
 pub(crate) async fn run(args: ServeArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let doors = bind(&args.front).await?;
@@ -44,7 +44,10 @@ pub(crate) async fn run(args: ServeArgs, telemetry: &Telemetry) -> anyhow::Resul
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     let grace = args.front.grace.period();
     let model = &args.model.model;
-    answer(cluster.coordinator(), model, doors, telemetry, (stop, grace)).await?;
+    tokio::select! {
+        done = answer(cluster.coordinator(), model, doors, telemetry, (stop, grace)) => done?,
+        () = cluster.a_worker_ended() => bail!("what computes for a worker has ended by itself"),
+    }
     cluster.stop().await;
     Ok(())
 }
@@ -80,6 +83,7 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
         monitor: args.monitor.bind().await?,
         name: args.served_model_name.clone(),
         origins: args.allowed_origins.clone(),
+        chat_max_tokens: args.chat_max_tokens,
         policy: Some(args.policy),
         keys,
         refusals,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::bail;
 use aqueduct_core::Refusal;
 use aqueduct_telemetry::Figures;
 use aqueduct_tls::{Listener, Refusals, Role};
@@ -28,7 +29,7 @@ struct Listening<'a> {
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// A model that is wrong, an address that cannot be bound.
+/// A model that is wrong, an address that cannot be bound, a thread that has panicked.
 pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
     let stop = front::stop_signal()?;
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
@@ -68,14 +69,23 @@ pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Resu
     lines::print(&Listening { event, address, url: &url, monitor: monitor_address })?;
     let (leaving, grace) = (worker.clone(), args.grace.period());
     let stop = async {
-        stop.await;
+        let is_asked = tokio::select! {
+            () = stop => true,
+            () = leaving.ended() => false,
+        };
         if let Some(member) = member {
             member.end().await; // before the sessions end, so that nobody looks for it again
         }
-        leave(&leaving, grace).await;
+        if is_asked {
+            leave(&leaving, grace).await;
+        }
     };
+    let computing = worker.clone();
     aqueduct_worker::serve(worker, Listener { tcp: listener, tls }, stop).await?;
     drop((monitor, pushing));
+    if computing.has_ended() {
+        bail!("what computes here has ended by itself"); // whoever looks after it starts it again
+    }
     Ok(())
 }
 
