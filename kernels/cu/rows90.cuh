@@ -32,7 +32,8 @@ DEVICE void soften(f32 (&s)[W], Rows<D>& rows, f32 (&shrink)[2], f32 scale) {
         most = fmax(most, shuffle_xor(most, 2));
         f32 m = fmax(rows.m[row], mul(most, scale));
         f32 offset = mul(m, -LOG2E);
-        shrink[row] = exp2_fast(fma(rows.m[row], LOG2E, offset));
+        // Of the difference: a maximum that stays shrinks nothing, however many tiles there are.
+        shrink[row] = exp2_fast(mul(add(rows.m[row], -m), LOG2E));
         rows.m[row] = m;
         f32 sum[2] = {};
 #pragma unroll

@@ -60,6 +60,7 @@ macro_rules! conformance_checks {
             merging::maximum_gaps_up_to_1e4,
             attention::logits_within_100,
             attention::logits_beyond_1e4,
+            attention::keys_that_are_alike_weigh_alike,
             attention::online_softmax_with_wide_gaps,
             attention::empty_memory,
             attention::one_token_blocks,

@@ -329,12 +329,18 @@ impl Shard {
         own: &Self,
     ) -> Result<Self, BackendError> {
         let shard = Arc::unwrap_or_clone(self);
-        let (parts, own_parts) = match shard.parts.len() == own.parts.len() {
-            true => (shard.parts, own.parts.clone()),
-            false => (shard.split(), own.split()),
+        let (heads, pool) = (shard.kv_heads(), shard.parts[0].keys.pool().cloned());
+        let (parts, own_parts) = match shard.parts.len() {
+            parts if parts == own.parts.len() => (shard.parts, own.parts.clone()),
+            parts if parts == heads => (shard.parts, own.split()), // what is held stays where it is
+            _ => (shard.split(), own.split()),
         };
         let joined = parts.into_iter().zip(&own_parts).map(|(part, own)| join(backend, part, own));
-        Ok(Self { parts: joined.collect::<Result<_, _>>()?, end: own.end })
+        let joined = Self { parts: joined.collect::<Result<_, _>>()?, end: own.end };
+        match pool.filter(|_| joined.parts[0].keys.pool().is_none()) {
+            Some(pool) => joined.put_in(&pool),
+            None => Ok(joined),
+        }
     }
 
     /// `q` of the query heads that look at each part.

@@ -2,10 +2,10 @@
 
 use crate::array::Array;
 use crate::backend::{AttentionOps, Backend, Op, Queries};
-use crate::compare::{close, identical};
+use crate::compare::{Tolerance, close, identical};
 use crate::memory::Keys;
 use crate::state::AttentionState;
-use crate::tensor::KvDtype;
+use crate::tensor::{KvDtype, KvHeads};
 
 use super::near::close_to;
 use super::oracle;
@@ -47,6 +47,40 @@ pub fn logits_beyond_1e4(backend: &dyn Backend) {
     for lift in [1e4, -1e4] {
         let past = shape.lifted_past(30, |_, _| lift);
         check_block(backend, &past, &shape.lifted_block(60, 17, |_, _| lift));
+    }
+}
+
+/// Keys that are alike weigh the same, however many tiles of them there are: a running maximum
+/// that stays is worth exactly 1. Half of the values are 1 and half are 0, and the first element
+/// of each is 1: what rounding does to all weights alike is in both.
+pub fn keys_that_are_alike_weigh_alike(backend: &dyn Backend) {
+    const KEYS: usize = 2048;
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for (head_dim, tokens) in [(16, 1), (64, 40), (128, 3)] {
+            for logit in [29.7, -333.3, 1000.1, 3333.3] {
+                let shape = Shape { head_dim, kv, ..Shape::default() };
+                let mut block = shape.block(KEYS as u32, tokens);
+                for row in block.q.data.chunks_mut(head_dim) {
+                    row[1..].fill(0.0);
+                }
+                let (mut k, mut v) = (Vec::new(), Vec::new());
+                for j in (0..shape.kv_heads).flat_map(|_| 0..KEYS) {
+                    let upper = f32::from(u8::from(j >= KEYS / 2));
+                    k.extend((0..head_dim).map(|d| if d == 0 { logit } else { 0.5 }));
+                    v.extend((0..head_dim).map(|d| if d == 0 { 1.0 } else { upper }));
+                }
+                let stored =
+                    |data: &[f32]| KvHeads::from_f32(shape.kv_heads, KEYS, head_dim, data, kv);
+                let positions: Vec<u32> = (0..KEYS as u32).collect();
+                let keys = Keys::new(positions.repeat(shape.kv_heads), stored(&k), stored(&v));
+                let state = backend.attend(block.queries(), &keys).expect("fits");
+                for (row, output) in state.output().data().chunks(head_dim).enumerate() {
+                    let name = format!("row {row} of {tokens}, {head_dim} elements of {logit}");
+                    let half = f64::from(output[1]) / f64::from(output[0]);
+                    close(&name, &[half], &[0.5], Tolerance::new(1e-6, 1e-6)).unwrap();
+                }
+            }
+        }
     }
 }
 

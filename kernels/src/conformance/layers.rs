@@ -81,12 +81,13 @@ struct Look {
     bias: bool,
     qk_norm: bool,
     kv: KvDtype,
+    head_dim: usize,
     /// F: whole panels of gate and up may be multiplied side by side.
     ffn: usize,
 }
 
 const PLAIN: Look =
-    Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32, ffn: 100 };
+    Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32, head_dim: 16, ffn: 100 };
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
@@ -102,7 +103,8 @@ pub(super) struct PlainLayer {
 impl PlainLayer {
     /// The layer that checks across backends share.
     pub(super) fn shared() -> Self {
-        Self::new(Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16, ffn: 112 })
+        let look = Look { bias: true, qk_norm: true, ffn: 112, ..PLAIN };
+        Self::new(Look { held: Held::Bf16, kv: KvDtype::Bf16, ..look })
     }
 
     pub(super) fn width(&self) -> usize {
@@ -111,7 +113,8 @@ impl PlainLayer {
 
     fn new(look: Look) -> Self {
         let random = &mut Random::new(17);
-        let (heads, kv_heads, head_dim, width, ffn) = (6, 2, 16, 72, look.ffn);
+        let (heads, kv_heads, width) = (6, 2, 72);
+        let Look { head_dim, ffn, .. } = look;
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
@@ -310,7 +313,10 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
 /// The bits of a row are the same alone, in any company and at any place.
 pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
     for held in Held::ALL {
-        check_rows_alone(backend, Look { held, bias: true, qk_norm: true, ffn: 112, ..PLAIN });
+        let look = Look { held, bias: true, qk_norm: true, ffn: 112, ..PLAIN };
+        check_rows_alone(backend, look);
+        // Keys begin within a panel of sixteen outputs.
+        check_rows_alone(backend, Look { head_dim: 20, ..look });
     }
 }
 

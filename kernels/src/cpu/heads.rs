@@ -192,7 +192,9 @@ impl<'a> Cut<'a> {
     fn heads(&mut self, to: Stored<'a>, treatment: Treatment<'a>) {
         let Self { block, tokens, head_dim, first, addends, .. } = *self;
         for head in to.pieces(tokens * head_dim) {
-            let column = self.heads * head_dim;
+            // A panel may have begun before the first head of all.
+            let skipped = self.first * head_dim % LANES;
+            let column = self.heads * head_dim - skipped;
             let block_idx = (self.heads - first) * head_dim / block.columns;
             let first = block_idx * tokens.div_ceil(block.rows);
             for (idx, to) in head.pieces(block.rows * head_dim).enumerate() {
@@ -201,7 +203,7 @@ impl<'a> Cut<'a> {
                     let rows = row..tokens.min(row + block.rows);
                     let heads = Vec::with_capacity(block.columns / head_dim);
                     let sums = Lines::default();
-                    self.parts.push(Part { rows, column, head_dim, addends, heads, sums });
+                    self.parts.push(Part { rows, column, skipped, head_dim, addends, heads, sums });
                 }
                 self.parts[first + idx].heads.push((to, treatment));
             }
@@ -213,8 +215,10 @@ impl<'a> Cut<'a> {
 /// Some tokens of neighbouring heads.
 struct Part<'a> {
     rows: Range<usize>,
-    /// First column of the first head.
+    /// First column of the first panel.
     column: usize,
+    /// Columns between it and the first head.
+    skipped: usize,
     /// D.
     head_dim: usize,
     addends: Addends<'a>,
@@ -231,7 +235,7 @@ impl Outcome for Part<'_> {
 
     #[inline(always)]
     fn slots(&self) -> usize {
-        (self.heads.len() * self.head_dim).div_ceil(LANES)
+        (self.skipped + self.heads.len() * self.head_dim).div_ceil(LANES)
     }
 
     #[inline(always)]
@@ -295,8 +299,8 @@ impl Part<'_> {
         let mut finite = true;
         for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
             for (i, t) in self.rows.clone().enumerate() {
-                let row = &mut self.sums.as_flattened_mut()[i * width + head * head_dim..];
-                let row = &mut row[..head_dim];
+                let first = i * width + self.skipped + head * head_dim;
+                let row = &mut self.sums.as_flattened_mut()[first..first + head_dim];
                 finite &= treatment.any(simd, t, row);
                 to.write_any(simd, i * head_dim, row);
             }

@@ -175,6 +175,33 @@ fn heads_that_keep_different_keys_attend_as_one() {
     assert_eq!(none.attend(&Reference, queries(&q, 4)).unwrap().l[..], [0.0; 16]);
 }
 
+/// What is added to a shard lies in its pool too, though heads keep different keys.
+#[test]
+fn tokens_are_added_within_the_pool() {
+    let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
+    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 9, ranking };
+    let passed = Passed { selection: &selection, end: 4 };
+    let last = |rank| Cutoff::Last(Candidate { rank, position: u32::MAX });
+    for cuts in [[3.0, 2.0], [2.0, 2.0]] {
+        let pool = Pool::new(HEAD_DIM, KvDtype::F32, 1 << 20).unwrap();
+        let (q, keys) = block(0, 4, 3);
+        let held = Shard::new(keys, 4).put_in(&pool).unwrap();
+        let score = vec![vec![4., 3., 2., 1., 1., 2., 3., 4.]];
+        let tally = Tally { score, votes: vec![vec![1.0; 8]] };
+        let mut shard = Arc::new(held).settle(tally, &cuts.map(last), passed).unwrap();
+        for start in 4..7 {
+            let (_, own) = block(start, 1, start.into());
+            let own = Shard::new(own, start + 1);
+            let plain = Shard::joined(&[Arc::new(shard.clone()), Arc::new(own.clone())]);
+            shard = Arc::new(shard).append(&Reference, &own).unwrap();
+            let lies = |part: &MemorySet| part.keys.pool().is_some();
+            assert!(shard.parts().iter().all(lies), "{cuts:?} at {start}");
+            let attend = |shard: &Shard| shard.attend(&Reference, queries(&q, 8)).unwrap();
+            assert_eq!(attend(&shard), attend(&plain), "{cuts:?} at {start}");
+        }
+    }
+}
+
 /// Whoever has all shards of a leaf attends to them as to one, whatever each KV head kept.
 #[test]
 fn shards_that_are_joined_are_one() {

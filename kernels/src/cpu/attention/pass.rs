@@ -163,8 +163,11 @@ impl<'a> Pass<'a> {
         let (before, top) = (simd.load(&self.before[panel]), simd.load(&self.tops[panel]));
         let scale = simd.splat(self.scale * LOG2_E);
         // A row that has seen nothing subtracts 0 instead of -inf, which would make NaN.
-        let base = simd.splat(f32::NEG_INFINITY).below(top, top * scale, simd.splat(0.0));
-        let fade = exp2(simd, before.fma(scale, simd.splat(0.0) - base));
+        let nothing = simd.splat(f32::NEG_INFINITY);
+        let base = nothing.below(top, top * scale, simd.splat(0.0));
+        // Of the difference, so that a maximum that stays fades by exactly 1: what is left of
+        // rounding would otherwise be added up, tile by tile.
+        let fade = exp2(simd, nothing.below(top, (before - top) * scale, nothing));
         fade.store(&mut self.fade[panel]);
         (simd.load(&self.l[panel]) * fade).store(&mut self.l[panel]);
         base
