@@ -89,6 +89,10 @@ pub struct ChatMessage {
     pub tool_calls: Vec<ToolCall>,
     /// Which call the tool answers.
     pub tool_call_id: Option<String>,
+    /// What the assistant thought before.
+    pub reasoning: Option<String>,
+    /// Who says it among those of the role.
+    pub name: Option<String>,
 }
 
 /// A call that the assistant made.
@@ -105,7 +109,8 @@ pub struct ToolCall {
 impl ChatMessage {
     /// One that calls nothing.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
-        Self { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None }
+        let (tool_calls, content) = (Vec::new(), content.into());
+        Self { role, content, tool_calls, tool_call_id: None, reasoning: None, name: None }
     }
 
     /// Whether only a template that knows tools can show it.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use aqueduct_core::{Refusal, TokenId};
+use aqueduct_core::{Refusal, TokenId, scaled_positions};
 use aqueduct_gguf::{Field, Gguf, GgufError};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::byte_level::ByteLevel;
@@ -116,7 +116,15 @@ impl GgufVocabulary {
             Ok(template.map(Field::str).transpose()?.map(str::to_owned))
         };
         let family = gguf.get("general.architecture").map(Field::str).transpose()?;
-        let max_positions = family.and_then(|family| gguf.get(&format!("{family}.context_length")));
+        let of_model = |name: &str| gguf.get(&format!("{}.{name}", family?));
+        let max_positions = of_model("context_length").map(Field::u32).transpose()?;
+        let scaling = of_model("rope.scaling.type").map(Field::str).transpose()?;
+        let factor = of_model("rope.scaling.factor").or_else(|| of_model("rope.scale_linear"));
+        let factor = factor.map(Field::f64).transpose()?.unwrap_or(0.0);
+        let original = of_model("rope.scaling.original_context_length");
+        let original = original.map(Field::u32).transpose()?.map(f64::from);
+        let max_positions = max_positions
+            .map(|most| scaled_positions(most, scaling.unwrap_or("linear"), factor, original));
         Ok(Self {
             model: gguf.field("tokenizer.ggml.model")?.str()?.to_owned(),
             pre: field("pre").map(|pre| pre.str().map(str::to_owned)).transpose()?,
@@ -128,7 +136,7 @@ impl GgufVocabulary {
             eos,
             adds_bos: field("add_bos_token").map(Field::bool).transpose()?,
             adds_space: field("add_space_prefix").map(Field::bool).transpose()?,
-            max_positions: max_positions.map(Field::u32).transpose()?,
+            max_positions,
             template: template("")?,
             tool_template: template(&format!(".{TOOL_USE}"))?,
         })
@@ -136,7 +144,14 @@ impl GgufVocabulary {
 
     /// # Errors
     /// A kind of tokeniser that is not supported, or lists that contradict each other.
-    pub fn build(self) -> Result<Vocabulary, TextError> {
+    pub fn build(mut self) -> Result<Vocabulary, TextError> {
+        if self.model == "llama" && self.tokens.len() > 2 {
+            // As llama.cpp has it: files of 2023 do not say.
+            self.bos = self.bos.or(Some(1));
+            if self.eos.is_empty() {
+                self.eos.push(2);
+            }
+        }
         self.validate()?;
         let (mut tokenizer, adds_bos) = match self.model.as_str() {
             "gpt2" => self.byte_level()?,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aqueduct_core::TokenId;
+use aqueduct_core::{TokenId, scaled_positions};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -28,7 +28,11 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let texts = json(&folder.join("tokenizer_config.json"))?;
     let named = |field: &str| tokenizer.token_to_id(token_text(&texts[field])?);
     let first = |field: &str| ids(&generation[field]).or_else(|| ids(&config[field]));
-    let bos = named("bos_token").or_else(|| first("bos_token_id")?.first().copied());
+    // One that is written down as null is none, whatever the model was made with.
+    let bos = match texts.get("bos_token") {
+        Some(Value::Null) => None,
+        _ => named("bos_token").or_else(|| first("bos_token_id")?.first().copied()),
+    };
     let mut eos: Vec<TokenId> = named("eos_token").into_iter().collect();
     for id in first("eos_token_id").unwrap_or_default() {
         if !eos.contains(&id) {
@@ -37,7 +41,7 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     }
     let number = |field: &str| config[field].as_u64().and_then(|value| u32::try_from(value).ok());
     let model_tokens = number("vocab_size");
-    let max_positions = number("max_position_embeddings");
+    let max_positions = number("max_position_embeddings").map(|most| positions(most, &config));
     let named = &texts["chat_template"];
     let template = text(&folder.join("chat_template.jinja"))?
         .or_else(|| named.as_str().map(str::to_owned))
@@ -45,6 +49,22 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let tool_template = text(&folder.join(format!("additional_chat_templates/{TOOL_USE}.jinja")))?
         .or_else(|| among(named, TOOL_USE));
     Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
+}
+
+/// Positions of a model that was made for `most`: rotary embeddings may be scaled.
+fn positions(most: u32, config: &Value) -> u32 {
+    let given = [&config["rope_parameters"], &config["rope_scaling"]];
+    let given = given.into_iter().find(|given| given.is_object()).unwrap_or(&Value::Null);
+    // transformers 5 may say it for each type of layer.
+    let nested = given.as_object().into_iter().flat_map(|fields| fields.values());
+    let scaling = nested.into_iter().find(|value| value.is_object()).unwrap_or(given);
+    let kind = scaling["rope_type"].as_str().or(scaling["type"].as_str()).unwrap_or("default");
+    let original = "original_max_position_embeddings";
+    let original = config[original].as_f64().or(scaling[original].as_f64());
+    match scaling["factor"].as_f64() {
+        Some(factor) => scaled_positions(most, kind, factor, original),
+        None => most,
+    }
 }
 
 /// Null when the file is not there.
@@ -81,4 +101,26 @@ fn among(templates: &Value, name: &str) -> Option<String> {
     let mut templates = templates.as_array().into_iter().flatten();
     let named = templates.find(|entry| entry["name"] == name)?;
     named["template"].as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn scaled_rotations_are_for_more_positions() {
+        let check = |config: Value, want| assert_eq!(positions(32_768, &config), want, "{config}");
+        let yarn = json!({ "type": "yarn", "factor": 4.0 });
+        check(json!({}), 32_768);
+        check(json!({ "rope_scaling": null }), 32_768);
+        check(json!({ "rope_scaling": yarn }), 131_072);
+        let original = "original_max_position_embeddings";
+        check(json!({ "rope_scaling": yarn, original: 65_536 }), 262_144);
+        let flat = json!({ "rope_type": "yarn", "factor": 16.0, original: 8192 });
+        check(json!({ "rope_parameters": flat }), 131_072);
+        check(json!({ "rope_parameters": { "full_attention": flat } }), 131_072);
+        check(json!({ "rope_parameters": { "rope_type": "llama3", "factor": 8.0 } }), 32_768);
+    }
 }

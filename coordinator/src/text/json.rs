@@ -61,7 +61,8 @@ impl JsonWriter {
             }
             ValueKind::None | ValueKind::Undefined => "null".to_owned(),
             ValueKind::Bool => value.is_true().to_string(),
-            ValueKind::Number => value.to_string(),
+            ValueKind::Number if value.is_integer() => value.to_string(),
+            ValueKind::Number => f64::try_from(value.clone()).map_or(value.to_string(), float),
             _ => self.string(&value.to_string()),
         })
     }
@@ -90,5 +91,16 @@ impl JsonWriter {
             c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
         };
         quoted.chars().map(escape).collect()
+    }
+}
+
+/// As Python writes it: both write the shortest digits, and from the same sizes on an exponent, for
+/// which Python has a sign and two digits at least.
+fn float(x: f64) -> String {
+    let text = format!("{x:?}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    match exponent.strip_prefix('-') {
+        Some(small) => format!("{digits}e-{small:0>2}"),
+        None => format!("{digits}e+{exponent:0>2}"),
     }
 }

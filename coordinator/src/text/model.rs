@@ -37,6 +37,7 @@ pub struct TextModel {
     model_tokens: Option<u32>,
     template: ChatTemplate,
     prompt_tokens_max: u32,
+    max_positions: u32,
     /// What grammars are compiled for; made when the first one comes.
     spelling: OnceLock<Result<Spelling, Refusal>>,
 }
@@ -78,9 +79,15 @@ impl TextModel {
             eos,
             model_tokens,
             template,
+            max_positions: prompt_tokens_max,
             prompt_tokens_max,
             spelling: OnceLock::new(),
         })
+    }
+
+    /// Tokens for which the model has positions behind `tokens` of them.
+    pub fn tokens_left(&self, tokens: u32) -> u32 {
+        self.max_positions.saturating_sub(tokens)
     }
 
     /// Refuses prompts of more than `prompt_tokens` from now on.

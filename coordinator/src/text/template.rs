@@ -189,21 +189,24 @@ fn with_variables(
 
 /// A message, as the `transformers` library gives it to templates.
 fn shown(message: &ChatMessage) -> Value {
-    let ChatMessage { role, content, tool_calls, tool_call_id } = message;
-    let (role, content) = (role.as_str(), content.as_str());
+    let ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name } = message;
     let call = |call: &ToolCall| {
         let arguments = value(&call.arguments);
         let function = context! { name => call.name.as_str(), arguments };
         context! { id => call.id.as_str(), type => "function", function }
     };
-    match (tool_calls.as_slice(), tool_call_id) {
-        ([], None) => context! { role, content },
-        ([], Some(id)) => context! { role, content, tool_call_id => id.as_str() },
-        (calls, _) => {
-            let tool_calls: Vec<Value> = calls.iter().map(call).collect();
-            context! { role, content, tool_calls }
-        }
-    }
+    let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(call).collect::<Vec<_>>());
+    let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    // Templates ask whether a field is there.
+    let fields = [
+        ("role", Some(Value::from(role.as_str()))),
+        ("content", Some(Value::from(content.as_str()))),
+        ("reasoning_content", text(reasoning)),
+        ("name", text(name)),
+        ("tool_call_id", text(tool_call_id).filter(|_| calls.is_none())),
+        ("tool_calls", calls.map(Value::from)),
+    ];
+    Value::from_pairs(fields.into_iter().filter_map(|(name, field)| Some((name, field?))))
 }
 
 /// JSON, as templates see it: fields in the order in which they were written.
@@ -494,6 +497,18 @@ mod tests {
     }
 
     #[test]
+    fn what_else_a_message_has_is_shown_where_it_is_there() {
+        let source = "{% for m in messages %}{{ m.name is defined }} {{ m.reasoning_content }},\
+            {% endfor %}";
+        let template = ChatTemplate::new(Some(source.into()), None, None).unwrap();
+        let said = ChatMessage::new(Role::Assistant, "Yes?");
+        let thought = ChatMessage { reasoning: Some("So?".into()), ..said.clone() };
+        let named = ChatMessage { name: Some("Ann".into()), ..ChatMessage::new(Role::User, "Go") };
+        let text = template.render(Conversation::of(&[said, thought, named]), UNIX_EPOCH).unwrap();
+        assert_eq!(text, "False ,False So?,True ,");
+    }
+
+    #[test]
     fn kinds_are_python_s() {
         let source = "{% for it in [none, 1, true, 'a', [1], {'a': 1}, ghost] %}\
             {{ it is iterable }} {{ it is sequence }}, {% endfor %}";
@@ -516,6 +531,9 @@ mod tests {
         let source = "{{ {'b': ['é', 2]} | tojson(ensure_ascii=false, separators=(',', ':')) }}";
         assert_eq!(render(source, &[]).unwrap(), r#"{"b":["é",2]}"#);
         assert!(render("{{ 1 | tojson(wrong=1) }}", &[]).is_err());
+        let source = "{{ [1e-5, 0.0001, -3e-7, 1.5e16, 1e15, 1e300, 0.1, 2.0, 7] | tojson }}";
+        let want = "[1e-05, 0.0001, -3e-07, 1.5e+16, 1000000000000000.0, 1e+300, 0.1, 2.0, 7]";
+        assert_eq!(render(source, &[]).unwrap(), want);
     }
 
     /// Qwen's, as the tests with the `openai` package use it.

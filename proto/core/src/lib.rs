@@ -30,7 +30,7 @@ pub use error::Refusal;
 pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use grammar::{Constraint, Grammar, TokenBytes};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
-pub use model::ModelShape;
+pub use model::{ModelShape, scaled_positions};
 pub use peers::{Addresses, Tenure};
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};
 pub use quality::{BelowFloor, Floor, Quality, QualityKind, Verdict};

@@ -61,6 +61,21 @@ impl ModelShape {
     }
 }
 
+/// Positions of a model that was made for `positions` and whose rotary embedding is `scaling`:
+/// YaRN is `factor` times as long as `original`, what it was before; linear scaling `factor` times
+/// as long as it was made for. Other kinds say themselves how long they are. A file may tell the
+/// length before or after scaling, so it is never less than what it tells; 0 is no bound.
+pub fn scaled_positions(positions: u32, scaling: &str, factor: f64, original: Option<f64>) -> u32 {
+    let scaled = match scaling {
+        "yarn" => original.unwrap_or(positions.into()) * factor,
+        "linear" => f64::from(positions) * factor,
+        _ => return positions,
+    };
+    let most = limits::PROMPT_TOKENS_MAX + limits::OUTPUT_TOKENS_MAX;
+    // What is no number becomes 0.
+    if positions == 0 { 0 } else { positions.max((scaled.round() as u32).min(most)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +103,22 @@ mod tests {
         check(ModelShape { head_dim: 7, ..good.clone() }, "head_dim");
         check(ModelShape { vocab: 0, ..good.clone() }, "vocab");
         check(ModelShape { layers: u32::MAX, ..good }, "layers");
+    }
+
+    #[test]
+    fn positions_are_scaled_within_bounds() {
+        let check = |positions, scaling, factor, original, want| {
+            assert_eq!(scaled_positions(positions, scaling, factor, original), want, "{scaling}");
+        };
+        check(40_960, "yarn", 4.0, Some(32_768.0), 131_072);
+        check(131_072, "yarn", 4.0, Some(32_768.0), 131_072);
+        check(4096, "linear", 2.0, None, 8192);
+        check(4096, "llama3", 8.0, Some(1024.0), 4096);
+        check(0, "linear", 2.0, None, 0);
+        for factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0] {
+            check(4096, "linear", factor, None, 4096);
+        }
+        let most = limits::PROMPT_TOKENS_MAX + limits::OUTPUT_TOKENS_MAX;
+        check(4096, "linear", f64::INFINITY, None, most);
     }
 }

@@ -6,7 +6,7 @@ use std::{fs, io};
 /// What lies at a model's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// A folder with a `config.json`, or without a GGUF file.
+    /// A folder with a `.safetensors` file, or without a GGUF file.
     Folder,
     /// A GGUF file, or all parts of one in their order: those that `llama-gguf-split` names
     /// `NAME-00001-of-00003.gguf`. Any of them means all, and so does a folder of them.
@@ -44,13 +44,15 @@ impl ModelFiles {
         if !fs::metadata(path).map_err(read)?.is_dir() {
             return Ok(Self::Gguf(parts(path)?));
         }
-        if path.join("config.json").is_file() {
-            return Ok(Self::Folder);
-        }
         let mut found = Vec::new();
         for entry in fs::read_dir(path).map_err(read)? {
             let file = entry.map_err(read)?.path();
-            if file.extension().is_some_and(|extension| extension == "gguf") {
+            let is = |kind: &str| file.extension().is_some_and(|extension| extension == kind);
+            // A config.json alone may lie beside .gguf files.
+            if is("safetensors") {
+                return Ok(Self::Folder);
+            }
+            if is("gguf") {
                 found.push(file);
             }
         }
@@ -148,7 +150,8 @@ mod tests {
         check(&parts, "", Ok(&parts));
         check(&parts, parts[1], Ok(&parts));
         check(&["b.gguf", parts[0], parts[1]], parts[0], Ok(&parts));
-        check(&["a.gguf", "config.json"], "", Ok(&[]));
+        check(&["a.gguf", "config.json"], "", Ok(&["a.gguf"]));
+        check(&["a.gguf", "config.json", "model.safetensors"], "", Ok(&[]));
         check(&[], "", Ok(&[]));
         // Names that only look like those of parts.
         for alone in ["m-00003-of-00002.gguf", "m-1-of-2.gguf", "m-00000-of-00000.gguf"] {

@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use aqueduct_core::Refusal;
+use aqueduct_core::{Refusal, scaled_positions};
 use aqueduct_kernels::Angles;
 
 /// Inverse frequencies after scaling, and the factor on cosine and sine.
@@ -40,6 +40,19 @@ pub enum Scaling {
     Yarn(Yarn),
     /// `[head_dim / 2]`: each frequency divided by its own factor (GGUF's `rope_freqs`).
     PerFrequency(Vec<f64>),
+}
+
+impl Scaling {
+    /// For how many positions a model is that was made for `positions`, as its file tells them.
+    pub(crate) fn positions(&self, positions: u32) -> u32 {
+        match self {
+            Self::Yarn(Yarn { factor, original_positions, .. }) => {
+                scaled_positions(positions, "yarn", *factor, Some(*original_positions))
+            }
+            Self::Linear { factor } => scaled_positions(positions, "linear", *factor, None),
+            Self::None | Self::Llama3 { .. } | Self::PerFrequency(_) => positions,
+        }
+    }
 }
 
 /// The parameters of yarn.

@@ -88,7 +88,9 @@ impl Config<'_, '_> {
     ) -> Result<Decoder, LoadError> {
         let keys = Keys { gguf: self.gguf, prefix: architecture.name() };
         self.refuse_variants(&keys)?;
-        let shape = self.shape(&keys, checkpoint)?;
+        let mut shape = self.shape(&keys, checkpoint)?;
+        let (rope, positions) = rope::rope(self, &keys, checkpoint, &shape)?;
+        shape.max_positions = positions;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
@@ -98,7 +100,7 @@ impl Config<'_, '_> {
             family: architecture.family(),
             norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
                 .map_err(|refusal| LoadError::refused(self.path, refusal))?,
-            rope: rope::rope(self, &keys, checkpoint, &shape)?,
+            rope,
             windows: vec![window; shape.layers as usize],
             biases: Biases {
                 qkv: has("blk.0.attn_q.bias"),

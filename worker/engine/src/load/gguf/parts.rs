@@ -47,7 +47,8 @@ impl<'a> Part<'a> {
             let number = gguf.get(key).map(Field::u32).transpose();
             number.map_err(|err| malformed(err.to_string()))
         };
-        let parts = said("split.count")?.unwrap_or(1);
+        // What was merged again has 0 of them.
+        let parts = said("split.count")?.unwrap_or(1).max(1);
         if usize::try_from(parts) != Ok(count) {
             return Err(malformed(format!(
                 "split in {parts}, but the name is that of {count}: parts are named \

@@ -12,13 +12,13 @@ use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
 const FACTORS: &str = "rope_freqs.weight";
 const TYPES: &str = "none, linear, yarn (and llama3 as rope_freqs.weight)";
 
-/// The rotation that all layers share.
+/// The rotation that all layers share, and how many positions it is for.
 pub(super) fn rope(
     config: &Config<'_, '_>,
     keys: &Keys<'_, '_>,
     checkpoint: &Checkpoint<'_>,
     shape: &ModelShape,
-) -> Result<Rope, LoadError> {
+) -> Result<(Rope, u32), LoadError> {
     let theta = keys.get("rope.freq_base", Field::f64).map_err(|err| config.malformed(err))?;
     // A file with a factor and no type means linear, as llama.cpp reads it.
     let name = keys.get("rope.scaling.type", Field::str).map_err(|err| config.malformed(err))?;
@@ -30,6 +30,7 @@ pub(super) fn rope(
         "yarn" => yarn(keys, factor, shape).map_err(|err| config.malformed(err))?,
         name => return Err(config.unsupported("rope type", name, TYPES)),
     };
+    let positions = scaling.positions(shape.max_positions);
     let scaling = match per_frequency(checkpoint, shape)? {
         None => scaling,
         Some(factors) if scaling == Scaling::None => Scaling::PerFrequency(factors),
@@ -39,8 +40,9 @@ pub(super) fn rope(
         }
     };
     let theta = theta.unwrap_or(10_000.0);
-    Rope::scaled(theta, shape.head_dim as usize, &scaling)
-        .map_err(|refusal| LoadError::refused(config.path, refusal))
+    let rope = Rope::scaled(theta, shape.head_dim as usize, &scaling)
+        .map_err(|refusal| LoadError::refused(config.path, refusal))?;
+    Ok((rope, positions))
 }
 
 /// 0 stands for "not scaled" in files; `scale_linear` is what older ones say.

@@ -92,12 +92,13 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         return Err(unsupported("quantization", name, "none (f32, f16 or bf16 weights)"));
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
-    let shape = config.shape(family).map_err(refused)?;
-    let rope = rope::rope(&config.rope, &shape).map_err(|error| match error {
+    let mut shape = config.shape(family).map_err(refused)?;
+    let (rope, positions) = rope::rope(&config.rope, &shape).map_err(|error| match error {
         rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
         rope::RopeError::Malformed(what) => LoadError::malformed(path, what),
         rope::RopeError::Refused(refusal) => refused(refusal),
     })?;
+    shape.max_positions = positions;
     Ok(Decoder {
         family,
         norm_eps: config.norm_eps().map_err(refused)?,
@@ -299,5 +300,26 @@ mod tests {
         let mut differing = nested;
         differing["sliding_attention"]["rope_theta"] = json!(1e4);
         assert_eq!(rope(json!({ "rope_parameters": differing })), None);
+    }
+
+    #[test]
+    fn scaled_rotations_are_for_more_positions() {
+        let check = |scaling: Value, want: u32| {
+            let changes = json!({ "max_position_embeddings": 32_768, "rope_scaling": scaling });
+            let config = config(changes);
+            let (_, positions) =
+                rope::rope(&config.rope, &config.shape(Family::Llama).unwrap()).ok().unwrap();
+            assert_eq!(positions, want, "{scaling}");
+        };
+        let original = "original_max_position_embeddings";
+        check(Value::Null, 32_768);
+        check(json!({ "type": "yarn", "factor": 4.0, original: 32_768 }), 131_072);
+        check(json!({ "type": "yarn", "factor": 16.0, original: 8192 }), 131_072);
+        check(json!({ "type": "yarn", "factor": 4.0, original: 8192 }), 32_768);
+        check(json!({ "type": "yarn", "factor": 2.0 }), 65_536);
+        check(json!({ "type": "linear", "factor": 2.5 }), 81_920);
+        let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, original: 8192 });
+        check(llama3, 32_768);
     }
 }

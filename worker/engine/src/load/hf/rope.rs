@@ -59,8 +59,8 @@ struct Parameters {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The rotation that all layers of the model share.
-pub(crate) fn rope(fields: &RopeFields, shape: &ModelShape) -> Result<Rope, RopeError> {
+/// The rotation that all layers of the model share, and how many positions it is for.
+pub(crate) fn rope(fields: &RopeFields, shape: &ModelShape) -> Result<(Rope, u32), RopeError> {
     let given = fields.rope_parameters.as_ref().or(fields.rope_scaling.as_ref());
     let given = given.cloned().unwrap_or_default();
     let nested: Vec<Value> = LAYER_TYPES
@@ -81,7 +81,11 @@ pub(crate) fn rope(fields: &RopeFields, shape: &ModelShape) -> Result<Rope, Rope
     Ok(first)
 }
 
-fn one_rope(parameters: Value, fields: &RopeFields, shape: &ModelShape) -> Result<Rope, RopeError> {
+fn one_rope(
+    parameters: Value,
+    fields: &RopeFields,
+    shape: &ModelShape,
+) -> Result<(Rope, u32), RopeError> {
     let parameters: Parameters = serde_json::from_value(parameters)
         .map_err(|err| RopeError::Malformed(format!("rope_parameters: {err}")))?;
     let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
@@ -93,8 +97,10 @@ fn one_rope(parameters: Value, fields: &RopeFields, shape: &ModelShape) -> Resul
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)
         .unwrap_or(f64::from(shape.max_positions));
-    let scaling = parameters.scaling(original_positions, f64::from(shape.max_positions))?;
-    Ok(Rope::scaled(theta, shape.head_dim as usize, &scaling)?)
+    let positions = shape.max_positions;
+    let scaling = parameters.scaling(original_positions, f64::from(positions))?;
+    let rope = Rope::scaled(theta, shape.head_dim as usize, &scaling)?;
+    Ok((rope, scaling.positions(positions)))
 }
 
 impl Parameters {
