@@ -1,7 +1,8 @@
 //! Reading a request's body: bounded in size, and in how long it may be silent.
 
 use axum::body::{Body, HttpBody};
-use axum::http::StatusCode;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
 use futures::StreamExt;
 
 use super::{ApiError, ApiOptions};
@@ -32,5 +33,22 @@ pub(super) async fn read(body: Body, options: &ApiOptions) -> Result<Vec<u8>, Ap
             return Err(too_long());
         }
         bytes.extend_from_slice(&part);
+    }
+}
+
+/// Takes in the body of a request that is answered without it: a client that is still sending may
+/// see its connection break and not the answer. Not where the client waits to be told to send, and
+/// not what would be too long.
+pub(super) async fn pass_over(request: Request, options: &ApiOptions) {
+    let waits = request.headers().contains_key(header::EXPECT);
+    let body = request.into_body();
+    if waits || body.size_hint().lower() > options.body_bytes_max as u64 {
+        return;
+    }
+    let (mut stream, mut bytes) = (body.into_data_stream(), 0);
+    while bytes <= options.body_bytes_max
+        && let Ok(Some(Ok(part))) = tokio::time::timeout(options.read_timeout, stream.next()).await
+    {
+        bytes += part.len();
     }
 }

@@ -27,7 +27,7 @@ use crate::generation::{About, Report, Source, TextEvent};
 use crate::keys::Holder;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
-use crate::text::{CallNotation, Conversation, Ending, TextModel};
+use crate::text::{CallNotation, Ending, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -208,19 +208,18 @@ pub(super) fn prepared_chat(
     shared: &Shared,
     mut request: ChatRequest,
 ) -> Result<Prepared, ApiError> {
-    request.params.max_tokens.get_or_insert(shared.options.chat_max_tokens);
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let template = text.template();
-    let (tools, notation) = (request.tools.as_ref(), template.notation());
-    let conversation = Conversation {
-        messages: &request.messages,
-        tools: tools.map_or(&[], |tools| tools.list.as_slice()),
-        variables: request.variables.as_ref(),
-        ending: request.ending,
-    };
+    let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
+    let conversation = request.chat.conversation();
     let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
+    // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
+    let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
+    let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
+    let most = left.clamp(1, shared.options.chat_max_tokens.max(1));
+    request.params.max_tokens.get_or_insert(most);
     let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation));
     let constraint = match called {
         Some(grammar) => Some(text.constraint("tools", grammar)?),
@@ -232,7 +231,7 @@ pub(super) fn prepared_chat(
         prompts: vec![PreparedPrompt { tokens, text: prompt }],
         echo: false,
         logprobs: request.logprobs,
-        goes_on: request.ending == Ending::GoesOn,
+        goes_on: request.chat.ending == Ending::GoesOn,
         constraint,
         notation: notation.filter(|_| tools.is_some()),
         warnings: template.warning().map(str::to_owned).into_iter().collect(),

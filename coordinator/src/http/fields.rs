@@ -9,6 +9,10 @@ use serde_json::value::RawValue;
 
 use super::error::ApiError;
 
+/// What asks for nothing is short; a long value, which may take many times its text in memory, is
+/// not parsed to see that it does.
+const HARMLESS_BYTES_MAX: usize = 1024;
+
 /// The fields of an object that have not been looked at yet.
 pub(super) struct Fields<'a> {
     /// What stands before a field's name in errors.
@@ -58,11 +62,12 @@ impl<'a> Fields<'a> {
         name: &str,
         harmless: fn(&Value) -> bool,
     ) -> Result<(), ApiError> {
-        match self.take::<Value>(name)? {
-            Some(value) if !harmless(&value) => {
-                Err(ApiError::field(&self.full(name), "is not supported"))
-            }
-            _ => Ok(()),
+        let Some(raw) = self.raw(name) else { return Ok(()) };
+        let is_short = raw.len() <= HARMLESS_BYTES_MAX;
+        let value = is_short.then(|| serde_json::from_str::<Value>(raw).ok()).flatten();
+        match value.is_some_and(|value| harmless(&value)) {
+            true => Ok(()),
+            false => Err(ApiError::field(&self.full(name), "is not supported")),
         }
     }
 

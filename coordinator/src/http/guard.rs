@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::{ApiError, ApiState};
+use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
 use crate::runtime::Leader;
 
@@ -15,10 +15,35 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if let Some(holder) = state.holder(request.headers())? {
-        request.extensions_mut().insert(holder);
+    match state.holder(request.headers()) {
+        Ok(Some(holder)) => drop(request.extensions_mut().insert(holder)),
+        Ok(None) => {}
+        Err(denied) => {
+            body::pass_over(request, &state.0.options).await;
+            return Err(denied);
+        }
     }
     Ok(next.run(request).await)
+}
+
+/// Turns pages of other origins away where something would be done for them: a browser asks first
+/// for some calls alone, and sends others, whose answers it then withholds.
+pub(super) async fn of_own_page(
+    State(state): State<ApiState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let (headers, origins) = (request.headers(), &state.0.options.origins);
+    let origin = headers.get(header::ORIGIN).filter(|_| !request.method().is_safe());
+    match origin.filter(|origin| !origins.may_call(origin, headers.get(header::HOST))) {
+        None => Ok(next.run(request).await),
+        Some(origin) => {
+            let message =
+                format!("pages of {origin:?} may not call: --allowed-origins says which pages may");
+            body::pass_over(request, &state.0.options).await;
+            Err(ApiError::new(StatusCode::FORBIDDEN, message))
+        }
+    }
 }
 
 /// Sends those who want an answer to the coordinator that leads, if this one does not.
@@ -44,6 +69,7 @@ pub(super) async fn to_leader(
         _ => None,
     };
     let error = ApiError::from(error);
+    body::pass_over(request, &state.0.options).await;
     let Some(location) = location else { return error.into_response() };
     let error = ApiError { status: StatusCode::TEMPORARY_REDIRECT, retry_after: None, ..error };
     ([(header::LOCATION, location)], error).into_response()

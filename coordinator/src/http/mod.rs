@@ -25,7 +25,7 @@ mod tools;
 pub use error::ApiError;
 pub use origins::Origins;
 pub use params::{MemoryFields, Params};
-pub use request::{ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
+pub use request::{Chat, ChatRequest, CompletionRequest, Prompt, parse_chat, parse_completion};
 pub use responses::parse_response;
 pub use server::{Bounds, monitor, serve, serve_routes};
 pub use tools::Tools;
@@ -37,7 +37,7 @@ use aqueduct_core::{Addresses, MemoryPolicy, limits};
 use aqueduct_telemetry::{PAGE_TYPE, page};
 use axum::Router;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -57,7 +57,8 @@ pub struct ApiOptions {
     pub policy: MemoryPolicy,
     /// C.
     pub chunk_tokens: u32,
-    /// Most tokens of a chat answer; completions have OpenAI's 16.
+    /// Most tokens of a chat's answer where its caller says nothing, if the model has positions for
+    /// as many; completions have OpenAI's 16.
     pub chat_max_tokens: u32,
     /// After this long a request fails.
     pub deadline: Duration,
@@ -78,7 +79,7 @@ impl ApiOptions {
             model: model.into(),
             policy: MemoryPolicy::default(),
             chunk_tokens: limits::CHUNK_TOKENS_DEFAULT,
-            chat_max_tokens: 1024,
+            chat_max_tokens: limits::CHAT_TOKENS_DEFAULT,
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             origins: Origins::default(),
             body_bytes_max: limits::PROMPT_BYTES_MAX,
@@ -136,24 +137,32 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/requests/{request}/events", get(resume::events))
         .route("/v1/requests/{request}", delete(resume::cancel))
         .route("/v1/models", get(models))
-        .route("/v1/models/{model}", get(model))
+        // Names may have slashes.
+        .route("/v1/models/{*model}", get(model))
         .route_layer(to_leader)
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(guard)
         // Before the layer, which would not see what is set later.
         .method_not_allowed_fallback(no_such_method)
+        .layer(axum::middleware::from_fn_with_state(state.clone(), guard::of_own_page))
         // Outside of the guard: a browser shows no key when it asks.
         .layer(state.0.options.origins.layer())
         .merge(watched())
         .merge(console::routes(&state))
-        .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path") })
+        .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(request_id::echo))
         .with_state(state)
 }
 
-async fn no_such_method() -> ApiError {
+async fn no_such_path(State(state): State<ApiState>, request: Request) -> ApiError {
+    body::pass_over(request, &state.0.options).await;
+    ApiError::new(StatusCode::NOT_FOUND, "no such path")
+}
+
+async fn no_such_method(State(state): State<ApiState>, request: Request) -> ApiError {
+    body::pass_over(request, &state.0.options).await;
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
 }
 

@@ -1,5 +1,6 @@
 //! Which web pages may call: a browser asks before a page of one origin may call another.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -29,6 +30,23 @@ pub enum Origins {
 }
 
 impl Origins {
+    /// Whether a page of `origin` may have something done here. A page of this server itself may
+    /// where it was named by its address: a name may have been made to lead here by the page that
+    /// is asking.
+    pub(super) fn may_call(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+        let is_own = || {
+            let parsed = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+            let authority = parsed.as_ref().and_then(Uri::authority);
+            let same = authority.filter(|own| host.is_some_and(|host| host == own.as_str()));
+            same.is_some_and(|own| own.host().trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
+        };
+        match self {
+            Self::Local => is_local(origin) || is_own(),
+            Self::Any => true,
+            Self::Listed(origins) => origins.contains(origin) || is_own(),
+        }
+    }
+
     /// What tells browsers.
     pub(super) fn layer(&self) -> CorsLayer {
         let allowed = match self {

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
 use super::tools::Tools;
-use crate::text::{ChatMessage, Ending, Role, ToolCall};
+use crate::text::{ChatMessage, Conversation, Ending, Role, ToolCall};
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,17 @@ pub enum Prompt {
 /// Body of `/v1/chat/completions`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
+    /// What becomes the prompt.
+    pub chat: Chat,
+    /// What completions have too.
+    pub params: Params,
+    /// Log probabilities of tokens and of this many alternatives.
+    pub logprobs: Option<u32>,
+}
+
+/// What of a chat its prompt is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chat {
     /// At least one.
     pub messages: Vec<ChatMessage>,
     /// What the model may call.
@@ -43,10 +54,25 @@ pub struct ChatRequest {
     pub variables: Option<Map<String, Value>>,
     /// Where the prompt ends.
     pub ending: Ending,
-    /// What completions have too.
-    pub params: Params,
-    /// Log probabilities of tokens and of this many alternatives.
-    pub logprobs: Option<u32>,
+}
+
+impl Chat {
+    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let tools = Tools::take(fields)?;
+        let variables = fields.take("chat_template_kwargs")?;
+        let (messages, ending) = take_messages(fields)?;
+        Ok(Self { messages, tools, variables, ending })
+    }
+
+    /// As its template is given it.
+    pub(super) fn conversation(&self) -> Conversation<'_> {
+        Conversation {
+            messages: &self.messages,
+            tools: self.tools.as_ref().map_or(&[], |tools| tools.list.as_slice()),
+            variables: self.variables.as_ref(),
+            ending: self.ending,
+        }
+    }
 }
 
 /// Parses the body of `/v1/completions`.
@@ -123,22 +149,17 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     if top > 0 && !wanted {
         return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
     }
-    let tools = Tools::take(&mut fields)?;
-    let variables = fields.take("chat_template_kwargs")?;
-    if tools.is_some() && params.format.is_some() {
+    let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
+    let chat = Chat::take(&mut fields)?;
+    if chat.tools.is_some() && params.format.is_some() {
         return Err(ApiError::field("response_format", "is not supported beside tools"));
     }
-    let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
-    let (messages, ending) = take_messages(&mut fields)?;
     fields.finish()?;
-    let logprobs = wanted.then_some(top);
-    Ok(ChatRequest { messages, tools, variables, ending, params, logprobs })
+    Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top) })
 }
 
 /// A chat, and where the prompt that is made of it ends.
-pub(super) fn take_messages(
-    fields: &mut Fields<'_>,
-) -> Result<(Vec<ChatMessage>, Ending), ApiError> {
+fn take_messages(fields: &mut Fields<'_>) -> Result<(Vec<ChatMessage>, Ending), ApiError> {
     let asks = fields.take("add_generation_prompt")?;
     let goes_on = fields.take_or("continue_final_message", false)?;
     let messages: Vec<RawMessage> =
@@ -174,6 +195,13 @@ struct RawMessage {
     tool_calls: Option<Vec<RawCall>>,
     #[serde(default)]
     tool_call_id: Option<String>,
+    /// A text for templates; servers also send other things under these names, and get them back.
+    #[serde(default)]
+    reasoning_content: Value,
+    #[serde(default)]
+    reasoning: Value,
+    #[serde(default)]
+    name: Value,
 }
 
 #[derive(Deserialize)]
@@ -226,7 +254,10 @@ impl RawMessage {
         if role != Role::Assistant && !tool_calls.is_empty() {
             return Err(Refusal::new(at("tool_calls"), "present", "the assistant's alone").into());
         }
-        Ok(ChatMessage { role, content, tool_calls, tool_call_id: self.tool_call_id })
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let reasoning = text(&self.reasoning_content).or_else(|| text(&self.reasoning));
+        let (tool_call_id, name) = (self.tool_call_id, text(&self.name));
+        Ok(ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name })
     }
 }
 
@@ -240,6 +271,9 @@ impl RawCall {
 
 /// The arguments of a call that was made before.
 pub(super) fn arguments_of(field: &str, text: &str) -> Result<Value, Refusal> {
+    if text.trim().is_empty() {
+        return Ok(Value::Object(Map::new())); // of a function without parameters
+    }
     let parsed = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
     parsed.ok_or_else(|| Refusal::new(field, text, "a JSON object, as text"))
 }

@@ -6,15 +6,14 @@ use aqueduct_core::TokenId;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::calls::aside;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::request::take_messages;
-use super::tools::Tools;
+use super::request::Chat;
 use super::{ApiState, Shared};
-use crate::text::{Conversation, Start};
+use crate::text::Start;
 
 pub(super) async fn tokenize(
     State(state): State<ApiState>,
@@ -66,17 +65,9 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
 /// The tokens of a chat, which has all that its template says.
 fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
     fields.refuse("add_special_tokens", |value| value == false)?;
-    let tools = Tools::take(&mut fields)?;
-    let variables: Option<Map<String, Value>> = fields.take("chat_template_kwargs")?;
-    let (messages, ending) = take_messages(&mut fields)?;
+    let chat = Chat::take(&mut fields)?;
     fields.finish()?;
-    let conversation = Conversation {
-        messages: &messages,
-        tools: tools.as_ref().map_or(&[], |tools| tools.list.as_slice()),
-        variables: variables.as_ref(),
-        ending,
-    };
-    let (_, tokens) = shared.generator.text.chat(conversation, None, SystemTime::now())?;
+    let (_, tokens) = shared.generator.text.chat(chat.conversation(), None, SystemTime::now())?;
     Ok(tokens)
 }
 

@@ -1,8 +1,9 @@
 //! `/v1/chat/completions`: shapes, streams, log probabilities.
 
+use aqueduct_coordinator::http::ApiOptions;
 use serde_json::json;
 
-use super::client::{answering, start, text};
+use super::client::{answering, start, start_with, text};
 
 #[tokio::test]
 async fn a_whole_answer() {
@@ -29,6 +30,39 @@ async fn a_whole_answer() {
     let want = "system: Be brief.\nuser: Where?\nassistant:";
     assert_eq!(text().decode(&seen.prompt), want);
     assert_eq!((seen.max_tokens, seen.sampling.logprobs), (8, None));
+}
+
+/// Whoever says nothing gets what the server says, as far as the model has positions.
+#[tokio::test]
+async fn an_answer_has_a_bound_that_fits() {
+    for (most, want) in [(4096, 4096), (u32::MAX, 65_536)] {
+        let options = ApiOptions { chat_max_tokens: most, ..ApiOptions::new("tiny") };
+        let server = start_with(answering("x"), options).await;
+        let asked = json!({ "messages": [{ "role": "user", "content": "Where?" }] });
+        assert_eq!(server.chat(asked).await.status, 200);
+        let seen = server.script.seen.lock().unwrap().pop().unwrap();
+        assert_eq!(seen.max_tokens, want.min(65_536 - seen.prompt.len() as u32));
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_arguments_may_be_told_as_nothing() {
+    let server = start(answering("x")).await;
+    let check = async |arguments: &str, want: u16| {
+        let function = json!({ "name": "now", "arguments": arguments });
+        let call = json!({ "id": "1", "type": "function", "function": function });
+        let reply = server
+            .chat(json!({ "messages": [
+                { "role": "user", "content": "When?" },
+                { "role": "assistant", "content": null, "tool_calls": [call] },
+                { "role": "tool", "tool_call_id": "1", "content": "now" },
+            ] }))
+            .await;
+        assert_eq!(reply.status, want, "{arguments:?}: {}", reply.body);
+    };
+    for (arguments, want) in [("{}", 200), ("", 200), (" \n", 200), ("[]", 400), ("{", 400)] {
+        check(arguments, want).await;
+    }
 }
 
 #[tokio::test]

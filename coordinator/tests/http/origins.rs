@@ -39,7 +39,32 @@ async fn pages_call_where_their_origin_is_allowed() {
         let headers = format!("Origin: {origin}\r\n");
         let call = request_with(&headers, "POST", "/v1/completions", b"{\"prompt\": \"a\"}");
         let reply = server.send(&call).await;
+        let status = if want.is_some() { 200 } else { 403 };
+        assert_eq!((reply.status, allowed(&reply)), (status, want), "{origins} {origin}");
+        let call = request_with(&headers, "GET", "/v1/models", b"");
+        let reply = server.send(&call).await;
         assert_eq!((reply.status, allowed(&reply)), (200, want), "{origins} {origin}");
+    }
+}
+
+/// A call with a body of plain text is sent without a question before it.
+#[tokio::test]
+async fn a_page_of_the_server_itself_calls_where_its_address_is_no_name() {
+    let server = start("none").await;
+    for (host, want) in [
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("rebound.example:8080", 403),
+        ("localhost:8080", 403),
+    ] {
+        let body = b"{\"prompt\": \"a\"}";
+        let call = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
+             Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        let reply = server.send(&[call.as_bytes(), body].concat()).await;
+        assert_eq!(reply.status, want, "{host}");
     }
 }
 

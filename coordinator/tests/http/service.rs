@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client::{DEADLINE, answering, generator, request, request_with, start};
+use super::client::{DEADLINE, answering, generator, request, request_with, start, start_with};
 use super::script::Script;
 
 pub(crate) async fn until(what: &AtomicUsize, count: usize) {
@@ -29,6 +29,10 @@ async fn models_health_and_metrics() {
     assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("tiny")));
     assert_eq!(server.get("/v1/models/tiny").await.json()["object"], "model");
     assert_eq!(server.get("/v1/models/other").await.status, 404);
+    let named = start_with(answering("x"), ApiOptions::new("org/tiny")).await;
+    for path in ["/v1/models/org/tiny", "/v1/models/org%2Ftiny"] {
+        assert_eq!(named.get(path).await.json()["id"], "org/tiny", "{path}");
+    }
     assert_eq!(server.get("/health").await.status, 200);
     server.completion(json!({ "prompt": "a" })).await;
     server.completion(json!({ "prompt": "a", "aqueduct": { "chunk_tokens": 8 } })).await;

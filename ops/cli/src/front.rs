@@ -13,7 +13,7 @@ use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Candidate, Coordinator, Keeping};
-use aqueduct_core::Refusal;
+use aqueduct_core::{Refusal, limits};
 use aqueduct_journal::Journal;
 use aqueduct_telemetry::Figures;
 use aqueduct_tls::{Listener, Refusals};
@@ -43,6 +43,8 @@ pub(crate) struct Doors {
     pub(crate) name: Option<String>,
     /// Origins whose web pages may call.
     pub(crate) origins: Origins,
+    /// Most tokens of a chat's answer whose caller does not say.
+    pub(crate) chat_max_tokens: u32,
     /// Memory policy and chunk size of callers that name none.
     pub(crate) policy: Option<PolicyArgs>,
     /// Who may call; anybody if `None`.
@@ -84,6 +86,7 @@ impl Front {
             monitor: None,
             name: None,
             origins: Origins::default(),
+            chat_max_tokens: limits::CHAT_TOKENS_DEFAULT,
             policy: None,
             keys: None,
             refusals,
@@ -131,6 +134,7 @@ impl Front {
         let name = doors.name.unwrap_or_else(|| aqueduct_gguf::name_of(model));
         let mut options = ApiOptions::new(name.clone());
         options.origins = doors.origins;
+        options.chat_max_tokens = doors.chat_max_tokens;
         options.deadline = coordinator.config().request_deadline;
         if let Some(policy) = doors.policy {
             options.policy = policy.policy();

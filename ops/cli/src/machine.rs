@@ -1,5 +1,7 @@
 //! What this machine is, for rows that others will compare with their own.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 /// The machine under a measurement.
@@ -30,10 +32,33 @@ impl Machine {
     }
 }
 
-/// Bytes that processes can still take, where the system tells.
+/// Bytes that processes here can still take, where the system tells: of its own, and of what the
+/// container that this may be has.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    kibibytes(&meminfo, "MemAvailable").map(|kibibytes| kibibytes * 1024)
+    let system = kibibytes(&meminfo, "MemAvailable").map(|kibibytes| kibibytes * 1024);
+    system.into_iter().chain(left_of_container(Path::new("/sys/fs/cgroup"))).min()
+}
+
+/// What a container's limit leaves, by version 2 of control groups or by version 1. Files that were
+/// read and are let go of when memory is short do not count.
+fn left_of_container(groups: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(groups.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let left = |(limit, used, stat, files): (&str, &str, &str, &str)| {
+        let stat = read(stat).unwrap_or_default();
+        let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok());
+        let used = number(used)?.saturating_sub(files.unwrap_or(0));
+        Some(number(limit)?.saturating_sub(used)) // a limit of "max" is none
+    };
+    let second = ("memory.max", "memory.current", "memory.stat", "inactive_file ");
+    let first = (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file ",
+    );
+    left(second).or_else(|| left(first))
 }
 
 /// Cores that this process may use.
@@ -54,6 +79,24 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_has_what_its_limit_leaves() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |want| assert_eq!(left_of_container(folder.path()), want);
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        check(None);
+        write("memory.max", "max\n");
+        write("memory.current", "700\n");
+        check(None);
+        write("memory.max", "1000\n");
+        check(Some(300));
+        write("memory.stat", "anon 500\ninactive_file 200\n");
+        check(Some(500));
+        write("memory.max", "400\n");
+        check(Some(0));
+    }
 
     #[test]
     fn reads_fields_of_proc_files() {

@@ -52,6 +52,8 @@ pub const LOGIT_BIAS_MAX: usize = 1024;
 pub const LOGIT_BIAS_MOST: f32 = 100.0;
 /// Largest presence or frequency penalty, of either sign.
 pub const PENALTY_MOST: f32 = 2.0;
+/// Least repetition penalty: what logits are divided by must leave them finite.
+pub const REPETITION_PENALTY_MIN: f32 = 0.01;
 /// Largest repetition penalty.
 pub const REPETITION_PENALTY_MAX: f32 = 10.0;
 /// Stop strings of one request, and the length of one, in bytes.
@@ -136,6 +138,9 @@ pub const THREADS_MAX: usize = 1024;
 pub const QUEUE_REQUESTS_DEFAULT: usize = 256;
 /// Tokens of the prompts that wait before new ones are refused.
 pub const QUEUE_TOKENS_DEFAULT: u64 = PROMPT_TOKENS_MAX as u64;
+/// Most tokens of a chat's answer where its caller says nothing: enough for one that reasons, and
+/// little beside the memory that exact attention sets aside for it.
+pub const CHAT_TOKENS_DEFAULT: u32 = 4096;
 /// Requests that are prefilled or decoded at once, unless configured otherwise.
 pub const RUNNING_REQUESTS_DEFAULT: usize = 32;
 /// The most, and the least: how early a request begins. Lower is earlier.

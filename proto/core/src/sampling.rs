@@ -76,11 +76,8 @@ impl Sampling {
         let most = limits::PENALTY_MOST;
         Refusal::unless_within("presence_penalty", self.presence_penalty, -most, most)?;
         Refusal::unless_within("frequency_penalty", self.frequency_penalty, -most, most)?;
-        let (repetition, most) = (self.repetition_penalty, limits::REPETITION_PENALTY_MAX);
-        if !(repetition > 0.0 && repetition <= most) {
-            let bound = format!("above 0 and at most {most}");
-            return Err(Refusal::new("repetition_penalty", repetition, bound));
-        }
+        let (least, most) = (limits::REPETITION_PENALTY_MIN, limits::REPETITION_PENALTY_MAX);
+        Refusal::unless_within("repetition_penalty", self.repetition_penalty, least, most)?;
         Refusal::unless_within("min_tokens", self.min_tokens, 0, limits::OUTPUT_TOKENS_MAX)?;
         Refusal::unless_within(
             "logprobs",

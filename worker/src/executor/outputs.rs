@@ -89,9 +89,10 @@ fn event(work: &Assignment, first: usize, logits: Rows) -> Option<Event> {
 }
 
 fn logprobs(work: &Assignment, first: usize, logits: &Rows, top: u32) -> Vec<Entry> {
-    let after = |row: usize| -> Option<TokenId> {
-        work.tokens.get(first + row + 1).copied().or(work.next_token)
-    };
+    // What the next chunk begins with is refused there if the model does not have it.
+    let next = work.next_token.filter(|token| (*token as usize) < logits.cols());
+    let after =
+        |row: usize| -> Option<TokenId> { work.tokens.get(first + row + 1).copied().or(next) };
     (0..logits.rows())
         .filter_map(|row| Some(logprob_of(logits.row(row), after(row)?, top)))
         .collect()

@@ -8,7 +8,7 @@ use super::super::fields::Fields;
 use super::super::format;
 use super::super::params::{Harmless, Params};
 use super::super::reply::as_written;
-use super::super::request::{ChatRequest, arguments_of};
+use super::super::request::{Chat, ChatRequest, arguments_of};
 use super::super::tools::{NamedFunction, RawChoice, Tools};
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
@@ -20,15 +20,19 @@ const UNSUPPORTED: [(&str, Harmless); 7] = [
     ("max_tool_calls", Value::is_null),
     ("previous_response_id", Value::is_null),
     ("prompt", Value::is_null),
-    ("reasoning", is_empty),
+    ("reasoning", is_no_effort),
     ("truncation", |value| value == "disabled"),
 ];
 /// What of an answer may be asked for besides; what it does not have is not told.
 const LOGPROBS: &str = "message.output_text.logprobs";
 const REASONING: &str = "reasoning.encrypted_content";
 
-fn is_empty(value: &Value) -> bool {
-    value.as_object().is_some_and(|fields| fields.values().all(Value::is_null))
+/// There is nothing to be summarised.
+fn is_no_effort(value: &Value) -> bool {
+    let is_nothing = |(name, value): (&String, &Value)| {
+        value.is_null() || name == "summary" || name == "generate_summary"
+    };
+    value.as_object().is_some_and(|fields| fields.iter().all(is_nothing))
 }
 
 /// Parses the body of `/v1/responses`: the chat that it stands for, and what of the call is given
@@ -42,6 +46,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         fields.refuse(name, harmless)?;
     }
     fields.ignore("prompt_cache_options");
+    fields.ignore("client_metadata");
     let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
     let instructions: Option<String> = fields.take("instructions")?;
     let max_output_tokens: Option<u32> = fields.take("max_output_tokens")?;
@@ -90,8 +95,8 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     if messages.is_empty() {
         return Err(ApiError::field("input", "must have at least one message"));
     }
-    let ending = Ending::Asks;
-    Ok((ChatRequest { messages, tools, variables, ending, params, logprobs }, echo))
+    let chat = Chat { messages, tools, variables, ending: Ending::Asks };
+    Ok((ChatRequest { chat, params, logprobs }, echo))
 }
 
 /// What has no place in an answer that is one and is not come back to.
@@ -200,6 +205,11 @@ fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(
         }
         // What another model thought is not for this one to read.
         "reasoning" => {}
+        "item_reference" => {
+            let bound = "the item itself: nothing is kept here, and clients that are told so \
+                         (`store: false`) send it";
+            return Err(Refusal::new(format!("{at}.type"), "item_reference", bound));
+        }
         other => {
             let bound = "message, function_call, function_call_output or reasoning";
             return Err(Refusal::new(format!("{at}.type"), other, bound));

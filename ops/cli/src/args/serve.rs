@@ -37,6 +37,11 @@ pub(crate) struct FrontArgs {
         hide_env_values = true
     )]
     pub(crate) allowed_origins: Origins,
+    /// Most tokens of a chat's answer where its caller says nothing; less where the model has no
+    /// more positions
+    #[arg(long, value_name = "TOKENS", default_value_t = limits::CHAT_TOKENS_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(1..=limits::OUTPUT_TOKENS_MAX as i64))]
+    pub(crate) chat_max_tokens: u32,
     /// Address of the gRPC API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) grpc: String,

@@ -64,6 +64,7 @@ pub(crate) async fn run(args: BenchSoakArgs) -> anyhow::Result<()> {
         monitor: None,
         name: None,
         origins: Origins::default(),
+        chat_max_tokens: limits::CHAT_TOKENS_DEFAULT,
         keys: None,
         refusals: Refusals::default(),
         policy: None,
