@@ -70,6 +70,25 @@ def test_named(caller):
         check([call])
 
 
+def test_a_format_beside_tools_is_that_of_answers_without_calls(caller):
+    schema = {'type': 'object', 'properties': {'mood': {'enum': ['good', 'bad']}},
+              'required': ['mood'], 'additionalProperties': False}
+    form = {'type': 'json_schema', 'json_schema': {'name': 'mood', 'schema': schema}}
+    kinds = set()
+    for seed in range(12):
+        choice = chat(caller, tools=TOOLS, response_format=form, max_tokens=600, temperature=1.5,
+                      seed=seed).choices[0]
+        kinds.add(choice.finish_reason)
+        if choice.message.tool_calls:
+            check(choice.message.tool_calls)
+        else:
+            jsonschema.validate(json.loads(choice.message.content), schema)
+    assert kinds <= {'tool_calls', 'stop'}
+    answer = chat(caller, tools=TOOLS, response_format=form, tool_choice='required',
+                  max_tokens=600, temperature=1.5, seed=1)
+    check(answer.choices[0].message.tool_calls)
+
+
 def test_one_call_only(caller):
     answer = chat(caller, tools=TOOLS, tool_choice='required', parallel_tool_calls=False,
                   max_tokens=200, temperature=1.5, seed=1)

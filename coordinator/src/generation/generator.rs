@@ -182,7 +182,14 @@ impl Generator {
         holder: Option<&Holder>,
         request: RequestId,
     ) -> Result<Reader, RequestError> {
-        let reader = self.read(holder, request).await?;
+        let (generator, id) = (self.clone(), id_of(holder).to_owned());
+        let read = async move {
+            let comes_back = async || generator.taken_up(request, &id).await;
+            generator.streams.read(request, &id, comes_back).await
+        };
+        // Who goes away again meanwhile may come back as well: what it has taken up is not dropped.
+        let read = tokio::spawn(read.in_current_span()).await;
+        let reader = read.unwrap_or(Err(RequestError::Stopping))?;
         self.metrics.came_back();
         Ok(reader)
     }
@@ -196,24 +203,14 @@ impl Generator {
         holder: Option<&Holder>,
         request: RequestId,
     ) -> Result<(), RequestError> {
-        self.read(holder, request).await.map(Reader::cancel)
+        let id = id_of(holder);
+        self.streams.cancel(request, id, async || self.taken_up(request, id).await).await
     }
 
-    async fn read(
-        &self,
-        holder: Option<&Holder>,
-        request: RequestId,
-    ) -> Result<Reader, RequestError> {
-        let (generator, holder) = (self.clone(), id_of(holder).to_owned());
-        let read = async move {
-            let comes_back = async || {
-                let (submission, updates) = generator.runtime.attach(request, &holder).await?;
-                Ok(generator.beginning(&submission, Instant::now())(updates))
-            };
-            generator.streams.read(request, &holder, comes_back).await
-        };
-        // Who goes away again meanwhile may come back as well: what it has taken up is not dropped.
-        tokio::spawn(read.in_current_span()).await.unwrap_or(Err(RequestError::Stopping))
+    /// A request of before, from its beginning.
+    async fn taken_up(&self, request: RequestId, holder: &str) -> Result<Generation, RequestError> {
+        let (submission, updates) = self.runtime.attach(request, holder).await?;
+        Ok(self.beginning(&submission, Instant::now())(updates))
     }
 }
 

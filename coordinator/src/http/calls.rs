@@ -218,12 +218,16 @@ pub(super) fn prepared_chat(
     // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
     let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
-    let most = left.clamp(1, shared.options.chat_max_tokens.max(1));
-    request.params.max_tokens.get_or_insert(most);
-    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation));
+    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let format = request.params.format.take();
+    let schema = format.as_ref().map(Grammar::text);
+    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation, schema));
     let constraint = match called {
-        Some(grammar) => Some(text.constraint("tools", grammar)?),
-        None => constraint(text, request.params.format.take())?,
+        Some(grammar) => {
+            constraint(text, format)?; // so that each of both is refused by its own name
+            Some(text.constraint("tools", grammar)?)
+        }
+        None => constraint(text, format)?,
     };
     Ok(Prepared {
         endpoint: Endpoint::Chat,

@@ -151,9 +151,6 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     }
     let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
     let chat = Chat::take(&mut fields)?;
-    if chat.tools.is_some() && params.format.is_some() {
-        return Err(ApiError::field("response_format", "is not supported beside tools"));
-    }
     fields.finish()?;
     Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top) })
 }

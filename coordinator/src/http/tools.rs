@@ -76,13 +76,15 @@ impl Tools {
         Ok((!list.is_empty()).then_some(Self { list, functions, choice, parallel }))
     }
 
-    /// What the answer must look like; `None` where the model decides.
-    pub(super) fn grammar(&self, notation: CallNotation) -> Option<Grammar> {
+    /// What the answer must look like; `None` where the model decides. Where it may answer without
+    /// a call, that is a JSON document that `answer` describes, a schema, if there is one.
+    pub(super) fn grammar(&self, notation: CallNotation, answer: Option<&str>) -> Option<Grammar> {
+        let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
         let (named, most) = match &self.choice {
-            Choice::Auto => return None,
+            Choice::Auto if answer.is_none() => return None,
             Choice::Named(name) => (Some(name), 1),
-            Choice::Required if self.parallel => (None, CALLS_MAX),
-            Choice::Required => (None, 1),
+            Choice::Auto | Choice::Required if self.parallel => (None, CALLS_MAX),
+            Choice::Auto | Choice::Required => (None, 1),
         };
         let callable = |function: &&Function| named.is_none_or(|name| function.name == *name);
         let functions: Vec<&Function> = self.functions.iter().filter(callable).collect();
@@ -98,7 +100,15 @@ impl Tools {
             _ => format!("call{more}"),
         };
         let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
-        let mut lark = format!("start: {all}\ncall: {}\n", any.join(" | "));
+        let answer = answer.map(|schema| {
+            aqueduct_grammar::narrowed(serde_json::from_str(schema).unwrap_or_default())
+        });
+        let (or, answer) = match answer {
+            Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
+            None => ("", String::new()),
+        };
+        let mut lark =
+            format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
         for (idx, function) in functions.iter().enumerate() {
             let name = json!(function.name);
             let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());

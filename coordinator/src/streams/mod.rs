@@ -81,23 +81,22 @@ impl Streams {
         };
         let tape = Tape::new(request, generation.about().clone(), Whose::Starts);
         tape.push(first, generation.report());
-        Ok(self.record(tape, generation))
+        Ok(Reader::of(self.record(tape, generation)))
     }
 
-    /// Goes on with a tape, and reads it.
-    fn record(&self, tape: Tape, generation: Generation) -> Reader {
+    /// Goes on with a tape, whoever reads it.
+    fn record(&self, tape: Tape, generation: Generation) -> Arc<Tape> {
         let tape = Arc::new(tape);
         self.tapes().by_request.insert(tape.request(), tape.clone());
-        let reader = Reader::of(tape.clone());
-        let streams = self.clone();
+        let (streams, recorded) = (self.clone(), tape.clone());
         tokio::spawn(async move {
-            if tape.record(generation, streams.0.grace).await {
-                streams.tapes().end(tape.clone());
+            if recorded.record(generation, streams.0.grace).await {
+                streams.tapes().end(recorded.clone());
                 tokio::time::sleep(streams.0.grace).await;
             }
-            streams.tapes().forget(&tape);
+            streams.tapes().forget(&recorded);
         });
-        reader
+        tape
     }
 
     /// The answer to `request`, for the holder of the key that asked for it: the one that is
@@ -109,12 +108,29 @@ impl Streams {
         holder: &str,
         comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
     ) -> Result<Reader, RequestError> {
+        self.taken_up(request, holder, comes_back).await.map(Reader::of)
+    }
+
+    /// Ends a request that nobody will come back to.
+    pub(crate) async fn cancel(
+        &self,
+        request: RequestId,
+        holder: &str,
+        comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
+    ) -> Result<(), RequestError> {
+        self.taken_up(request, holder, comes_back).await.map(|tape| tape.cancel())
+    }
+
+    async fn taken_up(
+        &self,
+        request: RequestId,
+        holder: &str,
+        comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
+    ) -> Result<Arc<Tape>, RequestError> {
         let _turn = self.0.coming_back.lock().await;
         if let Some(tape) = self.find(request) {
-            return match tape.about().telling.is_for(holder) {
-                true => Ok(Reader::of(tape)),
-                false => Err(RequestError::Unknown(request)),
-            };
+            let is_for = tape.about().telling.is_for(holder);
+            return is_for.then_some(tape).ok_or(RequestError::Unknown(request));
         }
         let generation = comes_back().await?;
         let tape = Tape::new(request, generation.about().clone(), Whose::ComesBack);

@@ -90,7 +90,7 @@ impl Tape {
     }
 
     /// Nobody will read it.
-    fn cancel(&self) {
+    pub(super) fn cancel(&self) {
         self.is_read(Reading::NeverAgain);
     }
 
@@ -269,11 +269,6 @@ impl Reader {
     /// What was asked for.
     pub fn about(&self) -> &About {
         &self.tape.about
-    }
-
-    /// Ends the request, which nobody will come back to.
-    pub(crate) fn cancel(self) {
-        self.tape.cancel();
     }
 }
 

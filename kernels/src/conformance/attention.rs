@@ -52,7 +52,9 @@ pub fn logits_beyond_1e4(backend: &dyn Backend) {
 
 /// Keys that are alike weigh the same, however many tiles of them there are: a running maximum
 /// that stays is worth exactly 1. Half of the values are 1 and half are 0, and the first element
-/// of each is 1: what rounding does to all weights alike is in both.
+/// of each is 1: what rounding does to all weights alike is in both. What it does to their sums is
+/// below 3e-5; a maximum that is worth what is left of rounding its exponent is off by 4e-4 at the
+/// largest logit.
 pub fn keys_that_are_alike_weigh_alike(backend: &dyn Backend) {
     const KEYS: usize = 2048;
     for kv in [KvDtype::F32, KvDtype::Bf16] {
@@ -77,7 +79,7 @@ pub fn keys_that_are_alike_weigh_alike(backend: &dyn Backend) {
                 for (row, output) in state.output().data().chunks(head_dim).enumerate() {
                     let name = format!("row {row} of {tokens}, {head_dim} elements of {logit}");
                     let half = f64::from(output[1]) / f64::from(output[0]);
-                    close(&name, &[half], &[0.5], Tolerance::new(1e-6, 1e-6)).unwrap();
+                    close(&name, &[half], &[0.5], Tolerance::new(3e-5, 0.0)).unwrap();
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Cancels, lost workers and silent predecessors.
 
+use std::time::Duration;
+
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, Peer};
 use aqueduct_core::{Epoch, MemoryPolicy};
 use aqueduct_kernels::KvDtype;
@@ -9,6 +11,7 @@ use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, run};
 use crate::tiny_model::tiny;
 
 const NOBODY: &str = "local://nobody";
+const SOON: Duration = Duration::from_secs(20);
 
 fn job() -> Job {
     Job { outputs: Outputs::None, ..Job::new(43, MemoryPolicy::h2o(2, 3, 3)) }
@@ -106,6 +109,17 @@ async fn tokens_flow_while_a_chunk_of_another_request_waits() {
         home.send(Command::Cancel { request }).await;
     }
     home.settle_empty().await;
+}
+
+/// Whoever looks after a worker hears that nothing is computed there any more.
+#[tokio::test]
+async fn a_worker_without_one_of_its_threads_has_ended() {
+    let options = WorkerOptions::new("local://alone", LoopbackHub::default());
+    let worker = Worker::start(tiny(KvDtype::F32), options).unwrap();
+    assert!(!worker.has_ended());
+    worker.holder().stop(); // as it does itself when it panics
+    tokio::time::timeout(SOON, worker.ended()).await.expect("nobody hears of it");
+    assert!(worker.has_ended());
 }
 
 /// Nothing listens where the others, if there were any, would look for it.

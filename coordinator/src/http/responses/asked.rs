@@ -86,9 +86,6 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     let nested = (0..).zip(&tools).map(|(idx, tool)| nested(idx, tool));
     let nested = nested.collect::<Result<Vec<_>, Refusal>>()?;
     let tools = Tools::of(nested, Some(choice(&tool_choice)?), parallel)?;
-    if tools.is_some() && params.format.is_some() {
-        return Err(ApiError::field("text.format", "is not supported beside tools"));
-    }
     let mut messages: Vec<ChatMessage> =
         instructions.map(|words| ChatMessage::new(Role::System, words)).into_iter().collect();
     add_input(&input, &mut messages)?;
