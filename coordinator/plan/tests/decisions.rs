@@ -37,8 +37,8 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// `prune 0` keys stay in shards, and so many are generated, with `gather` at a home that has all
 /// of them), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
-/// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`, `drain w0`,
-/// `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
+/// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
+/// `drain w0`, `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
