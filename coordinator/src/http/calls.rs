@@ -54,7 +54,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// The same, for a caller who may make it again with the key `name`.
-    fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
+    pub(super) fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
         let Some(name) = name else { return Ok(self) };
         Refusal::unless_within("prompts beside idempotency_key", self.prompts.len(), 1, 1)?;
         if self.echo {
@@ -109,7 +109,7 @@ async fn call(
 }
 
 /// What names the start of a request, so that one that is made twice counts once.
-fn start_key(headers: &HeaderMap) -> Option<String> {
+pub(super) fn start_key(headers: &HeaderMap) -> Option<String> {
     let value = headers.get("idempotency-key")?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }

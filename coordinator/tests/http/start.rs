@@ -49,6 +49,23 @@ async fn the_same_call_is_the_same_request() {
 }
 
 #[tokio::test]
+async fn a_response_is_the_same_one_too() {
+    let server = start(answering("to the woods")).await;
+    for stream in [false, true] {
+        let body = json!({ "input": "a", "stream": stream });
+        let key = format!("key-{stream}");
+        let [first, again] = [
+            server.send(&call("/v1/responses", &key, &body)).await,
+            server.send(&call("/v1/responses", &key, &body)).await,
+        ];
+        assert_eq!((first.status, again.status), (200, 200), "{}", again.body);
+        assert!(first.body.contains("resp_r0000000000000007"), "{}", first.body);
+        assert_eq!(again.body, first.body);
+    }
+    assert_eq!(starts(&server), 2, "one for each key");
+}
+
+#[tokio::test]
 async fn who_lost_the_answer_has_it_with_the_key() {
     let server = start(Script { hang: true, ..Script::default() }).await;
     let body = json!({ "prompt": "a", "max_tokens": 4 });

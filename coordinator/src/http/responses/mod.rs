@@ -8,6 +8,7 @@ mod teller;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
 pub use self::asked::parse_response;
@@ -21,11 +22,13 @@ use super::stream::Running;
 pub(super) async fn create(
     State(state): State<ApiState>,
     caller: Caller,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
+    let key = calls::start_key(&headers);
     let prepare = aside(&state, body, |shared, bytes| {
         let (chat, echo) = parse_response(bytes)?;
-        Ok((calls::prepared_chat(shared, chat)?, echo))
+        Ok((calls::prepared_chat(shared, chat)?.keyed(key, bytes)?, echo))
     });
     let (prepared, echo) = prepare.await.inspect_err(|error| state.count_refusal(error))?;
     let is_streamed = prepared.params.stream;
