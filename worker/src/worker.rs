@@ -1,5 +1,6 @@
 //! The handle of a running worker.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ pub(crate) struct Shared {
     pub(crate) audits: Audits,
     /// Sessions that the device thread has not seen yet.
     pub(crate) arrivals: Mutex<Vec<Session>>,
-    pub(crate) stopped: watch::Sender<bool>,
+    pub(crate) stopped: AtomicBool,
     /// Whether it is going to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
@@ -111,7 +112,7 @@ impl Worker {
             gauges: Gauges::default(),
             audits: Audits::default(),
             arrivals: Mutex::default(),
-            stopped: watch::Sender::new(false),
+            stopped: AtomicBool::new(false),
             draining: watch::Sender::new(false),
         });
         let executor = Executor::new(model, shared.clone(), options.clone());
@@ -129,7 +130,7 @@ impl Worker {
         let (reports, events) = mpsc::channel(limits::EVENTS_MAX);
         let mut arrivals = shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that a stopping device thread cannot miss it.
-        if !*shared.stopped.borrow() {
+        if !shared.stopped.load(Ordering::Acquire) {
             arrivals.push(Session::new(orders, reports, shared.info.clone()));
             shared.doorbell.ring();
         }
@@ -157,19 +158,15 @@ impl Worker {
     }
 
     /// Resolves when one of its threads has ended, which it does by itself only when it panics:
-    /// then nothing is computed here any more.
+    /// then nothing is computed here any more. The device thread takes the other one with it.
     pub async fn ended(&self) {
-        let shared = &self.handle.shared;
-        let (mut device, mut shards) = (shared.stopped.subscribe(), shared.holder.stopped());
-        tokio::select! {
-            _ = device.wait_for(|stopped| *stopped) => {}
-            _ = shards.wait_for(|stopped| *stopped) => {}
-        }
+        let mut stopped = self.handle.shared.holder.stopped();
+        let _ = stopped.wait_for(|stopped| *stopped).await; // it is there for as long as this is
     }
 
     /// Whether one of its threads has ended.
     pub fn has_ended(&self) -> bool {
-        *self.handle.shared.stopped.borrow() || *self.handle.shared.holder.stopped().borrow()
+        *self.handle.shared.holder.stopped().borrow()
     }
 
     /// What the worker says of itself.
@@ -234,7 +231,7 @@ impl Drop for Handle {
 impl Shared {
     /// Ends the device thread within a layer, and refuses new sessions.
     pub(crate) fn stop(&self) {
-        self.stopped.send_replace(true);
+        self.stopped.store(true, Ordering::Release);
         self.holder.stop();
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.doorbell.ring();

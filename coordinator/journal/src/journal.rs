@@ -145,8 +145,7 @@ impl Journal {
             self.asks.send(ask).await.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)?
         };
-        let in_time = tokio::time::timeout(self.append_deadline, answered).await;
-        in_time.unwrap_or(Err(AppendError::Deadline(self.append_deadline)))
+        self.in_time(answered).await
     }
 
     /// What `read` makes of the state: of all that was added before, on a member that leads.
@@ -164,8 +163,16 @@ impl Journal {
             sent.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)
         };
-        let in_time = tokio::time::timeout(self.append_deadline, answered).await;
-        in_time.unwrap_or(Err(AppendError::Deadline(self.append_deadline)))
+        self.in_time(answered).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        answered: impl Future<Output = Result<T, AppendError>>,
+    ) -> Result<T, AppendError> {
+        let deadline = self.append_deadline;
+        let in_time = tokio::time::timeout(deadline, answered).await;
+        in_time.unwrap_or(Err(AppendError::Deadline(deadline)))
     }
 
     /// What hears other members. It does not keep the journal running.

@@ -21,6 +21,7 @@ mod snapshots;
 mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -209,7 +210,7 @@ impl Executor {
     }
 
     fn stopped(&self) -> bool {
-        *self.shared.stopped.borrow()
+        self.shared.stopped.load(Ordering::Acquire)
     }
 }
 
