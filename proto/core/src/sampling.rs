@@ -107,7 +107,7 @@ mod tests {
         check(Sampling { min_p: 1.5, ..good }, "min_p");
         check(Sampling { presence_penalty: 2.5, ..good }, "presence_penalty");
         check(Sampling { frequency_penalty: f32::NAN, ..good }, "frequency_penalty");
-        check(Sampling { repetition_penalty: 0.0, ..good }, "repetition_penalty");
+        check(Sampling { repetition_penalty: 0.009, ..good }, "repetition_penalty");
         check(Sampling { repetition_penalty: f32::INFINITY, ..good }, "repetition_penalty");
         check(Sampling { min_tokens: u32::MAX, ..good }, "min_tokens");
         check(Sampling { logprobs: Some(21), ..good }, "logprobs");

@@ -35,7 +35,9 @@ pub(crate) fn policy() -> impl Strategy<Value = MemoryPolicy> {
 
 pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
     let logprobs = prop::option::of(0..=limits::TOP_LOGPROBS_MAX);
-    let penalties = (-2.0f32..=2.0, -2.0f32..=2.0, 0.001f32..=10.0);
+    let added = -limits::PENALTY_MOST..=limits::PENALTY_MOST;
+    let repeated = limits::REPETITION_PENALTY_MIN..=limits::REPETITION_PENALTY_MAX;
+    let penalties = (added.clone(), added, repeated);
     let drawn = (0.0f32..=2.0, 0.001f32..=1.0, 0..limits::VOCAB_MAX, 0.0f32..=1.0);
     let min_tokens = 0..=limits::OUTPUT_TOKENS_MAX;
     (drawn, penalties, min_tokens, any::<u64>(), logprobs).prop_map(
