@@ -52,4 +52,32 @@ def help_of(binary):
 @pytest.fixture(scope='session')
 def flags_of(help_of):
     """The flags of a command of the binary."""
-    return lambda command: set(re.findall(r'^ +--([a-z0-9-]+)', help_of(command), re.M))
+    return lambda command: {flag for flag, _ in described(help_of(command))}
+
+
+@pytest.fixture(scope='session')
+def valued_flags_of(help_of):
+    """Those of them that want a value."""
+    return lambda command: {
+        flag for flag, text in described(help_of(command)) if text.startswith(' <')
+    }
+
+
+@pytest.fixture(scope='session')
+def variables_of(help_of):
+    """The variable of the environment that stands for a flag, for each that has one."""
+
+    def ask(command):
+        variables = {}
+        for flag, text in described(help_of(command)):
+            if found := re.search(r'\[env:\s+(\w+)', text):
+                variables[flag] = found[1]
+        return variables
+
+    return ask
+
+
+def described(text):
+    """(flag, what is said of it) for every flag of a help text; other lines are indented more."""
+    parts = re.split(r'^ {6}--([a-z0-9-]+)', text, flags=re.M)
+    return list(zip(parts[1::2], parts[2::2]))

@@ -4,6 +4,7 @@ the very arguments, environment, volumes, probes and signals that a kubelet woul
 import http.client
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -16,6 +17,10 @@ from chart import NAMESPACE, ROOT, ours
 
 IN_IMAGE = {'/usr/share/aqueduct/model': str(ROOT / 'model')}
 NAME = re.compile(r'([a-z0-9-]+)\.[a-z0-9-]+\.' + NAMESPACE + r'\.svc\.cluster\.local:(\d+)')
+
+# What stands for the pod's own address, and for all of them. A probe of `[::]` goes to 127.0.0.1.
+OWN = {'[$(POD_IP)]': '[::1]', '$(POD_IP)': '127.0.0.1'}
+EVERYWHERE = {'0.0.0.0': '127.0.0.1', '[::]': '[::]'}
 
 
 class Pod:
@@ -122,10 +127,11 @@ class Node:
     def here(self, pod, text):
         """An argument as it is where all pods share one address and one file system."""
         text = text.replace('$(POD_NAME)', pod.name)
-        text = text.replace('$(POD_IP):7001', f'127.0.0.1:{pod.ports.get(7001)}')
-        text = re.sub(
-            r'0\.0\.0\.0:(\d+)', lambda found: f'127.0.0.1:{pod.ports[int(found[1])]}', text
-        )
+        for written, address in OWN.items():
+            text = text.replace(f'{written}:7001', f'{address}:{pod.ports.get(7001)}')
+        for written, address in EVERYWHERE.items():
+            there = re.escape(written) + r':(\d+)'
+            text = re.sub(there, lambda found: f'{address}:{pod.ports[int(found[1])]}', text)
         text = NAME.sub(lambda found: f'127.0.0.1:{self.pods[found[1]].ports[int(found[2])]}', text)
         for name, spec in self.services.items():
             for port in spec['ports'] if spec.get('clusterIP') != 'None' else []:
@@ -169,7 +175,26 @@ def status(url):
         return None
 
 
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as free:
+            free.bind(('::1', 0))
+    except OSError:
+        return False
+    return True
+
+
+# Below those that the system gives to connections, which would take one before its pod listens.
+PORTS = iter(random.sample(range(20000, 32000), 12000))
+
+
 def free_port():
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        return free.getsockname()[1]
+    """A port that nobody has, and that is given once."""
+    for port in PORTS:
+        with socket.socket() as free:
+            try:
+                free.bind(('127.0.0.1', port))
+                return port
+            except OSError:
+                pass
+    raise AssertionError('every port is taken')

@@ -10,7 +10,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from chart import CHART, NAMESPACE, OLDEST, flag, flags, lint, ours, values_of, SETS
+from chart import CHART, OLDEST, SETS, flag, flags, lint, ours, values_of
 
 # It reads megabytes of definitions for every manifest otherwise.
 kubernetes_validate.utils.schema_contents = functools.cache(
@@ -125,6 +125,12 @@ def test_mounts_have_volumes_and_volumes_are_mounted(manifests):
         containers = spec.get('initContainers', []) + spec['containers']
         mounts = {mount['name'] for each in containers for mount in each.get('volumeMounts', [])}
         assert len(volumes) == len(set(volumes)) and set(volumes) == mounts, name
+
+
+def test_every_volume_has_one_source(manifests):
+    for name, _, spec in manifests.templates():
+        for volume in spec.get('volumes', []):
+            assert len(set(volume) - {'name'}) == 1, f'{name}: {volume}'
 
 
 def test_what_flags_name_is_mounted(manifests):
@@ -257,134 +263,6 @@ def test_accounts_exist_and_have_no_rights(manifests):
         assert workload['spec']['template']['spec']['serviceAccountName'] in accounts
     subjects = [subject for each in manifests.of('RoleBinding') for subject in each['subjects']]
     assert not accounts & {subject['name'] for subject in subjects}
-
-
-def test_coordinators_are_told_the_names_of_all_workers(value_set):
-    manifests = value_set('default')
-    container = ours(
-        manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
-    )
-    pool = manifests.one('StatefulSet', 'aqueduct-worker-default')
-    service = manifests.one('Service', pool['spec']['serviceName'])
-    assert service['spec']['clusterIP'] == 'None' and service['spec']['publishNotReadyAddresses']
-    pods = [f'aqueduct-worker-default-{idx}' for idx in range(pool['spec']['replicas'])]
-    host = f'{service["metadata"]["name"]}.{NAMESPACE}.svc.cluster.local:7001'
-    expected = [f'http://{pod}.{host}' for pod in pods]
-    assert [value for key, value in flags(container) if key == 'worker'] == expected
-    worker = ours(pool['spec']['template']['spec'])
-    assert [flag(worker, 'advertise').replace('$(POD_NAME)', pod) for pod in pods] == expected
-
-
-def test_pools_differ_only_in_what_they_say(value_set):
-    manifests = value_set('gpu')
-    h100, spot = [
-        manifests.one('StatefulSet', f'aqueduct-worker-{pool}')['spec'] for pool in ('h100', 'spot')
-    ]
-    for spec in (h100, spot):
-        pod = spec['template']['spec']
-        worker = ours(pod)
-        assert worker['resources']['limits']['nvidia.com/gpu'] == 1
-        assert flag(worker, 'device') == 'cuda:0' and pod['runtimeClassName'] == 'nvidia'
-        assert pod['nodeSelector'] == {'nvidia.com/gpu.product': 'NVIDIA-H100-80GB-HBM3'}
-    assert flag(ours(spot['template']['spec']), 'max-batch') == '16'
-    assert flag(ours(h100['template']['spec']), 'max-batch') is None
-    assert (h100['replicas'], spot['replicas']) == (4, 2)
-    assert len(spot['template']['spec']['tolerations']) == 2
-    # Weights are fetched into a volume that only the init container may write.
-    init, main = h100['template']['spec']['initContainers'][0], ours(h100['template']['spec'])
-    writable = [
-        not mount.get('readOnly')
-        for each in (init, main)
-        for mount in each['volumeMounts']
-        if mount['name'] == 'model'
-    ]
-    assert writable == [True, False]
-
-
-def test_tls_is_on_every_plane(value_set):
-    manifests = value_set('tls')
-    coordinator = ours(
-        manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
-    )
-    worker = ours(
-        manifests.one('StatefulSet', 'aqueduct-worker-default')['spec']['template']['spec']
-    )
-    assert flag(coordinator, 'tls-client-auth') == 'required'
-    assert flag(coordinator, 'api-keys') == '/etc/aqueduct/api-keys/keys.json'
-    assert all(value.startswith('https://') for key, value in flags(coordinator) if key == 'worker')
-    assert flag(worker, 'advertise').startswith('https://')
-    for container in (coordinator, worker):
-        assert all(flag(container, f'cluster-tls-{part}') for part in ('cert', 'key', 'ca'))
-    names = {
-        each['metadata']['name']: each['spec'].get('dnsNames')
-        for each in manifests.of('Certificate')
-    }
-    assert names['aqueduct-coordinator-cluster-tls'] == ['coordinator.aqueduct']
-    assert names['aqueduct-worker-cluster-tls'] == ['worker.aqueduct']
-    assert {'aqueduct.prompts.svc', 'prompts.example.org'} <= set(names['aqueduct-tls'])
-    made = {each['spec']['secretName'] for each in manifests.of('Certificate')}
-    used = {
-        volume['secret']['secretName']
-        for _, _, spec in manifests.templates()
-        for volume in spec.get('volumes', [])
-        if 'secret' in volume
-    }
-    assert used - made == {'aqueduct-keys'}, 'everything else is made by cert-manager'
-
-
-def test_who_comes_and_goes_registers(value_set):
-    for name, url in [
-        ('external-etcd', 'https://etcd-0.example.org:2379,https://etcd-1.example.org:2379'),
-        ('ha', None),
-    ]:
-        manifests = value_set(name)
-        for each, _, spec in manifests.templates():
-            container = ours(spec)
-            if container is None or container['args'][0] == 'generate':
-                continue
-            members = ','.join(
-                f'http://aqueduct-etcd-{idx}.aqueduct-etcd.{NAMESPACE}.svc.cluster.local:2379'
-                for idx in range(3)
-            )
-            assert flag(container, 'etcd') == (url or members), each
-            assert flag(container, 'worker') is None
-
-
-def test_coordinators_know_each_other(value_set):
-    manifests = value_set('ha')
-    workload = manifests.one('StatefulSet', 'aqueduct-coordinator')['spec']
-    service = manifests.one('Service', workload['serviceName'])
-    assert workload['podManagementPolicy'] == 'Parallel', 'none is ready before there is a majority'
-    assert service['spec']['publishNotReadyAddresses'], 'nor could it be found'
-    container = ours(workload['template']['spec'])
-    pods = [f'aqueduct-coordinator-{idx}' for idx in range(workload['replicas'])]
-    host = f'{workload["serviceName"]}.{NAMESPACE}.svc.cluster.local'
-    assert flag(container, 'peers').split(',') == [
-        f'{pod}=https://{pod}.{host}:7072' for pod in pods
-    ]
-    assert flag(container, 'id') == '$(POD_NAME)'
-    assert flag(container, 'advertise-http') == f'http://$(POD_NAME).{host}:8080'
-    assert flag(container, 'advertise-grpc') == f'http://$(POD_NAME).{host}:7070'
-    alone = ours(
-        value_set('default').one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
-    )
-    assert flag(alone, 'peers') is None
-
-
-def test_the_queue_says_how_many_workers(value_set):
-    manifests = value_set('external-etcd')
-    [scaler] = manifests.of('HorizontalPodAutoscaler')
-    target = scaler['spec']['scaleTargetRef']
-    workload = manifests.one(target['kind'], target['name'])
-    assert 'replicas' not in workload['spec'], 'an upgrade must not undo what the autoscaler did'
-    [metric] = scaler['spec']['metrics']
-    assert metric['external']['metric']['name'] == 'num_requests_waiting'
-    assert metric['external']['metric']['selector']['matchLabels'] == {
-        'namespace': NAMESPACE,
-        'release': 'aqueduct',
-    }
-    assert metric['external']['target'] == {'type': 'AverageValue', 'averageValue': '2'}
-    assert flag(ours(workload['spec']['template']['spec']), 'advertise') == 'http://$(POD_IP):7001'
 
 
 def test_what_is_packed(tmp_path):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from chart import Manifests
+
 ROLE = 'app.kubernetes.io/component'
 STRANGER = {'app.kubernetes.io/name': 'other'}
 APPS = {'kubernetes.io/metadata.name': 'apps'}
@@ -116,6 +118,16 @@ def test_etcd_is_for_members(value_set):
     ]:
         assert network.allows(source, 'etcd', 2379) == allowed, source
         assert network.allows(source, 'etcd', 2380) == (source == 'etcd'), source
+
+
+def test_who_watches_reads_figures_and_nothing_else():
+    watch = {'namespaceSelector': {'matchLabels': MONITORING}}
+    values = {'etcd': {'deploy': {'enabled': True}}, 'networkPolicy': {'monitoring': [watch]}}
+    network = Network(Manifests(values))
+    for target, port in [('coordinator', 9464), ('worker', 9464), ('etcd', 2381)]:
+        assert network.allows('stranger', target, port, MONITORING), target
+        assert not network.allows('stranger', target, port, APPS), target
+    assert not network.allows('stranger', 'etcd', 2379, MONITORING)
 
 
 def test_an_etcd_elsewhere_is_reached(value_set):

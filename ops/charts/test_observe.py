@@ -19,13 +19,28 @@ from test_running import ask
 
 RULES = CHART / 'observe/alerts.yaml'
 DASHBOARD = json.loads((CHART / 'observe/dashboard.json').read_text())
-ALERTS = [rule for group in yaml.safe_load(RULES.read_text())['groups'] for rule in group['rules']]
 PANELS = [panel for panel in DASHBOARD['panels'] if panel['type'] != 'row']
-TESTS = ROOT / 'ops/charts/alerts_test.yaml'
+TESTS = ROOT / 'ops/charts'
 # Of PromQL itself, and labels.
-WORDS = set('sum max min by le rate increase histogram_quantile or and vector'.split())
+WORDS = set(
+    'sum max min count by le rate increase avg_over_time absent histogram_quantile or and vector'
+    .split()
+)
 # It begins with what it counts, and nobody is turned away where all is plaintext.
 NEVER_HERE = {'connections_refused_total'}
+
+
+def groups_of(**values):
+    """The groups of rules that the chart writes for its release."""
+    manifests = Manifests({**values, 'monitoring': {'alerts': {'enabled': True}}})
+    return manifests.one('PrometheusRule', 'aqueduct')['spec']['groups']
+
+
+GROUPS = groups_of()
+ALERTS = [rule for group in GROUPS for rule in group['rules']]
+# Those of a file that Prometheus takes as it is, and those that name a release.
+GENERAL = [rule for group in yaml.safe_load(RULES.read_text())['groups'] for rule in group['rules']]
+[ABSENCE] = [group['rules'] for group in GROUPS if group['name'] == 'aqueduct-absence']
 
 
 def expressions():
@@ -43,34 +58,67 @@ def metrics_of(expression):
     return set(re.findall(r'\b[a-z][a-z0-9_]+', bare)) - WORDS
 
 
-def test_rules_are_rules():
-    done = subprocess.run(
-        ['promtool', 'check', 'rules', '--lint-fatal', RULES], capture_output=True, text=True
-    )
+def promtool(*args):
+    done = subprocess.run(['promtool', *args], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_are_rules(tmp_path):
+    shipped = tmp_path / 'rules.yaml'
+    shipped.write_text(yaml.safe_dump({'groups': GROUPS}))
+    for rules in (RULES, shipped):
+        promtool('check', 'rules', '--lint-fatal', rules)
+
+
+def cases_of(name, alerts):
+    """The file of promtool's cases, each of which has an alert be silent and then fire."""
+    path = TESTS / name
+    tests = yaml.safe_load(path.read_text())['tests']
+    cases = {each['name']: each['alert_rule_test'] for each in tests}
+    assert set(cases) == {rule['alert'] for rule in alerts}
+    for alert, checks in cases.items():
+        assert {check['alertname'] for check in checks} == {alert}
+        assert [bool(check.get('exp_alerts')) for check in checks] == [False, True], alert
+    return path
 
 
 def test_every_alert_is_silent_and_fires():
-    done = subprocess.run(['promtool', 'test', 'rules', TESTS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    tested = {
-        each['name']: each['alert_rule_test'] for each in yaml.safe_load(TESTS.read_text())['tests']
-    }
-    assert set(tested) == {rule['alert'] for rule in ALERTS}
-    for name, checks in tested.items():
-        assert {check['alertname'] for check in checks} == {name}
-        assert [bool(check.get('exp_alerts')) for check in checks] == [False, True], name
+    promtool('test', 'rules', cases_of('alerts_test.yaml', GENERAL))
+
+
+def test_what_is_not_there_is_missed(tmp_path):
+    groups = groups_of(coordinator={'replicas': 3})
+    for group in groups:
+        for rule in group['rules']:
+            del rule['annotations']['runbook_url']
+    (tmp_path / 'rules.yaml').write_text(yaml.safe_dump({'groups': groups}))
+    cases = tmp_path / 'cases.yaml'
+    cases.write_text(cases_of('absence_test.yaml', ABSENCE).read_text())
+    promtool('test', 'rules', cases)
+
+
+def test_as_many_workers_are_missed_as_there_have_to_be():
+    size = {'enabled': True, 'minReplicas': 5}
+    pools = {'one': {'replicas': 3}, 'two': {'autoscaling': size}}
+    etcd = {'deploy': {'enabled': True}}
+    rules = [rule for group in groups_of(pools=pools, etcd=etcd) for rule in group['rules']]
+    [missing] = [rule for rule in rules if rule['alert'] == 'AqueductWorkersMissing']
+    assert missing['expr'].endswith('< 8')
+
+
+def test_absence_is_left_out_where_nobody_would_see_the_release():
+    manifests = Manifests({'monitoring': {'alerts': {'enabled': True, 'absence': False}}})
+    groups = manifests.one('PrometheusRule', 'aqueduct')['spec']['groups']
+    assert [rule['alert'] for group in groups for rule in group['rules']] == [
+        rule['alert'] for rule in GENERAL
+    ]
 
 
 def test_every_alert_has_a_runbook():
     headings = set(re.findall(r'^## (\w+)$', (ROOT / 'docs/RUNBOOKS.md').read_text(), re.M))
     assert headings == {rule['alert'] for rule in ALERTS}
-    shown = Manifests({'monitoring': {'alerts': {'enabled': True}}}).one(
-        'PrometheusRule', 'aqueduct'
-    )
-    shown = [rule for group in shown['spec']['groups'] for rule in group['rules']]
-    assert [rule['expr'] for rule in shown] == [rule['expr'] for rule in ALERTS]
-    for rule in shown:
+    assert [rule['expr'] for rule in ALERTS] == [rule['expr'] for rule in GENERAL + ABSENCE]
+    for rule in ALERTS:
         assert rule['labels']['severity'] in ('critical', 'warning')
         assert rule['annotations']['runbook_url'].endswith(
             f'docs/RUNBOOKS.md#{rule["alert"].lower()}'
@@ -123,9 +171,10 @@ def prometheus(node, tmp_path_factory):
         {'job_name': f'aqueduct-{role}', 'static_configs': [{'targets': each, 'labels': labels}]}
         for role, each in targets.items()
     ]
+    (folder / 'rules.yaml').write_text(yaml.safe_dump({'groups': GROUPS}))
     config = {
         'global': {'scrape_interval': '300ms', 'evaluation_interval': '300ms'},
-        'rule_files': [str(RULES)],
+        'rule_files': ['rules.yaml'],
         'scrape_configs': scraped,
     }
     (folder / 'prometheus.yml').write_text(json.dumps(config))
@@ -187,6 +236,26 @@ def test_every_expression_has_an_answer(prometheus):
             while series(prometheus, expression) == 0:
                 assert time.monotonic() < deadline, f'{where}: {expression}'
                 time.sleep(0.1)
+
+
+def test_the_adapter_is_asked_for_what_there_is(prometheus):
+    """The walk-through's configuration serves what autoscalers ask for, one value a release."""
+    text = (ROOT / 'docs/KUBERNETES.md').read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r'```yaml\n(.*?)```', text, re.S)]
+    [rules] = [block['rules']['external'] for block in blocks if 'rules' in block]
+    served = set()
+    for rule in rules:
+        found = rule['seriesQuery'].split('{')[0]
+        assert re.match(rule.get('name', {}).get('matches', ''), found)
+        served.add(rule.get('name', {}).get('as', found))
+        assert series(prometheus, rule['seriesQuery']) == 1
+        labels = 'namespace="prompts",release="aqueduct"'
+        assert series(prometheus, rule['metricsQuery'].replace('<<.LabelMatchers>>', labels)) == 1
+    size = {'autoscaling': {'enabled': True}}
+    manifests = Manifests({'etcd': {'deploy': {'enabled': True}}, 'worker': size})
+    [scaler] = manifests.of('HorizontalPodAutoscaler')
+    asked = {each['external']['metric']['name'] for each in scaler['spec']['metrics']}
+    assert asked == served
 
 
 def test_rules_are_evaluated(prometheus):

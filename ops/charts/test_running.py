@@ -1,6 +1,7 @@
 """The pods of the manifests run, are ready when they should be, answer, and leave in time."""
 
 import json
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -10,7 +11,7 @@ import urllib.request
 import pytest
 
 from chart import Manifests, values_of
-from node import Node, status
+from node import Node, has_ipv6, status
 
 WORDS = 'I went to the woods because'
 
@@ -160,6 +161,52 @@ def test_workers_of_every_kind_register_in_the_chart_s_own_etcd(nodes):
         pod.wait('readinessProbe')
     assert ask(coordinator)
     assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
+
+
+def test_one_member_of_etcd_becomes_three_of_one_cluster(nodes):
+    """As `helm upgrade` does it: the volume of the first is that of the one there was."""
+    alone = nodes({'etcd': {'deploy': {'enabled': True}}})
+    [member] = alone.of('etcd')
+    alone.start(member)
+    member.wait('readinessProbe')
+    before = members_of(member)
+    assert len(before[1]) == 1
+    member.stop()
+
+    node = nodes({'etcd': {'deploy': {'enabled': True, 'replicas': 3}}})
+    members = node.of('etcd')
+    shutil.copytree(member.folder / 'data', members[0].folder / 'data')
+    # One after the other, as a StatefulSet updates them: none waits for a majority.
+    for each in reversed(members):
+        node.start(each)
+        each.wait('readinessProbe')
+    clusters = [members_of(each) for each in members]
+    assert clusters[0] != before and len(clusters[0][1]) == 3
+    assert clusters == [clusters[0]] * 3, 'each of them knows the same three'
+
+
+def members_of(member):
+    """The cluster that a member of etcd belongs to, and who else does."""
+    url = f'http://127.0.0.1:{member.port("client")}/v3/cluster/member/list'
+    with urllib.request.urlopen(url, b'{}', timeout=30) as answer:
+        said = json.load(answer)
+    return said['header']['cluster_id'], sorted(each['ID'] for each in said['members'])
+
+
+@pytest.mark.skipif(not has_ipv6(), reason='this machine has no IPv6')
+def test_pods_whose_addresses_are_of_ipv6_find_each_other(nodes):
+    etcd, pools = {'deploy': {'enabled': True}}, {'a': {'kind': 'Deployment', 'replicas': 1}}
+    node = nodes({'ipFamily': 'IPv6', 'etcd': etcd, 'pools': pools})
+    [coordinator], [worker], [member] = node.of('coordinator'), node.of('worker'), node.of('etcd')
+    node.start(member)
+    member.wait('readinessProbe')
+    node.start(coordinator, worker)
+    for pod in (worker, coordinator):
+        pod.wait('readinessProbe')
+    assert ask(coordinator)
+    arguments = [node.here(worker, each) for each in worker.container['args']]
+    assert f'--advertise=http://[::1]:{worker.port("worker")}' in arguments
+    assert [pod.stop() for pod in (coordinator, worker)] == [0, 0]
 
 
 class Authority:

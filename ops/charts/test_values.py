@@ -27,6 +27,10 @@ REFUSED_BY_SCHEMA = [
     ({'worker': {'gpu': {'count': 2}}}, 'count'),
     ({'worker': {'gpu': {'nccl': 'maybe'}}}, 'nccl'),
     ({'worker': {'options': {'listen': '0.0.0.0:1'}}}, 'listen'),
+    ({'worker': {'options': {'max-batch': 65}}}, 'max-batch'),
+    ({'worker': {'options': {'max-batch': 0}}}, 'max-batch'),
+    ({'worker': {'autoscaling': {'target': 'abc'}}}, 'target'),
+    ({'worker': {'autoscaling': {'fillPercent': 101}}}, 'fillPercent'),
     ({'pools': {'Big_Pool': {}}}, 'Big_Pool'),
     ({'pools': {'big': {'replica': 3}}}, 'replica'),
     ({'model': {'source': 'internet'}}, 'source'),
@@ -36,7 +40,22 @@ REFUSED_BY_SCHEMA = [
     ({'model': {'source': 'hostPath', 'path': '/model'}}, 'path'),
     ({'model': {'source': 'volume', 'path': '/model'}}, 'volume'),
     ({'model': {'source': 'fetch', 'path': '/model'}}, 'image'),
+    (
+        {
+            'model': {
+                'source': 'fetch',
+                'path': '/model',
+                'fetch': {'image': 'a', 'volume': {'emptyDir': {}, 'ephemeral': {}}},
+            }
+        },
+        'volume',
+    ),
+    ({'ipFamily': 'both'}, 'ipFamily'),
     ({'etcd': {'endpoints': ['etcd:2379']}}, 'endpoints'),
+    ({'etcd': {'endpoints': [f'http://e{idx}:2379' for idx in range(17)]}}, 'endpoints'),
+    ({'etcd': {'ttlSeconds': 1}}, 'ttlSeconds'),
+    ({'etcd': {'ttlSeconds': 3601}}, 'ttlSeconds'),
+    ({'etcd': {'prefix': '/' + 'a' * 256}}, 'prefix'),
     ({'etcd': {'prefix': 'aqueduct/'}}, 'prefix'),
     ({'etcd': {'deploy': {'replicas': 2}}}, 'replicas'),
     ({'tls': {'callers': {'clientAuth': 'sometimes'}}}, 'clientAuth'),
@@ -51,6 +70,7 @@ REFUSED_BY_SCHEMA = [
 ]
 
 ETCD = {'deploy': {'enabled': True}}
+ISSUED = {'issuer': {'name': 'acme'}}
 REFUSED_BY_CHECKS = [
     ({'etcd': {**ETCD, 'endpoints': ['http://e:2379']}}, 'exclude each other'),
     ({'etcd': {'endpoints': ['https://e:2379']}}, 'etcd.tlsSecret'),
@@ -64,6 +84,27 @@ REFUSED_BY_CHECKS = [
             'pools': {'a': {'kind': 'Deployment', 'snapshots': {'disk': {'enabled': True}}}},
         },
         'StatefulSet',
+    ),
+    (
+        {'worker': {'snapshots': {'disk': {'enabled': True, 'size': '10Gi'}}}},
+        'pools.default.snapshots.disk.bytes is 28G (30064771072 bytes), '
+        'above its size, 10Gi (10737418240 bytes)',
+    ),
+    (
+        # Kubernetes' G is a power of 1000, the binary's one of 1024.
+        {'pools': {'a': {'snapshots': {'disk': {'enabled': True, 'size': '30G'}}}}},
+        'pools.a.snapshots.disk.bytes',
+    ),
+    (
+        {'tls': {'callers': {'enabled': True, 'public': True, 'certManager': ISSUED}}},
+        'tls.callers.certManager.dnsNames',
+    ),
+    (
+        {
+            'coordinator': {'replicas': 3},
+            'tls': {'callers': {'enabled': True, 'public': True, 'secret': 'a'}},
+        },
+        'coordinator.replicas',
     ),
     ({'tls': {'callers': {'enabled': True}}}, 'tls.callers.secret'),
     ({'tls': {'cluster': {'enabled': True, 'workerSecret': 'a'}}}, 'coordinatorSecret'),
@@ -105,17 +146,53 @@ def test_no_object_takes_what_it_does_not_know():
     check(SCHEMA, '')
 
 
-def test_options_are_flags_that_the_chart_does_not_set_itself(flags_of):
-    every = Manifests({'etcd': ETCD, 'coordinator': {'replicas': 3}})
-    for role, options in [('coordinator', 'coordinatorOptions'), ('worker', 'workerOptions')]:
-        known = set(SCHEMA['definitions'][options]['properties'])
-        assert known <= flags_of(role), f'{role} has no {known - flags_of(role)}'
-        [container] = [
-            ours(spec)
-            for _, _, spec in every.templates()
-            if ours(spec) and ours(spec)['args'][0] == role
-        ]
-        assert not known & {each[2:].split('=')[0] for each in container['args'][1:]}
+EVERYTHING = {
+    'coordinator': {'replicas': 3},
+    'worker': {'gpu': {'count': 1}, 'snapshots': {'disk': {'enabled': True}}},
+    'etcd': {'endpoints': ['https://e:2379'], 'tlsSecret': 'a', 'tlsClient': True},
+    'tls': {
+        'callers': {'enabled': True, 'secret': 'a', 'clientAuth': 'required'},
+        'cluster': {'enabled': True, 'certManager': {'enabled': True}},
+    },
+    'apiKeys': {'secret': 'a'},
+    'telemetry': {'otlpEndpoint': 'http://collector:4317'},
+}
+
+
+def set_by_the_chart(role, variables):
+    """Flags that the chart gives a role itself, as arguments or in the environment."""
+    # Without etcd the coordinator is told of workers.
+    for values in (EVERYTHING, {}):
+        for _, _, spec in Manifests(values).templates():
+            container = ours(spec)
+            if container and container['args'][0] == role:
+                given = {variable['name'] for variable in container['env']}
+                yield from (each[2:].split('=')[0] for each in container['args'][1:])
+                yield from (flag for flag, name in variables.items() if name in given)
+
+
+def declared(flag):
+    """Whether the source has it: a binary of AQUEDUCT_BINARY may be older or newer."""
+    sources = (ROOT / 'ops/cli/src/args').glob('*.rs')
+    spelt = rf'^\s*(pub\(crate\) )?{flag.replace("-", "_")}:|long = "{flag}"'
+    return any(re.search(spelt, source.read_text(), re.M) for source in sources)
+
+
+@pytest.mark.parametrize('role', ['coordinator', 'worker'])
+def test_options_are_the_flags_that_the_chart_does_not_set_itself(
+    role, flags_of, valued_flags_of, variables_of
+):
+    options = SCHEMA['definitions'][f'{role}Options']['properties']
+    own = set(set_by_the_chart(role, variables_of(role)))
+    assert own <= flags_of(role) and not own & set(options)
+    wanted = flags_of(role) - own
+    refused = {flag for flag in wanted - set(options) if declared(flag)}
+    assert not refused, f'{role} takes flags that the schema refuses'
+    unknown = {flag for flag in set(options) - wanted if not declared(flag)}
+    assert not unknown, f'{role} has no such flags'
+    for flag in set(options) & wanted:
+        alone = options[flag]['type'] == 'boolean'
+        assert alone == (flag not in valued_flags_of(role)), flag
 
 
 def test_options_become_flags_as_they_were_written():

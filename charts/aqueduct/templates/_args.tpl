@@ -1,5 +1,11 @@
 {{/* Command lines. Each is a YAML list of --flag=value; what every role has in common comes first. */}}
 
+{{/* Every address of the pod; those of IPv4 too where the family is IPv6 and there are any. */}}
+{{- define "aqueduct.everywhere" -}}{{ ternary "[::]" "0.0.0.0" (eq .Values.ipFamily "IPv6") }}{{- end -}}
+
+{{/* The pod's own address as the host of a URL. */}}
+{{- define "aqueduct.podHost" -}}{{ ternary "[$(POD_IP)]" "$(POD_IP)" (eq .Values.ipFamily "IPv6") }}{{- end -}}
+
 {{- define "aqueduct.byEtcd" -}}
 {{- if or .Values.etcd.endpoints .Values.etcd.deploy.enabled }}true{{ end -}}
 {{- end -}}
@@ -25,6 +31,17 @@
 {{- $shifts := dict "K" 10 "M" 20 "G" 30 "T" 40 -}}
 {{- range until (get $shifts (regexFind "[KMGT]" .) | int) -}}
 {{- $number = mul $number 2 -}}
+{{- end -}}
+{{- $number -}}
+{{- end -}}
+
+{{/* Bytes of "32Gi", as Kubernetes counts: G is a power of 1000. */}}
+{{- define "aqueduct.quantity" -}}
+{{- $number := regexFind "^[0-9]+" . | int64 -}}
+{{- $base := ternary 1024 1000 (hasSuffix "i" .) -}}
+{{- $powers := dict "k" 1 "K" 1 "M" 2 "G" 3 "T" 4 -}}
+{{- range until (get $powers (regexFind "[kKMGT]" .) | int) -}}
+{{- $number = mul $number $base -}}
 {{- end -}}
 {{- $number -}}
 {{- end -}}
@@ -80,11 +97,12 @@
 
 {{- define "aqueduct.coordinatorArgs" -}}
 {{- $coordinator := .Values.coordinator -}}
+{{- $all := include "aqueduct.everywhere" . -}}
 - coordinator
 - --model={{ .Values.model.path }}
-- --http=0.0.0.0:8080
-- --grpc=0.0.0.0:7070
-- --monitor=0.0.0.0:9464
+- --http={{ $all }}:8080
+- --grpc={{ $all }}:7070
+- --monitor={{ $all }}:9464
 - --data-dir=/var/lib/aqueduct/journal
 - --grace-s={{ int $coordinator.graceSeconds }}
 {{- if include "aqueduct.isGroup" . }}
@@ -96,7 +114,7 @@
 {{- $own := printf "%s://%s" (ternary "https" "http" .Values.tls.callers.enabled) (include "aqueduct.coordinatorHost" (list . "$(POD_NAME)")) }}
 - --id=$(POD_NAME)
 - --peers={{ join "," $members }}
-- --peer-listen=0.0.0.0:7072
+- --peer-listen={{ $all }}:7072
 - --cluster-token={{ default (printf "%s-%s" .Release.Namespace .Release.Name) $coordinator.groupToken }}
 - --advertise-http={{ $own }}:8080
 - --advertise-grpc={{ $own }}:7070
@@ -134,15 +152,16 @@
 {{- $root := .root -}}
 {{- $pool := .pool -}}
 {{- $worker := include "aqueduct.worker" $root -}}
+{{- $all := include "aqueduct.everywhere" $root -}}
 - worker
 - --model={{ $root.Values.model.path }}
-- --listen=0.0.0.0:7001
+- --listen={{ $all }}:7001
 {{- if eq $pool.kind "Deployment" }}
-- --advertise={{ include "aqueduct.scheme" $root }}://$(POD_IP):7001
+- --advertise={{ include "aqueduct.scheme" $root }}://{{ include "aqueduct.podHost" $root }}:7001
 {{- else }}
 - --advertise={{ include "aqueduct.scheme" $root }}://$(POD_NAME).{{ $worker }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:7001
 {{- end }}
-- --monitor=0.0.0.0:9464
+- --monitor={{ $all }}:9464
 - --grace-s={{ int $pool.graceSeconds }}
 - --pool-bytes={{ $pool.poolBytes }}
 - --snapshot-bytes={{ include "aqueduct.bytes" $pool.snapshots.memory }}

@@ -17,6 +17,11 @@
 {{- if and (eq $pool.kind "Deployment") $pool.snapshots.disk.enabled -}}
 {{- fail (printf "pools.%s.snapshots.disk needs a StatefulSet: a folder belongs to one worker" $name) -}}
 {{- end -}}
+{{- with $pool.snapshots.disk -}}
+{{- if and .enabled (gt (include "aqueduct.bytes" .bytes | int64) (include "aqueduct.quantity" .size | int64)) -}}
+{{- fail (printf "pools.%s.snapshots.disk.bytes is %s (%s bytes), above its size, %s (%s bytes)" $name .bytes (include "aqueduct.bytes" .bytes) .size (include "aqueduct.quantity" .size)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $pool.autoscaling.enabled (not $byEtcd) -}}
 {{- fail (printf "pools.%s.autoscaling needs etcd: coordinators have to hear of new workers" $name) -}}
 {{- end -}}
@@ -27,6 +32,12 @@
 {{- with .Values.tls.callers -}}
 {{- if and .enabled (not .secret) (not .certManager.issuer.name) -}}
 {{- fail "tls.callers.enabled wants tls.callers.secret or tls.callers.certManager.issuer.name" -}}
+{{- end -}}
+{{- if and .enabled .public (not .secret) (not .certManager.dnsNames) -}}
+{{- fail "tls.callers.public wants tls.callers.certManager.dnsNames: the certificate has no others" -}}
+{{- end -}}
+{{- if and .enabled .public (gt (int $.Values.coordinator.replicas) 1) -}}
+{{- fail (printf "tls.callers.public goes with coordinator.replicas 1, and it is %d: callers are sent to the leader by its pod's name, which no public certificate has" (int $.Values.coordinator.replicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.tls.cluster -}}

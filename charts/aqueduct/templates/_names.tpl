@@ -64,5 +64,13 @@ default
 
 {{/* One pool's values: those of `worker`, and what the pool says instead. */}}
 {{- define "aqueduct.pool" -}}
-{{- mergeOverwrite (deepCopy .root.Values.worker) (default dict (get .root.Values.pools .name)) | toYaml -}}
+{{- $own := default dict (get .root.Values.pools .name) -}}
+{{- $pool := mergeOverwrite (deepCopy .root.Values.worker) $own -}}
+{{- /* Where it runs a pool says in full: merged, it could not take back what `worker` asks. */}}
+{{- range $field := list "nodeSelector" "affinity" "tolerations" -}}
+{{- if hasKey $own $field -}}
+{{- $_ := set $pool $field (get $own $field) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $pool -}}
 {{- end -}}

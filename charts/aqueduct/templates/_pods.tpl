@@ -47,6 +47,7 @@ topologySpreadConstraints:
 {{/* (list . VALUES): the environment of every role. */}}
 {{- define "aqueduct.environment" -}}
 {{- $telemetry := (index . 0).Values.telemetry -}}
+{{- $release := (index . 0).Release -}}
 - name: AQUEDUCT_LOG
   value: {{ (index . 1).log | quote }}
 - name: AQUEDUCT_LOG_FORMAT
@@ -60,8 +61,9 @@ topologySpreadConstraints:
   value: {{ . }}
 - name: OTEL_METRIC_EXPORT_INTERVAL
   value: {{ $telemetry.otlpIntervalMs | int64 | quote }}
+# OpenTelemetry's names, and then the two labels by which alerts tell releases apart.
 - name: OTEL_RESOURCE_ATTRIBUTES
-  value: k8s.namespace.name={{ (index $ 0).Release.Namespace }},k8s.pod.name=$(POD_NAME),service.instance.id=$(POD_NAME)
+  value: k8s.namespace.name={{ $release.Namespace }},k8s.pod.name=$(POD_NAME),service.instance.id=$(POD_NAME),namespace={{ $release.Namespace }},release={{ $release.Name }}
 {{- end }}
 {{- with (index . 1).extraEnv }}
 {{ toYaml . }}
@@ -126,7 +128,8 @@ lifecycle:
   {{- toYaml .volume | nindent 2 }}
 {{- else if eq .source "fetch" }}
 - name: model
-  {{- toYaml .fetch.volume | nindent 2 }}
+  {{- /* Not a default of the values: Helm would merge it with another source of the user's. */}}
+  {{- default (dict "emptyDir" (dict "sizeLimit" "64Gi")) .fetch.volume | toYaml | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- end -}}
