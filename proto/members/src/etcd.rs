@@ -1,5 +1,8 @@
 //! How etcd is reached, with a deadline on everything that is asked of it.
 
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
@@ -9,7 +12,9 @@ use tonic::transport::Endpoint;
 
 /// An answer that takes longer is none.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
-const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// Whoever pings more often than each five seconds, or while nothing is under way, is cut off by
+/// an etcd with its own defaults (`--grpc-keepalive-min-time`).
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
 
@@ -42,6 +47,8 @@ pub struct Etcd {
     tls: Option<ClientTls>,
     prefix: String,
     ttl_s: u32,
+    /// Connections so far, of all clones: each begins at another endpoint.
+    connections: Arc<AtomicUsize>,
 }
 
 impl Etcd {
@@ -70,7 +77,7 @@ impl Etcd {
             return Err(Refusal::new("etcd_prefix", prefix, bound));
         }
         Refusal::unless_within("etcd_ttl_s", ttl_s, limits::ETCD_TTL_S_MIN, 3600)?;
-        Ok(Self { endpoints, tls, prefix: prefix.to_owned(), ttl_s })
+        Ok(Self { endpoints, tls, prefix: prefix.to_owned(), ttl_s, connections: Arc::default() })
     }
 
     pub(crate) fn endpoints(&self) -> &[String] {
@@ -94,32 +101,30 @@ impl Etcd {
 
     pub(crate) async fn connect(&self) -> Result<Client, EtcdError> {
         let options = ConnectOptions::new()
-            .with_connect_timeout(CALL_DEADLINE)
-            .with_keep_alive(PING_INTERVAL, CALL_DEADLINE)
-            .with_keep_alive_while_idle(true)
             // A member that has lost its cluster says so instead of answering from the past.
             .with_require_leader(true);
-        match &self.tls {
-            None => asked(Client::connect(&self.endpoints, Some(options))).await,
-            Some(tls) => asked(Client::from_channel(self.dial(tls).await?, Some(options))).await,
-        }
+        asked(Client::from_channel(self.dial().await?, Some(options))).await
     }
 
-    /// A safe connection to the first member that lets us in.
-    async fn dial(&self, tls: &ClientTls) -> Result<Channel, EtcdError> {
+    /// A connection to a member that lets us in. One that did, and then had no answers, is not
+    /// the first to be tried again.
+    async fn dial(&self) -> Result<Channel, EtcdError> {
         let mut last = EtcdError::Silent;
-        for url in &self.endpoints {
+        let first = self.connections.fetch_add(1, Ordering::Relaxed) % self.endpoints.len();
+        let (before, from_there) = self.endpoints.split_at(first);
+        for url in from_there.iter().chain(before) {
             let failed = |reason: String| EtcdError::Unreachable { url: url.clone(), reason };
             let endpoint = Endpoint::from_shared(url.clone());
             let endpoint = endpoint
                 .map_err(|error| failed(error.to_string()))?
                 .connect_timeout(CALL_DEADLINE)
                 .http2_keep_alive_interval(PING_INTERVAL)
-                .keep_alive_timeout(CALL_DEADLINE)
-                .keep_alive_while_idle(true);
-            match aqueduct_tls::connect(&endpoint, Some(tls)).await {
-                Ok(channel) => return Ok(Channel::Tonic(channel)),
-                Err(error) => last = failed(innermost(&error)),
+                .keep_alive_timeout(CALL_DEADLINE);
+            let connection = aqueduct_tls::connect(&endpoint, self.tls.as_ref());
+            match tokio::time::timeout(CALL_DEADLINE, connection).await {
+                Ok(Ok(channel)) => return Ok(Channel::Tonic(channel)),
+                Ok(Err(error)) => last = failed(innermost(&error)),
+                Err(_) => last = failed(EtcdError::Silent.to_string()),
             }
         }
         Err(last)
@@ -142,13 +147,18 @@ fn innermost(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// `host:port` of `http://host:port` or `https://host:port`.
-pub(crate) fn host_of(url: &str) -> Option<&str> {
+/// `host:port` of `http://host:port` or `https://host:port`; a host that is an address of IPv6
+/// stands in brackets.
+pub fn host_of(url: &str) -> Option<&str> {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let host = host.trim_end_matches('/');
     let is_one = !host.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
     let (name, port) = host.rsplit_once(':')?;
-    (is_one && !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(host)
+    let is_name = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !name.is_empty() && !name.contains([':', '[', ']']),
+    };
+    (is_one && is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(host)
 }
 
 /// Pauses between tries: each twice as long as the one before.
@@ -186,6 +196,9 @@ mod tests {
         check(&["http://127.0.0.1:0"], "/aqueduct", 10, "etcd");
         check(&["https://127.0.0.1:2379"], "/aqueduct", 10, "etcd");
         check(&["http://a b:1"], "/aqueduct", 10, "etcd");
+        check(&["http://[::1]:2379"], "/aqueduct", 10, "");
+        check(&["http://::1:2379"], "/aqueduct", 10, "etcd");
+        check(&["http://[::g]:2379"], "/aqueduct", 10, "etcd");
         check(&one, "aqueduct", 10, "etcd_prefix");
         check(&one, "/aqueduct/", 10, "etcd_prefix");
         check(&one, "/aqueduct", 0, "etcd_ttl_s");

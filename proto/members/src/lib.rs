@@ -11,7 +11,7 @@ mod record;
 mod registration;
 mod roll;
 
-pub use etcd::{Etcd, EtcdError};
+pub use etcd::{Etcd, EtcdError, host_of};
 pub use health::Health;
 pub use record::{Load, Record};
 pub use registration::Registration;

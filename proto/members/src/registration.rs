@@ -92,7 +92,12 @@ impl Member {
         let granted = asked(client.lease_grant(self.etcd.ttl().as_secs() as i64, None)).await?;
         let id = granted.id();
         let (mut keeper, mut answers) = asked(client.lease_keep_alive(id)).await?;
+        let before = self.lease.as_ref().map(|(_, id)| *id);
         self.put(&mut client, id).await?;
+        if let Some(before) = before {
+            // It has nothing any more; where etcd does not know it, it need not be ended.
+            drop(asked(client.lease_revoke(before)).await);
+        }
         tracing::info!(key = self.key, "registered in etcd");
         *backoff = Backoff::default();
         let mut due = tokio::time::interval(self.etcd.ttl() / 3);

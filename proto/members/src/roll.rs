@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Client, Event, EventType, GetOptions, KeyValue, WatchOptions};
 use tokio::sync::watch;
@@ -47,9 +48,11 @@ impl Drop for Roll {
 
 async fn follow(etcd: Etcd, publish: watch::Sender<Arc<Members>>) {
     let mut backoff = Backoff::default();
-    let mut follower = Follower { workers: etcd.workers(), publish, settled_at: None };
+    let mut follower =
+        Follower { workers: etcd.workers(), publish, revision: 0, lost_at: None, settled_at: None };
     loop {
         let Err(error) = follower.run(&etcd, &mut backoff).await;
+        follower.lost_at.get_or_insert_with(Instant::now);
         tracing::warn!(%error, members = follower.publish.borrow().len(),
             "etcd is away: members stay as they are");
         backoff.pause().await;
@@ -60,6 +63,10 @@ struct Follower {
     /// What the keys begin with.
     workers: String,
     publish: watch::Sender<Arc<Members>>,
+    /// What etcd was at when it was listed last.
+    revision: i64,
+    /// When it went away, if it has not been listed since.
+    lost_at: Option<Instant>,
     /// When those that were not listed after a break go.
     settled_at: Option<Instant>,
 }
@@ -74,7 +81,13 @@ impl Follower {
         let mut client = etcd.connect().await?;
         let (listed, revision) = self.list(&mut client).await?;
         let missed = self.publish.borrow().keys().any(|host| !listed.contains_key(host));
-        self.settled_at = missed.then(|| Instant::now() + 2 * etcd.ttl());
+        let broke = self.lost_at.take().map_or(Duration::ZERO, |lost_at| lost_at.elapsed());
+        // A short break, after which etcd has what it had, gives nobody more time.
+        let goes_on = revision >= self.revision && broke < etcd.ttl();
+        let settled_at = self.settled_at.filter(|_| goes_on);
+        let settles_at = || settled_at.unwrap_or_else(|| Instant::now() + 2 * etcd.ttl());
+        self.settled_at = missed.then(settles_at);
+        self.revision = revision;
         self.change(|members| members.extend(listed));
         *backoff = Backoff::default();
         let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);

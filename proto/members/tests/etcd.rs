@@ -4,6 +4,7 @@
 mod certificates;
 mod server;
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,63 @@ async fn nobody_leaves_because_etcd_does() {
     server.start_again(true);
     let seen = until(&roll, "the one that is there", |members| members.len() == 1).await;
     assert_eq!(ports(&seen), ["7001"]);
+}
+
+/// An etcd with its own defaults cuts off whoever pings it often. Then a worker registers anew,
+/// and its record is another version.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_little_to_say_is_not_cut_off() {
+    const PATIENCE: Duration = Duration::from_secs(14);
+    let server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", 30, None).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    until(&roll, "it", |members| members.len() == 1).await;
+    tokio::time::sleep(PATIENCE).await;
+    let mut client = etcd_client::Client::connect([server.url()], None).await.unwrap();
+    let found = client.get("/aqueduct/workers/127.0.0.1:7001", None).await.unwrap();
+    assert_eq!(found.kvs()[0].version(), 1, "it was registered more than once");
+    assert_eq!(client.leases().await.unwrap().leases().len(), 1);
+}
+
+/// Whoever lets us in and then has no answers is not waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_answers_is_passed_over() {
+    let (silent, server) = (TcpListener::bind("127.0.0.1:0").unwrap(), EtcdServer::start());
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    let etcd = Etcd::new(vec![silent, server.url()], "/aqueduct", TTL_S, None).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    until(&roll, "it", |members| members.len() == 1).await;
+}
+
+/// Nobody has more time because etcd goes away once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_come_back_goes_however_often_etcd_does() {
+    const BREAK: Duration = Duration::from_millis(1500);
+    let mut server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", 5, None).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    let (second, _keep_second) = register(&etcd, 7002);
+    until(&roll, "both", |members| members.len() == 2).await;
+    server.kill();
+    second.kill();
+    server.start_again(true);
+    let mut members = roll.members();
+    let gone = async { members.wait_for(|members| members.len() == 1).await.map(|_| ()) };
+    let breaks = async {
+        loop {
+            tokio::time::sleep(BREAK).await;
+            server.kill();
+            server.start_again(false);
+        }
+    };
+    tokio::select! {
+        gone = tokio::time::timeout(Duration::from_secs(25), gone) => gone.unwrap().unwrap(),
+        () = breaks => {}
+    }
+    assert_eq!(ports(&roll.members().borrow()), ["7001"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
