@@ -148,15 +148,19 @@ def test_streams_outlive_their_leaders(group: Group) -> None:
 
 def started(url: str, options: GenerateOptions, fault: Fault) -> tuple[int, list[int]]:
     """The request that a call is, and its tokens; `fault` happens once it is accepted, and then
-    only what was there before is read."""
+    its caller is gone without a word, as one that is killed is."""
+    gone: list[object] = []
+
     async def work() -> tuple[int, list[int]]:
-        async with Client(url) as client:
-            events = await client.generate(LONG[:12_000], options)
-            if fault:
-                fault()
-                return events.accepted.request, []
-            ids = [event.id async for event in events if isinstance(event, Token)]
-            return events.accepted.request, ids
+        client = Client(url)
+        events = await client.generate(LONG[:12_000], options)
+        if fault:
+            fault()
+            gone.extend((client, events))  # neither is closed or collected before the loop is
+            return events.accepted.request, []
+        ids = [event.id async for event in events if isinstance(event, Token)]
+        await client.close()
+        return events.accepted.request, ids
 
     return asyncio.run(work())
 

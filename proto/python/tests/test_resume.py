@@ -82,14 +82,20 @@ class Told:
 
 
 @asynccontextmanager
-async def connected(told: Told, options: ClientOptions = QUICK) -> AsyncIterator[Client]:
+async def started(told: Told) -> AsyncIterator[str]:
+    """The URL of a server."""
     server = grpc.aio.server()
     told.add_to(server)
     port = server.add_insecure_port('127.0.0.1:0')
     await server.start()
-    async with Client(f'http://127.0.0.1:{port}', options) as client:
-        yield client
+    yield f'http://127.0.0.1:{port}'
     await server.stop(None)
+
+
+@asynccontextmanager
+async def connected(told: Told, options: ClientOptions = QUICK) -> AsyncIterator[Client]:
+    async with started(told) as url, Client(url, options) as client:
+        yield client
 
 
 def run(told: Told, work: Callable[[Client], Awaitable[None]],

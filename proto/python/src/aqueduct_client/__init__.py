@@ -8,15 +8,15 @@
 
 A stream whose connection is lost, because of the network or because the server was started again,
 goes on where it was lost, and every token comes once. Whoever leaves it cancels the request on
-every worker. Every call has a deadline; an error
-says by its class whether the input was wrong, the server busy, away or late.
+every worker. Every call has a deadline; an error says by its class whether the input was wrong,
+the server busy, away or late.
 `aqueduct_client.blocking` has the same for programs without an event loop.
 """
 from .client import Client
 from .config import ClientOptions, Retry, TlsFiles
 from .errors import (
-    BusyError, CancelledByServerError, ClientError, DeadlineError, DeniedError, GoneError,
-    InvalidArgumentError, ServerFailureError, SessionLostError, TakenOverError,
+    BusyError, CancelledByServerError, ClientError, ClosedError, DeadlineError, DeniedError,
+    GoneError, InvalidArgumentError, ServerFailureError, SessionLostError, TakenOverError,
     UnavailableError,
 )
 from .events import (
@@ -32,12 +32,12 @@ from .options import (
 
 __all__ = [
     'Accepted', 'Answer', 'BelowFloor', 'BusyError', 'CancelledByServerError', 'ChatMessage',
-    'ChoiceDone', 'Client', 'ClientError', 'ClientOptions', 'Completion', 'DeadlineError',
-    'DeniedError', 'Description', 'Escalated', 'Exchange', 'GenerateEvent', 'GenerateOptions',
-    'Generation', 'GoneError', 'Grammar', 'GrammarKind', 'InvalidArgumentError', 'KvDtype',
-    'MemoryPolicy', 'ModelShape', 'NEW_SESSION', 'PolicyKind', 'Progress', 'Prompt',
-    'PromptLogprob', 'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry', 'ServerFailureError',
-    'SessionLostError', 'StopReason', 'Summary', 'TakenOverError', 'TlsFiles', 'Token',
-    'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype', 'WorkerProgress',
-    'WorkerStatus',
+    'ChoiceDone', 'Client', 'ClientError', 'ClientOptions', 'ClosedError', 'Completion',
+    'DeadlineError', 'DeniedError', 'Description', 'Escalated', 'Exchange', 'GenerateEvent',
+    'GenerateOptions', 'Generation', 'GoneError', 'Grammar', 'GrammarKind',
+    'InvalidArgumentError', 'KvDtype', 'MemoryPolicy', 'ModelShape', 'NEW_SESSION', 'PolicyKind',
+    'Progress', 'Prompt', 'PromptLogprob', 'PromptLogprobs', 'Quality', 'RetainedMass', 'Retry',
+    'ServerFailureError', 'SessionLostError', 'StopReason', 'Summary', 'TakenOverError',
+    'TlsFiles', 'Token', 'TokenLogprob', 'Tokenized', 'Traffic', 'UnavailableError', 'WireDtype',
+    'WorkerProgress', 'WorkerStatus',
 ]

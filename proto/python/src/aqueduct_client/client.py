@@ -2,27 +2,32 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 
 from . import wire
 from .config import ClientOptions
 from .errors import (
-    REQUEST_ID, ClientError, UnavailableError, error_of, is_unheard, pushback_s, unreadable,
+    REQUEST_ID, ClientError, ClosedError, error_of, is_away, is_unheard, pushback_s, unreadable,
 )
 from .events import Answer, ChoiceDone, Completion, Description, Summary, Token, Tokenized
-from .generation import Generation, Leg, Metadata, Patience
+from .fields import seconds
+from .generation import Call, Generation, Leg, Metadata, cancels
 from .options import GenerateOptions, Prompt
 from .routes import Routes
+from .standing import Patience
 from .tracing import CallSpan
 from .v1 import api_pb2 as api
 
 T = TypeVar('T')
 HEALTH = '/grpc.health.v1.Health/Check'
-
+# How long the cancellation of a request that was left may take: a server that hangs does not
+# keep its callers.
+CANCEL_WITHIN_S = 2.0
 
 SERVICE = api.DESCRIPTOR.services_by_name['Aqueduct']
 
@@ -46,10 +51,17 @@ class Client:
         whoever that is, and looked for as long as a connection may take."""
         self._routes = Routes(url, options)
         self._options = options
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._open: weakref.WeakSet[Generation] = weakref.WeakSet()
         self._cancelling: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -59,12 +71,24 @@ class Client:
     async def connect(self) -> None:
         """Reaches the server, with as many tries as the options allow: `UnavailableError` says
         why it could not be reached. Calls connect by themselves, and again when they must."""
-        await self._reached(time.monotonic() + self._options.call_deadline_s)
+        await self._run(self._reached(self._call_until()))
 
     async def close(self) -> None:
-        """Hangs up: what is under way is cancelled."""
-        if self._cancelling:
-            await asyncio.wait(self._cancelling, timeout=self._options.call_deadline_s)
+        """Hangs up: what is under way is cancelled, here with `ClosedError` and on the server."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._hang_up())
+        await asyncio.shield(self._closing)
+
+    async def _hang_up(self) -> None:
+        for generation in list(self._open):
+            generation.leave(ClosedError('the client is closed'))
+        while self._calls:
+            for call in self._calls:
+                call.cancel()
+            await asyncio.wait(self._calls)
+        # Each of them has a bound of its own; a start that was left adds one.
+        while self._cancelling:
+            await asyncio.wait(self._cancelling)
         await self._routes.close()
 
     async def generate(
@@ -74,19 +98,24 @@ class Client:
         errors by the stream. A server that is busy, or has no worker yet, is asked again. A
         stream that is lost goes on where it was lost, unless the options say otherwise, and so
         does one whose beginning was lost: it is begun once."""
-        until = time.monotonic() + options.deadline_s
+        return await self._run(self._generate(prompt, options))
+
+    async def _generate(self, prompt: Prompt, options: GenerateOptions) -> Generation:
         message = wire.request(prompt, options)
-        span = CallSpan()
-        named = span.metadata()
+        until = time.monotonic() + seconds('deadline_s', options.deadline_s)
+        named: Metadata = ()
         if options.request_id is not None:
-            named += ((REQUEST_ID, options.request_id),)
+            named = ((REQUEST_ID, wire.caller_id(options.request_id)),)
         is_keyed = bool(message.idempotency_key)
-        lost = Patience(self._options.resume_within_s, until) if is_keyed else None
+        lost = Patience(self._options, until) if is_keyed else None
+        span = CallSpan()
+        named += span.metadata()
 
         async def attempt() -> Generation:
             await self._reached(until, lost if lost and lost.is_needed else None)
             leg = self._stream('Generate', message, until, named)
-            return await Generation.begun(self, leg, options.choices or 1, until, span)
+            begun = Generation.begun(self, leg, message.choices or 1, until, span)
+            return await self._begun(begun, is_keyed)
 
         try:
             return await self._repeated(
@@ -94,6 +123,27 @@ class Client:
         except BaseException as error:
             span.end(error if isinstance(error, Exception) else None)
             raise
+
+    async def _begun(self, work: Coroutine[Any, Any, Generation], is_keyed: bool) -> Generation:
+        """A start; one that is left while it is made, and may be made, is cancelled."""
+        beginning = asyncio.create_task(work)
+        try:
+            generation = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            if not is_keyed:  # its server takes the end of the connection for the same
+                beginning.cancel()
+            self._keep(self._unmade(beginning))
+            raise
+        self._open.add(generation)
+        return generation
+
+    async def _unmade(self, beginning: asyncio.Task[Generation]) -> None:
+        # Only an answer says by what number the server knows the request.
+        await asyncio.wait([beginning], timeout=CANCEL_WITHIN_S)
+        beginning.cancel()
+        begun, = await asyncio.gather(beginning, return_exceptions=True)
+        if isinstance(begun, Generation):
+            await begun.aclose()
 
     async def complete(
         self, prompt: Prompt, options: GenerateOptions = GenerateOptions()
@@ -117,13 +167,15 @@ class Client:
     async def tokenize(self, prompt: Prompt) -> Tokenized:
         """Text or turns to token ids, token ids to text."""
         message = wire.tokenize_request(prompt)
-        reply = await self._call(_path('Tokenize'), message, api.TokenizeReply)
+        reply = await self._run(
+            self._call('Tokenize', message, api.TokenizeReply, self._call_until()))
         return Tokenized(tuple(reply.ids), reply.text)
 
     async def describe(self) -> Description:
         """What is served, and by which workers."""
         message = api.DescribeRequest()
-        reply = await self._call(_path('Describe'), message, api.DescribeReply)
+        reply = await self._run(
+            self._call('Describe', message, api.DescribeReply, self._call_until()))
         return wire.description(reply)
 
     def resume(self, request: int, following: Sequence[int], until: float,
@@ -139,14 +191,44 @@ class Client:
     def cancel(self, request: int) -> asyncio.Task[None]:
         """Ends a request that goes on without its caller; one that is not known has ended."""
         async def cancelled() -> None:
+            until = time.monotonic() + CANCEL_WITHIN_S
+            message = api.CancelRequest(request=request)
             with contextlib.suppress(ClientError):
-                await self._call(_path('Cancel'), api.CancelRequest(request=request),
-                                 api.CancelReply)
+                await self._call('Cancel', message, api.CancelReply, until)
 
-        task = asyncio.create_task(cancelled())
+        return self._keep(cancelled())
+
+    def abandon(self, call: Call, request: int | None) -> None:
+        """Ends a request whose stream nobody has any more."""
+        call.cancel()
+        if request is not None:
+            self.cancel(request)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work of nobody else, for which `close` waits."""
+        task = asyncio.create_task(work)
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
         return task
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that the end of the client ends."""
+        if self._closing:
+            work.close()
+            raise ClosedError('the client is closed')
+        task = asyncio.create_task(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        before = cancels()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closing and cancels() == before:
+                raise ClosedError('the client is closed') from None
+            raise
+
+    def _call_until(self) -> float:
+        return time.monotonic() + seconds('call_deadline_s', self._options.call_deadline_s)
 
     @property
     def options(self) -> ClientOptions:
@@ -157,8 +239,6 @@ class Client:
         self, method: str, message: wire.M, until: float,
         named: Metadata,
     ) -> Leg:
-        if not self._routes.is_open:
-            raise UnavailableError('the client is closed')
         call: grpc.aio.UnaryStreamMultiCallable[wire.M, api.GenerateEvent]
         call = self._routes.channel().unary_stream(
             _path(method),
@@ -174,19 +254,18 @@ class Client:
         key = self._options.api_key
         return () if key is None else (('authorization', f'Bearer {key}'),)
 
-    async def _call(self, path: str, message: wire.M, reply: type[wire.N]) -> wire.N:
+    async def _call(self, method: str, message: wire.M, reply: type[wire.N],
+                    until: float) -> wire.N:
         """A call that changes nothing, however often it is made."""
-        until = time.monotonic() + self._options.call_deadline_s
-
         async def attempt() -> wire.N:
             channel = await self._reached(until)
-            method: grpc.aio.UnaryUnaryMultiCallable[wire.M, wire.N] = channel.unary_unary(
-                path,
+            call: grpc.aio.UnaryUnaryMultiCallable[wire.M, wire.N] = channel.unary_unary(
+                _path(method),
                 request_serializer=type(message).SerializeToString,
                 response_deserializer=reply.FromString,
             )
             left_s = max(until - time.monotonic(), 0)
-            return await method(message, timeout=left_s, metadata=self._metadata())
+            return await call(message, timeout=left_s, metadata=self._metadata())
 
         return await self._repeated(attempt, until, lambda status: True)
 
@@ -217,7 +296,7 @@ class Client:
         or another one leads, and another try can do no harm; what `lost` is about, because it
         counts once however often it is sent, also where nobody has answered."""
         delays_s = self._options.retry.delays_s()
-        patience = min(until, time.monotonic() + self._options.call_deadline_s)
+        patience = min(until, self._call_until())
         while True:
             asked = self._routes.current
             try:
@@ -225,12 +304,12 @@ class Client:
             except grpc.aio.AioRpcError as status:
                 delay_s: float | None = None
                 last = until
-                if status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    delay_s = None if next(delays_s, None) is None else pushback_s(status)
-                elif lost and is_unheard(status):
+                if lost and is_unheard(status):
                     self._routes.move(asked, status)
                     delay_s = lost.pause_s()
-                elif status.code() is grpc.StatusCode.UNAVAILABLE and is_safe(status):
+                elif status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    delay_s = None if next(delays_s, None) is None else pushback_s(status)
+                elif is_away(status) and is_safe(status):
                     delay_s, last = self._routes.move(asked, status), patience
                     if delay_s is None:
                         delay_s = next(delays_s, None)

@@ -4,17 +4,20 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from random import uniform
+from urllib.parse import urlsplit
 
 import grpc
 
 from .errors import InvalidArgumentError
+from .fields import is_visible, refused, seconds
 
 API_KEY_BYTES_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Whom to believe, and what to show; PEM files, which are read when a client connects."""
+    """Whom to believe, and what to show; PEM files, which are read when a client is
+    made."""
 
     ca: str | PathLike[str]
     """Authorities that may have signed the server's certificate."""
@@ -66,9 +69,9 @@ class ClientOptions:
     """Sent with every call, where the server asks for one."""
 
     def __post_init__(self) -> None:
-        key = self.api_key
-        visible = key is None or (key.isascii() and key.isprintable() and ' ' not in key)
-        if not visible or key is not None and not 1 <= len(key) <= API_KEY_BYTES_MAX:
+        seconds('call_deadline_s', self.call_deadline_s)
+        seconds('resume_within_s', self.resume_within_s, may_be_none=True)
+        if self.api_key is not None and not is_visible(self.api_key, API_KEY_BYTES_MAX):
             bound = f'1 to {API_KEY_BYTES_MAX} visible characters'
             raise InvalidArgumentError(f'api_key: must be {bound}')
 
@@ -76,8 +79,14 @@ class ClientOptions:
 def target_of(url: str, options: ClientOptions) -> str:
     """The address behind a URL that goes with the options."""
     scheme = 'https' if options.tls else 'http'
-    given, _, host = url.partition('://')
-    if given != scheme or not host:
-        why = 'for certificates are given' if options.tls else 'or certificates must be given'
+    why = 'for certificates are given' if options.tls else 'or certificates must be given'
+    try:
+        parts = urlsplit(url)
+        # Where no port is named, gRPC takes 443 with certificates and without.
+        has_port = bool(parts.port) or options.tls is not None
+    except (ValueError, AttributeError) as error:
+        raise refused('url', url, f'{scheme}://host:port: {error}') from error
+    extras = parts.path.rstrip('/') or parts.query or parts.fragment or '@' in parts.netloc
+    if parts.scheme != scheme or not parts.hostname or not has_port or extras:
         raise InvalidArgumentError(f'url = {url}: must be {scheme}://host:port, {why}')
-    return host.rstrip('/')
+    return parts.netloc

@@ -1,10 +1,15 @@
 """What can go wrong, sorted by what the caller can do about it."""
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import grpc
 
 RETRY_AFTER_METADATA = 'grpc-retry-pushback-ms'
+# How gRPC begins the text of a status that it has made itself: of a stream that somebody on the
+# way has reset, and of a message that one end does not take.
+RESET = 'Received RST_STREAM'
+TOO_LARGE = re.compile('(Sent|Received) message larger than max')
 REQUEST_ID = 'x-request-id'
 
 
@@ -20,9 +25,13 @@ class BusyError(ClientError):
     """The server, or the limit of this API key, has no room now."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(f'busy: {message}; retry after {retry_after_s} s')
+        # Both are arguments of the exception: it is made again from them when it is unpickled.
+        super().__init__(message, retry_after_s)
         self.retry_after_s = retry_after_s
         """When another try makes sense."""
+
+    def __str__(self) -> str:
+        return f'busy: {self.args[0]}; retry after {self.retry_after_s} s'
 
 
 class DeniedError(ClientError):
@@ -31,6 +40,10 @@ class DeniedError(ClientError):
 
 class UnavailableError(ClientError, ConnectionError):
     """The server cannot be reached, or no worker can serve."""
+
+
+class ClosedError(ClientError):
+    """This client, or this stream, was closed by this program, or is another process's."""
 
 
 class SessionLostError(ClientError):
@@ -67,7 +80,6 @@ _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.PERMISSION_DENIED: DeniedError,
     grpc.StatusCode.FAILED_PRECONDITION: SessionLostError,
     grpc.StatusCode.ABORTED: TakenOverError,
-    grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.CANCELLED: CancelledByServerError,
 }
@@ -81,6 +93,10 @@ def unreadable(what: str) -> ServerFailureError:
 def error_of(status: grpc.aio.AioRpcError) -> ClientError:
     """A status as the error that it is to a caller."""
     code, message = status.code(), status.details() or ''
+    if is_too_large(status):
+        return InvalidArgumentError(f'prompt: {message}')
+    if is_away(status):
+        return UnavailableError(message)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         after_s = pushback_s(status)
         return BusyError(message, 1.0 if after_s is None else after_s)
@@ -95,10 +111,30 @@ def pushback_s(status: grpc.aio.AioRpcError) -> float | None:
     return int(text) / 1000 if text.isascii() and text.isdigit() else None
 
 
+def is_too_large(status: grpc.aio.AioRpcError) -> bool:
+    """Whether gRPC refused a message for its size: it will the next time too."""
+    is_full = status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return is_full and bool(TOO_LARGE.search(status.details() or ''))
+
+
+def ended_early() -> grpc.aio.AioRpcError:
+    """The status of a stream that ended well, but before its summary: it was lost."""
+    nothing = grpc.aio.Metadata()
+    why = 'the stream ended without a summary'
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, why, '')
+
+
+def is_away(status: grpc.aio.AioRpcError) -> bool:
+    """Whether nobody is there, or the way there broke."""
+    # What a reset is, gRPC says by codes that servers use as well: INTERNAL, CANCELLED.
+    was_reset = (status.details() or '').startswith(RESET)
+    return status.code() is grpc.StatusCode.UNAVAILABLE or was_reset
+
+
 def is_lost(status: grpc.aio.AioRpcError) -> bool:
     """Whether a stream may go on elsewhere, or later, rather than that it ended."""
     never_again = said(status.trailing_metadata(), RETRY_AFTER_METADATA) == '-1'
-    return status.code() is grpc.StatusCode.UNAVAILABLE and not never_again
+    return is_away(status) and not never_again
 
 
 def is_unheard(status: grpc.aio.AioRpcError) -> bool:

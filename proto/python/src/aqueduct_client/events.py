@@ -99,6 +99,8 @@ class StopReason(StrEnum):
     """An end token or a stop string."""
     LENGTH = 'length'
     """`max_tokens`."""
+    OTHER = 'other'
+    """A reason that this version of the SDK does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class Answer:
     """A whole answer, of `Client.complete`."""
 
     completions: tuple[Completion, ...]
-    """As many as were asked for, one otherwise; none where `max_tokens` is 0."""
+    """As many as were asked for, one otherwise; where `max_tokens` is 0, each without text."""
     summary: Summary
 
 
@@ -233,6 +235,9 @@ class WorkerStatus:
     pool_bytes: int
     """Of the pages in which it remembers keys and values; 0 if it has not said."""
     pool_used_bytes: int
+    state: str
+    """`connecting`, `up`, `draining`, `drained`, `down` or `refused`; of an older server `up` or
+    `down`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +246,8 @@ class Description:
 
     model: str
     fingerprint: str
-    shape: ModelShape
-    kv: KvDtype
+    shape: ModelShape | None
+    """`None`, as what is below, until the first worker is there."""
+    kv: KvDtype | None
     prompt_tokens_max: int
     workers: tuple[WorkerStatus, ...]

@@ -2,6 +2,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import SupportsIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +14,8 @@ class ChatMessage:
     content: str
 
 
-Prompt = str | Sequence[int] | Sequence[ChatMessage]
-"""A text, token ids, or the turns of a chat."""
+Prompt = str | Sequence[SupportsIndex] | Sequence[ChatMessage]
+"""A text, token ids, or the turns of a chat. Token ids are integers of any kind, numpy's too."""
 
 NEW_SESSION = 'new'
 """`GenerateOptions.session` of a first turn."""
@@ -133,8 +134,8 @@ class GenerateOptions:
     exchange: Exchange | None = None
     wire: WireDtype | None = None
     grammar: Grammar | None = None
-    stop: Sequence[str] = ()
-    """Strings that end a completion."""
+    stop: str | Sequence[str] = ()
+    """Strings that end a completion, or the only one."""
     stop_tokens: Sequence[int] = ()
     """Tokens that end a completion as the model's own end tokens do."""
     choices: int | None = None
@@ -159,6 +160,7 @@ class GenerateOptions:
     """By what the server knows the request if it is asked for twice: the second time is the first
     one, told from its beginning, also by another coordinator; with another prompt or other options
     it is refused. Up to 255 visible ASCII characters; one is drawn for each call of a resumable
-    request where there is none, which with one is resumable in any case."""
+    request where there is none, which with one is resumable in any case. Not beside
+    `prompt_logprobs`."""
     deadline_s: float = 3600.0
-    """How long the whole answer may take."""
+    """How long the whole answer may take: above 0, `math.inf` is a year."""

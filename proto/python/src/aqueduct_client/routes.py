@@ -3,12 +3,12 @@ one is found that says who that is."""
 import grpc
 
 from .config import ClientOptions, target_of
-from .errors import InvalidArgumentError, said
+from .errors import ClosedError, InvalidArgumentError, said
+from .fields import MESSAGE_BYTES_MAX, of_kind
 
 # Metadata by which a coordinator that does not lead says who does.
 LEADER = 'aqueduct-leader'
 URLS_MAX = 7
-MESSAGE_BYTES_MAX = 256 << 20
 # Before the next one is asked, where the last one did not say who leads.
 PAUSE_S = 0.1
 # Where there are several, one that hangs is found out so soon: as a rule 2.5 seconds.
@@ -22,23 +22,22 @@ class Routes:
     def __init__(self, urls: str, options: ClientOptions) -> None:
         """URLs as `Client` takes them, separated by commas."""
         self._options = options
-        self._urls = urls.split(',')
+        self._urls = [url.strip() for url in of_kind('url', urls, str).split(',')]
         if len(self._urls) > URLS_MAX:
             count = len(self._urls)
             raise InvalidArgumentError(f'url = {count}: must be between 1 and {URLS_MAX}')
         for url in self._urls:
             target_of(url, options)
+        self._credentials = options.tls.credentials() if options.tls else None
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._is_closed = False
         self.current = self._urls[0]
         """Who is asked."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody was asked since it was closed."""
-        return bool(self._channels)
-
     def channel(self) -> grpc.aio.Channel:
         """The connection to whoever is asked."""
+        if self._is_closed:
+            raise ClosedError('the client is closed')
         known = self._channels.get(self.current)
         if known is None:
             known = self._channels[self.current] = self._open(self.current)
@@ -60,7 +59,8 @@ class Routes:
         return PAUSE_S
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Hangs up, for good."""
+        self._is_closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close(None)
@@ -85,7 +85,7 @@ class Routes:
                        ('grpc.http2.ping_timeout_ms', PING_TIMEOUT_MS),
                        ('grpc.http2.max_pings_without_data', 0),
                        ('grpc.min_reconnect_backoff_ms', PING_INTERVAL_MS + PING_TIMEOUT_MS)]
-        target, tls = target_of(url, self._options), self._options.tls
-        if tls is None:
+        target = target_of(url, self._options)
+        if self._credentials is None:
             return grpc.aio.insecure_channel(target, options=bounds)
-        return grpc.aio.secure_channel(target, tls.credentials(), options=bounds)
+        return grpc.aio.secure_channel(target, self._credentials, options=bounds)

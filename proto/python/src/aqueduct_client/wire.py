@@ -12,9 +12,13 @@ from .events import (
     PromptLogprob, PromptLogprobs, RetainedMass, StopReason, Summary, Token, TokenLogprob,
     Traffic, WorkerProgress, WorkerStatus,
 )
+from .fields import (
+    bounded, elements, is_visible, number_of, of_kind, put, put_all, refused, token_id,
+    token_ids,
+)
 from .options import (
-    BelowFloor, ChatMessage, Exchange, GenerateOptions, MemoryPolicy, PolicyKind, Prompt, Quality,
-    WireDtype,
+    BelowFloor, ChatMessage, Exchange, GenerateOptions, Grammar, GrammarKind, MemoryPolicy,
+    PolicyKind, Prompt, Quality, WireDtype,
 )
 from .v1 import api_pb2 as api
 from .v1 import common_pb2 as common
@@ -55,78 +59,128 @@ SAMPLING = (
     'frequency_penalty', 'repetition_penalty', 'min_tokens',
 )
 NO_BOUND = 0
+PROMPTS = 'text, token ids or the turns of a chat'
+REQUEST_ID_BYTES_MAX = 128
+IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 
-def _set(message: M, source: object, *fields: str) -> M:
+def _set(message: M, source: object, *fields: str, of: str = '') -> M:
     """The fields that have a value."""
     for field in fields:
         value = getattr(source, field)
         if value is not None:
-            setattr(message, field, value)
+            put(message, field, value, of + field)
     return message
 
 
 def _prompt(message: M, prompt: Prompt) -> M:
     if isinstance(prompt, str):
-        setattr(message, 'text', prompt)
+        put(message, 'text', prompt, 'prompt')
         return message
-    turns = [turn for turn in prompt if isinstance(turn, ChatMessage)]
-    if turns:
-        messages = [api.ChatMessage(role=turn.role, content=turn.content) for turn in turns]
-        getattr(message, 'chat').CopyFrom(api.ChatPrompt(messages=messages))
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise refused('prompt', prompt, PROMPTS)
+    parts: list[object] = elements('prompt', prompt, PROMPTS)
+    if parts and isinstance(parts[0], ChatMessage):
+        getattr(message, 'chat').CopyFrom(_chat(parts))
     else:
-        ids = [token for token in prompt if isinstance(token, int)]
+        ids = token_ids('prompt', parts)
         getattr(message, 'tokens').CopyFrom(common.TokenList(ids=ids))
-    if len(turns) not in (0, len(prompt)):
-        raise TypeError('a prompt has turns of a chat or token ids, not both')
     return message
+
+
+def _chat(turns: list[object]) -> api.ChatPrompt:
+    chat = api.ChatPrompt()
+    for idx, turn in enumerate(turns):
+        said = of_kind(f'prompt[{idx}]', turn, ChatMessage)
+        _set(chat.messages.add(), said, 'role', 'content', of=f'prompt[{idx}].')
+    return chat
 
 
 def request(prompt: Prompt, options: GenerateOptions) -> api.GenerateRequest:
     """What is sent for a call."""
+    of_kind('options', options, GenerateOptions)
     message = _prompt(api.GenerateRequest(), prompt)
     _set(message, options, 'max_tokens', 'chunk_tokens', 'choices', 'priority', 'session',
          'prompt_logprobs', 'ignore_eos', 'cache_prompt')
+    _set_key(message, options)
+    stop = options.stop
+    put_all(message, 'stop', [stop] if isinstance(stop, str) else stop)
+    message.stop_tokens.extend(
+        token_ids('stop_tokens', elements('stop_tokens', options.stop_tokens)))
+    _set(message.sampling, options, *SAMPLING)
+    if options.logit_bias:
+        message.steering.CopyFrom(_steering(options.logit_bias))
+    if options.policy is not None:
+        message.policy.CopyFrom(_policy_message(of_kind('policy', options.policy, MemoryPolicy)))
+    if options.quality is not None:
+        message.quality.CopyFrom(_quality(of_kind('quality', options.quality, Quality)))
+    if options.exchange is not None:
+        message.exchange = number_of('exchange', EXCHANGES, options.exchange)
+    if options.wire is not None:
+        message.wire = number_of('wire', WIRES, options.wire)
+    if options.grammar is not None:
+        _set_grammar(message.grammar, of_kind('grammar', options.grammar, Grammar))
+    return bounded(message)
+
+
+def _steering(biases: Mapping[int, float]) -> common.Steering:
+    if not isinstance(biases, Mapping):
+        raise refused('logit_bias', biases, 'numbers by token id')
+    steering = common.Steering()
+    for token, by in biases.items():
+        id = token_id('logit_bias', token)
+        put(steering.bias.add(token=id), 'bias', by, f'logit_bias[{id}]')
+    return steering
+
+
+def _set_key(message: api.GenerateRequest, options: GenerateOptions) -> None:
+    key = options.idempotency_key
     # Log probabilities of the prompt are not kept for who comes back.
     message.resumable = options.resumable and not options.prompt_logprobs
-    if options.idempotency_key is not None:
-        message.idempotency_key = options.idempotency_key
-    elif message.resumable:
-        message.idempotency_key = uuid.uuid4().hex
-    message.stop.extend(options.stop)
-    message.stop_tokens.extend(options.stop_tokens)
-    _set(message.sampling, options, *SAMPLING)
-    bias = options.logit_bias.items()
-    message.steering.bias.extend(common.TokenBias(token=id, bias=by) for id, by in bias)
-    if options.policy:
-        message.policy.CopyFrom(_policy_message(options.policy))
-    if options.quality:
-        message.quality.CopyFrom(_quality(options.quality))
-    if options.exchange:
-        message.exchange = EXCHANGES[options.exchange]
-    if options.wire:
-        message.wire = WIRES[options.wire]
-    if options.grammar:
-        setattr(message.grammar, options.grammar.kind, options.grammar.text)
-    return message
+    if key is None:
+        if message.resumable:
+            message.idempotency_key = uuid.uuid4().hex
+    elif options.prompt_logprobs:
+        raise refused('idempotency_key', key, 'None beside prompt_logprobs, which are told once')
+    elif not is_visible(key, IDEMPOTENCY_KEY_BYTES_MAX):
+        bound = f'1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters'
+        raise refused('idempotency_key', key, bound)
+    else:
+        message.idempotency_key = key
+
+
+def _set_grammar(message: common.Grammar, grammar: Grammar) -> None:
+    if grammar.kind not in list(GrammarKind):
+        raise refused('grammar.kind', grammar.kind, f'one of {", ".join(GrammarKind)}')
+    put(message, grammar.kind, grammar.text, 'grammar.text')
 
 
 def _policy_message(policy: MemoryPolicy) -> common.MemoryPolicy:
-    kind = KINDS[policy.kind] if policy.kind else common.MemoryPolicy.KIND_UNSPECIFIED
-    return _set(common.MemoryPolicy(kind=kind), policy, *POLICY_NUMBERS)
+    message = common.MemoryPolicy()
+    if policy.kind is not None:
+        message.kind = number_of('policy.kind', KINDS, policy.kind)
+    return _set(message, policy, *POLICY_NUMBERS, of='policy.')
 
 
 def _quality(quality: Quality) -> api.Quality:
     kind = api.Quality.KIND_EXACT if quality.exact else api.Quality.KIND_MEMORY
     message = api.Quality(kind=kind)
-    if quality.below_floor:
-        message.below_floor = FLOORS[quality.below_floor]
-    return _set(message, quality, 'min_retained_mass')
+    if quality.below_floor is not None:
+        message.below_floor = number_of('quality.below_floor', FLOORS, quality.below_floor)
+    return _set(message, quality, 'min_retained_mass', of='quality.')
 
 
 def tokenize_request(prompt: Prompt) -> api.TokenizeRequest:
     """What is sent to have a prompt tokenised."""
-    return _prompt(api.TokenizeRequest(), prompt)
+    return bounded(_prompt(api.TokenizeRequest(), prompt))
+
+
+def caller_id(request_id: str) -> str:
+    """What the server's log is to call a request."""
+    if not is_visible(request_id, REQUEST_ID_BYTES_MAX):
+        bound = f'1 to {REQUEST_ID_BYTES_MAX} visible ASCII characters'
+        raise refused('request_id', request_id, bound)
+    return request_id
 
 
 def _named(field: str, names: Mapping[E, int], value: int) -> E:
@@ -176,8 +230,8 @@ def _token(part: api.Token) -> Token:
 
 
 def _choice_done(part: api.ChoiceDone) -> ChoiceDone:
-    return ChoiceDone(part.choice, _named('choice_done.reason', REASONS, part.reason),
-                      part.tokens, part.text)
+    known = (reason for reason, number in REASONS.items() if number == part.reason)
+    return ChoiceDone(part.choice, next(known, StopReason.OTHER), part.tokens, part.text)
 
 
 def _summary(part: api.Summary) -> Summary:
@@ -205,11 +259,11 @@ def _summary(part: api.Summary) -> Summary:
     )
 
 
-def event(message: api.GenerateEvent) -> GenerateEvent:
-    """An event of a stream."""
+def event(message: api.GenerateEvent) -> GenerateEvent | None:
+    """An event of a stream; `None` for a kind that this version does not know."""
     kind = message.WhichOneof('kind')
     if kind is None:
-        raise unreadable('event without a kind')
+        return None
     readers: dict[str, Callable[..., GenerateEvent]] = {
         'accepted': _accepted, 'progress': _progress, 'escalated': _escalated,
         'prompt_logprobs': _prompt_logprobs, 'token': _token, 'choice_done': _choice_done,
@@ -222,18 +276,22 @@ def worker_status(part: api.WorkerStatus) -> WorkerStatus:
     """How a worker stands."""
     bound = None if part.pool_tokens == NO_BOUND else part.pool_tokens
     return WorkerStatus(part.worker, part.address, part.up, part.threads, bound, part.draining,
-                        part.requests, part.pool_bytes, part.pool_used_bytes)
+                        part.requests, part.pool_bytes, part.pool_used_bytes,
+                        part.state or ('up' if part.up else 'down'))
+
+
+def _shape(part: common.ModelShape) -> ModelShape:
+    return ModelShape(part.vocab, part.layers, part.width, part.heads, part.kv_heads,
+                      part.head_dim, part.ffn, part.max_positions)
 
 
 def description(reply: api.DescribeReply) -> Description:
-    """What a server serves."""
-    shape = reply.shape
+    """What a server serves. Its workers bring the model: without one there is nothing to say."""
     return Description(
         model=reply.model,
         fingerprint=reply.fingerprint,
-        shape=ModelShape(shape.vocab, shape.layers, shape.width, shape.heads, shape.kv_heads,
-                         shape.head_dim, shape.ffn, shape.max_positions),
-        kv=_named('describe.kv', KV, reply.kv),
+        shape=_shape(reply.shape) if reply.HasField('shape') else None,
+        kv=_named('describe.kv', KV, reply.kv) if reply.kv else None,
         prompt_tokens_max=reply.prompt_tokens_max,
         workers=tuple(worker_status(worker) for worker in reply.workers),
     )

@@ -301,7 +301,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "address", "up", "threads", "pool_tokens", "draining", "requests", "pool_bytes", "pool_used_bytes")
+    __slots__ = ("worker", "address", "up", "threads", "pool_tokens", "draining", "requests", "pool_bytes", "pool_used_bytes", "state")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +311,7 @@ class WorkerStatus(_message.Message):
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     POOL_BYTES_FIELD_NUMBER: _ClassVar[int]
     POOL_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     worker: str
     address: str
     up: bool
@@ -320,7 +321,8 @@ class WorkerStatus(_message.Message):
     requests: int
     pool_bytes: int
     pool_used_bytes: int
-    def __init__(self, worker: _Optional[str] = ..., address: _Optional[str] = ..., up: bool = ..., threads: _Optional[int] = ..., pool_tokens: _Optional[int] = ..., draining: bool = ..., requests: _Optional[int] = ..., pool_bytes: _Optional[int] = ..., pool_used_bytes: _Optional[int] = ...) -> None: ...
+    state: str
+    def __init__(self, worker: _Optional[str] = ..., address: _Optional[str] = ..., up: bool = ..., threads: _Optional[int] = ..., pool_tokens: _Optional[int] = ..., draining: bool = ..., requests: _Optional[int] = ..., pool_bytes: _Optional[int] = ..., pool_used_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
     __slots__ = ("model", "fingerprint", "shape", "kv", "prompt_tokens_max", "workers")
