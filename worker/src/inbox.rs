@@ -239,10 +239,23 @@ impl Inbox {
         traffic
     }
 
-    /// The chunk is not done here; what comes for it in its epoch is not kept.
+    /// The chunk is not done here, as it was to be when it was claimed last; what comes for it in
+    /// that epoch is not kept. What nobody has claimed yet is for a newer try: its memory came
+    /// before the word that the older one is over.
     pub fn withdraw(&self, request: RequestId, chunk_idx: u32) {
         let mut state = self.lock();
-        if let Some(slot) = state.slots.get_mut(&(request, chunk_idx)) {
+        let slot = state.slots.get_mut(&(request, chunk_idx));
+        if let Some(slot) = slot.filter(|slot| slot.claimed) {
+            let freed = slot.close();
+            state.release(freed);
+        }
+    }
+
+    /// Nobody claims what came under `key`, and what comes later is not kept.
+    pub fn close(&self, key: ChunkKey) {
+        let mut state = self.lock();
+        let slot = state.slots.get_mut(&place(&key));
+        if let Some(slot) = slot.filter(|slot| slot.epoch == key.epoch) {
             let freed = slot.close();
             state.release(freed);
         }
@@ -469,6 +482,27 @@ mod tests {
         assert_eq!((inbox.bytes(), inbox.take(key(1, 0), 1)), (0, None));
         assert_eq!(deliver(1, 0), Verdict::Taken);
         assert!(inbox.take(key(1, 1), 0).is_some());
+    }
+
+    #[test]
+    fn what_came_for_a_newer_try_outlives_the_end_of_an_older_one() {
+        let inbox = inbox(2);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
+        inbox.claim(key(1, 0));
+        assert_eq!(deliver(0), Verdict::Taken);
+        assert_eq!(deliver(1), Verdict::Taken);
+        inbox.withdraw(key(1, 0).request, 1);
+        inbox.claim(key(1, 1));
+        assert!(inbox.take(key(1, 1), 0).is_some(), "it overtook the word that ended the other");
+        inbox.withdraw(key(1, 1).request, 1);
+        assert_eq!(deliver(2), Verdict::Taken);
+        inbox.close(key(1, 1));
+        assert!(inbox.bytes() > 0, "that is another try");
+        inbox.close(key(1, 2));
+        assert_eq!(
+            (inbox.bytes(), deliver(2), inbox.take(key(1, 2), 0)),
+            (0, Verdict::Taken, None)
+        );
     }
 
     #[test]

@@ -90,9 +90,11 @@ impl Inbox {
         }
     }
 
-    /// The chunk is not done here; what comes for it in its epoch is not kept.
+    /// The chunk is not done here; what comes for it in the epoch that was claimed last is not
+    /// kept.
     pub(crate) fn withdraw(&mut self, request: RequestId, chunk_idx: u32) {
-        if let Some(slot) = self.slots.get_mut(&(request, chunk_idx)) {
+        let slot = self.slots.get_mut(&(request, chunk_idx));
+        if let Some(slot) = slot.filter(|slot| slot.claimed) {
             slot.done = true;
             slot.layers.clear();
         }

@@ -85,6 +85,10 @@ impl Link for GrpcLink {
     fn is_open(&self) -> bool {
         !self.parcels.is_closed()
     }
+
+    fn is_over(&self) -> bool {
+        self.courier.is_finished() && self.receipts.is_empty()
+    }
 }
 
 impl Drop for GrpcLink {

@@ -85,6 +85,11 @@ pub trait Link: Send {
 
     /// Whether the link can be used further.
     fn is_open(&self) -> bool;
+
+    /// Whether there is nothing more to be had of a link that is not open.
+    fn is_over(&self) -> bool {
+        !self.is_open()
+    }
 }
 
 /// A worker of another process, and how one is sure to speak to it.
@@ -114,12 +119,14 @@ pub struct Links {
     fingerprint: String,
     doorbell: Arc<Doorbell>,
     open: BTreeMap<Peer, Box<dyn Link>>,
+    /// Links that take nothing any more, of which there may be receipts.
+    closing: Vec<Box<dyn Link>>,
 }
 
 impl Links {
     /// No links yet.
     pub fn new(options: WorkerOptions, fingerprint: String, doorbell: Arc<Doorbell>) -> Self {
-        Self { options, fingerprint, doorbell, open: BTreeMap::new() }
+        Self { options, fingerprint, doorbell, open: BTreeMap::new(), closing: Vec::new() }
     }
 
     /// Gives `parcel` to the link to `peer`.
@@ -128,7 +135,8 @@ impl Links {
     /// The parcel, when that link is full.
     pub fn send(&mut self, peer: &Peer, parcel: Parcel) -> Result<(), Parcel> {
         if !self.open.get(peer).is_some_and(|link| link.is_open()) {
-            self.open.retain(|_, link| link.is_open());
+            self.closing.extend(self.open.extract_if(.., |_, link| !link.is_open()).map(|it| it.1));
+            self.closing.retain(|link| !link.is_over());
             self.open.insert(peer.clone(), self.dial(peer));
         }
         match self.open.get_mut(peer) {
@@ -139,7 +147,8 @@ impl Links {
 
     /// Receipts of all links.
     pub fn receipts(&mut self) -> Vec<Receipt> {
-        self.open.values_mut().flat_map(|link| link.receipts()).collect()
+        let all = self.open.values_mut().chain(&mut self.closing);
+        all.flat_map(|link| link.receipts()).collect()
     }
 
     fn dial(&self, peer: &Peer) -> Box<dyn Link> {

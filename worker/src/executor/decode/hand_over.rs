@@ -175,7 +175,7 @@ impl Executor {
             self.put_in_pool(set).map_err(memory)
         });
         let taken = taken.collect();
-        self.shared.inbox.withdraw(key.request, key.chunk_idx);
+        self.shared.inbox.close(key);
         taken
     }
 
