@@ -163,7 +163,8 @@ pub enum BackendError {
         /// The driver's words, and the operation.
         what: String,
     },
-    /// No pages left for keys; nothing was changed.
+    /// No memory left for keys or, on a device that is not the host, for anything; nothing was
+    /// changed.
     #[error("a pool of {bytes} bytes has {free_bytes} free, and {wanted_bytes} are needed")]
     Exhausted {
         /// Bytes of the pages that were asked for.
@@ -363,6 +364,15 @@ pub trait Backend: AttentionOps + SelectionOps + LayerOps {
     /// [makes way](Self::makes_way), the others get a share of the time in between. No bit
     /// depends on it.
     fn go_first(&self, _first: bool) {}
+
+    /// Whether anything can still be asked of the device, after a [`BackendError::Device`]; waits
+    /// for what it has to do.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`]: it is lost to this process, which has to be started again.
+    fn alive(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// What takes memory sets from its device to others; `None` where sets lie in the host's
     /// memory anyway.

@@ -9,6 +9,31 @@ process_s=120
 # Processes that may be lost.
 losses_max=8
 
+pythons=(python3 /opt/torch/.venv/bin/python)
+
+# torch: a python that has it; nothing where none does.
+torch() {
+  local python
+  for python in "${pythons[@]}"; do
+    "$python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' \
+      2>/dev/null && echo "$python" && return
+  done
+}
+
+# cuBLASLt, NCCL and NVRTC lie where the loader does not look: in the packages that PyTorch brings
+# them in, and in the toolkit's folder.
+library_folders() {
+  local python
+  for python in "${pythons[@]}"; do
+    "$python" -c 'import glob, sys
+for path in sys.path: print(*sorted(glob.glob(glob.escape(path or ".") + "/nvidia/*/lib")), sep="\n")' \
+      2>/dev/null
+  done
+  echo /usr/local/cuda/lib64
+}
+export LD_LIBRARY_PATH
+LD_LIBRARY_PATH=$(library_folders | grep . | paste -sd:)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
 [[ -x $aqueduct ]] || { echo "error: no binary at $aqueduct; set AQUEDUCT" >&2; exit 2; }
 mkdir -p "$out"
 found=$("$aqueduct" gpu devices 2>&1) || {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_core::work::Peer;
 use aqueduct_core::{MemoryPolicy, Refusal, RequestId, limits};
@@ -124,6 +125,10 @@ pub struct WorkerOptions {
     pub scheduling: Scheduling,
     /// Completions whose next tokens are computed together; more of them take turns.
     pub decode_batch_max: usize,
+    /// How long the device thread may take to come to a layer's end before
+    /// [`Worker::ended`](crate::Worker::ended) gives it up; [`Duration::MAX`] if it may take for
+    /// ever. A device that hangs says nothing.
+    pub stall: Duration,
     /// Shown the memory of every prompt that ends here, for pictures and the like.
     pub homes: Option<watch::Sender<Option<HomeMemory>>>,
     /// Hand-offs from device to device, where the other worker's device can be reached so; gRPC
@@ -151,6 +156,7 @@ impl WorkerOptions {
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
+            stall: Duration::from_secs(limits::STALL_S_DEFAULT),
             homes: None,
             direct: None,
             tls: None,
@@ -177,6 +183,7 @@ impl WorkerOptions {
         Refusal::unless_within("decode_batch_max", self.decode_batch_max, 1, most)?;
         Refusal::unless_within("pool_bytes", self.pool_bytes, 1, limits::POOL_BYTES_MAX)?;
         Refusal::unless_within("threads", self.threads, 1, u32::from(u16::MAX))?;
+        Refusal::unless_within("stall ms", self.stall.as_millis(), 1, u128::MAX)?;
         self.scheduling.validate()
     }
 }
@@ -202,6 +209,7 @@ mod tests {
         let decode_batch_max = limits::DECODE_BATCH_MAX + 1;
         check(WorkerOptions { decode_batch_max, ..good.clone() }, "decode_batch_max");
         check(WorkerOptions { threads: 0, ..good.clone() }, "threads");
+        check(WorkerOptions { stall: Duration::ZERO, ..good.clone() }, "stall ms");
         for step_tokens in [0, limits::PROMPT_TOKENS_MAX + 1] {
             let scheduling = Scheduling { step_tokens, ..Scheduling::default() };
             check(WorkerOptions { scheduling, ..good.clone() }, "step_tokens");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::work::{CONVENTION, Command, Event, MergeAudit, WorkerInfo};
 use aqueduct_core::{Refusal, SnapshotsHeld, limits};
@@ -20,6 +20,7 @@ use crate::inbox::{Fit, Inbox};
 use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::nccl::Direct;
+use crate::pulse::Pulse;
 use crate::snapshots::Snapshots;
 
 /// How often a worker that is going to stop looks whether it may.
@@ -56,6 +57,7 @@ struct Handle {
 pub(crate) struct Shared {
     pub(crate) info: WorkerInfo,
     pub(crate) doorbell: Arc<Doorbell>,
+    pub(crate) pulse: Pulse,
     pub(crate) inbox: Arc<Inbox>,
     /// What was given here and is still kept.
     pub(crate) ledger: Ledger,
@@ -104,6 +106,7 @@ impl Worker {
         let shared = Arc::new(Shared {
             info,
             doorbell,
+            pulse: Pulse::default(),
             inbox,
             ledger: Ledger::default(),
             holder,
@@ -157,14 +160,24 @@ impl Worker {
         }
     }
 
-    /// Resolves when one of its threads has ended, which it does by itself only when it panics:
-    /// then nothing is computed here any more. The device thread takes the other one with it.
+    /// Resolves when nothing is computed here any more: one of its threads has ended, which it
+    /// does by itself only when it panics or the device is lost, or the device thread got nowhere
+    /// for [`WorkerOptions::stall`] and was given up. The device thread takes the other one with
+    /// it.
     pub async fn ended(&self) {
-        let mut stopped = self.handle.shared.holder.stopped();
-        let _ = stopped.wait_for(|stopped| *stopped).await; // it is there for as long as this is
+        let Handle { options, shared } = self.handle.as_ref();
+        let mut stopped = shared.holder.stopped();
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => {} // it is there for as long as this is
+            () = shared.pulse.stops(options.stall) => {
+                tracing::error!(peer = %options.peer, within = ?options.stall,
+                    "the device thread has come to no layer's end, and is given up");
+                shared.stop();
+            }
+        }
     }
 
-    /// Whether one of its threads has ended.
+    /// Whether one of its threads has ended, or was given up.
     pub fn has_ended(&self) -> bool {
         *self.handle.shared.holder.stopped().borrow()
     }
@@ -229,6 +242,11 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    /// Waits for the bell, or until then.
+    pub(crate) fn rest(&self, until: Option<Instant>) {
+        self.pulse.rest(|| self.doorbell.wait_until(until));
+    }
+
     /// Ends the device thread within a layer, and refuses new sessions.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);

@@ -72,6 +72,10 @@ impl Kernels {
 pub(super) struct Ampere;
 
 impl Fast for Ampere {
+    fn since(&self) -> u32 {
+        80
+    }
+
     fn fits(&self, device: &Properties, shape: &Shape) -> bool {
         let room = |kernels: &Kernels| kernels.attention_bytes() <= device.shared_bytes;
         device.capability >= 80 && Kernels::of(shape.head_dim).is_some_and(room)

@@ -108,6 +108,10 @@ impl Kernels {
 pub(super) struct Hopper;
 
 impl Fast for Hopper {
+    fn since(&self) -> u32 {
+        90
+    }
+
     fn fits(&self, device: &Properties, shape: &Shape) -> bool {
         let within = |kernels: &Kernels| {
             kernels.attention_bytes().max(kernels.masses_bytes()) <= device.shared_bytes
@@ -192,9 +196,12 @@ impl Fast for Hopper {
     }
 }
 
-/// One block for every multiprocessor, each of which takes item after item.
+/// One block for every multiprocessor, or as many as the options allow, each of which takes item
+/// after item.
 fn blocks(shared: &Shared, items: usize) -> u32 {
-    items.min(shared.device.properties().multiprocessors as usize) as u32
+    let multiprocessors = shared.device.properties().multiprocessors;
+    let most = shared.options.blocks_max.map_or(multiprocessors, |most| most.max(1));
+    items.min(multiprocessors.min(most) as usize) as u32
 }
 
 fn arrays(state: Option<StateAt>) -> StateArrays {
@@ -322,6 +329,7 @@ impl Sums {
 mod tests {
     use super::*;
     use crate::compare::{Tolerance, close, identical};
+    use crate::cuda::fast::kernel_for;
     use crate::cuda::{Cuda, CudaOptions};
     use crate::{
         Attended, AttentionOps, Heads, Keys, KvDtype, KvHeads, Leaves, Queries, Reference, Scope,
@@ -366,7 +374,12 @@ mod tests {
 
     /// Both halves at once and one after the other, and what the definition says.
     fn check(shape: Shape, past_keys: usize, row_weights: &[f32]) {
-        let options = CudaOptions { checked: true, ..CudaOptions::default() };
+        check_with(None, shape, past_keys, row_weights);
+    }
+
+    /// The same with so many blocks at most.
+    fn check_with(blocks_max: Option<u32>, shape: Shape, past_keys: usize, row_weights: &[f32]) {
+        let options = CudaOptions { checked: true, blocks_max, ..CudaOptions::default() };
         let cuda = Cuda::emulated(90, options).unwrap();
         assert!(Hopper.fits(cuda.shared.device.properties(), &shape), "{shape:?}");
         let scene = Scene::new(shape, past_keys);
@@ -412,6 +425,28 @@ mod tests {
     fn more_items_than_multiprocessors() {
         let shape = Shape { heads: 6, kv_heads: 2, tokens: 200, head_dim: 64 };
         check(shape, 300, &[1.0; 200]);
+    }
+
+    /// One block has all items, so that buffers and barriers go from each to the next.
+    #[test]
+    fn one_block_for_all_items() {
+        let shape = Shape { heads: 2, kv_heads: 1, tokens: 300, head_dim: 128 };
+        check_with(Some(1), shape, 200, &[1.0; 300]);
+    }
+
+    #[test]
+    fn options_choose_blocks_and_kernels() {
+        let shape = Shape { heads: 2, kv_heads: 1, tokens: 64, head_dim: 128 };
+        let chosen = |blocks_max, capability_max| {
+            let options = CudaOptions { blocks_max, capability_max, ..CudaOptions::default() };
+            let cuda = Cuda::emulated(90, options).unwrap();
+            let kernels = kernel_for(&cuda.shared, &shape).map(Fast::since);
+            (blocks(&cuda.shared, 1000), blocks(&cuda.shared, 1), kernels)
+        };
+        assert_eq!(chosen(None, None), (4, 1, Some(90)), "an emulated chip has four");
+        assert_eq!(chosen(Some(0), Some(89)), (1, 1, Some(80)));
+        assert_eq!(chosen(Some(3), Some(80)), (3, 1, Some(80)));
+        assert_eq!(chosen(Some(9), Some(0)), (4, 1, None));
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod library;
 mod operation;
 
 use std::collections::HashMap;
+use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +19,14 @@ use self::operation::{Algorithm, Handle, Operation, WORKSPACE_BYTES};
 use super::device::{Address, Device, Fault};
 use super::driver::Driver;
 use super::gemm::{GemmLibrary, Product};
+use super::libraries::file_of;
 use super::pool::Pool;
+
+/// The file of this machine's library.
+pub(super) fn file() -> Result<PathBuf, Fault> {
+    let file = file_of(library::found()?.cublasLtCreate as *const c_void);
+    file.ok_or_else(|| Fault::new("libcublasLt", "its file is not known"))
+}
 
 /// Algorithms that are measured.
 const CANDIDATES: usize = 8;
@@ -26,7 +35,8 @@ const CANDIDATES: usize = 8;
 const MEASURED_USE: u32 = 3;
 /// Shapes that are remembered; then all are forgotten, which changes no bit.
 const SHAPES_MAX: usize = 4096;
-/// How often a candidate runs under the clock.
+/// How often a candidate is timed, and how often it runs each time.
+const TIMES: usize = 3;
 const TIMED_RUNS: usize = 3;
 /// Rows at either end of the result that candidates are compared on.
 const COMPARED_ROWS: usize = 128;
@@ -205,12 +215,19 @@ impl Probe<'_> {
         Ok(bits)
     }
 
+    /// The shortest of several times: other threads may use the stream between two marks, but
+    /// hardly every time. What they enqueued before is waited for.
     fn time(&self, algorithm: &Algorithm) -> Result<Duration, Fault> {
-        let start = self.library.driver.mark()?;
-        for _ in 0..TIMED_RUNS {
-            self.run(algorithm)?;
+        let driver = &self.library.driver;
+        let mut shortest = Duration::MAX;
+        for _ in 0..TIMES {
+            driver.wait(&driver.mark()?)?;
+            let start = driver.mark()?;
+            for _ in 0..TIMED_RUNS {
+                self.run(algorithm)?;
+            }
+            shortest = shortest.min(driver.between(&start, &driver.mark()?)?);
         }
-        let end = self.library.driver.mark()?;
-        self.library.driver.between(&start, &end)
+        Ok(shortest)
     }
 }

@@ -14,12 +14,25 @@ pub(crate) struct Fault {
     pub(crate) call: String,
     /// What the driver says.
     pub(crate) what: String,
+    /// Set where nothing but memory is missing: the device is well, and may have some later.
+    pub(crate) shortage: Option<Shortage>,
+}
+
+/// Memory of a device that was asked for and is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    /// What was asked for.
+    pub(crate) wanted_bytes: usize,
+    /// What of it could be had.
+    pub(crate) free_bytes: usize,
+    /// All that may be held.
+    pub(crate) bytes: usize,
 }
 
 impl Fault {
     /// `what` went wrong in `call`.
     pub(crate) fn new(call: impl Into<String>, what: impl ToString) -> Self {
-        Self { call: call.into(), what: what.to_string() }
+        Self { call: call.into(), what: what.to_string(), shortage: None }
     }
 }
 

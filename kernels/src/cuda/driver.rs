@@ -18,10 +18,11 @@ use std::{ptr, slice, thread};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
+pub(super) use self::compile::file as nvrtc;
 pub(crate) use self::handles::Event;
-use self::handles::{Context, Stream};
+use self::handles::{Context, Stream, Turn};
 use self::kernels::Kernels;
-use self::library::{check, driver};
+use self::library::{check, check_memory, driver};
 use self::staging::{Outbox, SLOT_BYTES, Slot};
 use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
 
@@ -97,7 +98,7 @@ impl Driver {
             kernels: Kernels::load(&properties)?,
             outbox: Mutex::default(),
             inbox: Mutex::default(),
-            stream: Stream::new()?,
+            stream: Stream::new(Turn::Usual)?,
             context,
         };
         let (lost, parts) = (AtomicBool::new(false), ManuallyDrop::new(parts));
@@ -106,11 +107,16 @@ impl Driver {
 
     /// Bytes of its memory that nobody has.
     pub(crate) fn free_bytes(&self) -> Result<usize, Fault> {
+        self.room().map(|(free, _)| free)
+    }
+
+    /// The same, and all bytes of its memory.
+    fn room(&self) -> Result<(usize, usize), Fault> {
         self.bind("cuMemGetInfo")?;
         let (mut free, mut all) = (0, 0);
         // SAFETY: both are places for a word.
         let status = unsafe { (driver()?.cuMemGetInfo_v2)(&raw mut free, &raw mut all) };
-        check("cuMemGetInfo", status).map(|()| free)
+        check("cuMemGetInfo", status).map(|()| (free, all))
     }
 
     /// Calls of this thread to NVIDIA's libraries mean this device from now on.
@@ -167,11 +173,17 @@ impl Driver {
                 && let Some((part_idx, part)) = parts.next()
             {
                 let at = Address(from.0 + (part_idx * SLOT_BYTES) as u64);
-                flying.push_back((self.copy_out(stream, at, part.len())?, part));
+                match self.copy_out(stream, at, part.len()) {
+                    Ok(slot) => flying.push_back((slot, part)),
+                    Err(fault) => {
+                        mem::forget(flying); // the device may still write there
+                        return Err(fault);
+                    }
+                }
             }
             let Some((slot, part)) = flying.pop_front() else { return Ok(()) };
             if let Err(fault) = self.wait(slot.done()) {
-                mem::forget((slot, flying)); // the device may still write there
+                mem::forget((slot, flying)); // as above
                 return Err(fault);
             }
             // SAFETY: the device has written as many bytes there, and is done with them.
@@ -187,9 +199,15 @@ impl Driver {
         // is waited for; `from` is the caller's, who vouches for `len` bytes.
         let copied =
             unsafe { (driver()?.cuMemcpyDtoHAsync_v2)(slot.at(0).cast(), from.0, len, stream.0) };
-        check("cuMemcpyDtoHAsync", copied)?;
-        slot.used_by(stream)?;
-        Ok(slot)
+        match check("cuMemcpyDtoHAsync", copied).and_then(|()| slot.used_by(stream)) {
+            Ok(()) => Ok(slot),
+            Err(fault) => {
+                // Nobody knows whether the copy was enqueued: a call reports what became of
+                // others before it too.
+                mem::forget(slot);
+                Err(fault)
+            }
+        }
     }
 }
 
@@ -232,7 +250,7 @@ impl Device for Driver {
         let mut memory = 0;
         // SAFETY: memory nobody reads before it is written; the driver aligns to 256 bytes.
         let status = unsafe { (driver()?.cuMemAlloc_v2)(&raw mut memory, bytes.max(1)) };
-        check("cuMemAlloc", status).map(|()| Address(memory))
+        check_memory("cuMemAlloc", status, bytes, || self.room()).map(|()| Address(memory))
     }
 
     /// Waits for what is under way, as the driver would, but not for ever.
@@ -257,8 +275,11 @@ impl Device for Driver {
                 ptr::copy_nonoverlapping(part.as_ptr(), staged, part.len());
                 (driver.cuMemcpyHtoDAsync_v2)(to, staged.cast(), part.len(), self.stream())
             };
-            check("cuMemcpyHtoDAsync", copied)?;
-            slot.used_by(&self.parts.stream)?;
+            let used = check("cuMemcpyHtoDAsync", copied);
+            if let Err(fault) = used.and_then(|()| slot.used_by(&self.parts.stream)) {
+                outbox.forget_last(); // the device may still read there
+                return Err(fault);
+            }
         }
         Ok(())
     }

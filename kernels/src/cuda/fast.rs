@@ -130,6 +130,9 @@ pub(super) struct Weighing<'a> {
 /// A chip's own kernels. Both calls enqueue and return; sums that are not finite are reported
 /// to `shared.broken_at()`, as [`super::Broken::Attend`] and [`super::Broken::Weigh`].
 pub(super) trait Fast: Sync {
+    /// The compute capability of the first chip that they are for.
+    fn since(&self) -> u32;
+
     /// Whether passes and weighings of this shape can be done, whatever number of keys. The
     /// answer must not depend on anything else: halves and wholes have to meet.
     fn fits(&self, device: &Properties, shape: &Shape) -> bool;
@@ -144,7 +147,14 @@ pub(super) trait Fast: Sync {
 /// Best first. A chip's module adds itself here.
 const ALL: [&dyn Fast; 2] = [&Hopper, &Ampere];
 
+/// Whether kernels are for this chip and none before it.
+pub(super) fn own(device: &Properties) -> bool {
+    device.capability > 80 && ALL.iter().any(|it| it.since() == device.capability)
+}
+
 /// The fastest that can do it; `None` leaves it to the plain kernels.
 pub(super) fn kernel_for(shared: &Shared, shape: &Shape) -> Option<&'static dyn Fast> {
-    ALL.into_iter().find(|it| it.fits(shared.device.properties(), shape))
+    let most = shared.options.capability_max.unwrap_or(u32::MAX);
+    let mut allowed = ALL.into_iter().filter(|it| it.since() <= most);
+    allowed.find(|it| it.fits(shared.device.properties(), shape))
 }

@@ -11,7 +11,7 @@ use super::device::Launch;
 use super::operands::{PlacedQueries, PlacedState};
 use super::params::measure::{Noise, Roof};
 use super::resident::{OnDevice, Rounded};
-use super::{Cuda, attention, layers, linear, plain};
+use super::{Cuda, attention, fast, layers, linear, plain};
 use crate::array::Array;
 use crate::backend::{BackendError, Queries, Scope};
 use crate::memory::Keys;
@@ -191,6 +191,11 @@ impl Cuda {
         layers::product(self, x, weight)
     }
 
+    /// Whether attention of many rows has kernels for this chip alone, beside those for every chip.
+    pub fn has_own_kernels(&self) -> bool {
+        fast::own(self.shared.device.properties())
+    }
+
     /// Who multiplies many rows.
     pub fn multiplier(&self) -> &'static str {
         match self.shared.gemm_library() {
@@ -199,14 +204,15 @@ impl Cuda {
         }
     }
 
-    /// Waits until the device has done what was asked of it.
+    /// Waits until the device has done what was asked of it, and forgets numbers that were not
+    /// finite and of which nobody has asked.
     ///
     /// # Errors
     /// [`BackendError::Device`]: nothing can be asked of it any more.
-    pub fn alive(&self) -> Result<(), BackendError> {
+    pub fn settle(&self) -> Result<(), BackendError> {
         match self.shared.broken() {
-            Err(error @ BackendError::Device { .. }) => Err(error),
-            _ => Ok(()), // numbers that are not finite are told to whoever made them
+            Err(BackendError::NotFinite { .. }) => Ok(()),
+            other => other,
         }
     }
 

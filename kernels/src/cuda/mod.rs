@@ -30,6 +30,8 @@ pub(crate) mod gemm;
 mod in_order;
 mod kept;
 mod layers;
+#[cfg(feature = "cuda")]
+mod libraries;
 mod linear;
 mod measure;
 #[cfg(feature = "cuda")]
@@ -55,6 +57,8 @@ use std::time::Duration;
 use self::device::{Address, Device, Fault, Launch};
 use self::gemm::GemmLibrary;
 use self::kept::Kept;
+#[cfg(feature = "cuda")]
+pub use self::libraries::{NvidiaLibrary, libraries};
 pub use self::measure::Span;
 pub use self::open::CudaError;
 use crate::array::Array;
@@ -79,11 +83,23 @@ pub struct CudaOptions {
     pub memory_bytes: Option<usize>,
     /// How long the device may take to finish what was asked of it before it counts as lost.
     pub patience: Duration,
+    /// The most blocks of a kernel whose blocks take item after item; `None` is one for every
+    /// multiprocessor. For tests: with few blocks small arrays are many rounds of each.
+    pub blocks_max: Option<u32>,
+    /// Kernels of chips after this compute capability are left out, 80 for those that every chip
+    /// since 8.0 has, 0 for all but the plain ones; `None` leaves out none. For comparisons.
+    pub capability_max: Option<u32>,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { checked: false, memory_bytes: None, patience: Duration::from_secs(120) }
+        Self {
+            checked: false,
+            memory_bytes: None,
+            patience: Duration::from_secs(120),
+            blocks_max: None,
+            capability_max: None,
+        }
     }
 }
 
@@ -162,6 +178,12 @@ impl Shared {
         let Some(&met) = Broken::ALL.iter().find(|&&it| it as u32 == code) else { return Ok(()) };
         self.device.write(self.broken, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
         Err(met.error())
+    }
+
+    /// Waits for everything, and says whether the device can still be asked. Whoever is to hear of
+    /// a number that was not finite still does.
+    fn alive(&self) -> Result<(), BackendError> {
+        self.device.read(self.broken, &mut [0; size_of::<u32>()]).map_err(|it| self.fault(it))
     }
 
     /// Enqueues a kernel.
@@ -302,6 +324,10 @@ impl Backend for Cuda {
             Op::Layers => true,
             Op::Pages => false,
         }
+    }
+
+    fn alive(&self) -> Result<(), BackendError> {
+        self.shared.alive()
     }
 
     #[cfg(feature = "cuda")]

@@ -8,6 +8,7 @@
 mod calls;
 mod pair;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,13 @@ const NCCL: &str = "NCCL";
 /// [`FabricError::Missing`] where there is none.
 pub fn name() -> Result<String, FabricError> {
     Ok(format!("nccl-{}", Calls::get()?.version))
+}
+
+/// The file of this machine's library.
+pub(super) fn file() -> Result<PathBuf, FabricError> {
+    let unknown =
+        || FabricError::Missing { fabric: NCCL, reason: "the file of libnccl is not known".into() };
+    Calls::get()?.file().ok_or_else(unknown)
 }
 
 /// A group that nobody has joined yet.

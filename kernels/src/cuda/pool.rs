@@ -9,12 +9,15 @@
 //! apart, so at most an eighth is lost; a block that is up to a quarter larger than wanted serves
 //! too. What is kept for nobody goes back to the device when the limit, or the device, says no.
 //!
-//! One lock guards the books. It is held for a look-up, and while the device allocates.
+//! One lock guards the books, and is held for a look-up alone: a device that gives memory out or
+//! takes it back may wait for all of its work, also for a peer of which a link waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
+use super::device::{
+    Address, Device, Fault, Launch, Properties, Shortage, TensorMap, TensorMapSpec,
+};
 
 const STEP_BYTES_MIN: usize = 512;
 const STEP_BYTES_MAX: usize = 2 << 20;
@@ -66,6 +69,13 @@ impl Books {
         self.reuse(size).map(|(_, at)| at)
     }
 
+    /// Blocks to be given back, the largest first, so that at most `bytes` are kept.
+    #[must_use]
+    fn shrink(&mut self, bytes: usize) -> Vec<Address> {
+        let surplus = || (self.kept_bytes > bytes).then(|| self.discard()).flatten();
+        std::iter::from_fn(surplus).collect()
+    }
+
     fn hand_out(&mut self, size: usize, at: Address) -> Address {
         self.used.insert(at.0, size);
         self.used_bytes += size;
@@ -99,26 +109,37 @@ impl<D: Device> Pool<D> {
 
     /// Gives the device back what nobody has.
     pub(crate) fn trim(&self) {
-        self.shrink(&mut self.books(), 0);
+        let all = self.books().shrink(0);
+        self.give_back(all);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives blocks back, the largest first, until at most `bytes` are kept.
-    fn shrink(&self, books: &mut Books, bytes: usize) {
-        while books.kept_bytes > bytes
-            && let Some(at) = books.discard()
-        {
-            self.device.release(at);
-        }
+    /// Nobody who calls this holds the books.
+    fn give_back(&self, blocks: Vec<Address>) {
+        blocks.into_iter().for_each(|at| self.device.release(at));
+    }
+
+    /// A block of `size` from the device, which may need what is kept for it.
+    fn obtain(&self, size: usize) -> Result<Address, Fault> {
+        self.device.allocate(size).or_else(|fault| {
+            let all = self.books().shrink(0);
+            if all.is_empty() {
+                return Err(fault);
+            }
+            self.give_back(all);
+            self.device.allocate(size)
+        })
     }
 
     fn refusal(&self, books: &Books, bytes: usize, why: &str) -> Fault {
         let (used, limit) = (books.used_bytes, self.limit_bytes);
         let what = format!("{bytes} bytes wanted, {used} in use, {limit} at most: {why}");
-        Fault::new("allocate", what)
+        let free_bytes = limit.saturating_sub(used);
+        let shortage = Shortage { wanted_bytes: bytes, free_bytes, bytes: limit };
+        Fault { shortage: Some(shortage), ..Fault::new("allocate", what) }
     }
 }
 
@@ -145,17 +166,19 @@ impl<D: Device> Device for Pool<D> {
         let Some(room) = self.limit_bytes.checked_sub(books.used_bytes + size) else {
             return Err(self.refusal(&books, bytes, "the limit is reached"));
         };
-        self.shrink(&mut books, room);
-        let allocated = match self.device.allocate(size) {
-            Err(_) if books.kept_bytes > 0 => {
-                self.shrink(&mut books, 0);
-                self.device.allocate(size)
-            }
-            other => other,
-        };
-        match allocated {
+        books.used_bytes += size; // nobody else is promised it meanwhile
+        let surplus = books.shrink(room);
+        drop(books);
+        self.give_back(surplus);
+        let obtained = self.obtain(size);
+        let mut books = self.books();
+        books.used_bytes -= size;
+        match obtained {
             Ok(at) => Ok(books.hand_out(size, at)),
-            Err(fault) => Err(self.refusal(&books, bytes, &fault.to_string())),
+            Err(fault) => {
+                let Fault { what, .. } = self.refusal(&books, bytes, &fault.to_string());
+                Err(Fault { call: "allocate".into(), what, shortage: fault.shortage })
+            }
         }
     }
 
@@ -189,15 +212,22 @@ impl<D: Device> Drop for Pool<D> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::thread;
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::BackendError;
+    use crate::cuda::{CudaOptions, Shared};
 
     /// Memory without content: counts what it gives, and has only so much.
     struct Fake {
         properties: Properties,
         state: Mutex<FakeState>,
+        /// What taking memory back waits for.
+        gate: Option<Mutex<Receiver<()>>>,
     }
 
     #[derive(Default)]
@@ -217,7 +247,15 @@ mod tests {
                 shared_bytes: 0,
             };
             let state = FakeState { next: 256, capacity, ..FakeState::default() };
-            Arc::new(Self { properties, state: Mutex::new(state) })
+            Arc::new(Self { properties, state: Mutex::new(state), gate: None })
+        }
+
+        /// The same with work under way that ends when somebody says so.
+        fn busy(capacity: usize) -> (Arc<Self>, SyncSender<()>) {
+            let (end, gate) = sync_channel(2);
+            let mut fake = Self::new(capacity);
+            Arc::get_mut(&mut fake).unwrap().gate = Some(Mutex::new(gate));
+            (fake, end)
         }
 
         fn live_bytes(&self) -> usize {
@@ -238,7 +276,9 @@ mod tests {
             let mut state = self.state.lock().unwrap();
             state.calls += 1;
             if state.live.values().sum::<usize>() + bytes > state.capacity {
-                return Err(Fault::new("cuMemAlloc", "out of memory"));
+                let shortage = Shortage { wanted_bytes: bytes, free_bytes: 7, bytes: 8 };
+                let fault = Fault::new("cuMemAlloc", "out of memory");
+                return Err(Fault { shortage: Some(shortage), ..fault });
             }
             let at = state.next;
             state.next += bytes as u64;
@@ -247,11 +287,14 @@ mod tests {
         }
 
         fn release(&self, at: Address) {
+            if let Some(gate) = &self.gate {
+                gate.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            }
             assert!(self.state.lock().unwrap().live.remove(&at.0).is_some(), "released twice");
         }
 
         fn write(&self, _: Address, _: &[u8]) -> Result<(), Fault> {
-            Err(Fault::new("write", "not here"))
+            Ok(())
         }
 
         fn read(&self, _: Address, _: &mut [u8]) -> Result<(), Fault> {
@@ -320,6 +363,59 @@ mod tests {
         pool.allocate(2 * MIB).unwrap();
         let fault = pool.allocate(3 * MIB).unwrap_err().to_string();
         assert!(fault.ends_with("67108864 at most: cuMemAlloc: out of memory"), "{fault}");
+    }
+
+    /// Who is short of memory may come again later, so it is told from what is broken.
+    #[test]
+    fn a_shortage_is_told_with_its_figures() {
+        let device = Fake::new(4 * MIB);
+        let shared = |limit| {
+            let pool = Pool::new(device.clone(), limit);
+            Shared::new(Box::new(pool), CudaOptions::default()).unwrap()
+        };
+        let refused = |shared: &Shared, bytes: usize| {
+            let fault = shared.device.allocate(bytes).unwrap_err();
+            shared.fault(fault)
+        };
+        let exhausted = |wanted_bytes, free_bytes, bytes| BackendError::Exhausted {
+            wanted_bytes: wanted_bytes as u64,
+            free_bytes: free_bytes as u64,
+            bytes: bytes as u64,
+        };
+        // The pool itself has handed out one number.
+        let (limited, open) = (shared(2 * MIB), shared(64 * MIB));
+        let free = 2 * MIB - STEP_BYTES_MIN;
+        assert_eq!(refused(&limited, 2 * MIB), exhausted(2 * MIB, free, 2 * MIB));
+        assert_eq!(refused(&limited, 3 * MIB), exhausted(3 * MIB, free, 2 * MIB));
+        assert_eq!(refused(&open, 8 * MIB), exhausted(8 * MIB, 7, 8), "the device's own figures");
+        let broken = shared(64 * MIB).fault(Fault::new("cuLaunchKernel", "an illegal address"));
+        assert!(matches!(broken, BackendError::Device { .. }));
+    }
+
+    /// What is under way may wait for a peer, which may wait for us.
+    #[test]
+    fn others_are_served_while_the_device_takes_memory_back() {
+        let (device, end) = Fake::busy(64 * MIB);
+        let pool = Pool::new(device, 8 * MIB);
+        let [large, small] = [4 * MIB, MIB].map(|bytes| pool.allocate(bytes).unwrap());
+        pool.release(large);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| pool.allocate(6 * MIB));
+            while pool.memory_use().used_bytes < 7 * MIB {
+                thread::yield_now(); // it has made its entries, and waits for the device
+            }
+            pool.release(small);
+            assert_eq!(pool.allocate(MIB).unwrap(), small);
+            assert!(pool.allocate(2 * MIB).is_err(), "the other one was promised the rest");
+            assert!(!waits.is_finished());
+            end.send(()).unwrap();
+            let large = waits.join().unwrap().unwrap();
+            assert_eq!(pool.memory_use().used_bytes, 7 * MIB);
+            pool.release(large);
+            pool.release(small);
+        });
+        [(); 2].into_iter().for_each(|()| end.send(()).unwrap());
+        drop(pool);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use half::bf16;
 
 use super::Shared;
-use super::device::{Address, Fault};
+use super::device::{Address, Fault, Shortage};
 use super::selection::held::Held;
 use crate::array::{Array, Resident};
 use crate::backend::BackendError;
@@ -153,6 +153,13 @@ impl Shared {
 
     /// A fault as callers of operations see it.
     pub(crate) fn fault(&self, fault: Fault) -> BackendError {
+        if let Some(Shortage { wanted_bytes, free_bytes, bytes }) = fault.shortage {
+            return BackendError::Exhausted {
+                wanted_bytes: wanted_bytes as u64,
+                free_bytes: free_bytes as u64,
+                bytes: bytes as u64,
+            };
+        }
         let device = self.device.properties().name.clone();
         BackendError::Device { device, what: fault.to_string() }
     }

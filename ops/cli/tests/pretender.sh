@@ -5,7 +5,7 @@ from=${*: -1}
 end() { echo "{\"device\":\"Pretended\",\"failed\":1,\"commit\":\"abc123\"}"; exit 1; }
 row() { [[ $1 -lt $from ]] || echo "$2"; }
 case "$1 $2" in
-"gpu devices") echo "cuda:0  Pretended H100" ;;
+"gpu devices") printf 'cuda:0  Pretended H100\nlibraries from %s\n' "$LD_LIBRARY_PATH" ;;
 "gpu check")
   row 0 '{"check":"attend","passed":true,"said":"","ms":1.5}'
   [[ $from -gt 1 ]] || { echo "error: illegal \"address\"" >&2; exit 139; }
@@ -21,5 +21,12 @@ case "$1 $2" in
   row 3 '{"kernel":"copy","bound":"","us":10.0,"us_spread":0.1,"floor_us":9.0,"over_floor":1.111,"target_us":null,"met":null,"tflops":0.0,"gbps":2999.6,"reps":9}'
   end ;;
 "gpu nccl") echo "skipped: no libnccl" ;;
-"generate --model") echo '{"event":"token","token":17,"text":"a"}' ;;
+"generate --model")
+  echo '{"event":"token","choice":0,"token_idx":0,"token":17,"text":"a","logprob":-0.25}'
+  case "$*" in
+  *"--device cpu --policy window"*) row=('512' '-0.7012') ;;
+  *"--device cuda --policy window"*) row=('93' '-6.99e-1') ;;
+  *) exit ;;
+  esac
+  echo "{\"event\":\"token\",\"choice\":0,\"token_idx\":1,\"token\":${row[0]},\"text\":\"b\",\"logprob\":${row[1]}}" ;;
 esac

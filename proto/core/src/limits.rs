@@ -19,6 +19,9 @@ pub const STEP_TOKENS_DEFAULT: u32 = 2048;
 pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 /// Completions of one request (`n`).
 pub const CHOICES_MAX: u32 = 64;
+/// Seconds that a device may take to come to a layer's end, unless configured otherwise: the
+/// longest chunks of the largest models take minutes on few processors.
+pub const STALL_S_DEFAULT: u64 = 1800;
 /// Completions whose next tokens one worker computes together: as many rows as every backend
 /// computes with the bits of one (a library of matrix products may be asked for more).
 pub const DECODE_BATCH_MAX: usize = 64;

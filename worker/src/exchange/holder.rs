@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::{Ask, CallError, Reply};
 use crate::doorbell::Doorbell;
+use crate::lost;
 
 /// Who is told how an ask ended.
 pub trait Tell: Send {
@@ -142,7 +143,14 @@ impl Holder {
             Ok(Answer::NotYet) => {
                 one.tell.tell(Err(CallError::Lost("a shard was not there in time".to_owned())));
             }
-            Err(error) => one.tell.tell(Err(CallError::Refused(error.to_string()))),
+            Err(error) => {
+                if let ShardError::Backend(source) = &error
+                    && lost::is_lost(&self.model, source)
+                {
+                    self.stop(); // and with it the worker, so that others have its shards made
+                }
+                one.tell.tell(Err(CallError::Refused(error.to_string())));
+            }
         }
         None
     }

@@ -13,6 +13,7 @@ use super::request::{Home, Kept, Memory};
 use super::schedule::Boundary;
 use super::trace::ChunkTrace;
 use crate::config::HomeMemory;
+use crate::lost;
 use crate::worker::Shared;
 
 /// Progress is told at most this often.
@@ -48,6 +49,16 @@ impl ChunkError {
             Self::Engine(EngineError::Port(_)) => FailureKind::Peer,
         }
     }
+
+    /// What the backend said, where it did.
+    fn backend(&self) -> Option<&BackendError> {
+        match self {
+            Self::Engine(
+                EngineError::Backend(source) | EngineError::Port(PortError::Memory { source, .. }),
+            ) => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl Executor {
@@ -63,7 +74,8 @@ impl Executor {
         if let Some(trace) = self.trace.take() {
             trace.end(is_wanted.then_some(&result));
         }
-        if !is_wanted {
+        let is_lost = result.as_ref().is_err_and(|error| self.ends_with(error));
+        if is_lost || !is_wanted {
             return;
         }
         match result {
@@ -81,6 +93,17 @@ impl Executor {
                 self.send(key.request, Event::ChunkFailed { key, kind, message });
             }
         }
+    }
+
+    /// Ends the worker where `error` came of a device that is lost. Nobody is told of the error:
+    /// sessions end with the worker, and then another does the work, while a failure that is told
+    /// ends its request.
+    pub(super) fn ends_with(&self, error: &ChunkError) -> bool {
+        let is_lost = error.backend().is_some_and(|error| lost::is_lost(&self.model, error));
+        if is_lost {
+            self.shared.stop();
+        }
+        is_lost
     }
 
     fn prefill_chunk(&mut self, work: &Assignment) -> Result<ChunkReport, ChunkError> {
@@ -152,6 +175,7 @@ impl Executor {
 
     /// Tells how far a chunk is, now and then.
     pub(super) fn tell_layer(&mut self, key: ChunkKey, layers_done: u32) {
+        self.shared.pulse.beat();
         if let Some(trace) = &mut self.trace {
             trace.layer_done(layers_done);
         }
@@ -222,7 +246,7 @@ impl<'a> ChunkPort<'a> {
             }
             if !self.executor.attend(Boundary::Idle) {
                 self.executor.check_wanted(key)?;
-                self.executor.shared.doorbell.wait_until(Some(deadline));
+                self.executor.shared.rest(Some(deadline));
             }
             self.executor.check_wanted(key)?;
         }

@@ -256,6 +256,9 @@ impl Executor {
         let Some(decoding) = held.and_then(|held| held.decoding.take()) else { return };
         let error = ChunkError::from(error);
         trace::failed(&decoding.span, &error);
+        if self.ends_with(&error) {
+            return;
+        }
         let (kind, message) = (error.kind(), error.to_string());
         tracing::warn!(%request, message, "decode failed");
         self.send(request, Event::DecodeFailed { request, kind, message });

@@ -114,7 +114,7 @@ impl Executor {
                 self.run_chunk(&assignment);
             } else if !decoded {
                 self.tell_pool(Duration::ZERO);
-                self.shared.doorbell.wait_until(self.restore_deadline());
+                self.shared.rest(self.restore_deadline());
             }
         }
     }
@@ -151,6 +151,7 @@ impl Executor {
         let model = self.model.clone();
         let _hurry = self.goes_first().then(|| model.hurry());
         let tokens = self.decode_round();
+        self.shared.pulse.beat();
         self.schedule.round_done(tokens, self.queue.len());
         tokens > 0
     }

@@ -51,7 +51,7 @@ impl Executor {
                 return Err(ChunkError::Unread { deadline_ms });
             }
             if !attended {
-                self.shared.doorbell.wait_until(Some(deadline));
+                self.shared.rest(Some(deadline));
             }
         }
     }

@@ -6,8 +6,9 @@ use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, Peer};
 use aqueduct_core::{Epoch, MemoryPolicy};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions};
+use tokio::sync::watch;
 
-use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, run};
+use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, in_process, run};
 use crate::tiny_model::tiny;
 
 const NOBODY: &str = "local://nobody";
@@ -120,6 +121,26 @@ async fn a_worker_without_one_of_its_threads_has_ended() {
     worker.holder().stop(); // as it does itself when it panics
     tokio::time::timeout(SOON, worker.ended()).await.expect("nobody hears of it");
     assert!(worker.has_ended());
+}
+
+/// A device that hangs says nothing. Here its thread hangs where it shows a prompt's memory, for
+/// as long as somebody looks at what was shown before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_device_hangs_has_ended() {
+    let (model, hub) = (tiny(KvDtype::F32), LoopbackHub::default());
+    let (homes, shown) = watch::channel(None);
+    let stall = Duration::from_millis(500);
+    let options = WorkerOptions { homes: Some(homes), stall, ..in_process(&model, &hub) };
+    let member = Member::join(Worker::start(model, options).unwrap()).await;
+    let (worker, peer) = (member.worker.clone(), member.peer.clone());
+    assert!(tokio::time::timeout(2 * stall, worker.ended()).await.is_err(), "it is idle");
+
+    let first = Job { outputs: Outputs::None, ..Job::new(5, MemoryPolicy::h2o(2, 3, 3)) };
+    let looked_at = shown.borrow();
+    member.assign(first.assignment(0, 0, (&peer, 0))).await;
+    tokio::time::timeout(SOON, worker.ended()).await.expect("nobody hears of it");
+    assert!(worker.has_ended());
+    drop(looked_at);
 }
 
 /// Nothing listens where the others, if there were any, would look for it.

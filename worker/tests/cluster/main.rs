@@ -9,6 +9,7 @@ mod failures;
 mod garbage;
 mod identity;
 mod in_process;
+mod lost;
 mod rig;
 mod scheduling;
 mod shards;

@@ -1,11 +1,14 @@
 //! Kernels for a chip that has no cubin here: NVRTC compiles the sources, where it is installed.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::{ptr, thread};
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram};
 
+use super::library;
 use crate::cuda::device::Fault;
+use crate::cuda::libraries::file_of;
 use crate::cuda::module::{self, Source};
 use crate::cuda::table::functions;
 
@@ -24,7 +27,29 @@ functions!(Functions of sys::culib(), {
     nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
     nvrtcGetProgramLogSize(nvrtcProgram, *mut usize);
     nvrtcGetSupportedArchs(*mut c_int);
+    nvrtcVersion(*mut c_int, *mut c_int);
 });
+
+/// NVRTC's functions.
+///
+/// # Errors
+/// It is not there, or too old.
+fn found() -> Result<Functions, String> {
+    // SAFETY: this looks whether the system can open the library, which any process may do.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("there is no libnvrtc".into());
+    }
+    Functions::look_up().map_err(|name| format!("libnvrtc is too old: it has no {name}"))
+}
+
+/// The file of this machine's NVRTC.
+///
+/// # Errors
+/// It is not there, or too old.
+pub(in crate::cuda) fn file() -> Result<PathBuf, String> {
+    let file = file_of(found()?.nvrtcVersion as *const c_void);
+    file.ok_or_else(|| "the file of libnvrtc is not known".into())
+}
 
 /// A module of every `.cu` file: machine code where NVRTC knows the chip, else PTX for the newest
 /// chip before it that NVRTC knows, which the driver translates.
@@ -40,12 +65,7 @@ pub(super) fn all(capability: u32) -> Result<Vec<Vec<u8>>, Fault> {
         );
         Fault::new("compile", text)
     };
-    // SAFETY: this looks whether the system can open the library, which any process may do.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(missing("there is no libnvrtc to make one"));
-    }
-    let nvrtc = Functions::look_up()
-        .map_err(|name| missing(&format!("libnvrtc is too old to make one: it has no {name}")))?;
+    let nvrtc = found().map_err(|what| missing(&what))?;
     let known = known_chips(&nvrtc)?;
     let target = Target::of(capability, &known)
         .ok_or_else(|| missing(&format!("libnvrtc knows chips {known:?} alone")))?;
@@ -58,6 +78,37 @@ pub(super) fn all(capability: u32) -> Result<Vec<Vec<u8>>, Fault> {
         let under_way: Vec<_> = modules.map(start).collect();
         let panicked = |_| Err(Fault::new("compile", "a thread panicked"));
         under_way.into_iter().map(|it| it.join().unwrap_or_else(panicked)).collect()
+    })
+}
+
+/// What the driver says of something that NVRTC made: a driver knows what was made before it, and
+/// its words for what it does not know tell nobody why.
+pub(super) fn explained(fault: Fault) -> Fault {
+    let nvrtc = found().ok().and_then(|nvrtc| version(&nvrtc).ok());
+    let why = nvrtc.zip(library::version().ok()).and_then(|(nvrtc, driver)| newer(nvrtc, driver));
+    match why {
+        Some(why) => Fault { what: format!("{}; {why}", fault.what), ..fault },
+        None => fault,
+    }
+}
+
+/// The CUDA that NVRTC is of, as drivers count: 1000 major + 10 minor.
+fn version(nvrtc: &Functions) -> Result<c_int, Fault> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are places for one integer.
+    let told = unsafe { (nvrtc.nvrtcVersion)(&raw mut major, &raw mut minor) };
+    check("nvrtcVersion", told).map(|()| 1000 * major + 10 * minor)
+}
+
+/// What is wrong where NVRTC is of a CUDA behind the driver's.
+fn newer(nvrtc: c_int, driver: c_int) -> Option<String> {
+    let shown = |version: c_int| format!("{}.{}", version / 1000, version % 1000 / 10);
+    let (made, known) = (shown(nvrtc), shown(driver));
+    (nvrtc > driver).then(|| {
+        format!(
+            "libnvrtc is of CUDA {made} and the driver for {known}, which may not know what it \
+             makes: install a newer driver, or nvidia-cuda-nvrtc of {known} or before"
+        )
     })
 }
 
@@ -220,6 +271,18 @@ mod tests {
         check(90, &known, Some("sm_90a"));
         check(120, &known, Some("compute_100"));
         check(70, &known, None);
+    }
+
+    #[test]
+    fn a_compiler_that_is_newer_than_the_driver_is_told() {
+        assert_eq!(newer(12_090, 12_090), None);
+        assert_eq!(newer(12_040, 13_000), None);
+        let told = newer(13_000, 12_040).unwrap();
+        assert!(told.starts_with("libnvrtc is of CUDA 13.0 and the driver for 12.4, "), "{told}");
+        let fault = Fault::new("cuModuleLoadData", "no");
+        if library::version().is_err() {
+            assert_eq!(explained(fault.clone()), fault, "nothing is known of a driver");
+        }
     }
 
     /// Where the library is not installed, that is said; where it is, the sources compile.

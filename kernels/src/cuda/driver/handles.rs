@@ -52,6 +52,15 @@ impl Drop for Context {
     }
 }
 
+/// Whose blocks a multiprocessor takes first when it has room for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Those of most streams.
+    Usual,
+    /// Before all others.
+    First,
+}
+
 /// A stream of its own, which waits for no other.
 pub(super) struct Stream(pub(super) sys::CUstream);
 
@@ -62,11 +71,22 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     /// Of the current context.
-    pub(super) fn new() -> Result<Self, Fault> {
+    pub(super) fn new(turn: Turn) -> Result<Self, Fault> {
+        let driver = driver()?;
+        let (mut last, mut first) = (0, 0);
+        // SAFETY: both are places for one integer.
+        let range = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut last, &raw mut first) };
+        check("cuCtxGetStreamPriorityRange", range)?;
+        let priority = match turn {
+            Turn::Usual => last,
+            Turn::First => first,
+        };
         let mut stream = ptr::null_mut();
         // SAFETY: `stream` is a place for one pointer.
-        let status = unsafe { (driver()?.cuStreamCreate)(&raw mut stream, WAITS_FOR_NO_OTHER) };
-        check("cuStreamCreate", status).map(|()| Self(stream))
+        let status = unsafe {
+            (driver.cuStreamCreateWithPriority)(&raw mut stream, WAITS_FOR_NO_OTHER, priority)
+        };
+        check("cuStreamCreateWithPriority", status).map(|()| Self(stream))
     }
 }
 

@@ -38,7 +38,9 @@ impl Kernels {
         let modules: Result<Vec<_>, _> = match module::cubins(properties.capability) {
             Some(cubins) => cubins.map(|(_, image)| Module::load(&image)).collect(),
             None => {
-                compile::all(properties.capability)?.iter().map(|it| Module::load(it)).collect()
+                let images = compile::all(properties.capability)?;
+                let load = |it: &Vec<u8>| Module::load(it).map_err(compile::explained);
+                images.iter().map(load).collect()
             }
         };
         Ok(Self {

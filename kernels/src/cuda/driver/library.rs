@@ -10,18 +10,20 @@ use cudarc::driver::sys::{
     CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 
-use crate::cuda::device::Fault;
+use crate::cuda::device::{Fault, Shortage};
 use crate::cuda::table::functions;
 
 /// The oldest driver served: 12.0, the first that makes tensor maps.
 const VERSION_MIN: c_int = 12_000;
 
 pub(super) const SUCCESS: c_int = 0;
+const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 pub(super) const NOT_FOUND: c_int = 500;
 pub(super) const NOT_READY: c_int = 600;
 
 functions!(Functions of sys::culib(), {
+    cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuCtxSetCurrent(CUcontext);
     cuDeviceGet(*mut CUdevice, c_int);
     cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
@@ -53,7 +55,7 @@ functions!(Functions of sys::culib(), {
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuModuleLoadData(*mut CUmodule, *const c_void);
     cuModuleUnload(CUmodule);
-    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
     cuStreamDestroy_v2(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuTensorMapEncodeTiled(
@@ -77,15 +79,20 @@ pub(crate) fn open() -> Result<(), String> {
         NO_DEVICE => return Err("the driver sees none".into()),
         status => check("cuInit", status).map_err(|fault| fault.what)?,
     }
-    let mut version = 0;
-    // SAFETY: `version` is a place for one integer.
-    let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
-    check("cuDriverGetVersion", status).map_err(|fault| fault.what)?;
+    let version = version().map_err(|fault| fault.what)?;
     if version < VERSION_MIN {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!("the driver is for CUDA {major}.{minor}, and 12.0 is needed"));
     }
     Ok(())
+}
+
+/// The newest CUDA that the driver serves, as 1000 major + 10 minor.
+pub(super) fn version() -> Result<c_int, Fault> {
+    let mut version = 0;
+    // SAFETY: `version` is a place for one integer.
+    let status = unsafe { (driver()?.cuDriverGetVersion)(&raw mut version) };
+    check("cuDriverGetVersion", status).map(|()| version)
 }
 
 /// The driver's functions, where the machine has all of them.
@@ -120,6 +127,23 @@ pub(super) fn params_bytes(function: CUfunction) -> Option<usize> {
     (status == SUCCESS).then_some(bytes)
 }
 
+/// What `status` says of memory of the device that was asked for; `room` is what there is of it,
+/// free and in all.
+pub(super) fn check_memory(
+    call: &str,
+    status: c_int,
+    wanted_bytes: usize,
+    room: impl FnOnce() -> Result<(usize, usize), Fault>,
+) -> Result<(), Fault> {
+    check(call, status).map_err(|fault| match (status, room()) {
+        (OUT_OF_MEMORY, Ok((free_bytes, bytes))) => {
+            let shortage = Some(Shortage { wanted_bytes, free_bytes, bytes });
+            Fault { shortage, ..fault }
+        }
+        _ => fault,
+    })
+}
+
 /// What `status` says of `call`.
 pub(super) fn check(call: &str, status: c_int) -> Result<(), Fault> {
     match status {
@@ -140,4 +164,23 @@ fn describe(status: c_int) -> String {
     };
     let name = words(driver.cuGetErrorName).unwrap_or_else(|| format!("status {status}").into());
     format!("{} ({name})", words(driver.cuGetErrorString).unwrap_or_else(|| "unknown".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_missing_is_told_from_other_faults() {
+        let check = |status, room, want: Option<Shortage>| {
+            let fault = check_memory("cuMemAlloc", status, 5, || room).unwrap_err();
+            assert_eq!((fault.call.as_str(), fault.shortage), ("cuMemAlloc", want), "{status}");
+        };
+        let room = || Ok((3, 80));
+        let shortage = Shortage { wanted_bytes: 5, free_bytes: 3, bytes: 80 };
+        check(OUT_OF_MEMORY, room(), Some(shortage));
+        check(OUT_OF_MEMORY, Err(Fault::new("cuMemGetInfo", "lost")), None);
+        check(NOT_FOUND, room(), None);
+        assert!(check_memory("cuMemAlloc", SUCCESS, 5, room).is_ok());
+    }
 }

@@ -2,17 +2,18 @@
 
 use cudarc::driver::sys;
 
-use super::handles::{Event, Stream};
+use super::handles::{Event, Stream, Turn};
 use super::{Driver, library};
 use crate::cuda::device::{Address, Fault};
 
-/// A stream beside a device's own.
+/// A stream beside a device's own, whose blocks go first: a peer's device waits for them, and its
+/// multiprocessors compute nothing meanwhile.
 pub(crate) struct SideStream(Stream);
 
 impl SideStream {
     pub(crate) fn new(driver: &Driver) -> Result<Self, Fault> {
-        driver.bind("cuStreamCreate")?;
-        Stream::new().map(Self)
+        driver.bind("cuStreamCreateWithPriority")?;
+        Stream::new(Turn::First).map(Self)
     }
 
     /// As libraries take it; lives as long as `self`.

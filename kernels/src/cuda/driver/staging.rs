@@ -1,6 +1,7 @@
 //! Pinned memory that copies go through, so that the device fetches and brings them itself.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use super::handles::{Event, Pinned, Stream};
 use crate::cuda::device::Fault;
@@ -68,6 +69,12 @@ impl Outbox {
         self.filled = (offset + bytes).next_multiple_of(ALIGN_BYTES);
         let slot = self.slots.back().ok_or_else(|| Fault::new("staging", "no slot"))?;
         Ok((slot, offset))
+    }
+
+    /// Never uses the slot of the last [`room`](Self::room) again, nor frees it.
+    pub(super) fn forget_last(&mut self) {
+        mem::forget(self.slots.pop_back());
+        self.filled = SLOT_BYTES;
     }
 
     /// A slot that the device is done with.

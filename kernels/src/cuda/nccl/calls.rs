@@ -1,17 +1,27 @@
 //! The functions of the NCCL library, looked for when somebody first asks.
 //!
-//! cudarc finds and opens the library. Its wrappers panic where a function is missing and take
-//! every answer for one that they know, so functions are looked up here, with plain integers.
+//! The library is opened here: its file is `libnccl.so.2`, which is none of the names that cudarc
+//! tries, and the name without a number comes with packages for developers alone. cudarc's wrappers
+//! panic where a function is missing and take every answer for one that they know, so functions are
+//! looked up here too, with plain integers.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys;
+use libloading::Library;
 
 use super::NCCL;
+use crate::cuda::libraries::file_of;
 use crate::fabric::FabricError;
+
+/// The library's file, by the names that it may have: on the loader's path, or in the folders of
+/// `LD_LIBRARY_PATH`, where those of Python's packages are not unless somebody puts them there.
+const FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// 2.18: the first with everything that is called here.
 const VERSION_MIN: c_int = 21_800;
@@ -20,6 +30,9 @@ const CONFIG_VERSION: u32 = 21_700;
 const CONFIG_BYTES: usize = offset_of!(sys::ncclConfig_t, trafficClass);
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
+/// The most blocks of the device that a communicator takes: a sender's wait until the receiver
+/// comes, and meanwhile compute nothing.
+const BLOCKS_MAX: c_int = 2;
 
 const SUCCESS: c_int = 0;
 const IN_PROGRESS: c_int = 7;
@@ -43,6 +56,8 @@ pub(super) struct Calls {
     send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, CUstream) -> c_int,
     receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Handle, CUstream) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    /// What the functions are in.
+    _library: Library,
 }
 
 /// Whether what was asked for is done.
@@ -56,16 +71,12 @@ impl Calls {
     /// The library of this machine.
     pub(super) fn get() -> Result<&'static Self, FabricError> {
         static CALLS: OnceLock<Result<Calls, String>> = OnceLock::new();
-        let calls = CALLS.get_or_init(Self::load).as_ref();
+        let calls = CALLS.get_or_init(|| Self::of(open(&FILES)?)).as_ref();
         calls.map_err(|reason| FabricError::Missing { fabric: NCCL, reason: reason.clone() })
     }
 
-    fn load() -> Result<Self, String> {
-        // SAFETY: this looks whether the system can open the library, which any process may do.
-        if !unsafe { sys::is_culib_present() } {
-            return Err("there is no library libnccl.so.2".into());
-        }
-        let version: unsafe extern "C" fn(*mut c_int) -> c_int = find("ncclGetVersion")?;
+    fn of(library: Library) -> Result<Self, String> {
+        let version: unsafe extern "C" fn(*mut c_int) -> c_int = find(&library, "ncclGetVersion")?;
         let mut found = 0;
         // SAFETY: `found` is a place for one integer.
         let answer = unsafe { version(&raw mut found) };
@@ -74,16 +85,22 @@ impl Calls {
         }
         Ok(Self {
             version: found,
-            unique_id: find("ncclGetUniqueId")?,
-            init: find("ncclCommInitRankConfig")?,
-            async_error: find("ncclCommGetAsyncError")?,
-            abort: find("ncclCommAbort")?,
-            group_start: find("ncclGroupStart")?,
-            group_end: find("ncclGroupEnd")?,
-            send: find("ncclSend")?,
-            receive: find("ncclRecv")?,
-            error_string: find("ncclGetErrorString")?,
+            unique_id: find(&library, "ncclGetUniqueId")?,
+            init: find(&library, "ncclCommInitRankConfig")?,
+            async_error: find(&library, "ncclCommGetAsyncError")?,
+            abort: find(&library, "ncclCommAbort")?,
+            group_start: find(&library, "ncclGroupStart")?,
+            group_end: find(&library, "ncclGroupEnd")?,
+            send: find(&library, "ncclSend")?,
+            receive: find(&library, "ncclRecv")?,
+            error_string: find(&library, "ncclGetErrorString")?,
+            _library: library,
         })
+    }
+
+    /// The file that the library was opened from.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        file_of(self.group_start as *const c_void)
     }
 
     pub(super) fn unique_id(&self) -> Result<[u8; 128], FabricError> {
@@ -107,7 +124,7 @@ impl Calls {
             blocking: 0,
             cgaClusterSize: UNDEFINED,
             minCTAs: UNDEFINED,
-            maxCTAs: UNDEFINED,
+            maxCTAs: BLOCKS_MAX,
             netName: std::ptr::null(),
             splitShare: UNDEFINED,
             // SAFETY: plain integers and pointers, of which the library reads none.
@@ -199,9 +216,56 @@ pub(super) struct Piece {
     pub(super) peer: usize,
 }
 
-fn find<F: Copy>(name: &str) -> Result<F, String> {
-    // SAFETY: the library is there; callers ask for functions as its header declares them.
-    unsafe { sys::culib().get::<F>(name.as_bytes()) }
+/// The first of `files` that there is.
+///
+/// # Errors
+/// All of them, with what the loader says of the first.
+fn open(files: &[&str]) -> Result<Library, String> {
+    let mut words = None;
+    for file in files {
+        // SAFETY: what the library does when it is loaded is NVIDIA's, as all that it does later.
+        match unsafe { Library::new(*file) } {
+            Ok(library) => return Ok(library),
+            Err(error) => words = words.or_else(|| error.source().map(ToString::to_string)),
+        }
+    }
+    let (files, words) = (files.join(" or "), words.unwrap_or_default());
+    Err(format!("there is no library {files}: {words}"))
+}
+
+fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+    // SAFETY: callers ask for functions as the library's header declares them, and keep the
+    // library as long as the functions.
+    unsafe { library.get::<F>(name.as_bytes()) }
         .map(|function| *function)
         .map_err(|_| format!("it has no {name}"))
+}
+
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    /// C's library is everywhere, and under a numbered name alone, as NCCL is.
+    const THERE: &str = "libc.so.6";
+    const NOWHERE: [&str; 2] = ["libnowhere.so.2", "libnowhere.so"];
+
+    #[test]
+    fn the_numbered_file_is_looked_for_first() {
+        assert_eq!(FILES, ["libnccl.so.2", "libnccl.so"]);
+        assert!(open(&[THERE, NOWHERE[1]]).is_ok());
+        assert!(open(&[NOWHERE[0], THERE]).is_ok());
+    }
+
+    #[test]
+    fn files_that_were_tried_are_named() {
+        let error = open(&NOWHERE).unwrap_err();
+        let want = "there is no library libnowhere.so.2 or libnowhere.so: libnowhere.so.2: ";
+        assert!(error.starts_with(want), "{error}");
+    }
+
+    #[test]
+    fn a_library_that_is_another_is_refused_by_the_function_that_it_lacks() {
+        let library = open(&[THERE]).unwrap();
+        assert_eq!(Calls::of(library).err(), Some("it has no ncclGetVersion".into()));
+    }
 }

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 /// What can be asked of a CUDA device.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
-    /// Name the CUDA devices of this machine
+    /// Name the CUDA devices of this machine, and the files of NVIDIA's libraries
     Devices,
     /// Check every kernel on a CUDA device against its definition in f64
     Check(GpuCheckArgs),
@@ -26,10 +26,12 @@ pub(crate) struct GpuArg {
 /// Arguments of `aqueduct gpu check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs the conformance suite of all backends, then layers of random shapes and odd sizes: output,
-masses and ranking against f64, equal bits when repeated and over scattered cells. Device memory
-is poisoned before it is used. A check that fails does not stop the others, unless the device is
-lost with it; --from goes on behind it.
+Runs the conformance suite of all backends three times: with device memory that is poisoned before
+it is used, with few blocks, each of which then takes many items, and as workers use the device,
+which waits for nothing in between. Then layers of random shapes and odd sizes: output, masses and
+ranking against f64, equal bits when repeated and over scattered cells. Then chunks of a model's
+size, by the kernels of the chip and by those that every chip has. A check that fails does not stop
+the others, unless the device is lost with it; --from goes on behind it.
 
 Example:
   aqueduct gpu check --seeds 32 --json")]

@@ -1,13 +1,13 @@
 //! `aqueduct doctor`: what the machine has, whether a model can be served on it, and what stands in
 //! the way of a process that is to be started with the same flags.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_core::KvDtype;
-use aqueduct_kernels::cuda::nccl;
+use aqueduct_kernels::cuda::{libraries, nccl};
 use aqueduct_kernels::{Cpu, CpuOptions, Cuda, IsaLevel};
 use aqueduct_tls::Role;
 use futures::future::{BoxFuture, FutureExt, join_all};
@@ -44,6 +44,9 @@ enum Finding {
         /// What takes memory sets from device to device, or why nothing does; where a device is.
         #[serde(skip_serializing_if = "Option::is_none")]
         nccl: Option<String>,
+        /// The file of what multiplies many rows, or why there is none; where a device is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cublaslt: Option<Library>,
         commit: &'static str,
     },
     Model {
@@ -56,6 +59,14 @@ enum Finding {
         kv_bytes_per_token: u64,
         eos: Vec<u32>,
     },
+}
+
+/// A library that need not be there.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum Library {
+    Found { file: PathBuf },
+    Missing { missing: String },
 }
 
 /// All that was looked at.
@@ -80,6 +91,7 @@ struct Failed {
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<()> {
     let mut report = Report { found: vec![look_at_machine(args.device.isa)?], checks: Vec::new() };
     report.checks.push(judge_devices(&report.found[0], args.device.choice()));
+    report.checks.extend(judge_cublaslt(&report.found[0], args.device.choice()));
     if let Some(model) = &args.model {
         let (found, checks) = look_at_model(model, &args).await;
         report.found.extend(found);
@@ -184,6 +196,28 @@ fn judge_devices(machine: &Finding, wanted: DeviceChoice) -> Check {
     }
 }
 
+/// Without it a device works, and takes longer for a chunk.
+fn judge_cublaslt(machine: &Finding, wanted: DeviceChoice) -> Option<Check> {
+    let Finding::Machine { cublaslt: Some(library), .. } = machine else { return None };
+    match library {
+        _ if wanted == DeviceChoice::Cpu => None,
+        Library::Found { file } => Some(Check::ok("cuBLASLt", file.display().to_string())),
+        Library::Missing { missing } => {
+            let next = "install NVIDIA's cuBLAS (Python: nvidia-cublas-cu12), and name its folder \
+                        in LD_LIBRARY_PATH; our own kernels multiply without it, more slowly";
+            Some(Check::warn("cuBLASLt", missing, next))
+        }
+    }
+}
+
+fn look_at_cublaslt() -> Library {
+    let [cublaslt, ..] = libraries();
+    match cublaslt.file {
+        Ok(file) => Library::Found { file },
+        Err(missing) => Library::Missing { missing },
+    }
+}
+
 fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
     let cpu = Cpu::new(CpuOptions { isa: isa.isa, ..CpuOptions::default() })?;
     let (cuda_devices, cuda_missing) = match Cuda::devices() {
@@ -194,6 +228,7 @@ fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
         Ok(name) => name,
         Err(error) => error.to_string(),
     });
+    let cublaslt = cuda_missing.is_none().then(look_at_cublaslt);
     Ok(Finding::Machine {
         machine: Machine::look(),
         instruction_set: cpu.isa().to_string(),
@@ -202,6 +237,7 @@ fn look_at_machine(isa: IsaArg) -> anyhow::Result<Finding> {
         cuda_devices,
         cuda_missing,
         nccl,
+        cublaslt,
         commit: machine::COMMIT,
     })
 }
@@ -262,6 +298,7 @@ fn described(finding: &Finding) -> String {
             cuda_missing,
             nccl,
             commit,
+            ..
         } => {
             let memory = machine.memory_bytes.map_or("unknown".into(), report::bytes);
             let cuda = cuda_missing.clone().unwrap_or_else(|| cuda_devices.join("; "));
@@ -296,5 +333,44 @@ fn described(finding: &Finding) -> String {
             report::bytes(*kv_bytes_per_token),
             report::bytes(kv_bytes_per_token * u64::from(*max_positions)),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(cublaslt: Option<Library>) -> Finding {
+        let Finding::Machine { machine, commit, .. } =
+            look_at_machine(IsaArg { isa: None }).unwrap()
+        else {
+            unreachable!("that is what it looks at")
+        };
+        Finding::Machine {
+            machine,
+            instruction_set: String::new(),
+            instruction_sets: Vec::new(),
+            threads: 1,
+            cuda_devices: vec!["H100".into()],
+            cuda_missing: None,
+            nccl: None,
+            cublaslt,
+            commit,
+        }
+    }
+
+    #[test]
+    fn a_device_without_cublaslt_is_a_warning() {
+        let check = |cublaslt: Option<Library>, wanted, state: Option<State>| {
+            let judged = judge_cublaslt(&machine(cublaslt), wanted);
+            assert_eq!(judged.as_ref().map(|it| it.state), state, "{judged:?}");
+        };
+        let missing = || Some(Library::Missing { missing: "libcublasLt: none".into() });
+        let found = || Some(Library::Found { file: "/lib/libcublasLt.so.12".into() });
+        check(missing(), DeviceChoice::Auto, Some(State::Warn));
+        check(missing(), DeviceChoice::Cuda(0), Some(State::Warn));
+        check(found(), DeviceChoice::Cuda(0), Some(State::Ok));
+        check(missing(), DeviceChoice::Cpu, None);
+        check(None, DeviceChoice::Auto, None);
     }
 }

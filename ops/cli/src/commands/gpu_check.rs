@@ -1,12 +1,13 @@
 //! `aqueduct gpu check`: every kernel of a CUDA device against its definition.
 
+mod large;
+
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use aqueduct_core::Refusal;
-use aqueduct_kernels::Backend;
 use aqueduct_kernels::conformance::CHECKS;
 use aqueduct_kernels::conformance::random::{self, Figures};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
@@ -18,6 +19,10 @@ use crate::machine;
 
 /// A kernel that has not ended by then never will.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Of kernels whose blocks take item after item, in the pass with few blocks: as many as an
+/// emulated device has multiprocessors.
+const FEW_BLOCKS: u32 = 4;
 
 /// Of output, masses and what rows spend.
 const ERROR_MAX: f64 = 5e-3;
@@ -43,49 +48,85 @@ struct Total<'a> {
     commit: &'static str,
 }
 
+/// All checks of the suite, on a device that is used in one way.
+struct Pass {
+    /// Behind the names of checks.
+    suffix: &'static str,
+    options: CudaOptions,
+}
+
+impl Pass {
+    fn all() -> [Self; 3] {
+        let checked = CudaOptions { checked: true, patience: PATIENCE, ..CudaOptions::default() };
+        // A chip has more multiprocessors than a check has items, so that no block takes two.
+        let few = CudaOptions { blocks_max: Some(FEW_BLOCKS), ..checked };
+        // As workers use it: nobody waits between operations, and memory is not poisoned.
+        let unchecked = CudaOptions { checked: false, ..checked };
+        [
+            Self { suffix: "", options: checked },
+            Self { suffix: ", few blocks", options: few },
+            Self { suffix: ", unchecked", options: unchecked },
+        ]
+    }
+
+    /// Whether a check can be made this way: those of broken numbers want each operation to tell
+    /// of them itself, which unchecked it leaves to whoever reads what it made.
+    fn can(&self, name: &str) -> bool {
+        self.options.checked || !name.contains("broken")
+    }
+}
+
 /// Runs all checks.
 ///
 /// # Errors
 /// No device, a filter that names nothing, a check that failed.
 pub(crate) async fn run(args: GpuCheckArgs) -> anyhow::Result<()> {
-    let devices = Cuda::devices()?;
-    let options = CudaOptions { checked: true, patience: PATIENCE, ..CudaOptions::default() };
-    let cuda = Cuda::open(args.device.index, options)?;
+    let (devices, index) = (Cuda::devices()?, args.device.index);
+    let open = |options| Cuda::open(index, options);
     quieten_panics();
-    let mut report =
-        Report { cuda: &cuda, json: args.json, skipped: args.from, passed: 0, failed: 0 };
+    let mut report = Report { json: args.json, skipped: args.from, passed: 0, failed: 0 };
     let wanted = |name: &str| args.filter.as_deref().is_none_or(|word| name.contains(word));
-    for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name)) {
-        report.run(name, || {
-            check(&cuda);
-            Ok(String::new())
-        })?;
+    for pass in Pass::all() {
+        let checks = CHECKS.iter().filter(|(name, _)| pass.can(name));
+        let checks = checks.map(|(name, check)| (format!("{name}{}", pass.suffix), check));
+        let checks: Vec<_> = checks.filter(|(name, _)| wanted(name)).collect();
+        if report.skips(checks.len()) {
+            continue;
+        }
+        let cuda = open(pass.options)?;
+        for (name, check) in checks {
+            report.run(&cuda, &name, || {
+                check(&cuda);
+                Ok(String::new())
+            })?;
+        }
     }
+    let [Pass { options, .. }, ..] = Pass::all();
     if wanted("random::layers") {
-        random_layers(&cuda, &args, &mut report)?;
+        random_layers(&open(options)?, &args, &mut report)?;
+    }
+    let cases = large::CASES.iter().filter(|case| wanted(&case.name())).collect::<Vec<_>>();
+    if !report.skips(cases.len()) {
+        large::compare_all(&open, &cases, &mut report)?;
     }
     if report.passed + report.failed + args.from == 0 {
         let filter = args.filter.unwrap_or_default();
         return Err(Refusal::new("filter", filter, "part of a check's name").into());
     }
-    report.end(&devices[args.device.index])
+    report.end(&devices[index])
 }
 
-fn random_layers(
-    cuda: &dyn Backend,
-    args: &GpuCheckArgs,
-    report: &mut Report<'_>,
-) -> anyhow::Result<()> {
+fn random_layers(cuda: &Cuda, args: &GpuCheckArgs, report: &mut Report) -> anyhow::Result<()> {
     let (mut kept, mut agreed) = (0, 0);
     for seed in 0..args.seeds {
-        report.run(&format!("random::layer {seed}"), || {
+        report.run(cuda, &format!("random::layer {seed}"), || {
             let figures = random::layer(cuda, seed, args.rows_max.max(1));
             kept += figures.kept;
             agreed += figures.agreed;
             judge(&figures)
         })?;
     }
-    report.run("random::ranking", || {
+    report.run(cuda, "random::ranking", || {
         let share = agreed as f64 / (kept as f64).max(1.0);
         let said = format!("{agreed} of {kept} keys, {:.3} %", 100.0 * share);
         if share >= AGREED_MIN { Ok(said) } else { Err(said) }
@@ -116,8 +157,7 @@ fn quieten_panics() {
     }));
 }
 
-struct Report<'a> {
-    cuda: &'a Cuda,
+struct Report {
     json: bool,
     /// Checks that are still to be left out.
     skipped: usize,
@@ -125,9 +165,17 @@ struct Report<'a> {
     failed: usize,
 }
 
-impl Report<'_> {
+impl Report {
+    /// Whether all of the next `count` checks are to be left out, which are then done with.
+    fn skips(&mut self, count: usize) -> bool {
+        let skips = self.skipped >= count;
+        self.skipped -= if skips { count } else { 0 };
+        skips
+    }
+
     fn run(
         &mut self,
+        cuda: &Cuda,
         check: &str,
         work: impl FnOnce() -> Result<String, String>,
     ) -> anyhow::Result<()> {
@@ -152,7 +200,7 @@ impl Report<'_> {
         }
         match passed {
             true => Ok(()),
-            false => self.cuda.alive().with_context(|| format!("lost at {check}")),
+            false => cuda.settle().with_context(|| format!("lost at {check}")),
         }
     }
 
@@ -167,5 +215,30 @@ impl Report<'_> {
             bail!("{failed} of {} checks failed on {device}", passed + failed);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_differ_in_one_thing_each() {
+        let [checked, few, unchecked] = Pass::all();
+        assert!(checked.options.checked && checked.options.blocks_max.is_none());
+        assert_eq!(few.options.blocks_max, Some(FEW_BLOCKS));
+        assert!(few.options.checked && !unchecked.options.checked);
+        let left_out = |pass: &Pass| CHECKS.iter().filter(|(name, _)| !pass.can(name)).count();
+        assert_eq!([&checked, &few, &unchecked].map(left_out), [0, 0, 4]);
+    }
+
+    #[test]
+    fn checks_that_are_left_out_are_counted_over_all_passes() {
+        let mut report = Report { json: true, skipped: 5, passed: 0, failed: 0 };
+        assert!(report.skips(3) && report.skips(0) && report.skips(2));
+        assert!(!report.skips(1) && report.skips(0));
+        let mut report = Report { skipped: 2, ..report };
+        assert!(!report.skips(3), "the third is to be made");
+        assert_eq!(report.skipped, 2);
     }
 }

@@ -186,7 +186,7 @@ impl Wait for ChunkWait<'_> {
         let since = Instant::now();
         if !self.executor.attend(Boundary::Idle) {
             self.executor.check_wanted(self.key)?;
-            self.executor.shared.doorbell.wait_until(Some(until));
+            self.executor.shared.rest(Some(until));
         }
         self.aside += since.elapsed();
         self.executor.check_wanted(self.key)

@@ -223,7 +223,7 @@ impl Wait for StepWait<'_, '_> {
         if !device.decodes(self.request) {
             return Err(PortError::Cancelled);
         }
-        device.shared.doorbell.wait_until(Some(until));
+        device.shared.rest(Some(until));
         Ok(())
     }
 

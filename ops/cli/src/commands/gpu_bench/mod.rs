@@ -92,7 +92,7 @@ pub(crate) async fn run(args: GpuBenchArgs) -> anyhow::Result<()> {
             Err(error) => {
                 failed += 1;
                 tell_failed(row.kernel, &error, args.json)?;
-                bench.cuda.alive().with_context(|| format!("lost at {}", row.kernel))?;
+                bench.cuda.settle().with_context(|| format!("lost at {}", row.kernel))?;
             }
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         let bench = Bench::new(Arc::new(cuda), Shape { vocab: 1 << 40, ..SMALL });
         let error = format!("{:#}", whole::prefill(&bench).err().unwrap());
         assert!(error.starts_with("weights of 562950.0 GB: emulated: allocate"), "{error}");
-        bench.cuda.alive().unwrap();
+        bench.cuda.settle().unwrap();
     }
 
     /// The figures that the issue states for one layer.

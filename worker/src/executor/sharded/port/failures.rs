@@ -14,9 +14,9 @@ pub(super) fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError 
 /// Why a shard of `layer` is not here.
 pub(super) fn not_kept(layer: usize, error: ShardError) -> PortError {
     match error {
-        ShardError::Backend(source @ BackendError::Exhausted { .. }) => {
-            PortError::Memory { layer, source }
-        }
+        ShardError::Backend(
+            source @ (BackendError::Exhausted { .. } | BackendError::Device { .. }),
+        ) => PortError::Memory { layer, source },
         error => PortError::Peer { layer, what: error.to_string() },
     }
 }
