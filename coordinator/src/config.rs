@@ -82,6 +82,9 @@ impl Config {
         let most = limits::COMMANDS_MAX / 8;
         Refusal::unless_within("running_requests", self.running_requests, 1, most)?;
         let grace_ms = u64::try_from(self.resume_grace.as_millis()).unwrap_or(u64::MAX);
+        if self.request_deadline.is_zero() {
+            return Err(Refusal::new("request_deadline", "0 s", "above 0"));
+        }
         Refusal::unless_within("resume_grace_ms", grace_ms, 1, limits::RESUME_GRACE_MS_MAX)?;
         self.policy.validate()
     }

@@ -19,11 +19,13 @@ use futures::{Stream, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
+use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::Instrument;
 
 use crate::generation::Generator;
 use crate::keys::{Holder, Keys};
+use crate::operator::nodes;
 use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
 use crate::streams::Place;
@@ -130,13 +132,18 @@ pub async fn serve(
 
 /// Healthy is a coordinator that takes requests.
 async fn report_health(coordinator: Coordinator, health: HealthReporter) {
+    // Probes and load balancers ask for the whole server, by no name.
+    const NAMES: [&str; 3] = ["", "aqueduct.v1.Aqueduct", "aqueduct.v1.Operator"];
     let (mut cluster, mut closing) = (coordinator.watch(), coordinator.closing());
     drop(coordinator);
     loop {
-        if !*closing.borrow_and_update() && cluster.borrow_and_update().takes_requests() {
-            health.set_serving::<AqueductServer<Service>>().await;
-        } else {
-            health.set_not_serving::<AqueductServer<Service>>().await;
+        let is_open = !*closing.borrow_and_update();
+        let status = match is_open && cluster.borrow_and_update().takes_requests() {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        for name in NAMES {
+            health.set_service_status(name, status).await;
         }
         let changed = tokio::select! {
             changed = cluster.changed() => changed,
@@ -309,6 +316,7 @@ fn name(metadata: &mut MetadataMap, caller_id: &str) {
 }
 
 fn worker_status(worker: WorkerStatus, stats: &Stats) -> v1::WorkerStatus {
+    let in_a_word = nodes::state(&worker, stats);
     let WorkerStatus { worker, name, state, info, draining, .. } = worker;
     let requests = stats.draining.get(&worker).copied().unwrap_or(0);
     let pool = stats.pools.get(&worker).copied().unwrap_or_default();
@@ -322,5 +330,6 @@ fn worker_status(worker: WorkerStatus, stats: &Stats) -> v1::WorkerStatus {
         requests: u32::try_from(requests).unwrap_or(u32::MAX),
         pool_bytes: pool.bytes,
         pool_used_bytes: pool.used_bytes,
+        state: in_a_word.to_owned(),
     }
 }

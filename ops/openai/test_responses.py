@@ -114,7 +114,7 @@ def test_calls(caller):  # noqa: F811
     ({'include': ['file_search_call.results']}, 'include'),
     ({'text': {'verbosity': 'low'}}, 'text.verbosity'),
     ({'text': {'format': {'type': 'json_schema', 'name': 'x', 'schema': 5}}}, 'text.format.schema'),
-    ({'tools': [{'type': 'web_search'}]}, 'tools[0].type'),
+    ({'tool_choice': {'type': 'web_search'}}, 'tool_choice'),
     ({'tools': TOOLS}, 'tools'),
     ({'max_output_tokens': 0}, 'max_output_tokens'),
     ({'extra_body': {'n': 2}}, 'n'),

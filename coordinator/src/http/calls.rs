@@ -2,12 +2,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{
-    Constraint, Grammar, Refusal, RequestId, Sampling, SessionUse, StartKey, Telling, TokenId,
-};
+use aqueduct_core::{RequestId, Sampling, SessionUse, Telling, TokenId};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -18,8 +15,8 @@ use futures::future::try_join_all;
 use super::choices::{Echo, Pieces, View};
 use super::error::ApiError;
 use super::params::Params;
+use super::prepare::{self, Prepared, PreparedPrompt};
 use super::reply::{Endpoint, Envelope};
-use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::request_id::CallerId;
 use super::stream::{self, Running};
 use super::{ApiState, Shared, body, resume};
@@ -27,7 +24,6 @@ use crate::generation::{About, Report, Source, TextEvent};
 use crate::keys::Holder;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
-use crate::text::{CallNotation, Ending, TextModel};
 
 /// OpenAI's default length of a completion.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -35,52 +31,13 @@ const COMPLETION_MAX_TOKENS: u32 = 16;
 /// Who calls: by what id the call is known and, where that is asked, whose key it shows.
 pub(super) type Caller = (Extension<CallerId>, Option<Extension<Holder>>);
 
-/// A call that is ready to be submitted.
-pub(super) struct Prepared {
-    endpoint: Endpoint,
-    pub(super) params: Params,
-    prompts: Vec<PreparedPrompt>,
-    echo: bool,
-    logprobs: Option<u32>,
-    /// Whether the answer goes on with the chat's last message.
-    goes_on: bool,
-    constraint: Option<Constraint>,
-    /// How calls of tools are written, if any may be called.
-    notation: Option<CallNotation>,
-    warnings: Vec<String>,
-    /// By what its caller may make it again.
-    once: Option<StartKey>,
-}
-
-impl Prepared {
-    /// The same, for a caller who may make it again with the key `name`.
-    pub(super) fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
-        let Some(name) = name else { return Ok(self) };
-        Refusal::unless_within("prompts beside idempotency_key", self.prompts.len(), 1, 1)?;
-        if self.echo {
-            return Err(ApiError::field("echo", "is not supported beside idempotency_key"));
-        }
-        let mut content = blake3::Hasher::new();
-        content.update(&[self.endpoint as u8]).update(body);
-        let once = StartKey { name, content: content.finalize().into() };
-        once.validate()?;
-        Ok(Self { once: Some(once), ..self })
-    }
-}
-
-struct PreparedPrompt {
-    tokens: Vec<TokenId>,
-    /// The prompt as it is given back.
-    text: String,
-}
-
 pub(super) async fn completions(
     State(state): State<ApiState>,
     caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    call(&state, caller, (headers, body), prepare_completion).await
+    call(&state, caller, (headers, body), prepare::completion).await
 }
 
 pub(super) async fn chat(
@@ -89,7 +46,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    call(&state, caller, (headers, body), prepare_chat).await
+    call(&state, caller, (headers, body), prepare::chat).await
 }
 
 /// A new request, or the rest of an answer whose caller sends the same call once more.
@@ -163,91 +120,6 @@ pub(super) async fn aside<T: Send + 'static>(
     })
 }
 
-fn prepare_completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let mut request = parse_completion(bytes)?;
-    shared.check_model(request.params.model.as_deref())?;
-    let text = &shared.generator.text;
-    let session = request.params.memory.session;
-    if session.is_some() {
-        Refusal::unless_within("prompts beside a session", request.prompts.len(), 1, 1)?;
-    }
-    let begins = session.as_ref().and_then(SessionUse::goes_on).is_none();
-    let prepare = |prompt| match prompt {
-        Prompt::Text(prompt) => {
-            let tokens = text.encode(&prompt, begins)?;
-            Ok(PreparedPrompt { tokens, text: prompt })
-        }
-        Prompt::Tokens(tokens) => {
-            text.check(&tokens)?;
-            let text = if request.echo { text.decode(&tokens) } else { String::new() };
-            Ok(PreparedPrompt { tokens, text })
-        }
-    };
-    let constraint = constraint(text, request.params.format.take())?;
-    let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
-    Ok(Prepared {
-        endpoint: Endpoint::Completions,
-        params: request.params,
-        prompts,
-        echo: request.echo,
-        logprobs: request.logprobs,
-        goes_on: false,
-        constraint,
-        notation: None,
-        warnings: Vec::new(),
-        once: None,
-    })
-}
-
-fn prepare_chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    prepared_chat(shared, parse_chat(bytes)?)
-}
-
-/// A chat, as a prompt.
-pub(super) fn prepared_chat(
-    shared: &Shared,
-    mut request: ChatRequest,
-) -> Result<Prepared, ApiError> {
-    shared.check_model(request.params.model.as_deref())?;
-    let text = &shared.generator.text;
-    let template = text.template();
-    let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
-    let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
-    let conversation = request.chat.conversation();
-    let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
-    // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
-    let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
-    let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
-    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
-    let format = request.params.format.take();
-    let schema = format.as_ref().map(Grammar::text);
-    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation, schema));
-    let constraint = match called {
-        Some(grammar) => {
-            constraint(text, format)?; // so that each of both is refused by its own name
-            Some(text.constraint("tools", grammar)?)
-        }
-        None => constraint(text, format)?,
-    };
-    Ok(Prepared {
-        endpoint: Endpoint::Chat,
-        params: request.params,
-        prompts: vec![PreparedPrompt { tokens, text: prompt }],
-        echo: false,
-        logprobs: request.logprobs,
-        goes_on: request.chat.ending == Ending::GoesOn,
-        constraint,
-        notation: notation.filter(|_| tools.is_some()),
-        warnings: template.warning().map(str::to_owned).into_iter().collect(),
-        once: None,
-    })
-}
-
-/// Compiled before anything is prefilled, so that a bad one is refused at once.
-fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constraint>, ApiError> {
-    Ok(format.map(|grammar| text.constraint("response_format", grammar)).transpose()?)
-}
-
 async fn answer(
     state: &ApiState,
     prepared: Prepared,
@@ -269,7 +141,7 @@ pub(super) async fn start(
     prepared: Prepared,
     (Extension(CallerId(caller_id)), holder): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
-    let Prepared { endpoint, params, prompts, constraint, notation, .. } = prepared;
+    let Prepared { endpoint, params, prompts, constraint, tools, one_call, .. } = prepared;
     let Prepared { echo, logprobs, warnings, once, goes_on: follows, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
@@ -287,7 +159,8 @@ pub(super) async fn start(
         let telling = Telling {
             continues: endpoint == Endpoint::Completions,
             goes_on: follows,
-            tools: notation.is_some(),
+            tools,
+            one_call,
             warnings: warnings.clone(),
             resumable: submission.telling.resumable || once.is_some(),
             once: once.clone(),
@@ -298,7 +171,9 @@ pub(super) async fn start(
         let mut source = shared.generator.start_for(holder, submission).await?;
         let request = accepted(&mut source).await?;
         let first_choice = running.len() * params.choices as usize;
-        let view = View { echo, first_choice, ..shared.view(request, source.about()) };
+        let running_usage = params.running_usage;
+        let view = shared.view(request, source.about());
+        let view = View { echo, first_choice, running_usage, ..view };
         envelope.get_or_insert_with(|| shared.envelope(request, source.about()));
         let place = Place::start(params.choices);
         running.push(Running { source, view, place });
@@ -330,7 +205,9 @@ impl Shared {
             echo: None,
             first_choice: 0,
             notation,
+            one_call: telling.one_call,
             return_progress: telling.progress,
+            running_usage: false,
             resumable: telling.resumable,
         }
     }

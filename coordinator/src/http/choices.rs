@@ -27,8 +27,12 @@ pub(super) struct View {
     pub(super) choices: u32,
     /// How calls of tools are written, if any may be called.
     pub(super) notation: Option<CallNotation>,
+    /// Whether but one call of each choice counts.
+    pub(super) one_call: bool,
     /// Tell how far the prefill is.
     pub(super) return_progress: bool,
+    /// Tell how many tokens there are so far.
+    pub(super) running_usage: bool,
     /// Name each event, so that its caller may come back.
     pub(super) resumable: bool,
 }
@@ -66,7 +70,7 @@ impl Pieces {
     pub(super) fn new(view: View) -> Self {
         let choices = view.choices as usize;
         let completion_logprobs = vec![CompletionLogprobs::default(); choices];
-        let parser = view.notation.map(CallParser::new);
+        let parser = view.notation.map(|notation| CallParser::new(notation, view.one_call));
         let calls = parser.map_or(Vec::new(), |parser| vec![parser; choices]);
         Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
     }

@@ -11,6 +11,7 @@ mod guard;
 mod logprobs;
 mod origins;
 mod params;
+mod prepare;
 mod reply;
 mod request;
 mod request_id;

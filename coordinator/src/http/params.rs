@@ -43,6 +43,8 @@ pub struct Params {
     pub stream: bool,
     /// Report token counts at a stream's end.
     pub include_usage: bool,
+    /// Report them with each of its chunks.
+    pub running_usage: bool,
     /// Lower begins earlier.
     pub priority: i32,
     /// Report how far the prefill is, in a stream.
@@ -151,12 +153,17 @@ impl Params {
             return Err(ApiError::field("return_progress", "needs stream to be true"));
         }
         let include_usage = stream_options.take_or("include_usage", false)?;
+        let running_usage = stream_options.take_or("continuous_usage_stats", false)?;
         // Padding against eavesdroppers, which nobody is promised.
         stream_options.ignore("include_obfuscation");
         stream_options.finish()?;
         let memory = MemoryFields::take(fields.object("aqueduct")?)?;
         if memory.resumable && !stream {
             return Err(ApiError::field("aqueduct.resumable", "needs stream to be true"));
+        }
+        if memory.resumable && running_usage {
+            let field = "stream_options.continuous_usage_stats";
+            return Err(ApiError::field(field, "is not supported beside aqueduct.resumable"));
         }
         Ok(Self {
             model: fields.take("model")?,
@@ -172,6 +179,7 @@ impl Params {
             cache_prompt: fields.take_or("cache_prompt", true)?,
             stream,
             include_usage,
+            running_usage: running_usage && include_usage,
             priority: fields.take_or("priority", 0)?,
             return_progress,
             memory,

@@ -91,6 +91,12 @@ impl Envelope {
 }
 
 impl Usage {
+    pub(super) fn of(report: &Report) -> Self {
+        let mut usage = Self::default();
+        usage.add(report);
+        usage
+    }
+
     pub(super) fn add(&mut self, report: &Report) {
         self.prompt_tokens += u64::from(report.prompt_tokens);
         self.completion_tokens += u64::from(report.output_tokens);

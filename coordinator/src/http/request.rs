@@ -41,6 +41,8 @@ pub struct ChatRequest {
     pub params: Params,
     /// Log probabilities of tokens and of this many alternatives.
     pub logprobs: Option<u32>,
+    /// What of it is passed over, for the caller to read.
+    pub warning: Option<String>,
 }
 
 /// What of a chat its prompt is made of.
@@ -152,7 +154,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     let top = Refusal::unless_within("top_logprobs", top, 0, limits::TOP_LOGPROBS_MAX)?;
     let chat = Chat::take(&mut fields)?;
     fields.finish()?;
-    Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top) })
+    Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top), warning: None })
 }
 
 /// A chat, and where the prompt that is made of it ends.

@@ -82,7 +82,7 @@ impl Answer {
         while !self.ended {
             match self.items.next().await {
                 Some(Item::Chunk { mut chunk, id }) => {
-                    if self.include_usage {
+                    if self.include_usage && chunk.get("usage").is_none() {
                         chunk["usage"] = Value::Null;
                     }
                     return Some(event(chunk.to_string(), id.as_deref()));
@@ -198,7 +198,10 @@ impl PromptStream {
         }
     }
 
-    fn push(&mut self, chunk: Value) {
+    fn push(&mut self, mut chunk: Value) {
+        if self.view.running_usage {
+            chunk["usage"] = Usage::of(self.source.report()).object();
+        }
         let id = || EventId::of(&self.envelope.id, Some(&self.place));
         let id = self.view.resumable.then(id);
         self.queue.push_back(Item::Chunk { chunk, id });

@@ -76,16 +76,21 @@ impl Tools {
         Ok((!list.is_empty()).then_some(Self { list, functions, choice, parallel }))
     }
 
+    /// Whether an answer has one call at most.
+    pub(super) fn is_one_call(&self) -> bool {
+        !self.parallel || matches!(self.choice, Choice::Named(_))
+    }
+
     /// What the answer must look like; `None` where the model decides. Where it may answer without
     /// a call, that is a JSON document that `answer` describes, a schema, if there is one.
     pub(super) fn grammar(&self, notation: CallNotation, answer: Option<&str>) -> Option<Grammar> {
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
-        let (named, most) = match &self.choice {
+        let named = match &self.choice {
             Choice::Auto if answer.is_none() => return None,
-            Choice::Named(name) => (Some(name), 1),
-            Choice::Auto | Choice::Required if self.parallel => (None, CALLS_MAX),
-            Choice::Auto | Choice::Required => (None, 1),
+            Choice::Named(name) => Some(name),
+            Choice::Auto | Choice::Required => None,
         };
+        let most = if self.is_one_call() { 1 } else { CALLS_MAX };
         let callable = |function: &&Function| named.is_none_or(|name| function.name == *name);
         let functions: Vec<&Function> = self.functions.iter().filter(callable).collect();
         let (open, between, close, most) = match notation {

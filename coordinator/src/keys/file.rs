@@ -1,8 +1,6 @@
 //! The file of keys: JSON, hashes only.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -129,7 +127,7 @@ impl KeyFile {
         Ok(Self { keys })
     }
 
-    /// Writes the file at `path` in one step, for its owner's eyes alone.
+    /// Writes the file at `path` in one step, as [`aqueduct_tls::rewrite`] does.
     ///
     /// # Errors
     /// What the system reports.
@@ -137,14 +135,7 @@ impl KeyFile {
         let written = Written { keys: self.keys.values().cloned().collect() };
         let mut json = serde_json::to_vec_pretty(&written).map_err(std::io::Error::other)?;
         json.push(b'\n');
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let beside = path.with_file_name(name);
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&beside)?;
-        let done = file.write_all(&json).and_then(|()| file.sync_all());
-        let done = done.and_then(|()| std::fs::rename(&beside, path));
-        done.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+        aqueduct_tls::rewrite(path, &json)
     }
 
     /// Adds a key.

@@ -3,7 +3,7 @@
 
 mod caches;
 mod memory;
-mod nodes;
+pub(crate) mod nodes;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -162,7 +162,12 @@ impl Operations {
     /// # Errors
     /// One that is not under way here; no answer.
     pub async fn cancel(&self, request: String) -> Result<v1::RequestEntry, OperatorError> {
-        self.coordinator.cancel(named(&request)?).await?.ok_or_else(|| unknown(&request))
+        let cancelled = self.coordinator.cancel(named(&request)?).await?;
+        if cancelled.is_none() && self.coordinator.trace(request.clone()).await?.is_some() {
+            let refusal = Refusal::new("request", request, "one under way: it has ended");
+            return Err(OperatorError::Unknown(refusal));
+        }
+        cancelled.ok_or_else(|| unknown(&request))
     }
 }
 

@@ -12,24 +12,29 @@ pub(super) fn unknown(worker: &str) -> OperatorError {
     OperatorError::Unknown(refusal)
 }
 
-/// In a line.
-pub(super) fn entry(status: &WorkerStatus, stats: &Stats) -> v1::NodeEntry {
-    let WorkerStatus { worker, name, reason, info, draining, .. } = status;
-    let requests = stats.draining.get(worker).copied().unwrap_or(0);
-    let state = match (status.state, draining, requests) {
+/// In a word.
+pub(crate) fn state(status: &WorkerStatus, stats: &Stats) -> &'static str {
+    let requests = stats.draining.get(&status.worker).copied().unwrap_or(0);
+    match (status.state, status.draining, requests) {
         (WorkerState::Connecting, ..) => "connecting",
         (WorkerState::Down, ..) => "down",
         (WorkerState::Refused, ..) => "refused",
         (WorkerState::Up, false, _) => "up",
         (WorkerState::Up, true, 0) => "drained",
         (WorkerState::Up, true, _) => "draining",
-    };
+    }
+}
+
+/// In a line.
+pub(super) fn entry(status: &WorkerStatus, stats: &Stats) -> v1::NodeEntry {
+    let WorkerStatus { worker, name, reason, info, .. } = status;
+    let requests = stats.draining.get(worker).copied().unwrap_or(0);
     let pool = stats.pools.get(worker).copied().unwrap_or_default();
     let snapshots = stats.snapshots_of.get(worker).copied().unwrap_or_default();
     v1::NodeEntry {
         name: name.clone(),
         address: info.as_ref().map_or_else(String::new, |info| info.peer.to_string()),
-        state: state.to_owned(),
+        state: state(status, stats).to_owned(),
         reason: reason.clone().unwrap_or_default(),
         threads: info.as_ref().map_or(0, |info| info.threads),
         requests: count(requests),

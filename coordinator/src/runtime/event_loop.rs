@@ -34,6 +34,7 @@ use crate::submit::RequestError;
 pub(crate) use asks::{Told, Whereabouts};
 use attach::Claims;
 pub(crate) use drain::DrainOrder;
+use drain::Drained;
 use operator::Desk;
 pub(crate) use operator::{Inquiry, Wanted};
 pub(crate) use ports::{Arrival, Comeback, Inbound, Inputs, Outputs, Shown};
@@ -55,8 +56,7 @@ pub(crate) struct EventLoop {
     claims: Claims,
     /// Workers that said that they are going to stop.
     leaving: BTreeSet<WorkerId>,
-    /// Names of those that an operator has drained, whether they are here or not.
-    drained: BTreeSet<String>,
+    drained: Drained,
     /// For those who look after the cluster.
     desk: Desk,
     outputs: Outputs,
@@ -92,7 +92,7 @@ impl EventLoop {
             resume_at: None,
             claims: Claims::default(),
             leaving: BTreeSet::new(),
-            drained: BTreeSet::new(),
+            drained: Drained::default(),
             desk: Desk::default(),
             outputs,
             stats,
@@ -192,7 +192,7 @@ impl EventLoop {
     fn hear(&mut self, worker: WorkerId, notice: Notice) {
         match notice {
             Notice::Joined { name } => self.worker_joined(worker, name),
-            Notice::Left => self.worker_down(worker, WorkerState::Down, "it has left the cluster"),
+            Notice::Left => self.worker_left(worker),
             Notice::Up { info, snapshots, commands } => {
                 self.worker_up(worker, *info, snapshots, commands);
             }

@@ -89,9 +89,9 @@ impl Scribe {
         self.note(request, RecordKind::Ended(outcome), None);
     }
 
-    /// An operator has a worker left, or not any more; `reply` says when it counts.
-    pub(crate) fn drained(&mut self, worker: String, draining: bool, reply: Reply) {
-        self.note(RequestId(0), RecordKind::Drained { worker, draining }, Some(reply));
+    /// A worker is to be left, or not any more; `reply` says to its operator when that counts.
+    pub(crate) fn drained(&mut self, worker: String, draining: bool, reply: Option<Reply>) {
+        self.note(RequestId(0), RecordKind::Drained { worker, draining }, reply);
         self.due = Some(Instant::now());
     }
 

@@ -105,7 +105,9 @@ impl Narrator {
         let prompt_tokens = self.source.report().prompt_tokens;
         let tokens_left = prompt_tokens.saturating_sub(progress.tokens_done);
         let seconds = progress.elapsed.as_secs_f64().max(1e-6);
-        let tokens_per_second = f64::from(progress.tokens_done) / seconds;
+        // What was kept from another request took no time.
+        let computed = progress.tokens_done.saturating_sub(progress.cached_tokens);
+        let tokens_per_second = f64::from(computed) / seconds;
         let is_known = tokens_per_second > 0.0;
         v1::Progress {
             chunks_done: progress.chunks_done,

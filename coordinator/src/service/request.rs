@@ -41,8 +41,9 @@ pub(super) fn submission(
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
         Prompt::Chat(chat) => encode_chat(chat, goes_on, text)?.1,
     };
-    // Whoever names no seed is told the one that was drawn.
-    let sampling = sampling_or(RandomState::new().hash_one(()), message.sampling)?;
+    // Whoever names no seed is told the one that was drawn: small enough to survive a JSON reader
+    // that knows doubles only.
+    let sampling = sampling_or(RandomState::new().hash_one(()) >> 32, message.sampling)?;
     let outputs = if message.prompt_logprobs {
         Outputs::Logprobs(sampling.logprobs.unwrap_or(0))
     } else {

@@ -40,6 +40,11 @@ impl CallNotation {
         }
     }
 
+    /// What ends a call, where others may follow.
+    pub fn end(self) -> Option<&'static str> {
+        (self == Self::Tagged).then_some(CLOSE)
+    }
+
     /// What a call's arguments are named.
     pub fn arguments_name(self) -> &'static str {
         match self {
@@ -67,6 +72,9 @@ pub enum Said {
 #[derive(Debug, Clone)]
 pub struct CallParser {
     notation: CallNotation,
+    one_call: bool,
+    /// The only call was told of.
+    over: bool,
     held: String,
     in_call: bool,
     calls: usize,
@@ -74,9 +82,10 @@ pub struct CallParser {
 }
 
 impl CallParser {
-    /// For one answer.
-    pub fn new(notation: CallNotation) -> Self {
-        Self { notation, held: String::new(), in_call: false, calls: 0, is_text: false }
+    /// For one answer; `one_call`: of which the first call alone is told of.
+    pub fn new(notation: CallNotation, one_call: bool) -> Self {
+        let held = String::new();
+        Self { notation, one_call, over: false, held, in_call: false, calls: 0, is_text: false }
     }
 
     /// How calls are written.
@@ -92,16 +101,35 @@ impl CallParser {
     /// Takes more of the answer; what may become a call is held back until it is one, or is not.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);
-        match self.notation {
+        let said = match self.notation {
             CallNotation::Tagged => self.tagged(),
             CallNotation::Bare => self.whole('{'),
             CallNotation::Listed => self.whole('['),
-        }
+        };
+        self.up_to_the_last(said)
     }
 
     /// What was held back, when nothing follows. A call whose end is missing is one all the
     /// same if its object is complete.
     pub fn finish(&mut self) -> Vec<Said> {
+        let said = self.rest();
+        self.up_to_the_last(said)
+    }
+
+    /// Nothing is told of behind the only call.
+    fn up_to_the_last(&mut self, mut said: Vec<Said>) -> Vec<Said> {
+        if self.over {
+            return Vec::new();
+        }
+        let is_call = |one: &Said| matches!(one, Said::Call { .. });
+        if let Some(first) = said.iter().position(is_call).filter(|_| self.one_call) {
+            said.truncate(first + 1);
+            self.over = true;
+        }
+        said
+    }
+
+    fn rest(&mut self) -> Vec<Said> {
         let held = std::mem::take(&mut self.held);
         let is_whole = self.notation != CallNotation::Tagged && !self.is_text;
         let calls = if is_whole { self.calls_of(&held) } else { None };
@@ -213,8 +241,8 @@ mod tests {
     }
 
     /// In pieces of `cut` characters; neighbouring texts are one.
-    fn parsed(notation: CallNotation, answer: &str, cut: usize) -> Vec<Said> {
-        let mut parser = CallParser::new(notation);
+    fn parsed(notation: CallNotation, one_call: bool, answer: &str, cut: usize) -> Vec<Said> {
+        let mut parser = CallParser::new(notation, one_call);
         let characters: Vec<char> = answer.chars().collect();
         let mut said = Vec::new();
         for part in characters.chunks(cut) {
@@ -233,7 +261,12 @@ mod tests {
 
     fn check(notation: CallNotation, answer: &str, want: &[Said]) {
         for cut in [1, 2, 3, 7, 1000] {
-            assert_eq!(parsed(notation, answer, cut), want, "{answer:?} in pieces of {cut}");
+            let said = parsed(notation, false, answer, cut);
+            assert_eq!(said, want, "{answer:?} in pieces of {cut}");
+            let first = want.iter().position(|one| matches!(one, Said::Call { .. }));
+            let up_to_the_first = &want[..first.map_or(want.len(), |first| first + 1)];
+            let said = parsed(notation, true, answer, cut);
+            assert_eq!(said, up_to_the_first, "one call: {answer:?} in pieces of {cut}");
         }
     }
 
@@ -286,8 +319,10 @@ mod tests {
             answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|[<a \n]){0,9}",
         ) {
             for notation in [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed] {
-                let whole = parsed(notation, &answer, 1000);
-                prop_assert_eq!(parsed(notation, &answer, 1), whole);
+                for one_call in [false, true] {
+                    let whole = parsed(notation, one_call, &answer, 1000);
+                    prop_assert_eq!(parsed(notation, one_call, &answer, 1), whole);
+                }
             }
         }
     }

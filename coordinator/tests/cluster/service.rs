@@ -25,6 +25,7 @@ use crate::fake::{CHUNK_TOKENS, Fake, Habit, SOON};
 use crate::quality::by_budget;
 
 struct Server {
+    coordinator: Coordinator,
     text: Arc<TextModel>,
     channel: Channel,
     client: AqueductClient<Channel>,
@@ -45,11 +46,13 @@ async fn serve(config: Config, fake: &Fake) -> Server {
         streams: Streams::new(SOON),
     };
     let forever = std::future::pending();
-    let served = Served { coordinator, generator, model: "tiny".into(), keys: None };
+    let serving = coordinator.clone();
+    let served = Served { coordinator: serving, generator, model: "tiny".into(), keys: None };
     tokio::spawn(service::serve(served, listener, forever));
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
-    Server { text, client: AqueductClient::new(channel.clone()), channel }
+    let client = AqueductClient::new(channel.clone());
+    Server { coordinator, text, channel, client }
 }
 
 fn small() -> Config {
@@ -202,7 +205,7 @@ async fn errors_have_codes() {
 async fn the_server_tells_about_itself() {
     let mut fake = Fake::new("one", Habit::Obey);
     fake.pool_tokens = 100;
-    let Server { text, channel, mut client } = serve(small(), &fake).await;
+    let Server { coordinator, text, channel, mut client } = serve(small(), &fake).await;
     let said = "It was the best of times";
     let input = Some(Input::Text(said.into()));
     let reply = client.tokenize(v1::TokenizeRequest { input }).await.unwrap().into_inner();
@@ -217,7 +220,14 @@ async fn the_server_tells_about_itself() {
     assert_eq!(reply.workers[0].pool_tokens, 100);
 
     let mut health = HealthClient::new(channel);
-    let service = "aqueduct.v1.Aqueduct".to_owned();
-    let reply = health.check(HealthCheckRequest { service }).await.unwrap().into_inner();
-    assert_eq!(reply.status, 1, "serving");
+    for service in ["", "aqueduct.v1.Aqueduct", "aqueduct.v1.Operator"] {
+        let asked = HealthCheckRequest { service: service.to_owned() };
+        let reply = health.check(asked).await.unwrap().into_inner();
+        assert_eq!(reply.status, 1, "{service:?} is serving");
+    }
+    let whole = HealthCheckRequest::default();
+    let mut watch = health.watch(whole).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
+    coordinator.close();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 2, "not serving");
 }

@@ -175,6 +175,29 @@ async fn a_stream_says_what_the_whole_answer_says() {
 }
 
 #[tokio::test]
+async fn usage_with_every_chunk() {
+    let server = start(answering(" by the pond")).await;
+    let options = json!({ "include_usage": true, "continuous_usage_stats": true });
+    let mut body =
+        json!({ "prompt": "I", "max_tokens": 50, "stream": true, "stream_options": options });
+    let events = server.completion(body.clone()).await.events();
+    let counts = |event: &Value| {
+        let usage = &event["usage"];
+        (usage["prompt_tokens"].as_u64().unwrap(), usage["completion_tokens"].as_u64().unwrap())
+    };
+    let counts: Vec<_> = events.iter().map(counts).collect();
+    let tokens = text().encode(" by the pond", false).unwrap().len() as u64;
+    assert_eq!((counts[0].1, counts.last().unwrap().1), (1, tokens));
+    let prompt_tokens = text().encode("I", true).unwrap().len() as u64;
+    assert!(counts.iter().all(|(prompt, _)| *prompt == prompt_tokens), "{counts:?}");
+    assert!(counts.is_sorted(), "{counts:?}");
+
+    body["aqueduct"] = json!({ "resumable": true });
+    let refused = server.completion(body).await.json();
+    assert_eq!(refused["error"]["param"], "stream_options.continuous_usage_stats");
+}
+
+#[tokio::test]
 async fn several_prompts_and_choices_are_numbered_through() {
     let server = start(answering(" yes")).await;
     let body = json!({ "prompt": ["a b", "c", "d"], "n": 2, "echo": true, "max_tokens": 9 });

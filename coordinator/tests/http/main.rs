@@ -13,3 +13,4 @@ mod script;
 mod service;
 mod start;
 mod tokens;
+mod tools;

@@ -1,7 +1,5 @@
 //! Streams that callers come back to, here and with a server that was started again.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,6 +15,7 @@ use tokio::net::TcpStream;
 use super::client::{DEADLINE, Reply, Server, generator, request, serving, text};
 use super::script::Script;
 use super::service::until;
+use super::tools::text_with_tools;
 
 const ANSWER: &str = "/v1/requests/r0000000000000007";
 const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n\
@@ -24,17 +23,6 @@ const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {
 
 /// An event of a stream: its id and its data.
 type Told = (String, String);
-
-/// The shipped model's words, and a template that teaches tools.
-fn text_with_tools() -> Arc<TextModel> {
-    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
-    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
-        fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
-    }
-    let template = here.join("../ops/openai/tools.jinja");
-    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
-    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
-}
 
 fn script(answer: &str) -> Script {
     Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }
@@ -142,10 +130,13 @@ async fn any_cut_of_a_chat() {
 async fn any_cut_of_a_chat_with_tools() {
     let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
-    let body = json!({ "messages": [{ "role": "user", "content": "?" }], "tools": [tool] });
-    let text = text_with_tools();
-    let script = script(CALL);
-    any_cut_gives_the_same_whole("/v1/chat/completions", resumable(body), script, text).await;
+    let mut body = json!({ "messages": [{ "role": "user", "content": "?" }], "tools": [tool] });
+    for parallel in [true, false] {
+        body["parallel_tool_calls"] = json!(parallel);
+        let (text, script) = (text_with_tools("tools.jinja"), script(CALL));
+        let body = resumable(body.clone());
+        any_cut_gives_the_same_whole("/v1/chat/completions", body, script, text).await;
+    }
 }
 
 /// Begins a stream that never ends, and reads its first byte.

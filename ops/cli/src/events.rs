@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_client::{GenerateEvent, StopReason, Summary};
+use aqueduct_client::{GenerateEvent, Summary};
 use serde::Serialize;
 
 /// One event; `event` says which.
@@ -58,9 +58,10 @@ pub(crate) enum Row<'a> {
     },
 }
 
-impl<'a> From<&'a GenerateEvent> for Row<'a> {
-    fn from(event: &'a GenerateEvent) -> Self {
-        match event {
+impl<'a> Row<'a> {
+    /// What is told of an event, if anything.
+    pub(crate) fn of(event: &'a GenerateEvent) -> Option<Self> {
+        Some(match event {
             GenerateEvent::Accepted(accepted) => Self::Accepted {
                 request: accepted.request.to_string(),
                 prompt_tokens: accepted.prompt_tokens,
@@ -94,19 +95,15 @@ impl<'a> From<&'a GenerateEvent> for Row<'a> {
             },
             GenerateEvent::ChoiceDone(done) => Self::ChoiceDone {
                 choice: done.choice,
-                reason: match done.reason {
-                    StopReason::Stop => "stop",
-                    StopReason::Length => "length",
-                },
+                reason: done.reason.as_str(),
                 tokens: done.tokens,
                 text: &done.text,
             },
             GenerateEvent::Summary(summary) => Self::summary(summary),
-        }
+            _ => return None,
+        })
     }
-}
 
-impl<'a> Row<'a> {
     fn summary(summary: &'a Summary) -> Self {
         Self::Summary {
             prompt_tokens: summary.prompt_tokens,
@@ -114,7 +111,7 @@ impl<'a> Row<'a> {
             queue_seconds: summary.queued.as_secs_f64(),
             prefill_seconds: summary.prefill.as_secs_f64(),
             decode_seconds: summary.decode.as_secs_f64(),
-            tokens_per_second: tokens_per_second(summary.prompt_tokens, summary.prefill),
+            tokens_per_second: prefill_rate(summary),
             memory_bytes: summary.memory_bytes,
             dense_bytes: summary.dense_bytes,
             retained_mass: summary.retained_total().share(),
@@ -137,6 +134,12 @@ impl<'a> Row<'a> {
             warnings: &summary.warnings,
         }
     }
+}
+
+/// Tokens of the prompt that were computed in a second: what was kept from another request took no
+/// time.
+pub(crate) fn prefill_rate(summary: &Summary) -> f64 {
+    tokens_per_second(summary.prompt_tokens - summary.cached_tokens, summary.prefill)
 }
 
 /// Speed; 0 where no time passed.

@@ -1,12 +1,17 @@
 //! Errors as exit codes and as one line for a person.
 
+use std::io::ErrorKind;
+
 use aqueduct_client::ClientError;
+use aqueduct_coordinator::runtime;
 use aqueduct_coordinator::submit::RequestError;
 use aqueduct_coordinator::text::TextError;
 use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
 use aqueduct_engine::LoadError;
+use aqueduct_journal::{OpenError, StoreError};
 use aqueduct_kernels::CudaError;
+use aqueduct_kernels::cpu::CpuError;
 use aqueduct_tls::TlsError;
 
 use crate::cluster::WorkerExited;
@@ -32,11 +37,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => FAILURE,
         });
     }
-    if cause.is::<Refusal>()
-        || cause.is::<LoadError>()
-        || cause.is::<TextError>()
-        || cause.is::<TlsError>()
-    {
+    if is_wrong_input(cause) {
         return Some(USAGE);
     }
     if let Some(error) = cause.downcast_ref::<ClientError>() {
@@ -48,9 +49,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             | ClientError::Gone(_)
             | ClientError::TakenOver(_) => UNAVAILABLE,
             ClientError::Deadline(_) => DEADLINE,
-            ClientError::NotFound(_) | ClientError::Cancelled(_) | ClientError::Server(_) => {
-                FAILURE
-            }
+            _ => FAILURE,
         });
     }
     if let Some(WorkerExited { code, .. }) = cause.downcast_ref() {
@@ -70,6 +69,33 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         RequestError::Failed { kind: FailureKind::Invalid, .. } => USAGE,
         RequestError::Failed { .. } | RequestError::Cancelled => FAILURE,
     })
+}
+
+fn is_wrong_input(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let is_input = cause.is::<Refusal>() || cause.is::<LoadError>() || cause.is::<TextError>();
+    // These repeat what a refusal says, which is then no cause of its own.
+    let is_option = matches!(cause.downcast_ref(), Some(runtime::StartError::Refused(_)))
+        || matches!(
+            cause.downcast_ref(),
+            Some(aqueduct_worker::StartError::Refused(_) | aqueduct_worker::StartError::Pool(_))
+        )
+        || matches!(cause.downcast_ref(), Some(CpuError::Isa(_)));
+    let is_folder = match cause.downcast_ref() {
+        Some(OpenError::Store(StoreError::Io { source, .. })) => is_unusable(source.kind()),
+        _ => false,
+    };
+    is_input || is_option || is_folder || cause.is::<TlsError>()
+}
+
+/// Whether a path is to blame, and not the disk behind it.
+fn is_unusable(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::NotADirectory
+            | ErrorKind::AlreadyExists
+    )
 }
 
 /// Whether whoever read our stdout has seen enough (`aqueduct … | head`).
@@ -110,6 +136,15 @@ mod tests {
         };
         check(anyhow::anyhow!("no space"), FAILURE);
         check(Refusal::new("chunk_tokens", 0, "at least 1").into(), USAGE);
+        let refusal = || Refusal::new("running_requests", 0, "between 1 and 32");
+        check(runtime::StartError::from(refusal()).into(), USAGE);
+        check(aqueduct_worker::StartError::from(refusal()).into(), USAGE);
+        let io = |kind: ErrorKind| {
+            let store = StoreError::Io { path: "/journal".into(), source: kind.into() };
+            OpenError::from(store)
+        };
+        check(io(ErrorKind::NotADirectory).into(), USAGE);
+        check(io(ErrorKind::StorageFull).into(), FAILURE);
         check(CudaError::Index { index: 3, last: 0 }.into(), USAGE);
         check(CudaError::Unusable { index: 0, what: "lost".into() }.into(), FAILURE);
         check(ClientError::Unavailable("refused".into()).into(), UNAVAILABLE);

@@ -31,7 +31,7 @@ async fn main() -> Result<(), ClientError> {
                     summary.output_tokens, summary.memory_bytes
                 );
             }
-            GenerateEvent::Accepted(_) | GenerateEvent::PromptLogprobs { .. } => {}
+            _ => {} // newer versions may tell more
         }
         std::io::stdout().flush().ok();
     }

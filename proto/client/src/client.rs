@@ -61,7 +61,7 @@ impl Client {
         span: &Span,
     ) -> Result<Generation, ClientError> {
         let (deadline, id) = (options.deadline, request_id(options.request_id.as_deref())?);
-        let until = Instant::now() + deadline;
+        let until = after(deadline);
         let choices = options.choices.unwrap_or(1);
         let message = options.keyed().into_message();
         let is_keyed = message.idempotency_key.is_some();
@@ -87,7 +87,7 @@ impl Client {
                 }
             }
             tries = tries.saturating_sub(1);
-            let again = pushback(&status).map(|wait| Instant::now() + wait);
+            let again = pushback(&status).map(after);
             match again.filter(|again| tries > 0 && *again < until) {
                 Some(again) => tokio::time::sleep_until(again).await,
                 None => return Err(status.into()),
@@ -179,7 +179,7 @@ impl Client {
 
     /// Until when a call looks for a coordinator that takes it.
     fn patience(&self) -> Instant {
-        Instant::now() + self.options.connect_deadline
+        after(self.options.connect_deadline)
     }
 
     pub(crate) async fn call<M: Clone, T, F>(
@@ -203,7 +203,7 @@ impl Client {
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let (until, patience) = (Instant::now() + deadline, self.patience());
+        let (until, patience) = (after(deadline), self.patience());
         loop {
             let route = self.routes.current();
             let (url, request) = (route.url.clone(), self.request(message.clone()));
@@ -235,6 +235,25 @@ pub(crate) async fn within<T>(
     tokio::time::timeout_at(until, what).await.map_err(|_| late("the server", deadline))
 }
 
+/// The moment that is `wait` from now; a year from now is as good as any that is later.
+pub(crate) fn after(wait: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + wait.min(LONGEST)
+}
+
 fn late(who: &str, deadline: Duration) -> ClientError {
     ClientError::Deadline(format!("{who} did not answer within {deadline:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_deadline_is_too_late() {
+        let late = after(Duration::MAX);
+        assert!(late > after(Duration::from_secs(3600)));
+        let waited = within(late, Duration::MAX, async { Ok::<_, Status>(1) }).await;
+        assert_eq!(waited.unwrap().unwrap(), 1);
+    }
 }

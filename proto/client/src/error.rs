@@ -11,6 +11,7 @@ const RETRY_AFTER_METADATA: &str = "grpc-retry-pushback-ms";
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The request is wrong; the message names the field and its bound.
     #[error("{0}")]

@@ -7,6 +7,7 @@ use aqueduct_core::{Exchange, KvDtype, MemoryPolicy, ModelShape, RequestId, Sess
 
 /// What happens to a request, in order.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum GenerateEvent {
     /// Always first.
     Accepted(Accepted),
@@ -115,19 +116,30 @@ pub struct Token {
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StopReason {
     /// An end token or a stop string.
     Stop,
     /// `max_tokens`.
     Length,
+    /// One that a newer server knows.
+    Other,
+}
+
+impl StopReason {
+    /// The word that a person reads.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Other => "other",
+        }
+    }
 }
 
 impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        })
+        f.write_str(self.as_str())
     }
 }
 
@@ -207,12 +219,12 @@ pub struct Tokenized {
 pub struct Description {
     /// Name of the model.
     pub model: String,
-    /// Hash over weights, configuration and dtypes.
+    /// Hash over weights, configuration and dtypes; empty until a worker has come.
     pub fingerprint: String,
-    /// Shape of the model.
-    pub shape: ModelShape,
-    /// How keys and values are stored.
-    pub kv: KvDtype,
+    /// Shape of the model; `None` until a worker has come.
+    pub shape: Option<ModelShape>,
+    /// How keys and values are stored; `None` until a worker has come.
+    pub kv: Option<KvDtype>,
     /// Longest prompt, in tokens.
     pub prompt_tokens_max: u32,
     /// The workers.
@@ -228,6 +240,8 @@ pub struct WorkerStatus {
     pub address: String,
     /// Whether it can take work.
     pub up: bool,
+    /// How it stands: `connecting`, `up`, `draining`, `drained`, `down` or `refused`.
+    pub state: String,
     /// Compute threads.
     pub threads: u32,
     /// Most tokens whose keys it keeps in shards; `u64::MAX` if memory alone bounds them.

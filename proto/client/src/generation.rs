@@ -148,9 +148,10 @@ impl Listening {
             let said = within(self.until, self.deadline, self.answer.message()).await?;
             let status = match said {
                 Ok(Some(event)) => {
-                    let kind = event.kind.as_ref();
-                    let standing = self.standing.as_mut().zip(kind);
-                    if standing.is_none_or(|(standing, kind)| standing.takes(kind)) {
+                    // One that a newer server tells is for newer clients.
+                    let Some(kind) = &event.kind else { continue };
+                    let takes = self.standing.as_mut().map(|standing| standing.takes(kind));
+                    if takes.transpose()?.unwrap_or(true) {
                         return event.try_into();
                     }
                     continue;
@@ -228,7 +229,7 @@ impl Patience {
     /// `within` after the first loss, or `until`.
     pub(crate) async fn again(&mut self, within: Duration, until: Instant) -> Option<Instant> {
         let lost_at = *self.lost_at.get_or_insert_with(Instant::now);
-        let give_up_at = until.min(lost_at + within);
+        let give_up_at = lost_at.checked_add(within).map_or(until, |at| until.min(at));
         let again_at = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if again_at >= give_up_at {
@@ -257,33 +258,37 @@ impl Standing {
     }
 
     /// Whether an event is new; then it is no more.
-    fn takes(&mut self, kind: &Kind) -> bool {
+    fn takes(&mut self, kind: &Kind) -> Result<bool, ClientError> {
         let is_new = match kind {
             Kind::Accepted(_) => !std::mem::replace(&mut self.is_accepted, true),
             Kind::Escalated(_) => {
                 self.escalations_here += 1;
                 self.escalations_here > self.escalations
             }
-            Kind::Token(token) => self.takes_one(token.choice, token.token_idx),
-            Kind::ChoiceDone(done) => self.takes_one(done.choice, done.tokens),
+            Kind::Token(token) => self.takes_one(token.choice, token.token_idx)?,
+            Kind::ChoiceDone(done) => self.takes_one(done.choice, done.tokens)?,
             Kind::Progress(_) | Kind::PromptLogprobs(_) | Kind::Summary(_) => true,
         };
         self.escalations = self.escalations.max(self.escalations_here);
         if is_new {
             self.patience = Patience::default();
         }
-        is_new
+        Ok(is_new)
     }
 
-    /// The event of this index of a completion.
-    fn takes_one(&mut self, choice: u32, idx: u32) -> bool {
+    /// The event of this index of a completion. A text with a hole is none.
+    fn takes_one(&mut self, choice: u32, idx: u32) -> Result<bool, ClientError> {
         match self.next.get_mut(choice as usize) {
             Some(next) if *next == idx => {
                 *next += 1;
-                true
+                Ok(true)
+            }
+            Some(next) if *next < idx => {
+                let hole = format!("token {idx} of completion {choice} came before token {next}");
+                Err(ClientError::unreadable(hole))
             }
             // One that nobody asked for is for the caller to see.
-            known => known.is_none(),
+            known => Ok(known.is_none()),
         }
     }
 }

@@ -37,10 +37,10 @@ mod trace;
 mod wire;
 
 pub use answer::{Answer, Completion};
-pub use aqueduct_core::work::Traffic;
+pub use aqueduct_core::work::{RetainedMass, TokenLogprob, Traffic};
 pub use aqueduct_core::{
-    BelowFloor, Exchange, Floor, MemoryPolicy, ModelShape, PolicyKind, Quality, RequestId, Scoring,
-    Session, SessionUse, TokenId, WireDtype,
+    BelowFloor, Exchange, Floor, Grammar, KvDtype, MemoryPolicy, ModelShape, PolicyKind, Quality,
+    RequestId, Scoring, Session, SessionUse, TokenId, WireDtype,
 };
 pub use aqueduct_tls::{Identity, TlsFiles};
 pub use client::Client;

@@ -24,7 +24,7 @@ impl TryFrom<v1::GenerateEvent> for GenerateEvent {
             Kind::Progress(progress) => Self::Progress(progress.into()),
             Kind::Escalated(escalated) => Self::Escalated(Box::new(escalated.try_into()?)),
             Kind::Token(token) => Self::Token(token.try_into()?),
-            Kind::ChoiceDone(done) => Self::ChoiceDone(done.try_into()?),
+            Kind::ChoiceDone(done) => Self::ChoiceDone(done.into()),
             Kind::Summary(summary) => Self::Summary(Box::new(summary.try_into()?)),
             Kind::PromptLogprobs(part) => {
                 Self::PromptLogprobs { start: part.start, entries: all(part.entries)? }
@@ -116,19 +116,15 @@ where
     wire.into_iter().map(|item| item.try_into().map_err(ClientError::unreadable)).collect()
 }
 
-impl TryFrom<v1::ChoiceDone> for ChoiceDone {
-    type Error = ClientError;
-
-    fn try_from(done: v1::ChoiceDone) -> Result<Self, ClientError> {
+impl From<v1::ChoiceDone> for ChoiceDone {
+    fn from(done: v1::ChoiceDone) -> Self {
         use v1::choice_done::Reason;
         let reason = match done.reason() {
             Reason::Stop => StopReason::Stop,
             Reason::Length => StopReason::Length,
-            Reason::Unspecified => {
-                return Err(ClientError::unreadable("a completion ended without a reason"));
-            }
+            Reason::Unspecified => StopReason::Other,
         };
-        Ok(Self { choice: done.choice, reason, tokens: done.tokens, text: done.text })
+        Self { choice: done.choice, reason, tokens: done.tokens, text: done.text }
     }
 }
 
@@ -174,12 +170,16 @@ fn seconds(field: &str, value: f64) -> Result<Duration, ClientError> {
 impl From<v1::WorkerStatus> for WorkerStatus {
     fn from(wire: v1::WorkerStatus) -> Self {
         let v1::WorkerStatus { worker, address, up, threads, draining, requests, .. } = wire;
+        // Of a server that is older than the word.
+        let state_of_old = || if up { "up" } else { "down" }.to_owned();
+        let state = Some(wire.state).filter(|state| !state.is_empty()).unwrap_or_else(state_of_old);
         let (pool_bytes, pool_used_bytes) = (wire.pool_bytes, wire.pool_used_bytes);
         let pool_tokens = pool_tokens(wire.pool_tokens);
         Self {
             worker,
             address,
             up,
+            state,
             threads,
             pool_tokens,
             draining,
@@ -194,12 +194,13 @@ impl TryFrom<v1::DescribeReply> for Description {
     type Error = ClientError;
 
     fn try_from(reply: v1::DescribeReply) -> Result<Self, ClientError> {
-        let kv = reply.kv().try_into().map_err(ClientError::unreadable)?;
-        let shape = reply.shape.ok_or_else(|| ClientError::unreadable("describe.shape"))?;
+        let kv = Some(reply.kv()).filter(|kv| *kv != v1::KvDtype::Unspecified);
+        let kv = kv.map(TryInto::try_into).transpose().map_err(ClientError::unreadable)?;
+        let shape = reply.shape.map(TryInto::try_into).transpose();
         Ok(Self {
             model: reply.model,
             fingerprint: reply.fingerprint,
-            shape: shape.try_into().map_err(ClientError::unreadable)?,
+            shape: shape.map_err(ClientError::unreadable)?,
             kv,
             prompt_tokens_max: reply.prompt_tokens_max,
             workers: reply.workers.into_iter().map(Into::into).collect(),

@@ -16,6 +16,8 @@ pub struct Telling {
     pub goes_on: bool,
     /// Whether tools may be called.
     pub tools: bool,
+    /// Whether no more than one call of each answer is told of.
+    pub one_call: bool,
     /// Whether token counts are told at the end.
     pub usage: bool,
     /// Whether it is told how far the prefill is.

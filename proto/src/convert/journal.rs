@@ -270,6 +270,7 @@ mod tests {
                     resumable: scalars.2,
                     stop: vec!["\n".to_owned(); 2],
                     tools: !scalars.2,
+                    one_call: scalars.2,
                     goes_on: !scalars.2,
                     holder: caller_id.clone(),
                     created_at_s: scalars.3,

@@ -772,6 +772,9 @@ pub struct WorkerStatus {
     /// of those that are in use
     #[prost(uint64, tag = "9")]
     pub pool_used_bytes: u64,
+    /// connecting, up, draining, drained, down or refused
+    #[prost(string, tag = "10")]
+    pub state: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeReply {
@@ -779,6 +782,7 @@ pub struct DescribeReply {
     pub model: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub fingerprint: ::prost::alloc::string::String,
+    /// Until a worker has come, the model's fingerprint is empty, and nobody knows shape and kv.
     #[prost(message, optional, tag = "3")]
     pub shape: ::core::option::Option<ModelShape>,
     #[prost(enumeration = "KvDtype", tag = "4")]
@@ -3148,6 +3152,9 @@ pub struct Telling {
     /// with the message that the prompt's chat ends within
     #[prost(bool, tag = "13")]
     pub goes_on: bool,
+    /// of a tool is told of in each answer, at most
+    #[prost(bool, tag = "14")]
+    pub one_call: bool,
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -7,7 +7,8 @@
 //!
 //! - [`Listener`] accepts: [`Listener::incoming`] for gRPC, [`ServerTls::accept`] for the rest.
 //! - [`connect`] dials, and proves with [`ClientTls`] whom it has reached.
-//! - Both look at their files again when a connection is made, at most every second.
+//! - Both look at their files again when a connection is made, at most every second; [`rewrite`]
+//!   is for files of that kind that we write ourselves.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -15,6 +16,7 @@ mod files;
 mod fresh;
 mod inspect;
 mod refusals;
+mod rewrite;
 mod role;
 mod server;
 
@@ -23,5 +25,6 @@ pub use files::{Identity, TlsError, TlsFiles};
 pub use fresh::Fresh;
 pub use inspect::{Inspected, inspect};
 pub use refusals::{Reason, Refusals};
+pub use rewrite::{alone, rewrite};
 pub use role::{Caller, Role};
 pub use server::{Asked, Conn, Listener, ServerTls};

@@ -1,5 +1,7 @@
 //! The body of a call, as the chat that it stands for.
 
+use std::collections::BTreeSet;
+
 use aqueduct_core::{Refusal, limits};
 use serde_json::{Map, Value, json};
 
@@ -26,6 +28,10 @@ const UNSUPPORTED: [(&str, Harmless); 7] = [
 /// What of an answer may be asked for besides; what it does not have is not told.
 const LOGPROBS: &str = "message.output_text.logprobs";
 const REASONING: &str = "reasoning.encrypted_content";
+
+/// Types of tools that are passed over which are named, and how long each name may be.
+const KINDS_MAX: usize = 8;
+const KIND_CHARS_MAX: usize = 32;
 
 /// There is nothing to be summarised.
 fn is_no_effort(value: &Value) -> bool {
@@ -83,9 +89,8 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         "truncation": "disabled",
     });
     let Value::Object(echo) = echo else { return Err(ApiError::field("input", "is missing")) };
-    let nested = (0..).zip(&tools).map(|(idx, tool)| nested(idx, tool));
-    let nested = nested.collect::<Result<Vec<_>, Refusal>>()?;
-    let tools = Tools::of(nested, Some(choice(&tool_choice)?), parallel)?;
+    let (tools, warning) = take_functions(&tools);
+    let tools = Tools::of(tools, Some(choice(&tool_choice)?), parallel)?;
     let mut messages: Vec<ChatMessage> =
         instructions.map(|words| ChatMessage::new(Role::System, words)).into_iter().collect();
     add_input(&input, &mut messages)?;
@@ -93,7 +98,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         return Err(ApiError::field("input", "must have at least one message"));
     }
     let chat = Chat { messages, tools, variables, ending: Ending::Asks };
-    Ok((ChatRequest { chat, params, logprobs }, echo))
+    Ok((ChatRequest { chat, params, logprobs, warning }, echo))
 }
 
 /// What has no place in an answer that is one and is not come back to.
@@ -132,16 +137,27 @@ fn take_text(fields: &mut Fields<'_>) -> Result<(Option<aqueduct_core::Grammar>,
     Ok((grammar, json!({ "format": kind })))
 }
 
-/// A tool as chat templates are given it: what it is, in an object of its own.
-fn nested(idx: usize, tool: &Value) -> Result<Value, Refusal> {
-    let mut function = tool.as_object().cloned().unwrap_or_default();
-    match function.remove("type") {
-        Some(kind) if kind == "function" => Ok(json!({ "type": kind, "function": function })),
-        kind => {
-            let kind = kind.unwrap_or_default();
-            Err(Refusal::new(format!("tools[{idx}].type"), kind, "function"))
-        }
-    }
+/// Functions as chat templates are given them, each in an object of its own. Clients that offer
+/// what OpenAI would run itself do without where a model knows nothing of it: that is passed over,
+/// and the caller told so.
+fn take_functions(tools: &[Value]) -> (Vec<Value>, Option<String>) {
+    let (functions, others): (Vec<&Value>, Vec<&Value>) =
+        tools.iter().partition(|tool| tool["type"] == "function");
+    let nested = |tool: &Value| {
+        let mut function = tool.as_object().cloned().unwrap_or_default();
+        let kind = function.remove("type");
+        json!({ "type": kind, "function": function })
+    };
+    let kinds: BTreeSet<String> = others.iter().map(|tool| kind_of(tool)).collect();
+    let kinds: Vec<_> = kinds.into_iter().take(KINDS_MAX).collect();
+    let warning =
+        format!("tools of type {}: the model is offered functions only", kinds.join(", "));
+    (functions.into_iter().map(nested).collect(), (!others.is_empty()).then_some(warning))
+}
+
+/// As it is, if it is short.
+fn kind_of(tool: &Value) -> String {
+    tool["type"].as_str().unwrap_or("none").chars().take(KIND_CHARS_MAX).collect()
 }
 
 fn choice(asked: &Value) -> Result<RawChoice, Refusal> {

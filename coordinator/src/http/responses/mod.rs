@@ -17,6 +17,7 @@ use super::ApiState;
 use super::calls::{self, Caller, aside};
 use super::choices::Pieces;
 use super::error::ApiError;
+use super::prepare;
 use super::stream::Running;
 
 pub(super) async fn create(
@@ -28,7 +29,7 @@ pub(super) async fn create(
     let key = calls::start_key(&headers);
     let prepare = aside(&state, body, |shared, bytes| {
         let (chat, echo) = parse_response(bytes)?;
-        Ok((calls::prepared_chat(shared, chat)?.keyed(key, bytes)?, echo))
+        Ok((prepare::chat_of(shared, chat)?.keyed(key, bytes)?, echo))
     });
     let (prepared, echo) = prepare.await.inspect_err(|error| state.count_refusal(error))?;
     let is_streamed = prepared.params.stream;

@@ -58,6 +58,7 @@ impl EventLoop {
             self.resume();
         }
         self.end_overdue();
+        self.forget_drained();
         self.end_unclaimed();
         if let Some(scribe) = &mut self.scribe {
             scribe.go_on();
@@ -226,7 +227,8 @@ impl EventLoop {
         let overdue = deadlines.min().and_then(|at_ms| {
             Instant::now().checked_add(Duration::from_millis(at_ms.saturating_sub(now_ms())))
         });
-        [writing, self.resume_at, self.claims.until(), overdue].into_iter().flatten().min()
+        let others = [self.resume_at, self.claims.until(), self.drained.due()];
+        others.into_iter().chain([writing, overdue]).flatten().min()
     }
 
     /// Whether more can be.

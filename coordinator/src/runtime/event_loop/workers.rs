@@ -1,5 +1,7 @@
 //! Workers that come and go.
 
+use std::time::Instant;
+
 use aqueduct_core::WorkerId;
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::work::{Command as Order, WorkerInfo};
@@ -10,9 +12,10 @@ use super::super::status::{ModelInfo, WorkerState, WorkerStatus, reached_there};
 use super::EventLoop;
 
 impl EventLoop {
-    pub(super) fn worker_joined(&self, worker: WorkerId, name: String) {
+    pub(super) fn worker_joined(&mut self, worker: WorkerId, name: String) {
         tracing::info!(%worker, name, "worker is a member");
         self.outputs.shown.cluster.send_modify(|cluster| {
+            self.drained.seen(&name, None);
             let draining = self.drained.contains(&name);
             let status = WorkerStatus { draining, ..WorkerStatus::connecting(worker, name) };
             match cluster.workers.get_mut(worker.0 as usize) {
@@ -20,6 +23,12 @@ impl EventLoop {
                 None => cluster.workers.push(status), // ids ascend from 0 without a gap
             }
         });
+    }
+
+    pub(super) fn worker_left(&mut self, worker: WorkerId) {
+        let name = self.outputs.shown.cluster.borrow().name_of(worker);
+        self.drained.seen(&name, Some(Instant::now()));
+        self.worker_down(worker, WorkerState::Down, "it has left the cluster");
     }
 
     pub(super) fn is_refused(&self, worker: WorkerId) -> bool {

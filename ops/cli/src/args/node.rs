@@ -57,7 +57,7 @@ pub(crate) struct NodeDrainArgs {
     pub(crate) server: ServerArgs,
     /// Name or address of the worker
     pub(crate) worker: String,
-    /// Give up waiting after so many seconds; the worker stays drained
+    /// Give up waiting after so many seconds; the worker stays drained. 0: do not wait
     #[arg(long, value_name = "S", default_value_t = 3600)]
     pub(crate) wait_s: u64,
 }

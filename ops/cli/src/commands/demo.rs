@@ -120,9 +120,7 @@ async fn ask(front: &Front, prompt: Vec<TokenId>, json: bool) -> anyhow::Result<
             }
             GenerateEvent::ChoiceDone(done) => say(&done.text)?,
             GenerateEvent::Summary(summary) => return Ok((answer, *summary)),
-            GenerateEvent::Accepted(_)
-            | GenerateEvent::Escalated(_)
-            | GenerateEvent::PromptLogprobs { .. } => {}
+            _ => {}
         }
     }
     anyhow::bail!("the answer ended without a summary")
@@ -145,7 +143,7 @@ impl Row {
             output_tokens: summary.output_tokens,
             workers: args.workers,
             seconds: summary.prefill.as_secs_f64(),
-            tokens_per_second: events::tokens_per_second(summary.prompt_tokens, summary.prefill),
+            tokens_per_second: events::prefill_rate(summary),
             decode_tokens_per_second: events::tokens_per_second(
                 summary.output_tokens,
                 summary.decode,

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use aqueduct_client::{
     Client, ClientOptions, Escalated, GenerateEvent, GenerateOptions, Generation, Prompt, Summary,
 };
-use aqueduct_core::{Grammar, Quality};
+use aqueduct_core::{Grammar, Quality, Refusal};
 use futures::StreamExt;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,22 +23,15 @@ use crate::{lines, loading, prompts, report};
 /// What the server refuses, its silence, a model that is wrong.
 pub(crate) async fn run(args: GenerateArgs) -> anyhow::Result<()> {
     let options = options(&args)?;
-    match (&args.server, &args.model) {
-        (Some(url), _) => {
-            let (tls, api_key) = (args.tls.files(url)?, args.key.api_key.clone());
-            let client = ClientOptions { tls, api_key, ..ClientOptions::default() };
-            ask((url, client), options, args.json).await
-        }
-        (None, Some(model)) => {
-            let (cluster, front) = embedded(&args, model).await?;
-            let server = (&*front.grpc_url(), ClientOptions::default());
-            let outcome = ask(server, options, args.json).await;
-            front.stop().await;
-            cluster.stop().await;
-            outcome
-        }
-        (None, None) => unreachable!("clap asks for one of them"),
-    }
+    let Some(model) = &args.model else {
+        return ask(args.server.connect().await?, options, args.json).await;
+    };
+    let (cluster, front) = embedded(&args, model).await?;
+    let client = Client::connect(&front.grpc_url(), ClientOptions::default()).await?;
+    let outcome = ask(client, options, args.json).await;
+    front.stop().await;
+    cluster.stop().await;
+    outcome
 }
 
 async fn embedded(args: &GenerateArgs, model: &Path) -> anyhow::Result<(Cluster, Front)> {
@@ -101,17 +94,13 @@ fn grammar(sampling: &SamplingArgs) -> anyhow::Result<Option<Grammar>> {
     let Some(file) = &sampling.json_schema else {
         return Ok(sampling.regex.clone().map(Grammar::Regex));
     };
-    let schema = std::fs::read_to_string(file);
-    let schema = schema.with_context(|| format!("reading {}", file.display()))?;
+    let schema = std::fs::read_to_string(file).map_err(|error| {
+        Refusal::new("json_schema", file.display(), format!("a file that can be read: {error}"))
+    })?;
     Ok(Some(Grammar::JsonSchema(schema)))
 }
 
-async fn ask(
-    (url, client): (&str, ClientOptions),
-    options: GenerateOptions,
-    json: bool,
-) -> anyhow::Result<()> {
-    let client = Client::connect(url, client).await?;
+async fn ask(client: Client, options: GenerateOptions, json: bool) -> anyhow::Result<()> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let mut events = tokio::select! {
         events = client.generate(options) => events?,
@@ -153,7 +142,7 @@ async fn show(events: &mut Generation, json: bool) -> anyhow::Result<()> {
             _ => {}
         }
         if json {
-            lines::print(&Row::from(&event))?;
+            Row::of(&event).map_or(Ok(()), |row| lines::print(&row))?;
         } else {
             print(&event, &mut display)?;
         }
@@ -179,9 +168,7 @@ fn print(event: &GenerateEvent, display: &mut PrefillDisplay) -> std::io::Result
         GenerateEvent::ChoiceDone(done) => {
             lines::say(&format!("{}\n", done.text))?;
         }
-        GenerateEvent::Summary(_)
-        | GenerateEvent::Progress(_)
-        | GenerateEvent::PromptLogprobs { .. } => {}
+        _ => {}
     }
     Ok(())
 }
@@ -192,7 +179,7 @@ fn figures(summary: &Summary, seed: u64) -> String {
          {} kept of {}, with {} of the attention mass; exchange {}, {} between workers",
         report::grouped(summary.prompt_tokens.into()),
         summary.prefill.as_secs_f64(),
-        report::grouped(events::tokens_per_second(summary.prompt_tokens, summary.prefill) as u64),
+        report::grouped(events::prefill_rate(summary) as u64),
         summary.output_tokens,
         summary.decode.as_secs_f64(),
         report::bytes(summary.memory_bytes),

@@ -57,7 +57,7 @@ struct Nodes {
 struct Node {
     worker: String,
     address: String,
-    state: &'static str,
+    state: String,
     threads: u32,
     requests: u32,
     pool_bytes: u64,
@@ -66,13 +66,7 @@ struct Node {
 
 impl From<WorkerStatus> for Node {
     fn from(status: WorkerStatus) -> Self {
-        let state = match (status.up, status.draining, status.requests) {
-            (false, false, _) => "down",
-            (true, false, _) => "up",
-            (_, true, 0) => "drained",
-            (_, true, _) => "draining",
-        };
-        let WorkerStatus { worker, address, threads, requests, .. } = status;
+        let WorkerStatus { worker, address, state, threads, requests, .. } = status;
         let WorkerStatus { pool_bytes, pool_used_bytes, .. } = status;
         Self { worker, address, state, threads, requests, pool_bytes, pool_used_bytes }
     }
@@ -88,7 +82,7 @@ impl Shown for Nodes {
         for node in &self.nodes {
             let pool = pool(node.pool_used_bytes, node.pool_bytes);
             let threads = node.threads.to_string();
-            let mut cells = vec![node.worker.clone(), node.state.to_owned(), threads, pool];
+            let mut cells = vec![node.worker.clone(), node.state.clone(), threads, pool];
             if wide {
                 cells.extend([node.requests.to_string(), node.address.clone()]);
             }
@@ -164,6 +158,9 @@ impl Shown for NodeView {
 async fn drain(args: &NodeDrainArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     let mut status = client.drain(&args.worker, true).await?;
+    if args.wait_s == 0 {
+        return Ok(());
+    }
     let empty = async {
         loop {
             // The first look comes after the first pause: a figure may be a moment old.

@@ -1,0 +1,154 @@
+//! Bodies as prompts that are ready to be submitted.
+
+use std::time::SystemTime;
+
+use aqueduct_core::{Constraint, Grammar, Refusal, SessionUse, StartKey, TokenId, limits};
+
+use super::Shared;
+use super::error::ApiError;
+use super::params::Params;
+use super::reply::Endpoint;
+use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
+use super::tools::Tools;
+use crate::text::{CallNotation, Ending, TextModel};
+
+/// A call that is ready to be submitted.
+pub(super) struct Prepared {
+    pub(super) endpoint: Endpoint,
+    pub(super) params: Params,
+    pub(super) prompts: Vec<PreparedPrompt>,
+    pub(super) echo: bool,
+    pub(super) logprobs: Option<u32>,
+    /// Whether the answer goes on with the chat's last message.
+    pub(super) goes_on: bool,
+    pub(super) constraint: Option<Constraint>,
+    /// Whether tools may be called.
+    pub(super) tools: bool,
+    /// Whether but one call of each answer counts.
+    pub(super) one_call: bool,
+    pub(super) warnings: Vec<String>,
+    /// By what its caller may make it again.
+    pub(super) once: Option<StartKey>,
+}
+
+impl Prepared {
+    /// The same, for a caller who may make it again with the key `name`.
+    pub(super) fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
+        let Some(name) = name else { return Ok(self) };
+        Refusal::unless_within("prompts beside idempotency_key", self.prompts.len(), 1, 1)?;
+        if self.echo {
+            return Err(ApiError::field("echo", "is not supported beside idempotency_key"));
+        }
+        let mut content = blake3::Hasher::new();
+        content.update(&[self.endpoint as u8]).update(body);
+        let once = StartKey { name, content: content.finalize().into() };
+        once.validate()?;
+        Ok(Self { once: Some(once), ..self })
+    }
+}
+
+pub(super) struct PreparedPrompt {
+    pub(super) tokens: Vec<TokenId>,
+    /// The prompt as it is given back.
+    pub(super) text: String,
+}
+/// The prompts of `/v1/completions`.
+pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let mut request = parse_completion(bytes)?;
+    shared.check_model(request.params.model.as_deref())?;
+    let text = &shared.generator.text;
+    let session = request.params.memory.session;
+    if session.is_some() {
+        Refusal::unless_within("prompts beside a session", request.prompts.len(), 1, 1)?;
+    }
+    let begins = session.as_ref().and_then(SessionUse::goes_on).is_none();
+    let prepare = |prompt| match prompt {
+        Prompt::Text(prompt) => {
+            let tokens = text.encode(&prompt, begins)?;
+            Ok(PreparedPrompt { tokens, text: prompt })
+        }
+        Prompt::Tokens(tokens) => {
+            text.check(&tokens)?;
+            let text = if request.echo { text.decode(&tokens) } else { String::new() };
+            Ok(PreparedPrompt { tokens, text })
+        }
+    };
+    let constraint = constraint(text, request.params.format.take())?;
+    let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
+    Ok(Prepared {
+        endpoint: Endpoint::Completions,
+        params: request.params,
+        prompts,
+        echo: request.echo,
+        logprobs: request.logprobs,
+        goes_on: false,
+        constraint,
+        tools: false,
+        one_call: false,
+        warnings: Vec::new(),
+        once: None,
+    })
+}
+
+/// The prompt of `/v1/chat/completions`.
+pub(super) fn chat(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    chat_of(shared, parse_chat(bytes)?)
+}
+
+/// A chat, as a prompt.
+pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepared, ApiError> {
+    shared.check_model(request.params.model.as_deref())?;
+    let text = &shared.generator.text;
+    let template = text.template();
+    let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
+    let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
+    let conversation = request.chat.conversation();
+    let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
+    // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
+    let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
+    let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
+    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let format = request.params.format.take();
+    let schema = format.as_ref().map(Grammar::text);
+    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation, schema));
+    let constraint = match called {
+        Some(grammar) => {
+            constraint(text, format)?; // so that each of both is refused by its own name
+            Some(text.constraint("tools", grammar)?)
+        }
+        None => constraint(text, format)?,
+    };
+    let one_call = tools.is_some_and(Tools::is_one_call);
+    let (session, stop) = (request.params.memory.session, &mut request.params.stop);
+    if one_call
+        && constraint.is_none()
+        && session.is_none()
+        && stop.len() < limits::STOP_STRINGS_MAX
+    {
+        // What is behind the only call is not shown, so it need not be generated.
+        stop.extend(notation.and_then(CallNotation::end).map(str::to_owned));
+    }
+    Ok(Prepared {
+        endpoint: Endpoint::Chat,
+        params: request.params,
+        prompts: vec![PreparedPrompt { tokens, text: prompt }],
+        echo: false,
+        logprobs: request.logprobs,
+        goes_on: request.chat.ending == Ending::GoesOn,
+        constraint,
+        tools: tools.is_some() && notation.is_some(),
+        one_call,
+        warnings: template
+            .warning()
+            .map(str::to_owned)
+            .into_iter()
+            .chain(request.warning)
+            .collect(),
+        once: None,
+    })
+}
+
+/// Compiled before anything is prefilled, so that a bad one is refused at once.
+fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constraint>, ApiError> {
+    Ok(format.map(|grammar| text.constraint("response_format", grammar)).transpose()?)
+}

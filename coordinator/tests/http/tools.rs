@@ -1,0 +1,100 @@
+//! Tools that a caller offers, and calls in what a model says.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::ApiOptions;
+use aqueduct_coordinator::text::TextModel;
+use serde_json::{Value, json};
+
+use super::client::{Server, answering, generator, serving, start};
+
+/// The shipped model's words, and one of the templates that teach tools.
+pub(crate) fn text_with_tools(template: &str) -> Arc<TextModel> {
+    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
+        fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
+    }
+    let template = here.join("../ops/openai").join(template);
+    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
+    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
+}
+
+/// Who answers so, and ends there.
+async fn saying(answer: &str, template: &str) -> Server {
+    let text = text_with_tools(template);
+    let mut script = answering(answer);
+    script.answer.extend(text.eos().first());
+    let script = Arc::new(script);
+    let generator = Generator { text, ..generator(script.clone()) };
+    serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
+fn offered(more: Value) -> Value {
+    let parameters = json!({ "type": "object", "properties": { "x": { "type": "number" } } });
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let mut body = json!({ "messages": messages, "tools": [tool], "max_tokens": 200 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn one_call_where_no_more_are_wanted() {
+    let call = r#"{"name": "f", "arguments": {"x": 1}}"#;
+    let tagged = format!("<tool_call>\n{call}\n</tool_call>");
+    let tagged = format!("See:\n{tagged}\n{tagged}\nThere.");
+    let listed = format!("[{call}, {call}]");
+    for (template, answer, text) in
+        [("tools.jinja", tagged, json!("See:")), ("listed.jinja", listed, Value::Null)]
+    {
+        let server = saying(&answer, template).await;
+        let reply = server.chat(offered(json!({}))).await.json();
+        let calls = &reply["choices"][0]["message"]["tool_calls"];
+        assert_eq!(calls.as_array().map(Vec::len), Some(2), "{template}: {reply}");
+
+        let asked = offered(json!({ "parallel_tool_calls": false }));
+        let reply = server.chat(asked.clone()).await.json();
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{template}");
+        assert_eq!(choice["message"]["content"], text, "{template}");
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        assert_eq!(calls.len(), 1, "{template}: {reply}");
+        assert_eq!(calls[0]["function"], json!({ "name": "f", "arguments": r#"{"x":1}"# }));
+
+        let mut streamed = asked;
+        streamed["stream"] = json!(true);
+        let events = server.chat(streamed).await.events();
+        let told = events.iter().filter_map(|event| event["choices"][0]["delta"].get("tool_calls"));
+        assert_eq!(told.collect::<Vec<_>>(), [&json!(calls_as_streamed(calls))], "{template}");
+    }
+}
+
+fn calls_as_streamed(calls: &[Value]) -> Vec<Value> {
+    let streamed = |(idx, call): (usize, &Value)| {
+        let mut call = call.clone();
+        call["index"] = json!(idx);
+        call
+    };
+    calls.iter().enumerate().map(streamed).collect()
+}
+
+#[tokio::test]
+async fn what_a_model_cannot_call_is_passed_over() {
+    let server = start(answering("At Walden")).await;
+    let tools = json!([{ "type": "web_search" }, { "type": "namespace", "tools": [] }]);
+    let body = json!({ "input": "Where?", "tools": tools, "max_output_tokens": 8 });
+    let reply = server.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    assert_eq!(reply["tools"], tools);
+    let warnings = reply["aqueduct"]["warnings"].as_array().unwrap();
+    let want = "tools of type namespace, web_search: the model is offered functions only";
+    assert!(warnings.contains(&json!(want)), "{warnings:?}");
+
+    let required = json!({ "input": "Where?", "tools": tools, "tool_choice": "required" });
+    let reply = server.post("/v1/responses", &required.to_string()).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));
+}
