@@ -51,6 +51,8 @@ pub(crate) struct Workers<'a> {
     pub(crate) scheduling: Scheduling,
     /// Completions that go on together.
     pub(crate) decode_batch_max: usize,
+    /// How long a device may take for a layer.
+    pub(crate) stall: Duration,
     /// What each of them keeps beyond the requests that made it; nothing if `None`.
     pub(crate) snapshots: Option<&'a SnapshotArgs>,
     /// Whether somebody looks at what prompts leave ([`Cluster::kept`]), for which it is copied.
@@ -67,6 +69,7 @@ impl Workers<'_> {
             audit_every: 0,
             scheduling: Scheduling::default(),
             decode_batch_max: limits::DECODE_BATCH_MAX,
+            stall: Duration::from_secs(limits::STALL_S_DEFAULT),
             snapshots: None,
             homes_shown: false,
         }
@@ -140,6 +143,7 @@ impl Cluster {
             options.audit_every = workers.audit_every;
             options.scheduling = workers.scheduling;
             options.decode_batch_max = workers.decode_batch_max;
+            options.stall = workers.stall;
             options.homes = workers.homes_shown.then(|| shown.clone());
             Worker::start(loaded.model.clone(), options)
         };

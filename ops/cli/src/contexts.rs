@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use aqueduct_client::{ApiKey, Identity, TlsFiles};
@@ -64,24 +63,27 @@ impl Contexts {
             .map_err(|error| wrong(format!("a file of contexts: {error}")))
     }
 
-    /// Writes the file anew, as a whole; its owner alone may read it.
+    fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        let wrong = |error| Refusal::new("config", path.display(), format!("writable: {error}"));
+        Ok(aqueduct_tls::rewrite(path, text.as_bytes()).map_err(wrong)?)
+    }
+
+    /// Lets `change` have the file's contexts, while nobody else changes them, and writes them.
     ///
     /// # Errors
-    /// A folder that cannot be written to.
-    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        use std::os::unix::fs::OpenOptionsExt;
+    /// A file that is none of contexts, a folder that cannot be written to, and what `change` says.
+    pub(crate) fn change(
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let wrong = |error| Refusal::new("config", path.display(), format!("writable: {error}"));
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        folder.map_or(Ok(()), fs::create_dir_all)?;
-        let part = path.with_extension("part");
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&part)?;
-        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
-        file.write_all(b"\n")?;
-        Ok(fs::rename(&part, path)?)
+        folder.map_or(Ok(()), fs::create_dir_all).map_err(wrong)?;
+        let _alone = aqueduct_tls::alone(path).map_err(wrong)?;
+        let mut contexts = Self::read(path)?;
+        change(&mut contexts)?;
+        contexts.write(path)
     }
 
     /// The context of this name, or the one in use, if any is.
@@ -144,7 +146,11 @@ mod tests {
         contexts.contexts.insert("far".into(), context("https://far:7070"));
         assert_eq!(contexts.clone().find(None), Ok(None));
         contexts.current = Some("far".into());
-        contexts.write(&path).unwrap();
+        let write = |written: &mut Contexts| {
+            *written = contexts.clone();
+            Ok(())
+        };
+        Contexts::change(&path, write).unwrap();
         let read = Contexts::read(&path).unwrap();
         assert_eq!(read, contexts);
         assert_eq!(read.clone().find(None), Ok(Some(context("https://far:7070"))));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{self, ApiOptions, ApiState, Origins};
 use aqueduct_coordinator::keys::Keys;
@@ -194,7 +195,8 @@ async fn keep(
     keys: Option<Keys>,
     folder: &Path,
 ) -> anyhow::Result<()> {
-    let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ())?;
+    let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ());
+    let journal = journal.with_context(|| format!("data_dir = {}", folder.display()))?;
     let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
     let interrupted = coordinator.keep(Keeping { journal, constrain, keys }).await?;
     tracing::info!(folder = %folder.display(), interrupted, "requests are written down");

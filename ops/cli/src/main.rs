@@ -26,12 +26,12 @@ mod shown;
 mod svg;
 mod timings;
 mod top;
+mod whole;
 mod yaml;
 
 use std::process::ExitCode;
 
 use aqueduct_kernels::heap::Heap;
-use clap::Parser;
 use mimalloc::MiMalloc;
 
 use crate::args::{BenchCommand, Cli, Command, EvalCommand, GpuCommand};
@@ -42,7 +42,7 @@ static HEAP: Heap<MiMalloc> = Heap(MiMalloc);
 
 fn main() -> ExitCode {
     aqueduct_kernels::heap::keep_freed_memory();
-    match run(Cli::parse()) {
+    match run(Cli::read()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if exit::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {

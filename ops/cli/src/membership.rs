@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context;
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::peers::{Group, Known, Post, Unheard, serve};
 use aqueduct_coordinator::text::TextModel;
@@ -68,7 +69,8 @@ impl Membership {
         let Self { group, unheard, listener, addresses, tls } = self;
         let post = Post::new(group.clone(), addresses, tls, unheard.clone())?;
         let options = Options { identity: group.identity(), ..Options::alone() };
-        let journal = Journal::open(folder, options, post)?;
+        let journal = Journal::open(folder, options, post);
+        let journal = journal.with_context(|| format!("data_dir = {}", folder.display()))?;
         let ear = journal.ear();
         let (member, group_id) = (ear.member(), format!("{:016x}", ear.group()));
         tracing::info!(folder = %folder.display(), member, group_id, "joins its group");

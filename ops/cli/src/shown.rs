@@ -52,7 +52,7 @@ fn news(before: &str, now: &str, format: Format) -> String {
     match format {
         Format::Table | Format::Wide => {
             let is_aged = now.lines().next().is_some_and(|line| line.ends_with("AGE"));
-            let told: fn(&str) -> &str = if is_aged { ageless } else { |line| line };
+            let told = |line| if is_aged || is_uptime(line) { ageless(line) } else { line };
             let before: HashSet<_> = before.lines().map(told).collect();
             let new = now.lines().filter(|line| !before.contains(told(line)));
             new.map(|line| format!("{line}\n")).collect()
@@ -61,6 +61,10 @@ fn news(before: &str, now: &str, format: Format) -> String {
         Format::Yaml if !before.is_empty() => format!("---\n{now}"),
         Format::Json | Format::Yaml => now.to_owned(),
     }
+}
+
+fn is_uptime(line: &str) -> bool {
+    line.starts_with("Uptime:")
 }
 
 /// A line without its last word.
@@ -159,6 +163,7 @@ mod tests {
         };
         check("", "NAME   AGE\na      1s\n", "NAME   AGE\na      1s\n");
         check("NAME   AGE\na      1s\n", "NAME   AGE\na      2s\n", "");
+        check("Uptime:   1s\nUp:   2\n", "Uptime:   2s\nUp:   2\n", "");
         check("NAME   AGE\na      1s\n", "NAME   AGE\na      2s\nb      0s\n", "b      0s\n");
         check("NAME   STATE\na      up\n", "NAME   STATE\na      down\n", "a      down\n");
         assert_eq!(news("a\n", "a\n", Format::Yaml), "");

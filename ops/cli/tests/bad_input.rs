@@ -55,6 +55,35 @@ fn wrong_numbers() {
     refused(&model(), "1", &["--threads", "1025"], 2, &["threads = 1025", "and 1024"]);
 }
 
+/// What processes that stay up refuse before they begin.
+#[test]
+fn wrong_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let check = |args: &[&str], said: &str| {
+        let mut command = aqueduct();
+        command.args(&args[..1]).arg("--model").arg(model()).args(&args[1..]);
+        let output = command.output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(said), "{args:?}: {text}");
+    };
+    let serve = ["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+    let serve = |more: &[&str], said| check(&[&serve[..], more].concat(), said);
+    serve(&["--max-running", "0"], "running_requests = 0");
+    serve(&["--max-batch", "0"], "decode_batch_max = 0");
+    serve(&["--deadline-seconds", "0"], "request_deadline = 0 s");
+    serve(&["--data-dir", file], file);
+    let worker =
+        |more: &[&str], said| check(&[&["worker", "--listen", "[::]:0"], more].concat(), said);
+    worker(&["--max-batch", "0"], "decode_batch_max = 0");
+    worker(&["--pool-bytes", "1"], "pool_bytes = 1");
+    worker(&["--advertise", "http://::1:7001"], "advertise = http://::1:7001");
+    check(&["generate", "--json-schema", "nowhere.json", "x"], "json_schema = nowhere.json");
+}
+
 /// A copy of the shipped model that `change` may spoil.
 fn spoiled(change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

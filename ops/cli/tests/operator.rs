@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Output, Stdio};
 
-use binary::{Running, aqueduct, coordinator, run, stderr, wait_for, worker};
+use binary::{Running, aqueduct, coordinator, model, run, stderr, wait_for, worker};
 use serde_json::{Value, json};
 
 /// Four workers and their coordinator.
@@ -288,6 +288,8 @@ fn snapshots_are_listed_kept_evicted_and_carried_elsewhere() {
     };
     assert_eq!(numbers(&show()), numbers(&before));
     let mut bytes = std::fs::read(file).unwrap();
+    let piped = cluster.run(&["cache", "export", name, "-"]).stdout;
+    assert_eq!(piped, bytes, "a pipe has the same");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(file, &bytes).unwrap();
@@ -315,6 +317,22 @@ fn what_is_wrong_and_what_is_not_there_have_codes_of_their_own() {
     check(&["status", "--watch", "--interval", "0"], 2, "interval = 0");
     let away = run(["status", "--server", "http://127.0.0.1:1"]);
     check_code(&away, 3, "127.0.0.1:1");
+}
+
+/// As an operator finds them who looks because nothing works.
+#[test]
+fn workers_that_never_came_are_listed() {
+    let mut command = aqueduct();
+    command.args(["coordinator", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model"]);
+    let coordinator = Running::start(command.arg(model()).args(["--worker", "http://127.0.0.1:1"]));
+    let url = format!("http://{}", coordinator.address("grpc"));
+    let listed = wait_for("it is tried", || {
+        let output = run(["node", "list", "--json", "--server", &url]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (listed["state"] == "down").then_some(listed)
+    });
+    assert_eq!(listed["worker"], "http://127.0.0.1:1");
 }
 
 #[test]
@@ -363,6 +381,10 @@ fn contexts_say_whom_to_ask_and_how() {
     check_code(&ask(&["status", "--context", "ours"]), 2, "context = ours");
     check_code(&ask(&["status", "--server", &url]), 2, "denied");
     go(&["context", "use", "theirs"]);
+    let answer = go(&["generate", "Simplify", "--max-tokens", "2", "--json"]);
+    assert!(answer.contains("\"summary\""), "{answer}");
+    let both = ask(&["generate", "--server", &url, "--model", "model", "Simplify"]);
+    check_code(&both, 2, "'--server <URL>' cannot be used with '--model <PATH>'");
     let table = go(&["context", "list"]);
     let rows: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1..], [vec!["-", "mine", &url], vec!["*", "theirs", &url]]);

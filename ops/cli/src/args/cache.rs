@@ -100,7 +100,7 @@ pub(crate) struct CacheExportArgs {
     /// Name of a snapshot, or its first 8 digits or more
     #[arg(value_name = "NAME")]
     pub(crate) snapshot: String,
-    /// Where to write it
+    /// Where to write it; `-` is stdout
     pub(crate) file: PathBuf,
 }
 

@@ -1,5 +1,7 @@
 //! Workers of a command that brings its own.
 
+use std::time::Duration;
+
 use aqueduct_core::{Refusal, limits};
 use aqueduct_worker::{DiskOptions, Scheduler, Scheduling, SnapshotOptions};
 use clap::{Args, ValueEnum};
@@ -98,6 +100,25 @@ pub(crate) struct BatchArg {
     /// Completions whose next tokens a worker computes together; more of them take turns
     #[arg(long = "max-batch", value_name = "N", default_value_t = limits::DECODE_BATCH_MAX)]
     pub(crate) decode_batch_max: usize,
+}
+
+/// When a device is given up.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct StallArg {
+    /// Seconds that a device may take for a layer; then its worker ends, for whoever looks after
+    /// it to start it again. 0: as long as it likes
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::STALL_S_DEFAULT)]
+    stall_seconds: u64,
+}
+
+impl StallArg {
+    /// How long it may take.
+    pub(crate) fn stall(self) -> Duration {
+        match self.stall_seconds {
+            0 => Duration::MAX,
+            seconds => Duration::from_secs(seconds),
+        }
+    }
 }
 
 /// What is kept of prompts whose requests have ended.

@@ -11,10 +11,10 @@ use super::{ClusterTlsArgs, DeviceArgs, EtcdArgs, Format, GroupArgs, PoolArg, Se
 /// Arguments of `aqueduct doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at what it is told of, by the flags and the environment that serve, coordinator and worker
-take: give it those of the process that you want to start, on the machine where it is to run. A
-port that an aqueduct holds already is in order. Every check says ok, warn or fail, and what to do
-next; the exit code is 1 where one failed.
+Looks at what it is told of, by flags of serve, coordinator and worker and by their environment:
+give it those below that you want to start a process with, on the machine where it is to run; the
+others need no looking at. A port that an aqueduct holds already is in order. Every check says ok,
+warn or fail, and what to do next; the exit code is 1 where one failed.
 
 Examples:
   aqueduct doctor --model model

@@ -6,9 +6,7 @@ use std::time::Duration;
 use aqueduct_core::SessionUse;
 use clap::Args;
 
-use super::{
-    ApiKeyArg, ClientTlsArgs, ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs,
-};
+use super::{ClusterArgs, DeviceArgs, ExchangeArgs, PolicyArgs, QualityArgs, ServerArgs};
 
 /// Arguments of `aqueduct generate`.
 #[derive(Debug, Args)]
@@ -27,15 +25,11 @@ pub(crate) struct GenerateArgs {
     /// A file whose text comes before PROMPT
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Ask the server with this gRPC address, or these of its coordinators, separated by commas
-    #[arg(long, value_name = "URL", required_unless_present = "model")]
-    pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) tls: ClientTlsArgs,
-    #[command(flatten)]
-    pub(crate) key: ApiKeyArg,
-    /// Run workers in this process on this model: Hugging Face folder or GGUF file
-    #[arg(long, value_name = "PATH", conflicts_with = "server")]
+    pub(crate) server: ServerArgs,
+    /// Instead of a server, run workers in this process on this model: Hugging Face folder or
+    /// GGUF file
+    #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,

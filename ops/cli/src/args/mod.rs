@@ -31,7 +31,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, limits};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{
     BenchCommand, BenchDecodeArgs, BenchExchangeArgs, BenchKernelsArgs, BenchPrefillArgs,
@@ -45,7 +47,7 @@ pub(crate) use cache::{
     CacheCommand, CacheExportArgs, CacheImportArgs, CacheListArgs, CacheNamesArgs, CacheShowArgs,
 };
 pub(crate) use cluster::{
-    AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, SnapshotArgs, StepArg,
+    AuditArg, BatchArg, ClusterArgs, Link, PoolArg, SchedulerArgs, SnapshotArgs, StallArg, StepArg,
 };
 pub(crate) use context::{ContextCommand, ContextListArgs, ContextNameArgs, ContextSetArgs};
 pub(crate) use device::{DeviceArgs, DeviceChoice};
@@ -157,6 +159,22 @@ pub(crate) enum LogFormat {
 }
 
 impl Cli {
+    /// The command line; where that is wrong, the process ends.
+    pub(crate) fn read() -> Self {
+        let mut command = Self::command();
+        let matches = command.get_matches_mut();
+        // A server that the environment names is one to ask where nothing else is said.
+        let is_typed = |name| {
+            let generate = matches.subcommand_matches("generate");
+            generate.is_some_and(|it| it.value_source(name) == Some(ValueSource::CommandLine))
+        };
+        if is_typed("url") && is_typed("model") {
+            let words = "the argument '--server <URL>' cannot be used with '--model <PATH>'";
+            command.error(ErrorKind::ArgumentConflict, words).exit();
+        }
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+
     /// What this process is called where its spans are shown.
     pub(crate) fn service(&self) -> &'static str {
         match self.command {

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use super::{
     AuditArg, BatchArg, ClusterArgs, ClusterTlsArgs, EtcdArgs, GroupArgs, ModelArgs, PolicyArgs,
-    PoolArg, SchedulerArgs, ServerTlsArgs, SnapshotArgs,
+    PoolArg, SchedulerArgs, ServerTlsArgs, SnapshotArgs, StallArg,
 };
 use crate::front;
 
@@ -154,6 +154,8 @@ pub(crate) struct ServingArgs {
     pub(crate) audit: AuditArg,
     #[command(flatten)]
     pub(crate) batch: BatchArg,
+    #[command(flatten)]
+    pub(crate) stall: StallArg,
     #[command(flatten)]
     pub(crate) snapshots: SnapshotArgs,
 }

@@ -211,7 +211,9 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn make(parent: &Path) -> anyhow::Result<Self> {
         let folder = parent.join(format!("aqueduct-bench-journal-{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("data_dir = {}", folder.display()))?;
+        let wrong =
+            |error| Refusal::new("data_dir", parent.display(), format!("writable: {error}"));
+        fs::create_dir(&folder).map_err(wrong)?;
         Ok(Self(folder))
     }
 }

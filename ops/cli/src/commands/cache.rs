@@ -1,6 +1,5 @@
 //! `aqueduct cache`: what workers remember, of requests under way and beyond them.
 
-use std::io::Write;
 use std::path::Path;
 
 use aqueduct_client::operator::{
@@ -16,6 +15,7 @@ use crate::args::{
 use crate::lines;
 use crate::report::bytes;
 use crate::shown::{self, Columns, Shown, fields};
+use crate::whole::Whole;
 
 /// Digits of a name that a table shows.
 const DIGITS: usize = 16;
@@ -101,13 +101,11 @@ async fn export(args: CacheExportArgs) -> anyhow::Result<()> {
     let parts = client.export_snapshot(&args.snapshot, &args.worker).await?;
     pin_mut!(parts);
     let wrong = |error| unusable(&args.file, error);
-    let part_path = args.file.with_extension("part");
-    let mut file = std::fs::File::create(&part_path).map_err(wrong)?;
+    let mut whole = Whole::create(&args.file).map_err(wrong)?;
     while let Some(part) = parts.next().await {
-        file.write_all(&part?.bytes).map_err(wrong)?;
+        whole.write(&part?.bytes).map_err(wrong)?;
     }
-    std::fs::rename(&part_path, &args.file).map_err(wrong)?;
-    Ok(())
+    Ok(whole.end().map_err(wrong)?)
 }
 
 async fn import(args: CacheImportArgs) -> anyhow::Result<()> {

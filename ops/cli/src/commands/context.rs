@@ -30,23 +30,23 @@ async fn list(args: ContextListArgs) -> anyhow::Result<()> {
 fn set(args: ContextSetArgs) -> anyhow::Result<()> {
     let ContextSetArgs { file, name, server, tls_ca, tls_cert, tls_key, api_key_file } = args;
     aqueduct_tls::scheme_of("server", &server, tls_ca.is_some())?;
-    let path = file.path()?;
-    let mut contexts = Contexts::read(&path)?;
-    contexts.current.get_or_insert_with(|| name.clone());
     let context = Context { server, tls_ca, tls_cert, tls_key, api_key_file };
-    contexts.contexts.insert(name, context);
-    contexts.write(&path)
+    Contexts::change(&file.path()?, |contexts| {
+        contexts.current.get_or_insert_with(|| name.clone());
+        contexts.contexts.insert(name, context);
+        Ok(())
+    })
 }
 
 /// Changes what is written down about a context that there is.
 fn change(args: ContextNameArgs, act: impl FnOnce(&mut Contexts, String)) -> anyhow::Result<()> {
-    let path = args.file.path()?;
-    let mut contexts = Contexts::read(&path)?;
-    if !contexts.contexts.contains_key(&args.name) {
-        return Err(contexts::unknown(&args.name).into());
-    }
-    act(&mut contexts, args.name);
-    contexts.write(&path)
+    Contexts::change(&args.file.path()?, |contexts| {
+        if !contexts.contexts.contains_key(&args.name) {
+            return Err(contexts::unknown(&args.name).into());
+        }
+        act(contexts, args.name);
+        Ok(())
+    })
 }
 
 /// Contexts, as they are listed.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::{KeysCommand, KeysListArgs, KeysNewArgs, KeysRevokeArgs};
 use crate::lines;
+use crate::shown::clean;
 
 /// A key, as it is listed.
 #[derive(Debug, Serialize)]
@@ -35,6 +36,7 @@ pub(crate) async fn run(command: KeysCommand) -> anyhow::Result<()> {
 
 fn new(args: &KeysNewArgs) -> anyhow::Result<()> {
     let path = &args.file.path;
+    let _alone = alone(path)?;
     let mut file = if path.exists() { KeyFile::read(path)? } else { KeyFile::default() };
     let secret = Secret::draw().context("random numbers")?;
     let id = file.add(&secret, &args.name, args.admin, args.limits())?.id.clone();
@@ -56,7 +58,7 @@ fn list(args: &KeysListArgs) -> anyhow::Result<()> {
                 (false, true) => "admin",
                 (false, false) => "good",
             };
-            lines::say(&format!("{id}  {standing:<7}  {name}{}\n", told(limits)))?;
+            lines::say(&format!("{id}  {standing:<7}  {}{}\n", clean(name), told(limits)))?;
         }
     }
     Ok(())
@@ -64,15 +66,23 @@ fn list(args: &KeysListArgs) -> anyhow::Result<()> {
 
 fn revoke(args: &KeysRevokeArgs) -> anyhow::Result<()> {
     let path = &args.file.path;
+    let _alone = alone(path)?;
     let mut file = KeyFile::read(path)?;
     file.revoke(&args.id)?;
-    write(&file, path)
+    Ok(write(&file, path)?)
 }
 
-fn write(file: &KeyFile, path: &Path) -> anyhow::Result<()> {
-    let written = file.write(path);
-    let wrong = |error| Refusal::new("api_keys", path.display(), format!("writable: {error}"));
-    Ok(written.map_err(wrong)?)
+/// Others may change the file as well; a running server reads it all the time.
+fn alone(path: &Path) -> Result<impl Drop, Refusal> {
+    aqueduct_tls::alone(path).map_err(|error| unwritable(path, &error))
+}
+
+fn write(file: &KeyFile, path: &Path) -> Result<(), Refusal> {
+    file.write(path).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Refusal {
+    Refusal::new("api_keys", path.display(), format!("writable: {error}"))
 }
 
 fn told(limits: KeyLimits) -> String {

@@ -8,6 +8,7 @@ use anyhow::bail;
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_tls::{Listener, Refusals};
+use futures::FutureExt;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
@@ -32,15 +33,19 @@ struct Listening {
 /// # Errors
 /// A model that is wrong, an address that cannot be bound, a thread that has panicked.
 pub(crate) async fn run(args: ServeArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
-    let stop = front::stop_signal()?;
+    let mut stop = front::stop_signal()?.boxed();
     let doors = bind(&args.front).await?;
     let audit_every = args.serving.audit.audit_every;
     let scheduling = args.serving.scheduler.scheduling()?;
     let decode_batch_max = args.serving.batch.decode_batch_max;
+    let stall = args.serving.stall.stall();
     let asked = Workers::asked(&args.cluster)?;
     let snapshots = Some(&args.serving.snapshots);
-    let workers = Workers { audit_every, scheduling, decode_batch_max, snapshots, ..asked };
-    let loaded = loading::load(&args.model, args.cluster.threads).await?;
+    let workers = Workers { audit_every, scheduling, decode_batch_max, stall, snapshots, ..asked };
+    let loaded = tokio::select! {
+        loaded = loading::load(&args.model, args.cluster.threads) => loaded?,
+        () = &mut stop => return Ok(()),
+    };
     let cluster = Cluster::embedded(&loaded, workers, config(&args.front)).await?;
     let grace = args.front.grace.period();
     let model = &args.model.model;

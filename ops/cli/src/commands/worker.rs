@@ -8,6 +8,7 @@ use aqueduct_core::Refusal;
 use aqueduct_telemetry::Figures;
 use aqueduct_tls::{Listener, Refusals, Role};
 use aqueduct_worker::{Direct, LoopbackHub, Worker, WorkerOptions, metrics};
+use futures::FutureExt;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
@@ -31,7 +32,7 @@ struct Listening<'a> {
 /// # Errors
 /// A model that is wrong, an address that cannot be bound, a thread that has panicked.
 pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Result<()> {
-    let stop = front::stop_signal()?;
+    let mut stop = front::stop_signal()?.boxed();
     let (pool_tokens, pool_bytes) = (args.pool.tokens()?, args.pool.bytes()?);
     let refusals = Refusals::default();
     let etcd = args.etcd.etcd(&refusals)?;
@@ -43,8 +44,15 @@ pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Resu
     let scheme = if tls.is_some() { "https" } else { "http" };
     let url = args.advertise.map_or_else(|| own_url(scheme, address), Ok)?;
     aqueduct_tls::scheme_of("advertise", &url, tls.is_some())?;
+    if aqueduct_members::host_of(&url).is_none() {
+        let bound = format!("a URL like {scheme}://host:port, with an IPv6 address in brackets");
+        return Err(Refusal::new("advertise", url, bound).into());
+    }
     let monitor = args.monitor.bind().await?;
-    let loaded = loading::load(&args.model, args.threads).await?;
+    let loaded = tokio::select! {
+        loaded = loading::load(&args.model, args.threads) => loaded?,
+        () = &mut stop => return Ok(()),
+    };
     let mut options = WorkerOptions::new(url.clone(), LoopbackHub::default());
     options.threads = loaded.threads as u32;
     options.pool_tokens = pool_tokens;
@@ -53,6 +61,7 @@ pub(crate) async fn run(args: WorkerArgs, telemetry: &Telemetry) -> anyhow::Resu
     options.audit_every = args.serving.audit.audit_every;
     options.scheduling = scheduling;
     options.decode_batch_max = args.serving.batch.decode_batch_max;
+    options.stall = args.serving.stall.stall();
     options.tls = args.tls.dial((Role::Worker, "link"), &refusals)?;
     options.direct = match args.link_nccl {
         NcclArg::Auto if args.tls.is_given() => None,

@@ -51,6 +51,11 @@ pub(crate) async fn run(args: BenchServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Callers at once, or arrivals in a second, beyond which the machine itself is what is measured.
+const LOAD_MAX: f64 = 4096.0;
+/// A week.
+const SECONDS_MAX: f64 = 604_800.0;
+
 fn validate(args: &BenchServeArgs) -> Result<(), Refusal> {
     for &tokens in args.prompt_tokens.iter().chain([&args.long_tokens]) {
         Refusal::unless_within("prompt_tokens", tokens, 1, limits::PROMPT_TOKENS_MAX)?;
@@ -58,13 +63,11 @@ fn validate(args: &BenchServeArgs) -> Result<(), Refusal> {
     Refusal::unless_within("max_tokens", args.max_tokens, 2, limits::OUTPUT_TOKENS_MAX)?;
     let (lengths, weights) = (args.prompt_tokens.len(), args.weight.len());
     Refusal::unless_within("weights", weights, lengths, lengths)?;
-    let positive = |field: &str, value: f64| match value.is_finite() && value > 0.0 {
-        true => Ok(()),
-        false => Err(Refusal::new(field, value, "a number above 0")),
-    };
-    args.weight.iter().try_for_each(|&weight| positive("weight", weight))?;
-    args.load.iter().try_for_each(|&load| positive("load", load))?;
-    positive("seconds", args.seconds)?;
+    let within =
+        |field: &str, value, most| Refusal::unless_within(field, value, 0.001, most).map(drop);
+    args.weight.iter().try_for_each(|&weight| within("weight", weight, 1e9))?;
+    args.load.iter().try_for_each(|&load| within("load", load, LOAD_MAX))?;
+    within("seconds", args.seconds, SECONDS_MAX)?;
     let whole = |load: f64| load.fract() == 0.0;
     let callers = args.arrival.iter().any(|arrival| *arrival != Arrival::Poisson);
     match args.load.iter().find(|load| callers && !whole(**load)) {
