@@ -77,7 +77,7 @@ fn wrong_options() {
     serve(&["--deadline-seconds", "0"], "request_deadline = 0 s");
     serve(&["--data-dir", file], file);
     let worker =
-        |more: &[&str], said| check(&[&["worker", "--listen", "[::]:0"], more].concat(), said);
+        |more: &[&str], said| check(&[&["worker", "--listen", "127.0.0.1:0"], more].concat(), said);
     worker(&["--max-batch", "0"], "decode_batch_max = 0");
     worker(&["--pool-bytes", "1"], "pool_bytes = 1");
     worker(&["--advertise", "http://::1:7001"], "advertise = http://::1:7001");
@@ -156,7 +156,9 @@ fn usage() {
     };
     check(&[], "Usage");
     check(&["no-such-command"], "no-such-command");
-    check(&["generate", "hello"], "--server");
+    check(&["generate"], "<PROMPT>");
+    let both = ["generate", "hello", "--server", "http://127.0.0.1:1", "--model", "model"];
+    check(&both, "'--server <URL>' cannot be used with '--model <PATH>'");
     check(&["eval", "ppl", "--policy", "lru"], "lru");
     check(&["doctor", "--log", "aqueduct=loud"], "log = aqueduct=loud");
 }

@@ -91,10 +91,12 @@ fn wrong_input_is_refused() {
     check(&["--scheduler", "fifo"], "scheduler = fifo: must be decode-first, static or plain");
     check(&["--step-tokens", "0"], "step_tokens = 0: must be between 1 and");
     check(&["--weight", "1"], "weights = 1: must be between 2 and 2");
-    check(&["--weight", "1,-1"], "weight = -1: must be a number above 0");
-    check(&["--load", "0"], "load = 0: must be a number above 0");
+    check(&["--weight", "1,-1"], "weight = -1: must be between 0.001 and");
+    check(&["--load", "0"], "load = 0: must be between 0.001 and 4096");
+    check(&["--load", "5000000000"], "load = 5000000000: must be between");
     check(&["--load", "1.5"], "load = 1.5: must be a whole number of callers");
-    check(&["--seconds", "NaN"], "seconds = NaN: must be a number above 0");
+    check(&["--seconds", "NaN"], "seconds = NaN: must be between 0.001 and");
+    check(&["--seconds", "1e300"], ": must be between 0.001 and 604800");
     check(&["--max-tokens", "1"], "max_tokens = 1: must be between 2 and");
     check(&["--prompt-tokens", "0,9"], "prompt_tokens = 0: must be between 1 and");
 }
