@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aqueduct_client::{
     Client, ClientError, ClientOptions, Exchange, GenerateEvent, GenerateOptions, Prompt,
+    StopReason,
 };
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
@@ -239,8 +240,24 @@ async fn errors_keep_what_the_server_said() {
     let error = client.tokenize(Prompt::Tokens(vec![9])).await.unwrap_err();
     let want = "tokens[3] = 9: must be below vocab = 8".to_owned();
     assert_eq!(error, ClientError::InvalidArgument(want));
-    let error = client.describe().await.unwrap_err();
-    assert!(matches!(error, ClientError::Server(_)), "{error:?}");
+}
+
+/// Nobody knows of a model then; workers that are tried are listed all the same.
+#[tokio::test]
+async fn a_server_without_workers_is_described() {
+    let (client, _) = connect(Vec::new(), false).await;
+    let described = client.describe().await.unwrap();
+    assert_eq!((described.shape, described.kv), (None, None));
+}
+
+#[tokio::test]
+async fn an_end_that_a_newer_server_knows_is_an_end() {
+    let done = v1::ChoiceDone { reason: 9, text: "so".into(), ..Default::default() };
+    let script = vec![accepted(), v1::generate_event::Kind::ChoiceDone(done), summary()];
+    let (client, _) = connect(script, false).await;
+    let events: Vec<_> = client.generate(GenerateOptions::text("x")).await.unwrap().collect().await;
+    let Ok(GenerateEvent::ChoiceDone(done)) = &events[1] else { panic!("{events:?}") };
+    assert_eq!((done.reason, &*done.text), (StopReason::Other, "so"));
 }
 
 #[tokio::test]
