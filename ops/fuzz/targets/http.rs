@@ -17,11 +17,11 @@ fuzz_target!(|body: &[u8]| {
         Err(error) => is_the_callers(&error),
     }
     match parse_chat(body) {
-        Ok(request) => assert!(!request.messages.is_empty()),
+        Ok(request) => assert!(!request.chat.messages.is_empty()),
         Err(error) => is_the_callers(&error),
     }
     match parse_response(body) {
-        Ok((chat, _)) => assert!(!chat.messages.is_empty() && chat.params.choices == 1),
+        Ok((chat, _)) => assert!(!chat.chat.messages.is_empty() && chat.params.choices == 1),
         Err(error) => is_the_callers(&error),
     }
     let text = String::from_utf8_lossy(body);
