@@ -232,33 +232,19 @@ impl Inbox {
     pub fn finish(&self, key: ChunkKey) -> Traffic {
         let mut state = self.lock();
         state.running = None;
-        let slot = state.slots.get_mut(&place(&key)).filter(|slot| slot.epoch == key.epoch);
-        let Some(slot) = slot else { return Traffic::default() };
-        let (freed, traffic) = (slot.close(), slot.traffic);
-        state.release(freed);
-        traffic
+        state.close(place(&key), |slot| slot.epoch == key.epoch)
     }
 
     /// The chunk is not done here, as it was to be when it was claimed last; what comes for it in
     /// that epoch is not kept. What nobody has claimed yet is for a newer try: its memory came
     /// before the word that the older one is over.
     pub fn withdraw(&self, request: RequestId, chunk_idx: u32) {
-        let mut state = self.lock();
-        let slot = state.slots.get_mut(&(request, chunk_idx));
-        if let Some(slot) = slot.filter(|slot| slot.claimed) {
-            let freed = slot.close();
-            state.release(freed);
-        }
+        self.lock().close((request, chunk_idx), |slot| slot.claimed);
     }
 
     /// Nobody claims what came under `key`, and what comes later is not kept.
     pub fn close(&self, key: ChunkKey) {
-        let mut state = self.lock();
-        let slot = state.slots.get_mut(&place(&key));
-        if let Some(slot) = slot.filter(|slot| slot.epoch == key.epoch) {
-            let freed = slot.close();
-            state.release(freed);
-        }
+        self.lock().close(place(&key), |slot| slot.epoch == key.epoch);
     }
 
     /// Drops everything of `request`, and what still comes for it.
@@ -312,6 +298,16 @@ impl State {
             self.forgotten.pop_front();
         }
         self.forgotten.push_back((request, last));
+    }
+
+    /// Closes what lies there, if that `is_it`; what had come from other processes.
+    fn close(&mut self, at: (RequestId, u32), is_it: impl Fn(&Slot) -> bool) -> Traffic {
+        let Some(slot) = self.slots.get_mut(&at).filter(|slot| is_it(slot)) else {
+            return Traffic::default();
+        };
+        let (freed, traffic) = (slot.close(), slot.traffic);
+        self.release(freed);
+        traffic
     }
 
     fn has_seen(&self, key: &ChunkKey, layer: u32) -> bool {

@@ -1,6 +1,7 @@
 //! The one way from an API layer to the runtime.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -222,4 +223,10 @@ fn id_of(holder: Option<&Holder>) -> &str {
 /// Seconds since 1970.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A seed for who names none: small enough to survive a caller's JSON reader, which may only know
+/// doubles.
+pub(crate) fn draw_seed() -> u64 {
+    RandomState::new().hash_one(()) >> 32
 }

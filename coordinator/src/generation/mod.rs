@@ -10,6 +10,7 @@ mod source;
 pub use board::{Board, Entry, Map, Stage};
 pub use events::{Finish, Report, TextEvent, TextToken};
 pub use generator::Generator;
+pub(crate) use generator::draw_seed;
 pub use runtime::{Attached, Load, Started, Submit, Updates};
 pub use source::Source;
 

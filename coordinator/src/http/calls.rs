@@ -1,6 +1,5 @@
 //! The two calls that generate: prepare, start, answer whole or as a stream.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use aqueduct_core::work::Outputs;
@@ -20,7 +19,7 @@ use super::reply::{Endpoint, Envelope};
 use super::request_id::CallerId;
 use super::stream::{self, Running};
 use super::{ApiState, Shared, body, resume};
-use crate::generation::{About, Report, Source, TextEvent};
+use crate::generation::{About, Report, Source, TextEvent, draw_seed};
 use crate::keys::Holder;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
@@ -256,11 +255,6 @@ fn submission(
         },
         deadline: params.memory.deadline.unwrap_or(options.deadline).min(options.deadline),
     })
-}
-
-/// Small enough to survive a caller's JSON reader, which may only know doubles.
-fn draw_seed() -> u64 {
-    RandomState::new().hash_one(()) >> 32
 }
 
 /// The choices and the figures of one prompt, when it is done.

@@ -52,6 +52,7 @@ pub(super) struct PreparedPrompt {
     /// The prompt as it is given back.
     pub(super) text: String,
 }
+
 /// The prompts of `/v1/completions`.
 pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request = parse_completion(bytes)?;
@@ -128,6 +129,8 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         // What is behind the only call is not shown, so it need not be generated.
         stop.extend(notation.and_then(CallNotation::end).map(str::to_owned));
     }
+    let warning = template.warning().map(str::to_owned);
+    let warnings = warning.into_iter().chain(request.warning).collect();
     Ok(Prepared {
         endpoint: Endpoint::Chat,
         params: request.params,
@@ -138,12 +141,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         constraint,
         tools: tools.is_some() && notation.is_some(),
         one_call,
-        warnings: template
-            .warning()
-            .map(str::to_owned)
-            .into_iter()
-            .chain(request.warning)
-            .collect(),
+        warnings,
         once: None,
     })
 }

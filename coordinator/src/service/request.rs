@@ -1,6 +1,5 @@
 //! From gRPC messages to submissions: defaults, bounds and tokens.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
@@ -15,6 +14,7 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 
 use crate::config::Config;
+use crate::generation::draw_seed;
 use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
 use crate::text::{ChatMessage, Conversation, Role, TextModel};
@@ -41,9 +41,8 @@ pub(super) fn submission(
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
         Prompt::Chat(chat) => encode_chat(chat, goes_on, text)?.1,
     };
-    // Whoever names no seed is told the one that was drawn: small enough to survive a JSON reader
-    // that knows doubles only.
-    let sampling = sampling_or(RandomState::new().hash_one(()) >> 32, message.sampling)?;
+    // Whoever names no seed is told the one that was drawn.
+    let sampling = sampling_or(draw_seed(), message.sampling)?;
     let outputs = if message.prompt_logprobs {
         Outputs::Logprobs(sampling.logprobs.unwrap_or(0))
     } else {

@@ -65,8 +65,7 @@ impl Contexts {
 
     fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
-        let wrong = |error| Refusal::new("config", path.display(), format!("writable: {error}"));
-        Ok(aqueduct_tls::rewrite(path, text.as_bytes()).map_err(wrong)?)
+        Ok(aqueduct_tls::rewrite(path, text.as_bytes()).map_err(|it| unwritable(path, &it))?)
     }
 
     /// Lets `change` have the file's contexts, while nobody else changes them, and writes them.
@@ -77,7 +76,7 @@ impl Contexts {
         path: &Path,
         change: impl FnOnce(&mut Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let wrong = |error| Refusal::new("config", path.display(), format!("writable: {error}"));
+        let wrong = |error| unwritable(path, &error);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.map_or(Ok(()), fs::create_dir_all).map_err(wrong)?;
         let _alone = aqueduct_tls::alone(path).map_err(wrong)?;
@@ -97,6 +96,10 @@ impl Contexts {
         let found = self.contexts.remove(&name);
         found.map(Some).ok_or_else(|| unknown(&name))
     }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Refusal {
+    Refusal::new("config", path.display(), format!("writable: {error}"))
 }
 
 /// A name that no context has.
