@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod etcd;
+mod grace;
 mod health;
 mod record;
 mod registration;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use etcd_client::{Client, Event, EventType, GetOptions, KeyValue, WatchOptions};
 use tokio::sync::watch;
@@ -10,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::etcd::{Backoff, Etcd, EtcdError, asked};
+use crate::grace::Grace;
 use crate::record::Record;
 
 /// Members by `host:port`.
@@ -48,11 +48,10 @@ impl Drop for Roll {
 
 async fn follow(etcd: Etcd, publish: watch::Sender<Arc<Members>>) {
     let mut backoff = Backoff::default();
-    let mut follower =
-        Follower { workers: etcd.workers(), publish, revision: 0, lost_at: None, settled_at: None };
+    let mut follower = Follower { workers: etcd.workers(), publish, grace: Grace::new(etcd.ttl()) };
     loop {
         let Err(error) = follower.run(&etcd, &mut backoff).await;
-        follower.lost_at.get_or_insert_with(Instant::now);
+        follower.grace.lost(Instant::now());
         tracing::warn!(%error, members = follower.publish.borrow().len(),
             "etcd is away: members stay as they are");
         backoff.pause().await;
@@ -63,12 +62,8 @@ struct Follower {
     /// What the keys begin with.
     workers: String,
     publish: watch::Sender<Arc<Members>>,
-    /// What etcd was at when it was listed last.
-    revision: i64,
-    /// When it went away, if it has not been listed since.
-    lost_at: Option<Instant>,
-    /// When those that were not listed after a break go.
-    settled_at: Option<Instant>,
+    /// For those that were not listed after a break.
+    grace: Grace,
 }
 
 impl Follower {
@@ -81,24 +76,20 @@ impl Follower {
         let mut client = etcd.connect().await?;
         let (listed, revision) = self.list(&mut client).await?;
         let missed = self.publish.borrow().keys().any(|host| !listed.contains_key(host));
-        let broke = self.lost_at.take().map_or(Duration::ZERO, |lost_at| lost_at.elapsed());
-        // A short break, after which etcd has what it had, gives nobody more time.
-        let goes_on = revision >= self.revision && broke < etcd.ttl();
-        let settled_at = self.settled_at.filter(|_| goes_on);
-        let settles_at = || settled_at.unwrap_or_else(|| Instant::now() + 2 * etcd.ttl());
-        self.settled_at = missed.then(settles_at);
-        self.revision = revision;
+        self.grace.listed(missed, revision, Instant::now());
         self.change(|members| members.extend(listed));
         *backoff = Backoff::default();
         let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
         let mut changes = asked(client.watch(self.workers.as_str(), Some(options))).await?;
         loop {
-            let settled_at = self.settled_at.unwrap_or_else(Instant::now);
+            let over_at = self.grace.over_at();
             tokio::select! {
                 message = changes.message() => self.hear(message?)?,
-                () = tokio::time::sleep_until(settled_at), if self.settled_at.is_some() => {
+                () = tokio::time::sleep_until(over_at.unwrap_or_else(Instant::now)),
+                    if over_at.is_some() =>
+                {
                     let (listed, _) = self.list(&mut client).await?;
-                    self.settled_at = None;
+                    self.grace.end();
                     self.change(|members| members.retain(|host, _| listed.contains_key(host)));
                 }
             }
