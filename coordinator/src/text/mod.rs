@@ -8,6 +8,7 @@ mod gguf;
 mod hf;
 mod json;
 mod model;
+mod parts;
 mod pieces;
 mod pretokenizer;
 mod stop;

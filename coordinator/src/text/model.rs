@@ -7,6 +7,7 @@ use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes, TokenId, limits};
 use aqueduct_gguf::ModelFiles;
 use tokenizers::Tokenizer;
 
+use super::parts::{PART_BYTES, Parts};
 use super::pieces::Pieces;
 use super::{ChatTemplate, Detokenizer, Start, TextError, gguf, hf};
 
@@ -31,6 +32,8 @@ pub struct Vocabulary {
 /// Text in, tokens out, and back.
 pub struct TextModel {
     tokenizer: Tokenizer,
+    /// How long texts are encoded, if not whole.
+    parts: Option<Parts>,
     pieces: Pieces,
     longest_piece: usize,
     eos: Vec<TokenId>,
@@ -73,6 +76,7 @@ impl TextModel {
         let prompt_tokens_max =
             max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);
         Ok(Self {
+            parts: Parts::new(&tokenizer),
             tokenizer,
             pieces,
             longest_piece,
@@ -111,10 +115,16 @@ impl TextModel {
             let value = format!("those of {} bytes", text.len());
             return Err(Refusal::new("prompt_tokens", value, bound));
         }
-        let encoding = self.tokenizer.encode_fast(text, add_special);
-        let encoding = encoding
+        let tokens = match &self.parts {
+            Some(parts) if text.len() > PART_BYTES => {
+                parts.encode(&self.tokenizer, (text, PART_BYTES), add_special)
+            }
+            _ => {
+                self.tokenizer.encode_fast(text, add_special).map(|whole| whole.get_ids().to_vec())
+            }
+        };
+        let tokens = tokens
             .map_err(|error| Refusal::new("prompt", error, "text that the tokeniser knows"))?;
-        let tokens = encoding.get_ids().to_vec();
         self.check(&tokens)?;
         Ok(tokens)
     }

@@ -66,6 +66,42 @@ const DEEPSEEK_LLM: [&str; 6] = [
 /// What llama.cpp does where a file does not say.
 const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
+/// What an expression makes of a place between an ASCII letter and a space that such a letter
+/// follows, in any text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Expression {
+    /// No match reaches over it, and none on one side depends on what is on the other.
+    IsLocal,
+    /// That, and a match ends there where another one begins.
+    EndsWords,
+}
+
+impl Expression {
+    /// Of those above; None of any other.
+    pub(super) fn of(pattern: &SplitPattern) -> Option<Self> {
+        const END_WORDS: [&str; 10] = [
+            GPT2,
+            LLAMA3,
+            QWEN2,
+            TEKKEN,
+            SEED_CODER,
+            MINICPM5[1],
+            VIKING[0],
+            DEEPSEEK_CODER[1],
+            DEEPSEEK_V3[2],
+            DEEPSEEK_LLM[1],
+        ];
+        let SplitPattern::Regex(expression) = pattern else { return None };
+        let expression = expression.as_str();
+        let families: [&[&str]; 6] =
+            [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+        match END_WORDS.contains(&expression) {
+            true => Some(Self::EndsWords),
+            false => families.concat().contains(&expression).then_some(Self::IsLocal),
+        }
+    }
+}
+
 /// What a byte-level tokeniser does before and while merging.
 pub(super) struct Family {
     pub(super) pretokenizer: PreTokenizerWrapper,
