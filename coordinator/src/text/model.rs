@@ -7,7 +7,7 @@ use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes, TokenId, limits};
 use aqueduct_gguf::ModelFiles;
 use tokenizers::Tokenizer;
 
-use super::parts::{PART_BYTES, Parts};
+use super::parts::{PART_BYTES, Parts, around};
 use super::pieces::Pieces;
 use super::{ChatTemplate, Detokenizer, Start, TextError, gguf, hf};
 
@@ -136,8 +136,7 @@ impl TextModel {
     pub fn begin(&self) -> Result<Vec<TokenId>, Refusal> {
         let with = self.encode("a", true)?;
         let without = self.encode("a", false)?;
-        let added = with.windows(without.len().max(1)).position(|tokens| tokens == without);
-        Ok(with[..added.unwrap_or(0)].to_vec())
+        Ok(around(&with, &without).map_or(Vec::new(), |(before, _)| before.to_vec()))
     }
 
     /// Checks a prompt that came as tokens.

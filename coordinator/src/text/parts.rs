@@ -43,9 +43,8 @@ impl Parts {
             Some(tokenizer.encode_fast("a", add_special).ok()?.get_ids().to_vec())
         };
         let (with, without) = (ids(true)?, ids(false)?);
-        let at = with.windows(without.len().max(1)).position(|tokens| tokens == without)?;
-        let after = with[at + without.len()..].to_vec();
-        Some(Self { before: with[..at].to_vec(), after })
+        let (before, after) = around(&with, &without)?;
+        Some(Self { before: before.to_vec(), after: after.to_vec() })
     }
 
     /// The tokens of `text` in parts of `part_bytes` or more.
@@ -69,13 +68,30 @@ impl Parts {
     }
 }
 
+/// What stands before and behind `text` in `whole`.
+pub(super) fn around<'w>(
+    whole: &'w [TokenId],
+    text: &[TokenId],
+) -> Option<(&'w [TokenId], &'w [TokenId])> {
+    let at = whole.windows(text.len().max(1)).position(|tokens| tokens == text)?;
+    Some((&whole[..at], &whole[at + text.len()..]))
+}
+
 /// What the expressions of a pretokeniser together do at such a place; None if that is not known.
 /// Each cuts further what the one before it has cut.
 fn words(pretokenizer: &PreTokenizerWrapper) -> Option<Expression> {
     match pretokenizer {
         PreTokenizerWrapper::Sequence(all) => {
-            let all = all.as_ref().iter().map(words);
-            all.reduce(|first, next| Some(first?.max(next?))).flatten()
+            let all = all.as_ref();
+            let (_, before) = all.split_last()?;
+            // Behind `ByteLevel` a space is a letter: what looks for spaces comes before it.
+            let reads_text = |one: &PreTokenizerWrapper| {
+                matches!(one, PreTokenizerWrapper::Split(_) | PreTokenizerWrapper::Digits(_))
+            };
+            if !before.iter().all(reads_text) {
+                return None;
+            }
+            all.iter().map(words).reduce(|first, next| Some(first?.max(next?))).flatten()
         }
         PreTokenizerWrapper::Split(split) => {
             let isolates = split.behavior == SplitDelimiterBehavior::Isolated && !split.invert;
@@ -126,6 +142,7 @@ mod tests {
     use serde_json::Value;
     use tokenizers::normalizers::Lowercase;
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::pre_tokenizers::sequence::Sequence;
     use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
     use super::*;
@@ -226,6 +243,14 @@ mod tests {
             |tokenizer: &mut Tokenizer| _ = tokenizer.with_pre_tokenizer(None::<ByteLevel>);
         check(&lowers, false);
         check(&cuts_none, false);
+        let turned = |tokenizer: &mut Tokenizer| {
+            let Some(PreTokenizerWrapper::Sequence(all)) = tokenizer.get_pre_tokenizer() else {
+                panic!("Qwen's is a sequence");
+            };
+            let turned = all.as_ref().iter().rev().cloned().collect();
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(turned)));
+        };
+        check(&turned, false); // no spaces are left for what cuts
         assert!(Parts::new(&vocabulary("llama2.gguf").build().unwrap().tokenizer).is_none());
     }
 
