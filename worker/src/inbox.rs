@@ -199,11 +199,13 @@ impl Inbox {
         verdict.unwrap_or(Verdict::Taken)
     }
 
-    /// The chunk was assigned here; what came for an older epoch of it goes.
+    /// The chunk was assigned here; what came for an older epoch of it goes. What came for a newer
+    /// one stays unclaimed: it has overtaken the word that this one is over.
     pub fn claim(&self, key: ChunkKey) {
         let mut state = self.lock();
         state.forgotten.retain(|(request, _)| *request != key.request);
-        state.slot(key).claimed = true;
+        let slot = state.slot(key);
+        slot.claimed |= slot.epoch == key.epoch;
     }
 
     /// The chunk begins to run.
@@ -328,7 +330,7 @@ impl State {
         slot.layers.insert(layer, memory);
     }
 
-    /// The slot of `key`, new if there is none or only one of an older epoch.
+    /// The slot of `key` or of a newer epoch of it; new if there is none or only an older one.
     fn slot(&mut self, key: ChunkKey) -> &mut Slot {
         self.drop_slots(|&at, slot| at == place(&key) && slot.epoch < key.epoch);
         self.slots.entry(place(&key)).or_insert_with(|| Slot::new(key.epoch))
@@ -499,6 +501,20 @@ mod tests {
             (inbox.bytes(), deliver(2), inbox.take(key(1, 2), 0)),
             (0, Verdict::Taken, None)
         );
+    }
+
+    /// The coordinator assigns a chunk, drops it and assigns it again, while its memory for the
+    /// last of these comes from another worker, before any of the three is read.
+    #[test]
+    fn what_came_for_a_newer_try_is_not_claimed_by_an_older_one() {
+        let inbox = inbox(2);
+        assert_eq!(inbox.deliver(key(1, 1), 0, Arc::new(set(4, 1)), FAR), Verdict::Taken);
+        inbox.claim(key(1, 0));
+        inbox.withdraw(key(1, 0).request, 1);
+        inbox.claim(key(1, 1));
+        assert!(inbox.holds(key(1, 1), 0), "it was acknowledged, and comes no second time");
+        inbox.withdraw(key(1, 1).request, 1);
+        assert_eq!(inbox.bytes(), 0);
     }
 
     #[test]

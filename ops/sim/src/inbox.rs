@@ -60,7 +60,8 @@ impl Inbox {
     /// The chunk was assigned here.
     pub(crate) fn claim(&mut self, now: u64, key: ChunkKey) {
         self.forgotten.remove(&key.request);
-        self.slot(now, key).claimed = true;
+        let slot = self.slot(now, key);
+        slot.claimed |= slot.epoch == key.epoch; // and not what came for a newer one
     }
 
     /// Drops what nobody assigned here for longer than any chunk would have waited.
@@ -79,6 +80,12 @@ impl Inbox {
     pub(crate) fn is_ready(&self, key: ChunkKey, layers: usize) -> bool {
         let slot = self.slots.get(&place(key)).filter(|slot| slot.epoch == key.epoch);
         slot.is_some_and(|slot| slot.layers.len() == layers)
+    }
+
+    /// Whether the set of `layer` has come and was not taken.
+    pub(crate) fn holds(&self, key: ChunkKey, layer: u32) -> bool {
+        let slot = self.slots.get(&place(key)).filter(|slot| slot.epoch == key.epoch);
+        slot.is_some_and(|slot| slot.layers.contains_key(&layer))
     }
 
     /// The chunk has ended; what comes for it later is not kept.
@@ -125,7 +132,7 @@ impl Inbox {
         self.forgotten.insert(request, last);
     }
 
-    /// The slot of `key`, new if there is none or only one of an older epoch.
+    /// The slot of `key` or of a newer epoch of it; new if there is none or only an older one.
     fn slot(&mut self, now: u64, key: ChunkKey) -> &mut Slot {
         let new = || Slot { epoch: key.epoch, since: now, ..Slot::default() };
         let slot = self.slots.entry(place(key)).or_insert_with(new);

@@ -4,6 +4,7 @@ mod chunk;
 mod decode;
 mod hand_over;
 mod handoff;
+mod promised;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use aqueduct_kernels::{Leaves, MemorySet};
 pub(crate) use self::decode::Continuation;
 use self::decode::Decoding;
 use self::handoff::Outgoing;
+use self::promised::Promised;
 use crate::inbox::{Inbox, Verdict};
 use crate::shards::{Holders, ShardedSequence, Ways};
 
@@ -31,6 +33,8 @@ pub(crate) enum Effect {
     Hand { to: usize, key: ChunkKey, layer: u32, memory: Arc<MemorySet> },
     /// To be woken later.
     Wake { after_us: u64, alarm: Alarm },
+    /// That the run ends: what must never happen has.
+    Broken(String),
 }
 
 /// Why a worker is woken.
@@ -60,6 +64,7 @@ pub(crate) struct Worker {
     sessions: BTreeSet<u64>,
     requests: BTreeMap<RequestId, Held>,
     inbox: Inbox,
+    promised: Promised,
     queue: VecDeque<Assignment>,
     /// Since when the first of the queue waits.
     waits_since: Option<u64>,
@@ -121,6 +126,7 @@ impl Worker {
             sessions: BTreeSet::new(),
             requests: BTreeMap::new(),
             inbox: Inbox::default(),
+            promised: Promised::default(),
             queue: VecDeque::new(),
             waits_since: None,
             running: None,
@@ -209,6 +215,9 @@ impl Worker {
         set: Arc<MemorySet>,
     ) -> Verdict {
         let verdict = self.inbox.deliver(now, key, layer, set);
+        match verdict {
+            Verdict::Taken | Verdict::Stale => self.promised.acknowledge(key, layer),
+        }
         self.look(now);
         verdict
     }

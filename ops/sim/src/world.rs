@@ -93,6 +93,8 @@ pub(crate) struct World {
     sessions: u64,
     /// How far the coordinator's clock is ahead, in milliseconds.
     ahead_ms: u64,
+    /// What must never happen, and did in a worker.
+    broken: Option<Violation>,
     /// What happened, for a person.
     pub(crate) log: Option<Vec<String>>,
 }
@@ -128,6 +130,7 @@ impl World {
             asked,
             sessions: 0,
             ahead_ms: 0,
+            broken: None,
             log: None,
         };
         (0..workers).for_each(|worker| world.at(0, Happening::Dial(worker)));
@@ -155,6 +158,7 @@ impl World {
         while let Some(((time, _), happening)) = self.agenda.pop_first() {
             self.now = time;
             self.happen(happening)?;
+            self.broken.take().map_or(Ok(()), Err)?;
             self.send_orders();
             self.expect_tick();
             let all = self.coordinator.live.len() == self.asked.len();
@@ -297,6 +301,7 @@ impl World {
 
     fn carry_out(&mut self, from: At, effect: Effect) {
         match effect {
+            Effect::Broken(what) => self.broken = Some(Violation(what)),
             Effect::Wake { after_us, alarm } => {
                 let jitter = self.dice.of(0..1000);
                 self.at(self.now + after_us + jitter, Happening::Wake(from, alarm));

@@ -38,6 +38,7 @@ impl Worker {
             }
             self.waits_since = None;
             self.queue.pop_front();
+            self.check_promises(key);
             self.inbox.finish(key);
             let session = self.requests[&key.request].session;
             let (kind, message) = (FailureKind::Deadline, "no memory".to_owned());

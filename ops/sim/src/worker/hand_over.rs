@@ -123,7 +123,10 @@ impl Worker {
                 continue;
             }
             let key = names.key(spec.request, idx);
-            let sets = self.inbox.take(key, model.layers())?;
+            let Some(sets) = self.inbox.take(key, model.layers()) else {
+                self.check_promises(key);
+                return None;
+            };
             self.inbox.finish(key);
             let leaves = Leaves::of_chunks(names.chunk_tokens);
             let leaves = leaves.going_on_behind(names.prompt_tokens);
