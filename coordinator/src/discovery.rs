@@ -110,7 +110,7 @@ impl Discovery {
             };
             let worker = WorkerId(idx as u32);
             self.say(worker, Notice::Joined { name: url.clone() }).await?;
-            let session = Some(session.spawn(worker, self.notices.clone()));
+            let session = Some(session.spawn(worker, self.notices.clone(), self.cluster.clone()));
             self.places[idx] = Place { url: url.clone(), session };
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! Sessions with workers: commands out, events in, in this process or over gRPC. What the
 //! runtime sees of either is the same: up, events, down.
 
+mod refused;
+
 use std::time::Duration;
 
 use aqueduct_core::snapshot::SnapshotNews;
@@ -10,12 +12,14 @@ use aqueduct_proto::convert::peers::put_tenure;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use aqueduct_tls::ClientTls;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::transport::Endpoint;
+
+use crate::runtime::Cluster;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
@@ -71,6 +75,8 @@ pub(crate) enum Notice {
 struct Line {
     worker: WorkerId,
     notices: mpsc::Sender<(WorkerId, Notice)>,
+    /// What became of the worker.
+    cluster: watch::Receiver<Cluster>,
 }
 
 /// The runtime is gone.
@@ -171,8 +177,9 @@ impl Session {
         self,
         worker: WorkerId,
         notices: mpsc::Sender<(WorkerId, Notice)>,
+        cluster: watch::Receiver<Cluster>,
     ) -> AbortHandle {
-        let line = Line { worker, notices };
+        let line = Line { worker, notices, cluster };
         let task = match self.kind {
             Kind::InProcess { commands, events } => {
                 let events = ReceiverStream::new(events).map(Ok);
@@ -255,6 +262,8 @@ impl Line {
         let outgoing = ReceiverStream::new(outgoing).map(v1::WorkerCommand::from);
         let mut outgoing = Request::new(outgoing);
         tenure.iter().for_each(|tenure| put_tenure(*tenure, outgoing.metadata_mut()));
+        let refused = refused::reason(&self.cluster.borrow(), self.worker);
+        refused.iter().for_each(|reason| refused::put(reason, outgoing.metadata_mut()));
         let incoming = tokio::time::timeout(HELLO_DEADLINE, client.control(outgoing)).await;
         let incoming = incoming
             .map_err(|_| "it did not open a session in time".to_owned())?

@@ -93,7 +93,7 @@ impl Coordinator {
         Refusal::unless_within("workers", sessions.len(), 1, limits::WORKERS_MAX)?;
         let (coordinator, notices) = Self::of(config, known(&sessions))?;
         for (idx, session) in sessions.into_iter().enumerate() {
-            session.spawn(WorkerId(idx as u32), notices.clone());
+            session.spawn(WorkerId(idx as u32), notices.clone(), coordinator.watch());
         }
         Ok(coordinator)
     }

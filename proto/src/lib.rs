@@ -33,5 +33,9 @@ pub const COORDINATORS_METADATA: &str = "aqueduct-group";
 /// gRPC metadata of a `Control` call: the term in which the coordinator leads its group.
 pub const TERM_METADATA: &str = "aqueduct-term";
 
+/// gRPC metadata of a `Control` call to a worker that this coordinator refused: why, for its log.
+/// UTF-8, at most 512 bytes.
+pub const REFUSED_METADATA: &str = "aqueduct-refused-bin";
+
 /// gRPC metadata of an UNAVAILABLE answer: where the gRPC API of the coordinator is that leads.
 pub const LEADER_METADATA: &str = "aqueduct-leader";

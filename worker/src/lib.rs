@@ -26,6 +26,7 @@ pub mod link;
 mod lost;
 pub mod metrics;
 mod pulse;
+mod refusals;
 mod service;
 mod snapshots;
 mod tenures;

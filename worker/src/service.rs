@@ -29,6 +29,7 @@ use crate::ledger::Ledger;
 use crate::link::codec;
 use crate::link::delta::{self, DeltaError};
 use crate::link::nccl::Dock;
+use crate::refusals::Refusals;
 use crate::tenures::{Pass, Tenures, Unwelcome};
 use crate::worker::Worker;
 
@@ -51,8 +52,8 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<WorkerServer<Service>>().await;
     let sessions = Arc::new(Semaphore::new(limits::SESSIONS_MAX));
-    let tenures = Tenures::default();
-    let service = WorkerServer::new(Service { worker, sessions, tenures, stopped })
+    let (tenures, refusals) = (Tenures::default(), Refusals::default());
+    let service = WorkerServer::new(Service { worker, sessions, tenures, refusals, stopped })
         .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
     Server::builder()
@@ -75,6 +76,7 @@ struct Service {
     worker: Worker,
     sessions: Arc<Semaphore>,
     tenures: Tenures,
+    refusals: Refusals,
     stopped: watch::Receiver<bool>,
 }
 
@@ -129,6 +131,7 @@ impl WorkerRpc for Service {
         request: Request<Streaming<WorkerCommand>>,
     ) -> Result<Response<Self::ControlStream>, Status> {
         only(Role::Coordinator, &request)?;
+        self.refusals.hear(request.extensions().get::<Caller>(), request.metadata());
         let mut draining = self.worker.draining();
         if *draining.borrow() {
             return Err(Status::unavailable("this worker is going to stop"));

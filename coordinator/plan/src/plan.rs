@@ -97,6 +97,7 @@ impl Plan {
                 self.choice_done(request, choice, false, None);
             }
             Event::HandedOver { worker, request } => self.handed_over(worker, request),
+            Event::Stays { request, stays } => self.stays(request, stays),
             Event::DecodeFailed { worker, request, kind, message } => {
                 self.decode_failed(worker, request, kind, message);
             }
@@ -127,6 +128,13 @@ impl Plan {
     /// Whether any of them is prefilled.
     pub fn prefills(&self) -> bool {
         self.running.iter().any(|request| request.phase == Phase::Prefill)
+    }
+
+    /// Whether it counts if `worker` says that `key` is done: that is what it is at, and nobody
+    /// else has done the chunk.
+    pub fn awaits(&self, worker: WorkerId, key: ChunkKey) -> bool {
+        let request = self.position(key.request).map(|pos| &self.running[pos]);
+        request.is_some_and(|request| request.awaits(worker, key))
     }
 
     /// Chunks so far that a second worker was given as well because they took long.

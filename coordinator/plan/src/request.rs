@@ -86,6 +86,8 @@ pub(crate) struct Request {
     complaints: BTreeMap<WorkerId, u32>,
     /// Where its completions are on their way to.
     pub(crate) departure: Option<Departure>,
+    /// They have come too far for another home to be told.
+    pub(crate) stays: bool,
     /// Failures that made chunks be done again.
     pub(crate) disruptions: u32,
     pub(crate) chunks_retried: u32,
@@ -133,6 +135,7 @@ impl Request {
             left: BTreeSet::new(),
             complaints: BTreeMap::new(),
             departure: None,
+            stays: false,
             disruptions: 0,
             chunks_retried: 0,
             epoch: Epoch::default(),

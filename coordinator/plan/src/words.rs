@@ -148,6 +148,14 @@ pub enum Event {
         /// The request.
         request: RequestId,
     },
+    /// A request's completions have come too far for another home to be told how far, or not any
+    /// more: they end where they are decoded.
+    Stays {
+        /// The request.
+        request: RequestId,
+        /// Whether they have.
+        stays: bool,
+    },
     /// Decoding could not go on.
     DecodeFailed {
         /// Who failed.

@@ -38,7 +38,8 @@ fn names(first: u32, count: u32) -> Vec<SnapshotKey> {
 /// of them), `done w0 r1 c0 e0`,
 /// `peer w0 r1 c0 e0` and other failures, `ended w0 r1 0`, `stop r1 0`, `cancel r1`,
 /// `resume r1 35` and `again r1 r2 35` (and more, as of `submit`), `kept w0 5`, `dropped w0 5`,
-/// `drain w0`, `undrain w0`, `gone w0 r1` (its completions were handed over), `tick 500`.
+/// `drain w0`, `undrain w0`, `gone w0 r1` (its completions were handed over), `stays r1` and
+/// `moves r1` (they cannot be, or can again), `tick 500`.
 fn event(line: &str) -> Event {
     let words: Vec<&str> = line.split_whitespace().collect();
     let worker = || WorkerId(number(words[1]));
@@ -114,6 +115,7 @@ fn event(line: &str) -> Event {
             message: "so it is".into(),
         },
         "gone" => Event::HandedOver { worker: worker(), request: request(2) },
+        "stays" | "moves" => Event::Stays { request: request(1), stays: words[0] == "stays" },
         "stop" => Event::StopChoice { request: request(1), choice: number(words[2]) },
         "cancel" => Event::Cancel { request: request(1) },
         "tick" => Event::Tick { now_ms: number(words[1]).into() },
@@ -1293,6 +1295,63 @@ fn what_decodes_from_shards_on_a_drained_worker_ends_there() {
          submit r3 5
          = w0: assign r3 c0 e0 -> home",
     );
+}
+
+#[test]
+fn what_has_come_too_far_for_another_to_be_told_ends_on_a_drained_worker() {
+    check(
+        "up w0
+         up w1
+         .. submit r1 5
+         .. done w0 r1 c0 e0
+         stays r2
+         stays r1
+         drain w0
+         moves r1
+         = w0: hand over r1 -> w1 e1
+         stays r1
+         gone w0 r1
+         = w1: decode r1 handed over e1
+         undrain w0
+         drain w1
+         down w1
+         = w0: assign r1 c0 e2 -> home",
+    );
+}
+
+/// Reports of tries that are over come late, and are of memory that nobody goes on from.
+#[test]
+fn a_report_counts_where_its_try_does() {
+    let limits = Limits { hedge_after_ms: Some(40), ..LIMITS };
+    let check = |limits: &Limits, script: &str, awaited: &[&str], late: &[&str]| {
+        let mut plan = Plan::new(limits.clone());
+        let events = script.lines().map(|line| line.trim().trim_start_matches(".. "));
+        for line in events.filter(|line| !line.is_empty() && !line.starts_with('=')) {
+            plan.step(event(line));
+        }
+        for (tries, want) in [(awaited, true), (late, false)] {
+            for one in tries {
+                let words: Vec<&str> = one.split(' ').collect();
+                let key = key(words[1], words[2], words[3]);
+                let counts = plan.awaits(WorkerId(number(words[0])), key);
+                assert_eq!(counts, want, "after {script}: {one}");
+            }
+        }
+    };
+    let begin = "up w0\n up w1\n submit r1 35";
+    let waiting = ["w0 r1 c2 e0", "w0 r1 c9 e0", "w1 r1 c0 e0", "w0 r2 c0 e0"];
+    check(&LIMITS, begin, &["w0 r1 c0 e0", "w1 r1 c1 e0"], &waiting);
+    let begin = format!("{begin}\n done w0 r1 c0 e0");
+    check(&LIMITS, &begin, &["w1 r1 c1 e0", "w0 r1 c2 e0"], &["w0 r1 c0 e0"]);
+    let lost = format!("{begin}\n down w1\n up w1");
+    check(&LIMITS, &lost, &["w0 r1 c1 e1"], &["w1 r1 c1 e0", "w0 r1 c1 e0", "w1 r1 c1 e1"]);
+    check(&LIMITS, &format!("{lost}\n cancel r1"), &[], &["w0 r1 c1 e1", "w0 r1 c2 e0"]);
+    // Two are at one chunk: either counts until one has done it.
+    check(&limits, SLOW, &["w1 r2 c1 e0", "w0 r2 c1 e1"], &["w0 r2 c1 e0", "w1 r2 c1 e1"]);
+    for first in ["w1 r2 c1 e0", "w0 r2 c1 e1"] {
+        let over = format!("{SLOW}\n done {first}");
+        check(&limits, &over, &[], &["w1 r2 c1 e0", "w0 r2 c1 e1"]);
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ struct Promises {
     begun: BTreeMap<RequestId, u32>,
     /// Completions that have ended.
     choices: BTreeSet<(RequestId, u32)>,
+    /// Requests whose completions must end where they are decoded.
+    staying: BTreeSet<RequestId>,
 }
 
 struct Cluster {
@@ -178,6 +180,17 @@ impl Cluster {
         };
         self.jobs.insert(request, job.clone());
         self.step(Event::Submit { request, job });
+    }
+
+    /// Of a request that is decoded, or not any more: what was said of it before counts no more.
+    fn stay(&mut self, request: RequestId, stays: bool) {
+        let is_decoded = self.workers.iter().any(|it| it.decoding.contains_key(&request));
+        if !stays {
+            self.promises.staying.remove(&request);
+        } else if is_decoded && self.jobs.contains_key(&request) {
+            self.promises.staying.insert(request);
+        }
+        self.step(Event::Stays { request, stays });
     }
 
     fn start(&mut self, idx: usize) {
@@ -550,6 +563,9 @@ impl Promises {
                 assert!(key.chunk_idx <= *begun + 1, "{key} before {begun}");
                 *begun = key.chunk_idx.max(*begun);
             }
+            Command::HandOver { request, .. } => {
+                assert!(!self.staying.contains(request), "{request} stays");
+            }
             Command::Confirm { request, chunk_idx, .. } => {
                 let next = (*request, chunk_idx + 1);
                 assert!(self.done.contains(&next), "{next:?} is not done");
@@ -620,6 +636,7 @@ enum Move {
     Cut(usize),
     Start(usize),
     Drain(usize, bool),
+    Stay(u64, bool),
     Fail(usize),
     Miss(usize),
     Lose(usize),
@@ -667,6 +684,7 @@ fn any_move() -> impl Strategy<Value = Move> {
         1 => worker.clone().prop_map(Move::Cut),
         2 => worker.clone().prop_map(Move::Start),
         1 => (worker.clone(), any::<bool>()).prop_map(|(idx, leave)| Move::Drain(idx, leave)),
+        1 => (0u64..12, any::<bool>()).prop_map(|(request, stays)| Move::Stay(request, stays)),
         1 => worker.clone().prop_map(Move::Fail),
         1 => worker.clone().prop_map(Move::Miss),
         1 => worker.clone().prop_map(Move::Lose),
@@ -692,6 +710,7 @@ fn play(cluster: &mut Cluster, step: Move) {
         Move::Drain(idx, draining) => {
             cluster.step(Event::Drain { worker: WorkerId(idx as u32), draining });
         }
+        Move::Stay(request, stays) => cluster.stay(RequestId(request), stays),
         Move::Fail(idx) => cluster.fail(idx),
         Move::Miss(idx) => cluster.miss(idx),
         Move::Lose(idx) => cluster.lose(idx),

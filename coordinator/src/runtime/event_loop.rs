@@ -220,7 +220,8 @@ impl EventLoop {
             }
             Said::ChunkDone { key, report } => {
                 let busy_us = report.busy_us;
-                let live = self.live.get_mut(&key.request);
+                let counts = self.plan.awaits(worker, key);
+                let live = self.live.get_mut(&key.request).filter(|_| counts);
                 let tokens = live.and_then(|live| live.chunk_done(worker, key, *report));
                 self.stats.chunks_done += u64::from(tokens.is_some());
                 self.pace.done(tokens.unwrap_or(0), Instant::now());
@@ -285,7 +286,7 @@ impl EventLoop {
             Command::Assign { worker, key, span, next, shards, is_hedge } => {
                 self.stats.chunks_retried += u64::from(key.epoch.0 > 0 && !is_hedge);
                 let Some(live) = self.live.get_mut(&key.request) else { return };
-                live.computed(key);
+                live.computed(key.chunk_idx);
                 live.placed(worker, key, false);
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }

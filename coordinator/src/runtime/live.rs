@@ -69,6 +69,8 @@ pub(crate) struct Live {
     redone: u32,
     /// Who decodes it.
     home: Option<WorkerId>,
+    /// Whether no other home could be told how far its completions came.
+    stays: bool,
     choices: Vec<Completion>,
     trace: RequestTrace,
     /// Where each chunk of this try is, or was last.
@@ -138,6 +140,7 @@ impl Live {
             session: None,
             redone: 0,
             home: None,
+            stays: false,
             trace,
             placed: BTreeMap::new(),
             trail: Trail::default(),
@@ -235,7 +238,8 @@ impl Live {
         self.tell_progress();
     }
 
-    /// Its tokens, when the chunk was computed and was not done before.
+    /// Its tokens, when the chunk was computed and was not done before. One that is done again is
+    /// reported anew: what counts is the try whose memory there is, and who has that.
     pub(crate) fn chunk_done(
         &mut self,
         worker: WorkerId,
@@ -243,20 +247,16 @@ impl Live {
         report: ChunkReport,
     ) -> Option<u32> {
         let span = self.grid.chunk(key.chunk_idx)?;
-        let prefix = &self.prefill.prefix;
-        let is_restored = prefix.restored() == Some(key.chunk_idx);
-        if self.prefill.reports.contains_key(&key.chunk_idx) || prefix.is_stale(key) {
-            return None;
-        }
+        let is_restored = self.prefill.prefix.restored() == Some(key.chunk_idx);
         self.chunk_reported(worker, key, &report);
-        self.prefill.reports.insert(key.chunk_idx, (worker, report));
+        let earlier = self.prefill.reports.insert(key.chunk_idx, (worker, report));
         // Not every layer is told, but a chunk that is done has them all.
         let layers = self.model.shape.layers;
         let at = self.worker(worker);
         (at.chunk_idx, at.layers_done) = (key.chunk_idx, layers);
         at.chunks_done += 1;
         self.tell_progress();
-        (!is_restored).then_some(span.tokens)
+        (earlier.is_none() && !is_restored).then_some(span.tokens)
     }
 
     fn worker(&mut self, worker: WorkerId) -> &mut WorkerProgress {
@@ -389,9 +389,11 @@ fn used(carry: Option<Carry>, traffic: Traffic) -> Exchange {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::Peer;
-    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype};
+    use aqueduct_core::{Epoch, KvDtype, ModelShape, WireDtype, limits};
 
+    use super::super::status::Cluster;
     use super::*;
 
     fn live(exchange: Exchange, policy: MemoryPolicy) -> Live {
@@ -483,6 +485,80 @@ mod tests {
         assert_eq!(at(&live), (2, 1, 0));
         live.chunk_done(WorkerId(0), key, ChunkReport::default());
         assert_eq!(at(&live), (2, 2, 1), "that the second was done was not told");
+    }
+
+    #[test]
+    fn what_is_done_again_is_reported_anew() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        let key = |chunk_idx, epoch| ChunkKey { request: RequestId(7), chunk_idx, epoch };
+        let took = |busy_us| {
+            let retained = vec![RetainedMass { kept: 1.0, total: 2.0 }];
+            ChunkReport { busy_us, retained, ..ChunkReport::default() }
+        };
+        let shown = |live: &Live| {
+            let chunk = live.view(&Cluster::default()).chunks.remove(0);
+            (chunk.worker, chunk.state, (chunk.busy_seconds * 1e6).round() as u64)
+        };
+        live.placed(WorkerId(1), key(0, Epoch(0)), false);
+        assert_eq!(live.chunk_done(WorkerId(1), key(0, Epoch(0)), took(10)), Some(16));
+        assert_eq!(shown(&live), ("w1".into(), "done".into(), 10));
+        assert_eq!(live.rememberer().0, Some(WorkerId(1)));
+        live.placed(WorkerId(2), key(0, Epoch(1)), false);
+        assert_eq!(shown(&live), ("w2".into(), "assigned".into(), 0));
+        let again = live.chunk_done(WorkerId(2), key(0, Epoch(1)), took(3000));
+        assert_eq!(again, None, "its tokens count once");
+        assert_eq!(shown(&live), ("w2".into(), "done".into(), 3000));
+        assert_eq!((live.rememberer().0, live.done()), (Some(WorkerId(2)), (1, 16)));
+        assert_eq!(live.retained(), [RetainedMass { kept: 1.0, total: 2.0 }]);
+        // Two were at it, and the one that was asked first was first.
+        live.placed(WorkerId(3), key(1, Epoch(0)), false);
+        live.placed(WorkerId(4), key(1, Epoch(2)), false);
+        live.chunk_done(WorkerId(3), key(1, Epoch(0)), took(5));
+        let second = live.view(&Cluster::default()).chunks.remove(1);
+        assert_eq!((second.worker.as_str(), second.epoch), ("w3", 0));
+        let computed: u64 = live.prefill.reports.values().map(|(_, report)| report.busy_us).sum();
+        assert_eq!(computed, 3005);
+    }
+
+    #[test]
+    fn a_snapshot_takes_the_place_of_what_was_reported() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        let done = |live: &mut Live, chunk_idx, epoch, total| {
+            let key = ChunkKey { request: RequestId(7), chunk_idx, epoch };
+            let retained = vec![RetainedMass { kept: total, total }];
+            let report = ChunkReport { retained, ..ChunkReport::default() };
+            live.chunk_done(WorkerId(1), key, report)
+        };
+        for chunk_idx in 0..2 {
+            assert_eq!(done(&mut live, chunk_idx, Epoch(0), 1.0), Some(16));
+        }
+        live.restored(1);
+        assert_eq!((live.done(), live.all_done()), ((1, 16), false));
+        assert_eq!(done(&mut live, 1, Epoch(1), 2.0), None, "nobody computed it");
+        assert_eq!((live.done(), live.all_done()), ((2, 32), false));
+        assert_eq!(done(&mut live, 2, Epoch(2), 1.0), Some(8));
+        assert_eq!((live.done(), live.all_done()), ((3, 40), true));
+        assert_eq!(live.retained(), [RetainedMass { kept: 3.0, total: 3.0 }]);
+    }
+
+    #[test]
+    fn completions_stay_that_nobody_else_can_be_told() {
+        let mut live = live(Exchange::Move, MemoryPolicy::h2o(1, 2, 3));
+        let completion = |tokens| {
+            let drawn = Drawn { token: TokenLogprob { token: 1, logprob: 0.0 }, top: Vec::new() };
+            Completion { tokens: vec![drawn; tokens], eos: None }
+        };
+        let most = limits::BEGUN_TOKENS_MAX;
+        live.choices = vec![completion(most / 2), completion(1)];
+        assert_eq!(live.stays_now(), None);
+        let spec = live.decode_at(WorkerId(0), Some(Epoch(1)), false);
+        assert_eq!(spec.begun.iter().map(|begun| begun.tokens.len()).sum::<usize>(), most / 2 + 1);
+        live.choices[1] = completion(most / 2);
+        assert_eq!((live.stays_now(), live.stays_now()), (Some(true), None));
+        live.choices[0].eos = Some(true);
+        assert_eq!((live.stays_now(), live.stays_now()), (Some(false), None));
+        live.choices[1] = completion(most - 1);
+        assert_eq!(live.stays_now(), Some(true), "what is on its way counts");
     }
 
     #[test]

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use aqueduct_core::snapshot::is_worth_keeping;
 use aqueduct_core::work::{CONVENTION, ChunkReport, RetainedMass};
 use aqueduct_core::{
-    ChunkGrid, ChunkKey, Epoch, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype,
-    WorkerId, limits,
+    ChunkGrid, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype, WorkerId, limits,
 };
 
 /// The prefixes of one try of a prompt, chunk by chunk.
@@ -18,8 +17,6 @@ pub(super) struct Prefix {
     chain: Arc<[SnapshotKey]>,
     /// The chunk that a snapshot stands for.
     restored: Option<u32>,
-    /// Of a snapshot that was lost: its chunk, and the first epoch that is not its own.
-    lost: Option<(u32, Epoch)>,
     /// Chunks before this one have all been reported.
     told: u32,
     /// What was kept of them, per layer.
@@ -103,15 +100,10 @@ impl Prefix {
 
     /// A chunk is to be computed. If a snapshot was to stand for it, that is lost: gives the
     /// chunk whose report came with it.
-    pub(super) fn compute(&mut self, key: ChunkKey) -> Option<u32> {
-        let lost = self.restored.filter(|restored| key.chunk_idx <= *restored)?;
-        *self = Self { lost: Some((lost, key.epoch)), ..Self::new(self.chain()) };
+    pub(super) fn compute(&mut self, chunk_idx: u32) -> Option<u32> {
+        let lost = self.restored.filter(|restored| chunk_idx <= *restored)?;
+        *self = Self::new(self.chain());
         Some(lost)
-    }
-
-    /// Whether a report of `key` is about a snapshot that was lost since.
-    pub(super) fn is_stale(&self, key: ChunkKey) -> bool {
-        self.lost.is_some_and(|(chunk_idx, since)| key.chunk_idx == chunk_idx && key.epoch < since)
     }
 
     /// Goes on over the `reports` that have come, each with who did the chunk. Gives what is now
@@ -149,8 +141,6 @@ pub(super) struct Whole {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_core::RequestId;
-
     use super::*;
 
     fn names(fingerprint: &str, policy: MemoryPolicy, c: u32, prompt: &[u32]) -> Vec<SnapshotKey> {
@@ -189,10 +179,6 @@ mod tests {
         ChunkReport { retained, ..ChunkReport::default() }
     }
 
-    fn key(chunk_idx: u32, epoch: u32) -> ChunkKey {
-        ChunkKey { request: RequestId(1), chunk_idx, epoch: Epoch(epoch) }
-    }
-
     #[test]
     fn a_prefix_is_whole_when_all_of_it_was_reported() {
         let grid = ChunkGrid::new(35, 10).unwrap();
@@ -218,14 +204,12 @@ mod tests {
         let grid = ChunkGrid::new(35, 10).unwrap();
         let mut prefix = Prefix::new([SnapshotKey([1; 32]), SnapshotKey([2; 32])].into());
         prefix.restore(1);
-        assert_eq!(prefix.compute(key(2, 0)), None);
+        assert_eq!(prefix.compute(2), None);
         let reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
         assert_eq!(prefix.go_on(&grid, &reports), [], "it is kept already");
         assert_eq!((prefix.told, prefix.restored()), (2, Some(1)));
-        assert_eq!(prefix.compute(key(0, 3)), Some(1));
+        assert_eq!(prefix.compute(0), Some(1));
         assert_eq!((prefix.told, prefix.restored()), (0, None));
-        assert!(prefix.is_stale(key(1, 0)) && !prefix.is_stale(key(1, 4)));
-        assert!(!prefix.is_stale(key(2, 0)), "it waits for what is redirected");
-        assert_eq!(prefix.compute(key(1, 4)), None);
+        assert_eq!(prefix.compute(1), None);
     }
 }

@@ -10,13 +10,17 @@ use aqueduct_core::work::Command;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_server::{Worker, WorkerServer};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-struct Remote(Fake);
+struct Remote {
+    fake: Fake,
+    /// What it hears that somebody has against it.
+    refused: watch::Sender<Option<String>>,
+}
 
 type Events = Pin<Box<dyn Stream<Item = Result<v1::WorkerEvent, Status>> + Send>>;
 type Acks = Pin<Box<dyn Stream<Item = Result<v1::HandOffAck, Status>> + Send>>;
@@ -32,9 +36,12 @@ impl Worker for Remote {
         &self,
         request: Request<Streaming<v1::WorkerCommand>>,
     ) -> Result<Response<Events>, Status> {
+        let refused = request.metadata().get_bin("aqueduct-refused-bin");
+        let refused = refused.map(|why| String::from_utf8(why.to_bytes().unwrap().into()).unwrap());
+        self.refused.send_replace(refused);
         let (commands, inbox) = mpsc::channel(64);
         let (outbox, events) = mpsc::channel(64);
-        tokio::spawn(self.0.clone().serve(inbox, outbox));
+        tokio::spawn(self.fake.clone().serve(inbox, outbox));
         let mut incoming = request.into_inner();
         tokio::spawn(async move {
             while let Some(Ok(command)) = incoming.next().await {
@@ -64,10 +71,19 @@ impl Worker for Remote {
 }
 
 async fn serve(fake: &Fake, address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
+    serve_telling(fake, address, watch::Sender::default()).await
+}
+
+/// The same; says what it hears that somebody has against it.
+async fn serve_telling(
+    fake: &Fake,
+    address: SocketAddr,
+    refused: watch::Sender<Option<String>>,
+) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router =
-        tonic::transport::Server::builder().add_service(WorkerServer::new(Remote(fake.clone())));
+    let remote = WorkerServer::new(Remote { fake: fake.clone(), refused });
+    let router = tonic::transport::Server::builder().add_service(remote);
     let task = tokio::spawn(async move {
         router.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     });
@@ -116,6 +132,34 @@ async fn a_lost_worker_is_found_again() {
     assert_eq!(all(&mut lost).await.1, None, "it waits for the worker");
     let mut handle = coordinator.submit(submission(8)).await.unwrap();
     assert_eq!(all(&mut handle).await.1, None);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_refused_hears_why_until_it_is_let_in() {
+    let (served, mut other) = (Fake::new("served", Habit::Obey), Fake::new("other", Habit::Obey));
+    other.fingerprint = "another".into();
+    let (told, mut hears) = watch::channel(None);
+    let (address, task) = serve_telling(&other, anywhere(), told.clone()).await;
+    task.abort();
+    drop(task.await);
+    let remote = Session::connect(&format!("http://{address}")).unwrap();
+    let sessions = vec![served.session(), remote];
+    let coordinator = Coordinator::start(Config::default(), sessions).unwrap();
+    // The model of the first is the cluster's.
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    let (_, task) = serve_telling(&other, address, told.clone()).await;
+    let refused = tokio::time::timeout(SOON, hears.wait_for(Option::is_some)).await;
+    let refused = refused.expect("it heard nothing").unwrap().clone();
+    assert_eq!(refused.unwrap(), "fingerprint = another: must be same, the cluster's");
+
+    task.abort();
+    drop(task.await);
+    let other = Fake::new("other", Habit::Obey);
+    let (_, _task) = serve_telling(&other, address, told).await;
+    assert!(coordinator.wait_for_workers(2, SOON).await);
+    other.close();
+    let welcome = tokio::time::timeout(SOON, hears.wait_for(Option::is_none)).await;
+    assert!(welcome.is_ok(), "what was is said again");
 }
 
 #[test]

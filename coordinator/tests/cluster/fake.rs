@@ -35,6 +35,10 @@ pub(crate) enum Habit {
     HoldBeyond { local: u32 },
     /// Half of it, then the session ends.
     DieAt { chunk_idx: u32 },
+    /// Everything, and says again that a chunk is done, as if it had been another try.
+    Repeat,
+    /// Everything, but completions have one more token each, which does not come.
+    NeverEnd,
 }
 
 /// A worker and what it was told.
@@ -44,6 +48,7 @@ pub(crate) struct Fake {
     pub(crate) fingerprint: String,
     pub(crate) habit: Habit,
     pub(crate) pool_tokens: u64,
+    pub(crate) max_positions: u32,
     /// What it says of a chunk's attention mass, per layer.
     pub(crate) retained: fn(&Assignment) -> Vec<RetainedMass>,
     /// What prefixes kept, if it keeps any.
@@ -61,6 +66,7 @@ impl Fake {
             fingerprint,
             habit,
             pool_tokens: u64::MAX,
+            max_positions: 1000,
             retained: tokens_of_ten,
             snapshots: None,
             seen: Arc::default(),
@@ -110,6 +116,10 @@ impl Fake {
                     Habit::DieAt { chunk_idx } if chunk.key.chunk_idx == chunk_idx => {
                         return say.outputs(&chunk, chunk.tokens.len() / 2).await;
                     }
+                    Habit::Repeat => {
+                        say.chunk(&chunk, (self.retained)(&chunk)).await;
+                        say.chunk(&chunk, Vec::new()).await;
+                    }
                     _ => say.chunk(&chunk, (self.retained)(&chunk)).await,
                 },
                 Command::Keep(keep) => {
@@ -118,7 +128,7 @@ impl Fake {
                     say.event(self.news(&[keep.snapshot])).await;
                 }
                 Command::Restore(restore) => say.event(self.restored(&restore)).await,
-                Command::Decode(spec) => say.tokens(&spec).await,
+                Command::Decode(spec) => say.tokens(&spec, self.habit).await,
                 _ => {}
             }
         }
@@ -163,7 +173,7 @@ impl Fake {
                 kv_heads: 1,
                 head_dim: 4,
                 ffn: 16,
-                max_positions: 1000,
+                max_positions: self.max_positions,
             },
             kv: KvDtype::F32,
             threads: 1,
@@ -234,13 +244,14 @@ impl Say<'_> {
         }
     }
 
-    async fn tokens(&mut self, spec: &DecodeSpec) {
+    async fn tokens(&mut self, spec: &DecodeSpec, habit: Habit) {
+        let last = spec.max_tokens - u32::from(habit == Habit::NeverEnd);
         for choice in 0..spec.choices {
             let begun = spec.begun(choice).cloned().unwrap_or_default();
             if begun.ended {
                 continue;
             }
-            for token_idx in begun.tokens.len() as u32..spec.max_tokens {
+            for token_idx in begun.tokens.len() as u32..last {
                 self.event(Event::Token(Box::new(Emitted {
                     request: spec.request,
                     choice,
@@ -252,7 +263,9 @@ impl Say<'_> {
                 .await;
             }
             let (request, eos) = (spec.request, false);
-            self.event(Event::ChoiceDone { request, choice, eos }).await;
+            if last == spec.max_tokens {
+                self.event(Event::ChoiceDone { request, choice, eos }).await;
+            }
         }
     }
 }

@@ -68,6 +68,21 @@ async fn updates_come_in_order_and_end() {
     }
 }
 
+#[tokio::test]
+async fn a_report_of_what_is_done_already_changes_nothing() {
+    let fakes = cluster(&[Habit::Repeat]);
+    let coordinator = start(Config::default(), &fakes).await;
+    let mut handle = coordinator.submit(submission(26)).await.unwrap();
+    let (updates, error) = all(&mut handle).await;
+    assert_eq!(error, None);
+    let retained = updates.iter().find_map(|update| match update {
+        Update::Prefilled(report) => Some(report.retained.clone()),
+        _ => None,
+    });
+    let retained = retained.unwrap();
+    assert_eq!((retained[0].kept, retained[0].total), (26.0, 70.0));
+}
+
 /// A request whose keys stay with the workers.
 fn exact(prompt_tokens: u32) -> Submission {
     Submission { policy: MemoryPolicy::dense(), wire: WireDtype::F16, ..submission(prompt_tokens) }
@@ -283,6 +298,30 @@ async fn a_stopped_choice_is_done_and_says_nothing_more() {
     assert_eq!(error, None);
     let done = updates.iter().filter(|update| matches!(update, Update::ChoiceDone { .. }));
     assert_eq!(done.count(), 64);
+}
+
+#[tokio::test]
+async fn what_no_other_worker_could_be_told_ends_on_a_drained_one() {
+    for (tokens, goes) in [(100, true), (limits::BEGUN_TOKENS_MAX / 2, false)] {
+        let mut fakes = cluster(&[Habit::NeverEnd; 2]);
+        fakes.iter_mut().for_each(|fake| fake.max_positions = limits::OUTPUT_TOKENS_MAX);
+        let coordinator = start(Config::default(), &fakes).await;
+        let asked = Submission { choices: 2, max_tokens: tokens as u32 + 1, ..submission(3) };
+        let mut handle = coordinator.submit(asked).await.unwrap();
+        let mut read = 0;
+        while read < 2 * tokens {
+            let next = tokio::time::timeout(SOON, handle.next()).await.expect("no token came");
+            read += usize::from(matches!(next.unwrap().unwrap(), Update::Token(_)));
+        }
+        let decodes =
+            |fake: &&Fake| fake.seen().iter().any(|command| matches!(command, Command::Decode(_)));
+        let home = fakes.iter().find(decodes).unwrap();
+        coordinator.drain(&home.name, true).await.unwrap();
+        drop(handle);
+        home.told(is_cancel).await;
+        let goes_over = |command: &Command| matches!(command, Command::HandOver { .. });
+        assert_eq!(home.seen().iter().any(goes_over), goes, "after {tokens} tokens of each");
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ impl Plan {
     }
 
     /// Moves the chunks that wait for `worker` elsewhere, and what it decodes from memory sets.
-    /// Chunks that it is at, and what it decodes where keys are in shards, end there.
+    /// Chunks that it is at, and what it decodes where keys are in shards or where nobody else
+    /// could be told how far it came, end there.
     pub(super) fn drain(&mut self, worker: WorkerId, draining: bool) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         known.draining = draining;
@@ -50,7 +51,7 @@ impl Plan {
     fn send_away(&mut self, pos: usize, home: WorkerId) {
         let request = &self.running[pos];
         let last = request.chunk_count() - 1;
-        if request.is_sharded() || request.departure.is_some() {
+        if request.is_sharded() || request.stays || request.departure.is_some() {
             return;
         }
         let Ok(chosen) = self.places_again(pos, &[last], home, WHY) else { return };
@@ -59,6 +60,13 @@ impl Plan {
         let (epoch, id) = (request.depart(to).epoch, request.id);
         let next = NextHop { peer: self.workers[&to].peer.clone(), epoch, base: None };
         self.commands.push(Command::HandOver { worker: home, request: id, next });
+    }
+
+    /// Nobody else could go on with the completions of `id`, if it `stays`.
+    pub(super) fn stays(&mut self, id: RequestId, stays: bool) {
+        if let Some(pos) = self.position(id) {
+            self.running[pos].stays = stays;
+        }
     }
 
     /// What completions go on from has arrived where it was to go.

@@ -59,6 +59,13 @@ impl Request {
         self.raced() == Some(key.chunk_idx as usize) && self.is_current(worker, key)
     }
 
+    /// Whether `worker` is at `key`, be it as the second.
+    pub(crate) fn awaits(&self, worker: WorkerId, key: ChunkKey) -> bool {
+        let is_running = |idx: usize| self.chunks[idx].state == State::Running;
+        let is_own = self.is_current(worker, key) && is_running(key.chunk_idx as usize);
+        is_own || self.is_second(worker, key)
+    }
+
     /// The second has the chunk to itself; who was at it first, and the chunk.
     pub(crate) fn second_takes_over(&mut self) -> Option<(WorkerId, usize)> {
         let Second { idx, worker, epoch } = self.second.take()?;

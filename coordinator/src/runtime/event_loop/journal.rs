@@ -190,15 +190,18 @@ impl EventLoop {
 
     /// A token was drawn, perhaps not for the first time.
     pub(super) fn drew(&mut self, worker: WorkerId, emitted: Emitted) {
-        let Some(live) = self.live.get_mut(&emitted.request) else { return };
+        let request = emitted.request;
+        let Some(live) = self.live.get_mut(&request) else { return };
         let (choice, token_idx) = (emitted.choice, emitted.token_idx);
-        if !live.token(worker, emitted) {
-            return;
+        if live.token(worker, emitted) {
+            self.stats.output_tokens += 1;
+            let scribe = self.scribe.as_mut().filter(|_| live.is_kept);
+            if let (Some(scribe), Some(drawn)) = (scribe, live.drawn(choice, token_idx)) {
+                scribe.drew(live.request(), choice, token_idx, drawn.clone());
+            }
         }
-        self.stats.output_tokens += 1;
-        let scribe = self.scribe.as_mut().filter(|_| live.is_kept);
-        if let (Some(scribe), Some(drawn)) = (scribe, live.drawn(choice, token_idx)) {
-            scribe.drew(live.request(), choice, token_idx, drawn.clone());
+        if let Some(stays) = live.stays_now() {
+            self.step(Event::Stays { request, stays });
         }
     }
 

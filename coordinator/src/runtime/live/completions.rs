@@ -10,6 +10,10 @@ use super::Live;
 use crate::keys::Permit;
 use crate::submit::Update;
 
+/// Tokens that a home may have drawn and its coordinator has not heard of: what is told and not
+/// read, at both ends and on the way, is bounded, and seldom that many.
+const UNHEARD_TOKENS: usize = 4 * limits::EVENTS_MAX;
+
 impl Live {
     /// What `worker`, its home from now on, is to do; with what came from its last home, if
     /// anything did, in epoch `handed_over`, and whether it has room for the shards of others.
@@ -53,6 +57,16 @@ impl Live {
                 chunk_tokens: self.grid.chunk_tokens(),
             }),
         }
+    }
+
+    /// Whether its completions stay where they are, when that is no longer as it was. Who takes
+    /// over their memory must be told all tokens that this knows of, and of more than a worker
+    /// takes it is told the first ones.
+    pub(crate) fn stays_now(&mut self) -> Option<bool> {
+        let open = self.choices.iter().filter(|choice| choice.eos.is_none());
+        let tokens: usize = open.map(|choice| choice.tokens.len()).sum();
+        let stays = tokens + UNHEARD_TOKENS > limits::BEGUN_TOKENS_MAX;
+        (std::mem::replace(&mut self.stays, stays) != stays).then_some(stays)
     }
 
     /// How far completions have come. Of more tokens than a worker takes the first ones: it draws

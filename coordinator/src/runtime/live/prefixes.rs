@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{ChunkKey, SnapshotKey, WireDtype, WorkerId};
+use aqueduct_core::{SnapshotKey, WireDtype, WorkerId};
 
 use super::super::ModelInfo;
 use super::super::prefix::{self, Prefix, Whole};
@@ -40,17 +40,19 @@ impl Live {
         }
     }
 
-    /// A snapshot stands for a chunk and all before it.
+    /// A snapshot stands for a chunk and all before it: what was reported of them when they were
+    /// computed, if they were, counts no more.
     pub(crate) fn restored(&mut self, chunk_idx: u32) {
         self.prefill.prefix.restore(chunk_idx);
+        self.prefill.reports.retain(|idx, _| *idx > chunk_idx);
     }
 
     /// A chunk is to be computed, after all if a snapshot was to stand for it. Nobody decodes
     /// meanwhile.
-    pub(crate) fn computed(&mut self, key: ChunkKey) {
+    pub(crate) fn computed(&mut self, chunk_idx: u32) {
         self.home = None;
         self.redone += u32::from(self.prefilled.is_some());
-        if let Some(lost) = self.prefill.prefix.compute(key) {
+        if let Some(lost) = self.prefill.prefix.compute(chunk_idx) {
             self.prefill.reports.remove(&lost);
         }
     }

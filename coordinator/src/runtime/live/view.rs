@@ -15,6 +15,8 @@ pub(super) struct Placed {
     epoch: u32,
     layers_done: u32,
     is_restored: bool,
+    /// Whether that has come to its end: a chunk that is done again is not done until it is.
+    is_done: bool,
 }
 
 impl Live {
@@ -26,7 +28,8 @@ impl Live {
         is_restored: bool,
     ) {
         let ChunkKey { chunk_idx, epoch, .. } = key;
-        let placed = Placed { worker, epoch: epoch.0, layers_done: 0, is_restored };
+        let (layers_done, is_done) = (0, false);
+        let placed = Placed { worker, epoch: epoch.0, layers_done, is_restored, is_done };
         self.placed.insert(chunk_idx, placed);
         let what = if is_restored { "restores" } else { "assigned" };
         self.trail.note(what, Some(worker), format_args!("chunk {chunk_idx} {epoch}"));
@@ -45,6 +48,10 @@ impl Live {
         let about =
             format_args!("chunk {}, {busy_ms} ms at work, {wait_ms} ms waiting", key.chunk_idx);
         self.trail.note("chunk done", Some(worker), about);
+        if let Some(placed) = self.placed.get_mut(&key.chunk_idx) {
+            // Of two who were at it, the one that was not given it last may be the first.
+            (placed.worker, placed.epoch, placed.is_done) = (worker, key.epoch.0, true);
+        }
     }
 
     pub(in crate::runtime) fn chunk_failed(&mut self, worker: WorkerId, key: ChunkKey, why: &str) {
@@ -162,7 +169,8 @@ impl Live {
     }
 
     fn chunk(&self, chunk_idx: u32, placed: &Placed, cluster: &Cluster) -> v1::ChunkView {
-        let report = self.prefill.reports.get(&chunk_idx).map(|(_, report)| report);
+        let report = self.prefill.reports.get(&chunk_idx).filter(|_| placed.is_done);
+        let report = report.map(|(_, report)| report);
         let (state, layers_done) = match (report, placed.is_restored) {
             (None, _) => ("assigned", placed.layers_done),
             (Some(_), true) => ("restored", self.model.shape.layers),
