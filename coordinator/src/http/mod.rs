@@ -9,6 +9,7 @@ mod fields;
 mod format;
 mod guard;
 mod logprobs;
+mod names;
 mod origins;
 mod params;
 mod prepare;
@@ -127,11 +128,12 @@ fn watched() -> Router<ApiState> {
         .route("/metrics", get(metrics))
 }
 
-/// All routes.
-pub fn router(state: ApiState) -> Router {
+/// All routes. Where they are `of_this_machine`, not for a page that has made its name lead here.
+fn router(state: ApiState, of_this_machine: bool) -> Router {
     let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
     let to_leader = axum::middleware::from_fn_with_state(state.clone(), guard::to_leader);
-    Router::new()
+    let named = axum::middleware::from_fn_with_state(state.clone(), names::of_this_machine);
+    let routes = Router::new()
         .route("/v1/completions", post(calls::completions))
         .route("/v1/chat/completions", post(calls::chat))
         .route("/v1/responses", post(responses::create))
@@ -152,9 +154,9 @@ pub fn router(state: ApiState) -> Router {
         .merge(watched())
         .merge(console::routes(&state))
         .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
-        .layer(axum::middleware::from_fn(request_id::echo))
-        .with_state(state)
+        .method_not_allowed_fallback(no_such_method);
+    let routes = if of_this_machine { routes.layer(named) } else { routes };
+    routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)
 }
 
 async fn no_such_path(State(state): State<ApiState>, request: Request) -> ApiError {

@@ -47,6 +47,19 @@ impl Origins {
         }
     }
 
+    /// Whether pages that may call are of `host`, in small letters, at whatever port.
+    pub(super) fn are_at(&self, host: &str) -> bool {
+        let is_it = |origin: &HeaderValue| {
+            let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+            origin.is_some_and(|origin| origin.host() == Some(host))
+        };
+        match self {
+            Self::Local => false,
+            Self::Any => true,
+            Self::Listed(origins) => origins.iter().any(is_it),
+        }
+    }
+
     /// What tells browsers.
     pub(super) fn layer(&self) -> CorsLayer {
         let allowed = match self {

@@ -16,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{ApiOptions, ApiState, router, watched};
+use super::{ApiOptions, ApiState, names, router, watched};
 
 /// How long answers under way may take to end after a shutdown began.
 const DRAIN_SECONDS: u64 = 30;
@@ -29,9 +29,13 @@ pub async fn serve(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) {
+    let listener = listener.into();
     let ApiOptions { connections_max, read_timeout, .. } = state.0.options;
     let bounds = Bounds { connections_max, read_timeout };
-    serve_routes(router(state), bounds, listener, shutdown).await;
+    // A certificate, like a key, is nothing that a page has that calls itself by its own name.
+    let is_open = state.0.keys.is_none() && listener.tls.is_none();
+    let here = listener.tcp.local_addr().is_ok_and(names::is_of_this_machine);
+    serve_routes(router(state, is_open && here), bounds, listener, shutdown).await;
 }
 
 /// Serves only what tells how the server is, until `shutdown` resolves.

@@ -63,8 +63,20 @@ pub(crate) async fn start_guarded(
     options: ApiOptions,
     keys: Option<Keys>,
 ) -> Server {
+    start_at("127.0.0.1:0", script, options, keys).await
+}
+
+/// A server that listens elsewhere.
+pub(crate) async fn start_at(
+    address: &str,
+    script: Script,
+    options: ApiOptions,
+    keys: Option<Keys>,
+) -> Server {
     let script = Arc::new(script);
-    serving(generator(script.clone()), script, options, keys).await
+    let listener = TcpListener::bind(address).await.unwrap();
+    let state = ApiState::guarded(generator(script.clone()), options, keys);
+    listening(listener, state, script)
 }
 
 pub(crate) async fn serving(
@@ -74,8 +86,11 @@ pub(crate) async fn serving(
     keys: Option<Keys>,
 ) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listening(listener, ApiState::guarded(generator, options, keys), script)
+}
+
+fn listening(listener: TcpListener, state: ApiState, script: Arc<Script>) -> Server {
     let address = listener.local_addr().unwrap();
-    let state = ApiState::guarded(generator, options, keys);
     tokio::spawn(serve(state, listener, std::future::pending()));
     Server { address, script }
 }

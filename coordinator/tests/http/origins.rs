@@ -1,8 +1,9 @@
 //! Which web pages a browser lets call.
 
 use aqueduct_coordinator::http::{ApiOptions, Origins};
+use aqueduct_coordinator::keys::{KeyFile, Keys};
 
-use super::client::{Reply, Server, answering, request_with, start_with};
+use super::client::{Reply, Server, answering, request_with, start_at, start_guarded, start_with};
 
 async fn start(origins: &str) -> Server {
     let origins: Origins = origins.parse().unwrap();
@@ -91,4 +92,50 @@ async fn no_page_reads_the_console_or_the_figures() {
         let reply = preflight(&server, "https://chat.example", path).await;
         assert_eq!((reply.status, allowed(&reply)), (405, None), "{path}");
     }
+}
+
+/// What a page does whose name leads to its own server first, and then here.
+async fn named(server: &Server, host: &str, path: &str) -> u16 {
+    let call = format!("GET {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+    server.send(call.as_bytes()).await.status
+}
+
+#[tokio::test]
+async fn a_page_that_makes_its_name_lead_here_reads_nothing() {
+    let server = start("https://chat.example").await;
+    let port = server.address.port();
+    for path in ["/v1/models", "/console", "/console/requests/1/map", "/metrics", "/health", "/"] {
+        let status = named(&server, &format!("Host: rebound.example:{port}\r\n"), path).await;
+        assert_eq!(status, 403, "{path}");
+    }
+    for (host, want) in [
+        (format!("Host: 127.0.0.1:{port}\r\n"), 200),
+        (format!("Host: localhost:{port}\r\n"), 200),
+        (format!("Host: [::1]:{port}\r\n"), 200),
+        (format!("Host: host.docker.internal:{port}\r\n"), 200),
+        ("Host: chat.example\r\n".into(), 200),
+        ("Host: localhost\r\nHost: rebound.example\r\n".into(), 403),
+        (String::new(), 200),
+    ] {
+        assert_eq!(named(&server, &host, "/v1/models").await, want, "{host}");
+    }
+    let rebound = "Host: rebound.example\r\n";
+    let any = start("*").await;
+    assert_eq!(named(&any, rebound, "/v1/models").await, 200, "all pages may call");
+}
+
+/// A service is called by whatever its network calls it; who must show a key is no page.
+#[tokio::test]
+async fn other_servers_answer_to_any_name() {
+    let options = || ApiOptions::new("tiny");
+    let service = start_at("0.0.0.0:0", answering("words"), options(), None).await;
+    let host = "Host: aqueduct.prompts.svc.example:8080\r\n";
+    assert_eq!(named(&service, host, "/v1/models").await, 200);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.json");
+    KeyFile::default().write(&path).unwrap();
+    let keys = Keys::open(&path).unwrap();
+    let guarded = start_guarded(answering("words"), options(), Some(keys)).await;
+    assert_eq!(named(&guarded, host, "/v1/models").await, 401);
+    assert_eq!(named(&guarded, host, "/health").await, 200);
 }
