@@ -10,6 +10,7 @@ mod json;
 mod model;
 mod parts;
 mod pieces;
+mod places;
 mod pretokenizer;
 mod stop;
 mod template;

@@ -66,40 +66,41 @@ const DEEPSEEK_LLM: [&str; 6] = [
 /// What llama.cpp does where a file does not say.
 const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
-/// What an expression makes of a place between an ASCII letter and a space that such a letter
-/// follows, in any text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Expression {
-    /// No match reaches over it, and none on one side depends on what is on the other.
-    IsLocal,
-    /// That, and a match ends there where another one begins.
-    EndsWords,
-}
+/// What a text may be cut before, behind a letter or an ASCII digit: see [`ends_word`].
+pub(super) const BREAKS: [char; 9] = [' ', '\t', '\r', '\n', ',', '，', '、', '。', '،'];
 
-impl Expression {
-    /// Of those above; None of any other.
-    pub(super) fn of(pattern: &SplitPattern) -> Option<Self> {
-        const END_WORDS: [&str; 10] = [
-            GPT2,
-            LLAMA3,
-            QWEN2,
-            TEKKEN,
-            SEED_CODER,
-            MINICPM5[1],
-            VIKING[0],
-            DEEPSEEK_CODER[1],
-            DEEPSEEK_V3[2],
-            DEEPSEEK_LLM[1],
-        ];
-        let SplitPattern::Regex(expression) = pattern else { return None };
-        let expression = expression.as_str();
-        let families: [&[&str]; 6] =
-            [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
-        match END_WORDS.contains(&expression) {
-            true => Some(Self::EndsWords),
-            false => families.concat().contains(&expression).then_some(Self::IsLocal),
-        }
-    }
+/// Whether an expression ends a piece between two characters, whatever is before and behind them.
+/// The first is a letter of any script or an ASCII digit, the second one of [`BREAKS`].
+pub(super) type EndsWord = fn(char, char) -> bool;
+
+/// Of the expressions above; None of any other.
+///
+/// Where else they end pieces does not depend on whether the text goes on at such a place. None
+/// looks behind itself. Those that look ahead (`\s+(?!\S)`, `\s+$`) see what follows spaces, and
+/// no letter or digit is one. All others match runs of one class, or runs that a letter or digit
+/// may end and a break may only begin.
+pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
+    const ENDS: [(&[&str], EndsWord); 7] = [
+        // Every letter and digit is matched, and together with no break behind it.
+        (&[GPT2, LLAMA3, QWEN2, TEKKEN, SEED_CODER, MINICPM5[1], VIKING[0]], |_, _| true),
+        // So is every letter; and every break, together with nothing before it.
+        (&[DEEPSEEK_V3[2]], |_, _| true),
+        (&[DEEPSEEK_CODER[0]], |_, next| matches!(next, '\r' | '\n')),
+        (&[DEEPSEEK_CODER[1]], |last, _| !last.is_ascii_digit()),
+        (&[DEEPSEEK_LLM[1]], |last, _| matches!(last, 'A'..='Z' | 'a'..='z' | 'А'..='я')),
+        (&[r"\p{N}", r"\p{N}{1,3}", r"\p{N}+"], |last, _| last.is_ascii_digit()),
+        // The class has some marks beside its letters.
+        (&[DEEPSEEK_LLM[4]], |last, next| {
+            matches!(last, '\u{800}'..='龥' | '가'..='\u{d7ff}') && !matches!(next, '、' | '。')
+        }),
+    ];
+    let SplitPattern::Regex(expression) = pattern else { return None };
+    let expression = expression.as_str();
+    let families: [&[&str]; 6] =
+        [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+    let known = ENDS.iter().find(|(expressions, _)| expressions.contains(&expression));
+    let never = families.concat().contains(&expression).then_some((|_, _| false) as EndsWord);
+    known.map(|(_, ends)| *ends).or(never)
 }
 
 /// What a byte-level tokeniser does before and while merging.
@@ -161,4 +162,75 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
             return Err(Refusal::new("tokenizer.ggml.pre", name, bound));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn expressions() -> Vec<Split> {
+        let families: [&[&str]; 6] =
+            [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+        let all = [families.concat(), vec![LLAMA3, QWEN2, TEKKEN, SEED_CODER]].concat();
+        let isolated = SplitDelimiterBehavior::Isolated;
+        all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
+    }
+
+    fn pattern(expression: &str) -> SplitPattern {
+        SplitPattern::Regex(expression.to_owned())
+    }
+
+    /// Where pieces begin or end in the text that begins `at` bytes.
+    fn ends(split: &Split, at: usize, text: &str) -> BTreeSet<usize> {
+        let inner = split.regex.find_iter(text).flat_map(|(start, end)| [start, end]);
+        inner.chain([0, text.len()]).map(|end| at + end).collect()
+    }
+
+    fn check(split: &Split, before: &str, (last, next): (char, char), behind: &str) {
+        let (before, behind) = (format!("{before}{last}"), format!("{next}{behind}"));
+        let (place, whole) = (before.len(), format!("{before}{behind}"));
+        let mut want = ends(split, 0, &before);
+        want.extend(ends(split, place, &behind));
+        let mut seen = ends(split, 0, &whole);
+        let is_end = !seen.insert(place);
+        let said = format!("{:?}: {before:?} {behind:?}", split.pattern);
+        assert_eq!(seen, want, "{said}");
+        let known = ends_word(&split.pattern).unwrap();
+        assert!(is_end || !known(last, next), "{said}");
+    }
+
+    #[test]
+    fn words_of_any_letters_end() {
+        let letter =
+            Split::new(pattern(r"\p{L}"), SplitDelimiterBehavior::Isolated, false).unwrap();
+        let is_letter = |c: &char| letter.regex.find_iter(c.encode_utf8(&mut [0; 4])).count() > 0;
+        let letters = ('\0'..=char::MAX).filter(is_letter).step_by(23).chain('0'..='9');
+        let letters: Vec<char> = letters.chain(('a'..='я').filter(is_letter)).collect();
+        for split in expressions() {
+            for (idx, last) in letters.iter().enumerate() {
+                let next = BREAKS[idx % BREAKS.len()];
+                check(&split, "", (*last, next), letters[idx / 2].encode_utf8(&mut [0; 4]));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn a_piece_ends_where_it_is_said(
+            before in "(\\PC|[a-zA-Zя中0-9 \n'.，。、]){0,6}",
+            last in "[a-zA-Zа-я一-龥\\p{L}0-9]",
+            next in prop::sample::select(&BREAKS[..]),
+            behind in "(\\PC|[a-zA-Zя中0-9 \r\n'.，。、]){0,6}",
+        ) {
+            thread_local! { static ALL: Vec<Split> = expressions(); }
+            let around = (last.chars().next().unwrap(), next);
+            ALL.with(|all| all.iter().for_each(|split| check(split, &before, around, &behind)));
+        }
+    }
 }
