@@ -237,7 +237,10 @@ impl Line {
                 Ok((commands, events)) => self.run(commands, events).await?,
                 Err(reason) => self.down(&reason, false).await?,
             };
-            backoff = if said_hello { BACKOFF_FIRST } else { (backoff * 2).min(BACKOFF_MOST) };
+            // Who is refused will be the same in a moment.
+            let is_refused = refused::reason(&self.cluster.borrow(), self.worker).is_some();
+            let was_let_in = said_hello && !is_refused;
+            backoff = if was_let_in { BACKOFF_FIRST } else { (backoff * 2).min(BACKOFF_MOST) };
             tokio::select! {
                 () = tokio::time::sleep(backoff) => {}
                 () = self.notices.closed() => return Err(Closed),

@@ -284,10 +284,11 @@ impl EventLoop {
     fn obey(&mut self, command: Command, aftermath: &mut Aftermath) {
         let (worker, order) = match command {
             Command::Assign { worker, key, span, next, shards, is_hedge } => {
-                self.stats.chunks_retried += u64::from(key.epoch.0 > 0 && !is_hedge);
                 let Some(live) = self.live.get_mut(&key.request) else { return };
                 live.computed(key.chunk_idx);
-                live.placed(worker, key, false);
+                let is_again = live.placed(worker, key, false) && !is_hedge;
+                live.retried += u32::from(is_again);
+                self.stats.chunks_retried += u64::from(is_again);
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Restore { worker, key, snapshot, next } => {

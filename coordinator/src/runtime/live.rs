@@ -67,6 +67,8 @@ pub(crate) struct Live {
     session: Option<Session>,
     /// Chunks that were given to workers again since.
     redone: u32,
+    /// Chunks that were given to a worker again, each as often as it was.
+    pub(super) retried: u32,
     /// Who decodes it.
     home: Option<WorkerId>,
     /// Whether no other home could be told how far its completions came.
@@ -139,6 +141,7 @@ impl Live {
             escalations: Vec::new(),
             session: None,
             redone: 0,
+            retried: 0,
             home: None,
             stays: false,
             trace,
@@ -499,11 +502,11 @@ mod tests {
             let chunk = live.view(&Cluster::default()).chunks.remove(0);
             (chunk.worker, chunk.state, (chunk.busy_seconds * 1e6).round() as u64)
         };
-        live.placed(WorkerId(1), key(0, Epoch(0)), false);
+        assert!(!live.placed(WorkerId(1), key(0, Epoch(0)), false));
         assert_eq!(live.chunk_done(WorkerId(1), key(0, Epoch(0)), took(10)), Some(16));
         assert_eq!(shown(&live), ("w1".into(), "done".into(), 10));
         assert_eq!(live.rememberer().0, Some(WorkerId(1)));
-        live.placed(WorkerId(2), key(0, Epoch(1)), false);
+        assert!(live.placed(WorkerId(2), key(0, Epoch(1)), false), "it is done again");
         assert_eq!(shown(&live), ("w2".into(), "assigned".into(), 0));
         let again = live.chunk_done(WorkerId(2), key(0, Epoch(1)), took(3000));
         assert_eq!(again, None, "its tokens count once");

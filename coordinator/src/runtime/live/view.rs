@@ -20,19 +20,21 @@ pub(super) struct Placed {
 }
 
 impl Live {
-    /// A chunk was given to a worker: to be computed or, if `is_restored`, brought back.
+    /// A chunk was given to a worker: to be computed or, if `is_restored`, brought back. Whether
+    /// it had been before.
     pub(in crate::runtime) fn placed(
         &mut self,
         worker: WorkerId,
         key: ChunkKey,
         is_restored: bool,
-    ) {
+    ) -> bool {
         let ChunkKey { chunk_idx, epoch, .. } = key;
         let (layers_done, is_done) = (0, false);
         let placed = Placed { worker, epoch: epoch.0, layers_done, is_restored, is_done };
-        self.placed.insert(chunk_idx, placed);
+        let earlier = self.placed.insert(chunk_idx, placed);
         let what = if is_restored { "restores" } else { "assigned" };
         self.trail.note(what, Some(worker), format_args!("chunk {chunk_idx} {epoch}"));
+        earlier.is_some()
     }
 
     pub(super) fn placed_layer(&mut self, worker: WorkerId, key: ChunkKey, layers_done: u32) {
@@ -139,7 +141,7 @@ impl Live {
             cached_tokens: self.cached_tokens(),
             chunk_count: self.grid.chunk_count(),
             chunks_done: self.done().0,
-            chunks_retried: self.placed.values().map(|placed| placed.epoch).sum(),
+            chunks_retried: self.retried,
             choices: submission.choices,
             max_tokens: submission.max_tokens,
             output_tokens: self.output_tokens(),
