@@ -15,6 +15,7 @@ use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use aqueduct_tls::Listener;
+use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
@@ -99,7 +100,24 @@ struct Service {
 pub async fn serve(
     served: Served,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    until(served, listener.into(), Box::pin(shutdown)).await
+}
+
+/// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
+fn until(
+    served: Served,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
+) -> BoxFuture<'_, Result<(), ServeError>> {
+    Box::pin(answer(served, listener, shutdown))
+}
+
+async fn answer(
+    served: Served,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     let watching = tokio::spawn(report_health(served.coordinator.clone(), health));
@@ -124,7 +142,7 @@ pub async fn serve(
         .add_service(reflection().build_v1()?)
         // The only version that gRPC's own Python and Go clients have long spoken.
         .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(listener.into().incoming(), shutdown)
+        .serve_with_incoming_shutdown(listener.incoming(), shutdown)
         .await;
     watching.abort();
     Ok(served?)

@@ -16,6 +16,7 @@ use aqueduct_proto::v1::worker_server::{Worker as WorkerRpc, WorkerServer};
 use aqueduct_proto::v1::{ExchangeFrame, HandOffAck, HandOffFrame, WorkerCommand, WorkerEvent};
 use aqueduct_tls::{Caller, Listener, Role};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -48,6 +49,23 @@ pub async fn serve(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
+    until(worker, listener.into(), Box::pin(shutdown)).await
+}
+
+/// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
+fn until(
+    worker: Worker,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
+) -> BoxFuture<'_, Result<(), tonic::transport::Error>> {
+    Box::pin(answer(worker, listener, shutdown))
+}
+
+async fn answer(
+    worker: Worker,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
+) -> Result<(), tonic::transport::Error> {
     let (stop, stopped) = watch::channel(false);
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<WorkerServer<Service>>().await;
@@ -63,7 +81,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(health)
         .add_service(service)
-        .serve_with_incoming_shutdown(listener.into().incoming(), async move {
+        .serve_with_incoming_shutdown(listener.incoming(), async move {
             shutdown.await;
             let _ = stop.send(true); // nobody may be listening
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use aqueduct_tls::{Conn, Listener, ServerTls};
 use axum::{Extension, Router};
-use futures::future::{Either, select};
+use futures::future::{BoxFuture, Either, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(
     state: ApiState,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
 ) {
     let listener = listener.into();
     let ApiOptions { connections_max, read_timeout, .. } = state.0.options;
@@ -39,7 +39,7 @@ pub async fn serve(
 }
 
 /// Serves only what tells how the server is, until `shutdown` resolves.
-pub async fn monitor(state: ApiState, tcp: TcpListener, shutdown: impl Future<Output = ()>) {
+pub async fn monitor(state: ApiState, tcp: TcpListener, shutdown: impl Future<Output = ()> + Send) {
     serve_routes(watched().with_state(state), Bounds::default(), tcp, shutdown).await;
 }
 
@@ -64,12 +64,29 @@ pub async fn serve_routes(
     routes: Router,
     bounds: Bounds,
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
 ) {
-    let Listener { tcp, tls } = listener.into();
+    until(routes, bounds, listener.into(), Box::pin(shutdown)).await;
+}
+
+/// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
+fn until(
+    routes: Router,
+    bounds: Bounds,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
+) -> BoxFuture<'_, ()> {
+    Box::pin(accept_all(routes, bounds, listener, shutdown))
+}
+
+async fn accept_all(
+    routes: Router,
+    bounds: Bounds,
+    Listener { tcp, tls }: Listener,
+    mut shutdown: BoxFuture<'_, ()>,
+) {
     let connections = Arc::new(Semaphore::new(bounds.connections_max));
     let graceful = GracefulShutdown::new();
-    let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let next = std::pin::pin!(accept(&tcp, &connections));
         match select(next, &mut shutdown).await {

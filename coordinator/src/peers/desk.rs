@@ -8,6 +8,7 @@ use aqueduct_proto::convert::peers::{Envelope, Gathering};
 use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
 use aqueduct_proto::v1::{PeerFrame, PeerReceipt};
 use aqueduct_tls::{Caller, Listener, Role};
+use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -40,20 +41,30 @@ pub async fn serve(
     ear: Ear,
     (known, unheard): (watch::Sender<Known>, Unheard),
     listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
     let calls = Semaphore::new(limits::PEER_CALLS_MAX);
     let long = Semaphore::new(group.others().count());
-    let desk = CoordinatorsServer::new(Desk { group, ear, known, unheard, calls, long })
-        .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-    tonic::transport::Server::builder()
+    let desk = Desk { group, ear, known, unheard, calls, long };
+    until(desk, listener.into(), Box::pin(shutdown)).await
+}
+
+/// Boxed, it is compiled here, and not again in each crate that waits for it.
+fn until(
+    desk: Desk,
+    listener: Listener,
+    shutdown: BoxFuture<'_, ()>,
+) -> BoxFuture<'_, Result<(), tonic::transport::Error>> {
+    let desk =
+        CoordinatorsServer::new(desk).max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+    let served = tonic::transport::Server::builder()
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .add_service(desk)
-        .serve_with_incoming_shutdown(listener.into().incoming(), shutdown)
-        .await
+        .serve_with_incoming_shutdown(listener.incoming(), shutdown);
+    Box::pin(served)
 }
 
 #[tonic::async_trait]
