@@ -102,50 +102,44 @@ pub async fn serve(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    until(served, listener.into(), Box::pin(shutdown)).await
+    answer(served, listener.into(), Box::pin(shutdown)).await
 }
 
 /// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
-fn until(
+fn answer(
     served: Served,
     listener: Listener,
     shutdown: BoxFuture<'_, ()>,
 ) -> BoxFuture<'_, Result<(), ServeError>> {
-    Box::pin(answer(served, listener, shutdown))
-}
-
-async fn answer(
-    served: Served,
-    listener: Listener,
-    shutdown: BoxFuture<'_, ()>,
-) -> Result<(), ServeError> {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    let watching = tokio::spawn(report_health(served.coordinator.clone(), health));
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let preparing = Semaphore::new(threads);
-    let operator = operator::service(served.clone());
-    let service = Service { served, preparing };
-    let service = AqueductServer::new(service)
-        .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
-        .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
-    let served = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(PING_INTERVAL))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .add_service(service)
-        .add_service(operator)
-        .add_service(health_service)
-        .add_service(reflection().build_v1()?)
-        // The only version that gRPC's own Python and Go clients have long spoken.
-        .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(listener.incoming(), shutdown)
-        .await;
-    watching.abort();
-    Ok(served?)
+    Box::pin(async move {
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let watching = tokio::spawn(report_health(served.coordinator.clone(), health));
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let preparing = Semaphore::new(threads);
+        let operator = operator::service(served.clone());
+        let service = Service { served, preparing };
+        let service = AqueductServer::new(service)
+            .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
+            .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
+        let served = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_TIMEOUT))
+            .add_service(service)
+            .add_service(operator)
+            .add_service(health_service)
+            .add_service(reflection().build_v1()?)
+            // The only version that gRPC's own Python and Go clients have long spoken.
+            .add_service(reflection().build_v1alpha()?)
+            .serve_with_incoming_shutdown(listener.incoming(), shutdown)
+            .await;
+        watching.abort();
+        Ok(served?)
+    })
 }
 
 /// Healthy is a coordinator that takes requests.

@@ -49,43 +49,37 @@ pub async fn serve(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
-    until(worker, listener.into(), Box::pin(shutdown)).await
+    answer(worker, listener.into(), Box::pin(shutdown)).await
 }
 
 /// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
-fn until(
+fn answer(
     worker: Worker,
     listener: Listener,
     shutdown: BoxFuture<'_, ()>,
 ) -> BoxFuture<'_, Result<(), tonic::transport::Error>> {
-    Box::pin(answer(worker, listener, shutdown))
-}
-
-async fn answer(
-    worker: Worker,
-    listener: Listener,
-    shutdown: BoxFuture<'_, ()>,
-) -> Result<(), tonic::transport::Error> {
-    let (stop, stopped) = watch::channel(false);
-    let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_serving::<WorkerServer<Service>>().await;
-    let sessions = Arc::new(Semaphore::new(limits::SESSIONS_MAX));
-    let (tenures, refusals) = (Tenures::default(), Refusals::default());
-    let service = WorkerServer::new(Service { worker, sessions, tenures, refusals, stopped })
-        .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
-    Server::builder()
-        .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
-        .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
-        .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(health)
-        .add_service(service)
-        .serve_with_incoming_shutdown(listener.incoming(), async move {
-            shutdown.await;
-            let _ = stop.send(true); // nobody may be listening
-        })
-        .await
+    Box::pin(async move {
+        let (stop, stopped) = watch::channel(false);
+        let (reporter, health) = tonic_health::server::health_reporter();
+        reporter.set_serving::<WorkerServer<Service>>().await;
+        let sessions = Arc::new(Semaphore::new(limits::SESSIONS_MAX));
+        let (tenures, refusals) = (Tenures::default(), Refusals::default());
+        let service = WorkerServer::new(Service { worker, sessions, tenures, refusals, stopped })
+            .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+        Server::builder()
+            .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
+            .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
+            .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .add_service(health)
+            .add_service(service)
+            .serve_with_incoming_shutdown(listener.incoming(), async move {
+                shutdown.await;
+                let _ = stop.send(true); // nobody may be listening
+            })
+            .await
+    })
 }
 
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

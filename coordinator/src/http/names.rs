@@ -1,7 +1,7 @@
 //! Under which names a server answers that only this machine reaches, and that asks for no keys:
 //! a page may have its own name lead here, and is then, to a browser, a page of this server.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::origins::is_address;
 use super::{ApiError, ApiState, Origins, body};
 
 /// Names under these are registered by nobody: a machine's own, its network's, a container's host.
@@ -45,8 +46,7 @@ fn may_name(host: &HeaderValue, origins: &Origins) -> bool {
     let authority = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
     let Some(authority) = authority else { return false };
     let name = authority.host().to_ascii_lowercase();
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    is_address || is_unregistered(&name) || origins.are_at(&name)
+    is_address(&name) || is_unregistered(&name) || origins.are_at(&name)
 }
 
 /// Whether nobody can have registered `name`, and so say where it leads. What ends with a number is

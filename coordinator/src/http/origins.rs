@@ -35,10 +35,10 @@ impl Origins {
     /// is asking.
     pub(super) fn may_call(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
         let is_own = || {
-            let parsed = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+            let parsed = uri(origin);
             let authority = parsed.as_ref().and_then(Uri::authority);
             let same = authority.filter(|own| host.is_some_and(|host| host == own.as_str()));
-            same.is_some_and(|own| own.host().trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
+            same.is_some_and(|own| is_address(own.host()))
         };
         match self {
             Self::Local => is_local(origin) || is_own(),
@@ -49,10 +49,8 @@ impl Origins {
 
     /// Whether pages that may call are of `host`, in small letters, at whatever port.
     pub(super) fn are_at(&self, host: &str) -> bool {
-        let is_it = |origin: &HeaderValue| {
-            let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-            origin.is_some_and(|origin| origin.host() == Some(host))
-        };
+        let is_it =
+            |origin: &HeaderValue| uri(origin).is_some_and(|origin| origin.host() == Some(host));
         match self {
             Self::Local => false,
             Self::Any => true,
@@ -77,13 +75,21 @@ impl Origins {
     }
 }
 
+/// Whether a host, as URLs have it, is an address and no name.
+pub(super) fn is_address(host: &str) -> bool {
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+}
+
+fn uri(origin: &HeaderValue) -> Option<Uri> {
+    origin.to_str().ok()?.parse().ok()
+}
+
 fn is_local(origin: &HeaderValue) -> bool {
-    let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
     let is_local = |origin: Uri| {
         let scheme = origin.scheme_str().is_some_and(|scheme| ["http", "https"].contains(&scheme));
         scheme && origin.host().is_some_and(|host| LOCAL_HOSTS.contains(&host))
     };
-    origin.is_some_and(is_local)
+    uri(origin).is_some_and(is_local)
 }
 
 impl FromStr for Origins {

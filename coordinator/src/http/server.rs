@@ -66,44 +66,37 @@ pub async fn serve_routes(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    until(routes, bounds, listener.into(), Box::pin(shutdown)).await;
+    accept_all(routes, bounds, listener.into(), Box::pin(shutdown)).await;
 }
 
 /// The same. Boxed, it is compiled here, and not again in each crate that waits for it.
-fn until(
-    routes: Router,
-    bounds: Bounds,
-    listener: Listener,
-    shutdown: BoxFuture<'_, ()>,
-) -> BoxFuture<'_, ()> {
-    Box::pin(accept_all(routes, bounds, listener, shutdown))
-}
-
-async fn accept_all(
+fn accept_all(
     routes: Router,
     bounds: Bounds,
     Listener { tcp, tls }: Listener,
     mut shutdown: BoxFuture<'_, ()>,
-) {
-    let connections = Arc::new(Semaphore::new(bounds.connections_max));
-    let graceful = GracefulShutdown::new();
-    loop {
-        let next = std::pin::pin!(accept(&tcp, &connections));
-        match select(next, &mut shutdown).await {
-            Either::Left((Some((stream, permit)), _)) => {
-                let timeout = bounds.read_timeout;
-                let entering = Entering { stream, tls: tls.clone(), timeout, _permit: permit };
-                tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
+) -> BoxFuture<'_, ()> {
+    Box::pin(async move {
+        let connections = Arc::new(Semaphore::new(bounds.connections_max));
+        let graceful = GracefulShutdown::new();
+        loop {
+            let next = std::pin::pin!(accept(&tcp, &connections));
+            match select(next, &mut shutdown).await {
+                Either::Left((Some((stream, permit)), _)) => {
+                    let timeout = bounds.read_timeout;
+                    let entering = Entering { stream, tls: tls.clone(), timeout, _permit: permit };
+                    tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
+                }
+                Either::Left((None, _)) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Either::Right(_) => break,
             }
-            Either::Left((None, _)) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            Either::Right(_) => break,
         }
-    }
-    drop(tcp);
-    let drain = Duration::from_secs(DRAIN_SECONDS);
-    if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
-        tracing::warn!(seconds = DRAIN_SECONDS, "answers under way were cut off");
-    }
+        drop(tcp);
+        let drain = Duration::from_secs(DRAIN_SECONDS);
+        if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!(seconds = DRAIN_SECONDS, "answers under way were cut off");
+        }
+    })
 }
 
 async fn accept(

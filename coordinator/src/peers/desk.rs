@@ -46,11 +46,11 @@ pub async fn serve(
     let calls = Semaphore::new(limits::PEER_CALLS_MAX);
     let long = Semaphore::new(group.others().count());
     let desk = Desk { group, ear, known, unheard, calls, long };
-    until(desk, listener.into(), Box::pin(shutdown)).await
+    answer(desk, listener.into(), Box::pin(shutdown)).await
 }
 
 /// Boxed, it is compiled here, and not again in each crate that waits for it.
-fn until(
+fn answer(
     desk: Desk,
     listener: Listener,
     shutdown: BoxFuture<'_, ()>,

@@ -66,6 +66,10 @@ const DEEPSEEK_LLM: [&str; 6] = [
 /// What llama.cpp does where a file does not say.
 const UNNAMED: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"];
 
+/// Those that are more than one, each cutting what the one before it has cut.
+const SEQUENCES: [&[&str]; 6] =
+    [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
+
 /// What a text may be cut before, behind a letter or an ASCII digit: see [`ends_word`].
 pub(super) const BREAKS: [char; 9] = [' ', '\t', '\r', '\n', ',', '，', '、', '。', '،'];
 
@@ -96,10 +100,8 @@ pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     ];
     let SplitPattern::Regex(expression) = pattern else { return None };
     let expression = expression.as_str();
-    let families: [&[&str]; 6] =
-        [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
     let known = ENDS.iter().find(|(expressions, _)| expressions.contains(&expression));
-    let never = families.concat().contains(&expression).then_some((|_, _| false) as EndsWord);
+    let never = SEQUENCES.concat().contains(&expression).then_some((|_, _| false) as EndsWord);
     known.map(|(_, ends)| *ends).or(never)
 }
 
@@ -173,9 +175,7 @@ mod tests {
     use super::*;
 
     fn expressions() -> Vec<Split> {
-        let families: [&[&str]; 6] =
-            [&MINICPM5, &VIKING, &DEEPSEEK_CODER, &DEEPSEEK_V3, &DEEPSEEK_LLM, &UNNAMED];
-        let all = [families.concat(), vec![LLAMA3, QWEN2, TEKKEN, SEED_CODER]].concat();
+        let all = [SEQUENCES.concat(), vec![LLAMA3, QWEN2, TEKKEN, SEED_CODER]].concat();
         let isolated = SplitDelimiterBehavior::Isolated;
         all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
     }
