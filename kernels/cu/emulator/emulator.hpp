@@ -147,7 +147,8 @@ DEVICE f32 mul(f32 a, f32 b) { return a * b; }
 DEVICE f32 add(f32 a, f32 b) { return a + b; }
 DEVICE f32 div(f32 a, f32 b) { return a / b; }
 DEVICE f32 root(f32 x) { return __builtin_sqrtf(x); }
-DEVICE f32 fmax(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
+// NaN gives way, as in C's fmaxf, which is a call.
+DEVICE f32 fmax(f32 a, f32 b) { return b != b || a > b ? a : b; }
 DEVICE u32 bits_of(f32 x) { return __builtin_bit_cast(u32, x); }
 DEVICE f32 from_bits(u32 x) { return __builtin_bit_cast(f32, x); }
 DEVICE f32 exp2_fast(f32 x) {

@@ -16,6 +16,15 @@ const COMPILER: &str = "c++";
 const FLAGS: &[&str] =
     &["-std=c++20", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-DAQUEDUCT_EMULATED"];
 
+/// What the compiler need not call a function for on this processor.
+fn fused() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("fma") {
+        return &["-mfma"];
+    }
+    &[]
+}
+
 /// One library to be made.
 struct Unit {
     sources: Vec<PathBuf>,
@@ -47,7 +56,7 @@ fn units(source_dir: &Path, output_dir: &Path) -> io::Result<Vec<Unit>> {
     units.extend(kernels.iter().map(|it| (stem(it), vec![it.clone()])));
     let unit = |(name, sources): (&str, Vec<PathBuf>)| {
         let mut hasher = DefaultHasher::new();
-        FLAGS.hash(&mut hasher);
+        (FLAGS, fused()).hash(&mut hasher);
         for file in headers.iter().chain(&sources) {
             fs::read(file)?.hash(&mut hasher);
         }
@@ -96,7 +105,7 @@ fn compile_all(source_dir: &Path, units: &[Unit]) -> Result<(), Fault> {
 fn compile(source_dir: &Path, unit: &Unit) -> Result<(), Fault> {
     let partial = unit.output.with_extension(format!("{}.part", std::process::id()));
     let mut command = Command::new(COMPILER);
-    command.args(FLAGS).arg("-I").arg(source_dir).arg("-o").arg(&partial);
+    command.args(FLAGS).args(fused()).arg("-I").arg(source_dir).arg("-o").arg(&partial);
     command.args(["-x", "c++"]).args(&unit.sources);
     let done = command.output().map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
