@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::text::{GgufVocabulary, hf};
 
-    const FAMILIES: [&str; 13] = [
+    const FAMILIES: [&str; 14] = [
         "default",
         "gpt-2",
         "smollm",
@@ -117,6 +117,7 @@ mod tests {
         "smaug-bpe",
         "qwen2",
         "tekken",
+        "gpt-4o",
         "seed-coder",
         "minicpm5",
         "viking",

@@ -25,6 +25,14 @@ const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+/// Phi 4 mini's, which is `o200k_base`.
+const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
 const SEED_CODER: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}|",
     r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -86,7 +94,7 @@ pub(super) type EndsWord = fn(char, char) -> bool;
 pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     const ENDS: [(&[&str], EndsWord); 7] = [
         // Every letter and digit is matched, and together with no break behind it.
-        (&[GPT2, LLAMA3, QWEN2, TEKKEN, SEED_CODER, MINICPM5[1], VIKING[0]], |_, _| true),
+        (&[GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, SEED_CODER, MINICPM5[1], VIKING[0]], |_, _| true),
         // So is every letter; and every break, together with nothing before it.
         (&[DEEPSEEK_V3[2]], |_, _| true),
         (&[DEEPSEEK_CODER[0]], |_, next| matches!(next, '\r' | '\n')),
@@ -147,10 +155,11 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" => {
             Family { ignores_merges: true, adds_bos: true, ..plain(words(&[LLAMA3])?) }
         }
-        "smaug-bpe" | "dbrx" => plain(words(&[LLAMA3])?),
+        "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" => plain(words(&[LLAMA3])?),
         "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(&[QWEN2])?) },
         "megrez" | "kormo" => plain(words(&[QWEN2])?),
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
+        "gpt-4o" => plain(words(&[GPT4O])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
         "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },
         "viking" => plain(words(&VIKING)?),
@@ -159,8 +168,8 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "deepseek-v3" => plain(words(&DEEPSEEK_V3)?),
         _ => {
             let bound = "default, gpt-2, smollm, starcoder, llama-bpe, smaug-bpe, qwen2, tekken, \
-                deepseek-llm, deepseek-coder, deepseek-v3, or another one that Llama, Mistral or \
-                Qwen models have";
+                gpt-4o, glm4, deepseek-llm, deepseek-coder, deepseek-v3, or another one that \
+                models served here have";
             return Err(Refusal::new("tokenizer.ggml.pre", name, bound));
         }
     })
@@ -175,7 +184,7 @@ mod tests {
     use super::*;
 
     fn expressions() -> Vec<Split> {
-        let all = [SEQUENCES.concat(), vec![LLAMA3, QWEN2, TEKKEN, SEED_CODER]].concat();
+        let all = [SEQUENCES.concat(), vec![LLAMA3, QWEN2, TEKKEN, GPT4O, SEED_CODER]].concat();
         let isolated = SplitDelimiterBehavior::Isolated;
         all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
     }
