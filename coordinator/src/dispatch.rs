@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct_core::snapshot::SnapshotNews;
 use aqueduct_core::work::{Command, Event, WorkerInfo};
 use aqueduct_core::{Refusal, Tenure, WorkerId, limits};
-use aqueduct_proto::convert::peers::put_tenure;
+use aqueduct_proto::convert::peers::{put_refusal, put_tenure};
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::worker_client::WorkerClient;
 use aqueduct_tls::ClientTls;
@@ -266,7 +266,7 @@ impl Line {
         let mut outgoing = Request::new(outgoing);
         tenure.iter().for_each(|tenure| put_tenure(*tenure, outgoing.metadata_mut()));
         let refused = refused::reason(&self.cluster.borrow(), self.worker);
-        refused.iter().for_each(|reason| refused::put(reason, outgoing.metadata_mut()));
+        refused.iter().for_each(|reason| put_refusal(reason, outgoing.metadata_mut()));
         let incoming = tokio::time::timeout(HELLO_DEADLINE, client.control(outgoing)).await;
         let incoming = incoming
             .map_err(|_| "it did not open a session in time".to_owned())?

@@ -5,12 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aqueduct_proto::REFUSED_METADATA;
+use aqueduct_proto::convert::peers::refusal;
 use aqueduct_tls::Caller;
 use tonic::metadata::MetadataMap;
 
-/// Most characters of [`REFUSED_METADATA`] that are read.
-const REASON_CHARS_MAX: usize = 512;
 /// Who is refused is tried again all the time; a refusal that goes on is told again after so long.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// Refusals that are remembered, so that nobody fills the log with reasons of their own making.
@@ -23,13 +21,7 @@ pub(crate) struct Refusals(Mutex<BTreeMap<(Option<IpAddr>, String), Instant>>);
 impl Refusals {
     /// Warns if the coordinator that opens a session says that it has refused this worker.
     pub(crate) fn hear(&self, caller: Option<&Caller>, metadata: &MetadataMap) {
-        let Some(reason) = metadata.get_bin(REFUSED_METADATA) else { return };
-        let reason = reason.to_bytes().unwrap_or_default();
-        let reason: String = String::from_utf8_lossy(&reason)
-            .chars()
-            .take(REASON_CHARS_MAX)
-            .flat_map(|letter| letter.escape_debug())
-            .collect();
+        let Some(reason) = refusal(metadata) else { return };
         let coordinator = caller.and_then(|caller| caller.address).map(|address| address.ip());
         if self.is_news((coordinator, reason.clone()), Instant::now()) {
             let coordinator = coordinator.map(tracing::field::display);

@@ -7,7 +7,7 @@ use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
 use super::{Under, required};
 use crate::v1::{PeerFrame, PeerHeader};
-use crate::{COORDINATORS_METADATA, TERM_METADATA};
+use crate::{COORDINATORS_METADATA, REFUSED_METADATA, TERM_METADATA};
 
 /// Whose batch it is, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +141,23 @@ pub fn tenure(metadata: &MetadataMap) -> Result<Option<Tenure>, Refusal> {
     }
 }
 
+/// Most bytes of a reason that are sent, and characters that are read.
+const REASON_MAX: usize = 512;
+
+/// Says in the metadata of a session why its worker was refused.
+pub fn put_refusal(reason: &str, metadata: &mut MetadataMap) {
+    let end = reason.floor_char_boundary(REASON_MAX);
+    let reason = &reason.as_bytes()[..end];
+    metadata.insert_bin(REFUSED_METADATA, MetadataValue::from_bytes(reason));
+}
+
+/// Why the worker was refused, if it was; whoever said so, it is fit for a line of a log.
+pub fn refusal(metadata: &MetadataMap) -> Option<String> {
+    let reason = metadata.get_bin(REFUSED_METADATA)?.to_bytes().unwrap_or_default();
+    let reason = String::from_utf8_lossy(&reason);
+    Some(reason.chars().take(REASON_MAX).flat_map(char::escape_debug).collect())
+}
+
 fn number(field: &str, value: &MetadataValue<Ascii>) -> Result<u64, Refusal> {
     let text = value.to_str().unwrap_or_default();
     text.parse().map_err(|_| Refusal::new(field, format_args!("{value:?}"), "a decimal number"))
@@ -149,6 +166,22 @@ fn number(field: &str, value: &MetadataValue<Ascii>) -> Result<u64, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_one_line_of_bounded_length() {
+        let mut metadata = MetadataMap::new();
+        assert_eq!(refusal(&metadata), None);
+        let check = |metadata: &MetadataMap, want: &str| {
+            assert_eq!(refusal(metadata).as_deref(), Some(want));
+        };
+        put_refusal("ä: another\nmodel", &mut metadata);
+        check(&metadata, "ä: another\\nmodel");
+        put_refusal(&("ä".repeat(255) + "aä"), &mut metadata);
+        check(&metadata, &("ä".repeat(255) + "a")); // 511 bytes, and no half of a character
+        let foreign = [&[0xff, 0x1b][..], &b"x".repeat(1000)].concat();
+        metadata.insert_bin(REFUSED_METADATA, MetadataValue::from_bytes(&foreign));
+        check(&metadata, &("\u{fffd}\\u{1b}".to_owned() + &"x".repeat(510)));
+    }
 
     #[test]
     fn a_tenure_is_a_group_and_a_term() {
