@@ -246,7 +246,7 @@ DEVICE void split_heads(const HeadsParams& p) {
 KERNEL(heads_f32, HeadsParams, 256, 4) { split_heads<f32>(p); }
 KERNEL(heads_bf16, HeadsParams, 256, 4) { split_heads<u16>(p); }
 
-// Rows of a table, widened.
+// Rows of a table, widened and scaled.
 DEVICE f32 entry(const EmbedParams& p, const f32* row, u32, u32 column) { return row[column]; }
 DEVICE f32 entry(const EmbedParams& p, const u16* row, u32, u32 column) {
     return widen(row[column]);
@@ -259,7 +259,7 @@ DEVICE void embed(const EmbedParams& p) {
     u32 token = p.tokens[block_x()];
     const T* row = (const T*)p.table + (u64)token * p.stride;
     for (u32 i = thread_index(); i < p.columns; i += threads_of_block()) {
-        p.y[(u64)block_x() * p.columns + i] = entry(p, row, token, i);
+        p.y[(u64)block_x() * p.columns + i] = mul(entry(p, row, token, i), p.scale);
     }
 }
 KERNEL(embed_f32, EmbedParams, 256, 4) { embed<f32>(p); }

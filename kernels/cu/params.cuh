@@ -161,6 +161,8 @@ struct EmbedParams {
     u32 columns;
     u32 stride;
     u32 scale_stride;
+    f32 scale;
+    u32 unused;
 };
 
 // linear.cu, int8.cu

@@ -338,9 +338,9 @@ pub trait LayerOps: Send + Sync {
         attention: &Rows,
     ) -> Result<Rows, BackendError>;
 
-    /// Rows of a packed table, widened to f32: `[tokens.len(), inputs]`. An id that is no row
-    /// is refused.
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError>;
+    /// Rows of a packed table, widened to f32 and multiplied by `scale`: `[tokens.len(), inputs]`.
+    /// An id that is no row is refused.
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError>;
 
     /// RMS norm of every row. `weight` is `[width]`; shared, so that a device copies it once.
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows;

@@ -6,7 +6,11 @@ import gguf
 import numpy as np
 import torch
 
-ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3'}
+ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
+                 'phi3': 'phi3', 'granite': 'granite', 'smollm3': 'smollm3',
+                 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm'}
+# Whose query and key rows the converter re-orders for rotation of neighbours.
+REORDERED = {'llama', 'granite', 'smollm3'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -14,7 +18,7 @@ NAMES = {
     'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k', 'self_attn.v_proj': 'attn_v',
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
-    'mlp.down_proj': 'ffn_down',
+    'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
 }
 
 
@@ -32,9 +36,8 @@ def write(path, model, kind, tokenizer=None):
         if key == 'lm_head.weight' and config.tie_word_embeddings:
             continue
         stored[key] = add_tensor(writer, key, tensor, kind, config)
-    factors = rope_factors(config, head_dim)
-    if factors is not None:
-        writer.add_tensor('rope_freqs.weight', factors)
+    for name, factors in rope_factors(config, head_dim).items():
+        writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -53,18 +56,28 @@ def add_metadata(writer, config, head_dim):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    rope = config.rope_parameters
     writer.add_rope_freq_base(rope['rope_theta'])
     if rope['rope_type'] in ('linear', 'yarn'):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope['rope_type']))
         writer.add_rope_scaling_factor(rope['factor'])
     if rope['rope_type'] == 'yarn':
         writer.add_rope_scaling_orig_ctx_len(rope['original_max_position_embeddings'])
+    if rope['rope_type'] == 'longrope':
+        original = rope['original_max_position_embeddings']
+        factor = config.max_position_embeddings / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if getattr(config, 'sliding_window', None):
         writer.add_sliding_window(config.sliding_window)
+    if config.model_type == 'granite':
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
 
 
 def add_tensor(writer, key, tensor, kind, config):
@@ -72,10 +85,11 @@ def add_tensor(writer, key, tensor, kind, config):
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
     name = NAMES[module] if module in NAMES else f'blk.{parts[2]}.{NAMES[".".join(parts[3:])]}'
+    if config.model_type == 'seed_oss':
+        name = name.replace('ffn_norm', 'post_attention_norm')
     data = tensor.float().numpy()
-    interleaved = ARCHITECTURES[config.model_type] == 'llama'
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
-    heads = heads.get(parts[-1]) if interleaved else None
+    heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
     kind = gguf.GGMLQuantizationType[kind if data.ndim == 2 else 'F32']
@@ -97,10 +111,12 @@ def swap_rows(data, heads, outer):
 
 
 def rope_factors(config, head_dim):
-    """What the converter makes of llama3 scaling: a divisor for every frequency."""
+    """What the converter makes of llama3 scaling and longrope: a divisor for every frequency."""
     rope = config.rope_parameters
+    if rope['rope_type'] == 'longrope':
+        return {f'rope_factors_{which}': rope[f'{which}_factor'] for which in ('long', 'short')}
     if rope['rope_type'] != 'llama3':
-        return None
+        return {}
     low = rope['original_max_position_embeddings'] / rope['low_freq_factor']
     high = rope['original_max_position_embeddings'] / rope['high_freq_factor']
     factors = []
@@ -115,7 +131,7 @@ def rope_factors(config, head_dim):
             original = rope['original_max_position_embeddings']
             smooth = (original / wavelength - rope['low_freq_factor']) / span
             factors.append(1 / ((1 - smooth) / rope['factor'] + smooth))
-    return np.array(factors, dtype=np.float32)
+    return {'rope_freqs': factors}
 
 
 def add_tokenizer(writer, tokenizer, config):

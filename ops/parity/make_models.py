@@ -29,6 +29,19 @@ YARN = dict(rope_type='yarn', rope_theta=10000.0, factor=4.0,
             original_max_position_embeddings=32)
 LINEAR = dict(rope_type='linear', rope_theta=10000.0, factor=2.0)
 
+
+def longrope(pairs, **others):
+    """Factors of which every one differs, for prompts longer than the original length."""
+    return dict(rope_type='longrope', rope_theta=10000.0,
+                short_factor=[1 + 0.01 * i for i in range(pairs)],
+                long_factor=[1.5 + 0.5 * i for i in range(pairs)], **others)
+
+
+PHI4_MINI = dict(original_max_position_embeddings=32,
+                 rope_parameters=longrope(6, partial_rotary_factor=0.75))
+GRANITE = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.07,
+               logits_scaling=1.6)
+
 # name -> (configuration class, what differs from TINY)
 MODELS = {
     'llama-gqa': ('LlamaConfig', {}),
@@ -45,11 +58,33 @@ MODELS = {
                                          max_window_layers=1)),
     'qwen3': ('Qwen3Config', dict(head_dim=32, tie_word_embeddings=True)),
     'qwen3-mha': ('Qwen3Config', dict(head_dim=16, num_key_value_heads=4, attention_bias=True)),
+    'phi3': ('Phi3Config', dict(pad_token_id=0)),
+    'phi3-window': ('Phi3Config', dict(pad_token_id=0, sliding_window=9)),
+    'phi3-longrope': ('Phi3Config', dict(pad_token_id=0, original_max_position_embeddings=32,
+                                         rope_parameters=longrope(8))),
+    'phi3-partial': ('Phi3Config', dict(pad_token_id=0, tie_word_embeddings=True, **PHI4_MINI)),
+    'granite': ('GraniteConfig', GRANITE),
+    'granite-tied': ('GraniteConfig', dict(tie_word_embeddings=True, attention_bias=True,
+                                           mlp_bias=True, **GRANITE)),
+    'smollm3': ('SmolLM3Config', dict(num_hidden_layers=5, pad_token_id=0)),
+    'smollm3-window': ('SmolLM3Config', dict(no_rope_layers=[1, 0, 1], use_sliding_window=True,
+                                             sliding_window=9, pad_token_id=0)),
+    'seed-oss': ('SeedOssConfig', dict(head_dim=32, pad_token_id=0)),
+    'seed-oss-biases': ('SeedOssConfig', dict(head_dim=16, pad_token_id=0, mlp_bias=True,
+                                              attention_out_bias=True)),
+    'ernie45': ('Ernie4_5Config', dict(head_dim=32)),
+    'ernie45-biases': ('Ernie4_5Config', dict(head_dim=16, use_bias=True,
+                                              tie_word_embeddings=False)),
+    'glm': ('GlmConfig', dict(head_dim=16, pad_token_id=0)),
+    'glm-quarter': ('GlmConfig', dict(head_dim=32, pad_token_id=0, attention_bias=False,
+                                      partial_rotary_factor=0.25)),
 }
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
-               'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3']
+               'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
+               'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
+               'smollm3', 'seed-oss', 'ernie45', 'glm']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -103,10 +138,7 @@ def hf_cases(cases, name):
     cases.folder(name, make(name))
     if name in ('llama-gqa', 'qwen3'):
         for dtype in (torch.bfloat16, torch.float16):
-            path = f'{name}-{str(dtype).removeprefix("torch.")}'
-            make(name).to(dtype).save_pretrained(cases.out / path)
-            # Read back: .to(dtype).float() would leave rounded rotation frequencies behind.
-            cases.add(path, read(cases.out / path))
+            narrow_case(cases, name, dtype)
     if name == 'mistral':
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
     if name in ('llama31', 'qwen2-yarn'):
@@ -158,17 +190,28 @@ def shrink():
     for _, changes in MODELS.values():
         if 'head_dim' in changes:
             changes['head_dim'] = 16
+    MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
+    MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
+
+
+def narrow_case(cases, name, dtype):
+    path = f'{name}-{str(dtype).removeprefix("torch.")}'
+    make(name).to(dtype).save_pretrained(cases.out / path)
+    # Read back: .to(dtype).float() would leave rounded rotation frequencies behind.
+    cases.add(path, read(cases.out / path))
 
 
 def fixture_cases(cases):
-    path = 'llama31-bfloat16'
-    make('llama31').to(torch.bfloat16).save_pretrained(cases.out / path)
-    cases.add(path, read(cases.out / path))
+    narrow_case(cases, 'llama31', torch.bfloat16)
     gguf_case(cases, 'mistral-window', 'Q8_0')
     gguf_case(cases, 'qwen2-yarn', 'Q4_0')
-    path = 'qwen3-float16'
-    make('qwen3').to(torch.float16).save_pretrained(cases.out / path)
-    cases.add(path, read(cases.out / path))
+    narrow_case(cases, 'qwen3', torch.float16)
+    narrow_case(cases, 'phi3-partial', torch.bfloat16)
+    gguf_case(cases, 'granite-tied', 'Q8_0')
+    narrow_case(cases, 'smollm3-window', torch.float16)
+    gguf_case(cases, 'seed-oss', 'Q4_0')
+    narrow_case(cases, 'ernie45', torch.bfloat16)
+    gguf_case(cases, 'glm', 'Q8_0')
 
 
 def all_cases(cases, names):

@@ -96,23 +96,23 @@ pub fn scales_of_every_size(backend: &dyn Backend) {
     check_linear(backend, &x, &Int8Rows::from_f32(&values, INPUTS), None);
 }
 
-/// Rows of the table: each integer times its scale, rounded once.
+/// Rows of the table: each integer times its scale, rounded once, and then as any other row.
 pub fn embed_multiplies_out(backend: &dyn Backend) {
     for inputs in [20, 128, 200] {
         let data = weight(&mut Random::new(6), (37, inputs));
         let tokens = [0, 36, 5, 5, 17];
         let table = pack(backend, (37, inputs), &data);
-        let x = backend.embed(&table, &tokens).expect("fits");
+        let x = backend.embed(&table, &tokens, 0.75).expect("fits");
         let groups = inputs.div_ceil(GROUP);
         for (i, token) in tokens.into_iter().enumerate() {
             let element = |j: usize| {
                 let scale = data.scales[token as usize * groups + j / GROUP];
-                f32::from(data.q[token as usize * inputs + j]) * scale
+                f32::from(data.q[token as usize * inputs + j]) * scale * 0.75
             };
             let want: Vec<f32> = (0..inputs).map(element).collect();
             identical("embedding", x.row(i), &want).unwrap();
         }
-        assert_eq!(backend.embed(&table, &[]).expect("fits").rows(), 0);
+        assert_eq!(backend.embed(&table, &[], 1.0).expect("fits").rows(), 0);
     }
 }
 

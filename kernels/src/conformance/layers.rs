@@ -233,16 +233,19 @@ pub fn norm_matches_f64(backend: &dyn Backend) {
     identical("norm of zeros", zero.data(), &[0.0; 16]).unwrap();
 }
 
-/// Rows of the table, first and last and repeated, with no arithmetic.
+/// Rows of the table, first and last and repeated, with no arithmetic but the scale.
 pub fn embed_widens_exactly(backend: &dyn Backend) {
     for held in Held::ALL {
         let table = Plain::new(&mut Random::new(6), (37, 20), Look { held, ..PLAIN });
         let tokens = [0, 36, 5, 5, 17];
-        let x = backend.embed(&table.pack(backend), &tokens).expect("fits");
-        let want: Vec<f32> =
-            tokens.iter().flat_map(|&token| table.row(token as usize)).map(|x| x as f32).collect();
-        identical("embedding", x.data(), &want).unwrap();
-        assert_eq!(backend.embed(&table.pack(backend), &[]).expect("fits").rows(), 0);
+        let table_of = table.pack(backend);
+        for scale in [1.0, 54.545_456] {
+            let x = backend.embed(&table_of, &tokens, scale).expect("fits");
+            let rows = tokens.iter().flat_map(|&token| table.row(token as usize));
+            let want: Vec<f32> = rows.map(|x| x as f32 * scale).collect();
+            identical("embedding", x.data(), &want).unwrap();
+        }
+        assert_eq!(backend.embed(&table_of, &[], 1.0).expect("fits").rows(), 0);
     }
 }
 

@@ -95,7 +95,7 @@ fn layer_shapes(backend: &dyn Backend) {
     refused(backend.finish(&layer, &wide, &attention), "finish");
     refused(backend.finish(&layer, &rows(1, 2, width), &attention), "finish");
     refused(backend.finish(&layer, &x, &x), "finish");
-    refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32]), "embed");
+    refused(backend.embed(&layer.qkv, &[0, layer.qkv.outputs as u32], 1.0), "embed");
     let torn =
         |elements| Matrix { outputs: 2, inputs: 3, data: MatrixData::F32(vec![0.0; elements]) };
     refused(backend.pack(torn(5), None), "pack");
@@ -116,7 +116,7 @@ pub fn foreign_weights_are_refused(backend: &dyn Backend) {
         assert!(matches!(result, Err(BackendError::ForeignWeight { .. })), "{result:?}");
     };
     is_foreign(backend.linear(&Rows::zeros(1, 3), &foreign));
-    is_foreign(backend.embed(&foreign, &[1]));
+    is_foreign(backend.embed(&foreign, &[1], 1.0));
 }
 
 /// NaN and infinity in weights, activations, keys and values.

@@ -64,12 +64,16 @@ pub(super) fn embed(
     place: Place<'_>,
     table: &Linear,
     tokens: &[u32],
+    scale: f32,
 ) -> Result<Rows, BackendError> {
     shapes::embedding(table, tokens)?;
     let packed: &PackedWeight = packed_weight("embed", table)?;
     let mut rows = Rows::zeros(tokens.len(), table.inputs);
     let tasks = rows.data_mut().chunks_mut(table.inputs.max(1)).zip(tokens).collect();
-    place.crew.map(tasks, |(row, &token): (&mut [f32], &u32)| packed.row(token as usize, row));
+    place.crew.map(tasks, |(row, &token): (&mut [f32], &u32)| {
+        packed.row(token as usize, row);
+        row.iter_mut().for_each(|x| *x *= scale);
+    });
     Ok(rows)
 }
 

@@ -255,8 +255,8 @@ impl LayerOps for Cpu {
         self.enter(|place| layer::finish(place, layer, x, attention))
     }
 
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
-        self.enter(|place| layer::embed(place, table, tokens))
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError> {
+        self.enter(|place| layer::embed(place, table, tokens, scale))
     }
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {

@@ -210,7 +210,12 @@ pub(super) fn finish(
 }
 
 /// See [`crate::LayerOps::embed`].
-pub(super) fn embed(cuda: &Cuda, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
+pub(super) fn embed(
+    cuda: &Cuda,
+    table: &Linear,
+    tokens: &[u32],
+    scale: f32,
+) -> Result<Rows, BackendError> {
     shapes::embedding(table, tokens)?;
     let shared = &cuda.shared;
     let packed = packed("embed", shared, table)?;
@@ -230,6 +235,8 @@ pub(super) fn embed(cuda: &Cuda, table: &Linear, tokens: &[u32]) -> Result<Rows,
         columns: columns as u32,
         stride: form.stride(columns) as u32,
         scale_stride: scale_stride(packed.outputs) as u32,
+        scale,
+        unused: 0,
     };
     let kernel = match form {
         Form::F32 => "embed_f32",

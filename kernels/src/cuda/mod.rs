@@ -302,8 +302,8 @@ impl LayerOps for Cuda {
         layers::finish(self, layer, x, attention)
     }
 
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
-        layers::embed(self, table, tokens)
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError> {
+        layers::embed(self, table, tokens, scale)
     }
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {

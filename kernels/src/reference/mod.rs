@@ -85,8 +85,8 @@ impl LayerOps for Reference {
         finish::finish(layer, x, attention)
     }
 
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
-        embed::embed(table, tokens)
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError> {
+        embed::embed(table, tokens, scale)
     }
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {

@@ -108,7 +108,7 @@ pub enum Remembered<'a> {
 pub fn decode(model: &Model, turns: Vec<Turn<'_>>) -> Vec<Result<Vec<f32>, EngineError>> {
     let mut batch = Batch::new(model, turns);
     for (idx, layer) in model.parts.layers.iter().enumerate() {
-        let mut qkvs = batch.project(layer);
+        let mut qkvs = batch.project((idx, layer));
         let of_shards = qkvs.split_off(batch.sets.len());
         let asked = batch.shards.iter_mut().zip(of_shards).map(|(seat, qkv)| seat.ask(idx, qkv));
         let asked = asked.collect(); // holders are at work while this node is

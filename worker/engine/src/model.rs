@@ -23,6 +23,8 @@ pub struct ModelParts {
     pub backend: Arc<dyn Backend>,
     /// `[vocab, width]` token embedding.
     pub embed: Linear,
+    /// Multiplies its rows.
+    pub embed_scale: f32,
     /// The decoder layers.
     pub layers: Vec<LayerWeights>,
     /// Per layer: a row sees keys above its position minus this only.
@@ -31,8 +33,10 @@ pub struct ModelParts {
     pub final_norm: Arc<[f32]>,
     /// `[vocab, width]`: logits; the embedding itself when tied.
     pub head: Linear,
-    /// Rotary embedding.
+    /// Rotary embedding, one for all layers that have any.
     pub rope: Rope,
+    /// Per layer: whether queries and keys are rotated.
+    pub rotates: Vec<bool>,
     /// Multiplies attention's dot products.
     pub scale: f32,
     /// Added to the mean square in RMS norms.
@@ -49,6 +53,25 @@ pub struct Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Model({}, {:?})", self.parts.fingerprint, self.parts.shape)
+    }
+}
+
+/// The angles of some positions, as each layer takes them.
+#[derive(Clone)]
+pub(crate) struct LayerAngles<'m> {
+    rotates: &'m [bool],
+    rotated: Angles,
+    /// Where a layer does not rotate.
+    still: Option<Angles>,
+}
+
+impl LayerAngles<'_> {
+    /// Of layer `idx`.
+    pub(crate) fn of(&self, idx: usize) -> &Angles {
+        match &self.still {
+            Some(still) if !self.rotates[idx] => still,
+            _ => &self.rotated,
+        }
     }
 }
 
@@ -75,12 +98,14 @@ impl Model {
         };
         same("layers", parts.layers.len(), shape.layers)?;
         same("windows", parts.windows.len(), shape.layers)?;
+        same("rotates", parts.rotates.len(), shape.layers)?;
         same("embed.outputs", parts.embed.outputs, shape.vocab)?;
         same("embed.inputs", parts.embed.inputs, shape.width)?;
         same("head.outputs", parts.head.outputs, shape.vocab)?;
         same("head.inputs", parts.head.inputs, shape.width)?;
         same("final_norm", parts.final_norm.len(), shape.width)?;
-        same("rope.inv_freq", parts.rope.inv_freq.len(), shape.head_dim / 2)?;
+        let pairs = shape.head_dim as usize / 2;
+        Refusal::unless_within("rope.inv_freq", parts.rope.inv_freq.len(), 0, pairs)?;
         Ok(Self { parts })
     }
 
@@ -140,13 +165,23 @@ impl Model {
     }
 
     /// Of the block's positions.
-    pub(crate) fn angles(&self, block: Block<'_>) -> Angles {
-        self.parts.rope.angles(block.start, block.tokens.len())
+    pub(crate) fn angles(&self, block: Block<'_>) -> LayerAngles<'_> {
+        self.angles_of((u64::from(block.start)..).take(block.tokens.len()))
     }
 
     /// Of any positions.
-    pub(crate) fn angles_at(&self, positions: &[u32]) -> Angles {
-        self.parts.rope.angles_at(positions.iter().copied().map(u64::from))
+    pub(crate) fn angles_at(&self, positions: &[u32]) -> LayerAngles<'_> {
+        self.angles_of(positions.iter().copied().map(u64::from))
+    }
+
+    fn angles_of(&self, positions: impl Iterator<Item = u64> + Clone) -> LayerAngles<'_> {
+        let (rotates, half) = (&self.parts.rotates, self.parts.shape.head_dim as usize / 2);
+        let still = rotates.contains(&false);
+        LayerAngles {
+            rotates,
+            rotated: self.parts.rope.angles(half, positions.clone()),
+            still: still.then(|| Rope::NONE.angles(half, positions)),
+        }
     }
 
     /// What a layer remembers before the first token.
@@ -188,7 +223,8 @@ impl Model {
     /// A token outside the vocabulary.
     pub fn embed(&self, tokens: &[TokenId]) -> Result<Rows, EngineError> {
         tokens.iter().enumerate().try_for_each(|(idx, &token)| self.check_token(idx, token))?;
-        Ok(self.parts.backend.embed(&self.parts.embed, tokens)?)
+        let parts = &self.parts;
+        Ok(parts.backend.embed(&parts.embed, tokens, parts.embed_scale)?)
     }
 
     /// Refuses token `idx` of a block if it is outside the vocabulary.

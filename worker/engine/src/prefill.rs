@@ -84,7 +84,7 @@ pub fn prefill(
     let mut retained = Vec::with_capacity(model.layers());
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let want = step.want_of(idx, want);
-        let qkv = beside(port, || step.project(layer, &x, &angles, want))?;
+        let qkv = beside(port, || step.project(layer, &x, angles.of(idx), want))?;
         let own = match port.is_ready(idx) || qkv.q.tokens == 0 {
             true => None,
             // While the past is still on its way.

@@ -8,9 +8,10 @@ use aqueduct_kernels::Angles;
 /// Inverse frequencies after scaling, and the factor on cosine and sine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// `[head_dim / 2]`, radians per position.
+    /// Radians per position, of the first pairs of a head's `head_dim / 2`; the others stay as
+    /// they are.
     pub inv_freq: Vec<f64>,
-    /// Multiplies cosine and sine (1 but for yarn).
+    /// Multiplies cosine and sine of what is rotated (1 but for yarn and longrope).
     pub attention_factor: f64,
 }
 
@@ -38,8 +39,14 @@ pub enum Scaling {
     },
     /// Peng et al. 2023: the same idea by rotations, and sharper attention.
     Yarn(Yarn),
-    /// `[head_dim / 2]`: each frequency divided by its own factor (GGUF's `rope_freqs`).
-    PerFrequency(Vec<f64>),
+    /// `[rotary_dim / 2]`: each frequency divided by its own factor (GGUF's `rope_freqs`, and
+    /// longrope, Ding et al. 2024).
+    PerFrequency {
+        /// What each is divided by.
+        factors: Vec<f64>,
+        /// Multiplies cosine and sine: 1, or [`longrope_attention_factor`].
+        attention_factor: f64,
+    },
 }
 
 impl Scaling {
@@ -50,7 +57,7 @@ impl Scaling {
                 scaled_positions(positions, "yarn", *factor, Some(*original_positions))
             }
             Self::Linear { factor } => scaled_positions(positions, "linear", *factor, None),
-            Self::None | Self::Llama3 { .. } | Self::PerFrequency(_) => positions,
+            Self::None | Self::Llama3 { .. } | Self::PerFrequency { .. } => positions,
         }
     }
 }
@@ -77,11 +84,18 @@ pub fn yarn_attention_factor(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }
 
+/// sqrt(1 + ln(factor) / ln(original positions)), for a model stretched by `factor`.
+pub fn longrope_attention_factor(factor: f64, original_positions: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original_positions.ln()).sqrt() }
+}
+
 impl Rope {
-    /// Unscaled: theta^(-2i / head_dim)  (Su et al. 2021).
-    pub fn unscaled(theta: f64, head_dim: usize) -> Self {
-        let inv_freq =
-            (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64)).collect();
+    /// Nothing is rotated.
+    pub const NONE: Self = Self { inv_freq: Vec::new(), attention_factor: 1.0 };
+
+    /// Unscaled: theta^(-2i / dim)  (Su et al. 2021), for the first `dim` elements of a head.
+    pub fn unscaled(theta: f64, dim: usize) -> Self {
+        let inv_freq = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64)).collect();
         Self { inv_freq, attention_factor: 1.0 }
     }
 
@@ -89,11 +103,11 @@ impl Rope {
     ///
     /// # Errors
     /// A parameter from which no finite positive frequencies come.
-    pub fn scaled(theta: f64, head_dim: usize, scaling: &Scaling) -> Result<Self, Refusal> {
+    pub fn scaled(theta: f64, dim: usize, scaling: &Scaling) -> Result<Self, Refusal> {
         if !(theta.is_finite() && theta > 1.0) {
             return Err(Refusal::new("rope_theta", theta, "finite and above 1"));
         }
-        let mut rope = Self::unscaled(theta, head_dim);
+        let mut rope = Self::unscaled(theta, dim);
         match scaling {
             Scaling::None => {}
             Scaling::Linear { factor } => rope.divide(|_, _| *factor),
@@ -104,14 +118,15 @@ impl Rope {
                 });
             }
             Scaling::Yarn(yarn) => {
-                let (low, high) = yarn.ramp(theta, head_dim);
+                let (low, high) = yarn.ramp(theta, dim);
                 rope.blend(yarn.factor, |i, _| 1.0 - (i as f64 - low) / (high - low));
                 rope.attention_factor = yarn.attention_factor;
             }
-            Scaling::PerFrequency(factors) => {
-                let (seen, want) = (factors.len(), head_dim / 2);
+            Scaling::PerFrequency { factors, attention_factor } => {
+                let (seen, want) = (factors.len(), dim / 2);
                 Refusal::unless_within("rope factors", seen, want, want)?;
                 rope.divide(|i, _| factors[i]);
+                rope.attention_factor = *attention_factor;
             }
         }
         rope.checked()
@@ -144,15 +159,9 @@ impl Rope {
         Ok(self)
     }
 
-    /// Angles of positions `start..start + tokens`.
-    pub fn angles(&self, start: u32, tokens: usize) -> Angles {
-        self.angles_at((u64::from(start)..).take(tokens))
-    }
-
-    /// Angles of any positions. f64 throughout: at position 65,536 an f32 angle would already be
-    /// off by 0.004 radians.
-    pub fn angles_at(&self, positions: impl Iterator<Item = u64>) -> Angles {
-        let half = self.inv_freq.len();
+    /// Angles of `half` pairs at any positions. f64 throughout: at position 65,536 an f32 angle
+    /// would already be off by 0.004 radians.
+    pub fn angles(&self, half: usize, positions: impl Iterator<Item = u64>) -> Angles {
         let (mut tokens, mut cosines, mut sines) = (0, Vec::new(), Vec::new());
         for position in positions {
             tokens += 1;
@@ -161,6 +170,8 @@ impl Rope {
                 cosines.push((cos * self.attention_factor) as f32);
                 sines.push((sin * self.attention_factor) as f32);
             }
+            cosines.resize(tokens * half, 1.0);
+            sines.resize(tokens * half, 0.0);
         }
         Angles { tokens, half, cos: cosines.into(), sin: sines.into() }
     }
@@ -168,8 +179,8 @@ impl Rope {
 
 impl Yarn {
     /// Indices of the frequencies between which the ramp runs.
-    fn ramp(&self, theta: f64, head_dim: usize) -> (f64, f64) {
-        let dim = head_dim as f64;
+    fn ramp(&self, theta: f64, dim: usize) -> (f64, f64) {
+        let dim = dim as f64;
         let index_of = |rotations: f64| {
             dim * (self.original_positions / (rotations * TAU)).ln() / (2.0 * theta.ln())
         };
@@ -293,7 +304,9 @@ mod tests {
         check(f64::NAN, Scaling::None, "rope_theta");
         check(1e4, Scaling::Linear { factor: 0.0 }, "rope scaling");
         check(1e4, Scaling::Linear { factor: -2.0 }, "rope scaling");
-        check(1e4, Scaling::PerFrequency(vec![1.0; 7]), "rope factors");
-        check(1e4, Scaling::PerFrequency(vec![f64::NAN; 8]), "rope scaling");
+        let each = |factors, attention_factor| Scaling::PerFrequency { factors, attention_factor };
+        check(1e4, each(vec![1.0; 7], 1.0), "rope factors");
+        check(1e4, each(vec![f64::NAN; 8], 1.0), "rope scaling");
+        check(1e4, each(vec![1.0; 8], f64::NAN), "rope attention_factor");
     }
 }

@@ -100,8 +100,8 @@ impl LayerOps for Fragile {
         Reference.finish(layer, x, attention)
     }
 
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
-        Reference.embed(table, tokens)
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError> {
+        Reference.embed(table, tokens, scale)
     }
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {

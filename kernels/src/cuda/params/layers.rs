@@ -52,6 +52,8 @@ pub(crate) struct EmbedParams {
     pub(crate) columns: u32,
     pub(crate) stride: u32,
     pub(crate) scale_stride: u32,
+    pub(crate) scale: f32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]

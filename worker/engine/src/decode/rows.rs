@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use aqueduct_kernels::{Angles, BackendError, LayerWeights, Leaves, Qkv, Rows};
+use aqueduct_kernels::{BackendError, LayerWeights, Leaves, Qkv, Rows};
 
 use super::seat::Seat;
 use super::{Remembered, Turn};
 use crate::error::EngineError;
-use crate::model::Model;
+use crate::model::{LayerAngles, Model};
 use crate::port::LocalPort;
 use crate::prefill::Step;
 use crate::shards::Past;
@@ -20,8 +20,8 @@ pub(super) struct Batch<'m, 'a> {
     pub(super) shards: Vec<Seat<'m, Past<'a>>>,
     /// `[rows, width]`.
     x: Rows,
-    /// Of the rows' positions, the same in all layers.
-    angles: Angles,
+    /// Of the rows' positions.
+    angles: LayerAngles<'m>,
     /// What became of every turn.
     done: Vec<Option<Result<Vec<f32>, EngineError>>>,
 }
@@ -57,8 +57,8 @@ impl<'m, 'a> Batch<'m, 'a> {
         batch
     }
 
-    /// Queries, keys and values of every row.
-    pub(super) fn project(&mut self, layer: &LayerWeights) -> Vec<Qkv> {
+    /// Queries, keys and values of every row in layer `idx`.
+    pub(super) fn project(&mut self, (idx, layer): (usize, &LayerWeights)) -> Vec<Qkv> {
         let project = |batch: &Self, rows: Range<usize>| {
             let positions = &batch.positions()[rows.clone()];
             let angles = match rows.len() == batch.x.rows() {
@@ -66,7 +66,8 @@ impl<'m, 'a> Batch<'m, 'a> {
                 false => Cow::Owned(batch.model.angles_at(positions)),
             };
             let x = batch.x.part(rows);
-            Ok(batch.model.backend().project_each(layer, &x, positions, &angles)?)
+            let angles = angles.of(idx);
+            Ok(batch.model.backend().project_each(layer, &x, positions, angles)?)
         };
         self.together(project).into_iter().flatten().collect()
     }

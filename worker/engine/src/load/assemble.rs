@@ -6,8 +6,8 @@ use std::sync::Arc;
 use aqueduct_core::Refusal;
 use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 
-use super::checkpoint::{Checkpoint, Stored};
-use super::decoder::Decoder;
+use super::checkpoint::{Checkpoint, RowOrder, Stored};
+use super::decoder::{Decoder, HeadOrder};
 use super::fingerprint::Fingerprint;
 use super::held::Held;
 use super::names::Names;
@@ -22,7 +22,43 @@ pub(crate) struct Sources<'a> {
     pub(crate) names: &'static Names,
 }
 
-impl Sources<'_> {
+impl<'a> Sources<'a> {
+    /// Tells where the rows of query and key heads stand, if they do not stand as they are used.
+    pub(crate) fn new(
+        decoder: Decoder,
+        mut checkpoint: Checkpoint<'a>,
+        names: &'static Names,
+    ) -> Self {
+        let (shape, HeadOrder { rotary_dim, neighbours }) = (&decoder.shape, decoder.order);
+        if rotary_dim < shape.head_dim || neighbours {
+            let both = shape.heads + shape.kv_heads;
+            let heads_of = [
+                (names.q, shape.heads),
+                (names.k, shape.kv_heads),
+                (names.qkv, both),
+                (names.q_norm, 1),
+                (names.k_norm, 1),
+            ];
+            for (layer, (name, heads)) in
+                (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
+            {
+                let order = RowOrder {
+                    rows: heads as usize * shape.head_dim as usize,
+                    head_dim: shape.head_dim as usize,
+                    rotary_dim: rotary_dim as usize,
+                    neighbours,
+                };
+                for suffix in ["weight", "bias"] {
+                    let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
+                    if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
+                        tensor.order = Some(order);
+                    }
+                }
+            }
+        }
+        Self { decoder, checkpoint, names }
+    }
+
     /// Whether logits come from the embedding. A stored head that differs from it counts for
     /// more than the configuration, as in transformers 5.
     fn is_tied(&self) -> bool {
@@ -50,7 +86,9 @@ pub(crate) fn assemble(
     let layers = (0..decoder.shape.layers)
         .map(|idx| assembler.layer(&format!("{}.{idx}", names.layer)))
         .collect::<Result<_, _>>()?;
-    let final_norm = assembler.vector(&format!("{}.weight", names.final_norm), width)?;
+    let mut final_norm =
+        assembler.read(&format!("{}.weight", names.final_norm), &[width], Stored::f32)?;
+    final_norm.iter_mut().for_each(|weight| *weight /= decoder.scales.logits);
     let head = match sources.is_tied() {
         true => embed.clone(),
         false => assembler.table(names.head, vocab, width)?,
@@ -61,16 +99,25 @@ pub(crate) fn assemble(
         fingerprint: assembler.fingerprint.finish(),
         backend: options.backend.clone(),
         embed,
+        embed_scale: decoder.scales.embed / decoder.scales.residual,
         layers,
         windows: decoder.windows.clone(),
-        final_norm,
+        final_norm: final_norm.into(),
         head,
         rope: decoder.rope.clone(),
-        scale: 1.0 / (decoder.shape.head_dim as f32).sqrt(),
-        norm_eps: decoder.norm_eps,
+        rotates: decoder.rotates.clone(),
+        scale: decoder.scales.attention,
+        norm_eps: norm_eps(decoder),
         kv: options.kv,
     };
     Model::new(parts).map_err(|refusal| LoadError::refused(&checkpoint.path, refusal))
+}
+
+/// Where what is added to the stream is multiplied by a number r, the stream is kept divided by r
+/// instead, from the embedding on: every reader takes its RMS norm first, which is the same if
+/// epsilon is divided by r squared. So no weight is rounded anew.
+fn norm_eps(decoder: &Decoder) -> f32 {
+    decoder.norm_eps / (decoder.scales.residual * decoder.scales.residual)
 }
 
 fn check_backend(sources: &Sources<'_>, options: &LoadOptions) -> Result<(), LoadError> {
@@ -128,7 +175,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let (heads, kv_heads) = (shape.heads as usize, shape.kv_heads as usize);
         let head_dim = shape.head_dim as usize;
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
-        let (norm_eps, kv) = (decoder.norm_eps, self.options.kv);
+        let (norm_eps, kv) = (norm_eps(decoder), self.options.kv);
         let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, kv };
         let norm = |name| format!("{prefix}.{name}.weight");
         let (q_norm, k_norm) = match decoder.family.qk_norm() {
@@ -140,6 +187,8 @@ impl<'a, 'r> Assembler<'a, 'r> {
         };
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let gate_up = [(names.gate, ffn), (names.up, ffn)];
+        let qkv = self.parts(prefix, &qkv, names.qkv);
+        let gate_up = self.parts(prefix, &gate_up, names.gate_up);
         let mut linear = |parts: &[(&str, usize)], inputs, bias| {
             self.linear(prefix, Stacked { parts, inputs, bias })
         };
@@ -154,6 +203,21 @@ impl<'a, 'r> Assembler<'a, 'r> {
             q_norm,
             k_norm,
         })
+    }
+
+    /// These parts, or the whole of them if the first is not there and it is.
+    fn parts<'n>(
+        &self,
+        prefix: &str,
+        parts: &[(&'n str, usize)],
+        whole: &'n str,
+    ) -> Vec<(&'n str, usize)> {
+        let tensors = &self.sources.checkpoint.tensors;
+        let has = |name: &str| tensors.contains_key(&format!("{prefix}.{name}.weight"));
+        match !has(parts[0].0) && has(whole) {
+            true => vec![(whole, parts.iter().map(|(_, rows)| rows).sum())],
+            false => parts.to_vec(),
+        }
     }
 
     /// A table with a row for every token of the vocabulary.

@@ -22,11 +22,40 @@ pub(crate) struct Stored<'a> {
     pub(crate) dtype: String,
     /// `None` for types that are not read here; such a tensor may be ignored, not used.
     pub(crate) encoding: Option<Encoding>,
-    /// Rows of each head of this many stand in the order that rotates neighbours (llama.cpp's),
-    /// not in the half-split order that is used here.
-    pub(crate) interleaved: Option<usize>,
+    /// Of the first rows, where they do not stand as they are used here.
+    pub(crate) order: Option<RowOrder>,
     /// Exactly as many as shape and type ask for.
     pub(crate) bytes: &'a [u8],
+}
+
+/// Where the rows of query and key heads stand. Here element i of a head is rotated with element
+/// i + head_dim / 2, and those that are not rotated stand behind the others in either half.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowOrder {
+    /// So many rows belong to such heads; others follow as they are.
+    pub(crate) rows: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) rotary_dim: usize,
+    /// Rotated elements stand beside each other in pairs (llama.cpp's order of most models).
+    pub(crate) neighbours: bool,
+}
+
+impl RowOrder {
+    /// Where row `row` is stored.
+    fn stored(self, row: usize) -> usize {
+        let Self { rows, head_dim, rotary_dim, neighbours } = self;
+        if row >= rows {
+            return row;
+        }
+        let (head, row) = (row / head_dim * head_dim, row % head_dim);
+        let (firsts, pairs) = (head_dim.div_ceil(2), rotary_dim / 2);
+        let (second, pair) = (row / firsts, row % firsts);
+        head + match pair.checked_sub(pairs) {
+            None if neighbours => 2 * pair + second,
+            None => pair + second * pairs,
+            Some(still) => rotary_dim + still + second * (firsts - pairs),
+        }
+    }
 }
 
 /// All tensors of a model, by name.
@@ -131,7 +160,7 @@ impl Stored<'_> {
     fn read_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) -> Result<(), NotFinite> {
         let (rows, inputs) = self.rows();
         let bytes = self.bytes.len() / rows;
-        let stored = self.interleaved.map_or(row, |head_dim| interleaved(row, head_dim));
+        let stored = self.order.map_or(row, |order| order.stored(row));
         encoding.widen(&self.bytes[stored * bytes..][..bytes], to);
         // Without a way out of the loop it is done many elements at a time.
         if to.iter().fold(true, |all, x| all & x.is_finite()) {
@@ -175,29 +204,36 @@ fn side_by_side<T: Send>(
     })
 }
 
-/// Where llama.cpp's converter put row `row`: rows 0, 2, 4, ... of each head are its first
-/// half, so that element i is rotated with element i + head_dim / 2 again.
-fn interleaved(row: usize, head_dim: usize) -> usize {
-    let (head, row) = (row / head_dim, row % head_dim);
-    let firsts = head_dim.div_ceil(2);
-    head * head_dim + if row < firsts { 2 * row } else { 2 * (row - firsts) + 1 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn interleaved_heads_become_half_split() {
-        // Two heads of four rows, named head.pair.half.
-        let stored = ["000", "001", "010", "011", "100", "101", "110", "111"];
-        let want = ["000", "010", "001", "011", "100", "110", "101", "111"];
-        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|row| stored[interleaved(row, 4)]), want);
+    fn heads_become_half_split() {
+        let check = |order: RowOrder, stored: &str, want: &str| {
+            let stored: Vec<&str> = stored.split(' ').collect();
+            let seen: Vec<_> = (0..stored.len()).map(|row| stored[order.stored(row)]).collect();
+            assert_eq!(seen.join(" "), want, "{order:?}");
+        };
+        // Two heads of four rows, named by head, pair and half, and a row that is in none.
+        let all = RowOrder { rows: 8, head_dim: 4, rotary_dim: 4, neighbours: true };
+        let stored = "000 001 010 011 100 101 110 111 v";
+        check(all, stored, "000 010 001 011 100 110 101 111 v");
+        let halves = "000 010 001 011 100 110 101 111 v";
+        check(RowOrder { neighbours: false, ..all }, halves, halves);
+        // One head of eight, of which four are rotated and w to z are not.
+        let part = RowOrder { rows: 8, head_dim: 8, rotary_dim: 4, neighbours: true };
+        check(part, "00 01 10 11 w x y z", "00 10 w x 01 11 y z");
+        let part = RowOrder { neighbours: false, ..part };
+        check(part, "00 10 01 11 w x y z", "00 10 w x 01 11 y z");
+        // Six of eight: one pair is left.
+        let most = RowOrder { rotary_dim: 6, ..part };
+        check(most, "00 10 20 01 11 21 y z", "00 10 20 y 01 11 21 z");
     }
 
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());
-        Stored { path, shape: vec![2], dtype, encoding, interleaved: None, bytes }
+        Stored { path, shape: vec![2], dtype, encoding, order: None, bytes }
     }
 
     #[test]
@@ -221,8 +257,8 @@ mod tests {
             .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
             .collect();
         let encoding = Some(Encoding::F32);
-        let tensor =
-            Stored { shape: vec![rows, inputs], interleaved: Some(8), ..stored(encoding, &bytes) };
+        let order = Some(RowOrder { rows, head_dim: 8, rotary_dim: 8, neighbours: true });
+        let tensor = Stored { shape: vec![rows, inputs], order, ..stored(encoding, &bytes) };
         let exact = tensor.f32("t").unwrap();
         assert_eq!(exact[inputs], ((2 * inputs * 37) % 101) as f32 - 50.0);
         assert_eq!(tensor.int8("t").unwrap(), Int8Rows::from_f32(&exact, inputs));

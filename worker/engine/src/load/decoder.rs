@@ -1,6 +1,6 @@
 //! What a decoder is, whichever file said so.
 
-use aqueduct_core::ModelShape;
+use aqueduct_core::{ModelShape, Refusal};
 
 use crate::rope::Rope;
 
@@ -11,12 +11,65 @@ pub(crate) enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    /// Phi 3, 3.5, 4 and 4 mini.
+    Phi3,
+    /// Granite 3 and 4, dense.
+    Granite,
+    SmolLm3,
+    SeedOss,
+    /// ERNIE 4.5, dense.
+    Ernie45,
+    /// GLM 4 as it was before its norms behind the layers.
+    Glm,
 }
 
 impl Family {
     /// RMS norm of every query and key head before rotation.
     pub(crate) fn qk_norm(self) -> bool {
         self == Self::Qwen3
+    }
+}
+
+/// How a query or key head's elements stand in the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct HeadOrder {
+    /// How many of a head's elements are rotated: its first ones, an even number.
+    pub(crate) rotary_dim: u32,
+    /// Rotated elements stand beside each other in pairs; else their halves do.
+    pub(crate) neighbours: bool,
+}
+
+/// What multiplies what, beside weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scales {
+    /// The embedding's rows.
+    pub(crate) embed: f32,
+    /// What attention and feed-forward part add to the stream.
+    pub(crate) residual: f32,
+    /// Attention's dot products.
+    pub(crate) attention: f32,
+    /// What logits are divided by.
+    pub(crate) logits: f32,
+}
+
+impl Scales {
+    /// What most models have.
+    pub(crate) fn usual(head_dim: u32) -> Self {
+        Self { embed: 1.0, residual: 1.0, attention: 1.0 / (head_dim as f32).sqrt(), logits: 1.0 }
+    }
+
+    /// Takes these if something finite comes of them.
+    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        let Self { embed, residual, attention, logits } = self;
+        for (field, scale) in [
+            ("embedding scale", embed),
+            ("residual scale", residual),
+            ("attention scale", attention),
+            ("logits scale", logits),
+        ] {
+            Refusal::unless_within(field, scale, 1e-6, 1e6)?;
+        }
+        Ok(self)
     }
 }
 
@@ -36,6 +89,10 @@ pub(crate) struct Decoder {
     pub(crate) shape: ModelShape,
     pub(crate) norm_eps: f32,
     pub(crate) rope: Rope,
+    /// `[layers]`: whether queries and keys are rotated.
+    pub(crate) rotates: Vec<bool>,
+    pub(crate) order: HeadOrder,
+    pub(crate) scales: Scales,
     /// `[layers]`.
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) biases: Biases,

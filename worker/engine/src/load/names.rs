@@ -11,12 +11,16 @@ pub(crate) struct Names {
     pub(crate) q: &'static str,
     pub(crate) k: &'static str,
     pub(crate) v: &'static str,
+    /// The three of them in one.
+    pub(crate) qkv: &'static str,
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
     pub(crate) out: &'static str,
     pub(crate) ffn_norm: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
+    /// Both in one, where there is no `gate`.
+    pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
 }
 
@@ -30,12 +34,14 @@ pub(crate) const HF: Names = Names {
     q: "self_attn.q_proj",
     k: "self_attn.k_proj",
     v: "self_attn.v_proj",
+    qkv: "self_attn.qkv_proj",
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
     out: "self_attn.o_proj",
     ffn_norm: "post_attention_layernorm",
     gate: "mlp.gate_proj",
     up: "mlp.up_proj",
+    gate_up: "mlp.gate_up_proj",
     down: "mlp.down_proj",
 };
 
@@ -49,11 +55,16 @@ pub(crate) const GGUF: Names = Names {
     q: "attn_q",
     k: "attn_k",
     v: "attn_v",
+    qkv: "attn_qkv",
     q_norm: "attn_q_norm",
     k_norm: "attn_k_norm",
     out: "attn_output",
     ffn_norm: "ffn_norm",
     gate: "ffn_gate",
     up: "ffn_up",
+    gate_up: "ffn_up",
     down: "ffn_down",
 };
+
+/// llama.cpp, where the norm before the feed-forward part is called after what it stands behind.
+pub(crate) const GGUF_POST_NORM: Names = Names { ffn_norm: "post_attention_norm", ..GGUF };

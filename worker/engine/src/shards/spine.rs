@@ -43,7 +43,7 @@ pub fn prefill_sharded(
     let mut audits = Vec::new();
     for (idx, layer) in model.parts.layers.iter().enumerate() {
         let want = step.want_of(idx, want);
-        let qkv = step.project(layer, &x, &angles, want)?;
+        let qkv = step.project(layer, &x, angles.of(idx), want)?;
         if qkv.q.tokens == 0 {
             port.keep(idx, Arc::new(Shard::new(qkv.keys, step.end())))?;
             x = x.of_last(0);

@@ -9,7 +9,8 @@ use aqueduct_engine::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    Folder, Tensor, config, gguf, hf_folder, load, options, safetensors, split_gguf, tensors,
+    Folder, Tensor, config, fused, gguf, hf_folder, load, options, safetensors, split_gguf,
+    tensors, with_metadata,
 };
 
 fn logits(model: &Model) -> Vec<f32> {
@@ -51,6 +52,55 @@ fn every_container_makes_the_same_model() {
     let sharded = load(sharded.path()).unwrap();
     assert_eq!(logits(&sharded), logits(&whole));
     assert_eq!(sharded.fingerprint(), whole.fingerprint());
+}
+
+#[test]
+fn parts_may_be_stored_as_one() {
+    let whole = logits(&load(hf_folder(&config()).path()).unwrap());
+    let folder = |all: &[Tensor]| hf_folder(&config()).with("model.safetensors", safetensors(all));
+    let all = fused(Tensor::clone);
+    assert_eq!(all.iter().filter(|tensor| tensor.hf.contains("qkv_proj")).count(), 2);
+    assert_eq!(logits(&load(folder(&all).path()).unwrap()), whole);
+    let turned =
+        |tensor: &Tensor| match tensor.hf.contains("q_proj") || tensor.hf.contains("k_proj") {
+            true => tensor.interleaved(),
+            false => tensor.clone(),
+        };
+    let file = Folder::empty().with("m.gguf", gguf(&fused(turned)));
+    assert_eq!(logits(&load(file.path()).unwrap()), whole);
+    let mut short = all;
+    let qkv = short.iter_mut().find(|tensor| tensor.hf.contains("qkv_proj")).unwrap();
+    (qkv.shape[0], qkv.data) = (15, qkv.data[8..].to_vec());
+    check_refused(&folder(&short), &["layers.0.self_attn.qkv_proj", "[15, 8]", "asks for [16, 8]"]);
+}
+
+/// What multiplies the residual is divided out of the stream: the same as in the weights.
+#[test]
+fn scales_are_those_of_scaled_weights() {
+    let (embed, residual, logit) = (3.0, 0.25, 2.0); // powers of two where they meet others
+    let granite = changed(json!({
+        "architectures": ["GraniteForCausalLM"], "attention_multiplier": 0.25,
+        "embedding_multiplier": embed, "residual_multiplier": residual, "logits_scaling": logit,
+    }));
+    let seen = logits(&load(hf_folder(&granite).path()).unwrap());
+    let mut scaled = tensors();
+    for tensor in &mut scaled {
+        let scale = match &tensor.hf {
+            name if name.contains("embed_tokens") => embed,
+            name if name.contains("o_proj") || name.contains("down_proj") => residual,
+            name if name.contains("q_proj") => 0.5, // of the 1 / sqrt(4) that Llama has
+            name if name.contains("lm_head") => 1.0 / logit,
+            _ => 1.0,
+        };
+        tensor.data.iter_mut().for_each(|x| *x *= scale);
+    }
+    let folder = hf_folder(&config()).with("model.safetensors", safetensors(&scaled));
+    let want = logits(&load(folder.path()).unwrap());
+    for (seen, want) in seen.iter().zip(&want) {
+        assert!((seen - want).abs() < 1e-5, "{seen} is not {want}");
+    }
+    let usual = logits(&load(hf_folder(&config()).path()).unwrap());
+    assert!(usual.iter().zip(&want).any(|(a, b)| (a - b).abs() > 0.1), "nothing is scaled");
 }
 
 #[test]
@@ -155,10 +205,20 @@ fn configurations_are_refused_by_field() {
     check(json!({ "hidden_size": -8 }), &["config.json", "-8"]);
     check(json!({ "rms_norm_eps": -1.0 }), &["rms_norm_eps = -1"]);
     check(json!({ "rope_theta": 0.0 }), &["rope_theta = 0"]);
-    check(json!({ "partial_rotary_factor": 0.5 }), &["partial_rotary_factor = 0.5"]);
+    check(json!({ "partial_rotary_factor": 0.3 }), &["partial_rotary_factor = 0.3", "even"]);
+    check(json!({ "partial_rotary_factor": 1.5 }), &["partial_rotary_factor = 1.5", "at most 1"]);
     check(
-        json!({ "rope_scaling": { "type": "longrope", "factor": 4.0 } }),
-        &["rope type `longrope`", "llama3, yarn"],
+        json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
+        &["rope type `dynamic`", "longrope, yarn"],
+    );
+    check(json!({ "rope_scaling": { "type": "longrope" } }), &["short_factor is missing"]);
+    check(
+        json!({ "rope_scaling": { "type": "su", "original_max_position_embeddings": 32 } }),
+        &["long_factor is missing"],
+    );
+    check(
+        json!({ "rope_scaling": { "type": "longrope", "short_factor": [1.0] } }),
+        &["rope factors = 1"],
     );
     check(json!({ "rope_scaling": { "rope_type": "linear" } }), &["factor is missing"]);
     check(json!({ "attention_bias": true }), &["q_proj.bias: missing"]);
@@ -180,12 +240,16 @@ fn gguf_metadata_is_refused_by_key() {
     };
     check(writer().finish(), &["m.gguf", "general.architecture is missing"]);
     check(
-        writer().str("general.architecture", "phi3").finish(),
-        &["architecture `phi3` is not supported", "qwen3"],
+        writer().str("general.architecture", "mamba").finish(),
+        &["architecture `mamba` is not supported", "qwen3"],
     );
     let llama = || writer().str("general.architecture", "llama");
     check(llama().finish(), &["llama.embedding_length is missing"]);
     check(llama().u32("llama.expert_count", 8).finish(), &["8 experts"]);
+    for dims in [0, 3, 6] {
+        let file = with_metadata("llama.rope.dimension_count", dims);
+        check(file, &["rope.dimension_count", "an even number from 2 to the head size 4"]);
+    }
     check(llama().u32("split.count", 2).finish(), &["split in 2"]);
 }
 

@@ -51,7 +51,7 @@ impl Tensor {
     }
 
     /// As llama.cpp's converter orders the rows of queries and keys.
-    fn interleaved(&self) -> Self {
+    pub(crate) fn interleaved(&self) -> Self {
         let row = self.shape[1];
         let mut data = Vec::new();
         for head in self.data.chunks(HEAD_DIM * row) {
@@ -89,6 +89,31 @@ pub(crate) fn tensors() -> Vec<Tensor> {
     all
 }
 
+/// The same with queries, keys and values in one, and gate and up, `as_stored` beforehand.
+pub(crate) fn fused(as_stored: impl Fn(&Tensor) -> Tensor) -> Vec<Tensor> {
+    const FIRST: [[[&str; 2]; 2]; 2] = [
+        [["q_proj", "qkv_proj"], ["attn_q.", "attn_qkv."]],
+        [["gate_proj", "gate_up_proj"], ["ffn_gate.", "ffn_up."]],
+    ];
+    let mut all: Vec<Tensor> = Vec::new();
+    for tensor in tensors() {
+        let is = |name: &str| tensor.hf.contains(&format!(".{name}."));
+        let part = as_stored(&tensor);
+        if let Some([hf, gguf]) = FIRST.iter().find(|[[first, _], _]| is(first)) {
+            let [hf, gguf] =
+                [tensor.hf.replace(hf[0], hf[1]), tensor.gguf.replace(gguf[0], gguf[1])];
+            all.push(Tensor { hf, gguf, ..part });
+        } else if ["k_proj", "v_proj", "up_proj"].into_iter().any(is) {
+            let whole = all.last_mut().unwrap();
+            whole.shape[0] += part.shape[0];
+            whole.data.extend(part.data);
+        } else {
+            all.push(part);
+        }
+    }
+    all
+}
+
 /// Its config.json.
 pub(crate) fn config() -> Value {
     json!({
@@ -123,6 +148,11 @@ pub(crate) fn safetensors(tensors: &[Tensor]) -> Vec<u8> {
 /// A GGUF file with these tensors in f32.
 pub(crate) fn gguf(tensors: &[Tensor]) -> Vec<u8> {
     with_tensors(described(), tensors).finish()
+}
+
+/// The same with one more key.
+pub(crate) fn with_metadata(key: &str, value: u32) -> Vec<u8> {
+    with_tensors(described().u32(key, value), &tensors()).finish()
 }
 
 /// The same in two parts, as llama.cpp splits it, of which the second calls itself `second`.

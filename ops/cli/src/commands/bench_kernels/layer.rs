@@ -226,7 +226,7 @@ fn embed(cpu: &Cpu, tokens: usize) -> Case {
     let prepare = move |cpu: &Cpu| -> Result<Work, BackendError> {
         let table = cpu.pack(matrix(VOCAB, WIDTH, Factors::Bf16), None)?;
         let ids: Vec<u32> = (0..tokens).map(|idx| (idx * 7919 % VOCAB) as u32).collect();
-        Ok(Box::new(move |cpu| timed(|| cpu.embed(&table, &ids))))
+        Ok(Box::new(move |cpu| timed(|| cpu.embed(&table, &ids, 1.0))))
     };
     Case {
         kernel: "embed",

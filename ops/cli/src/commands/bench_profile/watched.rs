@@ -170,8 +170,8 @@ impl LayerOps for Watched {
         self.timed(Part::Finish, |cpu| cpu.finish(layer, x, attention))
     }
 
-    fn embed(&self, table: &Linear, tokens: &[u32]) -> Result<Rows, BackendError> {
-        self.timed(Part::Embed, |cpu| cpu.embed(table, tokens))
+    fn embed(&self, table: &Linear, tokens: &[u32], scale: f32) -> Result<Rows, BackendError> {
+        self.timed(Part::Embed, |cpu| cpu.embed(table, tokens, scale))
     }
 
     fn norm(&self, x: &Rows, weight: &Arc<[f32]>, eps: f32) -> Rows {

@@ -6,7 +6,8 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{Biases, Decoder, Family};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, Scales};
+use crate::load::names::{self, Names};
 
 /// Architectures that are served, by the name in `general.architecture`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +16,45 @@ pub(crate) enum Architecture {
     Llama,
     Qwen2,
     Qwen3,
+    Phi3,
+    Granite,
+    SmolLm3,
+    SeedOss,
+    Ernie45,
+    /// GLM 4 as it was at first.
+    ChatGlm,
 }
 
-const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3";
+const ARCHITECTURES: &str =
+    "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, ernie4_5, chatglm";
+
+/// SmolLM3: every so many layers one does not rotate, which no key says.
+const STILL_LAYER_INTERVAL: u32 = 4;
 
 impl Architecture {
-    /// Whether the converter re-orders query and key rows for rotation of neighbours.
-    pub(crate) fn interleaved(self) -> bool {
-        self == Self::Llama
+    const ALL: [Self; 9] = [
+        Self::Llama,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Phi3,
+        Self::Granite,
+        Self::SmolLm3,
+        Self::SeedOss,
+        Self::Ernie45,
+        Self::ChatGlm,
+    ];
+
+    /// Whether files have query and key rows in the order that rotates neighbours.
+    fn neighbours(self) -> bool {
+        !matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Phi3 | Self::SeedOss)
+    }
+
+    /// What its tensors are called.
+    pub(crate) fn names(self) -> &'static Names {
+        match self {
+            Self::SeedOss => &names::GGUF_POST_NORM,
+            _ => &names::GGUF,
+        }
     }
 
     fn name(self) -> &'static str {
@@ -30,6 +62,12 @@ impl Architecture {
             Self::Llama => "llama",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Phi3 => "phi3",
+            Self::Granite => "granite",
+            Self::SmolLm3 => "smollm3",
+            Self::SeedOss => "seed_oss",
+            Self::Ernie45 => "ernie4_5",
+            Self::ChatGlm => "chatglm",
         }
     }
 
@@ -38,7 +76,18 @@ impl Architecture {
             Self::Llama => Family::Llama,
             Self::Qwen2 => Family::Qwen2,
             Self::Qwen3 => Family::Qwen3,
+            Self::Phi3 => Family::Phi3,
+            Self::Granite => Family::Granite,
+            Self::SmolLm3 => Family::SmolLm3,
+            Self::SeedOss => Family::SeedOss,
+            Self::Ernie45 => Family::Ernie45,
+            Self::ChatGlm => Family::Glm,
         }
+    }
+
+    /// Whether layer `idx` rotates.
+    fn rotates(self, idx: u32) -> bool {
+        self != Self::SmolLm3 || !(idx + 1).is_multiple_of(STILL_LAYER_INTERVAL)
     }
 }
 
@@ -72,12 +121,11 @@ impl<'g, 'a> Keys<'g, 'a> {
 impl Config<'_, '_> {
     pub(crate) fn architecture(&self) -> Result<Architecture, LoadError> {
         let name = self.gguf.field("general.architecture").and_then(Field::str);
-        match name.map_err(|err| self.malformed(err))? {
-            "llama" => Ok(Architecture::Llama),
-            "qwen2" => Ok(Architecture::Qwen2),
-            "qwen3" => Ok(Architecture::Qwen3),
-            name => Err(self.unsupported("architecture", name, ARCHITECTURES)),
-        }
+        let name = name.map_err(|err| self.malformed(err))?;
+        Architecture::ALL
+            .into_iter()
+            .find(|architecture| architecture.name() == name)
+            .ok_or_else(|| self.unsupported("architecture", name, ARCHITECTURES))
     }
 
     /// The description, checked; biases and tying are told by which tensors there are.
@@ -88,9 +136,12 @@ impl Config<'_, '_> {
     ) -> Result<Decoder, LoadError> {
         let keys = Keys { gguf: self.gguf, prefix: architecture.name() };
         self.refuse_variants(&keys)?;
+        let refused = |refusal| LoadError::refused(self.path, refusal);
         let mut shape = self.shape(&keys, checkpoint)?;
-        let (rope, positions) = rope::rope(self, &keys, checkpoint, &shape)?;
+        let rotary_dim = self.rotary_dim(&keys, &shape)?;
+        let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
         shape.max_positions = positions;
+        let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
@@ -99,13 +150,16 @@ impl Config<'_, '_> {
         Ok(Decoder {
             family: architecture.family(),
             norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
-                .map_err(|refusal| LoadError::refused(self.path, refusal))?,
+                .map_err(refused)?,
             rope,
+            rotates: (0..shape.layers).map(|idx| architecture.rotates(idx)).collect(),
+            order: HeadOrder { rotary_dim, neighbours: architecture.neighbours() },
+            scales,
             windows: vec![window; shape.layers as usize],
             biases: Biases {
-                qkv: has("blk.0.attn_q.bias"),
+                qkv: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
                 out: has("blk.0.attn_output.bias"),
-                gate_up: has("blk.0.ffn_gate.bias"),
+                gate_up: has("blk.0.ffn_up.bias"),
                 down: has("blk.0.ffn_down.bias"),
             },
             tied: !has("output.weight"),
@@ -122,6 +176,41 @@ impl Config<'_, '_> {
             return Err(self.unsupported("feed-forward part", &name, "one gated layer"));
         }
         Ok(())
+    }
+
+    /// How many of a head's elements are rotated.
+    fn rotary_dim(&self, keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, LoadError> {
+        let given = keys.get("rope.dimension_count", Field::u32);
+        let rotary_dim = given.map_err(|err| self.malformed(err))?.unwrap_or(shape.head_dim);
+        if (2..=shape.head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2) {
+            return Ok(rotary_dim);
+        }
+        let bound = format!("an even number from 2 to the head size {}", shape.head_dim);
+        let refusal = Refusal::new("rope.dimension_count", rotary_dim, bound);
+        Err(LoadError::refused(self.path, refusal))
+    }
+
+    /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual.
+    fn scales(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        shape: &ModelShape,
+    ) -> Result<Scales, LoadError> {
+        let usual = Scales::usual(shape.head_dim);
+        if architecture != Architecture::Granite {
+            return Ok(usual);
+        }
+        let or = |key: &str, usual: f32| -> Result<f32, LoadError> {
+            let given = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            Ok(given.filter(|&scale| scale != 0.0).unwrap_or(usual))
+        };
+        Ok(Scales {
+            embed: or("embedding_scale", usual.embed)?,
+            residual: or("residual_scale", usual.residual)?,
+            attention: or("attention.scale", usual.attention)?,
+            logits: or("logit_scale", usual.logits)?,
+        })
     }
 
     fn shape(
@@ -150,12 +239,10 @@ impl Config<'_, '_> {
         let rows = rows.ok_or_else(|| LoadError::tensor(self.path, "token_embd.weight", "missing"));
         shape.vocab = u32::try_from(rows?).unwrap_or(u32::MAX);
         shape.validate().map_err(|refusal| LoadError::refused(self.path, refusal))?;
-        for key in ["attention.value_length", "rope.dimension_count"] {
-            let seen = keys.get(key, Field::u32).map_err(|err| self.malformed(err))?;
-            let (seen, want) = (seen.unwrap_or(shape.head_dim), shape.head_dim);
-            Refusal::unless_within(key, seen, want, want)
-                .map_err(|refusal| LoadError::refused(self.path, refusal))?;
-        }
+        let seen = keys.get("attention.value_length", Field::u32);
+        let (seen, want) = (seen.map_err(|err| self.malformed(err))?, shape.head_dim);
+        Refusal::unless_within("attention.value_length", seen.unwrap_or(want), want, want)
+            .map_err(|refusal| LoadError::refused(self.path, refusal))?;
         Ok(shape)
     }
 

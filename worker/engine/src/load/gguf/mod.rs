@@ -8,7 +8,7 @@ mod tensors;
 use std::path::PathBuf;
 
 use super::assemble::{Sources, assemble};
-use super::{LoadOptions, LoadProgress, names};
+use super::{LoadOptions, LoadProgress};
 use crate::error::LoadError;
 use crate::model::Model;
 
@@ -22,10 +22,7 @@ pub(crate) fn load(
     let parts = files.parse()?;
     let config = config::Config { path: parts[0].path, gguf: &parts[0].gguf };
     let architecture = config.architecture()?;
-    let mut checkpoint = tensors::checkpoint(&parts)?;
+    let checkpoint = tensors::checkpoint(&parts)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
-    if architecture.interleaved() {
-        tensors::mark_interleaved(&mut checkpoint, &decoder);
-    }
-    assemble(&Sources { decoder, checkpoint, names: &names::GGUF }, options, report)
+    assemble(&Sources::new(decoder, checkpoint, architecture.names()), options, report)
 }

@@ -1,6 +1,6 @@
 //! Rotary embedding in GGUF metadata, and the `rope_freqs` tensor of Llama 3.1.
 
-use aqueduct_core::ModelShape;
+use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, GgufError};
 
 use super::config::{Config, Keys};
@@ -10,39 +10,60 @@ use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
 
 /// One factor per frequency: what the converter makes of llama3 scaling.
 const FACTORS: &str = "rope_freqs.weight";
-const TYPES: &str = "none, linear, yarn (and llama3 as rope_freqs.weight)";
+/// The same for longrope: of a model for as many positions as before, and for more.
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
+const LONG_FACTORS: &str = "rope_factors_long.weight";
+const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
 
-/// The rotation that all layers share, and how many positions it is for.
+/// The rotation of the first `rotary_dim` elements of heads, and how many positions it is for.
 pub(super) fn rope(
     config: &Config<'_, '_>,
     keys: &Keys<'_, '_>,
     checkpoint: &Checkpoint<'_>,
-    shape: &ModelShape,
+    (shape, rotary_dim): (&ModelShape, u32),
 ) -> Result<(Rope, u32), LoadError> {
     let theta = keys.get("rope.freq_base", Field::f64).map_err(|err| config.malformed(err))?;
     // A file with a factor and no type means linear, as llama.cpp reads it.
     let name = keys.get("rope.scaling.type", Field::str).map_err(|err| config.malformed(err))?;
     let factor = factor(keys).map_err(|err| config.malformed(err))?;
     let scaling = match name.unwrap_or("linear") {
-        "none" => Scaling::None,
+        "none" | "longrope" => Scaling::None, // whose factors are tensors
         "linear" if factor == 1.0 => Scaling::None,
         "linear" => Scaling::Linear { factor },
         "yarn" => yarn(keys, factor, shape).map_err(|err| config.malformed(err))?,
         name => return Err(config.unsupported("rope type", name, TYPES)),
     };
     let positions = scaling.positions(shape.max_positions);
-    let scaling = match per_frequency(checkpoint, shape)? {
+    let original = original_positions(keys, shape).map_err(|err| config.malformed(err))?;
+    let longrope = if shape.max_positions > original { LONG_FACTORS } else { SHORT_FACTORS };
+    let factors = [FACTORS, longrope].into_iter().find_map(|name| {
+        let is_there = checkpoint.tensors.contains_key(name);
+        is_there.then(|| (name, per_frequency(checkpoint, name, rotary_dim)))
+    });
+    let scaling = match factors {
         None => scaling,
-        Some(factors) if scaling == Scaling::None => Scaling::PerFrequency(factors),
-        Some(_) => {
-            let name = format!("{} with {FACTORS}", name.unwrap_or("linear"));
+        Some((_, factors)) if scaling == Scaling::None => {
+            Scaling::PerFrequency { factors: factors?, attention_factor: 1.0 }
+        }
+        Some((tensor, _)) => {
+            let name = format!("{} with {tensor}", name.unwrap_or("linear"));
             return Err(config.unsupported("rope type", &name, TYPES));
         }
     };
     let theta = theta.unwrap_or(10_000.0);
-    let rope = Rope::scaled(theta, shape.head_dim as usize, &scaling)
+    let mut rope = Rope::scaled(theta, rotary_dim as usize, &scaling)
+        .map_err(|refusal| LoadError::refused(config.path, refusal))?;
+    let sharper = keys.get("rope.scaling.attn_factor", Field::f64);
+    let sharper = sharper.map_err(|err| config.malformed(err))?.unwrap_or(1.0);
+    rope.attention_factor *= Refusal::unless_within("rope.scaling.attn_factor", sharper, 1e-3, 1e3)
         .map_err(|refusal| LoadError::refused(config.path, refusal))?;
     Ok((rope, positions))
+}
+
+/// Positions that the model was trained for before it was stretched.
+fn original_positions(keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, GgufError> {
+    let original = keys.get("rope.scaling.original_context_length", Field::u32)?;
+    Ok(original.unwrap_or(shape.max_positions))
 }
 
 /// 0 stands for "not scaled" in files; `scale_linear` is what older ones say.
@@ -58,24 +79,21 @@ fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling,
     let or = |key: &str, default: f64| {
         Ok(keys.get(&format!("rope.scaling.{key}"), Field::f64)?.unwrap_or(default))
     };
-    let original = keys.get("rope.scaling.original_context_length", Field::u32)?;
     Ok(Scaling::Yarn(Yarn {
         factor,
-        original_positions: original.unwrap_or(shape.max_positions).into(),
+        original_positions: original_positions(keys, shape)?.into(),
         beta_fast: or("yarn_beta_fast", 32.0)?,
         beta_slow: or("yarn_beta_slow", 1.0)?,
-        attention_factor: or("attn_factor", 1.0)? * yarn_attention_factor(factor, 1.0),
+        attention_factor: yarn_attention_factor(factor, 1.0),
         truncate: true,
     }))
 }
 
 fn per_frequency(
     checkpoint: &Checkpoint<'_>,
-    shape: &ModelShape,
-) -> Result<Option<Vec<f64>>, LoadError> {
-    if !checkpoint.tensors.contains_key(FACTORS) {
-        return Ok(None);
-    }
-    let stored = checkpoint.find(FACTORS, &[shape.head_dim as usize / 2])?;
-    Ok(Some(stored.f32(FACTORS)?.into_iter().map(f64::from).collect()))
+    name: &str,
+    rotary_dim: u32,
+) -> Result<Vec<f64>, LoadError> {
+    let stored = checkpoint.find(name, &[rotary_dim as usize / 2])?;
+    Ok(stored.f32(name)?.into_iter().map(f64::from).collect())
 }

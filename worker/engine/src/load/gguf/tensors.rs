@@ -7,7 +7,6 @@ use aqueduct_gguf::Tensor;
 use super::parts::Part;
 use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, Stored};
-use crate::load::decoder::Decoder;
 use crate::load::encoding::Encoding;
 
 /// All tensors of all parts.
@@ -33,19 +32,8 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
         shape: dims.map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect(),
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
-        interleaved: None,
+        order: None,
         bytes: tensor.bytes,
-    }
-}
-
-/// Marks query and key rows that the converter re-ordered.
-pub(super) fn mark_interleaved(checkpoint: &mut Checkpoint<'_>, decoder: &Decoder) {
-    for layer in 0..decoder.shape.layers {
-        for name in ["attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias"] {
-            if let Some(tensor) = checkpoint.tensors.get_mut(&format!("blk.{layer}.{name}")) {
-                tensor.interleaved = Some(decoder.shape.head_dim as usize);
-            }
-        }
     }
 }
 

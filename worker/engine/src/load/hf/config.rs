@@ -6,12 +6,14 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::rope::{self, RopeFields};
+use super::rope::{self, RopeDefaults, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
-use crate::load::decoder::{Biases, Decoder, Family};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, Scales};
 
-const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
+     Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
+     SeedOssForCausalLM, Ernie4_5ForCausalLM, GlmForCausalLM";
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -33,21 +35,36 @@ struct Config {
     hidden_act: String,
     #[serde(default)]
     max_position_embeddings: u32,
-    #[serde(default = "default_eps")]
-    rms_norm_eps: f32,
+    rms_norm_eps: Option<f32>,
+    attention_bias: Option<bool>,
     #[serde(default)]
-    attention_bias: bool,
+    attention_out_bias: bool,
     #[serde(default)]
     mlp_bias: bool,
+    /// Of every linear map (ERNIE).
     #[serde(default)]
-    tie_word_embeddings: bool,
+    use_bias: bool,
+    tie_word_embeddings: Option<bool>,
     layer_types: Option<Vec<String>>,
-    #[serde(default = "default_window")]
-    sliding_window: Option<u32>,
+    /// Absent: as the family has it; null: none.
+    #[serde(default, deserialize_with = "present")]
+    sliding_window: Option<Option<u32>>,
     #[serde(default)]
     use_sliding_window: bool,
     #[serde(default = "default_window_layers")]
     max_window_layers: u32,
+    /// Not 0 where a layer rotates (SmolLM3).
+    no_rope_layers: Option<Vec<u32>>,
+    #[serde(default = "default_interval")]
+    no_rope_layer_interval: usize,
+    #[serde(default = "one")]
+    embedding_multiplier: f32,
+    #[serde(default = "one")]
+    residual_multiplier: f32,
+    #[serde(default = "one")]
+    attention_multiplier: f32,
+    #[serde(default = "one")]
+    logits_scaling: f32,
     quantization_config: Option<Value>,
     #[serde(flatten)]
     rope: RopeFields,
@@ -62,12 +79,12 @@ fn silu() -> String {
     "silu".to_owned()
 }
 
-fn default_eps() -> f32 {
-    1e-6
+fn one() -> f32 {
+    1.0
 }
 
-fn default_window() -> Option<u32> {
-    Some(4096)
+fn default_interval() -> usize {
+    4
 }
 
 fn default_window_layers() -> u32 {
@@ -93,21 +110,73 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     let mut shape = config.shape(family).map_err(refused)?;
-    let (rope, positions) = rope::rope(&config.rope, &shape).map_err(|error| match error {
+    let found = rope::rope(&config.rope, &shape, family.rope()).map_err(|error| match error {
         rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
         rope::RopeError::Malformed(what) => LoadError::malformed(path, what),
         rope::RopeError::Refused(refusal) => refused(refusal),
     })?;
-    shape.max_positions = positions;
+    shape.max_positions = found.positions;
+    let rotates = config.rotates(family).map_err(refused)?;
     Ok(Decoder {
         family,
-        norm_eps: config.norm_eps().map_err(refused)?,
-        rope,
-        windows: config.windows(family).map_err(refused)?,
+        norm_eps: config.norm_eps(family).map_err(refused)?,
+        rope: found.rope,
+        windows: config.windows(family, &rotates).map_err(refused)?,
+        rotates,
+        order: HeadOrder {
+            rotary_dim: found.rotary_dim,
+            neighbours: matches!(family, Family::Ernie45 | Family::Glm),
+        },
+        scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
-        tied: config.tie_word_embeddings,
+        tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         shape,
     })
+}
+
+/// What transformers' configurations of a family take where a file does not say.
+impl Family {
+    fn rope(self) -> RopeDefaults {
+        RopeDefaults {
+            theta: match self {
+                Self::SmolLm3 => 2e6,
+                Self::Ernie45 => 5e5,
+                _ => 1e4,
+            },
+            partial: if self == Self::Glm { 0.5 } else { 1.0 },
+            original_positions: (self == Self::Phi3).then_some(4096.0),
+            only_longrope: self == Self::Phi3,
+        }
+    }
+
+    /// `None`: as many as there are query heads.
+    fn kv_heads(self) -> Option<u32> {
+        match self {
+            Self::Llama | Self::Phi3 | Self::Granite => None,
+            Self::Ernie45 | Self::Glm => Some(2),
+            Self::SmolLm3 => Some(4),
+            Self::Mistral | Self::SeedOss => Some(8),
+            Self::Qwen2 | Self::Qwen3 => Some(32),
+        }
+    }
+
+    /// `None`: the width divided among the query heads.
+    fn head_dim(self) -> Option<u32> {
+        let has_own = matches!(self, Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm);
+        has_own.then_some(128)
+    }
+
+    fn norm_eps(self) -> f32 {
+        match self {
+            Self::Phi3 | Self::Ernie45 => 1e-5,
+            Self::Glm => 1.5625e-7,
+            _ => 1e-6,
+        }
+    }
+
+    fn is_tied(self) -> bool {
+        matches!(self, Self::SmolLm3 | Self::Ernie45)
+    }
 }
 
 impl Config {
@@ -118,19 +187,19 @@ impl Config {
             "MistralForCausalLM" => Ok(Family::Mistral),
             "Qwen2ForCausalLM" => Ok(Family::Qwen2),
             "Qwen3ForCausalLM" => Ok(Family::Qwen3),
+            "Phi3ForCausalLM" => Ok(Family::Phi3),
+            "GraniteForCausalLM" => Ok(Family::Granite),
+            "SmolLM3ForCausalLM" => Ok(Family::SmolLm3),
+            "SeedOssForCausalLM" => Ok(Family::SeedOss),
+            "Ernie4_5ForCausalLM" => Ok(Family::Ernie45),
+            "GlmForCausalLM" => Ok(Family::Glm),
             name => Err(name),
         }
     }
 
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
         let heads = self.num_attention_heads;
-        let family_kv_heads = match family {
-            Family::Llama => None,
-            Family::Mistral => Some(8),
-            Family::Qwen2 | Family::Qwen3 => Some(32),
-        };
-        let family_head_dim = (family == Family::Qwen3).then_some(128);
-        let head_dim = match self.head_dim.unwrap_or(family_head_dim) {
+        let head_dim = match self.head_dim.unwrap_or(family.head_dim()) {
             Some(head_dim) => head_dim,
             None if heads == 0 || !self.hidden_size.is_multiple_of(heads) => {
                 let bound = format!("a multiple of num_attention_heads = {heads}");
@@ -143,7 +212,7 @@ impl Config {
             layers: self.num_hidden_layers,
             width: self.hidden_size,
             heads,
-            kv_heads: self.num_key_value_heads.unwrap_or(family_kv_heads).unwrap_or(heads),
+            kv_heads: self.num_key_value_heads.unwrap_or(family.kv_heads()).unwrap_or(heads),
             head_dim,
             ffn: self.intermediate_size,
             max_positions: self.max_position_embeddings,
@@ -152,47 +221,89 @@ impl Config {
         Ok(shape)
     }
 
-    fn norm_eps(&self) -> Result<f32, Refusal> {
-        Refusal::unless_within("rms_norm_eps", self.rms_norm_eps, 0.0, 1.0)
+    fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
+        let norm_eps = self.rms_norm_eps.unwrap_or(family.norm_eps());
+        Refusal::unless_within("rms_norm_eps", norm_eps, 0.0, 1.0)
+    }
+
+    fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
+        match family {
+            Family::Granite => Scales {
+                embed: self.embedding_multiplier,
+                residual: self.residual_multiplier,
+                attention: self.attention_multiplier,
+                logits: self.logits_scaling,
+            }
+            .checked(),
+            _ => Ok(Scales::usual(shape.head_dim)),
+        }
+    }
+
+    /// Per layer: whether it rotates.
+    fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
+        let layers = self.num_hidden_layers as usize;
+        match (family, &self.no_rope_layers) {
+            (Family::SmolLm3, Some(rotates)) => {
+                Refusal::unless_within("no_rope_layers count", rotates.len(), layers, layers)?;
+                Ok(rotates.iter().map(|&rotates| rotates != 0).collect())
+            }
+            (Family::SmolLm3, None) => {
+                let most = u32::MAX as usize;
+                let interval = self.no_rope_layer_interval;
+                Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
+                Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect())
+            }
+            _ => Ok(vec![true; layers]),
+        }
     }
 
     fn biases(&self, family: Family) -> Biases {
+        let attention = self.attention_bias;
+        let is_biased = attention.unwrap_or(false);
+        let both =
+            |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
-            Family::Llama => Biases {
-                qkv: self.attention_bias,
-                out: self.attention_bias,
-                gate_up: self.mlp_bias,
-                down: self.mlp_bias,
-            },
-            Family::Mistral => Biases::default(),
+            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
+            Family::Mistral | Family::Phi3 => Biases::default(),
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
-            Family::Qwen3 => {
-                let bias = self.attention_bias;
-                Biases { qkv: bias, out: bias, ..Biases::default() }
-            }
+            Family::Qwen3 => both(is_biased, false),
+            Family::SeedOss => Biases {
+                qkv: attention.unwrap_or(true),
+                out: self.attention_out_bias,
+                ..both(false, self.mlp_bias)
+            },
+            Family::Ernie45 => both(self.use_bias, self.use_bias),
+            Family::Glm => Biases { qkv: attention.unwrap_or(true), ..Biases::default() },
         }
     }
 
     /// Per layer, as each family's modelling code decides it.
-    fn windows(&self, family: Family) -> Result<Vec<Option<u32>>, Refusal> {
+    fn windows(&self, family: Family, rotates: &[bool]) -> Result<Vec<Option<u32>>, Refusal> {
+        let given = self.sliding_window;
         let window = match family {
-            Family::Llama => None,
-            Family::Mistral => self.sliding_window,
+            Family::Mistral => given.unwrap_or(Some(4096)),
+            Family::Phi3 => given.flatten(),
             Family::Qwen2 | Family::Qwen3 => {
-                self.sliding_window.filter(|_| self.use_sliding_window)
+                given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
+            Family::SmolLm3 => given.flatten().filter(|_| self.use_sliding_window),
+            Family::Llama | Family::Granite => None,
+            Family::SeedOss | Family::Ernie45 | Family::Glm => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
         }
         let layers = self.num_hidden_layers as usize;
         let slides = match (family, &self.layer_types) {
-            (Family::Llama | Family::Mistral, _) => vec![true; layers],
-            (_, None) => (0..layers).map(|idx| idx >= self.max_window_layers as usize).collect(),
-            (_, Some(types)) => {
+            (Family::SmolLm3, None) => rotates.iter().map(|rotates| !rotates).collect(),
+            (Family::Qwen2 | Family::Qwen3, None) => {
+                (0..layers).map(|idx| idx >= self.max_window_layers as usize).collect()
+            }
+            (Family::Qwen2 | Family::Qwen3 | Family::SmolLm3, Some(types)) => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
                 types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
             }
+            _ => vec![true; layers],
         };
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
     }
@@ -229,7 +340,9 @@ mod tests {
     #[test]
     fn windows_are_those_of_each_family() {
         let check = |family, changes: Value, want: [Option<u32>; 3]| {
-            assert_eq!(config(changes).windows(family).unwrap(), want, "{family:?}");
+            let config = config(changes);
+            let rotates = config.rotates(family).unwrap();
+            assert_eq!(config.windows(family, &rotates).unwrap(), want, "{family:?}");
         };
         let (none, all) = ([None; 3], [Some(9); 3]);
         check(Family::Llama, json!({ "sliding_window": 9 }), none);
@@ -248,12 +361,55 @@ mod tests {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         });
         check(Family::Qwen3, named, [Some(9), None, Some(9)]);
+        check(Family::Phi3, json!({ "sliding_window": 9 }), all);
+        check(Family::Phi3, json!({}), none);
+        let still = json!({
+            "sliding_window": 9, "use_sliding_window": true, "no_rope_layers": [1, 0, 1],
+        });
+        check(Family::SmolLm3, still, [None, Some(9), None]);
+        check(Family::SmolLm3, json!({ "sliding_window": 9 }), none);
+    }
+
+    #[test]
+    fn some_layers_do_not_rotate() {
+        let check = |family, changes: Value, want: &[bool]| {
+            assert_eq!(config(changes).rotates(family).unwrap(), want, "{family:?}");
+        };
+        let (named, third) =
+            (json!({ "no_rope_layers": [0, 1, 0] }), json!({ "no_rope_layer_interval": 3 }));
+        check(Family::SmolLm3, json!({ "num_hidden_layers": 5 }), &[true, true, true, false, true]);
+        check(Family::SmolLm3, third, &[true, true, false]);
+        check(Family::SmolLm3, named.clone(), &[false, true, false]);
+        check(Family::Llama, named, &[true; 3]);
+        for (changes, field) in [
+            (json!({ "no_rope_layers": [1] }), "no_rope_layers count"),
+            (json!({ "no_rope_layer_interval": 0 }), "no_rope_layer_interval"),
+        ] {
+            let refusal = config(changes).rotates(Family::SmolLm3).unwrap_err();
+            assert_eq!(refusal.field, field);
+        }
+    }
+
+    #[test]
+    fn scales_that_make_nothing_finite_are_refused() {
+        for (field, of) in [
+            ("embedding_multiplier", "embedding scale"),
+            ("residual_multiplier", "residual scale"),
+            ("attention_multiplier", "attention scale"),
+            ("logits_scaling", "logits scale"),
+        ] {
+            let config = config(json!({ field: 0.0 }));
+            let shape = config.shape(Family::Granite).unwrap();
+            assert_eq!(config.scales(Family::Granite, &shape).unwrap_err().field, of);
+            let usual = config.scales(Family::Llama, &shape).unwrap();
+            assert_eq!(usual, Scales::usual(8), "{field} is Granite's alone");
+        }
     }
 
     #[test]
     fn windows_that_make_no_sense_are_refused() {
         let check = |changes: Value, field: &str| {
-            let refusal = config(changes).windows(Family::Qwen3).unwrap_err();
+            let refusal = config(changes).windows(Family::Qwen3, &[true; 3]).unwrap_err();
             assert_eq!(refusal.field, field);
         };
         check(json!({ "layer_types": ["full_attention"] }), "layer_types count");
@@ -286,7 +442,8 @@ mod tests {
     fn both_layouts_of_rope_are_read() {
         let rope = |changes: Value| {
             let config = config(changes);
-            rope::rope(&config.rope, &config.shape(Family::Llama).unwrap()).ok()
+            let shape = config.shape(Family::Llama).unwrap();
+            rope::rope(&config.rope, &shape, Family::Llama.rope()).ok()
         };
         let old = rope(json!({
             "rope_theta": 5e5,
@@ -307,9 +464,9 @@ mod tests {
         let check = |scaling: Value, want: u32| {
             let changes = json!({ "max_position_embeddings": 32_768, "rope_scaling": scaling });
             let config = config(changes);
-            let (_, positions) =
-                rope::rope(&config.rope, &config.shape(Family::Llama).unwrap()).ok().unwrap();
-            assert_eq!(positions, want, "{scaling}");
+            let shape = config.shape(Family::Llama).unwrap();
+            let found = rope::rope(&config.rope, &shape, Family::Llama.rope()).ok().unwrap();
+            assert_eq!(found.positions, want, "{scaling}");
         };
         let original = "original_max_position_embeddings";
         check(Value::Null, 32_768);

@@ -30,7 +30,7 @@ pub(crate) fn load(
     let decoder = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let checkpoint = shards.checkpoint()?;
-    assemble(&Sources { decoder, checkpoint, names: &names::HF }, options, report)
+    assemble(&Sources::new(decoder, checkpoint, &names::HF), options, report)
 }
 
 /// A JSON file of at most `bytes_max` bytes.

@@ -5,10 +5,10 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
+use crate::rope::{Rope, Scaling, Yarn, longrope_attention_factor, yarn_attention_factor};
 
 /// Rope types that are computed.
-pub(crate) const TYPES: &str = "default, linear, llama3, yarn";
+pub(crate) const TYPES: &str = "default, linear, llama3, longrope, yarn";
 
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -20,6 +20,28 @@ pub(crate) struct RopeFields {
     rope_parameters: Option<Map<String, Value>>,
     original_max_position_embeddings: Option<f64>,
     partial_rotary_factor: Option<f64>,
+}
+
+/// What a family's models have where their files do not say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RopeDefaults {
+    pub(crate) theta: f64,
+    /// The share of a head's elements that are rotated.
+    pub(crate) partial: f64,
+    /// Positions before longrope.
+    pub(crate) original_positions: Option<f64>,
+    /// Every scaling is longrope, whatever it is called.
+    pub(crate) only_longrope: bool,
+}
+
+/// A rotation that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) rope: Rope,
+    /// How many of a head's elements it is for.
+    pub(crate) rotary_dim: u32,
+    /// For how many positions the model is.
+    pub(crate) positions: u32,
 }
 
 /// Why no rotation can be made.
@@ -57,10 +79,16 @@ struct Parameters {
     mscale_all_dim: Option<f64>,
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
+    short_factor: Option<Vec<f64>>,
+    long_factor: Option<Vec<f64>>,
 }
 
-/// The rotation that all layers of the model share, and how many positions it is for.
-pub(crate) fn rope(fields: &RopeFields, shape: &ModelShape) -> Result<(Rope, u32), RopeError> {
+/// The rotation that the model's layers share.
+pub(crate) fn rope(
+    fields: &RopeFields,
+    shape: &ModelShape,
+    defaults: RopeDefaults,
+) -> Result<Found, RopeError> {
     let given = fields.rope_parameters.as_ref().or(fields.rope_scaling.as_ref());
     let given = given.cloned().unwrap_or_default();
     let nested: Vec<Value> = LAYER_TYPES
@@ -70,7 +98,7 @@ pub(crate) fn rope(fields: &RopeFields, shape: &ModelShape) -> Result<(Rope, u32
         .cloned()
         .collect();
     let all = if nested.is_empty() { vec![Value::Object(given)] } else { nested };
-    let mut ropes = all.into_iter().map(|one| one_rope(one, fields, shape));
+    let mut ropes = all.into_iter().map(|one| one_rope(one, fields, shape, defaults));
     let first = ropes.next().unwrap_or_else(|| Err(RopeError::Malformed("no rope".to_owned())))?;
     for other in ropes {
         if other? != first {
@@ -85,28 +113,46 @@ fn one_rope(
     parameters: Value,
     fields: &RopeFields,
     shape: &ModelShape,
-) -> Result<(Rope, u32), RopeError> {
-    let parameters: Parameters = serde_json::from_value(parameters)
+    defaults: RopeDefaults,
+) -> Result<Found, RopeError> {
+    let mut parameters: Parameters = serde_json::from_value(parameters)
         .map_err(|err| RopeError::Malformed(format!("rope_parameters: {err}")))?;
+    parameters.name(defaults);
     let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
-    if let Some(partial) = partial.filter(|&partial| partial != 1.0) {
-        return Err(Refusal::new("partial_rotary_factor", partial, "1").into());
-    }
-    let theta = parameters.rope_theta.or(fields.rope_theta).unwrap_or(10_000.0);
+    let rotary_dim = rotary_dim(partial.unwrap_or(defaults.partial), shape.head_dim)?;
+    let theta = parameters.rope_theta.or(fields.rope_theta).unwrap_or(defaults.theta);
     let original_positions = fields
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)
+        .or(defaults.original_positions)
         .unwrap_or(f64::from(shape.max_positions));
     let positions = shape.max_positions;
     let scaling = parameters.scaling(original_positions, f64::from(positions))?;
-    let rope = Rope::scaled(theta, shape.head_dim as usize, &scaling)?;
-    Ok((rope, scaling.positions(positions)))
+    let rope = Rope::scaled(theta, rotary_dim as usize, &scaling)?;
+    Ok(Found { rope, rotary_dim, positions: scaling.positions(positions) })
+}
+
+fn rotary_dim(partial: f64, head_dim: u32) -> Result<u32, Refusal> {
+    let rotary_dim = (f64::from(head_dim) * partial) as u32; // as transformers cuts it off
+    if partial <= 1.0 && rotary_dim > 0 && rotary_dim.is_multiple_of(2) {
+        return Ok(rotary_dim);
+    }
+    let bound =
+        format!("at most 1, and such that it makes an even number of head_dim = {head_dim}");
+    Err(Refusal::new("partial_rotary_factor", partial, bound))
 }
 
 impl Parameters {
+    /// Calls the rope type what it is called today.
+    fn name(&mut self, defaults: RopeDefaults) {
+        let name = self.rope_type.take().or(self.old_type.take());
+        let name = name.unwrap_or_else(|| "default".to_owned());
+        let is_longrope = name == "su" || (defaults.only_longrope && name == "yarn");
+        self.rope_type = Some(if is_longrope { "longrope".to_owned() } else { name });
+    }
+
     fn scaling(&self, original_positions: f64, positions: f64) -> Result<Scaling, RopeError> {
-        let rope_type = self.rope_type.as_ref().or(self.old_type.as_ref());
-        match rope_type.map_or("default", String::as_str) {
+        match self.rope_type.as_deref().unwrap_or("default") {
             "default" => Ok(Scaling::None),
             "linear" => Ok(Scaling::Linear { factor: required("factor", self.factor)? }),
             "llama3" => Ok(Scaling::Llama3 {
@@ -115,9 +161,24 @@ impl Parameters {
                 high_freq_factor: required("high_freq_factor", self.high_freq_factor)?,
                 original_positions,
             }),
+            "longrope" => self.longrope(original_positions, positions),
             "yarn" => Ok(Scaling::Yarn(self.yarn(original_positions, positions))),
             name => Err(RopeError::Type(name.to_owned())),
         }
+    }
+
+    /// A model that is made for more positions than before uses the long factors for all of them,
+    /// as in vLLM: what is remembered of a prompt was rotated before its length was known.
+    fn longrope(&self, original_positions: f64, positions: f64) -> Result<Scaling, RopeError> {
+        let (field, factors) = match positions > original_positions {
+            true => ("long_factor", &self.long_factor),
+            false => ("short_factor", &self.short_factor),
+        };
+        let factors = required(field, factors.clone())?;
+        let factor = self.factor.unwrap_or(positions / original_positions);
+        let inferred = longrope_attention_factor(factor, original_positions);
+        let attention_factor = self.attention_factor.unwrap_or(inferred);
+        Ok(Scaling::PerFrequency { factors, attention_factor })
     }
 
     fn yarn(&self, original_positions: f64, positions: f64) -> Yarn {
@@ -139,6 +200,6 @@ impl Parameters {
     }
 }
 
-fn required(field: &'static str, value: Option<f64>) -> Result<f64, RopeError> {
+fn required<T>(field: &'static str, value: Option<T>) -> Result<T, RopeError> {
     value.ok_or_else(|| RopeError::Malformed(format!("rope_parameters: {field} is missing")))
 }

@@ -80,7 +80,7 @@ impl Shards {
                         shape: tensor.shape().to_vec(),
                         dtype: format!("{:?}", tensor.dtype()),
                         encoding: encoding(tensor.dtype()),
-                        interleaved: None,
+                        order: None,
                         bytes: tensor.data(),
                     };
                     tensors.insert(name, stored);
