@@ -87,6 +87,25 @@ fn names_of_pretokenisers_cut_words_as_llama_cpp_does() {
     assert!(unknown.starts_with("tokenizer.ggml.pre = of another family: must be"), "{unknown}");
 }
 
+/// Phi 3's templates have the end of a line behind every special token.
+#[test]
+fn special_tokens_of_phi_3_take_what_is_behind_them() {
+    let bytes = std::fs::read(fixture("llama2.gguf")).unwrap();
+    let gguf = aqueduct_gguf::Gguf::parse_metadata(&bytes).unwrap();
+    let llama = GgufVocabulary::from_gguf(&gguf).unwrap();
+    assert!(!llama.strips_right);
+    let phi = GgufVocabulary { strips_right: true, ..llama.clone() };
+    let [llama, phi] = [llama, phi].map(|it| TextModel::new(it.build().unwrap()).unwrap());
+    let encoded = |text: &TextModel, said: &str| text.encode(said, false).unwrap();
+    for (spaced, plain) in [("a</s>\n b", "a</s>b"), ("</s> \n</s>", "</s></s>")] {
+        assert_eq!(encoded(&phi, spaced), encoded(&phi, plain), "{spaced:?}");
+        assert_ne!(encoded(&llama, spaced), encoded(&llama, plain), "{spaced:?}");
+    }
+    for said in ["<s>\n b", "<unk> b", "a\n b", "a</s>"] {
+        assert_eq!(encoded(&phi, said), encoded(&llama, said), "{said:?}");
+    }
+}
+
 /// Llama 3's files say `<|end_of_text|>`, and its turns end with `<|eot_id|>`.
 #[test]
 fn answers_end_with_what_is_called_an_end() {

@@ -20,11 +20,15 @@ use super::pretokenizer::{Family, family};
 use super::template::TOOL_USE;
 use super::{TextError, Vocabulary};
 
+/// SentencePiece, as `tokenizer.ggml.model` has it.
+const LLAMA: &str = "llama";
+/// What leaves the spaces behind it alone where other special tokens do not.
+const STRIPS_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 /// Metadata is read in steps of this many bytes, doubled: the tensors behind it need not be.
 const METADATA_STEP_BYTES: u64 = 16 << 20;
 /// Tokens that end a turn, a message or a text, by the names that models give them. Files often
 /// tell of one where a model has two: the one that ends a text, and not what ends its turns.
-const ENDS: [&str; 11] = [
+const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",
@@ -35,6 +39,7 @@ const ENDS: [&str; 11] = [
     "</s>",
     "<EOT>",
     "<|EOT|>",
+    "<|observation|>",
     "<｜end▁of▁sentence｜>",
 ];
 /// What SentencePiece writes for a space.
@@ -70,6 +75,8 @@ pub struct GgufVocabulary {
     pub adds_bos: Option<bool>,
     /// Whether a text gets a space before its first word; SentencePiece only.
     pub adds_space: Option<bool>,
+    /// Whether spaces and ends of lines behind special tokens belong to them.
+    pub strips_right: bool,
     /// Positions that the model was made for.
     pub max_positions: Option<u32>,
     /// The chat template.
@@ -125,8 +132,11 @@ impl GgufVocabulary {
         let original = original.map(Field::u32).transpose()?.map(f64::from);
         let max_positions = max_positions
             .map(|most| scaled_positions(most, scaling.unwrap_or("linear"), factor, original));
+        let model = gguf.field("tokenizer.ggml.model")?.str()?.to_owned();
         Ok(Self {
-            model: gguf.field("tokenizer.ggml.model")?.str()?.to_owned(),
+            // So Phi 3's tokenizer.json has it, and no key says it.
+            strips_right: model == LLAMA && family == Some("phi3"),
+            model,
             pre: field("pre").map(|pre| pre.str().map(str::to_owned)).transpose()?,
             tokens: strs(gguf.field("tokenizer.ggml.tokens")?)?,
             scores: field("scores").map(Field::f32s).transpose()?.unwrap_or_default(),
@@ -145,7 +155,7 @@ impl GgufVocabulary {
     /// # Errors
     /// A kind of tokeniser that is not supported, or lists that contradict each other.
     pub fn build(mut self) -> Result<Vocabulary, TextError> {
-        if self.model == "llama" && self.tokens.len() > 2 {
+        if self.model == LLAMA && self.tokens.len() > 2 {
             // As llama.cpp has it: files of 2023 do not say.
             self.bos = self.bos.or(Some(1));
             if self.eos.is_empty() {
@@ -155,7 +165,7 @@ impl GgufVocabulary {
         self.validate()?;
         let (mut tokenizer, adds_bos) = match self.model.as_str() {
             "gpt2" => self.byte_level()?,
-            "llama" => (self.sentence_piece()?, true),
+            LLAMA => (self.sentence_piece()?, true),
             other => {
                 return Err(Refusal::new("tokenizer.ggml.model", other, "gpt2 or llama").into());
             }
@@ -288,8 +298,12 @@ impl GgufVocabulary {
     fn mark_special(&self, tokenizer: &mut Tokenizer) -> Result<(), TextError> {
         let of = |wanted: &'static [i32], special: bool| {
             let all = self.tokens.iter().zip(&self.kinds);
-            all.filter(move |(token, kind)| wanted.contains(kind) && !token.is_empty())
-                .map(move |(token, _)| AddedToken::from(token.clone(), special).normalized(false))
+            all.filter(move |(token, kind)| wanted.contains(kind) && !token.is_empty()).map(
+                move |(token, _)| {
+                    let strips = self.strips_right && !STRIPS_NOTHING.contains(&token.as_str());
+                    AddedToken::from(token.clone(), special).normalized(false).rstrip(strips)
+                },
+            )
         };
         let special = of(&[kind::CONTROL, kind::UNKNOWN], true);
         tokenizer.add_special_tokens(special).map_err(build_error)?;

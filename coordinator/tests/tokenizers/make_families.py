@@ -1,6 +1,6 @@
 """Makes families.gguf and families.json: a byte-level vocabulary whose merges cross words, digits
 and punctuation, and what llama.cpp makes of some texts with it, for every name of a pretokeniser
-(the Hugging Face library for tekken, which llama.cpp knows for ASCII's cases only).
+(the Hugging Face library for tekken and gpt-4o, which llama.cpp knows for ASCII's cases only).
 
     pip install gguf tokenizers llama-cpp-python && python3 make_families.py ../../../ops/demo/walden.txt
 
@@ -21,13 +21,23 @@ NAMES = [
     'refact', 'codeshell', 'command-r', 'minerva-7b', 'mellum2', 'llama-bpe', 'llama3', 'llama-v3',
     'falcon3', 'pixtral', 'midm-2.0', 'smaug-bpe', 'dbrx', 'qwen2', 'deepseek-r1-qwen', 'megrez',
     'kormo', 'tekken', 'seed-coder', 'minicpm5', 'viking', 'deepseek-coder', 'deepseek-llm',
-    'deepseek-v3',
+    'deepseek-v3', 'gpt-4o', 'glm4', 'chatglm-bpe', 'granite-docling',
 ]
 TEKKEN = (
     r'[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|'
     r'[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|'
     r'\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 )
+# o200k_base, as tiktoken has it.
+GPT4O = '|'.join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r'\p{N}{1,3}', r' ?[^\s\p{L}\p{N}]+[\r\n/]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+',
+])
+# What cuts words, and whether a word that is a token is taken whole.
+BY_HUGGING_FACE = {'tekken': (TEKKEN, True), 'gpt-4o': (GPT4O, False)}
 # In DeepSeek's files `ü` is an added token: text, and not the byte 0xFC, which no text has.
 ADDED = ['<|end|>', 'ü']
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
@@ -83,12 +93,13 @@ def by_llama_cpp(folder, tokenizer, name):
     return lambda text: model.tokenize(text.encode(), add_bos=False, special=True)
 
 
-def by_hugging_face(path, regex):
+def by_hugging_face(path, regex, ignore_merges):
     """The file's vocabulary with words cut by `regex`."""
     fields = gguf.GGUFReader(path).fields
     tokens, merges = (fields[f'tokenizer.ggml.{name}'].contents() for name in ('tokens', 'merges'))
     vocab = {token: idx for idx, token in enumerate(tokens)}
-    model = models.BPE(vocab, [tuple(merge.split(' ')) for merge in merges], ignore_merges=True)
+    pairs = [tuple(merge.split(' ')) for merge in merges]
+    model = models.BPE(vocab, pairs, ignore_merges=ignore_merges)
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in ADDED])
     split = pre_tokenizers.Split(Regex(regex), 'isolated')
@@ -108,7 +119,8 @@ def main():
     ids = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in NAMES:
-            encode = (by_hugging_face('families.gguf', TEKKEN) if name == 'tekken' else
+            cut = BY_HUGGING_FACE.get(name)
+            encode = (by_hugging_face('families.gguf', *cut) if cut else
                       by_llama_cpp(folder, tokenizer, name))
             ids[name] = [encode(text) for text in chosen]
     groups = {}
