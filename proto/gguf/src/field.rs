@@ -18,6 +18,16 @@ impl<'g, 'a> Field<'g, 'a> {
         self.int("an integer between 0 and 2^32 - 1")
     }
 
+    /// An integer of any width that fits, or an array of the same one for every layer.
+    pub fn same_u32(self) -> Result<u32, GgufError> {
+        let Value::Array(array @ Array::Scalars(..)) = self.value else { return self.u32() };
+        let mut all = array.scalars().map(|scalar| scalar.int::<u32>());
+        let first = all.next().flatten();
+        first
+            .filter(|first| all.all(|other| other == Some(*first)))
+            .ok_or_else(|| self.not("the same integer between 0 and 2^32 - 1 for every layer"))
+    }
+
     /// An integer of any width that fits.
     pub fn u64(self) -> Result<u64, GgufError> {
         self.int("an integer between 0 and 2^64 - 1")

@@ -68,6 +68,24 @@ fn getters_name_the_key() {
     );
 }
 
+#[test]
+fn a_number_may_be_told_for_every_layer() {
+    let writer = Writer::new().u32("one", 8).i32s("same", &[8, 8, 8]).i32s("other", &[8, 8, 4]);
+    let file = writer.i32s("none", &[]).i32s("minus", &[-8, -8]).str("text", "8").finish();
+    let gguf = Gguf::parse(&file).unwrap();
+    let read = |key: &str| gguf.field(key).unwrap().same_u32();
+    assert_eq!((read("one"), read("same")), (Ok(8), Ok(8)));
+    for (key, says) in [
+        ("other", "is an array of 3: must be the same integer"),
+        ("none", "is an array of 0"),
+        ("minus", "between 0 and 2^32 - 1 for every layer"),
+        ("text", "must be an integer between 0 and 2^32 - 1"),
+    ] {
+        let error = read(key).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
 /// The error text of a file that must be refused.
 fn refusal(file: &[u8]) -> String {
     Gguf::parse(file).expect_err("must be refused").to_string()

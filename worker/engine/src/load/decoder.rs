@@ -13,8 +13,10 @@ pub(crate) enum Family {
     Qwen3,
     /// Phi 3, 3.5, 4 and 4 mini.
     Phi3,
-    /// Granite 3 and 4, dense.
+    /// Granite 3.
     Granite,
+    /// Granite 4, where it has neither experts nor layers that are no attention.
+    Granite4,
     SmolLm3,
     SeedOss,
     /// ERNIE 4.5, dense.

@@ -9,8 +9,26 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::LoadOptions;
 use super::checkpoint::Stored;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, Scales};
 use super::held::Held;
+
+/// What most decoders have is left out, and the rest stands as it always has: workers of two
+/// builds share a cluster while it is upgraded, and what was snapshot is found again.
+fn described(decoder: &Decoder) -> String {
+    let Decoder { family, shape, norm_eps, rope, rotates, scales, windows, biases, tied, .. } =
+        decoder;
+    let mut all = format!(
+        "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
+         windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
+    );
+    if rotates.contains(&false) {
+        all += &format!(" rotates: {rotates:?}");
+    }
+    if *scales != Scales::usual(shape.head_dim) {
+        all += &format!(" scales: {scales:?}");
+    }
+    all
+}
 
 /// A hash in the making.
 pub(crate) struct Fingerprint(Xxh3);
@@ -18,7 +36,7 @@ pub(crate) struct Fingerprint(Xxh3);
 impl Fingerprint {
     pub(crate) fn new(decoder: &Decoder, options: &LoadOptions) -> Self {
         let mut hash = Xxh3::new();
-        hash.update(format!("{decoder:?} {:?}", options.kv).as_bytes());
+        hash.update(format!("{} {:?}", described(decoder), options.kv).as_bytes());
         Self(hash)
     }
 

@@ -45,6 +45,10 @@ pub(crate) const HF: Names = Names {
     down: "mlp.down_proj",
 };
 
+/// The same where the feed-forward part is what experts would share.
+pub(crate) const HF_SHARED: Names =
+    Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
+
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {
     embed: "token_embd",

@@ -6,6 +6,7 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{
     Block, LoadOptions, LoadProgress, LocalPort, Model, Want, WeightDtype, prefill,
 };
+use aqueduct_kernels::KvDtype;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -189,6 +190,29 @@ fn fingerprints_tell_weights_and_options_apart() {
     assert_eq!(base.fingerprint().len(), 32);
 }
 
+/// What this number was when snapshots were first kept under it, of the model that is shipped: a
+/// build that made another one would find none of them, and refuse workers of the last one.
+#[test]
+fn builds_agree_on_fingerprints() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
+    let bf16 = LoadOptions { kv: KvDtype::Bf16, ..options() };
+    let model = Model::load(&shipped, &bf16, &mut |_| {}).unwrap();
+    assert_eq!(model.fingerprint(), "9f7367f5a23a97e4d33781d32ca3307d");
+    let still = |layers: Value| {
+        let smollm3 = changed(json!({
+            "architectures": ["SmolLM3ForCausalLM"], "tie_word_embeddings": false,
+            "no_rope_layers": layers,
+        }));
+        load(hf_folder(&smollm3).path()).unwrap().fingerprint().to_owned()
+    };
+    assert_ne!(still(json!([1, 1])), still(json!([1, 0])));
+    let granite = |divisor: f32| {
+        let granite = json!({ "architectures": ["GraniteForCausalLM"], "logits_scaling": divisor });
+        load(hf_folder(&changed(granite)).path()).unwrap().fingerprint().to_owned()
+    };
+    assert_ne!(granite(1.0), granite(2.0));
+}
+
 #[test]
 fn configurations_are_refused_by_field() {
     let check =
@@ -205,8 +229,13 @@ fn configurations_are_refused_by_field() {
     check(json!({ "hidden_size": -8 }), &["config.json", "-8"]);
     check(json!({ "rms_norm_eps": -1.0 }), &["rms_norm_eps = -1"]);
     check(json!({ "rope_theta": 0.0 }), &["rope_theta = 0"]);
-    check(json!({ "partial_rotary_factor": 0.3 }), &["partial_rotary_factor = 0.3", "even"]);
-    check(json!({ "partial_rotary_factor": 1.5 }), &["partial_rotary_factor = 1.5", "at most 1"]);
+    check(json!({ "partial_rotary_factor": 0.5 }), &["partial_rotary_factor = 0.5", "whole heads"]);
+    let phi3 = |partial: f64| {
+        let architectures = ["Phi3ForCausalLM"];
+        json!({ "architectures": architectures, "partial_rotary_factor": partial })
+    };
+    check(phi3(0.3), &["partial_rotary_factor = 0.3", "even"]);
+    check(phi3(1.5), &["partial_rotary_factor = 1.5", "at most 1"]);
     check(
         json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
         &["rope type `dynamic`", "longrope, yarn"],

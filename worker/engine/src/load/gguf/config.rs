@@ -84,11 +84,6 @@ impl Architecture {
             Self::ChatGlm => Family::Glm,
         }
     }
-
-    /// Whether layer `idx` rotates.
-    fn rotates(self, idx: u32) -> bool {
-        self != Self::SmolLm3 || !(idx + 1).is_multiple_of(STILL_LAYER_INTERVAL)
-    }
 }
 
 /// Metadata and where it came from.
@@ -114,7 +109,7 @@ impl<'g, 'a> Keys<'g, 'a> {
     }
 
     fn u32(&self, key: &str) -> Result<u32, GgufError> {
-        self.gguf.field(&format!("{}.{key}", self.prefix))?.u32()
+        self.gguf.field(&format!("{}.{key}", self.prefix))?.same_u32()
     }
 }
 
@@ -142,6 +137,7 @@ impl Config<'_, '_> {
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
         shape.max_positions = positions;
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
+        let rotates = self.rotates(architecture, &keys, &shape)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
@@ -152,7 +148,7 @@ impl Config<'_, '_> {
             norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
                 .map_err(refused)?,
             rope,
-            rotates: (0..shape.layers).map(|idx| architecture.rotates(idx)).collect(),
+            rotates,
             order: HeadOrder { rotary_dim, neighbours: architecture.neighbours() },
             scales,
             windows: vec![window; shape.layers as usize],
@@ -190,6 +186,25 @@ impl Config<'_, '_> {
         Err(LoadError::refused(self.path, refusal))
     }
 
+    /// `[layers]`: whether each rotates.
+    fn rotates(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        shape: &ModelShape,
+    ) -> Result<Vec<bool>, LoadError> {
+        // Granite's switch, whatever the key is called.
+        let switch = keys.get("rope.scaling.finetuned", Field::bool);
+        let is_off = switch.map_err(|err| self.malformed(err))? == Some(false);
+        Ok(match architecture {
+            Architecture::Granite => vec![!is_off; shape.layers as usize],
+            Architecture::SmolLm3 => (1..=shape.layers)
+                .map(|layer| !layer.is_multiple_of(STILL_LAYER_INTERVAL))
+                .collect(),
+            _ => vec![true; shape.layers as usize],
+        })
+    }
+
     /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual.
     fn scales(
         &self,
@@ -221,7 +236,7 @@ impl Config<'_, '_> {
         let shape = || -> Result<ModelShape, GgufError> {
             let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
             let head_dim = keys.get("attention.key_length", Field::u32)?;
-            let kv_heads = keys.get("attention.head_count_kv", Field::u32)?;
+            let kv_heads = keys.get("attention.head_count_kv", Field::same_u32)?;
             Ok(ModelShape {
                 vocab: 0,
                 layers: keys.u32("block_count")?,

@@ -13,7 +13,8 @@ use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, Scales};
 
 const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
-     SeedOssForCausalLM, Ernie4_5ForCausalLM, GlmForCausalLM";
+     GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
+     Ernie4_5ForCausalLM, GlmForCausalLM";
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -42,8 +43,7 @@ struct Config {
     #[serde(default)]
     mlp_bias: bool,
     /// Of every linear map (ERNIE).
-    #[serde(default)]
-    use_bias: bool,
+    use_bias: Option<bool>,
     tie_word_embeddings: Option<bool>,
     layer_types: Option<Vec<String>>,
     /// Absent: as the family has it; null: none.
@@ -51,12 +51,18 @@ struct Config {
     sliding_window: Option<Option<u32>>,
     #[serde(default)]
     use_sliding_window: bool,
-    #[serde(default = "default_window_layers")]
-    max_window_layers: u32,
+    max_window_layers: Option<u32>,
     /// Not 0 where a layer rotates (SmolLM3).
     no_rope_layers: Option<Vec<u32>>,
     #[serde(default = "default_interval")]
     no_rope_layer_interval: usize,
+    /// What experts would share (Granite 4).
+    #[serde(default = "default_shared")]
+    shared_intermediate_size: u32,
+    #[serde(default = "default_experts")]
+    num_local_experts: u32,
+    /// `rope`, or none at all (Granite 4).
+    position_embedding_type: Option<String>,
     #[serde(default = "one")]
     embedding_multiplier: f32,
     #[serde(default = "one")]
@@ -87,8 +93,12 @@ fn default_interval() -> usize {
     4
 }
 
-fn default_window_layers() -> u32 {
-    28
+fn default_shared() -> u32 {
+    1024
+}
+
+fn default_experts() -> u32 {
+    8
 }
 
 /// Reads and validates the configuration at `path`.
@@ -109,6 +119,7 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         return Err(unsupported("quantization", name, "none (f32, f16 or bf16 weights)"));
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
+    config.refuse_hybrids(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let found = rope::rope(&config.rope, &shape, family.rope()).map_err(|error| match error {
         rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
@@ -143,7 +154,11 @@ impl Family {
                 Self::Ernie45 => 5e5,
                 _ => 1e4,
             },
-            partial: if self == Self::Glm { 0.5 } else { 1.0 },
+            partial: match self {
+                Self::Glm => Some(0.5),
+                Self::Phi3 => Some(1.0),
+                _ => None,
+            },
             original_positions: (self == Self::Phi3).then_some(4096.0),
             only_longrope: self == Self::Phi3,
         }
@@ -152,7 +167,7 @@ impl Family {
     /// `None`: as many as there are query heads.
     fn kv_heads(self) -> Option<u32> {
         match self {
-            Self::Llama | Self::Phi3 | Self::Granite => None,
+            Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 => None,
             Self::Ernie45 | Self::Glm => Some(2),
             Self::SmolLm3 => Some(4),
             Self::Mistral | Self::SeedOss => Some(8),
@@ -189,11 +204,28 @@ impl Config {
             "Qwen3ForCausalLM" => Ok(Family::Qwen3),
             "Phi3ForCausalLM" => Ok(Family::Phi3),
             "GraniteForCausalLM" => Ok(Family::Granite),
+            "GraniteMoeHybridForCausalLM" => Ok(Family::Granite4),
             "SmolLM3ForCausalLM" => Ok(Family::SmolLm3),
             "SeedOssForCausalLM" => Ok(Family::SeedOss),
-            "Ernie4_5ForCausalLM" => Ok(Family::Ernie45),
+            "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Ok(Family::Ernie45),
             "GlmForCausalLM" => Ok(Family::Glm),
             name => Err(name),
+        }
+    }
+
+    /// Granite 4 has models of attention alone, and others.
+    fn refuse_hybrids(&self, family: Family) -> Result<(), Refusal> {
+        if family != Family::Granite4 {
+            return Ok(());
+        }
+        Refusal::unless_within("num_local_experts", self.num_local_experts, 0, 0)?;
+        let layers = self.num_hidden_layers as usize;
+        let types = self.layer_types.as_deref().unwrap_or_default();
+        Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
+        let is_attention = |name: &&String| matches!(name.as_str(), "attention" | "full_attention");
+        match types.iter().find(|name| !is_attention(name)) {
+            Some(name) => Err(Refusal::new("layer_types", name, "attention, in every layer")),
+            None => Ok(()),
         }
     }
 
@@ -214,7 +246,10 @@ impl Config {
             heads,
             kv_heads: self.num_key_value_heads.unwrap_or(family.kv_heads()).unwrap_or(heads),
             head_dim,
-            ffn: self.intermediate_size,
+            ffn: match family {
+                Family::Granite4 => self.shared_intermediate_size,
+                _ => self.intermediate_size,
+            },
             max_positions: self.max_position_embeddings,
         };
         shape.validate()?;
@@ -228,7 +263,7 @@ impl Config {
 
     fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
         match family {
-            Family::Granite => Scales {
+            Family::Granite | Family::Granite4 => Scales {
                 embed: self.embedding_multiplier,
                 residual: self.residual_multiplier,
                 attention: self.attention_multiplier,
@@ -244,14 +279,19 @@ impl Config {
         let layers = self.num_hidden_layers as usize;
         match (family, &self.no_rope_layers) {
             (Family::SmolLm3, Some(rotates)) => {
-                Refusal::unless_within("no_rope_layers count", rotates.len(), layers, layers)?;
-                Ok(rotates.iter().map(|&rotates| rotates != 0).collect())
+                let count = rotates.len();
+                Refusal::unless_within("no_rope_layers count", count, layers, usize::MAX)?;
+                Ok(rotates.iter().take(layers).map(|&rotates| rotates != 0).collect())
             }
             (Family::SmolLm3, None) => {
                 let most = u32::MAX as usize;
                 let interval = self.no_rope_layer_interval;
                 Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
                 Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect())
+            }
+            (Family::Granite4, _) => {
+                let rotates = self.position_embedding_type.as_deref() == Some("rope");
+                Ok(vec![rotates; layers])
             }
             _ => Ok(vec![true; layers]),
         }
@@ -264,6 +304,7 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
+            Family::Granite4 => both(is_biased, false),
             Family::Mistral | Family::Phi3 => Biases::default(),
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Family::Qwen3 => both(is_biased, false),
@@ -272,7 +313,10 @@ impl Config {
                 out: self.attention_out_bias,
                 ..both(false, self.mlp_bias)
             },
-            Family::Ernie45 => both(self.use_bias, self.use_bias),
+            Family::Ernie45 => {
+                let is_biased = self.use_bias.unwrap_or(false);
+                both(is_biased, is_biased)
+            }
             Family::Glm => Biases { qkv: attention.unwrap_or(true), ..Biases::default() },
         }
     }
@@ -286,8 +330,11 @@ impl Config {
             Family::Qwen2 | Family::Qwen3 => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
-            Family::SmolLm3 => given.flatten().filter(|_| self.use_sliding_window),
-            Family::Llama | Family::Granite => None,
+            // Named layers slide whether the window is used or not.
+            Family::SmolLm3 => {
+                given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
+            }
+            Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm => None,
         };
         if window == Some(0) {
@@ -296,9 +343,9 @@ impl Config {
         let layers = self.num_hidden_layers as usize;
         let slides = match (family, &self.layer_types) {
             (Family::SmolLm3, None) => rotates.iter().map(|rotates| !rotates).collect(),
-            (Family::Qwen2 | Family::Qwen3, None) => {
-                (0..layers).map(|idx| idx >= self.max_window_layers as usize).collect()
-            }
+            (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
+                .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
+                .collect(),
             (Family::Qwen2 | Family::Qwen3 | Family::SmolLm3, Some(types)) => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
                 types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
@@ -368,6 +415,12 @@ mod tests {
         });
         check(Family::SmolLm3, still, [None, Some(9), None]);
         check(Family::SmolLm3, json!({ "sliding_window": 9 }), none);
+        let named = json!({
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        });
+        check(Family::SmolLm3, named.clone(), [Some(9), None, None]);
+        check(Family::Qwen2, named, none);
     }
 
     #[test]
@@ -381,11 +434,39 @@ mod tests {
         check(Family::SmolLm3, third, &[true, true, false]);
         check(Family::SmolLm3, named.clone(), &[false, true, false]);
         check(Family::Llama, named, &[true; 3]);
+        let longer = json!({ "no_rope_layers": [1, 0, 0, 1, 1] });
+        check(Family::SmolLm3, longer, &[true, false, false]);
         for (changes, field) in [
             (json!({ "no_rope_layers": [1] }), "no_rope_layers count"),
             (json!({ "no_rope_layer_interval": 0 }), "no_rope_layer_interval"),
         ] {
             let refusal = config(changes).rotates(Family::SmolLm3).unwrap_err();
+            assert_eq!(refusal.field, field);
+        }
+    }
+
+    #[test]
+    fn granite_4_is_served_where_it_is_attention_alone() {
+        let granite = |changes: Value| {
+            let mut all = json!({
+                "num_local_experts": 0, "layer_types": ["attention", "attention", "attention"],
+                "shared_intermediate_size": 20, "position_embedding_type": "rope",
+            });
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all)
+        };
+        let plain = granite(json!({}));
+        assert_eq!(plain.refuse_hybrids(Family::Granite4), Ok(()));
+        assert_eq!(plain.shape(Family::Granite4).unwrap().ffn, 20);
+        assert_eq!(plain.rotates(Family::Granite4).unwrap(), [true; 3]);
+        let still = granite(json!({ "position_embedding_type": "nope" }));
+        assert_eq!(still.rotates(Family::Granite4).unwrap(), [false; 3]);
+        for (changes, field) in [
+            (json!({ "num_local_experts": 4 }), "num_local_experts"),
+            (json!({ "layer_types": ["attention", "mamba", "attention"] }), "layer_types"),
+            (json!({ "layer_types": null }), "layer_types count"),
+        ] {
+            let refusal = granite(changes).refuse_hybrids(Family::Granite4).unwrap_err();
             assert_eq!(refusal.field, field);
         }
     }

@@ -7,6 +7,7 @@ mod safetensors;
 use std::path::Path;
 
 use super::assemble::{Sources, assemble};
+use super::decoder::Family;
 use super::{LoadOptions, LoadProgress, names};
 use crate::error::LoadError;
 use crate::model::Model;
@@ -30,7 +31,11 @@ pub(crate) fn load(
     let decoder = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let checkpoint = shards.checkpoint()?;
-    assemble(&Sources::new(decoder, checkpoint, &names::HF), options, report)
+    let names = match decoder.family {
+        Family::Granite4 => &names::HF_SHARED,
+        _ => &names::HF,
+    };
+    assemble(&Sources::new(decoder, checkpoint, names), options, report)
 }
 
 /// A JSON file of at most `bytes_max` bytes.

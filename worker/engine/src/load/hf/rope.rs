@@ -26,8 +26,8 @@ pub(crate) struct RopeFields {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeDefaults {
     pub(crate) theta: f64,
-    /// The share of a head's elements that are rotated.
-    pub(crate) partial: f64,
+    /// The share of a head's elements that are rotated; `None` where files have no say in it.
+    pub(crate) partial: Option<f64>,
     /// Positions before longrope.
     pub(crate) original_positions: Option<f64>,
     /// Every scaling is longrope, whatever it is called.
@@ -119,7 +119,7 @@ fn one_rope(
         .map_err(|err| RopeError::Malformed(format!("rope_parameters: {err}")))?;
     parameters.name(defaults);
     let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
-    let rotary_dim = rotary_dim(partial.unwrap_or(defaults.partial), shape.head_dim)?;
+    let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
     let theta = parameters.rope_theta.or(fields.rope_theta).unwrap_or(defaults.theta);
     let original_positions = fields
         .original_max_position_embeddings
@@ -132,7 +132,12 @@ fn one_rope(
     Ok(Found { rope, rotary_dim, positions: scaling.positions(positions) })
 }
 
-fn rotary_dim(partial: f64, head_dim: u32) -> Result<u32, Refusal> {
+fn rotary_dim(partial: Option<f64>, default: Option<f64>, head_dim: u32) -> Result<u32, Refusal> {
+    let partial = partial.or(default).unwrap_or(1.0);
+    if default.is_none() && partial != 1.0 {
+        let bound = "1: models of this architecture rotate whole heads";
+        return Err(Refusal::new("partial_rotary_factor", partial, bound));
+    }
     let rotary_dim = (f64::from(head_dim) * partial) as u32; // as transformers cuts it off
     if partial <= 1.0 && rotary_dim > 0 && rotary_dim.is_multiple_of(2) {
         return Ok(rotary_dim);
