@@ -32,6 +32,14 @@ impl Family {
     }
 }
 
+/// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.
+pub(crate) const STILL_LAYER_INTERVAL: usize = 4;
+
+/// Which of so many layers rotate, if every `interval`th does not.
+pub(crate) fn all_but_every(interval: usize, layers: u32) -> Vec<bool> {
+    (1..=layers as usize).map(|layer| !layer.is_multiple_of(interval)).collect()
+}
+
 /// How a query or key head's elements stand in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HeadOrder {

@@ -6,7 +6,9 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, Scales};
+use crate::load::decoder::{
+    Biases, Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales, all_but_every,
+};
 use crate::load::names::{self, Names};
 
 /// Architectures that are served, by the name in `general.architecture`.
@@ -27,9 +29,6 @@ pub(crate) enum Architecture {
 
 const ARCHITECTURES: &str =
     "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, ernie4_5, chatglm";
-
-/// SmolLM3: every so many layers one does not rotate, which no key says.
-const STILL_LAYER_INTERVAL: u32 = 4;
 
 impl Architecture {
     const ALL: [Self; 9] = [
@@ -193,14 +192,15 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Vec<bool>, LoadError> {
-        // Granite's switch, whatever the key is called.
-        let switch = keys.get("rope.scaling.finetuned", Field::bool);
-        let is_off = switch.map_err(|err| self.malformed(err))? == Some(false);
         Ok(match architecture {
-            Architecture::Granite => vec![!is_off; shape.layers as usize],
-            Architecture::SmolLm3 => (1..=shape.layers)
-                .map(|layer| !layer.is_multiple_of(STILL_LAYER_INTERVAL))
-                .collect(),
+            Architecture::Granite => {
+                // Its switch, whatever the key is called.
+                let switch = keys.get("rope.scaling.finetuned", Field::bool);
+                let switch = switch.map_err(|err| self.malformed(err))?;
+                vec![switch.unwrap_or(true); shape.layers as usize]
+            }
+            // No key says it.
+            Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, shape.layers),
             _ => vec![true; shape.layers as usize],
         })
     }

@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::rope::{self, RopeDefaults, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
-use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, Scales};
+use crate::load::decoder::{
+    Biases, Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales, all_but_every,
+};
 
 const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
@@ -90,7 +92,7 @@ fn one() -> f32 {
 }
 
 fn default_interval() -> usize {
-    4
+    STILL_LAYER_INTERVAL
 }
 
 fn default_shared() -> u32 {
@@ -287,7 +289,7 @@ impl Config {
                 let most = u32::MAX as usize;
                 let interval = self.no_rope_layer_interval;
                 Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
-                Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect())
+                Ok(all_but_every(interval, self.num_hidden_layers))
             }
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
