@@ -1,8 +1,10 @@
-// The one arithmetic of SwiGLU.
+// The one arithmetic of gates.
 #pragma once
 #include "device.cuh"
 
-// silu(gate) * up  (Shazeer 2020).
-DEVICE f32 gated(f32 gate, f32 up) {
-    return mul(div(gate, add(1.0f, exp_exact(-gate))), up);
+// activation(gate) * up; kernels/src/weights.rs has the formulas.
+DEVICE f32 gated(u32 activation, f32 gate, f32 up) {
+    f32 x = gate;
+    if (activation == GELU_TANH) x = mul(gate, fma(mul(gate, gate), 0.071354814f, 1.5957691f));
+    return mul(div(gate, add(1.0f, exp_exact(-x))), up);
 }

@@ -1,4 +1,4 @@
-// Everything of a layer that is neither a product nor attention: norms, SwiGLU, rounding,
+// Everything of a layer that is neither a product nor attention: norms, gates, rounding,
 // rotation, embedding. All of it is bound by memory.
 //
 // Rows are worked on in groups of 128 columns, a warp each and four columns a lane: the groups of
@@ -138,9 +138,9 @@ KERNEL(check_f32, PrepareParams, 256, 4) {
     report(p, all_finite(read_four((const f32*)p.x + (u64)row * p.columns, p.columns, column)));
 }
 
-// [rows, 2 columns], gate first, to silu(gate) * up; a warp for each group.
+// [rows, 2 columns], gate first, to activation(gate) * up; a warp for each group.
 template <typename Form>
-DEVICE void prepare_swiglu(const PrepareParams& p) {
+DEVICE void prepare_gate(const PrepareParams& p) {
     u32 groups = (p.columns + GROUP - 1) / GROUP;
     u64 item = (u64)block_x() * 8 + warp_index();
     u32 row = (u32)(item / groups), group = (u32)(item % groups);
@@ -151,14 +151,14 @@ DEVICE void prepare_swiglu(const PrepareParams& p) {
     Four up = read_four(from + p.columns, p.columns, column);
     report(p, all_finite(gate) && all_finite(up));
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) gate.x[i] = gated(gate.x[i], up.x[i]);
+    for (u32 i = 0; i < 4; i++) gate.x[i] = gated(p.activation, gate.x[i], up.x[i]);
     Form::put(p, row, group, gate);
 }
-KERNEL(swiglu_f32, PrepareParams, 256, 4) { prepare_swiglu<AsF32>(p); }
-KERNEL(swiglu_bf16, PrepareParams, 256, 4) { prepare_swiglu<AsBf16>(p); }
-KERNEL(swiglu_int8, PrepareParams, 256, 4) { prepare_swiglu<AsInt8>(p); }
+KERNEL(gate_f32, PrepareParams, 256, 4) { prepare_gate<AsF32>(p); }
+KERNEL(gate_bf16, PrepareParams, 256, 4) { prepare_gate<AsBf16>(p); }
+KERNEL(gate_int8, PrepareParams, 256, 4) { prepare_gate<AsInt8>(p); }
 
-// x / sqrt(mean of x^2 + eps) * norm, a block for each row  (Zhang and Sennrich 2019).
+// x / sqrt(mean of x^2 + eps) * norm (+ residual), a block for each row  (Zhang and Sennrich 2019).
 template <typename Form>
 DEVICE void prepare_norm(const PrepareParams& p) {
     const u32 WARPS = 8;
@@ -184,6 +184,11 @@ DEVICE void prepare_norm(const PrepareParams& p) {
         report(p, all_finite(four));
 #pragma unroll
         for (u32 i = 0; i < 4; i++) four.x[i] = mul(mul(four.x[i], scale), norm.x[i]);
+        if (p.residual) {
+            Four beside = read_four(p.residual + (u64)row * p.columns, p.columns, column);
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) four.x[i] = add(four.x[i], beside.x[i]);
+        }
         Form::put(p, row, group, four);
     }
 }

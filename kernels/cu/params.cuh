@@ -117,9 +117,13 @@ struct LayInOrder {
 
 // layer.cu
 // Rows that become what a weight multiplies: [rows, x columns] to [rows, y_stride].
+// What LinearParams and PrepareParams call a gate's activation; anything else is SiLU.
+constexpr u32 GELU_TANH = 1;
+
 struct PrepareParams {
     const void* x;
     const f32* norm;   // [columns], or null
+    const f32* residual; // [rows, columns], added to what is normed, or null
     void* y;
     f32* scales;       // [columns / 128, scale_stride], or null
     u32* broken;       // null where nobody asks
@@ -129,6 +133,8 @@ struct PrepareParams {
     u32 scale_stride;
     f32 eps;
     u32 code;          // what `broken` becomes where x is not finite
+    u32 activation;    // of gates
+    u32 unused;
 };
 
 struct HeadsParams {
@@ -185,6 +191,8 @@ struct LinearParams {
     u32 w_scale_stride;
     u32 rounds;          // 1 where y is bf16 (gate and up alone), else f32
     u32 code;            // what `broken` becomes where a sum is not finite
+    u32 activation;      // of gates
+    u32 unused;
 };
 
 // select.cu. G heads, N past keys, T own keys, K kept keys a head.

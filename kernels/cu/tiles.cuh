@@ -113,7 +113,7 @@ DEVICE bool put_gated(const LinearParams& p, u32 row, u32 output, f32 (&gate)[2]
             up[i] = add(up[i], p.bias[p.outputs + output + i]);
         }
         good &= finite(gate[i]) && finite(up[i]);
-        hidden.x[i] = gated(gate[i], up[i]);
+        hidden.x[i] = gated(p.activation, gate[i], up[i]);
     }
     u64 at = (u64)row * p.y_stride + output;
     if (p.rounds) { // the stride is even then

@@ -329,7 +329,8 @@ pub trait LayerOps: Send + Sync {
         }
     }
 
-    /// The rest of the layer: output projection and residual, norm, SwiGLU, residual.
+    /// The rest of the layer: output projection and residual, norm, gates, residual; where there
+    /// are norms behind output projection and feed-forward part, before what they give is added.
     /// `attention` is `[tokens, H D]`; returns the next layer's `[tokens, width]`.
     fn finish(
         &self,

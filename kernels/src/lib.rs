@@ -59,4 +59,4 @@ pub use reference::Reference;
 pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};
 pub use state::AttentionState;
 pub use tensor::{Heads, KvData, KvDtype, KvHeads, KvRow, Rows};
-pub use weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+pub use weights::{Activation, Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};

@@ -186,6 +186,9 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     linear(OP, attention, &layer.out)?;
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
     same(OP, "ffn_norm", layer.ffn_norm.len(), x.cols())?;
+    for norm in [&layer.attn_post_norm, &layer.ffn_post_norm].into_iter().flatten() {
+        same(OP, "post norm", norm.len(), x.cols())?;
+    }
     linear(OP, x, &layer.gate_up)?;
     same(OP, "gate_up.outputs", layer.gate_up.outputs, 2 * layer.down.inputs)?;
     same(OP, "down.outputs", layer.down.outputs, x.cols())

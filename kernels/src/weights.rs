@@ -82,6 +82,21 @@ impl Angles {
     }
 }
 
+/// What is made of a gate before it multiplies the up projection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// x σ(x), with σ(x) = 1 / (1 + e^-x)  (SwiGLU: Shazeer 2020).
+    Silu,
+    /// 0.5 x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))  (Hendrycks and Gimpel 2016), which is
+    /// x σ([`GELU`](Self::GELU)`[0]` x + [`GELU`](Self::GELU)`[1]` x³).
+    GeluTanh,
+}
+
+impl Activation {
+    /// sqrt(8 / π), and 0.044715 of it.
+    pub const GELU: [f32; 2] = [1.595_769_1, 0.071_354_814];
+}
+
 /// What all layers of a model have in common.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
@@ -93,6 +108,8 @@ pub struct LayerSpec {
     pub head_dim: usize,
     /// Added to the mean square in every RMS norm.
     pub norm_eps: f32,
+    /// Of the feed-forward part's gate.
+    pub activation: Activation,
     /// How keys and values are stored.
     pub kv: KvDtype,
 }
@@ -113,10 +130,15 @@ pub struct LayerWeights {
     pub k_norm: Option<Arc<[f32]>>,
     /// `[width, H D]`.
     pub out: Linear,
+    /// `[width]`: RMS norm of what `out` gives, before it is added to the stream, if the model
+    /// has it.
+    pub attn_post_norm: Option<Arc<[f32]>>,
     /// `[width]`: RMS norm before the feed-forward part.
     pub ffn_norm: Arc<[f32]>,
     /// Gate and up projections stacked: `[2 ffn, width]`, gate first.
     pub gate_up: Linear,
     /// `[width, ffn]`.
     pub down: Linear,
+    /// `[width]`: the same for what `down` gives.
+    pub ffn_post_norm: Option<Arc<[f32]>>,
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::{
-    Angles, AttentionOps, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvData, KvDtype, KvHeads,
-    LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Queries, Reference, Rows,
+    Activation, Angles, AttentionOps, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvData, KvDtype,
+    KvHeads, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Queries, Reference,
+    Rows,
 };
 use half::bf16;
 
@@ -191,14 +192,17 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         q_norm: qk_norm.then(|| norm(spec.head_dim, 3)),
         k_norm: qk_norm.then(|| norm(spec.head_dim, 4)),
         out: pack(width, spec.heads * spec.head_dim, 5, false),
+        attn_post_norm: qk_norm.then(|| norm(width, 9)),
         ffn_norm: norm(width, 6),
         gate_up: pack(2 * ffn, width, 7, false),
         down: pack(width, ffn, 8, false),
+        ffn_post_norm: qk_norm.then(|| norm(width, 10)),
     }
 }
 
 fn check_layer(tokens: usize, head_dim: usize, qk_norm: bool, [weights, kv]: [KvDtype; 2]) {
-    let spec = LayerSpec { heads: 6, kv_heads: 2, head_dim, norm_eps: 1e-5, kv };
+    let activation = if qk_norm { Activation::GeluTanh } else { Activation::Silu };
+    let spec = LayerSpec { heads: 6, kv_heads: 2, head_dim, norm_eps: 1e-5, activation, kv };
     let x = Rows::from_vec(tokens, 72, noise(tokens * 72, 20));
     let attention = Rows::from_vec(tokens, 6 * head_dim, noise(tokens * 6 * head_dim, 21));
     let half = head_dim / 2;

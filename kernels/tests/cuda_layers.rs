@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
-    Angles, BackendError, Cpu, CpuOptions, Int8Rows, KvDtype, LayerOps, LayerSpec, LayerWeights,
-    Linear, Matrix, MatrixData, Reference, Rows,
+    Activation, Angles, BackendError, Cpu, CpuOptions, Int8Rows, KvDtype, LayerOps, LayerSpec,
+    LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
 };
 use half::bf16;
 
@@ -101,15 +101,24 @@ type Kv = (usize, KvDtype);
 fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> LayerWeights {
     let ones = || Arc::from(vec![1.0; WIDTH]);
     LayerWeights {
-        spec: LayerSpec { heads: 4, kv_heads: 2, head_dim, norm_eps: 1e-5, kv },
+        spec: LayerSpec {
+            heads: 4,
+            kv_heads: 2,
+            head_dim,
+            norm_eps: 1e-5,
+            activation: Activation::Silu,
+            kv,
+        },
         attn_norm: ones(),
         qkv: pack(backend, held, (8 * head_dim, WIDTH), 10),
         q_norm: None,
         k_norm: None,
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),
+        attn_post_norm: None,
         ffn_norm: ones(),
         gate_up: pack(backend, held, (2 * ffn, WIDTH), 30),
         down: pack(backend, held, (WIDTH, ffn), 40),
+        ffn_post_norm: None,
     }
 }
 

@@ -8,7 +8,8 @@ import torch
 
 ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
                  'phi3': 'phi3', 'granite': 'granite', 'smollm3': 'smollm3',
-                 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm'}
+                 'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm',
+                 'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'granite', 'smollm3'}
 
@@ -19,6 +20,15 @@ NAMES = {
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
+}
+# Families whose layers have norms behind their parts call others by these.
+POST_NORMS = {
+    'gemma3_text': {'post_attention_layernorm': 'post_attention_norm',
+                    'pre_feedforward_layernorm': 'ffn_norm',
+                    'post_feedforward_layernorm': 'post_ffw_norm'},
+    'glm4': {'post_self_attn_layernorm': 'post_attention_norm',
+             'post_mlp_layernorm': 'post_ffw_norm'},
+    'seed_oss': {'post_attention_layernorm': 'post_attention_norm'},
 }
 
 
@@ -57,6 +67,7 @@ def add_metadata(writer, config, head_dim):
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     rope = config.rope_parameters
+    rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
@@ -84,10 +95,10 @@ def add_tensor(writer, key, tensor, kind, config):
     """Adds one tensor; returns what a reader of the file gets, in transformers' row order."""
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
-    name = NAMES[module] if module in NAMES else f'blk.{parts[2]}.{NAMES[".".join(parts[3:])]}'
-    if config.model_type == 'seed_oss':
-        name = name.replace('ffn_norm', 'post_attention_norm')
-    data = tensor.float().numpy()
+    names = {**NAMES, **POST_NORMS.get(config.model_type, {})}
+    name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
+    adds_one = module.endswith('norm') and config.model_type.startswith('gemma')
+    data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
@@ -101,7 +112,8 @@ def add_tensor(writer, key, tensor, kind, config):
     data = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
     if heads:
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
-    return torch.from_numpy(np.ascontiguousarray(data))
+    data = data - 1.0 if adds_one else data
+    return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 
 def swap_rows(data, heads, outer):
@@ -113,6 +125,7 @@ def swap_rows(data, heads, outer):
 def rope_factors(config, head_dim):
     """What the converter makes of llama3 scaling and longrope: a divisor for every frequency."""
     rope = config.rope_parameters
+    rope = rope.get('full_attention', rope)
     if rope['rope_type'] == 'longrope':
         return {f'rope_factors_{which}': rope[f'{which}_factor'] for which in ('long', 'short')}
     if rope['rope_type'] != 'llama3':

@@ -42,6 +42,9 @@ PHI4_MINI = dict(original_max_position_embeddings=32,
 GRANITE = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.07,
                logits_scaling=1.6)
 
+GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
+              sliding_attention=dict(rope_type='default', rope_theta=1e4))
+
 # name -> (configuration class, what differs from TINY)
 MODELS = {
     'llama-gqa': ('LlamaConfig', {}),
@@ -83,13 +86,24 @@ MODELS = {
     'glm': ('GlmConfig', dict(head_dim=16, pad_token_id=0)),
     'glm-quarter': ('GlmConfig', dict(head_dim=32, pad_token_id=0, attention_bias=False,
                                       partial_rotary_factor=0.25)),
+    'glm4': ('Glm4Config', dict(head_dim=16, pad_token_id=0)),
+    'gemma': ('GemmaConfig', dict(head_dim=32, num_key_value_heads=1)),
+    'gemma-biases': ('GemmaConfig', dict(head_dim=16, attention_bias=True, hidden_act='gelu')),
+    'gemma3': ('Gemma3TextConfig', dict(head_dim=32, num_hidden_layers=7, sliding_window=9,
+                                        query_pre_attn_scalar=32, rope_parameters=GEMMA3)),
+    'gemma3-odd': ('Gemma3TextConfig', dict(head_dim=24, sliding_window=9, attention_bias=True,
+                                            query_pre_attn_scalar=40, layer_types=[
+                                                'full_attention', 'sliding_attention',
+                                                'full_attention'])),
 }
+# A model that reads pictures too, as the larger ones of Gemma 3 are published.
+GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
 GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
-               'smollm3', 'seed-oss', 'ernie45', 'glm']
+               'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -98,15 +112,28 @@ FIXTURE_TOKENS = 40
 
 def make(name):
     """A model with every parameter random: norms, biases and heads too, so none can be lost."""
-    config_class, changes = MODELS[name]
-    config = getattr(transformers, config_class)(**{**TINY, **changes})
+    if name == GEMMA3_INSIDE:
+        config = gemma3_inside()
+    else:
+        config_class, changes = MODELS[name]
+        config = getattr(transformers, config_class)(**{**TINY, **changes})
     torch.manual_seed(sum(name.encode()))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
+    adds_one = config.model_type.startswith('gemma')  # to the weights of its norms
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
-            centre = 1.0 if 'norm' in key else 0.0
+            centre = 1.0 if 'norm' in key and not adds_one else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
     return model.float().eval()
+
+
+def gemma3_inside():
+    text = {**TINY, **MODELS['gemma3'][1]}
+    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, image_size=8,
+                  num_attention_heads=2, patch_size=4)
+    return transformers.Gemma3Config(text_config=text, vision_config=vision,
+                                     mm_tokens_per_image=4, image_token_index=150,
+                                     boi_token_index=151, eoi_token_index=152)
 
 
 def read(folder):
@@ -148,6 +175,10 @@ def hf_cases(cases, name):
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
     if name in ('llama31', 'qwen2-yarn'):
         old_layout(cases, name)
+    if name == 'gemma3':
+        cases.folder(GEMMA3_INSIDE, make(GEMMA3_INSIDE))
+        old_gemma3(cases, name)
+        old_gemma3(cases, GEMMA3_INSIDE)
 
 
 def old_layout(cases, name):
@@ -163,6 +194,32 @@ def old_layout(cases, name):
     config['torch_dtype'] = config.pop('dtype', 'float32')
     for absent in ('head_dim', 'layer_types'):
         config.pop(absent, None)
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def old_gemma3(cases, name):
+    """The same folder as transformers 4 wrote it: one pattern of windows, two fields of rope, and
+    of a model inside another its own names and only what differs from its class."""
+    path = f'{name}-v4'
+    model = make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    text = config.get('text_config', config)
+    text.pop('layer_types')
+    rope = text.pop('rope_parameters')
+    text['sliding_window_pattern'] = 6
+    text['rope_theta'] = rope['full_attention'].pop('rope_theta')
+    text['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
+    text['rope_scaling'] = rope['full_attention']
+    if text is not config:
+        for default in ('rms_norm_eps', 'rope_theta', 'rope_local_base_freq',
+                        'sliding_window_pattern', 'hidden_activation', 'attention_bias'):
+            text.pop(default, None)
+        tensors = {f'language_model.{key}': tensor.contiguous()
+                   for key, tensor in model.model.language_model.state_dict(prefix='model.').items()}
+        save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     file.write_text(json.dumps(config))
     cases.add(path, model)
 
@@ -197,6 +254,8 @@ def shrink():
             changes['head_dim'] = 16
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
+    MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
+    MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
 
 
 def narrow_case(cases, name, dtype):
@@ -217,6 +276,10 @@ def fixture_cases(cases):
     gguf_case(cases, 'seed-oss', 'Q4_0')
     narrow_case(cases, 'ernie45', torch.bfloat16)
     gguf_case(cases, 'glm', 'Q8_0')
+    gguf_case(cases, 'glm4', 'Q4_0')
+    narrow_case(cases, 'gemma', torch.bfloat16)
+    gguf_case(cases, 'gemma3', 'Q8_0')
+    narrow_case(cases, 'gemma3-odd', torch.float16)
 
 
 def all_cases(cases, names):

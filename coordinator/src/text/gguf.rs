@@ -130,8 +130,11 @@ impl GgufVocabulary {
         let factor = factor.map(Field::f64).transpose()?.unwrap_or(0.0);
         let original = of_model("rope.scaling.original_context_length");
         let original = original.map(Field::u32).transpose()?.map(f64::from);
-        let max_positions = max_positions
-            .map(|most| scaled_positions(most, scaling.unwrap_or("linear"), factor, original));
+        let scaled = |most| scaled_positions(most, scaling.unwrap_or("linear"), factor, original);
+        let max_positions = match family {
+            Some("gemma3") => max_positions, // it tells how many scaling has made
+            _ => max_positions.map(scaled),
+        };
         let model = gguf.field("tokenizer.ggml.model")?.str()?.to_owned();
         Ok(Self {
             // So Phi 3's tokenizer.json has it, and no key says it.

@@ -39,9 +39,10 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
             eos.push(id);
         }
     }
-    let number = |field: &str| config[field].as_u64().and_then(|value| u32::try_from(value).ok());
+    let of_text = text_model(&config);
+    let number = |field: &str| of_text[field].as_u64().and_then(|value| u32::try_from(value).ok());
     let model_tokens = number("vocab_size");
-    let max_positions = number("max_position_embeddings").map(|most| positions(most, &config));
+    let max_positions = number("max_position_embeddings").map(|most| positions(most, of_text));
     let named = &texts["chat_template"];
     let template = text(&folder.join("chat_template.jinja"))?
         .or_else(|| named.as_str().map(str::to_owned))
@@ -51,8 +52,20 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
 }
 
-/// Positions of a model that was made for `most`: rotary embeddings may be scaled.
+/// Of a model that reads more than text, what is said of the one inside that does.
+fn text_model(config: &Value) -> &Value {
+    match &config["text_config"] {
+        text @ Value::Object(_) => text,
+        _ => config,
+    }
+}
+
+/// Positions of a model that was made for `most`: rotary embeddings may be scaled. Gemma 3 tells
+/// how many that makes.
 fn positions(most: u32, config: &Value) -> u32 {
+    if config["model_type"].as_str().is_some_and(|name| name.starts_with("gemma3")) {
+        return most;
+    }
     let given = [&config["rope_parameters"], &config["rope_scaling"]];
     let given = given.into_iter().find(|given| given.is_object()).unwrap_or(&Value::Null);
     // transformers 5 may say it for each type of layer.
@@ -122,5 +135,8 @@ mod tests {
         check(json!({ "rope_parameters": flat }), 131_072);
         check(json!({ "rope_parameters": { "full_attention": flat } }), 131_072);
         check(json!({ "rope_parameters": { "rope_type": "llama3", "factor": 8.0 } }), 32_768);
+        let linear = json!({ "rope_type": "linear", "factor": 8.0 });
+        check(json!({ "rope_scaling": linear }), 262_144);
+        check(json!({ "rope_scaling": linear, "model_type": "gemma3_text" }), 32_768);
     }
 }

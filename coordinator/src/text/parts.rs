@@ -197,7 +197,15 @@ mod tests {
         normalized.add_tokens(["in a", "ж"].map(|text| AddedToken::from(text, false))).unwrap();
         let normalized = ("normalized".to_owned(), normalized);
         let llama2 = ("llama2.gguf".to_owned(), tokenizer("llama2.gguf"));
-        [llama2, plain, normalized].into_iter().chain(metaspace).collect()
+        let named = GgufVocabulary { adds_space: Some(false), ..vocabulary("llama2.gguf") };
+        let mut gemma = named.build().unwrap().tokenizer;
+        let idle = Split::new(" ", SplitDelimiterBehavior::MergedWithPrevious, false).unwrap();
+        gemma.with_pre_tokenizer(Some(idle));
+        gemma
+            .add_tokens(["\n\n", "  ", "<table>"].map(|text| AddedToken::from(text, false)))
+            .unwrap();
+        let gemma = ("gemma".to_owned(), gemma);
+        [llama2, plain, normalized, gemma].into_iter().chain(metaspace).collect()
     }
 
     fn tokenizers() -> Vec<(String, Tokenizer)> {

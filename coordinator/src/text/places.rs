@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use aqueduct_core::TokenId;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::Replace;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::utils::SysRegex;
 use tokenizers::{
     AddedToken, Model, NormalizedString, Normalizer, NormalizerWrapper, PreTokenizerWrapper,
@@ -30,6 +31,9 @@ impl Places {
     pub(super) fn of(tokenizer: &Tokenizer, merges: &BPE) -> Option<Self> {
         match tokenizer.get_pre_tokenizer() {
             None | Some(PreTokenizerWrapper::Metaspace(_)) => {
+                Strangers::of(tokenizer, merges).map(Self::BetweenStrangers)
+            }
+            Some(PreTokenizerWrapper::Split(split)) if never_splits(split, tokenizer) => {
                 Strangers::of(tokenizer, merges).map(Self::BetweenStrangers)
             }
             Some(pretokenizer) => Words::of(tokenizer, pretokenizer).map(Self::BehindWords),
@@ -189,18 +193,28 @@ fn written(c: char) -> char {
 /// Whether all that is done to a text before merging is that its spaces become [`SPACE`], and
 /// that something is put before it.
 fn writes_spaces(tokenizer: &Tokenizer) -> bool {
-    let Ok(spaces) = Replace::new(" ", SPACE.to_string()) else { return false };
     let normalizers = normalizers(tokenizer);
-    let replaces = |one: &NormalizerWrapper| match one {
-        NormalizerWrapper::Replace(replace) => *replace == spaces,
-        _ => false,
-    };
     let prepends = |one: &NormalizerWrapper| matches!(one, NormalizerWrapper::Prepend(_));
     let replaced = match tokenizer.get_pre_tokenizer() {
         Some(PreTokenizerWrapper::Metaspace(metaspace)) => metaspace.get_replacement() == SPACE,
-        _ => normalizers.iter().any(replaces),
+        _ => normalizers.iter().any(writes_space),
     };
-    replaced && normalizers.iter().all(|one| replaces(one) || prepends(one))
+    replaced && normalizers.iter().all(|one| writes_space(one) || prepends(one))
+}
+
+/// Whether what is looked for are spaces, and texts have none when it is (Gemma's tokenizer.json).
+fn never_splits(split: &Split, tokenizer: &Tokenizer) -> bool {
+    let space = SplitPattern::String(" ".to_owned());
+    let last = normalizers(tokenizer).last();
+    split.pattern == space && !split.invert && last.is_some_and(writes_space)
+}
+
+/// Whether it makes every space [`SPACE`].
+fn writes_space(normalizer: &NormalizerWrapper) -> bool {
+    match (normalizer, Replace::new(" ", SPACE.to_string())) {
+        (NormalizerWrapper::Replace(replace), Ok(spaces)) => *replace == spaces,
+        _ => false,
+    }
 }
 
 /// Whether a character that is no token becomes tokens of its bytes, which stay as they are.

@@ -8,9 +8,9 @@ use crate::backend::{Backend, BackendError, Qkv};
 use crate::compare::{Tolerance, identical};
 use crate::int8::Int8Rows;
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::{Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::{Activation, Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
 
-use super::near::{Near, close_to, dot, given, normed, quantised, rotated, sum, swiglu};
+use super::near::{Near, close_to, dot, gated, given, normed, quantised, rotated, sum};
 use super::scene::Random;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
@@ -84,16 +84,26 @@ struct Look {
     head_dim: usize,
     /// F: whole panels of gate and up may be multiplied side by side.
     ffn: usize,
+    /// GELU, and norms behind what is added to the stream.
+    gemma: bool,
 }
 
-const PLAIN: Look =
-    Look { held: Held::F32, bias: false, qk_norm: false, kv: KvDtype::F32, head_dim: 16, ffn: 100 };
+const PLAIN: Look = Look {
+    held: Held::F32,
+    bias: false,
+    qk_norm: false,
+    kv: KvDtype::F32,
+    head_dim: 16,
+    ffn: 100,
+    gemma: false,
+};
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
     spec: LayerSpec,
     norms: [Vec<f32>; 2],
     qk_norms: Option<[Vec<f32>; 2]>,
+    post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
     out: Plain,
     gate_up: Plain,
@@ -115,23 +125,28 @@ impl PlainLayer {
         let random = &mut Random::new(17);
         let (heads, kv_heads, width) = (6, 2, 72);
         let Look { head_dim, ffn, .. } = look;
+        let activation = if look.gemma { Activation::GeluTanh } else { Activation::Silu };
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
-            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, kv: look.kv },
+            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
             norms: [norm(random, width), norm(random, width)],
             qk_norms: look.qk_norm.then(|| [norm(random, head_dim), norm(random, head_dim)]),
             qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
             out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
             gate_up: Plain::new(random, (2 * ffn, width), Look { bias: false, ..look }),
             down: Plain::new(random, (width, ffn), Look { bias: false, ..look }),
+            post_norms: look.gemma.then(|| [norm(random, width), norm(random, width)]),
         }
     }
 
     pub(super) fn pack(&self, backend: &dyn Backend) -> LayerWeights {
         let shared = |norm: &[f32]| Arc::from(norm);
-        let [q_norm, k_norm] =
-            [0, 1].map(|i| self.qk_norms.as_ref().map(|norms| shared(&norms[i])));
+        let each = |norms: &Option<[Vec<f32>; 2]>| {
+            [0, 1].map(|i| norms.as_ref().map(|norms| shared(&norms[i])))
+        };
+        let [q_norm, k_norm] = each(&self.qk_norms);
+        let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
         LayerWeights {
             spec: self.spec,
             attn_norm: shared(&self.norms[0]),
@@ -139,9 +154,11 @@ impl PlainLayer {
             q_norm,
             k_norm,
             out: self.out.pack(backend),
+            attn_post_norm,
             ffn_norm: shared(&self.norms[1]),
             gate_up: self.gate_up.pack(backend),
             down: self.down.pack(backend),
+            ffn_post_norm,
         }
     }
 
@@ -163,12 +180,18 @@ impl PlainLayer {
     }
 
     fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {
-        let x = sum(x, &self.out.apply(attention));
-        let normed = normed(&x, &self.norms[1], f64::from(self.spec.norm_eps));
-        let gate_up = self.gate_up.apply(&normed);
+        let LayerSpec { norm_eps, activation, .. } = self.spec;
+        let norm = |x: &[Near], weight: &[f32]| normed(x, weight, norm_eps.into());
+        let behind = |y: Vec<Near>, i: usize| match &self.post_norms {
+            Some(norms) => norm(&y, &norms[i]),
+            None => y,
+        };
+        let x = sum(x, &behind(self.out.apply(attention), 0));
+        let gate_up = self.gate_up.apply(&norm(&x, &self.norms[1]));
         let (gate, up) = gate_up.split_at(gate_up.len() / 2);
-        let hidden: Vec<Near> = gate.iter().zip(up).map(|(&gate, &up)| swiglu(gate, up)).collect();
-        sum(&x, &self.down.apply(&hidden))
+        let gates = gate.iter().zip(up);
+        let hidden: Vec<Near> = gates.map(|(&gate, &up)| gated(activation, gate, up)).collect();
+        sum(&x, &behind(self.down.apply(&hidden), 1))
     }
 }
 
@@ -297,10 +320,12 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
     }
 }
 
-/// Output projection, residual, norm, SwiGLU, residual.
+/// Output projection, residual, norm, gates, residual, with and without norms behind.
 pub fn finish_matches_f64(backend: &dyn Backend) {
-    for (held, ffn) in Held::ALL.into_iter().flat_map(|held| [(held, 100), (held, 112)]) {
-        let layer = PlainLayer::new(Look { held, ffn, ..PLAIN });
+    let looks =
+        |held| [(held, 100, false), (held, 112, false), (held, 100, true), (held, 112, true)];
+    for (held, ffn, gemma) in Held::ALL.into_iter().flat_map(looks) {
+        let layer = PlainLayer::new(Look { held, ffn, gemma, ..PLAIN });
         let packed = layer.pack(backend);
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
@@ -319,7 +344,7 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         let look = Look { held, bias: true, qk_norm: true, ffn: 112, ..PLAIN };
         check_rows_alone(backend, look);
         // Keys begin within a panel of sixteen outputs.
-        check_rows_alone(backend, Look { head_dim: 20, ..look });
+        check_rows_alone(backend, Look { head_dim: 20, gemma: true, ..look });
     }
 }
 

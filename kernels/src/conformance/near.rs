@@ -2,15 +2,18 @@
 //! integers of a group.
 //!
 //! Where an argument is *given*, every backend rounds the same number and an oracle rounds it
-//! too: nothing is uncertain. Where it was *computed* (a norm, SwiGLU), a backend's f32 is off
+//! too: nothing is uncertain. Where it was *computed* (a norm, a gate), a backend's f32 is off
 //! the truth by some noise, and where the truth is that near to a tie, either neighbour is
 //! right. How far that moves a result is carried along, first order, and is zero for nearly
 //! every row: so the tolerance of what is compared stays that of f32 sums.
+
+use std::f64::consts::FRAC_2_PI;
 
 use half::bf16;
 
 use crate::compare::{Mismatch, Tolerance, close};
 use crate::int8::{GROUP, Int8Rows};
+use crate::weights::Activation;
 
 /// A value and what it may be off.
 #[derive(Debug, Clone, Copy)]
@@ -120,11 +123,17 @@ pub(super) fn rotated(x: &[Near], cos_sin: &[(f64, f64)]) -> Vec<Near> {
     (0..x.len()).map(turn).collect()
 }
 
-/// silu(gate) * up; the slope of silu is at most 1.1.
-pub(super) fn swiglu(gate: Near, up: Near) -> Near {
-    let silu = gate.value / (1.0 + (-gate.value).exp());
-    let slack = 1.1 * gate.slack * (up.value.abs() + up.slack) + silu.abs() * up.slack;
-    Near::computed(silu * up.value, slack)
+/// activation(gate) * up; the slope of silu is at most 1.1, that of GELU 1.13.
+pub(super) fn gated(activation: Activation, gate: Near, up: Near) -> Near {
+    let x = gate.value;
+    let active = match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+    };
+    let slack = 1.13 * gate.slack * (up.value.abs() + up.slack) + active.abs() * up.slack;
+    Near::computed(active * up.value, slack)
 }
 
 /// [`close`], each element held to the nearest of what it may be.

@@ -1,5 +1,7 @@
 //! Everything of a layer that is not attention.
 
+use std::sync::Arc;
+
 use super::gemm::{
     Argument, PackedWeight, Place, Prepare, down, gate_up, linear, norm_row, packed_weight,
 };
@@ -8,7 +10,7 @@ use super::simd::{Kernel, Simd};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{Angles, LayerWeights, Linear};
+use crate::weights::{Angles, LayerSpec, LayerWeights, Linear};
 
 /// Rows that a task norms.
 const ROWS: usize = 16;
@@ -51,12 +53,36 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
+    let (rows, LayerSpec { norm_eps: eps, activation, .. }) = (x.rows(), layer.spec);
     let attention = Argument { rows: attention, prepare: Prepare::Nothing };
-    let x = linear("finish", place, attention, &layer.out, Some(x))?;
-    let norm = Prepare::Norm { weight: &layer.ffn_norm, eps: layer.spec.norm_eps };
+    let beside = |x, norm: &Option<_>| if norm.is_none() { Some(x) } else { None };
+    let residual = beside(x, &layer.attn_post_norm);
+    let attended = linear("finish", place, attention, &layer.out, residual)?;
+    let x = behind(place, attended, (&layer.attn_post_norm, eps), x);
+
+    let norm = Prepare::Norm { weight: &layer.ffn_norm, eps };
     let normed = Argument { rows: &x, prepare: norm };
-    let hidden = gate_up("finish", place, normed, &layer.gate_up, &layer.down)?;
-    down("finish", place, hidden, &layer.down, &x)
+    let hidden = gate_up("finish", place, normed, (&layer.gate_up, activation), &layer.down)?;
+    let residual = beside(&x, &layer.ffn_post_norm);
+    let fed = down("finish", place, (hidden, rows), &layer.down, residual)?;
+    Ok(behind(place, fed, (&layer.ffn_post_norm, eps), &x))
+}
+
+/// The RMS norm of `y` plus `x`; `y`, to which `x` was added already, where there is no norm.
+fn behind(
+    place: Place<'_>,
+    mut y: Rows,
+    (weight, eps): (&Option<Arc<[f32]>>, f32),
+    x: &Rows,
+) -> Rows {
+    let Some(weight) = weight else { return y };
+    let cols = y.cols().max(1);
+    let (some, beside) = (y.data_mut().chunks_mut(ROWS * cols), x.data().chunks(ROWS * cols));
+    place.crew.map(some.zip(beside).collect(), |(rows, beside): (&mut [f32], &[f32])| {
+        place.isa.run(Norm { rows, cols, weight, eps });
+        rows.iter_mut().zip(beside).for_each(|(y, x)| *y += x);
+    });
+    y
 }
 
 /// See [`crate::LayerOps::embed`].

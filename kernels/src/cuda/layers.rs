@@ -15,7 +15,7 @@ use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::shapes;
 use crate::tensor::{Heads, KvHeads, Rows};
-use crate::weights::{Angles, LayerSpec, LayerWeights, Linear};
+use crate::weights::{Activation, Angles, LayerSpec, LayerWeights, Linear};
 
 /// Heads that a block of a kernel turns: a warp each.
 const WARPS: usize = 8;
@@ -43,7 +43,29 @@ impl Block<'_> {
 
     /// `x` through `weight`.
     fn product<'a>(self, x: &'a Factor, weight: &'a Packed) -> Product<'a> {
-        Product { broken: self.broken, rows: self.rows, x, weight, residual: None }
+        let activation = Activation::Silu;
+        Product { broken: self.broken, rows: self.rows, x, weight, residual: None, activation }
+    }
+
+    /// `x` through `weight`, its RMS norm if there is one, plus `residual`.
+    fn added(
+        self,
+        cuda: &Cuda,
+        product: Product<'_>,
+        (norm, eps): (&Option<Arc<[f32]>>, f32),
+        residual: &OnDevice<f32>,
+    ) -> Result<OnDevice<f32>, BackendError> {
+        let Some(norm) = norm else {
+            return Product { residual: Some(residual), ..product }.sums();
+        };
+        let Self { shared, rows, broken } = self;
+        let (source, columns) = (Elements::F32(product.sums()?), product.weight.outputs);
+        let weight = &cuda.norms.on_device(shared, norm)?;
+        let prepare = Prepare::Norm { weight, eps, residual: Some(residual) };
+        let y = OnDevice::room(shared, rows * columns)?;
+        Unprepared { source, rows, columns, prepare, broken: Some(broken) }
+            .write(shared, &Factor::F32(y.clone()))?;
+        Ok(y)
     }
 }
 
@@ -89,7 +111,7 @@ pub(super) fn project(
     if x.rows() > 0 {
         let block = Block { shared, rows: x.rows(), broken: Broken::Project };
         let norm = cuda.norms.on_device(shared, &layer.attn_norm)?;
-        let norm = Prepare::Norm { weight: &norm, eps: spec.norm_eps };
+        let norm = Prepare::Norm { weight: &norm, eps: spec.norm_eps, residual: None };
         let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
         let qkv = block.product(&normed, weight).sums()?;
         made.split(cuda, layer, &qkv, (start, angles))?;
@@ -195,17 +217,20 @@ pub(super) fn finish(
     let residual = shared.place(x.array())?;
     let source = Elements::of_rows(shared, attention.array())?;
     let attention = block.prepared(source, Prepare::Nothing, out)?;
-    let x = Product { residual: Some(&residual), ..block.product(&attention, out) }.sums()?;
+    let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
+    let attended = block.product(&attention, out);
+    let x = block.added(cuda, attended, (&layer.attn_post_norm, eps), &residual)?;
 
     let norm = cuda.norms.on_device(shared, &layer.ffn_norm)?;
-    let norm = Prepare::Norm { weight: &norm, eps: layer.spec.norm_eps };
+    let norm = Prepare::Norm { weight: &norm, eps, residual: None };
     let normed = block.prepared(Elements::F32(x.clone()), norm, gate_up)?;
-    let gates = block.product(&normed, gate_up);
+    let gates = Product { activation, ..block.product(&normed, gate_up) };
     let hidden = match gates.gates() {
         true => gates.gated(down.weight.form())?,
-        false => block.prepared(Elements::F32(gates.sums()?), Prepare::SwiGlu, down)?,
+        false => block.prepared(Elements::F32(gates.sums()?), Prepare::Gate(activation), down)?,
     };
-    let y = Product { residual: Some(&x), ..block.product(&hidden, down) }.sums()?;
+    let fed = block.product(&hidden, down);
+    let y = block.added(cuda, fed, (&layer.ffn_post_norm, eps), &x)?;
     shared.done(Rows::new(rows, down.outputs, y.into_array()))
 }
 
@@ -270,7 +295,7 @@ fn normed(
     }
     let source = Elements::F32(shared.place(x.array())?);
     let weight = cuda.norms.on_device(shared, weight)?;
-    let prepare = Prepare::Norm { weight: &weight, eps };
+    let prepare = Prepare::Norm { weight: &weight, eps, residual: None };
     let y = OnDevice::room(shared, rows * columns)?;
     Unprepared { source, rows, columns, prepare, broken: None }
         .write(shared, &Factor::F32(y.clone()))?;

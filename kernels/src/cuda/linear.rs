@@ -8,13 +8,15 @@ use super::device::Launch;
 use super::gemm;
 use super::operands::Elements;
 use super::params::layers::LinearParams;
-use super::prepare::{Factor, Form, Prepare, Unprepared, check_finite, scale_stride};
+use super::prepare::{
+    Factor, Form, Prepare, Unprepared, activation_code, check_finite, scale_stride,
+};
 use super::resident::OnDevice;
 use super::{Broken, Shared};
 use crate::backend::BackendError;
 use crate::int8::{GROUP, Int8Rows};
 use crate::shapes;
-use crate::weights::{Linear, Matrix, MatrixData};
+use crate::weights::{Activation, Linear, Matrix, MatrixData};
 
 /// A weight on a device.
 pub(super) struct Packed {
@@ -122,6 +124,8 @@ pub(super) struct Product<'a> {
     pub(super) weight: &'a Packed,
     /// `[rows, outputs]`.
     pub(super) residual: Option<&'a OnDevice<f32>>,
+    /// Of gates.
+    pub(super) activation: Activation,
 }
 
 impl Product<'_> {
@@ -148,7 +152,7 @@ impl Product<'_> {
         }
     }
 
-    /// silu(gate) * up of the sums, `[rows, outputs / 2]` in `form`.
+    /// activation(gate) * up of the sums, `[rows, outputs / 2]` in `form`.
     pub(super) fn gated(&self, form: Form) -> Result<Factor, BackendError> {
         let (shared, rows, columns) = (&self.weight.shared, self.rows, self.weight.outputs / 2);
         if form == Form::Bf16 {
@@ -186,6 +190,8 @@ impl Product<'_> {
             w_scale_stride: scale_stride(self.weight.outputs) as u32,
             rounds: rounds.into(),
             code: self.broken as u32,
+            activation: activation_code(self.activation),
+            unused: 0,
         }
     }
 

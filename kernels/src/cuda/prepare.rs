@@ -11,6 +11,7 @@ use super::resident::OnDevice;
 use super::{Broken, Shared};
 use crate::backend::BackendError;
 use crate::int8::GROUP;
+use crate::weights::Activation;
 
 /// Rows that a block of a kernel prepares in groups: a warp each.
 const WARPS: usize = 8;
@@ -96,15 +97,23 @@ impl Factor {
     }
 }
 
+/// What kernels call it.
+pub(super) fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
+}
+
 /// What is done to every row first.
 #[derive(Clone, Copy)]
 pub(super) enum Prepare<'a> {
     /// Nothing.
     Nothing,
-    /// RMS norm with `weight`, `[columns]`; the rows are f32.
-    Norm { weight: &'a OnDevice<f32>, eps: f32 },
-    /// SwiGLU: `[2 columns]` f32, gate first, to silu(gate) * up.
-    SwiGlu,
+    /// RMS norm with `weight`, `[columns]`; the rows are f32. `residual`, rows like them, is added.
+    Norm { weight: &'a OnDevice<f32>, eps: f32, residual: Option<&'a OnDevice<f32>> },
+    /// `[2 columns]` f32, gate first, to activation(gate) * up.
+    Gate(Activation),
 }
 
 /// Rows to be prepared.
@@ -153,9 +162,9 @@ impl Unprepared<'_> {
             (Prepare::Norm { .. }, _, Form::F32) => "norm_f32",
             (Prepare::Norm { .. }, _, Form::Bf16) => "norm_bf16",
             (Prepare::Norm { .. }, _, Form::Int8) => "norm_int8",
-            (Prepare::SwiGlu, _, Form::F32) => "swiglu_f32",
-            (Prepare::SwiGlu, _, Form::Bf16) => "swiglu_bf16",
-            (Prepare::SwiGlu, _, Form::Int8) => "swiglu_int8",
+            (Prepare::Gate(_), _, Form::F32) => "gate_f32",
+            (Prepare::Gate(_), _, Form::Bf16) => "gate_bf16",
+            (Prepare::Gate(_), _, Form::Int8) => "gate_int8",
         })
     }
 
@@ -163,9 +172,15 @@ impl Unprepared<'_> {
     pub(super) fn write(&self, shared: &Shared, made: &Factor) -> Result<(), BackendError> {
         let Some(kernel) = self.kernel(made.form()) else { return Ok(()) };
         let (y, scales) = made.addresses();
-        let (norm, eps) = match self.prepare {
-            Prepare::Norm { weight, eps } => (weight.address(), eps),
-            _ => (0, 0.0),
+        let (norm, residual, eps) = match self.prepare {
+            Prepare::Norm { weight, eps, residual } => {
+                (weight.address(), residual.map_or(0, OnDevice::address), eps)
+            }
+            _ => (0, 0, 0.0),
+        };
+        let activation = match self.prepare {
+            Prepare::Gate(activation) => activation_code(activation),
+            _ => 0,
         };
         let blocks = match self.prepare {
             Prepare::Norm { .. } => self.rows,
@@ -174,6 +189,7 @@ impl Unprepared<'_> {
         let params = PrepareParams {
             x: self.source.address(),
             norm,
+            residual,
             y,
             scales,
             broken: self.broken.map_or(0, |_| shared.broken_at()),
@@ -183,6 +199,8 @@ impl Unprepared<'_> {
             scale_stride: scale_stride(self.rows) as u32,
             eps,
             code: self.broken.map_or(0, |broken| broken as u32),
+            activation,
+            unused: 0,
         };
         shared.run(&Launch {
             kernel,
@@ -205,6 +223,7 @@ pub(super) fn check_finite(
     let params = PrepareParams {
         x: rows.address(),
         norm: 0,
+        residual: 0,
         y: 0,
         scales: 0,
         broken: shared.broken_at(),
@@ -214,6 +233,8 @@ pub(super) fn check_finite(
         scale_stride: 0,
         eps: 0.0,
         code: broken as u32,
+        activation: 0,
+        unused: 0,
     };
     shared.run(&Launch {
         kernel: "check_f32",

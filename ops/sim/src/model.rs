@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
+    Activation, Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
 };
 
 use crate::dice::Dice;
@@ -44,8 +44,7 @@ pub(crate) fn model() -> Arc<Model> {
         final_norm: vec![1.0; WIDTH].into(),
         head: embed,
         embed_scale: 1.0,
-        rope: Rope::unscaled(10_000.0, HEAD_DIM),
-        rotates: vec![true; LAYERS as usize],
+        ropes: vec![Rope::unscaled(10_000.0, HEAD_DIM); LAYERS as usize],
         scale: 1.0 / (HEAD_DIM as f32).sqrt(),
         norm_eps: 1e-6,
         kv: KvDtype::Bf16,
@@ -69,6 +68,7 @@ impl Weights {
                 kv_heads: 1,
                 head_dim: HEAD_DIM,
                 norm_eps: 1e-6,
+                activation: Activation::Silu,
                 kv: KvDtype::Bf16,
             },
             attn_norm: ones.clone(),
@@ -76,9 +76,11 @@ impl Weights {
             q_norm: None,
             k_norm: None,
             out: self.linear(WIDTH, HEADS * HEAD_DIM, 0.5),
+            attn_post_norm: None,
             ffn_norm: ones,
             gate_up: self.linear(2 * FFN, WIDTH, 0.4),
             down: self.linear(WIDTH, FFN, 0.4),
+            ffn_post_norm: None,
         }
     }
 

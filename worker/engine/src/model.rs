@@ -33,10 +33,8 @@ pub struct ModelParts {
     pub final_norm: Arc<[f32]>,
     /// `[vocab, width]`: logits; the embedding itself when tied.
     pub head: Linear,
-    /// Rotary embedding, one for all layers that have any.
-    pub rope: Rope,
-    /// Per layer: whether queries and keys are rotated.
-    pub rotates: Vec<bool>,
+    /// Per layer: its rotary embedding.
+    pub ropes: Vec<Rope>,
     /// Multiplies attention's dot products.
     pub scale: f32,
     /// Added to the mean square in RMS norms.
@@ -48,6 +46,10 @@ pub struct ModelParts {
 /// A decoder, immutable and shared by all workers of a process.
 pub struct Model {
     pub(crate) parts: ModelParts,
+    /// The first layers with each rotary embedding.
+    rope_layers: Vec<usize>,
+    /// Per layer: which of them has its own.
+    rope_of: Vec<usize>,
 }
 
 impl std::fmt::Debug for Model {
@@ -59,19 +61,15 @@ impl std::fmt::Debug for Model {
 /// The angles of some positions, as each layer takes them.
 #[derive(Clone)]
 pub(crate) struct LayerAngles<'m> {
-    rotates: &'m [bool],
-    rotated: Angles,
-    /// Where a layer does not rotate.
-    still: Option<Angles>,
+    rope_of: &'m [usize],
+    /// One for each rotary embedding of the model.
+    angles: Vec<Angles>,
 }
 
 impl LayerAngles<'_> {
     /// Of layer `idx`.
     pub(crate) fn of(&self, idx: usize) -> &Angles {
-        match &self.still {
-            Some(still) if !self.rotates[idx] => still,
-            _ => &self.rotated,
-        }
+        &self.angles[self.rope_of[idx]]
     }
 }
 
@@ -98,15 +96,23 @@ impl Model {
         };
         same("layers", parts.layers.len(), shape.layers)?;
         same("windows", parts.windows.len(), shape.layers)?;
-        same("rotates", parts.rotates.len(), shape.layers)?;
+        same("ropes", parts.ropes.len(), shape.layers)?;
         same("embed.outputs", parts.embed.outputs, shape.vocab)?;
         same("embed.inputs", parts.embed.inputs, shape.width)?;
         same("head.outputs", parts.head.outputs, shape.vocab)?;
         same("head.inputs", parts.head.inputs, shape.width)?;
         same("final_norm", parts.final_norm.len(), shape.width)?;
         let pairs = shape.head_dim as usize / 2;
-        Refusal::unless_within("rope.inv_freq", parts.rope.inv_freq.len(), 0, pairs)?;
-        Ok(Self { parts })
+        let (mut rope_layers, mut rope_of) = (Vec::new(), Vec::new());
+        for (idx, rope) in parts.ropes.iter().enumerate() {
+            Refusal::unless_within("rope.inv_freq", rope.inv_freq.len(), 0, pairs)?;
+            let known = rope_layers.iter().position(|&layer| parts.ropes[layer] == *rope);
+            rope_of.push(known.unwrap_or(rope_layers.len()));
+            if known.is_none() {
+                rope_layers.push(idx);
+            }
+        }
+        Ok(Self { parts, rope_layers, rope_of })
     }
 
     /// Counts.
@@ -175,13 +181,10 @@ impl Model {
     }
 
     fn angles_of(&self, positions: impl Iterator<Item = u64> + Clone) -> LayerAngles<'_> {
-        let (rotates, half) = (&self.parts.rotates, self.parts.shape.head_dim as usize / 2);
-        let still = rotates.contains(&false);
-        LayerAngles {
-            rotates,
-            rotated: self.parts.rope.angles(half, positions.clone()),
-            still: still.then(|| Rope::NONE.angles(half, positions)),
-        }
+        let half = self.parts.shape.head_dim as usize / 2;
+        let angles = |&layer: &usize| self.parts.ropes[layer].angles(half, positions.clone());
+        let angles = self.rope_layers.iter().map(angles).collect();
+        LayerAngles { rope_of: &self.rope_of, angles }
     }
 
     /// What a layer remembers before the first token.

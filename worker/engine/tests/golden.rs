@@ -10,8 +10,8 @@ use std::sync::Arc;
 use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
-    Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Leaves, Linear, Matrix,
-    MatrixData, MemorySet,
+    Activation, Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Leaves,
+    Linear, Matrix, MatrixData, MemorySet,
 };
 use serde::Deserialize;
 use stores::Sharded;
@@ -100,6 +100,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         kv_heads: golden.G as usize,
         head_dim: golden.D as usize,
         norm_eps: 1e-6,
+        activation: Activation::Silu,
         kv: KvDtype::F32,
     };
     let layer = |w: &GoldenLayer| LayerWeights {
@@ -109,9 +110,11 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         q_norm: Some(w.qn.clone().into()),
         k_norm: Some(w.kn.clone().into()),
         out: pack(&*backend, &[&w.wo]),
+        attn_post_norm: None,
         ffn_norm: w.n2.clone().into(),
         gate_up: pack(&*backend, &[&w.gate, &w.up]),
         down: pack(&*backend, &[&w.down]),
+        ffn_post_norm: None,
     };
     let embed = pack(&*backend, &[&golden.embed]);
     Model::new(ModelParts {
@@ -130,10 +133,9 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         layers: golden.layers.iter().map(layer).collect(),
         embed_scale: 1.0,
         windows: vec![None; golden.L as usize],
-        rotates: vec![true; golden.L as usize],
         final_norm: golden.norm.clone().into(),
         head: embed,
-        rope: Rope::unscaled(golden.theta, golden.D as usize),
+        ropes: vec![Rope::unscaled(golden.theta, golden.D as usize); golden.L as usize],
         scale: 1.0 / (golden.D as f32).sqrt(),
         norm_eps: 1e-6,
         kv: KvDtype::F32,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
+    Activation, Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
 };
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
@@ -25,7 +25,8 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         ffn: 40,
         max_positions: 0,
     };
-    let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, kv };
+    let activation = Activation::Silu;
+    let spec = LayerSpec { heads: 4, kv_heads: 2, head_dim: 8, norm_eps: 1e-6, activation, kv };
     let mut weights = Weights { backend: backend.clone(), state: 1 };
     let ones: Arc<[f32]> = vec![1.0; 24].into();
     let embed = weights.linear(61, 24, 1.0);
@@ -36,9 +37,11 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         q_norm: None,
         k_norm: None,
         out: weights.linear(24, 4 * 8, 0.3),
+        attn_post_norm: None,
         ffn_norm: ones.clone(),
         gate_up: weights.linear(2 * 40, 24, 0.3),
         down: weights.linear(24, 40, 0.3),
+        ffn_post_norm: None,
     };
     let parts = ModelParts {
         fingerprint: format!("tiny-{kv:?}"),
@@ -46,10 +49,9 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         layers: (0..shape.layers).map(|_| layer(&mut weights)).collect(),
         embed_scale: 1.0,
         windows: vec![None; shape.layers as usize],
-        rotates: vec![true; shape.layers as usize],
         final_norm: ones.clone(),
         head: embed,
-        rope: Rope::unscaled(10_000.0, 8),
+        ropes: vec![Rope::unscaled(10_000.0, 8); shape.layers as usize],
         scale: 1.0 / 8f32.sqrt(),
         norm_eps: 1e-6,
         kv,

@@ -3,6 +3,7 @@
 use crate::cpu::exp::exp;
 use crate::cpu::simd::{LANES, Simd, Vector, load_front, store_front, sum};
 use crate::tensor::Rows;
+use crate::weights::Activation;
 
 /// The left factor of a product.
 #[derive(Clone, Copy)]
@@ -18,15 +19,15 @@ pub(in crate::cpu) enum Prepare<'a> {
     Nothing,
     /// RMS norm with `weight`, `[cols]`.
     Norm { weight: &'a [f32], eps: f32 },
-    /// SwiGLU: `[2 inputs]`, gate first, to silu(gate) * up.
-    SwiGlu,
+    /// `[2 inputs]`, gate first, to activation(gate) * up.
+    Gate(Activation),
 }
 
 impl Argument<'_> {
     /// Columns after preparation.
     pub(super) fn inputs(self) -> usize {
         match self.prepare {
-            Prepare::SwiGlu => self.rows.cols() / 2,
+            Prepare::Gate(_) => self.rows.cols() / 2,
             _ => self.rows.cols(),
         }
     }
@@ -41,7 +42,7 @@ impl Prepare<'_> {
                 to.copy_from_slice(from);
                 norm_row(simd, to, weight, eps);
             }
-            Self::SwiGlu => swiglu(simd, from, to),
+            Self::Gate(activation) => gate_row(simd, activation, from, to),
         }
     }
 }
@@ -66,18 +67,26 @@ pub(in crate::cpu) fn norm_scale<S: Simd>(simd: S, squares: S::V, count: usize, 
     simd.splat(1.0 / (sum(squares) / count as f32 + eps).sqrt())
 }
 
-/// silu(gate) * up  (Shazeer 2020).
+/// activation(gate) * up.
 #[inline(always)]
-fn swiglu<S: Simd>(simd: S, gate_up: &[f32], to: &mut [f32]) {
+fn gate_row<S: Simd>(simd: S, activation: Activation, gate_up: &[f32], to: &mut [f32]) {
     let (gate, up) = gate_up.split_at(to.len());
     for (to, (gate, up)) in to.chunks_mut(LANES).zip(gate.chunks(LANES).zip(up.chunks(LANES))) {
-        store_front(gated(simd, load_front(simd, gate), load_front(simd, up)), to);
+        let (gate, up) = (load_front(simd, gate), load_front(simd, up));
+        store_front(gated(simd, activation, gate, up), to);
     }
 }
 
-/// silu(gate) * up of sixteen.
+/// activation(gate) * up of sixteen.
 #[inline(always)]
-pub(super) fn gated<S: Simd>(simd: S, gate: S::V, up: S::V) -> S::V {
+pub(super) fn gated<S: Simd>(simd: S, activation: Activation, gate: S::V, up: S::V) -> S::V {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-    gate / (one + exp(simd, zero - gate)) * up
+    let x = match activation {
+        Activation::Silu => gate,
+        Activation::GeluTanh => {
+            let [linear, cubic] = Activation::GELU.map(|x| simd.splat(x));
+            gate * (gate * gate).fma(cubic, linear)
+        }
+    };
+    gate / (one + exp(simd, zero - x)) * up
 }

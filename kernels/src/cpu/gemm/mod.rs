@@ -46,7 +46,7 @@ use super::threads::Crew;
 use super::unwritten::{unwritten, written};
 use crate::backend::BackendError;
 use crate::tensor::Rows;
-use crate::weights::Linear;
+use crate::weights::{Activation, Linear};
 
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
@@ -87,7 +87,7 @@ pub(super) fn linear(
 
 /// What stands between a stacked gate and up projection and the projection down.
 pub(super) enum Hidden {
-    /// Rows, and what is to be done to them before they are multiplied on: nothing where SwiGLU
+    /// Rows, and what is to be done to them before they are multiplied on: nothing where gates
     /// could be computed from the sums at once.
     Rows(Rows, Prepare<'static>),
     /// Rows as the next product reads them, which never stood in memory as f32.
@@ -104,14 +104,15 @@ pub(super) fn gate_up(
     op: &'static str,
     place: Place,
     x: Argument<'_>,
-    weight: &Linear,
+    (weight, activation): (&Linear, Activation),
     next: &Linear,
 ) -> Result<Hidden, BackendError> {
     let columns = weight.outputs / 2;
     let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
     let rows = x.rows.rows();
     if !columns.is_multiple_of(LANES) || !factors.come_in_twos(place.isa) {
-        return Ok(Hidden::Rows(factors.sums(op, place, rows, weight, None)?, Prepare::SwiGlu));
+        let sums = factors.sums(op, place, rows, weight, None)?;
+        return Ok(Hidden::Rows(sums, Prepare::Gate(activation)));
     }
     let mut block = factors.block(rows, place.crew, weight.outputs);
     block.columns /= 2;
@@ -120,34 +121,37 @@ pub(super) fn gate_up(
     if let (Some(like), PackedWeight::Bf16(_)) = (factors.rounded(), packed_weight(op, next)?) {
         let mut hidden = Rounding::new(like, columns);
         let tiles = hidden.split(block);
-        let outcomes = tiles.into_iter().map(|tile| Gated::new(tile, panels, bias)).collect();
+        let gated = |tile| Gated::new(tile, activation, panels, bias);
+        let outcomes = tiles.into_iter().map(gated).collect();
         factors.compute(op, place, outcomes)?;
         // SAFETY: tasks wrote all tiles.
         return Ok(Hidden::Rounded(unsafe { hidden.written() }));
     }
     let mut hidden = unwritten(rows * columns);
     let tiles = split(&mut hidden, columns, block);
-    let outcomes = tiles.into_iter().map(|tile| Gated::new(tile, panels, bias)).collect();
+    let gated = |tile| Gated::new(tile, activation, panels, bias);
+    let outcomes = tiles.into_iter().map(gated).collect();
     factors.compute(op, place, outcomes)?;
     // SAFETY: tiles cover the array, and their tasks wrote them.
     let hidden = Rows::from_vec(rows, columns, unsafe { written(hidden) });
     Ok(Hidden::Rows(hidden, Prepare::Nothing))
 }
 
-/// `hidden`, which [`gate_up`] made for `weight`, through it, plus `residual`.
+/// `hidden` of so many rows, which [`gate_up`] made for `weight`, through it, plus `residual`.
 ///
 /// # Errors
 /// As [`linear`].
 pub(super) fn down(
     op: &'static str,
     place: Place,
-    hidden: Hidden,
+    (hidden, rows): (Hidden, usize),
     weight: &Linear,
-    residual: &Rows,
+    residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
     match hidden {
-        Hidden::Rows(rows, prepare) => {
-            linear(op, place, Argument { rows: &rows, prepare }, weight, Some(residual))
+        Hidden::Rows(hidden, prepare) => {
+            debug_assert_eq!(hidden.rows(), rows);
+            linear(op, place, Argument { rows: &hidden, prepare }, weight, residual)
         }
         #[cfg(target_arch = "x86_64")]
         Hidden::Rounded(x) => {
@@ -155,7 +159,7 @@ pub(super) fn down(
                 unreachable!("`gate_up` rounds for weights of bf16");
             };
             let factors = PackedFactors::of_rounded(place.isa, x, panels);
-            factors.sums(op, place, residual.rows(), weight, Some(residual))
+            factors.sums(op, place, rows, weight, residual)
         }
     }
 }

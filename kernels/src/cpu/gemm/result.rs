@@ -6,6 +6,7 @@ use super::argument::gated;
 use super::split::Tile;
 use crate::cpu::simd::{LANES, Level, Simd, Vector, load_front, prefetch_to_write};
 use crate::tensor::Rows;
+use crate::weights::Activation;
 
 /// Where a task's sums go. A slot is a panel of sixteen outputs that the task multiplies.
 pub(in crate::cpu) trait Outcome {
@@ -213,7 +214,7 @@ impl Outcome for Sums<'_, '_> {
     }
 }
 
-/// Where a task writes what SwiGLU gives: a tile of `[rows, outputs / 2]`.
+/// Where a task writes what gates give: a tile of `[rows, outputs / 2]`.
 pub(super) trait Gates {
     /// Rows of the argument.
     fn rows(&self) -> Range<usize>;
@@ -250,10 +251,11 @@ impl Gates for Tile<'_, f32> {
     }
 }
 
-/// SwiGLU of the sums of a stacked gate and up projection, `[rows, outputs / 2]`. Every second
-/// slot is a panel of up, so that a register tile holds both sides of what it makes.
+/// activation(gate) * up of the sums of a stacked gate and up projection, `[rows, outputs / 2]`.
+/// Every second slot is a panel of up, so that a register tile holds both sides of what it makes.
 pub(super) struct Gated<'a, G> {
     tile: G,
+    activation: Activation,
     /// Panels of gate, before those of up.
     panels: usize,
     bias: Option<&'a [f32]>,
@@ -262,8 +264,13 @@ pub(super) struct Gated<'a, G> {
 
 impl<'a, G: Gates> Gated<'a, G> {
     /// The tile must begin at a panel's first column; there are `panels` whole panels of gate.
-    pub(super) fn new(tile: G, panels: usize, bias: Option<&'a [f32]>) -> Self {
-        Self { tile, panels, bias, finite: Finite::default() }
+    pub(super) fn new(
+        tile: G,
+        activation: Activation,
+        panels: usize,
+        bias: Option<&'a [f32]>,
+    ) -> Self {
+        Self { tile, activation, panels, bias, finite: Finite::default() }
     }
 }
 
@@ -316,7 +323,8 @@ impl<G: Gates> Outcome for Gated<'_, G> {
         for j in 0..N / 2 {
             let column = self.tile.columns().start + (slot / 2 + j) * LANES;
             for (i, sums) in sums.iter().enumerate() {
-                self.tile.write(row + i, column, gated(simd, sums[j], sums[N / 2 + j]));
+                let gates = gated(simd, self.activation, sums[j], sums[N / 2 + j]);
+                self.tile.write(row + i, column, gates);
             }
         }
     }

@@ -7,6 +7,7 @@ use bytemuck::{Pod, Zeroable};
 pub(crate) struct PrepareParams {
     pub(crate) x: u64,
     pub(crate) norm: u64,
+    pub(crate) residual: u64,
     pub(crate) y: u64,
     pub(crate) scales: u64,
     pub(crate) broken: u64,
@@ -16,6 +17,8 @@ pub(crate) struct PrepareParams {
     pub(crate) scale_stride: u32,
     pub(crate) eps: f32,
     pub(crate) code: u32,
+    pub(crate) activation: u32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]
@@ -77,4 +80,6 @@ pub(crate) struct LinearParams {
     pub(crate) w_scale_stride: u32,
     pub(crate) rounds: u32,
     pub(crate) code: u32,
+    pub(crate) activation: u32,
+    pub(crate) unused: u32,
 }

@@ -86,8 +86,7 @@ pub(crate) fn assemble(
     let layers = (0..decoder.shape.layers)
         .map(|idx| assembler.layer(&format!("{}.{idx}", names.layer)))
         .collect::<Result<_, _>>()?;
-    let mut final_norm =
-        assembler.read(&format!("{}.weight", names.final_norm), &[width], Stored::f32)?;
+    let mut final_norm = assembler.norm(&format!("{}.weight", names.final_norm), width)?;
     final_norm.iter_mut().for_each(|weight| *weight /= decoder.scales.logits);
     let head = match sources.is_tied() {
         true => embed.clone(),
@@ -104,8 +103,7 @@ pub(crate) fn assemble(
         windows: decoder.windows.clone(),
         final_norm: final_norm.into(),
         head,
-        rope: decoder.rope.clone(),
-        rotates: decoder.rotates.clone(),
+        ropes: decoder.ropes(),
         scale: decoder.scales.attention,
         norm_eps: norm_eps(decoder),
         kv: options.kv,
@@ -176,15 +174,17 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let head_dim = shape.head_dim as usize;
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
         let (norm_eps, kv) = (norm_eps(decoder), self.options.kv);
-        let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, kv };
-        let norm = |name| format!("{prefix}.{name}.weight");
-        let (q_norm, k_norm) = match decoder.family.qk_norm() {
-            true => (
-                Some(self.vector(&norm(names.q_norm), head_dim)?),
-                Some(self.vector(&norm(names.k_norm), head_dim)?),
-            ),
-            false => (None, None),
+        let activation = decoder.family.activation();
+        let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, activation, kv };
+        let mut norm = |name, len, has_it: bool| -> Result<Option<Arc<[f32]>>, LoadError> {
+            let mut read = || self.norm(&format!("{prefix}.{name}.weight"), len);
+            has_it.then(|| read().map(Arc::from)).transpose()
         };
+        let (qk_norm, post_norms) = (decoder.family.qk_norm(), decoder.family.post_norms());
+        let (q_norm, k_norm) =
+            (norm(names.q_norm, head_dim, qk_norm)?, norm(names.k_norm, head_dim, qk_norm)?);
+        let attn_post_norm = norm(names.attn_post_norm, width, post_norms)?;
+        let ffn_post_norm = norm(names.ffn_post_norm, width, post_norms)?;
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let gate_up = [(names.gate, ffn), (names.up, ffn)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
@@ -198,10 +198,12 @@ impl<'a, 'r> Assembler<'a, 'r> {
             out: linear(&[(names.out, width)], q_rows, biases.out)?,
             gate_up: linear(&gate_up, width, biases.gate_up)?,
             down: linear(&[(names.down, width)], ffn, biases.down)?,
-            attn_norm: self.vector(&norm(names.attn_norm), width)?,
-            ffn_norm: self.vector(&norm(names.ffn_norm), width)?,
+            attn_norm: self.norm(&format!("{prefix}.{}.weight", names.attn_norm), width)?.into(),
+            ffn_norm: self.norm(&format!("{prefix}.{}.weight", names.ffn_norm), width)?.into(),
             q_norm,
             k_norm,
+            attn_post_norm,
+            ffn_post_norm,
         })
     }
 
@@ -226,8 +228,12 @@ impl<'a, 'r> Assembler<'a, 'r> {
         self.matrix(&names, inputs, None)
     }
 
-    fn vector(&mut self, name: &str, len: usize) -> Result<Arc<[f32]>, LoadError> {
-        Ok(self.read(name, &[len], Stored::f32)?.into())
+    /// A norm's weights.
+    fn norm(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let mut weights = self.read(name, &[len], Stored::f32)?;
+        let offset = self.sources.decoder.norm_offset;
+        weights.iter_mut().for_each(|weight| *weight += offset);
+        Ok(weights)
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {

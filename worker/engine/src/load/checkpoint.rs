@@ -79,6 +79,18 @@ impl<'a> Checkpoint<'a> {
         }
         Ok(tensor)
     }
+
+    /// Takes text models out of larger ones, inside which they stand: of names that begin like one
+    /// of these, the first one's beginning becomes the second.
+    pub(crate) fn lift(&mut self, beginnings: &[(&str, &str)]) {
+        let lifted = |name: String| {
+            let inside =
+                |&(from, to): &(&str, &str)| Some(format!("{to}{}", name.strip_prefix(from)?));
+            beginnings.iter().find_map(inside).unwrap_or(name)
+        };
+        let tensors = std::mem::take(&mut self.tensors).into_iter();
+        self.tensors = tensors.map(|(name, tensor)| (lifted(name), tensor)).collect();
+    }
 }
 
 /// An element that is no finite number.

@@ -1,6 +1,7 @@
 //! What a decoder is, whichever file said so.
 
 use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_kernels::Activation;
 
 use crate::rope::Rope;
 
@@ -23,19 +24,41 @@ pub(crate) enum Family {
     Ernie45,
     /// GLM 4 as it was before its norms behind the layers.
     Glm,
+    /// GLM 4 of April 2025 and Z1.
+    Glm4,
+    /// Gemma 1.
+    Gemma,
+    /// Gemma 3, of which what reads pictures is left out.
+    Gemma3,
 }
 
 impl Family {
     /// RMS norm of every query and key head before rotation.
     pub(crate) fn qk_norm(self) -> bool {
-        self == Self::Qwen3
+        matches!(self, Self::Qwen3 | Self::Gemma3)
+    }
+
+    /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
+    pub(crate) fn post_norms(self) -> bool {
+        matches!(self, Self::Glm4 | Self::Gemma3)
+    }
+
+    /// Of the feed-forward part's gate.
+    pub(crate) fn activation(self) -> Activation {
+        match self {
+            Self::Gemma | Self::Gemma3 => Activation::GeluTanh,
+            _ => Activation::Silu,
+        }
     }
 }
+
+/// Gemma 3: of so many layers one sees all positions, unless a file says otherwise.
+pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
 
 /// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.
 pub(crate) const STILL_LAYER_INTERVAL: usize = 4;
 
-/// Which of so many layers rotate, if every `interval`th does not.
+/// Which of so many layers do something, if every `interval`th does not.
 pub(crate) fn all_but_every(interval: usize, layers: u32) -> Vec<bool> {
     (1..=layers as usize).map(|layer| !layer.is_multiple_of(interval)).collect()
 }
@@ -66,6 +89,13 @@ impl Scales {
     /// What most models have.
     pub(crate) fn usual(head_dim: u32) -> Self {
         Self { embed: 1.0, residual: 1.0, attention: 1.0 / (head_dim as f32).sqrt(), logits: 1.0 }
+    }
+
+    /// What Gemma has: its embedding is multiplied by the root of the width, and `divisor` is what
+    /// dot products are divided by the root of.
+    pub(crate) fn gemma(width: u32, divisor: f32) -> Self {
+        let embed = (width as f32).sqrt();
+        Self { embed, residual: 1.0, attention: 1.0 / divisor.sqrt(), logits: 1.0 }
     }
 
     /// Takes these if something finite comes of them.
@@ -101,6 +131,10 @@ pub(crate) struct Decoder {
     pub(crate) rope: Rope,
     /// `[layers]`: whether queries and keys are rotated.
     pub(crate) rotates: Vec<bool>,
+    /// Of layers with a window, if it is another one.
+    pub(crate) window_rope: Option<Rope>,
+    /// Added to the weights of norms.
+    pub(crate) norm_offset: f32,
     pub(crate) order: HeadOrder,
     pub(crate) scales: Scales,
     /// `[layers]`.
@@ -108,4 +142,16 @@ pub(crate) struct Decoder {
     pub(crate) biases: Biases,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
+}
+
+impl Decoder {
+    /// `[layers]`: each layer's rotation.
+    pub(crate) fn ropes(&self) -> Vec<Rope> {
+        let of_layer = |(&rotates, window): (&bool, &Option<u32>)| match (rotates, window) {
+            (false, _) => Rope::NONE,
+            (true, Some(_)) => self.window_rope.clone().unwrap_or_else(|| self.rope.clone()),
+            (true, None) => self.rope.clone(),
+        };
+        self.rotates.iter().zip(&self.windows).map(of_layer).collect()
+    }
 }

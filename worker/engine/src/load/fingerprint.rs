@@ -15,14 +15,17 @@ use super::held::Held;
 /// What most decoders have is left out, and the rest stands as it always has: workers of two
 /// builds share a cluster while it is upgraded, and what was snapshot is found again.
 fn described(decoder: &Decoder) -> String {
-    let Decoder { family, shape, norm_eps, rope, rotates, scales, windows, biases, tied, .. } =
-        decoder;
+    let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
+    let Decoder { windows, biases, tied, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
     );
     if rotates.contains(&false) {
         all += &format!(" rotates: {rotates:?}");
+    }
+    if let Some(rope) = window_rope {
+        all += &format!(" window_rope: {rope:?}");
     }
     if *scales != Scales::usual(shape.head_dim) {
         all += &format!(" scales: {scales:?}");

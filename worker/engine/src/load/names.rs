@@ -16,12 +16,16 @@ pub(crate) struct Names {
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
     pub(crate) out: &'static str,
+    /// Of a norm behind it, in families that have one.
+    pub(crate) attn_post_norm: &'static str,
     pub(crate) ffn_norm: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
     /// Both in one, where there is no `gate`.
     pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
+    /// Of a norm behind it, in families that have one.
+    pub(crate) ffn_post_norm: &'static str,
 }
 
 /// Hugging Face transformers.
@@ -38,16 +42,30 @@ pub(crate) const HF: Names = Names {
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
     out: "self_attn.o_proj",
+    attn_post_norm: "",
     ffn_norm: "post_attention_layernorm",
     gate: "mlp.gate_proj",
     up: "mlp.up_proj",
     gate_up: "mlp.gate_up_proj",
     down: "mlp.down_proj",
+    ffn_post_norm: "",
 };
 
 /// The same where the feed-forward part is what experts would share.
 pub(crate) const HF_SHARED: Names =
     Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
+
+/// The same in GLM 4.
+pub(crate) const HF_GLM4: Names =
+    Names { attn_post_norm: "post_self_attn_layernorm", ffn_post_norm: "post_mlp_layernorm", ..HF };
+
+/// The same in Gemma 3.
+pub(crate) const HF_GEMMA3: Names = Names {
+    attn_post_norm: "post_attention_layernorm",
+    ffn_norm: "pre_feedforward_layernorm",
+    ffn_post_norm: "post_feedforward_layernorm",
+    ..HF
+};
 
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {
@@ -63,11 +81,13 @@ pub(crate) const GGUF: Names = Names {
     q_norm: "attn_q_norm",
     k_norm: "attn_k_norm",
     out: "attn_output",
+    attn_post_norm: "post_attention_norm",
     ffn_norm: "ffn_norm",
     gate: "ffn_gate",
     up: "ffn_up",
     gate_up: "ffn_up",
     down: "ffn_down",
+    ffn_post_norm: "post_ffw_norm",
 };
 
 /// llama.cpp, where the norm before the feed-forward part is called after what it stands behind.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::int8::{self, Int8Rows};
 use aqueduct_kernels::{
-    Angles, BackendError, Cpu, KvDtype, LayerOps, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData, Rows,
+    Activation, Angles, BackendError, Cpu, KvDtype, LayerOps, LayerSpec, LayerWeights, Linear,
+    Matrix, MatrixData, Rows,
 };
 use half::bf16;
 
@@ -145,6 +145,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
                 kv_heads: KV_HEADS,
                 head_dim: HEAD_DIM,
                 norm_eps: NORM_EPS,
+                activation: Activation::Silu,
                 kv: KvDtype::Bf16,
             },
             attn_norm: ones(WIDTH),
@@ -152,9 +153,11 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             q_norm: Some(ones(HEAD_DIM)),
             k_norm: Some(ones(HEAD_DIM)),
             out: cpu.pack(out.clone(), None)?,
+            attn_post_norm: None,
             ffn_norm: ones(WIDTH),
             gate_up: cpu.pack(gate_up.clone(), None)?,
             down: cpu.pack(down.clone(), None)?,
+            ffn_post_norm: None,
         })
     };
     (0..copies_of(stored(elements, dtype))).map(|_| layer()).collect()

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use aqueduct_kernels::cuda::Cuda;
 use aqueduct_kernels::{
-    Angles, Array, BackendError, Heads, Keys, KvData, KvDtype, KvHeads, LayerSpec, LayerWeights,
-    Leaves, MemorySet, Queries, Rows, Scope,
+    Activation, Angles, Array, BackendError, Heads, Keys, KvData, KvDtype, KvHeads, LayerSpec,
+    LayerWeights, Leaves, MemorySet, Queries, Rows, Scope,
 };
 
 use super::measure::median_seconds;
@@ -119,15 +119,24 @@ impl Bench {
             |idx: usize| self.cuda.noise_linear(maps[idx].0, maps[idx].1, 4 * seed + idx as u64);
         let norm: Arc<[f32]> = vec![1.0; width].into();
         Ok(LayerWeights {
-            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, kv: KvDtype::Bf16 },
+            spec: LayerSpec {
+                heads,
+                kv_heads,
+                head_dim,
+                norm_eps: 1e-5,
+                activation: Activation::Silu,
+                kv: KvDtype::Bf16,
+            },
             attn_norm: norm.clone(),
             qkv: map(0)?,
             q_norm: None,
             k_norm: None,
             out: map(1)?,
+            attn_post_norm: None,
             ffn_norm: norm,
             gate_up: map(2)?,
             down: map(3)?,
+            ffn_post_norm: None,
         })
     }
 

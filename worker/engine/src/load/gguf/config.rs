@@ -7,7 +7,8 @@ use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{
-    Biases, Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales, all_but_every,
+    Biases, Decoder, FULL_LAYER_INTERVAL, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales,
+    all_but_every,
 };
 use crate::load::names::{self, Names};
 
@@ -25,13 +26,20 @@ pub(crate) enum Architecture {
     Ernie45,
     /// GLM 4 as it was at first.
     ChatGlm,
+    /// GLM 4 with norms behind its layers.
+    Glm4,
+    Gemma,
+    Gemma3,
 }
 
-const ARCHITECTURES: &str =
-    "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, ernie4_5, chatglm";
+const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
+     ernie4_5, chatglm, glm4, gemma, gemma3";
+
+/// By which llama.cpp tells Gemma 3 27B from the others.
+const GEMMA3_27B_LAYERS: u32 = 62;
 
 impl Architecture {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -41,11 +49,15 @@ impl Architecture {
         Self::SeedOss,
         Self::Ernie45,
         Self::ChatGlm,
+        Self::Glm4,
+        Self::Gemma,
+        Self::Gemma3,
     ];
 
     /// Whether files have query and key rows in the order that rotates neighbours.
     fn neighbours(self) -> bool {
-        !matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Phi3 | Self::SeedOss)
+        let halves = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Phi3 | Self::SeedOss);
+        !(halves || matches!(self, Self::Gemma | Self::Gemma3))
     }
 
     /// What its tensors are called.
@@ -67,6 +79,9 @@ impl Architecture {
             Self::SeedOss => "seed_oss",
             Self::Ernie45 => "ernie4_5",
             Self::ChatGlm => "chatglm",
+            Self::Glm4 => "glm4",
+            Self::Gemma => "gemma",
+            Self::Gemma3 => "gemma3",
         }
     }
 
@@ -81,6 +96,9 @@ impl Architecture {
             Self::SeedOss => Family::SeedOss,
             Self::Ernie45 => Family::Ernie45,
             Self::ChatGlm => Family::Glm,
+            Self::Glm4 => Family::Glm4,
+            Self::Gemma => Family::Gemma,
+            Self::Gemma3 => Family::Gemma3,
         }
     }
 }
@@ -134,23 +152,31 @@ impl Config<'_, '_> {
         let mut shape = self.shape(&keys, checkpoint)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
-        shape.max_positions = positions;
+        let is_gemma3 = architecture == Architecture::Gemma3;
+        let window_rope = match is_gemma3 {
+            // Its files tell the positions that scaling has made.
+            true => Some(rope::window_rope(self, &keys, rotary_dim)?),
+            false => None,
+        };
+        if !is_gemma3 {
+            shape.max_positions = positions;
+        }
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let rotates = self.rotates(architecture, &keys, &shape)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
-        let window = keys.get("attention.sliding_window", Field::u32);
-        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
         Ok(Decoder {
             family: architecture.family(),
             norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
                 .map_err(refused)?,
+            window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,
             rotates,
+            norm_offset: 0.0, // converters have added it
             order: HeadOrder { rotary_dim, neighbours: architecture.neighbours() },
             scales,
-            windows: vec![window; shape.layers as usize],
+            windows: self.windows(architecture, &keys, &shape)?,
             biases: Biases {
                 qkv: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
                 out: has("blk.0.attn_output.bias"),
@@ -170,7 +196,36 @@ impl Config<'_, '_> {
             let name = format!("{experts} experts");
             return Err(self.unsupported("feed-forward part", &name, "one gated layer"));
         }
+        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            if let Some(cap) = cap.filter(|&cap| cap != 0.0) {
+                let refusal = Refusal::new(key, cap, "absent");
+                return Err(LoadError::refused(self.path, refusal));
+            }
+        }
         Ok(())
+    }
+
+    /// `[layers]`.
+    fn windows(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        shape: &ModelShape,
+    ) -> Result<Vec<Option<u32>>, LoadError> {
+        let window = keys.get("attention.sliding_window", Field::u32);
+        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
+        if architecture != Architecture::Gemma3 {
+            return Ok(vec![window; shape.layers as usize]);
+        }
+        let interval = keys.get("attention.sliding_window_pattern", Field::u32);
+        let interval = interval.map_err(|err| self.malformed(err))?;
+        let interval = interval.map_or(FULL_LAYER_INTERVAL, |interval| interval as usize);
+        let most = u32::MAX as usize;
+        Refusal::unless_within("attention.sliding_window_pattern", interval, 1, most)
+            .map_err(|refusal| LoadError::refused(self.path, refusal))?;
+        let slides = all_but_every(interval, shape.layers).into_iter();
+        Ok(slides.map(|slides| window.filter(|_| slides)).collect())
     }
 
     /// How many of a head's elements are rotated.
@@ -205,7 +260,8 @@ impl Config<'_, '_> {
         })
     }
 
-    /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual.
+    /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual. What
+    /// Gemma has no key says.
     fn scales(
         &self,
         architecture: Architecture,
@@ -213,8 +269,16 @@ impl Config<'_, '_> {
         shape: &ModelShape,
     ) -> Result<Scales, LoadError> {
         let usual = Scales::usual(shape.head_dim);
-        if architecture != Architecture::Granite {
-            return Ok(usual);
+        match architecture {
+            Architecture::Granite => {}
+            // The largest has fewer elements in a head than its width would give it.
+            Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
+                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
+            }
+            Architecture::Gemma | Architecture::Gemma3 => {
+                return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
+            }
+            _ => return Ok(usual),
         }
         let or = |key: &str, usual: f32| -> Result<f32, LoadError> {
             let given = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;

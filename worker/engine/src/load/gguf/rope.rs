@@ -60,6 +60,17 @@ pub(super) fn rope(
     Ok((rope, positions))
 }
 
+/// The rotation of layers that have a window (Gemma 3): it is not stretched.
+pub(super) fn window_rope(
+    config: &Config<'_, '_>,
+    keys: &Keys<'_, '_>,
+    rotary_dim: u32,
+) -> Result<Rope, LoadError> {
+    let theta = keys.get("rope.freq_base_swa", Field::f64).map_err(|err| config.malformed(err))?;
+    Rope::scaled(theta.unwrap_or(10_000.0), rotary_dim as usize, &Scaling::None)
+        .map_err(|refusal| LoadError::refused(config.path, refusal))
+}
+
 /// Positions that the model was trained for before it was stretched.
 fn original_positions(keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, GgufError> {
     let original = keys.get("rope.scaling.original_context_length", Field::u32)?;

@@ -1,22 +1,29 @@
 //! config.json of transformers 4 and 5.
 
+mod families;
+mod layers;
+
 use std::path::Path;
 
 use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::rope::{self, RopeDefaults, RopeFields};
+use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
-use crate::load::decoder::{
-    Biases, Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales, all_but_every,
-};
+use crate::load::decoder::{Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales};
 
 const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
-     Ernie4_5ForCausalLM, GlmForCausalLM";
+     Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
+     Gemma3ForCausalLM, Gemma3ForConditionalGeneration (its text model)";
+
+/// A model that reads more than text: its text model stands inside.
+const GEMMA3_WHOLE: &str = "Gemma3ForConditionalGeneration";
+/// Positions that one of Gemma 3's layers with a window turns by in so many radians.
+const GEMMA3_LOCAL_THETA: f64 = 1e4;
 
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
@@ -34,10 +41,10 @@ struct Config {
     /// Absent: as the family has it; null: `hidden_size / num_attention_heads`.
     #[serde(default, deserialize_with = "present")]
     head_dim: Option<Option<u32>>,
-    #[serde(default = "silu")]
-    hidden_act: String,
-    #[serde(default)]
-    max_position_embeddings: u32,
+    hidden_act: Option<String>,
+    /// The same of Gemma 3.
+    hidden_activation: Option<String>,
+    max_position_embeddings: Option<u32>,
     rms_norm_eps: Option<f32>,
     attention_bias: Option<bool>,
     #[serde(default)]
@@ -54,6 +61,14 @@ struct Config {
     #[serde(default)]
     use_sliding_window: bool,
     max_window_layers: Option<u32>,
+    /// Of so many layers one has no window (Gemma 3).
+    sliding_window_pattern: Option<usize>,
+    /// Every layer sees what comes behind it (models of embeddings).
+    use_bidirectional_attention: Option<bool>,
+    /// What attention's dot products are divided by the square root of (Gemma 3).
+    query_pre_attn_scalar: Option<f32>,
+    attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
     /// Not 0 where a layer rotates (SmolLM3).
     no_rope_layers: Option<Vec<u32>>,
     #[serde(default = "default_interval")]
@@ -83,10 +98,6 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D
     Option::deserialize(value).map(Some)
 }
 
-fn silu() -> String {
-    "silu".to_owned()
-}
-
 fn one() -> f32 {
     1.0
 }
@@ -105,7 +116,8 @@ fn default_experts() -> u32 {
 
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
-    let config: Config = read_json(path, CONFIG_BYTES_MAX)?;
+    let config = Config::from_value(read_json(path, CONFIG_BYTES_MAX)?)
+        .map_err(|err| LoadError::malformed(path, err.to_string()))?;
     let unsupported = |what, name: &str, supported| LoadError::Unsupported {
         path: path.display().to_string(),
         what,
@@ -113,17 +125,26 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         supported,
     };
     let family = config.family().map_err(|name| unsupported("architecture", name, FAMILIES))?;
-    if config.hidden_act != "silu" {
-        return Err(unsupported("hidden_act", &config.hidden_act, "silu"));
-    }
+    config
+        .check_activation(family)
+        .map_err(|(name, want)| unsupported("hidden_act", name, want))?;
     if let Some(quantization) = &config.quantization_config {
         let name = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
         return Err(unsupported("quantization", name, "none (f32, f16 or bf16 weights)"));
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     config.refuse_hybrids(family).map_err(refused)?;
+    config.refuse_gemmas(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
-    let found = rope::rope(&config.rope, &shape, family.rope()).map_err(|error| match error {
+    let ropes = match family {
+        Family::Gemma3 => {
+            let local_theta = GEMMA3_LOCAL_THETA;
+            rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta)
+                .map(|(found, local)| (found, Some(local)))
+        }
+        _ => rope::rope(&config.rope, &shape, family.rope()).map(|found| (found, None)),
+    };
+    let (found, window_rope) = ropes.map_err(|error| match error {
         rope::RopeError::Type(name) => unsupported("rope type", &name, rope::TYPES),
         rope::RopeError::Malformed(what) => LoadError::malformed(path, what),
         rope::RopeError::Refused(refusal) => refused(refusal),
@@ -133,12 +154,14 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     Ok(Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
+        window_rope: window_rope.filter(|rope| *rope != found.rope),
+        norm_offset: if matches!(family, Family::Gemma | Family::Gemma3) { 1.0 } else { 0.0 },
         rope: found.rope,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
         order: HeadOrder {
             rotary_dim: found.rotary_dim,
-            neighbours: matches!(family, Family::Ernie45 | Family::Glm),
+            neighbours: matches!(family, Family::Ernie45 | Family::Glm | Family::Glm4),
         },
         scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
@@ -147,56 +170,71 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     })
 }
 
-/// What transformers' configurations of a family take where a file does not say.
-impl Family {
-    fn rope(self) -> RopeDefaults {
-        RopeDefaults {
-            theta: match self {
-                Self::SmolLm3 => 2e6,
-                Self::Ernie45 => 5e5,
-                _ => 1e4,
-            },
-            partial: match self {
-                Self::Glm => Some(0.5),
-                Self::Phi3 => Some(1.0),
-                _ => None,
-            },
-            original_positions: (self == Self::Phi3).then_some(4096.0),
-            only_longrope: self == Self::Phi3,
-        }
-    }
-
-    /// `None`: as many as there are query heads.
-    fn kv_heads(self) -> Option<u32> {
-        match self {
-            Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 => None,
-            Self::Ernie45 | Self::Glm => Some(2),
-            Self::SmolLm3 => Some(4),
-            Self::Mistral | Self::SeedOss => Some(8),
-            Self::Qwen2 | Self::Qwen3 => Some(32),
-        }
-    }
-
-    /// `None`: the width divided among the query heads.
-    fn head_dim(self) -> Option<u32> {
-        let has_own = matches!(self, Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm);
-        has_own.then_some(128)
-    }
-
-    fn norm_eps(self) -> f32 {
-        match self {
-            Self::Phi3 | Self::Ernie45 => 1e-5,
-            Self::Glm => 1.5625e-7,
-            _ => 1e-6,
-        }
-    }
-
-    fn is_tied(self) -> bool {
-        matches!(self, Self::SmolLm3 | Self::Ernie45)
-    }
-}
-
 impl Config {
+    /// The text model's fields, with what files may leave out of them.
+    fn from_value(value: Value) -> serde_json::Result<Self> {
+        let architecture = value["architectures"][0].as_str().unwrap_or_default().to_owned();
+        let mut fields = match value {
+            Value::Object(mut whole) if architecture == GEMMA3_WHOLE => {
+                match whole.remove("text_config") {
+                    Some(Value::Object(mut text)) => {
+                        text.insert("architectures".to_owned(), json!([GEMMA3_WHOLE]));
+                        text
+                    }
+                    _ => whole,
+                }
+            }
+            Value::Object(fields) => fields,
+            other => return serde_json::from_value(other),
+        };
+        if architecture.starts_with("Gemma3") {
+            for (name, default) in [
+                ("vocab_size", 262_208),
+                ("hidden_size", 2304),
+                ("intermediate_size", 9216),
+                ("num_hidden_layers", 26),
+                ("num_attention_heads", 8),
+                ("max_position_embeddings", 131_072),
+            ] {
+                fields.entry(name).or_insert_with(|| default.into());
+            }
+        }
+        serde_json::from_value(Value::Object(fields))
+    }
+
+    /// Refuses another activation than the family's: its name, and which would do.
+    fn check_activation(&self, family: Family) -> Result<(), (&str, &'static str)> {
+        let (given, served): (_, &[_]) = match family {
+            // "gelu" is what its first files say and do not mean.
+            Family::Gemma => (&self.hidden_act, &["gelu_pytorch_tanh", "gelu"]),
+            Family::Gemma3 => (&self.hidden_activation, &["gelu_pytorch_tanh"]),
+            _ => (&self.hidden_act, &["silu"]),
+        };
+        match given.as_deref() {
+            Some(name) if !served.contains(&name) => Err((name, served[0])),
+            _ => Ok(()),
+        }
+    }
+
+    /// What would load and give wrong answers.
+    fn refuse_gemmas(&self, family: Family) -> Result<(), Refusal> {
+        if !matches!(family, Family::Gemma | Family::Gemma3) {
+            return Ok(());
+        }
+        for (field, cap) in [
+            ("attn_logit_softcapping", self.attn_logit_softcapping),
+            ("final_logit_softcapping", self.final_logit_softcapping),
+        ] {
+            if let Some(cap) = cap {
+                return Err(Refusal::new(field, cap, "null"));
+            }
+        }
+        match self.use_bidirectional_attention {
+            Some(true) => Err(Refusal::new("use_bidirectional_attention", true, "false")),
+            _ => Ok(()),
+        }
+    }
+
     /// The family, or the name that is none.
     fn family(&self) -> Result<Family, &str> {
         match self.architectures.first().map_or("none", String::as_str) {
@@ -211,6 +249,9 @@ impl Config {
             "SeedOssForCausalLM" => Ok(Family::SeedOss),
             "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Ok(Family::Ernie45),
             "GlmForCausalLM" => Ok(Family::Glm),
+            "Glm4ForCausalLM" => Ok(Family::Glm4),
+            "GemmaForCausalLM" => Ok(Family::Gemma),
+            "Gemma3ForCausalLM" | GEMMA3_WHOLE => Ok(Family::Gemma3),
             name => Err(name),
         }
     }
@@ -252,7 +293,7 @@ impl Config {
                 Family::Granite4 => self.shared_intermediate_size,
                 _ => self.intermediate_size,
             },
-            max_positions: self.max_position_embeddings,
+            max_positions: self.max_position_embeddings.unwrap_or(0),
         };
         shape.validate()?;
         Ok(shape)
@@ -272,105 +313,20 @@ impl Config {
                 logits: self.logits_scaling,
             }
             .checked(),
+            Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
+            Family::Gemma3 => {
+                let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
+                Scales::gemma(shape.width, divisor).checked()
+            }
             _ => Ok(Scales::usual(shape.head_dim)),
         }
-    }
-
-    /// Per layer: whether it rotates.
-    fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
-        let layers = self.num_hidden_layers as usize;
-        match (family, &self.no_rope_layers) {
-            (Family::SmolLm3, Some(rotates)) => {
-                let count = rotates.len();
-                Refusal::unless_within("no_rope_layers count", count, layers, usize::MAX)?;
-                Ok(rotates.iter().take(layers).map(|&rotates| rotates != 0).collect())
-            }
-            (Family::SmolLm3, None) => {
-                let most = u32::MAX as usize;
-                let interval = self.no_rope_layer_interval;
-                Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
-                Ok(all_but_every(interval, self.num_hidden_layers))
-            }
-            (Family::Granite4, _) => {
-                let rotates = self.position_embedding_type.as_deref() == Some("rope");
-                Ok(vec![rotates; layers])
-            }
-            _ => Ok(vec![true; layers]),
-        }
-    }
-
-    fn biases(&self, family: Family) -> Biases {
-        let attention = self.attention_bias;
-        let is_biased = attention.unwrap_or(false);
-        let both =
-            |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
-        match family {
-            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
-            Family::Granite4 => both(is_biased, false),
-            Family::Mistral | Family::Phi3 => Biases::default(),
-            Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
-            Family::Qwen3 => both(is_biased, false),
-            Family::SeedOss => Biases {
-                qkv: attention.unwrap_or(true),
-                out: self.attention_out_bias,
-                ..both(false, self.mlp_bias)
-            },
-            Family::Ernie45 => {
-                let is_biased = self.use_bias.unwrap_or(false);
-                both(is_biased, is_biased)
-            }
-            Family::Glm => Biases { qkv: attention.unwrap_or(true), ..Biases::default() },
-        }
-    }
-
-    /// Per layer, as each family's modelling code decides it.
-    fn windows(&self, family: Family, rotates: &[bool]) -> Result<Vec<Option<u32>>, Refusal> {
-        let given = self.sliding_window;
-        let window = match family {
-            Family::Mistral => given.unwrap_or(Some(4096)),
-            Family::Phi3 => given.flatten(),
-            Family::Qwen2 | Family::Qwen3 => {
-                given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
-            }
-            // Named layers slide whether the window is used or not.
-            Family::SmolLm3 => {
-                given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
-            }
-            Family::Llama | Family::Granite | Family::Granite4 => None,
-            Family::SeedOss | Family::Ernie45 | Family::Glm => None,
-        };
-        if window == Some(0) {
-            return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
-        }
-        let layers = self.num_hidden_layers as usize;
-        let slides = match (family, &self.layer_types) {
-            (Family::SmolLm3, None) => rotates.iter().map(|rotates| !rotates).collect(),
-            (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
-                .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
-                .collect(),
-            (Family::Qwen2 | Family::Qwen3 | Family::SmolLm3, Some(types)) => {
-                Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
-                types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
-            }
-            _ => vec![true; layers],
-        };
-        Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
-    }
-}
-
-fn slides(layer_type: &str) -> Result<bool, Refusal> {
-    match layer_type {
-        "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        name => Err(Refusal::new("layer_types", name, "full_attention or sliding_attention")),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::rope::Rope;
 
     fn config(changes: Value) -> Config {
         let mut config = json!({
@@ -422,7 +378,12 @@ mod tests {
             "layer_types": ["sliding_attention", "full_attention", "full_attention"],
         });
         check(Family::SmolLm3, named.clone(), [Some(9), None, None]);
-        check(Family::Qwen2, named, none);
+        check(Family::Qwen2, named.clone(), none);
+        check(Family::Gemma3, named, [Some(9), None, None]);
+        check(Family::Gemma3, json!({}), [Some(4096); 3]); // the sixth would see everything
+        let second = json!({ "sliding_window": 9, "sliding_window_pattern": 2 });
+        check(Family::Gemma3, second, [Some(9), None, Some(9)]);
+        check(Family::Gemma3, json!({ "sliding_window": null }), none);
     }
 
     #[test]
@@ -487,6 +448,76 @@ mod tests {
             let usual = config.scales(Family::Llama, &shape).unwrap();
             assert_eq!(usual, Scales::usual(8), "{field} is Granite's alone");
         }
+    }
+
+    #[test]
+    fn gemma_3_may_stand_inside_a_larger_model() {
+        let text = json!({ "hidden_size": 640, "sliding_window": 512, "vocab_size": null });
+        let whole = json!({
+            "architectures": [GEMMA3_WHOLE], "text_config": text, "vision_config": {},
+            "hidden_size": 7,
+        });
+        assert!(Config::from_value(whole.clone()).is_err(), "no vocabulary is null");
+        let mut whole = whole;
+        whole["text_config"].as_object_mut().unwrap().remove("vocab_size");
+        let config = Config::from_value(whole).unwrap();
+        assert_eq!(config.family(), Ok(Family::Gemma3));
+        let shape = config.shape(Family::Gemma3).unwrap();
+        assert_eq!((shape.vocab, shape.width, shape.layers), (262_208, 640, 26));
+        assert_eq!((shape.heads, shape.kv_heads, shape.head_dim), (8, 4, 256));
+        assert_eq!(shape.max_positions, 131_072);
+        let llama = json!({ "architectures": ["LlamaForCausalLM"], "text_config": {} });
+        assert!(Config::from_value(llama).is_err(), "others have nothing inside");
+    }
+
+    #[test]
+    fn gemmas_that_are_other_models_are_refused() {
+        let check = |family, changes: Value, field: &str| {
+            let refusal = config(changes).refuse_gemmas(family).unwrap_err();
+            assert_eq!(refusal.field, field);
+        };
+        check(Family::Gemma3, json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping");
+        check(Family::Gemma, json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping");
+        let both_ways = json!({ "use_bidirectional_attention": true });
+        check(Family::Gemma3, both_ways.clone(), "use_bidirectional_attention");
+        assert_eq!(config(both_ways).refuse_gemmas(Family::Llama), Ok(()));
+        let activation = |family, changes: Value| config(changes).check_activation(family).is_ok();
+        assert!(activation(Family::Gemma, json!({ "hidden_act": "gelu" })));
+        assert!(activation(
+            Family::Gemma,
+            json!({ "hidden_act": "gelu", "hidden_activation": "x" })
+        ));
+        assert!(!activation(Family::Gemma, json!({ "hidden_act": "silu" })));
+        assert!(activation(Family::Gemma3, json!({ "hidden_act": "silu" })));
+        assert!(!activation(Family::Gemma3, json!({ "hidden_activation": "gelu" })));
+        assert!(!activation(Family::Llama, json!({ "hidden_act": "gelu_pytorch_tanh" })));
+    }
+
+    #[test]
+    fn gemma_3_turns_its_windows_by_another_rope() {
+        let ropes = |changes: Value| {
+            let mut fields = json!({ "max_position_embeddings": 131_072, "head_dim": 16 });
+            fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let config = config(fields);
+            let shape = config.shape(Family::Gemma3).unwrap();
+            let defaults = Family::Gemma3.rope();
+            rope::ropes_by_layer_type(&config.rope, &shape, defaults, GEMMA3_LOCAL_THETA).ok()
+        };
+        let (found, local) = ropes(json!({})).unwrap();
+        assert_eq!((&found.rope, &local), (&Rope::unscaled(1e6, 16), &Rope::unscaled(1e4, 16)));
+        let old = json!({
+            "rope_theta": 2e6, "rope_local_base_freq": 3e4,
+            "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
+        });
+        let new = json!({ "rope_parameters": {
+            "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 },
+            "sliding_attention": { "rope_type": "default", "rope_theta": 3e4 },
+        } });
+        let (found, local) = ropes(old.clone()).unwrap();
+        assert_eq!(found.rope.inv_freq[0], 1.0 / 8.0);
+        assert_eq!(found.positions, 131_072, "as many as its file says");
+        assert_eq!(local, Rope::unscaled(3e4, 16));
+        assert_eq!(ropes(new), ropes(old));
     }
 
     #[test]

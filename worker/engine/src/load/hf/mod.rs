@@ -30,9 +30,14 @@ pub(crate) fn load(
     }
     let decoder = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
-    let checkpoint = shards.checkpoint()?;
+    let mut checkpoint = shards.checkpoint()?;
+    if decoder.family == Family::Gemma3 {
+        checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
+    }
     let names = match decoder.family {
         Family::Granite4 => &names::HF_SHARED,
+        Family::Glm4 => &names::HF_GLM4,
+        Family::Gemma3 => &names::HF_GEMMA3,
         _ => &names::HF,
     };
     assemble(&Sources::new(decoder, checkpoint, names), options, report)

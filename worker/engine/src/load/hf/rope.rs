@@ -13,9 +13,11 @@ pub(crate) const TYPES: &str = "default, linear, llama3, longrope, yarn";
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// The fields of config.json about rotation.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub(crate) struct RopeFields {
     rope_theta: Option<f64>,
+    /// Of layers with a window (Gemma 3).
+    rope_local_base_freq: Option<f64>,
     rope_scaling: Option<Map<String, Value>>,
     rope_parameters: Option<Map<String, Value>>,
     original_max_position_embeddings: Option<f64>,
@@ -32,6 +34,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) original_positions: Option<f64>,
     /// Every scaling is longrope, whatever it is called.
     pub(crate) only_longrope: bool,
+    /// The positions that files tell are those that scaling has made.
+    pub(crate) positions_scaled: bool,
 }
 
 /// A rotation that was found.
@@ -109,6 +113,27 @@ pub(crate) fn rope(
     Ok(first)
 }
 
+/// The rotations of layers that see all positions and of those that have a window (Gemma 3).
+/// Scaling that does not say for which layers is for the former.
+pub(crate) fn ropes_by_layer_type(
+    fields: &RopeFields,
+    shape: &ModelShape,
+    defaults: RopeDefaults,
+    local_theta: f64,
+) -> Result<(Found, Rope), RopeError> {
+    let of_type = |layer_type: &str| {
+        let parameters = fields.rope_parameters.as_ref().and_then(|given| given.get(layer_type));
+        parameters.filter(|value| !value.is_null()).cloned()
+    };
+    let [full, local] = LAYER_TYPES.map(of_type);
+    let full = full.unwrap_or_else(|| fields.rope_scaling.clone().unwrap_or_default().into());
+    let local = local.unwrap_or_else(|| Map::new().into());
+    let local_fields = RopeFields { rope_theta: fields.rope_local_base_freq, ..fields.clone() };
+    let local_defaults = RopeDefaults { theta: local_theta, ..defaults };
+    let local = one_rope(local, &local_fields, shape, local_defaults)?;
+    Ok((one_rope(full, fields, shape, defaults)?, local.rope))
+}
+
 fn one_rope(
     parameters: Value,
     fields: &RopeFields,
@@ -129,7 +154,9 @@ fn one_rope(
     let positions = shape.max_positions;
     let scaling = parameters.scaling(original_positions, f64::from(positions))?;
     let rope = Rope::scaled(theta, rotary_dim as usize, &scaling)?;
-    Ok(Found { rope, rotary_dim, positions: scaling.positions(positions) })
+    let positions =
+        if defaults.positions_scaled { positions } else { scaling.positions(positions) };
+    Ok(Found { rope, rotary_dim, positions })
 }
 
 fn rotary_dim(partial: Option<f64>, default: Option<f64>, head_dim: u32) -> Result<u32, Refusal> {

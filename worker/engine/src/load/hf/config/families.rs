@@ -1,0 +1,58 @@
+//! What transformers' configurations of a family take where a file does not say.
+
+use crate::load::decoder::Family;
+use crate::load::hf::rope::RopeDefaults;
+
+impl Family {
+    pub(super) fn rope(self) -> RopeDefaults {
+        RopeDefaults {
+            theta: match self {
+                Self::SmolLm3 => 2e6,
+                Self::Ernie45 => 5e5,
+                Self::Gemma3 => 1e6,
+                _ => 1e4,
+            },
+            partial: match self {
+                Self::Glm | Self::Glm4 => Some(0.5),
+                Self::Phi3 => Some(1.0),
+                _ => None,
+            },
+            original_positions: (self == Self::Phi3).then_some(4096.0),
+            only_longrope: self == Self::Phi3,
+            positions_scaled: self == Self::Gemma3,
+        }
+    }
+
+    /// `None`: as many as there are query heads.
+    pub(super) fn kv_heads(self) -> Option<u32> {
+        match self {
+            Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 => None,
+            Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
+            Self::SmolLm3 | Self::Gemma3 => Some(4),
+            Self::Mistral | Self::SeedOss => Some(8),
+            Self::Gemma => Some(16),
+            Self::Qwen2 | Self::Qwen3 => Some(32),
+        }
+    }
+
+    /// `None`: the width divided among the query heads.
+    pub(super) fn head_dim(self) -> Option<u32> {
+        match self {
+            Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
+            Self::Gemma | Self::Gemma3 => Some(256),
+            _ => None,
+        }
+    }
+
+    pub(super) fn norm_eps(self) -> f32 {
+        match self {
+            Self::Phi3 | Self::Ernie45 => 1e-5,
+            Self::Glm | Self::Glm4 => 1.5625e-7,
+            _ => 1e-6,
+        }
+    }
+
+    pub(super) fn is_tied(self) -> bool {
+        matches!(self, Self::SmolLm3 | Self::Ernie45 | Self::Gemma | Self::Gemma3)
+    }
+}

@@ -1,0 +1,109 @@
+//! What differs between layers, and between the maps of one.
+
+use aqueduct_core::Refusal;
+
+use super::Config;
+use crate::load::decoder::{Biases, FULL_LAYER_INTERVAL, Family, all_but_every};
+
+impl Config {
+    /// Per layer: whether it rotates.
+    pub(super) fn rotates(&self, family: Family) -> Result<Vec<bool>, Refusal> {
+        let layers = self.num_hidden_layers as usize;
+        match (family, &self.no_rope_layers) {
+            (Family::SmolLm3, Some(rotates)) => {
+                let count = rotates.len();
+                Refusal::unless_within("no_rope_layers count", count, layers, usize::MAX)?;
+                Ok(rotates.iter().take(layers).map(|&rotates| rotates != 0).collect())
+            }
+            (Family::SmolLm3, None) => {
+                let most = u32::MAX as usize;
+                let interval = self.no_rope_layer_interval;
+                Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
+                Ok(all_but_every(interval, self.num_hidden_layers))
+            }
+            (Family::Granite4, _) => {
+                let rotates = self.position_embedding_type.as_deref() == Some("rope");
+                Ok(vec![rotates; layers])
+            }
+            _ => Ok(vec![true; layers]),
+        }
+    }
+
+    pub(super) fn biases(&self, family: Family) -> Biases {
+        let attention = self.attention_bias;
+        let is_biased = attention.unwrap_or(false);
+        let both =
+            |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
+        match family {
+            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
+            Family::Granite4 => both(is_biased, false),
+            Family::Mistral | Family::Phi3 => Biases::default(),
+            Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
+            Family::Qwen3 | Family::Gemma | Family::Gemma3 => both(is_biased, false),
+            Family::SeedOss => Biases {
+                qkv: attention.unwrap_or(true),
+                out: self.attention_out_bias,
+                ..both(false, self.mlp_bias)
+            },
+            Family::Ernie45 => {
+                let is_biased = self.use_bias.unwrap_or(false);
+                both(is_biased, is_biased)
+            }
+            Family::Glm | Family::Glm4 => {
+                Biases { qkv: attention.unwrap_or(true), ..Biases::default() }
+            }
+        }
+    }
+
+    /// Per layer, as each family's modelling code decides it.
+    pub(super) fn windows(
+        &self,
+        family: Family,
+        rotates: &[bool],
+    ) -> Result<Vec<Option<u32>>, Refusal> {
+        let given = self.sliding_window;
+        let window = match family {
+            Family::Mistral => given.unwrap_or(Some(4096)),
+            Family::Phi3 => given.flatten(),
+            Family::Gemma3 => given.unwrap_or(Some(4096)),
+            Family::Qwen2 | Family::Qwen3 => {
+                given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
+            }
+            // Named layers slide whether the window is used or not.
+            Family::SmolLm3 => {
+                given.flatten().filter(|_| self.use_sliding_window || self.layer_types.is_some())
+            }
+            Family::Llama | Family::Granite | Family::Granite4 => None,
+            Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
+        };
+        if window == Some(0) {
+            return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
+        }
+        let layers = self.num_hidden_layers as usize;
+        let slides = match (family, &self.layer_types) {
+            (Family::SmolLm3, None) => rotates.iter().map(|rotates| !rotates).collect(),
+            (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
+                .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
+                .collect(),
+            (Family::Gemma3, None) => {
+                let interval = self.sliding_window_pattern.unwrap_or(FULL_LAYER_INTERVAL);
+                Refusal::unless_within("sliding_window_pattern", interval, 1, u32::MAX as usize)?;
+                all_but_every(interval, self.num_hidden_layers)
+            }
+            (Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 | Family::Gemma3, Some(types)) => {
+                Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
+                types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
+            }
+            _ => vec![true; layers],
+        };
+        Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+    }
+}
+
+fn slides(layer_type: &str) -> Result<bool, Refusal> {
+    match layer_type {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        name => Err(Refusal::new("layer_types", name, "full_attention or sliding_attention")),
+    }
+}
