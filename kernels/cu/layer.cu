@@ -196,6 +196,24 @@ KERNEL(norm_f32, PrepareParams, 256, 4) { prepare_norm<AsF32>(p); }
 KERNEL(norm_bf16, PrepareParams, 256, 4) { prepare_norm<AsBf16>(p); }
 KERNEL(norm_int8, PrepareParams, 256, 4) { prepare_norm<AsInt8>(p); }
 
+// The parts of a row, weighed and added in their order, and what goes with them.
+KERNEL(combine_rows, CombineParams, 256, 4) {
+    u64 row = block_x();
+    f32 gate = 1.0f;
+    if (p.gates) gate = div(1.0f, add(1.0f, exp_exact(-p.gates[row])));
+    for (u32 i = thread_index(); i < p.columns; i += threads_of_block()) {
+        f32 sum = 0.0f;
+        for (u32 part = 0; part < p.count; part++) {
+            u64 at = row * p.count + part;
+            sum = fma(p.parts[at][i], p.weights[at], sum);
+        }
+        u64 at = row * p.columns + i;
+        if (p.shared) sum = fma(p.shared[at], gate, sum);
+        if (p.residual) sum = add(p.residual[at], sum);
+        p.y[at] = sum;
+    }
+}
+
 DEVICE void store_as(f32* to, f32 x) { *to = x; }
 DEVICE void store_as(u16* to, f32 x) { *to = narrow(x); }
 

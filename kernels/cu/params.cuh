@@ -172,6 +172,20 @@ struct EmbedParams {
 };
 
 // linear.cu, int8.cu
+// layer.cu, combine_rows: what was made of a row by several, [rows, columns].
+struct CombineParams {
+    const f32* const* parts; // [rows, count], where what each has made begins
+    const f32* weights;      // [rows, count]
+    const f32* shared;       // [rows, columns], what was made of all rows besides, or null
+    const f32* gates;        // [rows], before the sigmoid by which that is multiplied, or null
+    const f32* residual;     // [rows, columns], or null
+    f32* y;
+    u32 rows;
+    u32 count;
+    u32 columns;
+    u32 unused;
+};
+
 struct LinearParams {
     const void* x;       // [rows, x_stride]
     const void* w;       // [outputs, w_stride]; twice as many rows where gate and up are multiplied

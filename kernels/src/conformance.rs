@@ -19,6 +19,7 @@ pub mod tiles;
 
 mod near;
 mod oracle;
+mod plain;
 mod scene;
 
 use crate::backend::Backend;

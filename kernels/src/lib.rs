@@ -26,6 +26,7 @@ pub mod cpu;
     allow(dead_code, reason = "nothing is built on which kernels could run")
 )]
 pub mod cuda;
+pub mod experts;
 pub mod fabric;
 pub mod fold;
 #[cfg(unix)]
@@ -59,4 +60,7 @@ pub use reference::Reference;
 pub use shard::{Candidate, Cutoff, Passed, Shard, Tally};
 pub use state::AttentionState;
 pub use tensor::{Heads, KvData, KvDtype, KvHeads, KvRow, Rows};
-pub use weights::{Activation, Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+pub use weights::{
+    Activation, Angles, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData,
+};

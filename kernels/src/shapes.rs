@@ -9,7 +9,9 @@ use crate::int8::GROUP;
 use crate::memory::{Keys, MemorySet, Selection};
 use crate::state::AttentionState;
 use crate::tensor::{KvData, KvHeads, Rows};
-use crate::weights::{Angles, LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::{
+    Angles, Experts, FeedForward, Gated, LayerWeights, Linear, Matrix, MatrixData,
+};
 
 type Checked = Result<(), BackendError>;
 
@@ -189,9 +191,37 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     for norm in [&layer.attn_post_norm, &layer.ffn_post_norm].into_iter().flatten() {
         same(OP, "post norm", norm.len(), x.cols())?;
     }
-    linear(OP, x, &layer.gate_up)?;
-    same(OP, "gate_up.outputs", layer.gate_up.outputs, 2 * layer.down.inputs)?;
-    same(OP, "down.outputs", layer.down.outputs, x.cols())
+    match &layer.ffn {
+        FeedForward::Dense(dense) => gated(x, dense),
+        FeedForward::Experts(experts) => some_of_many(x, experts),
+    }
+}
+
+/// `x` through one part.
+fn gated(x: &Rows, Gated { gate_up, down }: &Gated) -> Checked {
+    const OP: &str = "finish";
+    linear(OP, x, gate_up)?;
+    same(OP, "gate_up.outputs", gate_up.outputs, 2 * down.inputs)?;
+    same(OP, "down.outputs", down.outputs, x.cols())
+}
+
+/// `x` through a few of many.
+fn some_of_many(x: &Rows, experts: &Experts) -> Checked {
+    const OP: &str = "finish";
+    let (count, routing) = (experts.each.len(), &experts.routing);
+    linear(OP, x, &experts.router)?;
+    same(OP, "router.outputs", experts.router.outputs, count)?;
+    ensure(OP, (1..=count).contains(&routing.chosen), || {
+        format!("{} of {count} experts cannot be chosen", routing.chosen)
+    })?;
+    if let Some(bias) = &routing.bias {
+        same(OP, "routing bias", bias.len(), count)?;
+    }
+    experts.each.iter().chain(&experts.shared).try_for_each(|part| gated(x, part))?;
+    experts.shared_gate.as_ref().map_or(Ok(()), |gate| {
+        linear(OP, x, gate)?;
+        same(OP, "shared gate.outputs", gate.outputs, 1)
+    })
 }
 
 /// `tokens` of an embedding table.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use crate::experts::Routing;
 use crate::int8::Int8Rows;
 use crate::tensor::KvDtype;
 
@@ -94,7 +95,7 @@ pub enum Activation {
 
 impl Activation {
     /// sqrt(8 / π), and 0.044715 of it.
-    pub const GELU: [f32; 2] = [1.595_769_1, 0.071_354_814];
+    pub const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 }
 
 /// What all layers of a model have in common.
@@ -112,6 +113,55 @@ pub struct LayerSpec {
     pub activation: Activation,
     /// How keys and values are stored.
     pub kv: KvDtype,
+}
+
+/// Gate, up and down: y = W_down (activation(W_gate x) · W_up x).
+#[derive(Debug, Clone)]
+pub struct Gated {
+    /// Gate and up projections stacked: `[2 ffn, width]`, gate first.
+    pub gate_up: Linear,
+    /// `[width, ffn]`.
+    pub down: Linear,
+}
+
+/// What stands behind attention in a layer.
+#[derive(Debug, Clone)]
+pub enum FeedForward {
+    /// One for all tokens.
+    Dense(Gated),
+    /// For each token a few of many  (Shazeer et al. 2017).
+    Experts(Experts),
+}
+
+/// Parts of which a token goes through a few, as its router has it.
+#[derive(Debug, Clone)]
+pub struct Experts {
+    /// `[experts, width]`. Of f32, so that no rounding chooses.
+    pub router: Linear,
+    /// What becomes of its logits.
+    pub routing: Routing,
+    /// All of one shape.
+    pub each: Vec<Gated>,
+    /// What every token goes through besides, of another size perhaps.
+    pub shared: Option<Gated>,
+    /// `[1, width]`: what comes of `shared` is multiplied by σ of this.
+    pub shared_gate: Option<Linear>,
+}
+
+impl FeedForward {
+    /// Bytes of the weights that one token goes through.
+    pub fn bytes_of_one_token(&self) -> usize {
+        let of_part = |part: &Gated| part.gate_up.bytes + part.down.bytes;
+        match self {
+            Self::Dense(dense) => of_part(dense),
+            Self::Experts(experts) => {
+                let chosen = experts.each.iter().take(experts.routing.chosen);
+                let gate = experts.shared_gate.as_ref().map_or(0, |gate| gate.bytes);
+                let parts = chosen.chain(&experts.shared).map(of_part);
+                experts.router.bytes + gate + parts.sum::<usize>()
+            }
+        }
+    }
 }
 
 /// One decoder layer.
@@ -135,10 +185,8 @@ pub struct LayerWeights {
     pub attn_post_norm: Option<Arc<[f32]>>,
     /// `[width]`: RMS norm before the feed-forward part.
     pub ffn_norm: Arc<[f32]>,
-    /// Gate and up projections stacked: `[2 ffn, width]`, gate first.
-    pub gate_up: Linear,
-    /// `[width, ffn]`.
-    pub down: Linear,
-    /// `[width]`: the same for what `down` gives.
+    /// The feed-forward part.
+    pub ffn: FeedForward,
+    /// `[width]`: the same norm for what the feed-forward part gives.
     pub ffn_post_norm: Option<Arc<[f32]>>,
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::{
-    Activation, Angles, AttentionOps, Cpu, CpuOptions, Heads, IsaLevel, Keys, KvData, KvDtype,
-    KvHeads, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Queries, Reference,
-    Rows,
+    Activation, Angles, AttentionOps, Cpu, CpuOptions, FeedForward, Gated, Heads, IsaLevel, Keys,
+    KvData, KvDtype, KvHeads, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
+    Queries, Reference, Rows,
 };
 use half::bf16;
 
@@ -194,8 +194,10 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         out: pack(width, spec.heads * spec.head_dim, 5, false),
         attn_post_norm: qk_norm.then(|| norm(width, 9)),
         ffn_norm: norm(width, 6),
-        gate_up: pack(2 * ffn, width, 7, false),
-        down: pack(width, ffn, 8, false),
+        ffn: FeedForward::Dense(Gated {
+            gate_up: pack(2 * ffn, width, 7, false),
+            down: pack(width, ffn, 8, false),
+        }),
         ffn_post_norm: qk_norm.then(|| norm(width, 10)),
     }
 }

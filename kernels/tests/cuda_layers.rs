@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
-    Activation, Angles, BackendError, Cpu, CpuOptions, Int8Rows, KvDtype, LayerOps, LayerSpec,
-    LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
+    Activation, Angles, BackendError, Cpu, CpuOptions, FeedForward, Gated, Int8Rows, KvDtype,
+    LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
 };
 use half::bf16;
 
@@ -116,8 +116,10 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),
         attn_post_norm: None,
         ffn_norm: ones(),
-        gate_up: pack(backend, held, (2 * ffn, WIDTH), 30),
-        down: pack(backend, held, (WIDTH, ffn), 40),
+        ffn: FeedForward::Dense(Gated {
+            gate_up: pack(backend, held, (2 * ffn, WIDTH), 30),
+            down: pack(backend, held, (WIDTH, ffn), 40),
+        }),
         ffn_post_norm: None,
     }
 }

@@ -9,14 +9,20 @@ import torch
 ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3',
                  'phi3': 'phi3', 'granite': 'granite', 'smollm3': 'smollm3',
                  'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm',
-                 'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3'}
+                 'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
+                 'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
+                 'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'granite', 'smollm3'}
+REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
     'input_layernorm': 'attn_norm', 'post_attention_layernorm': 'ffn_norm',
     'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k', 'self_attn.v_proj': 'attn_v',
+    'mlp.gate': 'ffn_gate_inp', 'block_sparse_moe.router': 'ffn_gate_inp',
+    'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
+    **{f'mlp.shared_expert{s}.{which}_proj': f'ffn_{which}_shexp'
+       for s in ('', 's') for which in ('gate', 'up', 'down')},
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
@@ -29,6 +35,7 @@ POST_NORMS = {
     'glm4': {'post_self_attn_layernorm': 'post_attention_norm',
              'post_mlp_layernorm': 'post_ffw_norm'},
     'seed_oss': {'post_attention_layernorm': 'post_attention_norm'},
+    'glm4_moe': {'post_attention_layernorm': 'post_attention_norm'},
 }
 
 
@@ -45,7 +52,10 @@ def write(path, model, kind, tokenizer=None):
     for key, tensor in model.state_dict().items():
         if key == 'lm_head.weight' and config.tie_word_embeddings:
             continue
-        stored[key] = add_tensor(writer, key, tensor, kind, config)
+        if '.experts.' in key:
+            stored[key] = add_experts(writer, key, tensor, kind)
+        else:
+            stored[key] = add_tensor(writer, key, tensor, kind, config)
     for name, factors in rope_factors(config, head_dim).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
@@ -84,15 +94,51 @@ def add_metadata(writer, config, head_dim):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if getattr(config, 'sliding_window', None):
         writer.add_sliding_window(config.sliding_window)
-    if config.model_type == 'granite':
+    experts = getattr(config, 'num_local_experts', 0) or getattr(config, 'num_experts', 0)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, 'moe_intermediate_size'):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == 'qwen2_moe':
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == 'glm4_moe':
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.model_type in ('granite', 'granitemoe'):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_logit_scale(config.logits_scaling)
 
 
+def add_experts(writer, key, tensor, kind):
+    """All experts of a layer, gate and up in tensors of their own; returns what a reader gets."""
+    layer, which = key.split('.')[2], key.rpartition('.')[2]
+    data = tensor.float().numpy()
+    half = data.shape[1] // 2
+    parts = {'gate_up_proj': [('gate', data[:, :half]), ('up', data[:, half:])],
+             'down_proj': [('down', data)]}[which]
+    kind = gguf.GGMLQuantizationType[kind]
+    if data.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = gguf.GGMLQuantizationType.F32
+    made = []
+    for name, part in parts:
+        quantised = gguf.quants.quantize(np.ascontiguousarray(part), kind)
+        writer.add_tensor(f'blk.{layer}.ffn_{name}_exps.weight', quantised, raw_dtype=kind)
+        made.append(gguf.quants.dequantize(quantised, kind).reshape(part.shape))
+    return torch.from_numpy(np.concatenate(made, axis=1).astype(np.float32))
+
+
 def add_tensor(writer, key, tensor, kind, config):
     """Adds one tensor; returns what a reader of the file gets, in transformers' row order."""
+    if key.endswith('.e_score_correction_bias'):
+        key = f'blk.{key.split(".")[2]}.exp_probs_b.bias'
+        writer.add_tensor(key, tensor.float().numpy())
+        return tensor
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')
     names = {**NAMES, **POST_NORMS.get(config.model_type, {})}
@@ -103,7 +149,8 @@ def add_tensor(writer, key, tensor, kind, config):
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
-    kind = gguf.GGMLQuantizationType[kind if data.ndim == 2 else 'F32']
+    exact = 'ffn_gate_inp' in name or data.ndim != 2
+    kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
     if data.shape[-1] % block_elements:
         kind = gguf.GGMLQuantizationType.F32

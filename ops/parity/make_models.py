@@ -96,17 +96,42 @@ MODELS = {
                                                 'full_attention', 'sliding_attention',
                                                 'full_attention'])),
 }
+MOE = dict(moe_intermediate_size=48, num_experts_per_tok=3)
+MODELS.update({
+    'mixtral': ('MixtralConfig', dict(num_local_experts=5, num_experts_per_tok=2)),
+    'mixtral-window': ('MixtralConfig', dict(num_local_experts=4, num_experts_per_tok=1,
+                                             sliding_window=9, head_dim=32)),
+    'qwen2-moe': ('Qwen2MoeConfig', dict(num_experts=6, shared_expert_intermediate_size=40, **MOE)),
+    'qwen2-moe-window': ('Qwen2MoeConfig', dict(
+        num_experts=6, shared_expert_intermediate_size=40, qkv_bias=False, norm_topk_prob=True,
+        use_sliding_window=True, sliding_window=11, max_window_layers=2, **MOE)),
+    'qwen3-moe': ('Qwen3MoeConfig', dict(num_experts=8, head_dim=32, norm_topk_prob=True, **MOE)),
+    'qwen3-moe-some': ('Qwen3MoeConfig', dict(num_experts=8, head_dim=16, num_hidden_layers=4,
+                                              attention_bias=True, decoder_sparse_step=2,
+                                              mlp_only_layers=[3], use_sliding_window=True,
+                                              sliding_window=9, **MOE)),
+    'granite-moe': ('GraniteMoeConfig', dict(num_local_experts=5, num_experts_per_tok=2,
+                                             **GRANITE)),
+    'glm4-moe': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=16, pad_token_id=0,
+                                       attention_bias=True, routed_scaling_factor=1.5, **MOE)),
+    'glm4-moe-norm': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=32, pad_token_id=0,
+                                            use_qk_norm=True, n_shared_experts=2,
+                                            norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
+})
 # A model that reads pictures too, as the larger ones of Gemma 3 are published.
 GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
-GGUF_MODELS = ['llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
+GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', 'glm4-moe-norm',
+               'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
+FEW_EXPERTS = dict(num_local_experts=4, num_experts=4, n_routed_experts=4, num_experts_per_tok=2,
+                   moe_intermediate_size=32, shared_expert_intermediate_size=32)
 FIXTURE_TOKENS = 40
 
 
@@ -124,6 +149,9 @@ def make(name):
         if parameter.dim() == 1:
             centre = 1.0 if 'norm' in key and not adds_one else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
+    for key, buffer in model.named_buffers():
+        if key.endswith('e_score_correction_bias'):
+            buffer.data = 0.2 * torch.randn_like(buffer)
     return model.float().eval()
 
 
@@ -175,6 +203,8 @@ def hf_cases(cases, name):
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
     if name in ('llama31', 'qwen2-yarn'):
         old_layout(cases, name)
+    if name == 'qwen3-moe':
+        stacked_experts(cases, name)
     if name == 'gemma3':
         cases.folder(GEMMA3_INSIDE, make(GEMMA3_INSIDE))
         old_gemma3(cases, name)
@@ -195,6 +225,16 @@ def old_layout(cases, name):
     for absent in ('head_dim', 'layer_types'):
         config.pop(absent, None)
     file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def stacked_experts(cases, name):
+    """The same folder with all experts of a layer in one tensor, as the modules have them."""
+    path = f'{name}-stacked'
+    model = make(name)
+    model.save_pretrained(cases.out / path)
+    tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
 
 
@@ -252,6 +292,7 @@ def shrink():
     for _, changes in MODELS.values():
         if 'head_dim' in changes:
             changes['head_dim'] = 16
+        changes.update({key: value for key, value in FEW_EXPERTS.items() if key in changes})
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
@@ -280,6 +321,11 @@ def fixture_cases(cases):
     narrow_case(cases, 'gemma', torch.bfloat16)
     gguf_case(cases, 'gemma3', 'Q8_0')
     narrow_case(cases, 'gemma3-odd', torch.float16)
+    narrow_case(cases, 'mixtral', torch.bfloat16)
+    gguf_case(cases, 'qwen2-moe', 'Q8_0')
+    gguf_case(cases, 'qwen3-moe', 'Q4_0')
+    narrow_case(cases, 'granite-moe', torch.bfloat16)
+    narrow_case(cases, 'glm4-moe', torch.float16)
 
 
 def all_cases(cases, names):

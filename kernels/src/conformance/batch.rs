@@ -6,7 +6,8 @@ use crate::memory::{Keys, Leaves};
 use crate::tensor::KvDtype;
 use crate::weights::Angles;
 
-use super::layers::{PlainLayer, angles, row_bits, rows};
+use super::layers::{angles, row_bits, rows};
+use super::plain::PlainLayer;
 use super::scene::{Block, Shape};
 
 /// Positions in any order, some of them twice.

@@ -6,194 +6,14 @@ use half::bf16;
 
 use crate::backend::{Backend, BackendError, Qkv};
 use crate::compare::{Tolerance, identical};
-use crate::int8::Int8Rows;
 use crate::tensor::{KvDtype, Rows};
-use crate::weights::{Activation, Angles, LayerSpec, LayerWeights, Linear, Matrix, MatrixData};
+use crate::weights::Angles;
 
-use super::near::{Near, close_to, dot, gated, given, normed, quantised, rotated, sum};
+use super::near::{Near, close_to, given, normed};
+use super::plain::{Held, Look, PLAIN, Plain, PlainLayer, widened};
 use super::scene::Random;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
-
-/// A weight before it is packed.
-struct Plain {
-    matrix: Matrix,
-    bias: Option<Vec<f32>>,
-}
-
-impl Plain {
-    fn new(random: &mut Random, (outputs, inputs): (usize, usize), look: Look) -> Self {
-        let size = 1.0 / (inputs as f32).sqrt();
-        let values: Vec<f32> = (0..outputs * inputs).map(|_| size * random.normal()).collect();
-        let data = match look.held {
-            Held::F32 => MatrixData::F32(values),
-            Held::Bf16 => MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect()),
-            Held::Int8 => MatrixData::Int8(Int8Rows::from_f32(&values, inputs)),
-        };
-        let bias = look.bias.then(|| random.normals(outputs));
-        Self { matrix: Matrix { outputs, inputs, data }, bias }
-    }
-
-    fn pack(&self, backend: &dyn Backend) -> Linear {
-        backend.pack(self.matrix.clone(), self.bias.clone()).expect("fits")
-    }
-
-    fn row(&self, o: usize) -> Vec<f64> {
-        let span = o * self.matrix.inputs..(o + 1) * self.matrix.inputs;
-        match &self.matrix.data {
-            MatrixData::F32(data) => data[span].iter().map(|&x| x.into()).collect(),
-            MatrixData::Bf16(data) => data[span].iter().map(|x| x.to_f64()).collect(),
-            MatrixData::Int8(data) => {
-                let mut row = vec![0.0; self.matrix.inputs];
-                data.read(o, &mut row);
-                widened(&row)
-            }
-        }
-    }
-
-    fn apply(&self, x: &[Near]) -> Vec<Near> {
-        let x: Vec<Near> = match &self.matrix.data {
-            MatrixData::F32(_) => x.to_vec(),
-            MatrixData::Bf16(_) => x.iter().map(|x| x.rounded()).collect(),
-            MatrixData::Int8(_) => quantised(x),
-        };
-        let bias = |o: usize| self.bias.as_ref().map_or(0.0, |bias| bias[o].into());
-        (0..self.matrix.outputs).map(|o| dot(&x, &self.row(o), bias(o))).collect()
-    }
-}
-
-/// What a weight is held as.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Held {
-    F32,
-    Bf16,
-    Int8,
-}
-
-impl Held {
-    const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
-}
-
-/// What varies between weights.
-#[derive(Debug, Clone, Copy)]
-struct Look {
-    held: Held,
-    bias: bool,
-    qk_norm: bool,
-    kv: KvDtype,
-    head_dim: usize,
-    /// F: whole panels of gate and up may be multiplied side by side.
-    ffn: usize,
-    /// GELU, and norms behind what is added to the stream.
-    gemma: bool,
-}
-
-const PLAIN: Look = Look {
-    held: Held::F32,
-    bias: false,
-    qk_norm: false,
-    kv: KvDtype::F32,
-    head_dim: 16,
-    ffn: 100,
-    gemma: false,
-};
-
-/// A layer before it is packed.
-pub(super) struct PlainLayer {
-    spec: LayerSpec,
-    norms: [Vec<f32>; 2],
-    qk_norms: Option<[Vec<f32>; 2]>,
-    post_norms: Option<[Vec<f32>; 2]>,
-    qkv: Plain,
-    out: Plain,
-    gate_up: Plain,
-    down: Plain,
-}
-
-impl PlainLayer {
-    /// The layer that checks across backends share.
-    pub(super) fn shared() -> Self {
-        let look = Look { bias: true, qk_norm: true, ffn: 112, ..PLAIN };
-        Self::new(Look { held: Held::Bf16, kv: KvDtype::Bf16, ..look })
-    }
-
-    pub(super) fn width(&self) -> usize {
-        self.qkv.matrix.inputs
-    }
-
-    fn new(look: Look) -> Self {
-        let random = &mut Random::new(17);
-        let (heads, kv_heads, width) = (6, 2, 72);
-        let Look { head_dim, ffn, .. } = look;
-        let activation = if look.gemma { Activation::GeluTanh } else { Activation::Silu };
-        let norm =
-            |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
-        Self {
-            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
-            norms: [norm(random, width), norm(random, width)],
-            qk_norms: look.qk_norm.then(|| [norm(random, head_dim), norm(random, head_dim)]),
-            qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
-            out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
-            gate_up: Plain::new(random, (2 * ffn, width), Look { bias: false, ..look }),
-            down: Plain::new(random, (width, ffn), Look { bias: false, ..look }),
-            post_norms: look.gemma.then(|| [norm(random, width), norm(random, width)]),
-        }
-    }
-
-    pub(super) fn pack(&self, backend: &dyn Backend) -> LayerWeights {
-        let shared = |norm: &[f32]| Arc::from(norm);
-        let each = |norms: &Option<[Vec<f32>; 2]>| {
-            [0, 1].map(|i| norms.as_ref().map(|norms| shared(&norms[i])))
-        };
-        let [q_norm, k_norm] = each(&self.qk_norms);
-        let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
-        LayerWeights {
-            spec: self.spec,
-            attn_norm: shared(&self.norms[0]),
-            qkv: self.qkv.pack(backend),
-            q_norm,
-            k_norm,
-            out: self.out.pack(backend),
-            attn_post_norm,
-            ffn_norm: shared(&self.norms[1]),
-            gate_up: self.gate_up.pack(backend),
-            down: self.down.pack(backend),
-            ffn_post_norm,
-        }
-    }
-
-    /// Queries, keys and values of one row, each `[heads, head_dim]`.
-    fn project(&self, x: &[Near], cos_sin: &[(f64, f64)]) -> [Vec<Near>; 3] {
-        let (d, spec) = (self.spec.head_dim, &self.spec);
-        let eps = f64::from(spec.norm_eps);
-        let all = self.qkv.apply(&normed(x, &self.norms[0], eps));
-        let (q, kv) = all.split_at(spec.heads * d);
-        let (k, v) = kv.split_at(spec.kv_heads * d);
-        let turned = |heads: &[Near], i: usize| -> Vec<Near> {
-            let one = |head: &[Near]| match &self.qk_norms {
-                Some(norms) => rotated(&normed(head, &norms[i], eps), cos_sin),
-                None => rotated(head, cos_sin),
-            };
-            heads.chunks(d).flat_map(one).collect()
-        };
-        [turned(q, 0), turned(k, 1), v.to_vec()]
-    }
-
-    fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {
-        let LayerSpec { norm_eps, activation, .. } = self.spec;
-        let norm = |x: &[Near], weight: &[f32]| normed(x, weight, norm_eps.into());
-        let behind = |y: Vec<Near>, i: usize| match &self.post_norms {
-            Some(norms) => norm(&y, &norms[i]),
-            None => y,
-        };
-        let x = sum(x, &behind(self.out.apply(attention), 0));
-        let gate_up = self.gate_up.apply(&norm(&x, &self.norms[1]));
-        let (gate, up) = gate_up.split_at(gate_up.len() / 2);
-        let gates = gate.iter().zip(up);
-        let hidden: Vec<Near> = gates.map(|(&gate, &up)| gated(activation, gate, up)).collect();
-        sum(&x, &behind(self.down.apply(&hidden), 1))
-    }
-}
 
 /// `[rows, cols]` of normal numbers.
 pub(super) fn rows(seed: u64, rows: usize, cols: usize) -> Rows {
@@ -210,10 +30,6 @@ pub(super) fn angles(start: u32, tokens: usize, head_dim: usize) -> Angles {
         (0..tokens * head_dim / 2).map(|i| f(angle(i)) as f32).collect()
     };
     Angles { tokens, half: head_dim / 2, cos: of(f64::cos), sin: of(f64::sin) }
-}
-
-fn widened(row: &[f32]) -> Vec<f64> {
-    row.iter().map(|&x| x.into()).collect()
 }
 
 /// x Wᵀ + bias for every size around a tile, whatever the weights are held as.
@@ -322,10 +138,15 @@ fn check_project(backend: &dyn Backend, layer: &PlainLayer, start: u32) {
 
 /// Output projection, residual, norm, gates, residual, with and without norms behind.
 pub fn finish_matches_f64(backend: &dyn Backend) {
-    let looks =
-        |held| [(held, 100, false), (held, 112, false), (held, 100, true), (held, 112, true)];
-    for (held, ffn, gemma) in Held::ALL.into_iter().flat_map(looks) {
-        let layer = PlainLayer::new(Look { held, ffn, gemma, ..PLAIN });
+    let looks = |held| {
+        let sizes = [100, 112].map(|ffn| Look { held, ffn, ..PLAIN });
+        sizes.into_iter().flat_map(|look| {
+            let gemma = Look { gemma: true, ..look };
+            [look, gemma, Look { experts: true, ..look }, Look { experts: true, ..gemma }]
+        })
+    };
+    for look in Held::ALL.into_iter().flat_map(looks) {
+        let layer = PlainLayer::new(look);
         let packed = layer.pack(backend);
         for count in [0, 1, 2, 17] {
             let x = rows(1, count, layer.width());
@@ -345,6 +166,7 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, look);
         // Keys begin within a panel of sixteen outputs.
         check_rows_alone(backend, Look { head_dim: 20, gemma: true, ..look });
+        check_rows_alone(backend, Look { experts: true, ..look });
     }
 }
 
@@ -361,7 +183,7 @@ fn check_rows_alone(backend: &dyn Backend, look: Look) {
         let (x, attention) = (some(&x, from, to), some(&attention, from, to));
         let angles = angles(from as u32, to - from, layer.spec.head_dim);
         let qkv = backend.project(&packed, &x, (from as u32, &angles), x.rows()).expect("fits");
-        let linear = backend.linear(&x, &packed.gate_up).expect("fits");
+        let linear = backend.linear(&x, &packed.qkv).expect("fits");
         (linear, qkv, backend.finish(&packed, &x, &attention).expect("fits"))
     };
     let (linear, qkv, finished) = compute(0, TOKENS);

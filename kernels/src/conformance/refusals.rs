@@ -9,7 +9,8 @@ use crate::tensor::{KvDtype, Rows};
 use crate::weights::{Linear, Matrix, MatrixData};
 
 use super::chains::H2O;
-use super::layers::{PlainLayer, angles, rows};
+use super::layers::{angles, rows};
+use super::plain::PlainLayer;
 use super::scene::Shape;
 
 fn refused<T>(result: Result<T, BackendError>, op: &str) {

@@ -9,7 +9,8 @@ use crate::memory::MemorySet;
 use crate::tensor::{KvDtype, Rows};
 
 use super::chains::H2O;
-use super::layers::{PlainLayer, angles, rows};
+use super::layers::{angles, rows};
+use super::plain::PlainLayer;
 use super::scene::Shape;
 
 /// Every operation on shapes wide enough to be divided, with one thread and with each of `others`.
@@ -48,8 +49,7 @@ fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
         arrays.push(("q", qkv.q.data));
         arrays.push(("k", heads(&qkv.keys.k).into()));
         arrays.push(("v", heads(&qkv.keys.v).into()));
-        arrays
-            .push(("linear", backend.linear(&x, &packed.gate_up).expect("fits").into_vec().into()));
+        arrays.push(("linear", backend.linear(&x, &packed.qkv).expect("fits").into_vec().into()));
         arrays.push(("norm", backend.norm(&x, &packed.attn_norm, spec.norm_eps).into_vec().into()));
         let attention: Rows = rows(22, tokens, spec.heads * spec.head_dim);
         let finished = backend.finish(&packed, &x, &attention).expect("fits");

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use super::gemm::{
-    Argument, PackedWeight, Place, Prepare, down, gate_up, linear, norm_row, packed_weight,
-};
+use super::feed::feed;
+use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
 use super::heads::project_heads;
 use super::simd::{Kernel, Simd};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{Angles, LayerSpec, LayerWeights, Linear};
+use crate::weights::{Angles, LayerWeights, Linear};
 
 /// Rows that a task norms.
 const ROWS: usize = 16;
@@ -53,33 +52,32 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
-    let (rows, LayerSpec { norm_eps: eps, activation, .. }) = (x.rows(), layer.spec);
+    let eps = layer.spec.norm_eps;
     let attention = Argument { rows: attention, prepare: Prepare::Nothing };
-    let beside = |x, norm: &Option<_>| if norm.is_none() { Some(x) } else { None };
-    let residual = beside(x, &layer.attn_post_norm);
-    let attended = linear("finish", place, attention, &layer.out, residual)?;
-    let x = behind(place, attended, (&layer.attn_post_norm, eps), x);
-
-    let norm = Prepare::Norm { weight: &layer.ffn_norm, eps };
-    let normed = Argument { rows: &x, prepare: norm };
-    let hidden = gate_up("finish", place, normed, (&layer.gate_up, activation), &layer.down)?;
-    let residual = beside(&x, &layer.ffn_post_norm);
-    let fed = down("finish", place, (hidden, rows), &layer.down, residual)?;
-    Ok(behind(place, fed, (&layer.ffn_post_norm, eps), &x))
+    let through_out = |residual| linear("finish", place, attention, &layer.out, residual);
+    let x = match &layer.attn_post_norm {
+        None => through_out(Some(x))?,
+        Some(norm) => added(place, through_out(None)?, Some((norm, eps)), x),
+    };
+    match &layer.ffn_post_norm {
+        None => feed(place, layer, &x, Some(&x)),
+        Some(norm) => Ok(added(place, feed(place, layer, &x, None)?, Some((norm, eps)), &x)),
+    }
 }
 
-/// The RMS norm of `y` plus `x`; `y`, to which `x` was added already, where there is no norm.
-fn behind(
+/// `y`, or its RMS norm with these weights, plus `x`.
+pub(super) fn added(
     place: Place<'_>,
     mut y: Rows,
-    (weight, eps): (&Option<Arc<[f32]>>, f32),
+    norm: Option<(&Arc<[f32]>, f32)>,
     x: &Rows,
 ) -> Rows {
-    let Some(weight) = weight else { return y };
     let cols = y.cols().max(1);
     let (some, beside) = (y.data_mut().chunks_mut(ROWS * cols), x.data().chunks(ROWS * cols));
     place.crew.map(some.zip(beside).collect(), |(rows, beside): (&mut [f32], &[f32])| {
-        place.isa.run(Norm { rows, cols, weight, eps });
+        if let Some((weight, eps)) = norm {
+            place.isa.run(Norm { rows: &mut *rows, cols, weight, eps });
+        }
         rows.iter_mut().zip(beside).for_each(|(y, x)| *y += x);
     });
     y

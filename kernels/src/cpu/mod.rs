@@ -7,6 +7,7 @@
 mod amx;
 mod attention;
 mod exp;
+mod feed;
 mod gemm;
 mod heads;
 mod isa;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::device::Launch;
+use super::feed::feed;
 use super::linear::{Packed, Product, packed};
 use super::operands::Elements;
 use super::params::layers::{EmbedParams, HeadsParams};
@@ -22,15 +23,15 @@ const WARPS: usize = 8;
 
 /// Rows of a block of one operation.
 #[derive(Clone, Copy)]
-struct Block<'a> {
-    shared: &'a Arc<Shared>,
-    rows: usize,
-    broken: Broken,
+pub(super) struct Block<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) rows: usize,
+    pub(super) broken: Broken,
 }
 
 impl Block<'_> {
     /// `source` as `weight` multiplies it.
-    fn prepared(
+    pub(super) fn prepared(
         self,
         source: Elements,
         prepare: Prepare<'_>,
@@ -42,27 +43,24 @@ impl Block<'_> {
     }
 
     /// `x` through `weight`.
-    fn product<'a>(self, x: &'a Factor, weight: &'a Packed) -> Product<'a> {
+    pub(super) fn product<'a>(self, x: &'a Factor, weight: &'a Packed) -> Product<'a> {
         let activation = Activation::Silu;
         Product { broken: self.broken, rows: self.rows, x, weight, residual: None, activation }
     }
 
-    /// `x` through `weight`, its RMS norm if there is one, plus `residual`.
-    fn added(
+    /// The RMS norm of `source`, rows of f32, plus `residual`.
+    pub(super) fn normed(
         self,
         cuda: &Cuda,
-        product: Product<'_>,
-        (norm, eps): (&Option<Arc<[f32]>>, f32),
-        residual: &OnDevice<f32>,
+        source: OnDevice<f32>,
+        (norm, eps): (&Arc<[f32]>, f32),
+        residual: Option<&OnDevice<f32>>,
     ) -> Result<OnDevice<f32>, BackendError> {
-        let Some(norm) = norm else {
-            return Product { residual: Some(residual), ..product }.sums();
-        };
         let Self { shared, rows, broken } = self;
-        let (source, columns) = (Elements::F32(product.sums()?), product.weight.outputs);
         let weight = &cuda.norms.on_device(shared, norm)?;
-        let prepare = Prepare::Norm { weight, eps, residual: Some(residual) };
-        let y = OnDevice::room(shared, rows * columns)?;
+        let prepare = Prepare::Norm { weight, eps, residual };
+        let y = OnDevice::room(shared, source.len())?;
+        let (source, columns) = (Elements::F32(source), norm.len());
         Unprepared { source, rows, columns, prepare, broken: Some(broken) }
             .write(shared, &Factor::F32(y.clone()))?;
         Ok(y)
@@ -207,9 +205,8 @@ pub(super) fn finish(
     attention: &Rows,
 ) -> Result<Rows, BackendError> {
     shapes::finishing(layer, x, attention)?;
-    let (shared, rows) = (&cuda.shared, x.rows());
-    let weight = |linear| packed("finish", shared, linear);
-    let (out, gate_up, down) = (weight(&layer.out)?, weight(&layer.gate_up)?, weight(&layer.down)?);
+    let (shared, rows, eps) = (&cuda.shared, x.rows(), layer.spec.norm_eps);
+    let out = packed("finish", shared, &layer.out)?;
     if rows == 0 {
         return Ok(Rows::zeros(0, x.cols()));
     }
@@ -217,21 +214,18 @@ pub(super) fn finish(
     let residual = shared.place(x.array())?;
     let source = Elements::of_rows(shared, attention.array())?;
     let attention = block.prepared(source, Prepare::Nothing, out)?;
-    let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
     let attended = block.product(&attention, out);
-    let x = block.added(cuda, attended, (&layer.attn_post_norm, eps), &residual)?;
-
-    let norm = cuda.norms.on_device(shared, &layer.ffn_norm)?;
-    let norm = Prepare::Norm { weight: &norm, eps, residual: None };
-    let normed = block.prepared(Elements::F32(x.clone()), norm, gate_up)?;
-    let gates = Product { activation, ..block.product(&normed, gate_up) };
-    let hidden = match gates.gates() {
-        true => gates.gated(down.weight.form())?,
-        false => block.prepared(Elements::F32(gates.sums()?), Prepare::Gate(activation), down)?,
+    let x = match &layer.attn_post_norm {
+        None => Product { residual: Some(&residual), ..attended }.sums()?,
+        Some(norm) => block.normed(cuda, attended.sums()?, (norm, eps), Some(&residual))?,
     };
-    let fed = block.product(&hidden, down);
-    let y = block.added(cuda, fed, (&layer.ffn_post_norm, eps), &x)?;
-    shared.done(Rows::new(rows, down.outputs, y.into_array()))
+    let y = match &layer.ffn_post_norm {
+        None => feed(cuda, layer, block, &x, Some(&x))?,
+        Some(norm) => {
+            block.normed(cuda, feed(cuda, layer, block, &x, None)?, (norm, eps), Some(&x))?
+        }
+    };
+    shared.done(Rows::new(rows, layer.out.outputs, y.into_array()))
 }
 
 /// See [`crate::LayerOps::embed`].

@@ -25,6 +25,7 @@ mod driver;
 #[cfg(all(feature = "cuda-emulator", target_arch = "x86_64", target_os = "linux"))]
 pub mod emulated;
 mod fast;
+mod feed;
 mod few;
 pub(crate) mod gemm;
 mod in_order;
@@ -209,7 +210,7 @@ impl Drop for Shared {
 /// A CUDA device.
 pub struct Cuda {
     pub(crate) shared: Arc<Shared>,
-    /// Weights of norms: up to four a layer.
+    /// Weights of norms: up to six a layer.
     norms: Kept,
     /// Cosines and sines of the blocks under way.
     angles: Kept,

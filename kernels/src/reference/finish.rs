@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::linear::linear;
 use super::norm::norm;
 use crate::backend::BackendError;
+use crate::experts::Sent;
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{Activation, LayerSpec, LayerWeights};
+use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
 
 /// See [`crate::LayerOps::finish`].
 pub(super) fn finish(
@@ -25,9 +26,50 @@ pub(super) fn finish(
     let mut x = x.clone();
     add(&mut x, &behind(linear("finish", attention, &layer.out)?, &layer.attn_post_norm));
     let normed = norm(&x, &layer.ffn_norm, norm_eps);
-    let hidden = gated(&linear("finish", &normed, &layer.gate_up)?, activation);
-    add(&mut x, &behind(linear("finish", &hidden, &layer.down)?, &layer.ffn_post_norm));
+    let fed = match &layer.ffn {
+        FeedForward::Dense(dense) => through(dense, &normed, activation)?,
+        FeedForward::Experts(experts) => through_some(experts, &normed, activation)?,
+    };
+    add(&mut x, &behind(fed, &layer.ffn_post_norm));
     Ok(x)
+}
+
+fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
+    linear("finish", &gated(&linear("finish", x, &part.gate_up)?, activation), &part.down)
+}
+
+/// What each expert makes of its rows, in the order of experts, and then what all rows go through.
+fn through_some(experts: &Experts, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
+    let mut y = Rows::zeros(x.rows(), x.cols());
+    let sent = experts.routing.send(&linear("finish", x, &experts.router)?)?;
+    for (part, Sent { rows, weights }) in experts.each.iter().zip(sent) {
+        let some = rows.iter().flat_map(|&row| x.row(row as usize)).copied().collect();
+        let some = Rows::from_vec(rows.len(), x.cols(), some);
+        let made = through(part, &some, activation)?;
+        for (i, (&row, weight)) in rows.iter().zip(weights).enumerate() {
+            add_weighed(y.row_mut(row as usize), made.row(i), weight.into());
+        }
+    }
+    if let Some(shared) = &experts.shared {
+        let made = through(shared, x, activation)?;
+        let gates =
+            experts.shared_gate.as_ref().map(|gate| linear("finish", x, gate)).transpose()?;
+        for i in 0..x.rows() {
+            let weight = gates.as_ref().map_or(1.0, |gates| sigmoid(gates.row(i)[0].into()));
+            add_weighed(y.row_mut(i), made.row(i), weight);
+        }
+    }
+    Ok(y)
+}
+
+fn add_weighed(y: &mut [f32], made: &[f32], weight: f64) {
+    for (y, &made) in y.iter_mut().zip(made) {
+        *y = (f64::from(*y) + weight * f64::from(made)) as f32;
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 fn add(x: &mut Rows, y: &Rows) {
@@ -52,7 +94,7 @@ fn gated(gate_up: &Rows, activation: Activation) -> Rows {
 
 fn activate(x: f64, activation: Activation) -> f64 {
     match activation {
-        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Silu => x * sigmoid(x),
         Activation::GeluTanh => {
             0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
         }

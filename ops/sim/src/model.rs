@@ -6,7 +6,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
+    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData, Reference,
 };
 
 use crate::dice::Dice;
@@ -78,8 +79,10 @@ impl Weights {
             out: self.linear(WIDTH, HEADS * HEAD_DIM, 0.5),
             attn_post_norm: None,
             ffn_norm: ones,
-            gate_up: self.linear(2 * FFN, WIDTH, 0.4),
-            down: self.linear(WIDTH, FFN, 0.4),
+            ffn: FeedForward::Dense(Gated {
+                gate_up: self.linear(2 * FFN, WIDTH, 0.4),
+                down: self.linear(WIDTH, FFN, 0.4),
+            }),
             ffn_post_norm: None,
         }
     }

@@ -156,13 +156,13 @@ impl Model {
     }
 
     /// Bytes of weights that every block reads, however few its tokens: all layers and the
-    /// head. Of the embedding a block reads only its tokens' rows.
+    /// head. Of the embedding a block reads only its tokens' rows, and of experts only those that
+    /// its tokens go through.
     pub fn weight_bytes(&self) -> u64 {
         let layer = |layer: &LayerWeights| {
-            [&layer.qkv, &layer.out, &layer.gate_up, &layer.down].map(|map| map.bytes as u64)
+            (layer.qkv.bytes + layer.out.bytes + layer.ffn.bytes_of_one_token()) as u64
         };
-        let layers = self.parts.layers.iter().flat_map(layer).sum::<u64>();
-        layers + self.parts.head.bytes as u64
+        self.parts.layers.iter().map(layer).sum::<u64>() + self.parts.head.bytes as u64
     }
 
     /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.

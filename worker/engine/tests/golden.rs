@@ -10,8 +10,8 @@ use std::sync::Arc;
 use aqueduct_core::{MemoryPolicy, ModelShape, PolicyKind, Scoring};
 use aqueduct_engine::{Block, LocalPort, Model, ModelParts, Rope, Want, prefill};
 use aqueduct_kernels::{
-    Activation, Backend, Cpu, CpuOptions, IsaLevel, KvDtype, LayerSpec, LayerWeights, Leaves,
-    Linear, Matrix, MatrixData, MemorySet,
+    Activation, Backend, Cpu, CpuOptions, FeedForward, Gated, IsaLevel, KvDtype, LayerSpec,
+    LayerWeights, Leaves, Linear, Matrix, MatrixData, MemorySet,
 };
 use serde::Deserialize;
 use stores::Sharded;
@@ -112,8 +112,10 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
         out: pack(&*backend, &[&w.wo]),
         attn_post_norm: None,
         ffn_norm: w.n2.clone().into(),
-        gate_up: pack(&*backend, &[&w.gate, &w.up]),
-        down: pack(&*backend, &[&w.down]),
+        ffn: FeedForward::Dense(Gated {
+            gate_up: pack(&*backend, &[&w.gate, &w.up]),
+            down: pack(&*backend, &[&w.down]),
+        }),
         ffn_post_norm: None,
     };
     let embed = pack(&*backend, &[&golden.embed]);

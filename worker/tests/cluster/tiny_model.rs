@@ -5,7 +5,8 @@ use std::sync::Arc;
 use aqueduct_core::ModelShape;
 use aqueduct_engine::{Model, ModelParts, Rope};
 use aqueduct_kernels::{
-    Activation, Backend, KvDtype, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference,
+    Activation, Backend, FeedForward, Gated, KvDtype, LayerSpec, LayerWeights, Linear, Matrix,
+    MatrixData, Reference,
 };
 
 /// 8 layers, 4 query heads in 2 groups, heads of 8 elements.
@@ -39,8 +40,10 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
         out: weights.linear(24, 4 * 8, 0.3),
         attn_post_norm: None,
         ffn_norm: ones.clone(),
-        gate_up: weights.linear(2 * 40, 24, 0.3),
-        down: weights.linear(24, 40, 0.3),
+        ffn: FeedForward::Dense(Gated {
+            gate_up: weights.linear(2 * 40, 24, 0.3),
+            down: weights.linear(24, 40, 0.3),
+        }),
         ffn_post_norm: None,
     };
     let parts = ModelParts {

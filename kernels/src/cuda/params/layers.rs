@@ -61,6 +61,21 @@ pub(crate) struct EmbedParams {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(crate) struct CombineParams {
+    pub(crate) parts: u64,
+    pub(crate) weights: u64,
+    pub(crate) shared: u64,
+    pub(crate) gates: u64,
+    pub(crate) residual: u64,
+    pub(crate) y: u64,
+    pub(crate) rows: u32,
+    pub(crate) count: u32,
+    pub(crate) columns: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(crate) struct LinearParams {
     pub(crate) x: u64,
     pub(crate) w: u64,

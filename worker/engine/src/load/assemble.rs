@@ -1,5 +1,7 @@
 //! Reads, checks, stacks and packs a checkpoint's tensors into a [`Model`].
 
+mod feed;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -56,6 +58,9 @@ impl<'a> Sources<'a> {
                 }
             }
         }
+        if decoder.experts.is_some() {
+            checkpoint.cut_stacks();
+        }
         Self { decoder, checkpoint, names }
     }
 
@@ -84,7 +89,7 @@ pub(crate) fn assemble(
     let (vocab, width) = (decoder.shape.vocab as usize, decoder.shape.width as usize);
     let embed = assembler.table(names.embed, vocab, width)?;
     let layers = (0..decoder.shape.layers)
-        .map(|idx| assembler.layer(&format!("{}.{idx}", names.layer)))
+        .map(|idx| assembler.layer(idx as usize))
         .collect::<Result<_, _>>()?;
     let mut final_norm = assembler.norm(&format!("{}.weight", names.final_norm), width)?;
     final_norm.iter_mut().for_each(|weight| *weight /= decoder.scales.logits);
@@ -166,10 +171,10 @@ impl<'a, 'r> Assembler<'a, 'r> {
         Self { sources, options, report, progress, used: BTreeSet::new(), fingerprint }
     }
 
-    fn layer(&mut self, prefix: &str) -> Result<LayerWeights, LoadError> {
+    fn layer(&mut self, idx: usize) -> Result<LayerWeights, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
         let (shape, biases) = (&decoder.shape, decoder.biases);
-        let (width, ffn) = (shape.width as usize, shape.ffn as usize);
+        let (prefix, width) = (&*format!("{}.{idx}", names.layer), shape.width as usize);
         let (heads, kv_heads) = (shape.heads as usize, shape.kv_heads as usize);
         let head_dim = shape.head_dim as usize;
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
@@ -180,24 +185,18 @@ impl<'a, 'r> Assembler<'a, 'r> {
             let mut read = || self.norm(&format!("{prefix}.{name}.weight"), len);
             has_it.then(|| read().map(Arc::from)).transpose()
         };
-        let (qk_norm, post_norms) = (decoder.family.qk_norm(), decoder.family.post_norms());
+        let (qk_norm, post_norms) = (decoder.qk_norm, decoder.family.post_norms());
         let (q_norm, k_norm) =
             (norm(names.q_norm, head_dim, qk_norm)?, norm(names.k_norm, head_dim, qk_norm)?);
         let attn_post_norm = norm(names.attn_post_norm, width, post_norms)?;
         let ffn_post_norm = norm(names.ffn_post_norm, width, post_norms)?;
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
-        let gate_up = [(names.gate, ffn), (names.up, ffn)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
-        let gate_up = self.parts(prefix, &gate_up, names.gate_up);
-        let mut linear = |parts: &[(&str, usize)], inputs, bias| {
-            self.linear(prefix, Stacked { parts, inputs, bias })
-        };
         Ok(LayerWeights {
             spec,
-            qkv: linear(&qkv, width, biases.qkv)?,
-            out: linear(&[(names.out, width)], q_rows, biases.out)?,
-            gate_up: linear(&gate_up, width, biases.gate_up)?,
-            down: linear(&[(names.down, width)], ffn, biases.down)?,
+            qkv: self.linear(prefix, Stacked { parts: &qkv, inputs: width, bias: biases.qkv })?,
+            out: self.one(prefix, (names.out, width), q_rows, biases.out)?,
+            ffn: self.feed(prefix, idx)?,
             attn_norm: self.norm(&format!("{prefix}.{}.weight", names.attn_norm), width)?.into(),
             ffn_norm: self.norm(&format!("{prefix}.{}.weight", names.ffn_norm), width)?.into(),
             q_norm,
@@ -220,6 +219,17 @@ impl<'a, 'r> Assembler<'a, 'r> {
             true => vec![(whole, parts.iter().map(|(_, rows)| rows).sum())],
             false => parts.to_vec(),
         }
+    }
+
+    /// A linear map that is stored as it is.
+    fn one(
+        &mut self,
+        prefix: &str,
+        part: (&str, usize),
+        inputs: usize,
+        bias: bool,
+    ) -> Result<Linear, LoadError> {
+        self.linear(prefix, Stacked { parts: &[part], inputs, bias })
     }
 
     /// A table with a row for every token of the vocabulary.
@@ -258,6 +268,16 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let tensors = &self.sources.checkpoint.tensors;
         let encodings: Vec<_> = parts.iter().map(|(name, _)| tensors.get(name)?.encoding).collect();
         let held = self.options.weights.held(self.options.kv, &encodings);
+        self.matrix_held(held, parts, inputs, bias)
+    }
+
+    fn matrix_held(
+        &mut self,
+        held: Held,
+        parts: &[(String, usize)],
+        inputs: usize,
+        bias: Option<Vec<f32>>,
+    ) -> Result<Linear, LoadError> {
         self.fingerprint.hold(held);
         let data = match held {
             Held::F32 => MatrixData::F32(joined(self.stack(parts, &[inputs], Stored::f32)?)),

@@ -80,6 +80,22 @@ impl<'a> Checkpoint<'a> {
         Ok(tensor)
     }
 
+    /// Makes one tensor of each matrix of tensors that have several: `name.weight`, or `name`,
+    /// becomes `name.0.weight` and so on.
+    pub(crate) fn cut_stacks(&mut self) {
+        let stacks = self.tensors.extract_if(.., |_, tensor| tensor.shape.len() == 3);
+        let stacks: Vec<_> = stacks.collect();
+        for (name, stack) in stacks {
+            let count = stack.shape[0];
+            let name = name.strip_suffix(".weight").unwrap_or(&name);
+            let bytes = stack.bytes.len() / count.max(1);
+            for (idx, bytes) in stack.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
+                let one = Stored { shape: stack.shape[1..].to_vec(), bytes, ..stack.clone() };
+                self.tensors.insert(format!("{name}.{idx}.weight"), one);
+            }
+        }
+    }
+
     /// Takes text models out of larger ones, inside which they stand: of names that begin like one
     /// of these, the first one's beginning becomes the second.
     pub(crate) fn lift(&mut self, beginnings: &[(&str, &str)]) {
@@ -246,6 +262,41 @@ mod tests {
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());
         Stored { path, shape: vec![2], dtype, encoding, order: None, bytes }
+    }
+
+    fn checkpoint<'a>(tensors: impl IntoIterator<Item = (&'a str, Stored<'a>)>) -> Checkpoint<'a> {
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor));
+        Checkpoint { path: "file".to_owned(), tensors: tensors.collect() }
+    }
+
+    #[test]
+    fn models_are_lifted_out_of_others() {
+        let names = ["language_model.model.a", "model.language_model.b", "model.c", "vision.d"];
+        let mut all = checkpoint(names.map(|name| (name, stored(None, &[]))));
+        all.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
+        let names: Vec<_> = all.tensors.keys().collect();
+        assert_eq!(names, ["model.a", "model.b", "model.c", "vision.d"]);
+    }
+
+    #[test]
+    fn stacks_are_cut_into_matrices() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let of = |shape: &[usize]| Stored { shape: shape.to_vec(), ..stored(None, &bytes) };
+        let mut all = checkpoint([
+            ("a.weight", of(&[3, 2, 2])),
+            ("b", of(&[2, 1, 3])),
+            ("c", of(&[4, 3])),
+            ("none", Stored { bytes: &[], ..of(&[0, 1, 3]) }),
+        ]);
+        all.cut_stacks();
+        let names: Vec<_> = all.tensors.keys().collect();
+        assert_eq!(
+            names,
+            ["a.0.weight", "a.1.weight", "a.2.weight", "b.0.weight", "b.1.weight", "c"]
+        );
+        let one = &all.tensors["a.1.weight"];
+        assert_eq!((&*one.shape, one.bytes), (&[2, 2][..], &bytes[8..16]));
+        assert_eq!(all.tensors["b.1.weight"].bytes, &bytes[12..]);
     }
 
     #[test]

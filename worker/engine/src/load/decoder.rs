@@ -2,6 +2,7 @@
 
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_kernels::Activation;
+use aqueduct_kernels::experts::Scoring;
 
 use crate::rope::Rope;
 
@@ -30,12 +31,19 @@ pub(crate) enum Family {
     Gemma,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
+    Mixtral,
+    Qwen2Moe,
+    Qwen3Moe,
+    /// Granite 3 with experts.
+    GraniteMoe,
+    /// GLM 4.5 and 4.6.
+    Glm4Moe,
 }
 
 impl Family {
     /// RMS norm of every query and key head before rotation.
     pub(crate) fn qk_norm(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Gemma3)
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -113,6 +121,45 @@ impl Scales {
     }
 }
 
+/// Layers whose feed-forward part is many, of which a token goes through a few.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ManyExperts {
+    /// How many.
+    pub(crate) count: u32,
+    /// Through how many of them a token goes.
+    pub(crate) chosen: u32,
+    /// Rows of the gate of each.
+    pub(crate) ffn: u32,
+    /// The same of what all tokens go through besides, if there is any.
+    pub(crate) shared_ffn: Option<u32>,
+    /// A gate of one row multiplies that.
+    pub(crate) shared_gate: bool,
+    pub(crate) scoring: Scoring,
+    /// Scores have a bias where experts are chosen.
+    pub(crate) bias: bool,
+    /// Weights of a token's experts are divided by their sum.
+    pub(crate) normalises: bool,
+    /// Multiplies weights.
+    pub(crate) scale: f32,
+    /// `[layers]`: which layers have experts; the others have one part.
+    pub(crate) layers: Vec<bool>,
+}
+
+impl ManyExperts {
+    /// Takes these if there are so many layers and enough experts.
+    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        const EXPERTS_MAX: u32 = 4096;
+        Refusal::unless_within("experts", self.count, 1, EXPERTS_MAX)?;
+        Refusal::unless_within("experts per token", self.chosen, 1, self.count)?;
+        Refusal::unless_within("expert feed-forward size", self.ffn, 1, 1 << 20)?;
+        if let Some(shared) = self.shared_ffn {
+            Refusal::unless_within("shared expert feed-forward size", shared, 1, 1 << 20)?;
+        }
+        Refusal::unless_within("experts' scale", self.scale, 1e-6, 1e6)?;
+        Ok(self)
+    }
+}
+
 /// Which linear maps add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Biases {
@@ -140,6 +187,9 @@ pub(crate) struct Decoder {
     /// `[layers]`.
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) biases: Biases,
+    pub(crate) experts: Option<ManyExperts>,
+    /// QK norms, whether the family has them or not.
+    pub(crate) qk_norm: bool,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
 }

@@ -16,7 +16,7 @@ use super::held::Held;
 /// builds share a cluster while it is upgraded, and what was snapshot is found again.
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
-    let Decoder { windows, biases, tied, .. } = decoder;
+    let Decoder { windows, biases, experts, tied, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
@@ -26,6 +26,9 @@ fn described(decoder: &Decoder) -> String {
     }
     if let Some(rope) = window_rope {
         all += &format!(" window_rope: {rope:?}");
+    }
+    if let Some(experts) = experts {
+        all += &format!(" experts: {experts:?}");
     }
     if *scales != Scales::usual(shape.head_dim) {
         all += &format!(" scales: {scales:?}");

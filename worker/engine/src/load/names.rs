@@ -26,6 +26,28 @@ pub(crate) struct Names {
     pub(crate) down: &'static str,
     /// Of a norm behind it, in families that have one.
     pub(crate) ffn_post_norm: &'static str,
+    pub(crate) experts: ExpertNames,
+}
+
+/// Names of the tensors of a layer that has experts, `{}` being an expert's number. A tensor that
+/// has all of them is known by what its parts are called: its own name, and the number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertNames {
+    pub(crate) router: &'static str,
+    /// With its suffix.
+    pub(crate) bias: &'static str,
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    /// Both in one.
+    pub(crate) gate_up: &'static str,
+    pub(crate) down: &'static str,
+    /// Where there is no `down`.
+    pub(crate) downs: &'static str,
+    pub(crate) shared_gate: &'static str,
+    pub(crate) shared_up: &'static str,
+    pub(crate) shared_down: &'static str,
+    /// Of one row, by which the shared part is multiplied.
+    pub(crate) shared_by: &'static str,
 }
 
 /// Hugging Face transformers.
@@ -49,6 +71,55 @@ pub(crate) const HF: Names = Names {
     gate_up: "mlp.gate_up_proj",
     down: "mlp.down_proj",
     ffn_post_norm: "",
+    experts: HF_EXPERTS,
+};
+
+const HF_EXPERTS: ExpertNames = ExpertNames {
+    router: "mlp.gate",
+    bias: "mlp.gate.e_score_correction_bias",
+    gate: "mlp.experts.{}.gate_proj",
+    up: "mlp.experts.{}.up_proj",
+    gate_up: "mlp.experts.gate_up_proj.{}",
+    down: "mlp.experts.{}.down_proj",
+    downs: "mlp.experts.down_proj.{}",
+    shared_gate: "mlp.shared_expert.gate_proj",
+    shared_up: "mlp.shared_expert.up_proj",
+    shared_down: "mlp.shared_expert.down_proj",
+    shared_by: "mlp.shared_expert_gate",
+};
+
+/// The same in Mixtral.
+pub(crate) const HF_MIXTRAL: Names = Names {
+    experts: ExpertNames {
+        router: "block_sparse_moe.gate",
+        gate: "block_sparse_moe.experts.{}.w1",
+        up: "block_sparse_moe.experts.{}.w3",
+        down: "block_sparse_moe.experts.{}.w2",
+        ..HF_EXPERTS
+    },
+    ..HF
+};
+
+/// The same in Granite with experts.
+pub(crate) const HF_GRANITE_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "block_sparse_moe.router.layer",
+        gate_up: "block_sparse_moe.input_linear.{}",
+        downs: "block_sparse_moe.output_linear.{}",
+        ..HF_EXPERTS
+    },
+    ..HF
+};
+
+/// The same in GLM 4.5.
+pub(crate) const HF_GLM4_MOE: Names = Names {
+    experts: ExpertNames {
+        shared_gate: "mlp.shared_experts.gate_proj",
+        shared_up: "mlp.shared_experts.up_proj",
+        shared_down: "mlp.shared_experts.down_proj",
+        ..HF_EXPERTS
+    },
+    ..HF
 };
 
 /// The same where the feed-forward part is what experts would share.
@@ -88,6 +159,19 @@ pub(crate) const GGUF: Names = Names {
     gate_up: "ffn_up",
     down: "ffn_down",
     ffn_post_norm: "post_ffw_norm",
+    experts: ExpertNames {
+        router: "ffn_gate_inp",
+        bias: "exp_probs_b.bias",
+        gate: "ffn_gate_exps.{}",
+        up: "ffn_up_exps.{}",
+        gate_up: "ffn_gate_up_exps.{}",
+        down: "ffn_down_exps.{}",
+        downs: "ffn_down_exps.{}",
+        shared_gate: "ffn_gate_shexp",
+        shared_up: "ffn_up_shexp",
+        shared_down: "ffn_down_shexp",
+        shared_by: "ffn_gate_inp_shexp",
+    },
 };
 
 /// llama.cpp, where the norm before the feed-forward part is called after what it stands behind.

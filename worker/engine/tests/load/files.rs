@@ -10,8 +10,8 @@ use aqueduct_kernels::KvDtype;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Folder, Tensor, config, fused, gguf, hf_folder, load, options, safetensors, split_gguf,
-    tensors, with_metadata,
+    Folder, Tensor, config, described_by, fused, gguf, hf_folder, load, options, safetensors,
+    split_gguf, tensors, with_metadata,
 };
 
 fn logits(model: &Model) -> Vec<f32> {
@@ -274,7 +274,16 @@ fn gguf_metadata_is_refused_by_key() {
     );
     let llama = || writer().str("general.architecture", "llama");
     check(llama().finish(), &["llama.embedding_length is missing"]);
-    check(llama().u32("llama.expert_count", 8).finish(), &["8 experts"]);
+    let experts = |count, chosen| {
+        described_by(|all| {
+            all.u32("llama.expert_count", count).u32("llama.expert_used_count", chosen)
+        })
+    };
+    check(experts(8, 9), &["experts per token = 9", "between 1 and 8"]);
+    check(experts(5000, 2), &["experts = 5000", "between 1 and 4096"]);
+    check(experts(8, 2), &["blk.0.ffn_gate_inp.weight", "missing"]);
+    let capped = described_by(|all| all.f32("llama.final_logit_softcapping", 30.0));
+    check(capped, &["final_logit_softcapping = 30: must be absent"]);
     for dims in [0, 3, 6] {
         let file = with_metadata("llama.rope.dimension_count", dims);
         check(file, &["rope.dimension_count", "an even number from 2 to the head size 4"]);

@@ -152,7 +152,12 @@ pub(crate) fn gguf(tensors: &[Tensor]) -> Vec<u8> {
 
 /// The same with one more key.
 pub(crate) fn with_metadata(key: &str, value: u32) -> Vec<u8> {
-    with_tensors(described().u32(key, value), &tensors()).finish()
+    described_by(|writer| writer.u32(key, value))
+}
+
+/// The same with other keys more.
+pub(crate) fn described_by(more: impl FnOnce(Writer) -> Writer) -> Vec<u8> {
+    with_tensors(more(described()), &tensors()).finish()
 }
 
 /// The same in two parts, as llama.cpp splits it, of which the second calls itself `second`.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_kernels::cpu::peak::Factors;
 use aqueduct_kernels::int8::{self, Int8Rows};
 use aqueduct_kernels::{
-    Activation, Angles, BackendError, Cpu, KvDtype, LayerOps, LayerSpec, LayerWeights, Linear,
-    Matrix, MatrixData, Rows,
+    Activation, Angles, BackendError, Cpu, FeedForward, Gated, KvDtype, LayerOps, LayerSpec,
+    LayerWeights, Linear, Matrix, MatrixData, Rows,
 };
 use half::bf16;
 
@@ -155,8 +155,10 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             out: cpu.pack(out.clone(), None)?,
             attn_post_norm: None,
             ffn_norm: ones(WIDTH),
-            gate_up: cpu.pack(gate_up.clone(), None)?,
-            down: cpu.pack(down.clone(), None)?,
+            ffn: FeedForward::Dense(Gated {
+                gate_up: cpu.pack(gate_up.clone(), None)?,
+                down: cpu.pack(down.clone(), None)?,
+            }),
             ffn_post_norm: None,
         })
     };

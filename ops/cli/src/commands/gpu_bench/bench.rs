@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use aqueduct_kernels::cuda::Cuda;
 use aqueduct_kernels::{
-    Activation, Angles, Array, BackendError, Heads, Keys, KvData, KvDtype, KvHeads, LayerSpec,
-    LayerWeights, Leaves, MemorySet, Queries, Rows, Scope,
+    Activation, Angles, Array, BackendError, FeedForward, Gated, Heads, Keys, KvData, KvDtype,
+    KvHeads, LayerSpec, LayerWeights, Leaves, MemorySet, Queries, Rows, Scope,
 };
 
 use super::measure::median_seconds;
@@ -134,8 +134,7 @@ impl Bench {
             out: map(1)?,
             attn_post_norm: None,
             ffn_norm: norm,
-            gate_up: map(2)?,
-            down: map(3)?,
+            ffn: FeedForward::Dense(Gated { gate_up: map(2)?, down: map(3)? }),
             ffn_post_norm: None,
         })
     }

@@ -30,16 +30,21 @@ pub(crate) enum Architecture {
     Glm4,
     Gemma,
     Gemma3,
+    Qwen2Moe,
+    Qwen3Moe,
+    GraniteMoe,
+    /// GLM 4.5 and 4.6.
+    Glm4Moe,
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
-     ernie4_5, chatglm, glm4, gemma, gemma3";
+     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe";
 
 /// By which llama.cpp tells Gemma 3 27B from the others.
 const GEMMA3_27B_LAYERS: u32 = 62;
 
 impl Architecture {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -52,18 +57,26 @@ impl Architecture {
         Self::Glm4,
         Self::Gemma,
         Self::Gemma3,
+        Self::Qwen2Moe,
+        Self::Qwen3Moe,
+        Self::GraniteMoe,
+        Self::Glm4Moe,
     ];
 
     /// Whether files have query and key rows in the order that rotates neighbours.
     fn neighbours(self) -> bool {
-        let halves = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Phi3 | Self::SeedOss);
-        !(halves || matches!(self, Self::Gemma | Self::Gemma3))
+        match self {
+            Self::Llama | Self::Granite | Self::GraniteMoe | Self::SmolLm3 => true,
+            Self::Ernie45 | Self::ChatGlm | Self::Glm4 => true,
+            Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe | Self::Qwen3Moe | Self::Glm4Moe => false,
+            Self::Phi3 | Self::SeedOss | Self::Gemma | Self::Gemma3 => false,
+        }
     }
 
     /// What its tensors are called.
     pub(crate) fn names(self) -> &'static Names {
         match self {
-            Self::SeedOss => &names::GGUF_POST_NORM,
+            Self::SeedOss | Self::Glm4Moe => &names::GGUF_POST_NORM,
             _ => &names::GGUF,
         }
     }
@@ -82,6 +95,10 @@ impl Architecture {
             Self::Glm4 => "glm4",
             Self::Gemma => "gemma",
             Self::Gemma3 => "gemma3",
+            Self::Qwen2Moe => "qwen2moe",
+            Self::Qwen3Moe => "qwen3moe",
+            Self::GraniteMoe => "granitemoe",
+            Self::Glm4Moe => "glm4moe",
         }
     }
 
@@ -99,6 +116,10 @@ impl Architecture {
             Self::Glm4 => Family::Glm4,
             Self::Gemma => Family::Gemma,
             Self::Gemma3 => Family::Gemma3,
+            Self::Qwen2Moe => Family::Qwen2Moe,
+            Self::Qwen3Moe => Family::Qwen3Moe,
+            Self::GraniteMoe => Family::GraniteMoe,
+            Self::Glm4Moe => Family::Glm4Moe,
         }
     }
 }
@@ -183,6 +204,11 @@ impl Config<'_, '_> {
                 gate_up: has("blk.0.ffn_up.bias"),
                 down: has("blk.0.ffn_down.bias"),
             },
+            experts: self.experts(architecture, &keys, &shape)?,
+            qk_norm: match architecture {
+                Architecture::Glm4Moe => has("blk.0.attn_q_norm.weight"),
+                _ => architecture.family().qk_norm(),
+            },
             tied: !has("output.weight"),
             shape,
         })
@@ -190,12 +216,6 @@ impl Config<'_, '_> {
 
     /// What would load and give wrong answers.
     fn refuse_variants(&self, keys: &Keys<'_, '_>) -> Result<(), LoadError> {
-        let read = |value: Result<Option<u32>, _>| value.map_err(|err| self.malformed(err));
-        let experts = read(keys.get("expert_count", Field::u32))?.unwrap_or(0);
-        if experts > 0 {
-            let name = format!("{experts} experts");
-            return Err(self.unsupported("feed-forward part", &name, "one gated layer"));
-        }
         for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
             let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
             if let Some(cap) = cap.filter(|&cap| cap != 0.0) {
@@ -248,7 +268,7 @@ impl Config<'_, '_> {
         shape: &ModelShape,
     ) -> Result<Vec<bool>, LoadError> {
         Ok(match architecture {
-            Architecture::Granite => {
+            Architecture::Granite | Architecture::GraniteMoe => {
                 // Its switch, whatever the key is called.
                 let switch = keys.get("rope.scaling.finetuned", Field::bool);
                 let switch = switch.map_err(|err| self.malformed(err))?;
@@ -270,7 +290,7 @@ impl Config<'_, '_> {
     ) -> Result<Scales, LoadError> {
         let usual = Scales::usual(shape.head_dim);
         match architecture {
-            Architecture::Granite => {}
+            Architecture::Granite | Architecture::GraniteMoe => {}
             // The largest has fewer elements in a head than its width would give it.
             Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
@@ -301,9 +321,11 @@ impl Config<'_, '_> {
             let (width, heads) = (keys.u32("embedding_length")?, keys.u32("attention.head_count")?);
             let head_dim = keys.get("attention.key_length", Field::u32)?;
             let kv_heads = keys.get("attention.head_count_kv", Field::same_u32)?;
+            // The last ones may predict more tokens at once, and belong to no layer.
+            let predicting = keys.get("nextn_predict_layers", Field::u32)?.unwrap_or(0);
             Ok(ModelShape {
                 vocab: 0,
-                layers: keys.u32("block_count")?,
+                layers: keys.u32("block_count")?.saturating_sub(predicting),
                 width,
                 heads,
                 kv_heads: kv_heads.unwrap_or(heads),

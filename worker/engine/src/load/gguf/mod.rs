@@ -1,6 +1,7 @@
 //! GGUF files as llama.cpp's converter writes them, whole or split.
 
 mod config;
+mod experts;
 mod parts;
 mod rope;
 mod tensors;

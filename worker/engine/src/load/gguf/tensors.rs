@@ -9,6 +9,9 @@ use crate::error::LoadError;
 use crate::load::checkpoint::{Checkpoint, Stored};
 use crate::load::encoding::Encoding;
 
+/// A matrix of one row, which files have as a vector.
+const ONE_ROW: &str = ".ffn_gate_inp_shexp.weight";
+
 /// All tensors of all parts.
 pub(super) fn checkpoint<'a>(parts: &[Part<'a>]) -> Result<Checkpoint<'a>, LoadError> {
     let mut tensors = BTreeMap::new();
@@ -27,9 +30,13 @@ pub(super) fn checkpoint<'a>(parts: &[Part<'a>]) -> Result<Checkpoint<'a>, LoadE
 fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
     // The index has row lengths first. What does not fit a usize matches no shape.
     let dims = tensor.dims.iter().rev();
+    let mut shape: Vec<_> = dims.map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
+    if tensor.name.ends_with(ONE_ROW) && shape.len() == 1 {
+        shape.insert(0, 1);
+    }
     Stored {
         path,
-        shape: dims.map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect(),
+        shape,
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
         order: None,

@@ -1,5 +1,6 @@
 //! config.json of transformers 4 and 5.
 
+mod experts;
 mod families;
 mod layers;
 
@@ -18,7 +19,8 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma3ForConditionalGeneration (its text model)";
+     Gemma3ForCausalLM, Gemma3ForConditionalGeneration (its text model), MixtralForCausalLM, \
+     Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, GraniteMoeForCausalLM, Glm4MoeForCausalLM";
 
 /// A model that reads more than text: its text model stands inside.
 const GEMMA3_WHOLE: &str = "Gemma3ForConditionalGeneration";
@@ -76,8 +78,24 @@ struct Config {
     /// What experts would share (Granite 4).
     #[serde(default = "default_shared")]
     shared_intermediate_size: u32,
-    #[serde(default = "default_experts")]
-    num_local_experts: u32,
+    /// How many experts, by the names that families have for it.
+    num_local_experts: Option<u32>,
+    num_experts: Option<u32>,
+    n_routed_experts: Option<u32>,
+    num_experts_per_tok: Option<u32>,
+    moe_intermediate_size: Option<u32>,
+    shared_expert_intermediate_size: Option<u32>,
+    n_shared_experts: Option<u32>,
+    norm_topk_prob: Option<bool>,
+    routed_scaling_factor: Option<f32>,
+    n_group: Option<u32>,
+    /// The first layers have no experts (GLM).
+    first_k_dense_replace: Option<usize>,
+    /// Of so many layers one has experts, but for those named (Qwen).
+    decoder_sparse_step: Option<usize>,
+    mlp_only_layers: Option<Vec<usize>>,
+    qkv_bias: Option<bool>,
+    use_qk_norm: Option<bool>,
     /// `rope`, or none at all (Granite 4).
     position_embedding_type: Option<String>,
     #[serde(default = "one")]
@@ -108,10 +126,6 @@ fn default_interval() -> usize {
 
 fn default_shared() -> u32 {
     1024
-}
-
-fn default_experts() -> u32 {
-    8
 }
 
 /// Reads and validates the configuration at `path`.
@@ -165,6 +179,11 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         },
         scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
+        experts: config.experts(family).map_err(refused)?,
+        qk_norm: match family {
+            Family::Glm4Moe => config.use_qk_norm.unwrap_or(false),
+            family => family.qk_norm(),
+        },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         shape,
     })
@@ -252,6 +271,11 @@ impl Config {
             "Glm4ForCausalLM" => Ok(Family::Glm4),
             "GemmaForCausalLM" => Ok(Family::Gemma),
             "Gemma3ForCausalLM" | GEMMA3_WHOLE => Ok(Family::Gemma3),
+            "MixtralForCausalLM" => Ok(Family::Mixtral),
+            "Qwen2MoeForCausalLM" => Ok(Family::Qwen2Moe),
+            "Qwen3MoeForCausalLM" => Ok(Family::Qwen3Moe),
+            "GraniteMoeForCausalLM" => Ok(Family::GraniteMoe),
+            "Glm4MoeForCausalLM" => Ok(Family::Glm4Moe),
             name => Err(name),
         }
     }
@@ -261,7 +285,8 @@ impl Config {
         if family != Family::Granite4 {
             return Ok(());
         }
-        Refusal::unless_within("num_local_experts", self.num_local_experts, 0, 0)?;
+        let experts = self.num_local_experts.unwrap_or(8);
+        Refusal::unless_within("num_local_experts", experts, 0, 0)?;
         let layers = self.num_hidden_layers as usize;
         let types = self.layer_types.as_deref().unwrap_or_default();
         Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
@@ -306,7 +331,7 @@ impl Config {
 
     fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
         match family {
-            Family::Granite | Family::Granite4 => Scales {
+            Family::Granite | Family::Granite4 | Family::GraniteMoe => Scales {
                 embed: self.embedding_multiplier,
                 residual: self.residual_multiplier,
                 attention: self.attention_multiplier,
@@ -328,7 +353,7 @@ mod tests {
     use super::*;
     use crate::rope::Rope;
 
-    fn config(changes: Value) -> Config {
+    pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({
             "vocab_size": 32,
             "hidden_size": 32,

@@ -9,11 +9,11 @@ impl Family {
             theta: match self {
                 Self::SmolLm3 => 2e6,
                 Self::Ernie45 => 5e5,
-                Self::Gemma3 => 1e6,
+                Self::Gemma3 | Self::Mixtral => 1e6,
                 _ => 1e4,
             },
             partial: match self {
-                Self::Glm | Self::Glm4 => Some(0.5),
+                Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
                 Self::Phi3 => Some(1.0),
                 _ => None,
             },
@@ -26,11 +26,11 @@ impl Family {
     /// `None`: as many as there are query heads.
     pub(super) fn kv_heads(self) -> Option<u32> {
         match self {
-            Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 => None,
+            Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
-            Self::SmolLm3 | Self::Gemma3 => Some(4),
-            Self::Mistral | Self::SeedOss => Some(8),
-            Self::Gemma => Some(16),
+            Self::SmolLm3 | Self::Gemma3 | Self::Qwen3Moe => Some(4),
+            Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
+            Self::Gemma | Self::Qwen2Moe => Some(16),
             Self::Qwen2 | Self::Qwen3 => Some(32),
         }
     }
@@ -46,7 +46,7 @@ impl Family {
 
     pub(super) fn norm_eps(self) -> f32 {
         match self {
-            Self::Phi3 | Self::Ernie45 => 1e-5,
+            Self::Phi3 | Self::Ernie45 | Self::Mixtral | Self::Glm4Moe => 1e-5,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
         }

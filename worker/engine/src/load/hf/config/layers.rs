@@ -36,10 +36,14 @@ impl Config {
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
-            Family::Granite4 => both(is_biased, false),
-            Family::Mistral | Family::Phi3 => Biases::default(),
+            Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
+            Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
+            Family::Qwen2Moe => Biases { qkv: self.qkv_bias.unwrap_or(true), ..Biases::default() },
+            Family::Glm4Moe => Biases { qkv: is_biased, ..Biases::default() },
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
-            Family::Qwen3 | Family::Gemma | Family::Gemma3 => both(is_biased, false),
+            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma3 => {
+                both(is_biased, false)
+            }
             Family::SeedOss => Biases {
                 qkv: attention.unwrap_or(true),
                 out: self.attention_out_bias,
@@ -64,9 +68,9 @@ impl Config {
         let given = self.sliding_window;
         let window = match family {
             Family::Mistral => given.unwrap_or(Some(4096)),
-            Family::Phi3 => given.flatten(),
+            Family::Phi3 | Family::Mixtral => given.flatten(),
             Family::Gemma3 => given.unwrap_or(Some(4096)),
-            Family::Qwen2 | Family::Qwen3 => {
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
             // Named layers slide whether the window is used or not.
@@ -75,6 +79,7 @@ impl Config {
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
+            Family::GraniteMoe | Family::Glm4Moe => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
@@ -82,6 +87,10 @@ impl Config {
         let layers = self.num_hidden_layers as usize;
         let slides = match (family, &self.layer_types) {
             (Family::SmolLm3, None) => rotates.iter().map(|rotates| !rotates).collect(),
+            (Family::Qwen2Moe, None) => {
+                let most = self.max_window_layers.unwrap_or(28) as usize;
+                (0..layers).map(|idx| idx.is_multiple_of(2) && idx < most).collect()
+            }
             (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
                 .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
                 .collect(),
@@ -90,7 +99,10 @@ impl Config {
                 Refusal::unless_within("sliding_window_pattern", interval, 1, u32::MAX as usize)?;
                 all_but_every(interval, self.num_hidden_layers)
             }
-            (Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 | Family::Gemma3, Some(types)) => {
+            (
+                Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::SmolLm3 | Family::Gemma3,
+                Some(types),
+            ) => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
                 types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
             }

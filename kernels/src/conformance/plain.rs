@@ -1,0 +1,300 @@
+//! Layers in plain f64 loops.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::backend::Backend;
+use crate::experts::{Routing, Scoring};
+use crate::int8::Int8Rows;
+use crate::tensor::KvDtype;
+use crate::weights::{
+    Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
+};
+
+use super::near::{Near, dot, gated, normed, quantised, rotated, sum};
+use super::scene::Random;
+
+/// A weight before it is packed.
+pub(super) struct Plain {
+    pub(super) matrix: Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+impl Plain {
+    pub(super) fn new(random: &mut Random, (outputs, inputs): (usize, usize), look: Look) -> Self {
+        let size = 1.0 / (inputs as f32).sqrt();
+        let values: Vec<f32> = (0..outputs * inputs).map(|_| size * random.normal()).collect();
+        let data = match look.held {
+            Held::F32 => MatrixData::F32(values),
+            Held::Bf16 => MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+            Held::Int8 => MatrixData::Int8(Int8Rows::from_f32(&values, inputs)),
+        };
+        let bias = look.bias.then(|| random.normals(outputs));
+        Self { matrix: Matrix { outputs, inputs, data }, bias }
+    }
+
+    pub(super) fn pack(&self, backend: &dyn Backend) -> Linear {
+        backend.pack(self.matrix.clone(), self.bias.clone()).expect("fits")
+    }
+
+    pub(super) fn row(&self, o: usize) -> Vec<f64> {
+        let span = o * self.matrix.inputs..(o + 1) * self.matrix.inputs;
+        match &self.matrix.data {
+            MatrixData::F32(data) => data[span].iter().map(|&x| x.into()).collect(),
+            MatrixData::Bf16(data) => data[span].iter().map(|x| x.to_f64()).collect(),
+            MatrixData::Int8(data) => {
+                let mut row = vec![0.0; self.matrix.inputs];
+                data.read(o, &mut row);
+                widened(&row)
+            }
+        }
+    }
+
+    pub(super) fn apply(&self, x: &[Near]) -> Vec<Near> {
+        let x: Vec<Near> = match &self.matrix.data {
+            MatrixData::F32(_) => x.to_vec(),
+            MatrixData::Bf16(_) => x.iter().map(|x| x.rounded()).collect(),
+            MatrixData::Int8(_) => quantised(x),
+        };
+        let bias = |o: usize| self.bias.as_ref().map_or(0.0, |bias| bias[o].into());
+        (0..self.matrix.outputs).map(|o| dot(&x, &self.row(o), bias(o))).collect()
+    }
+}
+
+/// What a weight is held as.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Held {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl Held {
+    pub(super) const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+}
+
+/// What varies between weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) held: Held,
+    pub(super) bias: bool,
+    pub(super) qk_norm: bool,
+    pub(super) kv: KvDtype,
+    pub(super) head_dim: usize,
+    /// F: whole panels of gate and up may be multiplied side by side.
+    pub(super) ffn: usize,
+    /// GELU, and norms behind what is added to the stream.
+    pub(super) gemma: bool,
+    /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
+    pub(super) experts: bool,
+}
+
+const EXPERTS: usize = 5;
+const CHOSEN: usize = 2;
+
+pub(super) const PLAIN: Look = Look {
+    held: Held::F32,
+    bias: false,
+    qk_norm: false,
+    kv: KvDtype::F32,
+    head_dim: 16,
+    ffn: 100,
+    gemma: false,
+    experts: false,
+};
+
+/// A layer before it is packed.
+pub(super) struct PlainLayer {
+    pub(super) spec: LayerSpec,
+    norms: [Vec<f32>; 2],
+    qk_norms: Option<[Vec<f32>; 2]>,
+    post_norms: Option<[Vec<f32>; 2]>,
+    qkv: Plain,
+    pub(super) out: Plain,
+    ffn: PlainFeed,
+}
+
+/// A feed-forward part before it is packed.
+enum PlainFeed {
+    Dense(PlainPart),
+    Experts(Box<PlainExperts>),
+}
+
+struct PlainPart {
+    gate_up: Plain,
+    down: Plain,
+}
+
+struct PlainExperts {
+    router: Plain,
+    each: Vec<PlainPart>,
+    shared: PlainPart,
+    shared_gate: Plain,
+}
+
+impl PlainPart {
+    fn new(random: &mut Random, (width, ffn): (usize, usize), look: Look) -> Self {
+        Self {
+            gate_up: Plain::new(random, (2 * ffn, width), look),
+            down: Plain::new(random, (width, ffn), look),
+        }
+    }
+
+    fn pack(&self, backend: &dyn Backend) -> Gated {
+        Gated { gate_up: self.gate_up.pack(backend), down: self.down.pack(backend) }
+    }
+
+    fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
+        let gate_up = self.gate_up.apply(x);
+        let (gate, up) = gate_up.split_at(gate_up.len() / 2);
+        let gates = gate.iter().zip(up);
+        let hidden: Vec<Near> = gates.map(|(&gate, &up)| gated(activation, gate, up)).collect();
+        self.down.apply(&hidden)
+    }
+}
+
+impl PlainFeed {
+    fn new(random: &mut Random, shape: (usize, usize), look: Look) -> Self {
+        let look = Look { bias: false, ..look };
+        if !look.experts {
+            return Self::Dense(PlainPart::new(random, shape, look));
+        }
+        let (width, exact) = (shape.0, Look { held: Held::F32, ..look });
+        Self::Experts(Box::new(PlainExperts {
+            router: Plain::new(random, (EXPERTS, width), exact),
+            each: (0..EXPERTS).map(|_| PlainPart::new(random, shape, look)).collect(),
+            shared: PlainPart::new(random, (width, 40), look),
+            shared_gate: Plain::new(random, (1, width), exact),
+        }))
+    }
+
+    fn pack(&self, backend: &dyn Backend) -> FeedForward {
+        match self {
+            Self::Dense(part) => FeedForward::Dense(part.pack(backend)),
+            Self::Experts(experts) => FeedForward::Experts(Experts {
+                router: experts.router.pack(backend),
+                routing: Routing {
+                    chosen: CHOSEN,
+                    scoring: Scoring::Softmax,
+                    bias: None,
+                    normalises: true,
+                    scale: 1.5,
+                },
+                each: experts.each.iter().map(|part| part.pack(backend)).collect(),
+                shared: Some(experts.shared.pack(backend)),
+                shared_gate: Some(experts.shared_gate.pack(backend)),
+            }),
+        }
+    }
+
+    fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
+        let experts = match self {
+            Self::Dense(part) => return part.apply(x, activation),
+            Self::Experts(experts) => experts,
+        };
+        let logits: Vec<f64> = experts.router.apply(x).iter().map(|logit| logit.value).collect();
+        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let gap = logits[order[CHOSEN - 1]] - logits[order[CHOSEN]];
+        assert!(gap > 1e-4, "a scene in which rounding chooses: {gap}");
+        let chosen = &order[..CHOSEN];
+        let total: f64 = chosen.iter().map(|&expert| logits[expert].exp()).sum();
+        let gate = experts.shared_gate.apply(x)[0].value;
+        let mut parts: Vec<(f64, &PlainPart)> =
+            chosen.iter().map(|&e| (1.5 * logits[e].exp() / total, &experts.each[e])).collect();
+        parts.push((1.0 / (1.0 + (-gate).exp()), &experts.shared));
+        let mut y = vec![Near::given(0.0); x.len()];
+        for (weight, part) in parts {
+            let weighed = |made: &Near| Near::computed(weight * made.value, weight * made.slack);
+            let made: Vec<Near> = part.apply(x, activation).iter().map(weighed).collect();
+            y = sum(&y, &made);
+        }
+        y
+    }
+}
+
+impl PlainLayer {
+    /// The layer that checks across backends share.
+    pub(super) fn shared() -> Self {
+        let look = Look { bias: true, qk_norm: true, ffn: 112, ..PLAIN };
+        Self::new(Look { held: Held::Bf16, kv: KvDtype::Bf16, ..look })
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.qkv.matrix.inputs
+    }
+
+    pub(super) fn new(look: Look) -> Self {
+        let random = &mut Random::new(17);
+        let (heads, kv_heads, width) = (6, 2, 72);
+        let Look { head_dim, ffn, .. } = look;
+        let activation = if look.gemma { Activation::GeluTanh } else { Activation::Silu };
+        let norm =
+            |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
+        Self {
+            spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
+            norms: [norm(random, width), norm(random, width)],
+            qk_norms: look.qk_norm.then(|| [norm(random, head_dim), norm(random, head_dim)]),
+            qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
+            out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
+            ffn: PlainFeed::new(random, (width, ffn), look),
+            post_norms: look.gemma.then(|| [norm(random, width), norm(random, width)]),
+        }
+    }
+
+    pub(super) fn pack(&self, backend: &dyn Backend) -> LayerWeights {
+        let shared = |norm: &[f32]| Arc::from(norm);
+        let each = |norms: &Option<[Vec<f32>; 2]>| {
+            [0, 1].map(|i| norms.as_ref().map(|norms| shared(&norms[i])))
+        };
+        let [q_norm, k_norm] = each(&self.qk_norms);
+        let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
+        LayerWeights {
+            spec: self.spec,
+            attn_norm: shared(&self.norms[0]),
+            qkv: self.qkv.pack(backend),
+            q_norm,
+            k_norm,
+            out: self.out.pack(backend),
+            attn_post_norm,
+            ffn_norm: shared(&self.norms[1]),
+            ffn: self.ffn.pack(backend),
+            ffn_post_norm,
+        }
+    }
+
+    /// Queries, keys and values of one row, each `[heads, head_dim]`.
+    pub(super) fn project(&self, x: &[Near], cos_sin: &[(f64, f64)]) -> [Vec<Near>; 3] {
+        let (d, spec) = (self.spec.head_dim, &self.spec);
+        let eps = f64::from(spec.norm_eps);
+        let all = self.qkv.apply(&normed(x, &self.norms[0], eps));
+        let (q, kv) = all.split_at(spec.heads * d);
+        let (k, v) = kv.split_at(spec.kv_heads * d);
+        let turned = |heads: &[Near], i: usize| -> Vec<Near> {
+            let one = |head: &[Near]| match &self.qk_norms {
+                Some(norms) => rotated(&normed(head, &norms[i], eps), cos_sin),
+                None => rotated(head, cos_sin),
+            };
+            heads.chunks(d).flat_map(one).collect()
+        };
+        [turned(q, 0), turned(k, 1), v.to_vec()]
+    }
+
+    pub(super) fn finish(&self, x: &[Near], attention: &[Near]) -> Vec<Near> {
+        let LayerSpec { norm_eps, activation, .. } = self.spec;
+        let norm = |x: &[Near], weight: &[f32]| normed(x, weight, norm_eps.into());
+        let behind = |y: Vec<Near>, i: usize| match &self.post_norms {
+            Some(norms) => norm(&y, &norms[i]),
+            None => y,
+        };
+        let x = sum(x, &behind(self.out.apply(attention), 0));
+        let fed = self.ffn.apply(&norm(&x, &self.norms[1]), activation);
+        sum(&x, &behind(fed, 1))
+    }
+}
+
+/// Each element, exactly.
+pub(super) fn widened(row: &[f32]) -> Vec<f64> {
+    row.iter().map(|&x| x.into()).collect()
+}

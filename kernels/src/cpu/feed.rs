@@ -1,0 +1,133 @@
+//! Feed-forward parts, of which a token may go through a few of many.
+
+use super::gemm::{Argument, Place, Prepare, down, gate_up, linear};
+use super::layer::{added, norm};
+use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
+use crate::backend::BackendError;
+use crate::experts::Sent;
+use crate::tensor::Rows;
+use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
+
+/// Rows that a task takes out or puts back.
+const ROWS: usize = 16;
+
+/// What the layer makes of the norm of `x`, plus `residual`.
+pub(super) fn feed(
+    place: Place<'_>,
+    layer: &LayerWeights,
+    x: &Rows,
+    residual: Option<&Rows>,
+) -> Result<Rows, BackendError> {
+    let (weight, LayerSpec { norm_eps: eps, activation, .. }) = (&layer.ffn_norm, layer.spec);
+    match &layer.ffn {
+        FeedForward::Dense(dense) => {
+            let x = Argument { rows: x, prepare: Prepare::Norm { weight, eps } };
+            through(place, dense, activation, x, residual)
+        }
+        FeedForward::Experts(experts) => {
+            let y = through_some(place, experts, activation, &norm(place, x, weight, eps))?;
+            Ok(match residual {
+                Some(residual) => added(place, y, None, residual),
+                None => y,
+            })
+        }
+    }
+}
+
+fn through(
+    place: Place<'_>,
+    part: &Gated,
+    activation: Activation,
+    x: Argument<'_>,
+    residual: Option<&Rows>,
+) -> Result<Rows, BackendError> {
+    let rows = x.rows.rows();
+    let hidden = gate_up("finish", place, x, (&part.gate_up, activation), &part.down)?;
+    down("finish", place, (hidden, rows), &part.down, residual)
+}
+
+/// What each expert makes of its rows, in the order of experts, and then what all rows go through.
+fn through_some(
+    place: Place<'_>,
+    experts: &Experts,
+    activation: Activation,
+    x: &Rows,
+) -> Result<Rows, BackendError> {
+    fn plain(rows: &Rows) -> Argument<'_> {
+        Argument { rows, prepare: Prepare::Nothing }
+    }
+    let logits = linear("finish", place, plain(x), &experts.router, None)?;
+    let mut y = Rows::zeros(x.rows(), x.cols());
+    for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
+        if !sent.rows.is_empty() {
+            let some = taken(place, x, &sent.rows);
+            let made = through(place, part, activation, plain(&some), None)?;
+            add_weighed(place, &mut y, &made, &sent);
+        }
+    }
+    if let Some(shared) = &experts.shared {
+        let made = through(place, shared, activation, plain(x), None)?;
+        let weights = match &experts.shared_gate {
+            Some(gate) => {
+                let gates = linear("finish", place, plain(x), gate, None)?;
+                gates.data().iter().map(|&gate| sigmoid(gate)).collect()
+            }
+            None => vec![1.0; x.rows()],
+        };
+        let sent = Sent { rows: (0..x.rows() as u32).collect(), weights };
+        add_weighed(place, &mut y, &made, &sent);
+    }
+    Ok(y)
+}
+
+fn sigmoid(x: f32) -> f32 {
+    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
+}
+
+/// The rows of `x` with these numbers.
+fn taken(place: Place<'_>, x: &Rows, rows: &[u32]) -> Rows {
+    let mut some = Rows::zeros(rows.len(), x.cols());
+    let cols = x.cols().max(1);
+    let tasks = some.data_mut().chunks_mut(ROWS * cols).zip(rows.chunks(ROWS)).collect();
+    place.crew.map(tasks, |(to, rows): (&mut [f32], &[u32])| {
+        for (to, &row) in to.chunks_exact_mut(cols).zip(rows) {
+            to.copy_from_slice(x.row(row as usize));
+        }
+    });
+    some
+}
+
+/// Adds to the rows of `y` that were sent what was made of them.
+fn add_weighed(place: Place<'_>, y: &mut Rows, made: &Rows, sent: &Sent) {
+    let cols = y.cols().max(1);
+    let mut wanted = sent.rows.iter().zip(&sent.weights).enumerate().peekable();
+    let mut parts = Vec::with_capacity(sent.rows.len());
+    for (row, to) in y.data_mut().chunks_exact_mut(cols).enumerate() {
+        if let Some((i, (_, &weight))) = wanted.next_if(|(_, (wanted, _))| **wanted as usize == row)
+        {
+            parts.push((to, made.row(i), weight));
+        }
+    }
+    let mut tasks = Vec::with_capacity(parts.len().div_ceil(ROWS));
+    while !parts.is_empty() {
+        tasks.push(parts.split_off(parts.len().saturating_sub(ROWS)));
+    }
+    place.crew.map(tasks, |parts| place.isa.run(AddWeighed(parts)));
+}
+
+/// Rows of a sum, and what is added to them so many times.
+struct AddWeighed<'a>(Vec<(&'a mut [f32], &'a [f32], f32)>);
+
+impl Kernel for AddWeighed<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (to, made, weight) in self.0 {
+            let weight = simd.splat(weight);
+            for (to, made) in to.chunks_mut(LANES).zip(made.chunks(LANES)) {
+                store_front(load_front(simd, made).fma(weight, load_front(simd, to)), to);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Feed-forward parts, of which a token may go through a few of many.
+
+use std::sync::Arc;
+
+use super::device::Launch;
+use super::layers::Block;
+use super::linear::{Product, packed};
+use super::operands::Elements;
+use super::params::layers::{CombineParams, EmbedParams};
+use super::prepare::Prepare;
+use super::resident::OnDevice;
+use super::{Cuda, Shared};
+use crate::backend::BackendError;
+use crate::experts::Sent;
+use crate::tensor::Rows;
+use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
+
+/// What the layer makes of the norm of `x`, plus `residual`.
+pub(super) fn feed(
+    cuda: &Cuda,
+    layer: &LayerWeights,
+    block: Block<'_>,
+    x: &OnDevice<f32>,
+    residual: Option<&OnDevice<f32>>,
+) -> Result<OnDevice<f32>, BackendError> {
+    let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
+    match &layer.ffn {
+        FeedForward::Dense(dense) => {
+            let norm = cuda.norms.on_device(block.shared, &layer.ffn_norm)?;
+            let norm = Prepare::Norm { weight: &norm, eps, residual: None };
+            through(block, dense, activation, (x, norm), residual)
+        }
+        FeedForward::Experts(experts) => {
+            let x = block.normed(cuda, x.clone(), (&layer.ffn_norm, eps), None)?;
+            through_some(block, experts, activation, &x, residual)
+        }
+    }
+}
+
+fn through(
+    block: Block<'_>,
+    part: &Gated,
+    activation: Activation,
+    (x, prepare): (&OnDevice<f32>, Prepare<'_>),
+    residual: Option<&OnDevice<f32>>,
+) -> Result<OnDevice<f32>, BackendError> {
+    let weight = |linear| packed("finish", block.shared, linear);
+    let (gate_up, down) = (weight(&part.gate_up)?, weight(&part.down)?);
+    let x = block.prepared(Elements::F32(x.clone()), prepare, gate_up)?;
+    let gates = Product { activation, ..block.product(&x, gate_up) };
+    let hidden = match gates.gates() {
+        true => gates.gated(down.weight.form())?,
+        false => block.prepared(Elements::F32(gates.sums()?), Prepare::Gate(activation), down)?,
+    };
+    Product { residual, ..block.product(&hidden, down) }.sums()
+}
+
+/// Where rows go is decided on the host, once the router's logits are there.
+fn through_some(
+    block: Block<'_>,
+    experts: &Experts,
+    activation: Activation,
+    x: &OnDevice<f32>,
+    residual: Option<&OnDevice<f32>>,
+) -> Result<OnDevice<f32>, BackendError> {
+    let (shared, rows) = (block.shared, block.rows);
+    let columns = experts.router.inputs;
+    let product = |linear| -> Result<OnDevice<f32>, BackendError> {
+        let weight = packed("finish", shared, linear)?;
+        let x = block.prepared(Elements::F32(x.clone()), Prepare::Nothing, weight)?;
+        block.product(&x, weight).sums()
+    };
+    let logits = product(&experts.router)?.into_array();
+    let logits = shared.done(Rows::new(rows, experts.router.outputs, logits))?;
+    let logits = Rows::from_vec(rows, logits.cols(), logits.array().host()?.to_vec());
+
+    let mut parts = Parts::new(rows, experts.routing.chosen);
+    for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
+        if !sent.rows.is_empty() {
+            let some = taken(shared, x, columns, &sent.rows)?;
+            let block = Block { rows: sent.rows.len(), ..block };
+            let made = through(block, part, activation, (&some, Prepare::Nothing), None)?;
+            parts.add(&sent, made, columns);
+        }
+    }
+    let of_all = |part| through(block, part, activation, (x, Prepare::Nothing), None);
+    let besides = experts.shared.as_ref().map(of_all).transpose()?;
+    let gates = experts.shared_gate.as_ref().map(product).transpose()?;
+    parts.combined(shared, columns, [besides.as_ref(), gates.as_ref(), residual])
+}
+
+/// The rows of `x`, `[_, columns]`, with these numbers.
+fn taken(
+    shared: &Arc<Shared>,
+    x: &OnDevice<f32>,
+    columns: usize,
+    rows: &[u32],
+) -> Result<OnDevice<f32>, BackendError> {
+    let (tokens, y) = (OnDevice::of(shared, rows)?, OnDevice::room(shared, rows.len() * columns)?);
+    let params = EmbedParams {
+        table: x.address(),
+        scales: 0,
+        tokens: tokens.address(),
+        y: y.address(),
+        count: rows.len() as u32,
+        columns: columns as u32,
+        stride: columns as u32,
+        scale_stride: 0,
+        scale: 1.0,
+        unused: 0,
+    };
+    let (grid, params) = ([rows.len() as u32, 1, 1], bytemuck::bytes_of(&params));
+    shared.run(&Launch { kernel: "embed_f32", grid, threads: 256, shared_bytes: 0, params })?;
+    Ok(y)
+}
+
+/// What experts have made of rows.
+struct Parts {
+    /// Experts of a row.
+    count: usize,
+    /// `[rows]`: where what each has made begins, and how much it counts.
+    of_rows: Vec<Vec<(u64, f32)>>,
+    /// Who has the memory.
+    made: Vec<OnDevice<f32>>,
+}
+
+impl Parts {
+    fn new(rows: usize, count: usize) -> Self {
+        Self { count, of_rows: vec![Vec::with_capacity(count); rows], made: Vec::new() }
+    }
+
+    /// What the next expert has made of its rows.
+    fn add(&mut self, sent: &Sent, made: OnDevice<f32>, columns: usize) {
+        let begins = (made.address()..).step_by(columns * size_of::<f32>());
+        for ((&row, &weight), begin) in sent.rows.iter().zip(&sent.weights).zip(begins) {
+            self.of_rows[row as usize].push((begin, weight));
+        }
+        self.made.push(made);
+    }
+
+    /// All of a row, in the order of experts.
+    fn combined(
+        self,
+        on: &Arc<Shared>,
+        columns: usize,
+        [shared, gates, residual]: [Option<&OnDevice<f32>>; 3],
+    ) -> Result<OnDevice<f32>, BackendError> {
+        let rows = self.of_rows.len();
+        let (begins, weights): (Vec<u64>, Vec<f32>) = self.of_rows.into_iter().flatten().unzip();
+        debug_assert_eq!(begins.len(), rows * self.count);
+        let (parts, weights) = (OnDevice::of(on, &begins)?, OnDevice::of(on, &weights)?);
+        let y = OnDevice::room(on, rows * columns)?;
+        let address = |array: Option<&OnDevice<f32>>| array.map_or(0, OnDevice::address);
+        let params = CombineParams {
+            parts: parts.address(),
+            weights: weights.address(),
+            shared: address(shared),
+            gates: address(gates),
+            residual: address(residual),
+            y: y.address(),
+            rows: rows as u32,
+            count: self.count as u32,
+            columns: columns as u32,
+            unused: 0,
+        };
+        let (grid, params) = ([rows as u32, 1, 1], bytemuck::bytes_of(&params));
+        on.run(&Launch { kernel: "combine_rows", grid, threads: 256, shared_bytes: 0, params })?;
+        Ok(y)
+    }
+}

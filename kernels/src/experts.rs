@@ -1,0 +1,147 @@
+//! Which experts a token goes to, and how much each counts.
+
+use std::sync::Arc;
+
+use crate::backend::BackendError;
+use crate::tensor::Rows;
+
+/// What a router's logits become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scoring {
+    /// Their softmax over all experts (Mixtral, Qwen).
+    Softmax,
+    /// σ of each  (DeepSeek-AI 2024).
+    Sigmoid,
+}
+
+/// How tokens are sent to experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Routing {
+    /// So many experts for each token: those with the greatest scores, of equal ones the first.
+    pub chosen: usize,
+    /// What scores are.
+    pub scoring: Scoring,
+    /// `[experts]`, added to scores where experts are chosen, and not where they are weighed.
+    pub bias: Option<Arc<[f32]>>,
+    /// Whether the weights of a token's experts are divided by their sum.
+    pub normalises: bool,
+    /// Multiplies all weights.
+    pub scale: f32,
+}
+
+/// What one expert is given, or what goes through a part besides.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sent {
+    /// Rows, ascending.
+    pub rows: Vec<u32>,
+    /// How much each counts.
+    pub weights: Vec<f32>,
+}
+
+impl Routing {
+    /// The rows of each expert, of the router's `[rows, experts]` logits. In f64 and on the host
+    /// on every backend, so that equal logits send rows to the same experts everywhere.
+    ///
+    /// # Errors
+    /// Logits that are not numbers, or that are not at hand.
+    pub fn send(&self, logits: &Rows) -> Result<Vec<Sent>, BackendError> {
+        logits.array().host()?;
+        let experts = logits.cols();
+        let mut sent = vec![Sent::default(); experts];
+        let (mut scores, mut order) = (Vec::with_capacity(experts), Vec::with_capacity(experts));
+        for idx in 0..logits.rows() {
+            self.score(logits.row(idx), &mut scores)?;
+            order.clear();
+            order.extend(0..experts);
+            let bias = |expert: usize| self.bias.as_ref().map_or(0.0, |all| f64::from(all[expert]));
+            let fits = |expert: usize| scores[expert] + bias(expert);
+            let better = |&a: &usize, &b: &usize| fits(b).total_cmp(&fits(a)).then(a.cmp(&b));
+            if self.chosen < experts {
+                order.select_nth_unstable_by(self.chosen, better);
+                order.truncate(self.chosen);
+            }
+            // One order of summing, whatever the selection left behind.
+            order.sort_unstable();
+            let sum: f64 = order.iter().map(|&expert| scores[expert]).sum();
+            let factor = f64::from(self.scale) / if self.normalises { sum.max(1e-20) } else { 1.0 };
+            for &expert in &order {
+                sent[expert].rows.push(idx as u32);
+                sent[expert].weights.push((scores[expert] * factor) as f32);
+            }
+        }
+        Ok(sent)
+    }
+
+    fn score(&self, logits: &[f32], scores: &mut Vec<f64>) -> Result<(), BackendError> {
+        if !logits.iter().all(|logit| logit.is_finite()) {
+            return Err(BackendError::NotFinite { op: "finish", what: "a router's logit" });
+        }
+        let logits = logits.iter().copied().map(f64::from);
+        scores.clear();
+        match self.scoring {
+            Scoring::Sigmoid => scores.extend(logits.map(|logit| 1.0 / (1.0 + (-logit).exp()))),
+            Scoring::Softmax => {
+                let most = logits.clone().fold(f64::NEG_INFINITY, f64::max);
+                scores.extend(logits.map(|logit| (logit - most).exp()));
+                let sum: f64 = scores.iter().sum();
+                scores.iter_mut().for_each(|score| *score /= sum);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routing(chosen: usize, scoring: Scoring) -> Routing {
+        Routing { chosen, scoring, bias: None, normalises: false, scale: 1.0 }
+    }
+
+    /// `want`: expert, row, weight.
+    fn check(routing: &Routing, logits: &[&[f32]], want: &[(usize, u32, f64)]) {
+        let rows = Rows::from_vec(logits.len(), logits[0].len(), logits.concat());
+        let sent = routing.send(&rows).unwrap();
+        let of_expert = |(expert, sent): (usize, &Sent)| {
+            let each = sent.rows.iter().zip(&sent.weights);
+            each.map(|(&row, &weight)| (expert, row, weight)).collect::<Vec<_>>()
+        };
+        let seen: Vec<_> = sent.iter().enumerate().flat_map(of_expert).collect();
+        assert_eq!(seen.len(), want.len(), "{seen:?}");
+        for (seen, want) in seen.iter().zip(want) {
+            assert_eq!((seen.0, seen.1), (want.0, want.1), "{seen:?}");
+            assert!((f64::from(seen.2) - want.2).abs() < 1e-6, "{seen:?} is not {want:?}");
+        }
+    }
+
+    #[test]
+    fn the_best_are_chosen_and_weighed() {
+        let ln = |x: f32| x.ln();
+        let logits: &[&[f32]] = &[&[ln(4.0), ln(1.0), ln(3.0), ln(2.0)], &[0.0, 0.0, 0.0, 0.0]];
+        let both = [(0, 0, 0.4), (0, 1, 0.25), (1, 1, 0.25), (2, 0, 0.3)];
+        check(&routing(2, Scoring::Softmax), logits, &both);
+        let normalised = Routing { normalises: true, scale: 7.0, ..routing(2, Scoring::Softmax) };
+        check(&normalised, logits, &[(0, 0, 4.0), (0, 1, 3.5), (1, 1, 3.5), (2, 0, 3.0)]);
+        let all = [(0, 0, 0.4), (1, 0, 0.1), (2, 0, 0.3), (3, 0, 0.2)];
+        check(&routing(4, Scoring::Softmax), &logits[..1], &all);
+    }
+
+    #[test]
+    fn a_bias_chooses_and_does_not_weigh() {
+        let logits: &[&[f32]] = &[&[0.0, 3.0_f32.ln(), -1e4]];
+        check(&routing(1, Scoring::Sigmoid), logits, &[(1, 0, 0.75)]);
+        let bias = Some([0.5, 0.0, 0.1].into());
+        let biased = Routing { bias, ..routing(1, Scoring::Sigmoid) };
+        check(&biased, logits, &[(0, 0, 0.5)]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for broken in [f32::NAN, f32::INFINITY] {
+            let logits = Rows::from_vec(1, 2, vec![0.0, broken]);
+            let refused = routing(1, Scoring::Softmax).send(&logits);
+            assert!(matches!(refused, Err(BackendError::NotFinite { .. })), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Experts in config.json.
+
+use aqueduct_core::Refusal;
+use aqueduct_kernels::experts::Scoring;
+
+use super::Config;
+use crate::load::decoder::{Family, ManyExperts};
+
+impl Config {
+    /// What the family's modelling code makes of the fields; `None` where there are no experts.
+    pub(super) fn experts(&self, family: Family) -> Result<Option<ManyExperts>, Refusal> {
+        let layers = self.num_hidden_layers as usize;
+        let usual = ManyExperts {
+            count: self.num_local_experts.unwrap_or(8),
+            chosen: self.num_experts_per_tok.unwrap_or(2),
+            ffn: self.intermediate_size,
+            shared_ffn: None,
+            shared_gate: false,
+            scoring: Scoring::Softmax,
+            bias: false,
+            normalises: true,
+            scale: 1.0,
+            layers: vec![true; layers],
+        };
+        let experts = match family {
+            Family::Mixtral | Family::GraniteMoe => usual,
+            Family::Qwen2Moe | Family::Qwen3Moe => {
+                let second = family == Family::Qwen2Moe;
+                let of_each = |second_has, third_has| if second { second_has } else { third_has };
+                let count = self.num_experts.or(self.num_local_experts);
+                if count == Some(0) {
+                    return Ok(None);
+                }
+                let shared = self.shared_expert_intermediate_size.unwrap_or(5632);
+                ManyExperts {
+                    count: count.unwrap_or(of_each(60, 128)),
+                    chosen: self.num_experts_per_tok.unwrap_or(of_each(4, 8)),
+                    ffn: self.moe_intermediate_size.unwrap_or(of_each(1408, 768)),
+                    shared_ffn: second.then_some(shared),
+                    shared_gate: second,
+                    normalises: self.norm_topk_prob.unwrap_or(false),
+                    layers: self.sparse_layers()?,
+                    ..usual
+                }
+            }
+            Family::Glm4Moe => {
+                // Experts of which only those of the best groups are chosen are other models'.
+                Refusal::unless_within("n_group", self.n_group.unwrap_or(1), 1, 1)?;
+                let ffn = self.moe_intermediate_size.unwrap_or(1408);
+                let shared = self.n_shared_experts.unwrap_or(1).checked_mul(ffn);
+                let dense = self.first_k_dense_replace.unwrap_or(1);
+                ManyExperts {
+                    count: self.n_routed_experts.or(self.num_local_experts).unwrap_or(128),
+                    chosen: self.num_experts_per_tok.unwrap_or(8),
+                    ffn,
+                    shared_ffn: Some(shared.unwrap_or(u32::MAX)),
+                    scoring: Scoring::Sigmoid,
+                    bias: true,
+                    normalises: self.norm_topk_prob.unwrap_or(true),
+                    scale: self.routed_scaling_factor.unwrap_or(1.0),
+                    layers: (0..layers).map(|idx| idx >= dense).collect(),
+                    ..usual
+                }
+            }
+            _ => return Ok(None),
+        };
+        experts.checked().map(Some)
+    }
+
+    fn sparse_layers(&self) -> Result<Vec<bool>, Refusal> {
+        let step = self.decoder_sparse_step.unwrap_or(1);
+        Refusal::unless_within("decoder_sparse_step", step, 1, u32::MAX as usize)?;
+        let dense = self.mlp_only_layers.as_deref().unwrap_or_default();
+        let has = |idx: usize| (idx + 1).is_multiple_of(step) && !dense.contains(&idx);
+        Ok((0..self.num_hidden_layers as usize).map(has).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::load::hf::config::tests::config;
+
+    #[test]
+    fn only_some_layers_have_experts() {
+        let check = |family, changes: Value, want: [bool; 3]| {
+            let experts = config(changes).experts(family).unwrap().unwrap();
+            assert_eq!(experts.layers, want, "{family:?}");
+        };
+        check(Family::Mixtral, json!({}), [true; 3]);
+        check(Family::Qwen3Moe, json!({}), [true; 3]);
+        check(Family::Qwen3Moe, json!({ "decoder_sparse_step": 2 }), [false, true, false]);
+        check(Family::Qwen2Moe, json!({ "mlp_only_layers": [0, 7] }), [false, true, true]);
+        check(Family::Glm4Moe, json!({}), [false, true, true]);
+        check(Family::Glm4Moe, json!({ "first_k_dense_replace": 5 }), [false; 3]);
+        assert_eq!(config(json!({ "num_experts": 4 })).experts(Family::Llama), Ok(None));
+        assert_eq!(config(json!({ "num_experts": 0 })).experts(Family::Qwen3Moe), Ok(None));
+    }
+
+    #[test]
+    fn what_is_absent_is_what_transformers_takes() {
+        let check = |family, want: (u32, u32, u32, Option<u32>, bool)| {
+            let experts = config(json!({})).experts(family).unwrap().unwrap();
+            let ManyExperts { count, chosen, ffn, shared_ffn, normalises, .. } = experts;
+            assert_eq!((count, chosen, ffn, shared_ffn, normalises), want, "{family:?}");
+        };
+        check(Family::Mixtral, (8, 2, 48, None, true));
+        check(Family::GraniteMoe, (8, 2, 48, None, true));
+        check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
+        check(Family::Qwen3Moe, (128, 8, 768, None, false));
+        check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));
+    }
+
+    #[test]
+    fn experts_that_make_no_sense_are_refused() {
+        let check = |family, changes: Value, field: &str| {
+            assert_eq!(config(changes).experts(family).unwrap_err().field, field);
+        };
+        check(Family::Mixtral, json!({ "num_local_experts": 0 }), "experts");
+        check(Family::Mixtral, json!({ "num_experts_per_tok": 9 }), "experts per token");
+        check(Family::Mixtral, json!({ "num_experts_per_tok": 0 }), "experts per token");
+        check(Family::Qwen3Moe, json!({ "decoder_sparse_step": 0 }), "decoder_sparse_step");
+        let field = "expert feed-forward size";
+        check(Family::Qwen3Moe, json!({ "moe_intermediate_size": 0 }), field);
+        check(Family::Glm4Moe, json!({ "n_group": 8 }), "n_group");
+        check(Family::Glm4Moe, json!({ "routed_scaling_factor": 0.0 }), "experts' scale");
+        let most = u32::MAX;
+        let shared = "shared expert feed-forward size";
+        check(Family::Glm4Moe, json!({ "n_shared_experts": most }), shared);
+    }
+}
