@@ -39,8 +39,12 @@ POST_NORMS = {
 }
 
 
-def write(path, model, kind, tokenizer=None):
-    """Writes `model` with matrices as `kind`; returns the state dict that the file holds."""
+def write(path, model, kind, tokenizer=None, sections=None):
+    """Writes `model` with matrices as `kind`; returns the state dict that the file holds.
+
+    With `sections` it is a GLM 4 that sees pictures and turns by several positions: rows of queries
+    and keys stand in halves then.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     head_dim = getattr(config, 'head_dim', None)
@@ -48,8 +52,12 @@ def write(path, model, kind, tokenizer=None):
     add_metadata(writer, config, head_dim)
     if tokenizer is not None:
         add_tokenizer(writer, tokenizer, config)
+    if sections:
+        writer.add_rope_dimension_sections(sections)
     stored = {}
     for key, tensor in model.state_dict().items():
+        if sections and key.split('.')[-2] in ('q_proj', 'k_proj'):
+            tensor = in_halves(tensor, head_dim, head_dim // 2)
         if key == 'lm_head.weight' and config.tie_word_embeddings:
             continue
         if '.experts.' in key:
@@ -161,6 +169,13 @@ def add_tensor(writer, key, tensor, kind, config):
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
     data = data - 1.0 if adds_one else data
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
+
+
+def in_halves(tensor, head_dim, rotary_dim):
+    """The rotated rows of every head, of which pairs stand beside each other."""
+    heads = tensor.reshape(tensor.shape[0] // head_dim, head_dim, -1)
+    turned, still = heads[:, :rotary_dim], heads[:, rotary_dim:]
+    return torch.cat((turned[:, ::2], turned[:, 1::2], still), 1).reshape(tensor.shape)
 
 
 def swap_rows(data, heads, outer):

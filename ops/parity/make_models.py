@@ -273,6 +273,12 @@ def gguf_case(cases, name, kind):
     cases.add(path, model)
 
 
+def glm4_that_sees(cases):
+    path, model = 'glm4-sections-F32.gguf', make('glm4')
+    gguf_files.write(cases.out / path, model, 'F32', sections=[2, 1, 1, 0])
+    cases.add(path, model)
+
+
 def shipped_cases(cases, folder):
     """A real model, with its tokenizer in the GGUF files' metadata."""
     model = read(folder)
@@ -331,6 +337,8 @@ def fixture_cases(cases):
 def all_cases(cases, names):
     for name in names:
         hf_cases(cases, name)
+        if name == 'glm4':
+            glm4_that_sees(cases)
         if name in GGUF_MODELS:
             for kind in GGUF_TYPES:
                 gguf_case(cases, name, kind)

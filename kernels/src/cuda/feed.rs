@@ -78,7 +78,7 @@ fn through_some(
     for (part, sent) in experts.each.iter().zip(experts.routing.send(&logits)?) {
         if !sent.rows.is_empty() {
             let some = taken(shared, x, columns, &sent.rows)?;
-            let block = Block { rows: sent.rows.len(), ..block };
+            let block = Block { rows: sent.rows.len(), own: true, ..block };
             let made = through(block, part, activation, (&some, Prepare::Nothing), None)?;
             parts.add(&sent, made, columns);
         }

@@ -27,6 +27,8 @@ pub(super) struct Block<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) rows: usize,
     pub(super) broken: Broken,
+    /// See [`Product::own`].
+    pub(super) own: bool,
 }
 
 impl Block<'_> {
@@ -37,7 +39,7 @@ impl Block<'_> {
         prepare: Prepare<'_>,
         weight: &Packed,
     ) -> Result<Factor, BackendError> {
-        let Self { shared, rows, broken } = self;
+        let Self { shared, rows, broken, .. } = self;
         Unprepared { source, rows, columns: weight.inputs, prepare, broken: Some(broken) }
             .into_form(shared, weight.weight.form())
     }
@@ -45,7 +47,8 @@ impl Block<'_> {
     /// `x` through `weight`.
     pub(super) fn product<'a>(self, x: &'a Factor, weight: &'a Packed) -> Product<'a> {
         let activation = Activation::Silu;
-        Product { broken: self.broken, rows: self.rows, x, weight, residual: None, activation }
+        let Self { rows, broken, own, .. } = self;
+        Product { broken, rows, x, weight, residual: None, activation, own }
     }
 
     /// The RMS norm of `source`, rows of f32, plus `residual`.
@@ -56,7 +59,7 @@ impl Block<'_> {
         (norm, eps): (&Arc<[f32]>, f32),
         residual: Option<&OnDevice<f32>>,
     ) -> Result<OnDevice<f32>, BackendError> {
-        let Self { shared, rows, broken } = self;
+        let Self { shared, rows, broken, .. } = self;
         let weight = &cuda.norms.on_device(shared, norm)?;
         let prepare = Prepare::Norm { weight, eps, residual };
         let y = OnDevice::room(shared, source.len())?;
@@ -75,7 +78,7 @@ pub(super) fn linear(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, Bac
     if rows == 0 {
         return Ok(Rows::zeros(0, weight.outputs));
     }
-    let block = Block { shared, rows, broken: Broken::Linear };
+    let block = Block { shared, rows, broken: Broken::Linear, own: false };
     let source = Elements::of_rows(shared, x.array())?;
     let x = block.prepared(source, Prepare::Nothing, weight)?;
     let y = block.product(&x, weight).sums()?;
@@ -87,7 +90,7 @@ pub(super) fn product(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, Ba
     shapes::linear("linear", x, weight)?;
     let (shared, rows) = (&cuda.shared, x.rows());
     let weight = packed("linear", shared, weight)?;
-    let block = Block { shared, rows, broken: Broken::Project };
+    let block = Block { shared, rows, broken: Broken::Project, own: false };
     let source = Elements::of_rows(shared, x.array())?;
     let x = block.prepared(source, Prepare::Nothing, weight)?;
     let y = block.product(&x, weight).sums()?;
@@ -107,7 +110,7 @@ pub(super) fn project(
     let weight = packed("project", shared, &layer.qkv)?;
     let made = SplitHeads::room(shared, spec, x.rows())?;
     if x.rows() > 0 {
-        let block = Block { shared, rows: x.rows(), broken: Broken::Project };
+        let block = Block { shared, rows: x.rows(), broken: Broken::Project, own: false };
         let norm = cuda.norms.on_device(shared, &layer.attn_norm)?;
         let norm = Prepare::Norm { weight: &norm, eps: spec.norm_eps, residual: None };
         let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
@@ -210,7 +213,7 @@ pub(super) fn finish(
     if rows == 0 {
         return Ok(Rows::zeros(0, x.cols()));
     }
-    let block = Block { shared, rows, broken: Broken::Finish };
+    let block = Block { shared, rows, broken: Broken::Finish, own: false };
     let residual = shared.place(x.array())?;
     let source = Elements::of_rows(shared, attention.array())?;
     let attention = block.prepared(source, Prepare::Nothing, out)?;

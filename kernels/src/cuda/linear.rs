@@ -126,6 +126,9 @@ pub(super) struct Product<'a> {
     pub(super) residual: Option<&'a OnDevice<f32>>,
     /// Of gates.
     pub(super) activation: Activation,
+    /// By our kernels alone, of which a row has the same bits among any others. A library chooses
+    /// by how many rows there are, and would measure every number of rows that comes.
+    pub(super) own: bool,
 }
 
 impl Product<'_> {
@@ -222,7 +225,9 @@ impl Product<'_> {
 
     fn library(&self, out: u64) -> Option<(&dyn gemm::GemmLibrary, gemm::Product)> {
         let Packed { shared, outputs, inputs, weight, bias } = self.weight;
-        let (Factor::Bf16(x), Factor::Bf16(weight)) = (self.x, weight) else { return None };
+        let (Factor::Bf16(x), Factor::Bf16(weight), false) = (self.x, weight, self.own) else {
+            return None;
+        };
         let product = gemm::Product {
             rows: self.rows,
             inputs: *inputs,

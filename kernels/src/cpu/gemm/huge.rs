@@ -66,7 +66,7 @@ impl<T: Pod> HugeArray<T> {
     /// All zero.
     pub(super) fn zeroed(len: usize) -> Self {
         const { assert!(align_of::<T>() <= ALIGNMENT) };
-        let bytes = len * size_of::<T>();
+        let bytes = len.checked_mul(size_of::<T>()).expect("less than all memory");
         let (map, offset) = if bytes < SHARED_BYTES_MAX {
             OPEN.lock().unwrap_or_else(PoisonError::into_inner).room(bytes)
         } else {

@@ -80,6 +80,11 @@ impl<'a> Checkpoint<'a> {
         Ok(tensor)
     }
 
+    /// Whether a tensor of some layer is called so.
+    pub(crate) fn has_some(&self, module: &str) -> bool {
+        self.tensors.keys().any(|name| name.contains(module))
+    }
+
     /// Makes one tensor of each matrix of tensors that have several: `name.weight`, or `name`,
     /// becomes `name.0.weight` and so on.
     pub(crate) fn cut_stacks(&mut self) {

@@ -146,8 +146,12 @@ impl<'g, 'a> Keys<'g, 'a> {
         self.gguf.get(&format!("{}.{key}", self.prefix)).map(read).transpose()
     }
 
+    fn required(&self, key: &str) -> Result<Field<'g, 'a>, GgufError> {
+        self.gguf.field(&format!("{}.{key}", self.prefix))
+    }
+
     fn u32(&self, key: &str) -> Result<u32, GgufError> {
-        self.gguf.field(&format!("{}.{key}", self.prefix))?.same_u32()
+        self.required(key)?.same_u32()
     }
 }
 
@@ -174,6 +178,10 @@ impl Config<'_, '_> {
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
         let (rope, positions) = rope::rope(self, &keys, checkpoint, (&shape, rotary_dim))?;
         let is_gemma3 = architecture == Architecture::Gemma3;
+        if is_gemma3 {
+            // What files without it leave out besides, nobody can tell.
+            keys.required("rope.freq_base").map_err(|err| self.malformed(err))?;
+        }
         let window_rope = match is_gemma3 {
             // Its files tell the positions that scaling has made.
             true => Some(rope::window_rope(self, &keys, rotary_dim)?),
@@ -195,7 +203,7 @@ impl Config<'_, '_> {
             rope,
             rotates,
             norm_offset: 0.0, // converters have added it
-            order: HeadOrder { rotary_dim, neighbours: architecture.neighbours() },
+            order: HeadOrder { rotary_dim, neighbours: self.neighbours(architecture, &keys)? },
             scales,
             windows: self.windows(architecture, &keys, &shape)?,
             biases: Biases {
@@ -246,6 +254,19 @@ impl Config<'_, '_> {
             .map_err(|refusal| LoadError::refused(self.path, refusal))?;
         let slides = all_but_every(interval, shape.layers).into_iter();
         Ok(slides.map(|slides| window.filter(|_| slides)).collect())
+    }
+
+    /// Whether query and key rows stand as they rotate neighbours. Text models of GLM 4 that see
+    /// pictures turn by three positions, which for text are one; their rows stand in halves.
+    fn neighbours(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+    ) -> Result<bool, LoadError> {
+        let sections = keys.get("rope.dimension_sections", Field::i32s);
+        let sections = sections.map_err(|err| self.malformed(err))?.unwrap_or_default();
+        let by_three = matches!(*sections, [first, second, ..] if first > 0 && second > 0);
+        Ok(architecture.neighbours() && !(architecture == Architecture::Glm4 && by_three))
     }
 
     /// How many of a head's elements are rotated.

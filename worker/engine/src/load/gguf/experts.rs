@@ -8,7 +8,9 @@ use super::config::{Architecture, Config, Keys};
 use crate::error::LoadError;
 use crate::load::decoder::ManyExperts;
 
-/// What `expert_gating_func` calls the sigmoid.
+/// What `expert_gating_func` calls the softmax.
+const SOFTMAX: u32 = 1;
+/// The same of the sigmoid, which is GLM's where nothing is said.
 const SIGMOID: u32 = 2;
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe and glm4moe";
 
@@ -38,6 +40,10 @@ impl Config<'_, '_> {
         let groups =
             keys.get("expert_group_count", Field::u32).map_err(|err| self.malformed(err))?;
         Refusal::unless_within("expert_group_count", groups.unwrap_or(1), 0, 1).map_err(refused)?;
+        let gating =
+            keys.get("expert_gating_func", Field::u32).map_err(|err| self.malformed(err))?;
+        Refusal::unless_within("expert_gating_func", gating.unwrap_or(0), 0, SIGMOID)
+            .map_err(refused)?;
         experts.checked().map(Some).map_err(refused)
     }
 
@@ -73,7 +79,7 @@ impl Config<'_, '_> {
         };
         let normalises = keys.get("expert_weights_norm", Field::bool)?;
         let scale = keys.get("expert_weights_scale", Field::f32)?.filter(|&scale| scale != 0.0);
-        let sigmoid = number("expert_gating_func")?.unwrap_or(SIGMOID) == SIGMOID;
+        let sigmoid = number("expert_gating_func")? != Some(SOFTMAX);
         let dense = number("leading_dense_block_count")?.unwrap_or(0) as usize;
         Ok(Some(ManyExperts {
             count,

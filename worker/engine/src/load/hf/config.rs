@@ -198,6 +198,7 @@ impl Config {
                 match whole.remove("text_config") {
                     Some(Value::Object(mut text)) => {
                         text.insert("architectures".to_owned(), json!([GEMMA3_WHOLE]));
+                        text.extend(whole.remove_entry("quantization_config"));
                         text
                     }
                     _ => whole,
@@ -491,6 +492,11 @@ mod tests {
         assert_eq!((shape.vocab, shape.width, shape.layers), (262_208, 640, 26));
         assert_eq!((shape.heads, shape.kv_heads, shape.head_dim), (8, 4, 256));
         assert_eq!(shape.max_positions, 131_072);
+        let quantised = json!({
+            "architectures": [GEMMA3_WHOLE], "text_config": {},
+            "quantization_config": { "quant_method": "fp8" },
+        });
+        assert!(Config::from_value(quantised).unwrap().quantization_config.is_some());
         let llama = json!({ "architectures": ["LlamaForCausalLM"], "text_config": {} });
         assert!(Config::from_value(llama).is_err(), "others have nothing inside");
     }
@@ -542,7 +548,10 @@ mod tests {
         assert_eq!(found.rope.inv_freq[0], 1.0 / 8.0);
         assert_eq!(found.positions, 131_072, "as many as its file says");
         assert_eq!(local, Rope::unscaled(3e4, 16));
-        assert_eq!(ropes(new), ropes(old));
+        assert_eq!(ropes(new.clone()), ropes(old));
+        let mut both = new;
+        both["rope_scaling"] = json!({ "factor": 4.0 });
+        assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(crate) fn load(
         Family::Granite4 => &names::HF_SHARED,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma3 => &names::HF_GEMMA3,
-        Family::Mixtral => &names::HF_MIXTRAL,
+        // Else as its modules are called today.
+        Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
         Family::Glm4Moe => &names::HF_GLM4_MOE,
         _ => &names::HF,

@@ -126,7 +126,10 @@ pub(crate) fn ropes_by_layer_type(
         parameters.filter(|value| !value.is_null()).cloned()
     };
     let [full, local] = LAYER_TYPES.map(of_type);
-    let full = full.unwrap_or_else(|| fields.rope_scaling.clone().unwrap_or_default().into());
+    let mut full = full.unwrap_or_else(|| Map::new().into());
+    if let (Value::Object(full), Some(scaling)) = (&mut full, &fields.rope_scaling) {
+        full.extend(scaling.clone());
+    }
     let local = local.unwrap_or_else(|| Map::new().into());
     let local_fields = RopeFields { rope_theta: fields.rope_local_base_freq, ..fields.clone() };
     let local_defaults = RopeDefaults { theta: local_theta, ..defaults };
