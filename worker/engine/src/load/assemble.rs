@@ -25,12 +25,16 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Tells where the rows of query and key heads stand, if they do not stand as they are used.
+    /// Tells where the rows of query and key heads stand, if they do not stand as they are used,
+    /// and where the matrices of experts do, if one tensor has them all.
+    ///
+    /// # Errors
+    /// A tensor that has another number of them.
     pub(crate) fn new(
         decoder: Decoder,
         mut checkpoint: Checkpoint<'a>,
         names: &'static Names,
-    ) -> Self {
+    ) -> Result<Self, LoadError> {
         let (shape, HeadOrder { rotary_dim, neighbours }) = (&decoder.shape, decoder.order);
         if rotary_dim < shape.head_dim || neighbours {
             let both = shape.heads + shape.kv_heads;
@@ -58,10 +62,16 @@ impl<'a> Sources<'a> {
                 }
             }
         }
-        if decoder.experts.is_some() {
-            checkpoint.cut_stacks();
+        if let Some(experts) = &decoder.experts {
+            let layers = (0..decoder.shape.layers).zip(&experts.layers);
+            for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
+                for stack in names.experts.stacks() {
+                    let name = format!("{}.{layer}.{stack}", names.layer);
+                    checkpoint.cut_stack(&name, experts.count as usize)?;
+                }
+            }
         }
-        Self { decoder, checkpoint, names }
+        Ok(Self { decoder, checkpoint, names })
     }
 
     /// Whether logits come from the embedding. A stored head that differs from it counts for

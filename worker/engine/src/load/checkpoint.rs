@@ -85,20 +85,30 @@ impl<'a> Checkpoint<'a> {
         self.tensors.keys().any(|name| name.contains(module))
     }
 
-    /// Makes one tensor of each matrix of tensors that have several: `name.weight`, or `name`,
-    /// becomes `name.0.weight` and so on.
-    pub(crate) fn cut_stacks(&mut self) {
-        let stacks = self.tensors.extract_if(.., |_, tensor| tensor.shape.len() == 3);
-        let stacks: Vec<_> = stacks.collect();
-        for (name, stack) in stacks {
-            let count = stack.shape[0];
-            let name = name.strip_suffix(".weight").unwrap_or(&name);
-            let bytes = stack.bytes.len() / count.max(1);
-            for (idx, bytes) in stack.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
-                let one = Stored { shape: stack.shape[1..].to_vec(), bytes, ..stack.clone() };
-                self.tensors.insert(format!("{name}.{idx}.weight"), one);
+    /// Makes `count` tensors, `name.0.weight` and so on, of `name.weight` or `name`, if there is
+    /// one that has as many matrices.
+    ///
+    /// # Errors
+    /// It has another number of them.
+    pub(crate) fn cut_stack(&mut self, name: &str, count: usize) -> Result<(), LoadError> {
+        let whole = [format!("{name}.weight"), name.to_owned()];
+        let Some(whole) = whole.iter().find(|&whole| self.tensors.contains_key(whole)) else {
+            return Ok(());
+        };
+        let Some(stack) = self.tensors.remove(whole) else { return Ok(()) };
+        let shape = match *stack.shape {
+            [matrices, ref shape @ ..] if matrices == count && shape.len() == 2 => shape.to_vec(),
+            _ => {
+                let what = format!("shape {:?}, should be {count} matrices", stack.shape);
+                return Err(LoadError::tensor(stack.path, whole, what));
             }
+        };
+        let bytes = stack.bytes.len() / count.max(1);
+        for (idx, bytes) in stack.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
+            let one = Stored { shape: shape.clone(), bytes, ..stack.clone() };
+            self.tensors.insert(format!("{name}.{idx}.weight"), one);
         }
+        Ok(())
     }
 
     /// Takes text models out of larger ones, inside which they stand: of names that begin like one
@@ -290,10 +300,13 @@ mod tests {
         let mut all = checkpoint([
             ("a.weight", of(&[3, 2, 2])),
             ("b", of(&[2, 1, 3])),
-            ("c", of(&[4, 3])),
-            ("none", Stored { bytes: &[], ..of(&[0, 1, 3]) }),
+            ("c", of(&[2, 3])),
+            ("none", Stored { bytes: &[], ..of(&[2, 0, 3]) }),
         ]);
-        all.cut_stacks();
+        all.cut_stack("a", 3).unwrap();
+        all.cut_stack("b", 2).unwrap();
+        all.cut_stack("none", 2).unwrap();
+        all.cut_stack("not there", 2).unwrap();
         let names: Vec<_> = all.tensors.keys().collect();
         assert_eq!(
             names,
@@ -302,6 +315,11 @@ mod tests {
         let one = &all.tensors["a.1.weight"];
         assert_eq!((&*one.shape, one.bytes), (&[2, 2][..], &bytes[8..16]));
         assert_eq!(all.tensors["b.1.weight"].bytes, &bytes[12..]);
+        let matrix = all.cut_stack("c", 2).unwrap_err().to_string();
+        assert_eq!(matrix, "file: tensor c: shape [2, 3], should be 2 matrices");
+        let mut all = checkpoint([("a.weight", of(&[3, 2, 2]))]);
+        let more = all.cut_stack("a", 2).unwrap_err().to_string();
+        assert_eq!(more, "file: tensor a.weight: shape [3, 2, 2], should be 2 matrices");
     }
 
     #[test]

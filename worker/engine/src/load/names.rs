@@ -1,5 +1,7 @@
 //! What the two containers call the same tensors; `.weight` and `.bias` are added.
 
+use std::collections::BTreeSet;
+
 /// Names of a decoder's tensors; those of a layer stand after `layer` and its index.
 #[derive(Debug)]
 pub(crate) struct Names {
@@ -48,6 +50,15 @@ pub(crate) struct ExpertNames {
     pub(crate) shared_down: &'static str,
     /// Of one row, by which the shared part is multiplied.
     pub(crate) shared_by: &'static str,
+}
+
+impl ExpertNames {
+    /// What tensors may be called that have a matrix for each expert.
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let all = [self.gate, self.up, self.gate_up, self.down, self.downs];
+        let stacks: BTreeSet<_> = all.iter().filter_map(|name| name.strip_suffix(".{}")).collect();
+        stacks.into_iter()
+    }
 }
 
 /// Hugging Face transformers.

@@ -66,13 +66,6 @@ impl Assembler<'_, '_> {
             }
             false => None,
         };
-        // A tensor that has all of them may have more.
-        let more = names.downs.replace("{}", &count.to_string());
-        if self.sources.checkpoint.tensors.contains_key(&format!("{prefix}.{more}.weight")) {
-            let what = format!("more than {count} matrices, as many as there are experts");
-            let (path, name) = (&self.sources.checkpoint.path, names.downs.replace(".{}", ""));
-            return Err(LoadError::tensor(path, &format!("{prefix}.{name}"), what));
-        }
         let each = (0..count).map(|expert| self.expert(prefix, expert, experts.ffn as usize));
         let each = each.collect::<Result<_, _>>()?;
         let shared = experts.shared_ffn.map(|ffn| {

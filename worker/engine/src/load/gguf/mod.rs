@@ -25,5 +25,5 @@ pub(crate) fn load(
     let architecture = config.architecture()?;
     let checkpoint = tensors::checkpoint(&parts)?;
     let decoder = config.decoder(architecture, &checkpoint)?;
-    assemble(&Sources::new(decoder, checkpoint, architecture.names()), options, report)
+    assemble(&Sources::new(decoder, checkpoint, architecture.names())?, options, report)
 }

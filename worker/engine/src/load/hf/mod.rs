@@ -44,7 +44,7 @@ pub(crate) fn load(
         Family::Glm4Moe => &names::HF_GLM4_MOE,
         _ => &names::HF,
     };
-    assemble(&Sources::new(decoder, checkpoint, names), options, report)
+    assemble(&Sources::new(decoder, checkpoint, names)?, options, report)
 }
 
 /// A JSON file of at most `bytes_max` bytes.
