@@ -197,8 +197,7 @@ mod tests {
         normalized.add_tokens(["in a", "ж"].map(|text| AddedToken::from(text, false))).unwrap();
         let normalized = ("normalized".to_owned(), normalized);
         let llama2 = ("llama2.gguf".to_owned(), tokenizer("llama2.gguf"));
-        let named = GgufVocabulary { adds_space: Some(false), ..vocabulary("llama2.gguf") };
-        let mut gemma = named.build().unwrap().tokenizer;
+        let mut gemma = plain.1.clone();
         let idle = Split::new(" ", SplitDelimiterBehavior::MergedWithPrevious, false).unwrap();
         gemma.with_pre_tokenizer(Some(idle));
         gemma

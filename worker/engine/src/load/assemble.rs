@@ -202,10 +202,11 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let ffn_post_norm = norm(names.ffn_post_norm, width, post_norms)?;
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
+        let out = Stacked { parts: &[(names.out, width)], inputs: q_rows, bias: biases.out };
         Ok(LayerWeights {
             spec,
             qkv: self.linear(prefix, Stacked { parts: &qkv, inputs: width, bias: biases.qkv })?,
-            out: self.one(prefix, (names.out, width), q_rows, biases.out)?,
+            out: self.linear(prefix, out)?,
             ffn: self.feed(prefix, idx)?,
             attn_norm: self.norm(&format!("{prefix}.{}.weight", names.attn_norm), width)?.into(),
             ffn_norm: self.norm(&format!("{prefix}.{}.weight", names.ffn_norm), width)?.into(),
@@ -229,17 +230,6 @@ impl<'a, 'r> Assembler<'a, 'r> {
             true => vec![(whole, parts.iter().map(|(_, rows)| rows).sum())],
             false => parts.to_vec(),
         }
-    }
-
-    /// A linear map that is stored as it is.
-    fn one(
-        &mut self,
-        prefix: &str,
-        part: (&str, usize),
-        inputs: usize,
-        bias: bool,
-    ) -> Result<Linear, LoadError> {
-        self.linear(prefix, Stacked { parts: &[part], inputs, bias })
     }
 
     /// A table with a row for every token of the vocabulary.

@@ -91,16 +91,14 @@ impl<'a> Checkpoint<'a> {
     /// # Errors
     /// It has another number of them.
     pub(crate) fn cut_stack(&mut self, name: &str, count: usize) -> Result<(), LoadError> {
-        let whole = [format!("{name}.weight"), name.to_owned()];
-        let Some(whole) = whole.iter().find(|&whole| self.tensors.contains_key(whole)) else {
-            return Ok(());
-        };
-        let Some(stack) = self.tensors.remove(whole) else { return Ok(()) };
+        let names = [format!("{name}.weight"), name.to_owned()];
+        let stack = names.iter().find_map(|name| self.tensors.remove_entry(name));
+        let Some((whole, stack)) = stack else { return Ok(()) };
         let shape = match *stack.shape {
             [matrices, ref shape @ ..] if matrices == count && shape.len() == 2 => shape.to_vec(),
             _ => {
                 let what = format!("shape {:?}, should be {count} matrices", stack.shape);
-                return Err(LoadError::tensor(stack.path, whole, what));
+                return Err(LoadError::tensor(stack.path, &whole, what));
             }
         };
         let bytes = stack.bytes.len() / count.max(1);
