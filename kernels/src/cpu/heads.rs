@@ -247,12 +247,12 @@ impl Outcome for Part<'_> {
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
-        sums: &[[S::V; N]; M],
+        sums: &mut [[S::V; N]; M],
         row: usize,
         slot: usize,
     ) {
-        let (mut sums, slots) = (*sums, self.slots());
-        self.addends.add(simd, &mut sums, self.rows.start + row, self.column + slot * LANES);
+        let slots = self.slots();
+        self.addends.add(simd, sums, self.rows.start + row, self.column + slot * LANES);
         if self.sums.is_empty() {
             self.sums.resize(self.rows.len() * slots);
         }

@@ -46,17 +46,6 @@ pub(in crate::cpu) enum Reads {
     Near,
     /// Far away; themselves, two steps ahead.
     Streamed,
-    /// In a cache of the core; what comes next, into the second one: while they pass two panels,
-    /// the first sixteen rows and those below each ask for some lines a step, from the first and
-    /// from the second address on.
-    Ahead(LinesAhead, [*const u8; 2]),
-}
-
-/// How many lines are asked for with every step.
-#[derive(Clone, Copy)]
-pub(in crate::cpu) enum LinesAhead {
-    Two = 2,
-    Four = 4,
 }
 
 /// A product C = A B, or C += A B, of as many rows as the tiles are shaped for.
@@ -149,19 +138,6 @@ macro_rules! ask {
     };
 }
 
-/// Asks for the next lines of what comes next.
-macro_rules! far {
-    (2) => {
-        "prefetcht1 [{far}]\nprefetcht1 [{far} + 64]\nadd {far}, 128"
-    };
-    (4) => {
-        concat!(
-            "prefetcht1 [{far}]\nprefetcht1 [{far} + 64]\n",
-            "prefetcht1 [{far} + 128]\nprefetcht1 [{far} + 192]\nadd {far}, 256",
-        )
-    };
-}
-
 /// The products of all shapes by one instruction.
 macro_rules! products {
     ($name:ident, $sum:ty, $multiply:literal, $doc:literal) => {
@@ -187,7 +163,6 @@ macro_rules! products {
                         match (is_pair, block.reads) {
                             (true, Reads::Near) => $name::by_two(block, pass),
                             (true, Reads::Streamed) => $name::stream_by_two(block, pass),
-                            (true, Reads::Ahead(lines, _)) => $name::ahead(lines, block, pass),
                             (false, Reads::Streamed) => $name::stream_by_one(block, pass),
                             (false, _) => $name::by_one(block, pass),
                         }
@@ -196,14 +171,11 @@ macro_rules! products {
                         }
                         let below = pass.below(block);
                         let is_whole = self.rows() % TILE_ROWS == 0;
-                        match (is_pair, is_whole, block.reads) {
-                            (true, true, Reads::Ahead(lines, _)) => {
-                                $name::ahead(lines, block, below);
-                            }
-                            (true, true, _) => $name::by_two(block, below),
-                            (true, false, _) => $name::rest_by_two(block, below),
-                            (false, true, _) => $name::by_one(block, below),
-                            (false, false, _) => $name::rest_by_one(block, below),
+                        match (is_pair, is_whole) {
+                            (true, true) => $name::by_two(block, below),
+                            (true, false) => $name::rest_by_two(block, below),
+                            (false, true) => $name::by_one(block, below),
+                            (false, false) => $name::rest_by_one(block, below),
                         }
                     }
                 }
@@ -215,27 +187,12 @@ macro_rules! products {
 
             products!(@one by_one, $sum, $multiply, "tmm0", "tmm2", "");
             products!(@two by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2", "", "");
-            products!(@two two_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(2), "");
-            products!(@two four_ahead, $sum, $multiply, "tmm0", "tmm1", "tmm2", far!(4), "");
             products!(@one rest_by_one, $sum, $multiply, "tmm4", "tmm6", "");
             products!(@two rest_by_two, $sum, $multiply, "tmm4", "tmm5", "tmm6", "", "");
             products!(@one stream_by_one, $sum, $multiply, "tmm0", "tmm2",
                 concat!(ask!(a), ask!("{b}")));
             products!(@two stream_by_two, $sum, $multiply, "tmm0", "tmm1", "tmm2",
                 concat!(ask!(a), ask!("{b}")), ask!("{b1}"));
-
-            /// # Safety
-            /// As for the method, of 16 rows and two panels.
-            #[inline(always)]
-            pub(super) unsafe fn ahead(lines: LinesAhead, block: &Block<$sum>, pass: Pass<$sum>) {
-                // SAFETY: as above.
-                unsafe {
-                    match lines {
-                        LinesAhead::Two => two_ahead(block, pass),
-                        LinesAhead::Four => four_ahead(block, pass),
-                    }
-                }
-            }
         }
     };
     (@one $name:ident, $sum:ty, $multiply:literal, $c:literal, $a:literal, $ask:expr) => {
@@ -277,10 +234,8 @@ macro_rules! products {
                     "add {a}, {a_step}",
                     "add {b}, 1024",
                     "add {b1}, 1024",
-                    "// {far}",
                 ], operands {
                     b1 = inout(reg) pass.b[1] => _,
-                    far = inout(reg) pass.far => _,
                 });
             }
         }
@@ -292,8 +247,6 @@ struct Pass<T> {
     a: *const u8,
     /// Panels; the second one is the first where there is one.
     b: [*const u8; 2],
-    /// What comes next.
-    far: *const u8,
     c: *mut T,
 }
 
@@ -312,16 +265,7 @@ impl<T> Block<T> {
     fn pass(&self, panel: usize) -> Pass<T> {
         let b = [self.b[panel], self.b[(panel + 1).min(self.panels - 1)]];
         let c = self.c.wrapping_byte_add(panel * TILE_BYTES);
-        Pass { a: self.a, b, far: self.ahead(0), c }
-    }
-
-    /// What the first rows ask for, or those below.
-    #[inline(always)]
-    fn ahead(&self, half: usize) -> *const u8 {
-        match self.reads {
-            Reads::Ahead(_, far) => far[half],
-            _ => self.a, // asked for by nobody
-        }
+        Pass { a: self.a, b, c }
     }
 }
 
@@ -331,7 +275,6 @@ impl<T> Pass<T> {
     fn below(self, block: &Block<T>) -> Self {
         Self {
             a: self.a.wrapping_add(TILE_ROWS * block.a_stride),
-            far: block.ahead(1),
             c: self.c.wrapping_byte_add(TILE_ROWS * block.c_stride),
             ..self
         }
@@ -416,7 +359,7 @@ mod tests {
         panels.map(|(rows, gap, panels)| {
             let steps = (rows + panels + gap / 64) % 4;
             let accumulate = (rows / 2 + panels) % 2 == 0;
-            let reads = (rows + panels / 2) % 4;
+            let reads = (rows + panels / 2) % 2;
             Shape { rows, panels, steps, gap, accumulate, reads, is_cut: (rows + panels) % 2 == 0 }
         })
     }
@@ -466,9 +409,7 @@ mod tests {
                 steps,
                 reads: match reads {
                     0 => Reads::Near,
-                    1 => Reads::Streamed,
-                    2 => Reads::Ahead(LinesAhead::Two, [b.as_ptr().cast(); 2]),
-                    _ => Reads::Ahead(LinesAhead::Four, [b.as_ptr().cast(); 2]),
+                    _ => Reads::Streamed,
                 },
                 c: c.as_mut_ptr(),
                 c_stride,

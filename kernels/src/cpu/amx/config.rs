@@ -45,6 +45,12 @@ impl TileConfig {
         }
     }
 
+    /// Tiles for a block of 32 rows by two panels; [`super::squares`] names them.
+    fn of_square() -> Self {
+        let all = TILE_ROWS;
+        Self::new([all, all, all, all, all, all, all, 0])
+    }
+
     /// Tiles for a block of `rows`; [`super::blocks`] names them.
     fn of_block(rows: usize) -> Self {
         match rows {
@@ -63,7 +69,10 @@ thread_local! {
 
 /// The tiles of this thread, shaped for blocks of so many rows; released when dropped.
 pub(in crate::cpu) struct Tiles {
+    /// 0 for those of [`super::squares`].
     rows: usize,
+    /// Where the sums that are still in tiles belong.
+    waiting: Option<*mut f32>,
     /// Tiles belong to a thread.
     not_send: PhantomData<*mut ()>,
 }
@@ -76,7 +85,7 @@ impl Tiles {
     pub(in crate::cpu) fn new(rows: usize) -> Self {
         assert!(super::is_enabled(), "no permission to use tiles");
         assert!(!IN_USE.replace(true), "this thread's tiles are in use");
-        let mut tiles = Self { rows: 0, not_send: PhantomData };
+        let mut tiles = Self { rows: usize::MAX, waiting: None, not_send: PhantomData };
         tiles.set_rows(rows);
         tiles
     }
@@ -91,7 +100,11 @@ impl Tiles {
         if self.rows == rows {
             return;
         }
-        let config = TileConfig::of_block(rows);
+        self.shape(rows, TileConfig::of_block(rows));
+    }
+
+    fn shape(&mut self, rows: usize, config: TileConfig) {
+        assert!(self.waiting.is_none(), "sums in tiles that change their shape");
         // SAFETY: the process may use tiles, or `new` would have panicked; the configuration
         // is 64 bytes that palette 1 allows; no other code keeps anything in this thread's
         // tiles, since `IN_USE` lets one `Tiles` exist at a time.
@@ -102,6 +115,27 @@ impl Tiles {
                 options(nostack, preserves_flags));
         }
         self.rows = rows;
+    }
+
+    /// Shapes tiles for a block of 32 rows by two panels, if they are not. Returns where the sums in
+    /// them belong.
+    #[inline(always)]
+    pub(super) fn begin_square(&mut self) -> Option<*mut f32> {
+        if self.rows != 0 {
+            self.shape(0, TileConfig::of_square());
+        }
+        self.waiting.take()
+    }
+
+    /// There are sums in tiles that belong there.
+    #[inline(always)]
+    pub(super) fn waits_for(&mut self, c: *mut f32) {
+        self.waiting = Some(c);
+    }
+
+    /// Where the sums in tiles belong that are about to be put there.
+    pub(super) fn put(&mut self) -> Option<*mut f32> {
+        self.waiting.take()
     }
 
     /// Rows of a block.

@@ -21,13 +21,15 @@ mod emulator {
     }
 }
 mod groups;
+mod squares;
 
 use std::arch::x86_64::__cpuid_count;
 use std::sync::LazyLock;
 
-pub(super) use self::blocks::{Block, LinesAhead, Reads};
+pub(super) use self::blocks::{Block, Reads};
 pub(super) use self::config::{TILE_ROWS, Tiles};
 pub(super) use self::groups::{AHEAD as GROUPS_AHEAD, Groups};
+pub(super) use self::squares::{Ahead, PAIR_BYTES, Square};
 
 /// Rows of the largest block.
 pub(super) const BLOCK_ROWS: usize = 2 * TILE_ROWS;

@@ -50,10 +50,18 @@ use crate::weights::{Activation, Linear};
 
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
-/// Rows of a task on AMX in bf16: 256 rows of 1,024 inputs fill 512 KiB, half of the half of a
-/// second level of 2 MiB that is left while the core's other thread works.
+/// Rows of a task on AMX in bf16: of up to 2,048 inputs they fill at most 1 MiB, half of a second
+/// level.
 #[cfg(target_arch = "x86_64")]
 const TILED_ROWS_BLOCK: usize = 256;
+/// Columns of a task there. At its begin neither rows nor the first panels are near, so a task is
+/// large.
+#[cfg(target_arch = "x86_64")]
+const TILED_COLUMNS_BLOCK: usize = 1024;
+/// Bytes of a result from which on it is written past the caches there: nobody reads it before they
+/// have lost it, and lines that are written would have to be fetched first.
+#[cfg(target_arch = "x86_64")]
+const STREAMED_BYTES: usize = 1 << 20;
 /// Rows of a task on AMX in integers, whose arguments are half as large.
 #[cfg(target_arch = "x86_64")]
 const INT8_ROWS_BLOCK: usize = 192;
@@ -178,6 +186,8 @@ pub(super) fn whole<O: Outcome + Send>(
 ) -> Result<(), BackendError> {
     let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
     let mut block = factors.block(x.rows.rows(), place.crew, weight.outputs);
+    // What an outcome keeps of its sums should stay near.
+    block.columns = block.columns.min(COLUMNS_BLOCK);
     while !block.columns.is_multiple_of(step) {
         block.columns += LANES;
     }
@@ -259,7 +269,12 @@ impl<'a> PackedFactors<'a> {
         let outputs = weight.outputs;
         let addends = Addends::new(weight.bias.as_deref(), residual);
         let mut y = unwritten(rows * outputs);
-        let tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
+        #[cfg(target_arch = "x86_64")]
+        let streams = matches!(self, Self::Tiled(..)) && size_of_val(&*y) >= STREAMED_BYTES;
+        #[cfg(not(target_arch = "x86_64"))]
+        let streams = false;
+        let mut tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
+        tiles.iter_mut().for_each(|tile| tile.streams = streams);
         let outcomes = tiles.into_iter().map(|tile| Sums::new(tile, addends)).collect();
         self.compute(op, place, outcomes)?;
         // SAFETY: tiles cover the array, and their tasks wrote them.
@@ -287,16 +302,16 @@ impl<'a> PackedFactors<'a> {
     /// Rows and columns of a task: fewer columns, and then rows, where there would be too few
     /// tasks, and rows that leave no small rest.
     fn block(&self, rows: usize, crew: Crew, outputs: usize) -> Block {
-        let (mut most, step) = match self {
+        // Rows, what they are a multiple of, columns, and tasks that each thread has at least.
+        let (mut most, step, mut columns, least) = match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Tiled(..) => (TILED_ROWS_BLOCK, BLOCK_ROWS),
+            Self::Tiled(..) => (TILED_ROWS_BLOCK, BLOCK_ROWS, TILED_COLUMNS_BLOCK, 2),
             #[cfg(target_arch = "x86_64")]
-            Self::TiledIntegers(..) => (INT8_ROWS_BLOCK, ROWS_STEP),
-            _ => (ROWS_BLOCK, ROWS_STEP),
+            Self::TiledIntegers(..) => (INT8_ROWS_BLOCK, ROWS_STEP, COLUMNS_BLOCK, 4),
+            _ => (ROWS_BLOCK, ROWS_STEP, COLUMNS_BLOCK, 4),
         };
         let tasks = |most: usize, columns| rows.div_ceil(most).max(1) * outputs.div_ceil(columns);
-        let mut columns = COLUMNS_BLOCK;
-        while columns > 4 * LANES && tasks(most, columns) < 4 * crew.threads {
+        while columns > 4 * LANES && tasks(most, columns) < least * crew.threads {
             columns /= 2;
         }
         // Rows are halved last: whatever passes them has to be read once more.

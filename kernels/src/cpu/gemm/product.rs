@@ -184,7 +184,7 @@ impl<F, O: Outcome> Product<F, O> {
         };
         self.factors.multiply(simd, &mut acc, at, inputs.clone(), source);
         if is_last {
-            self.outcome.put(simd, &acc, row, slot);
+            self.outcome.put(simd, &mut acc, row, slot);
         } else {
             for (i, acc) in acc.iter().enumerate() {
                 let partial = &mut self.partial[(row + i) * width + slot..][..N];

@@ -29,7 +29,7 @@ pub(in crate::cpu) trait Outcome {
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
-        sums: &[[S::V; N]; M],
+        sums: &mut [[S::V; N]; M],
         row: usize,
         slot: usize,
     );
@@ -74,7 +74,7 @@ fn put_tile<S: Simd, const M: usize, const N: usize>(
     for (to, sums) in loaded.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
         *to = simd.load(sums);
     }
-    outcome.put(simd, &loaded, row, slot);
+    outcome.put(simd, &mut loaded, row, slot);
 }
 
 /// N panels from `first` on. A loop: from a closure the compiler makes a call for each.
@@ -197,15 +197,14 @@ impl Outcome for Sums<'_, '_> {
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
-        sums: &[[S::V; N]; M],
+        sums: &mut [[S::V; N]; M],
         row: usize,
         slot: usize,
     ) {
-        let mut sums = *sums;
         let column = self.tile.columns.start + slot * LANES;
-        self.addends.add(simd, &mut sums, self.tile.row + row, column);
-        self.finite.see(simd, &sums);
-        self.tile.write(row, column, &sums);
+        self.addends.add(simd, sums, self.tile.row + row, column);
+        self.finite.see(simd, sums);
+        self.tile.write(row, column, sums);
     }
 
     #[inline(always)]
@@ -305,21 +304,20 @@ impl<G: Gates> Outcome for Gated<'_, G> {
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
-        sums: &[[S::V; N]; M],
+        sums: &mut [[S::V; N]; M],
         row: usize,
         slot: usize,
     ) {
         assert!(N.is_multiple_of(2), "a register tile needs both sides");
-        let mut sums = *sums;
         if let Some(bias) = self.bias {
             for (j, panel) in self.panels::<N>(slot).into_iter().enumerate() {
                 let bias = load_front(simd, &bias[panel * LANES..]);
-                for sums in &mut sums {
+                for sums in sums.iter_mut() {
                     sums[j] = sums[j] + bias;
                 }
             }
         }
-        self.finite.see(simd, &sums);
+        self.finite.see(simd, sums);
         for j in 0..N / 2 {
             let column = self.tile.columns().start + (slot / 2 + j) * LANES;
             for (i, sums) in sums.iter().enumerate() {

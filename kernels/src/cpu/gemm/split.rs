@@ -13,6 +13,8 @@ pub(super) struct Tile<'y, T> {
     pub(super) rows: usize,
     /// Its columns.
     pub(super) columns: Range<usize>,
+    /// Whether it is written past the caches.
+    pub(super) streams: bool,
     /// Element 0 of its first row.
     data: *mut T,
     width: usize,
@@ -43,7 +45,10 @@ impl Tile<'_, f32> {
                 for (j, value) in values.iter().enumerate() {
                     let (at, to) = (j * LANES, to.add(i * self.width + j * LANES));
                     if at + LANES <= count {
-                        value.store(&mut *to.cast());
+                        match self.streams {
+                            true => value.stream(&mut *to.cast()),
+                            false => value.store(&mut *to.cast()),
+                        }
                     } else if at < count {
                         let mut lanes = [0.0; LANES];
                         value.store(&mut lanes);
@@ -90,6 +95,7 @@ pub(super) fn split<T>(
                 row,
                 rows: block.rows.min(rows - row),
                 columns: column..width.min(column + block.columns),
+                streams: false,
                 data: base.wrapping_add(row * width),
                 width,
                 owner: PhantomData,

@@ -5,23 +5,21 @@ use std::ops::Range;
 use super::pack::{Line, PairPanels, TILE_INPUTS};
 use super::result::{Outcome, put_rows};
 use super::rounded::RoundedRows;
-use crate::cpu::amx::{BLOCK_ROWS, Block, LinesAhead, Reads, TILE_ROWS, Tiles};
+use crate::cpu::amx::{Ahead, BLOCK_ROWS, Block, PAIR_BYTES, Reads, Square, TILE_ROWS, Tiles};
 use crate::cpu::isa::Isa;
 use crate::cpu::lines::Lines;
-use crate::cpu::simd::{Kernel, LANES, Level, Simd};
+use crate::cpu::simd::{Kernel, LANES, Level, Simd, fence_streams};
 
 /// Pairs of inputs in a tile: its rows of a weight.
 const TILE_PAIRS: usize = TILE_INPUTS / 2;
 /// Panels of a block of so many rows, and of one that a single tile of rows serves.
 const BLOCK_PANELS: usize = 2;
 const FLAT_PANELS: usize = 4;
-/// Tiles of inputs in a chain, at most. Between two uses of a line of two panels sixteen rows of
-/// the argument and their sums pass: 22 KiB, 11 and 4, of a first level of 48 that replaces the
-/// oldest.
-const STEPS: usize = 11;
-/// Tiles of inputs whose part of a task's rows stays in the second level while all panels pass:
-/// 512 KiB of 256 rows. Where there are more, half as many, beside the sums of all panels.
-const DEPTH: usize = 32;
+/// Tiles of inputs in a chain, at most: two panels of them stay in a first level of 48 KiB, which
+/// the argument's rows do not pass through.
+const STEPS: usize = 16;
+/// Lines of a task's rows that stay in the second level while all panels pass: 1 MiB.
+const NEAR_LINES: usize = 1 << 14;
 
 /// A weight of bf16 in pairs and an argument rounded to bf16, in blocks of [`BLOCK_ROWS`].
 #[derive(Clone, Copy)]
@@ -33,7 +31,7 @@ pub(super) struct Tiled<'a> {
 impl Tiled<'_> {
     /// One task, which must begin at a block of the argument. Returns whether all sums are
     /// finite.
-    pub(super) fn multiply<O: Outcome>(self, isa: Isa, mut outcome: O) -> bool {
+    pub(super) fn multiply<O: Outcome>(self, isa: Isa, outcome: O) -> bool {
         let (rows, slots, steps) =
             (outcome.rows(), outcome.slots(), self.weight.pairs() / TILE_PAIRS);
         if rows.is_empty() || slots == 0 {
@@ -43,14 +41,19 @@ impl Tiled<'_> {
         // Nothing of a panel is used twice by a single block: it streams through at once.
         let (depth, chain) = match blocks {
             1 => (steps, steps),
-            _ if steps <= DEPTH => (DEPTH, STEPS),
-            _ => (DEPTH / 2, STEPS),
+            _ => ((NEAR_LINES / (blocks * BLOCK_ROWS)).max(STEPS), STEPS),
         };
         // Sums over some of the inputs wait until other panels have passed, or not.
         let groups = if steps <= depth { 1 } else { slots.div_ceil(BLOCK_PANELS) };
         let most = if rows.len() <= TILE_ROWS { FLAT_PANELS } else { BLOCK_PANELS };
-        let mut partial = Lines::<f32>::left_over(groups * blocks * BLOCK_ROWS * most);
-        let mut tiles = Tiles::new(rows.len().min(BLOCK_ROWS));
+        let mut task = Task {
+            isa,
+            outcome,
+            tiles: Tiles::new(rows.len().min(BLOCK_ROWS)),
+            sums: Lines::left_over(groups * blocks * BLOCK_ROWS * most),
+            most,
+            last: None,
+        };
         for deep in cut(0..steps, depth) {
             let mut slot = 0;
             while slot < slots {
@@ -61,31 +64,70 @@ impl Tiled<'_> {
                 };
                 let first = if groups == 1 { 0 } else { slot / BLOCK_PANELS * blocks };
                 for chunk in cut(deep.clone(), chain) {
-                    let b = self.panels(&outcome, slot, panels, chunk.clone());
-                    let next = self.next(&outcome, slot + panels, &chunk, &deep);
-                    let sums = partial.chunks_mut(BLOCK_ROWS * most).skip(first);
-                    for ((idx, row), sums) in rows.clone().step_by(BLOCK_ROWS).enumerate().zip(sums)
-                    {
-                        let at = At { row, slot, panels, steps: chunk.clone() };
-                        // A part of each block's rows for each part of the inputs.
-                        let asked = |step: usize| BLOCK_ROWS * step / steps.max(1);
-                        let (from, end) = (row - rows.start, rows.end - row);
-                        let part = asked(chunk.start).min(end)..asked(chunk.end).min(end);
-                        outcome.ask(from + part.start..from + part.end, slot, panels, Level::First);
-                        let reads = match blocks {
-                            1 => Reads::Streamed,
-                            _ => ahead(next, chunk.len(), idx, blocks),
-                        };
-                        self.block(&mut tiles, b, reads, &at, sums);
-                        if chunk.end == steps {
-                            isa.run(Finish { outcome: &mut outcome, sums, at });
+                    let b = self.panels(&task.outcome, slot, panels, chunk.clone());
+                    let next = self.next(&task.outcome, slot + panels, &chunk, &deep);
+                    for (idx, row) in rows.clone().step_by(BLOCK_ROWS).enumerate() {
+                        let count = BLOCK_ROWS.min(rows.end - row);
+                        let (steps, place) = (chunk.clone(), first + idx);
+                        let at = At { row, count, slot, panels, steps, place };
+                        match blocks > 1 && count == BLOCK_ROWS && panels == BLOCK_PANELS {
+                            true => {
+                                let ahead = ahead(next, chunk.len(), idx, blocks);
+                                self.square(&mut task, b, ahead, at);
+                            }
+                            false if blocks == 1 => self.block(&mut task, b, Reads::Streamed, at),
+                            false => self.block(&mut task, b, Reads::Near, at),
                         }
                     }
                 }
                 slot += panels;
             }
         }
-        isa.run(End(&mut outcome))
+        task.end()
+    }
+}
+
+/// One task on its way.
+struct Task<O> {
+    isa: Isa,
+    outcome: O,
+    tiles: Tiles,
+    /// Per place: `[rows, panels, 16]`.
+    sums: Lines<f32>,
+    /// Panels of a block, at most.
+    most: usize,
+    /// The block of the product that was begun last, if it is the last one of the block: its sums
+    /// are put down with the next.
+    last: Option<At>,
+}
+
+impl<O: Outcome> Task<O> {
+    /// Where the sums of a block are.
+    fn sums(&mut self, at: &At) -> &mut [[f32; LANES]] {
+        &mut self.sums[at.place * BLOCK_ROWS * self.most..][..at.count * at.panels]
+    }
+
+    /// Hands finished sums on.
+    #[inline(always)]
+    fn finish(&mut self, at: At) {
+        let sums = &self.sums[at.place * BLOCK_ROWS * self.most..][..at.count * at.panels];
+        self.isa.run(Finish { outcome: &mut self.outcome, sums, at });
+    }
+
+    /// Puts sums down that are still in tiles.
+    fn put(&mut self) {
+        self.tiles.put_square();
+        if let Some(at) = self.last.take() {
+            self.finish(at);
+        }
+    }
+
+    /// Whether all sums were finite.
+    fn end(mut self) -> bool {
+        self.put();
+        let finite = self.isa.run(End(&mut self.outcome));
+        fence_streams();
+        finite
     }
 }
 
@@ -98,20 +140,18 @@ fn cut(whole: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// What block `idx` of so many asks for: all together ask for two panels of as many steps as they
 /// pass.
-fn ahead(next: Option<[*const u8; FLAT_PANELS]>, steps: usize, idx: usize, blocks: usize) -> Reads {
-    let lines = match blocks {
-        8.. => LinesAhead::Two,
-        _ => LinesAhead::Four,
+fn ahead(next: Option<[*const u8; FLAT_PANELS]>, steps: usize, idx: usize, blocks: usize) -> Ahead {
+    let (pairs, ask): (usize, fn(*const u8) -> Ahead) = match blocks {
+        16.. => (1, Ahead::One),
+        8.. => (2, Ahead::Two),
+        _ => (4, Ahead::Four),
     };
-    // Lines of a panel are half of all, and a pass does not go from one to the other.
-    let (panel, pass) = (steps * TILE_PAIRS, steps * lines as usize);
-    let first = 2 * idx * pass;
+    // A block does not go from one panel to the other.
+    let (panel, block) = (steps * TILE_PAIRS * size_of::<Line>(), steps * pairs * PAIR_BYTES);
+    let first = idx * block;
     match next {
-        Some(next) if first < 2 * panel => {
-            let from = next[first / panel].wrapping_add(first % panel * size_of::<Line>());
-            Reads::Ahead(lines, [from, from.wrapping_add(pass * size_of::<Line>())])
-        }
-        _ => Reads::Near,
+        Some(next) if first < 2 * panel => ask(next[first / panel].wrapping_add(first % panel)),
+        _ => Ahead::Nothing,
     }
 }
 
@@ -119,10 +159,14 @@ fn ahead(next: Option<[*const u8; FLAT_PANELS]>, steps: usize, idx: usize, block
 struct At {
     /// Of the argument.
     row: usize,
+    /// Rows.
+    count: usize,
     slot: usize,
     panels: usize,
     /// Tiles of inputs.
     steps: Range<usize>,
+    /// Which of the blocks of sums it is.
+    place: usize,
 }
 
 impl Tiled<'_> {
@@ -167,21 +211,57 @@ impl Tiled<'_> {
         (!steps.is_empty()).then(|| self.panels(outcome, slot, panels, steps))
     }
 
-    /// Adds the products of one block to `sums`, `[rows, panels]`; those of the first steps
-    /// take their place. `b` is what [`Self::panels`] says of this block's.
+    /// Adds the products of a whole block by two panels to its sums; those of the first steps take
+    /// their place. `b` is what [`Self::panels`] says of this block's.
     #[inline(always)]
-    fn block(
+    fn square<O: Outcome>(
         self,
-        tiles: &mut Tiles,
+        task: &mut Task<O>,
+        b: [*const u8; FLAT_PANELS],
+        ahead: Ahead,
+        at: At,
+    ) {
+        let (a, rows) = self.x.block(at.row, at.steps.start);
+        assert!(rows == BLOCK_ROWS && a.len() >= rows * at.steps.len());
+        let sums = task.sums(&at);
+        assert!(sums.len() == BLOCK_ROWS * BLOCK_PANELS);
+        let square = Square {
+            a: a.as_ptr().cast(),
+            b: [b[0], b[1]],
+            steps: at.steps.len(),
+            c: sums.as_mut_ptr().cast(),
+            accumulate: at.steps.start > 0,
+            ahead,
+        };
+        // SAFETY: both panels have the lines of these steps, sixteen to a tile, as `panels`
+        // checked; A has those of 32 rows and C is as large, as asserted. Nobody looks at C before
+        // `finish`, for which the next product or `put` has put the sums down.
+        unsafe { task.tiles.bf16_square(&square) };
+        let is_done = at.steps.end == self.weight.pairs() / TILE_PAIRS;
+        if let Some(before) = std::mem::replace(&mut task.last, is_done.then_some(at)) {
+            task.finish(before);
+        }
+    }
+
+    /// The same of any block.
+    #[inline(always)]
+    fn block<O: Outcome>(
+        self,
+        task: &mut Task<O>,
         b: [*const u8; FLAT_PANELS],
         reads: Reads,
-        at: &At,
-        sums: &mut [[f32; LANES]],
+        at: At,
     ) {
-        let At { row, panels, ref steps, .. } = *at;
+        task.put();
+        let At { row, panels, ref steps, .. } = at;
         let (a, rows) = self.x.block(row, steps.start);
-        assert!(a.len() >= rows * steps.len() && sums.len() >= rows * panels);
-        tiles.set_rows(rows);
+        let is_done = steps.end == self.weight.pairs() / TILE_PAIRS;
+        if is_done {
+            let first = row - task.outcome.rows().start;
+            task.outcome.ask(first..first + rows, at.slot, panels, Level::First);
+        }
+        let sums = task.sums(&at);
+        assert!(a.len() >= rows * steps.len() && sums.len() == rows * panels);
         let block = Block {
             a: a.as_ptr().cast(),
             a_stride: size_of::<Line>(),
@@ -194,9 +274,13 @@ impl Tiled<'_> {
             c_stride: panels * size_of::<[f32; LANES]>(),
             accumulate: steps.start > 0,
         };
+        task.tiles.set_rows(rows);
         // SAFETY: every panel has the lines of these steps, sixteen to a tile, as `panels`
         // checked; A and C have the rows that tiles are shaped for, as asserted; C is borrowed.
-        unsafe { tiles.bf16(&block) }
+        unsafe { task.tiles.bf16(&block) };
+        if is_done {
+            task.finish(at);
+        }
     }
 }
 
@@ -236,9 +320,7 @@ impl<O: Outcome> Kernel for Finish<'_, O> {
 impl<O: Outcome> Finish<'_, O> {
     #[inline(always)]
     fn hand_on<S: Simd, const N: usize>(self, simd: S) {
-        let rows = self.outcome.rows();
-        let count = BLOCK_ROWS.min(rows.end - self.at.row);
-        let at = (self.at.row - rows.start, self.at.slot);
-        put_rows::<_, N>(simd, self.outcome, &self.sums[..count * N], at);
+        let at = (self.at.row - self.outcome.rows().start, self.at.slot);
+        put_rows::<_, N>(simd, self.outcome, self.sums, at);
     }
 }

@@ -366,6 +366,15 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    fn stream(self, to: &mut [f32; LANES]) {
+        if !to.as_ptr().addr().is_multiple_of(64) {
+            return self.store(to);
+        }
+        // SAFETY: as above; the address is a line's.
+        unsafe { _mm512_stream_ps(to.as_mut_ptr(), self.0) }
+    }
+
+    #[inline(always)]
     fn store_bf16(self, to: &mut [bf16; LANES]) {
         // SAFETY: a vector exists only where AVX-512 does; the array has 32 bytes.
         unsafe {

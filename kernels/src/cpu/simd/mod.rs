@@ -110,6 +110,13 @@ pub(crate) trait Vector:
     /// Writes the lanes.
     fn store(self, to: &mut [f32; LANES]);
 
+    /// Writes the lanes past the caches, where the instruction set can and `to` is a line. Whoever
+    /// has streamed must [fence](fence_streams) before others read.
+    #[inline(always)]
+    fn stream(self, to: &mut [f32; LANES]) {
+        self.store(to);
+    }
+
     /// Writes the lanes rounded to nearest even; NaN stays NaN.
     fn store_bf16(self, to: &mut [bf16; LANES]);
 }
@@ -254,6 +261,15 @@ pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize, level: Level) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (at, bytes, level);
+}
+
+/// Lets what was [streamed](Vector::stream) be seen before whatever is written from here on.
+pub(crate) fn fence_streams() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
 }
 
 /// The sum of all lanes, in an order that no processor changes.
