@@ -71,8 +71,8 @@ thread_local! {
 pub(in crate::cpu) struct Tiles {
     /// 0 for those of [`super::squares`].
     rows: usize,
-    /// Where the sums that are still in tiles belong.
-    waiting: Option<*mut f32>,
+    /// Where the sums that are still in tiles belong, and bytes from a row of them to the next.
+    waiting: Option<(*mut f32, usize)>,
     /// Tiles belong to a thread.
     not_send: PhantomData<*mut ()>,
 }
@@ -120,7 +120,7 @@ impl Tiles {
     /// Shapes tiles for a block of 32 rows by two panels, if they are not. Returns where the sums in
     /// them belong.
     #[inline(always)]
-    pub(super) fn begin_square(&mut self) -> Option<*mut f32> {
+    pub(super) fn begin_square(&mut self) -> Option<(*mut f32, usize)> {
         if self.rows != 0 {
             self.shape(0, TileConfig::of_square());
         }
@@ -129,12 +129,12 @@ impl Tiles {
 
     /// There are sums in tiles that belong there.
     #[inline(always)]
-    pub(super) fn waits_for(&mut self, c: *mut f32) {
+    pub(super) fn waits_for(&mut self, c: (*mut f32, usize)) {
         self.waiting = Some(c);
     }
 
     /// Where the sums in tiles belong that are about to be put there.
-    pub(super) fn put(&mut self) -> Option<*mut f32> {
+    pub(super) fn put(&mut self) -> Option<(*mut f32, usize)> {
         self.waiting.take()
     }
 

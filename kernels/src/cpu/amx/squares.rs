@@ -21,18 +21,22 @@
 
 use std::arch::asm;
 
-use super::config::{TILE_BYTES, Tiles};
+use super::config::{TILE_BYTES, TILE_ROWS, Tiles};
 
 /// A product C = A B, or C += A B, of 32 rows by two panels of sixteen columns.
 pub(in crate::cpu) struct Square {
     /// `[steps, 32, 64]` bytes: the rows of a step side by side.
     pub(in crate::cpu) a: *const u8,
+    /// Bytes from a step of A to the next.
+    pub(in crate::cpu) a_step: usize,
     /// Two panels: a tile of 1 KiB for each step.
     pub(in crate::cpu) b: [*const u8; 2],
     /// Steps of 64 bytes of a row; at least one.
     pub(in crate::cpu) steps: usize,
-    /// `[32, 2, 16]` of f32.
+    /// The first of 32 rows of f32, two panels side by side.
     pub(in crate::cpu) c: *mut f32,
+    /// Bytes from a row of C to the next; the same for all products whose sums are not put down.
+    pub(in crate::cpu) c_stride: usize,
     /// Whether C is added to.
     pub(in crate::cpu) accumulate: bool,
     /// What is asked for meanwhile.
@@ -53,13 +57,6 @@ pub(in crate::cpu) enum Ahead {
 /// Bytes of a pair of lines.
 pub(in crate::cpu) const PAIR_BYTES: usize = 128;
 
-/// Numbers of a block's sums.
-const SUMS: usize = 32 * 32;
-
-/// Where nobody looks.
-#[repr(C, align(64))]
-struct Nowhere([f32; SUMS]);
-
 /// One step. `$begin` of a tile is what comes before its first product.
 macro_rules! step {
     ($begin:ident, $ask:expr) => {
@@ -67,20 +64,20 @@ macro_rules! step {
             $ask,
             "tileloaddt1 tmm4, [{a} + {line}*1]\n",
             "tileloadd tmm5, [{b} + {line}*1]\n",
-            $begin!("tmm0", "0"),
+            $begin!("tmm0", "", "0"),
             "tdpbf16ps tmm0, tmm4, tmm5\n",
             "tileloadd tmm6, [{b1} + {line}*1]\n",
-            $begin!("tmm1", "64"),
+            $begin!("tmm1", "", "64"),
             "tdpbf16ps tmm1, tmm4, tmm6\n",
             "tileloaddt1 tmm4, [{a} + {line}*1 + 1024]\n",
-            $begin!("tmm2", "2048"),
+            $begin!("tmm2", "_below", "0"),
             "tdpbf16ps tmm2, tmm4, tmm5\n",
             "tilezero tmm5\n",
-            $begin!("tmm3", "2112"),
+            $begin!("tmm3", "_below", "64"),
             "tdpbf16ps tmm3, tmm4, tmm6\n",
             "tilezero tmm6\n",
             "tilezero tmm4\n",
-            "add {a}, 2048\n",
+            "add {a}, {a_step}\n",
             "add {b}, 1024\n",
             "add {b1}, 1024\n",
         )
@@ -89,16 +86,16 @@ macro_rules! step {
 
 /// Sums go on.
 macro_rules! on {
-    ($sum:literal, $at:literal) => {
+    ($sum:literal, $half:literal, $at:literal) => {
         ""
     };
 }
 
 /// The sums before are put down, new ones begin at zero.
 macro_rules! from_zero {
-    ($sum:literal, $at:literal) => {
+    ($sum:literal, $half:literal, $at:literal) => {
         concat!(
-            concat!("tilestored [{before} + {row}*1 + ", $at, "], ", $sum, "\n"),
+            concat!("tilestored [{before", $half, "} + {row}*1 + ", $at, "], ", $sum, "\n"),
             concat!("tilezero ", $sum, "\n"),
         )
     };
@@ -106,10 +103,10 @@ macro_rules! from_zero {
 
 /// The sums before are put down, new ones begin at C.
 macro_rules! from_c {
-    ($sum:literal, $at:literal) => {
+    ($sum:literal, $half:literal, $at:literal) => {
         concat!(
-            concat!("tilestored [{before} + {row}*1 + ", $at, "], ", $sum, "\n"),
-            concat!("tileloadd ", $sum, ", [{c} + {row}*1 + ", $at, "]\n"),
+            concat!("tilestored [{before", $half, "} + {row}*1 + ", $at, "], ", $sum, "\n"),
+            concat!("tileloadd ", $sum, ", [{c", $half, "} + {row}*1 + ", $at, "]\n"),
         )
     };
 }
@@ -156,10 +153,13 @@ macro_rules! square {
             b = inout(reg) $square.b[0] => _,
             b1 = inout(reg) $square.b[1] => _,
             far = inout(reg) $far => _,
+            a_step = in(reg) $square.a_step,
             before = in(reg) $before,
+            before_below = in(reg) $before.wrapping_byte_add(TILE_ROWS * $square.c_stride),
             c = in(reg) $square.c,
+            c_below = in(reg) $square.c.wrapping_byte_add(TILE_ROWS * $square.c_stride),
             line = in(reg) TILE_BYTES,
-            row = in(reg) 2 * TILE_BYTES,
+            row = in(reg) $square.c_stride,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack)
@@ -171,19 +171,29 @@ impl Tiles {
     /// Computes a product, and puts the sums of the one before down, where its C is.
     ///
     /// # Safety
-    /// For every step 2 KiB of A, and of each panel 1 KiB, can be read; C has room for 1,024
-    /// numbers, which nobody else reads or writes before the next product or
-    /// [`Self::put_square`] has put them down.
+    /// For every step 2 KiB of A, and of each panel 1 KiB, can be read; C has room for 32 rows of 128
+    /// bytes, which nobody else reads or writes before the next product or [`Self::put_square`] has
+    /// put them down.
     ///
     /// # Panics
-    /// There are no steps.
+    /// There are no steps; the sums that are still in tiles belong to rows of another stride.
     #[inline]
     pub(in crate::cpu) unsafe fn bf16_square(&mut self, square: &Square) {
         assert!(square.steps > 0, "a product without a step");
-        let mut nowhere = std::mem::MaybeUninit::<Nowhere>::uninit();
         let before = match self.begin_square() {
-            Some(before) => before,
-            None => nowhere.as_mut_ptr().cast(),
+            Some((before, stride)) => {
+                assert!(stride == square.c_stride, "rows that lie {stride} bytes apart");
+                before
+            }
+            // Nothing is in the tiles. What is put down in its place is what is there, or what
+            // nobody reads.
+            None => {
+                if square.accumulate {
+                    // SAFETY: the caller's.
+                    unsafe { take(square.c, square.c_stride) };
+                }
+                square.c
+            }
         };
         // SAFETY: the caller's, of this product and of the one before; tiles have that shape.
         unsafe {
@@ -194,24 +204,48 @@ impl Tiles {
                 Ahead::Four(far) => square!(square, before, far, ask!(4)),
             }
         }
-        self.waits_for(square.c);
+        self.waits_for((square.c, square.c_stride));
     }
 
     /// Puts the sums of the last product down; nothing happens if they are.
     pub(in crate::cpu) fn put_square(&mut self) {
-        let Some(before) = self.put() else { return };
+        let Some((before, stride)) = self.put() else { return };
         // SAFETY: whoever computed it keeps the memory until now.
         unsafe {
             asm!(
                 "tilestored [{before} + {row}*1], tmm0",
                 "tilestored [{before} + {row}*1 + 64], tmm1",
-                "tilestored [{before} + {row}*1 + 2048], tmm2",
-                "tilestored [{before} + {row}*1 + 2112], tmm3",
+                "tilestored [{below} + {row}*1], tmm2",
+                "tilestored [{below} + {row}*1 + 64], tmm3",
                 before = in(reg) before,
-                row = in(reg) 2 * TILE_BYTES,
+                below = in(reg) before.wrapping_byte_add(TILE_ROWS * stride),
+                row = in(reg) stride,
                 options(nostack, preserves_flags)
             );
         }
+    }
+}
+
+/// Takes sums into the tiles.
+///
+/// # Safety
+/// Tiles are those of this thread, with the shape of these products; 32 rows of 128 bytes can be
+/// read.
+#[inline(always)]
+unsafe fn take(c: *mut f32, stride: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{c} + {row}*1]",
+            "tileloadd tmm1, [{c} + {row}*1 + 64]",
+            "tileloadd tmm2, [{below} + {row}*1]",
+            "tileloadd tmm3, [{below} + {row}*1 + 64]",
+            c = in(reg) c,
+            below = in(reg) c.wrapping_byte_add(TILE_ROWS * stride),
+            row = in(reg) stride,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            options(nostack, preserves_flags, readonly)
+        );
     }
 }
 
@@ -221,6 +255,9 @@ mod tests {
 
     use super::super::{Block, Reads};
     use super::*;
+
+    /// Numbers of a block's sums.
+    const SUMS: usize = 32 * 32;
 
     /// Numbers between -1 and 1.
     fn noise(count: usize) -> Vec<f32> {
@@ -262,9 +299,11 @@ mod tests {
         for (idx, (steps, accumulate)) in products.iter().enumerate() {
             let square = Square {
                 a: a.as_ptr().cast(),
+                a_step: 2048,
                 b: panels,
                 steps: *steps,
                 c: places[idx].as_mut_ptr(),
+                c_stride: 128,
                 accumulate: *accumulate,
                 ahead: ahead(b.as_ptr().cast()),
             };
@@ -299,9 +338,11 @@ mod tests {
             let mut tiles = Tiles::new(32);
             let square = Square {
                 a: a.as_ptr().cast(),
+                a_step: 2048,
                 b: [b.as_ptr().cast(); 2],
                 steps: 1,
                 c: c.as_mut_ptr(),
+                c_stride: 128,
                 accumulate: false,
                 ahead: Ahead::Nothing,
             };

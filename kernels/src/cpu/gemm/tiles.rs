@@ -227,9 +227,11 @@ impl Tiled<'_> {
         assert!(sums.len() == BLOCK_ROWS * BLOCK_PANELS);
         let square = Square {
             a: a.as_ptr().cast(),
+            a_step: size_of_val(&a[..rows]),
             b: [b[0], b[1]],
             steps: at.steps.len(),
             c: sums.as_mut_ptr().cast(),
+            c_stride: size_of_val(&sums[..BLOCK_PANELS]),
             accumulate: at.steps.start > 0,
             ahead,
         };

@@ -9,7 +9,7 @@ use half::bf16;
 use super::dots::pair_queries;
 use super::{Products, Work, raise};
 use crate::backend::Queries;
-use crate::cpu::amx::{BLOCK_ROWS, Block, Reads, Tiles};
+use crate::cpu::amx::{Ahead, BLOCK_ROWS, Block, Reads, Square, Tiles};
 use crate::cpu::attention::layouts::{PairLanes, STEP};
 use crate::cpu::attention::rows::{Lanes, RowTile};
 use crate::cpu::attention::stored::Stored;
@@ -110,16 +110,21 @@ impl Products for Tiled {
             panels: self.panels,
             accumulate: false,
         };
-        // A block of keys stays in the first cache while all rows pass, and its dot products are
-        // there still when they are looked at.
+        // A block's dot products are put down while the next one's are computed, and are still near
+        // when they are looked at.
+        let mut seen = 0;
         for row in (0..last - first).step_by(BLOCK_ROWS) {
             for panel in (0..self.panels).step_by(2) {
                 product.block(&mut self.tiles, (row, last - first), panel, out);
             }
             if let Some(tops) = &mut tops {
-                let rows = row..(row + BLOCK_ROWS).min(last - first);
-                raise(self.simd, &out[rows.start * self.panels..rows.end * self.panels], tops);
+                raise(self.simd, &out[seen * self.panels..row * self.panels], tops);
+                seen = row;
             }
+        }
+        self.tiles.put_square();
+        if let Some(tops) = &mut tops {
+            raise(self.simd, &out[seen * self.panels..], tops);
         }
     }
 
@@ -169,6 +174,7 @@ impl Products for Tiled {
                 product.block(&mut self.tiles, (row, self.head_dim), panel, o);
             }
         }
+        self.tiles.put_square();
     }
 }
 
@@ -189,7 +195,8 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Up to [`BLOCK_ROWS`] rows of `count`, from `row` on, and two panels or the last one.
+    /// Up to [`BLOCK_ROWS`] rows of `count`, from `row` on, and two panels or the last one. The sums
+    /// of a whole block are put down with those of the next, or by the caller.
     #[inline(always)]
     fn block(
         &self,
@@ -205,6 +212,21 @@ impl Product<'_> {
         assert!(first + rows + (steps - 1) * step <= left.len());
         let b = right.as_ptr().wrapping_add(panel * stride);
         let next = b.wrapping_add(if panel + 1 < panels { stride } else { 0 });
+        if rows == BLOCK_ROWS && panel + 1 < panels {
+            let square = Square {
+                a: left.as_ptr().wrapping_add(first).cast(),
+                a_step: step * LINE_BYTES,
+                b: [b, next].map(<*const PairLanes>::cast),
+                steps,
+                c: c.as_mut_ptr().wrapping_add(row * panels + panel).cast(),
+                c_stride: panels * LINE_BYTES,
+                accumulate,
+                ahead: Ahead::Nothing,
+            };
+            // SAFETY: as below; whoever calls looks at C when all sums were put down.
+            return unsafe { tiles.bf16_square(&square) };
+        }
+        tiles.put_square();
         tiles.set_rows(rows);
         let block = Block {
             a: left.as_ptr().wrapping_add(first).cast(),
