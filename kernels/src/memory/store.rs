@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::backend::BackendError;
 use crate::cells::{Lain, LainMut};
 use crate::pool::{PAGE_CELLS, Page};
+use crate::select::{Alone, Workers};
 use crate::tensor::{KvData, KvHeads};
 
 /// A key that comes to lie in another cell.
@@ -49,25 +50,49 @@ impl Keys {
         moves: &[Move],
         own: &Self,
     ) -> Result<(), BackendError> {
+        self.store_by(Alone, cells, moves, own)
+    }
+
+    /// [`Self::store`], keys by one worker and values by another.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn store_by(
+        &mut self,
+        workers: impl Workers,
+        cells: usize,
+        moves: &[Move],
+        own: &Self,
+    ) -> Result<(), BackendError> {
         let Some(pool) = self.pool().cloned() else {
-            self.lay(cells, moves, own, &mut Vec::new());
+            self.lay(workers, cells, moves, own, [Vec::new(), Vec::new()]);
             return Ok(());
         };
         self.k.hold_pages();
         self.v.hold_pages();
         let cells = cells.next_multiple_of(PAGE_CELLS);
         let added = self.kv_heads() * cells.saturating_sub(self.k.tokens) / PAGE_CELLS;
-        let shared = shared_pages(&self.k, moves) + shared_pages(&self.v, moves);
-        let mut fresh = match 2 * added + shared {
+        let [for_k, for_v] = [&self.k, &self.v].map(|heads| added + shared_pages(heads, moves));
+        let mut fresh = match for_k + for_v {
             0 => Vec::new(),
             pages => pool.take(pages)?,
         };
-        self.lay(cells, moves, own, &mut fresh);
+        let for_v = fresh.split_off(for_k);
+        self.lay(workers, cells, moves, own, [fresh, for_v]);
         Ok(())
     }
 
-    fn lay(&mut self, cells: usize, moves: &[Move], own: &Self, fresh: &mut Vec<Page>) {
-        for (heads, own_heads) in [(&mut self.k, &own.k), (&mut self.v, &own.v)] {
+    fn lay(
+        &mut self,
+        workers: impl Workers,
+        cells: usize,
+        moves: &[Move],
+        own: &Self,
+        [for_k, for_v]: [Vec<Page>; 2],
+    ) {
+        let both = vec![(&mut self.k, &own.k, for_k), (&mut self.v, &own.v, for_v)];
+        workers.map(both, |(heads, own_heads, mut fresh)| {
+            let fresh = &mut fresh;
             // A row may lie behind the cells that will be left, or come to lie behind those
             // that there were.
             heads.restride(cells.max(heads.tokens), fresh);
@@ -80,7 +105,7 @@ impl Keys {
                 _ => panic!("rows of one dtype do not go into an array of another"),
             }
             heads.restride(cells, fresh);
-        }
+        });
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) trait Workers {
 }
 
 /// One thread.
-struct Alone;
+pub(crate) struct Alone;
 
 impl Workers for Alone {
     fn map<T: Send, R: Send>(&self, tasks: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R> {
@@ -66,7 +66,7 @@ pub(crate) fn select_by(
         Some(count @ (0 | 1)) => {
             step::append(workers, &mut set, own, masses, (selection, count == 1))?
         }
-        _ => append(&mut set, own, masses, selection)?,
+        _ => append(workers, &mut set, own, masses, selection)?,
     };
     Ok(Selected { memory: set, retained: Vec::from(retained).into() })
 }
@@ -84,6 +84,7 @@ pub(crate) fn select_each(
 /// Any number of own keys, any number given up. Returns what is
 /// [retained](crate::Selected::retained).
 fn append(
+    workers: impl Workers,
     set: &mut MemorySet,
     own: &Keys,
     masses: (&[f32], &[f32]),
@@ -101,7 +102,7 @@ fn append(
     set.end += own.len() as u32; // fits: checked with the shapes
     let plan = Plan::new(set, own, &own_tally, selection);
     let cells = plan.cells(&set.keys);
-    set.keys.store(plan.kept_keys, &cells.moves, own)?;
+    set.keys.store_by(workers, plan.kept_keys, &cells.moves, own)?;
     set.keys.table = cells.table;
     set.keys.keys = plan.kept_keys;
     plan.apply(set.keys.positions.make_mut(), &own.positions);

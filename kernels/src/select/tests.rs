@@ -54,7 +54,7 @@ proptest! {
                 .collect();
             let masses = (mass.as_slice(), &given.repeat(KV_HEADS)[..voting]);
             let selected = select(Arc::new(stepped), &own, masses, &selection).unwrap();
-            let retained = append(&mut general, &own, masses, &selection).unwrap();
+            let retained = append(Alone, &mut general, &own, masses, &selection).unwrap();
             for (seen, want) in selected.retained.iter().zip(retained) {
                 let near = (seen - want).abs() <= 1e-6 * want.abs().max(1.0);
                 prop_assert!(near || want.is_nan(), "retained {seen} where it is {want}");

@@ -142,7 +142,7 @@ macro_rules! step {
             "prefetcht1 [{ahead}]\n",
             "prefetcht1 [{ahead} + 64]\n",
             "add {ahead}, 128\n",
-            "tileloadd tmm2, [{a} + {line}*1]\n",
+            "tileloaddt1 tmm2, [{a} + {line}*1]\n",
             "tileloadd tmm3, [{b} + {line}*1]\n",
             concat!("tdpbsud ", $tile, ", tmm2, tmm3\n"),
             "add {a}, {a_step}\n",

@@ -270,7 +270,8 @@ impl<'a> PackedFactors<'a> {
         let addends = Addends::new(weight.bias.as_deref(), residual);
         let mut y = unwritten(rows * outputs);
         #[cfg(target_arch = "x86_64")]
-        let streams = matches!(self, Self::Tiled(..)) && size_of_val(&*y) >= STREAMED_BYTES;
+        let streams = matches!(self, Self::Tiled(..) | Self::TiledIntegers(..))
+            && size_of_val(&*y) >= STREAMED_BYTES;
         #[cfg(not(target_arch = "x86_64"))]
         let streams = false;
         let mut tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));

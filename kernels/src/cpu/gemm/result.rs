@@ -190,7 +190,9 @@ impl Outcome for Sums<'_, '_> {
         let (column, count) = (self.tile.columns.start + slot * LANES, panels * LANES);
         let first = self.tile.row;
         self.addends.ask(first + rows.start..first + rows.end, column, count);
-        self.tile.ask(rows, column, count, level);
+        if !self.tile.streams {
+            self.tile.ask(rows, column, count, level);
+        }
     }
 
     #[inline(always)]

@@ -15,15 +15,14 @@ use super::pack::Scale;
 use super::{Int8Inputs, Int8Weight};
 use crate::cpu::amx::{BLOCK_ROWS, Block, GROUPS_AHEAD as AHEAD, Groups, Reads, TILE_ROWS, Tiles};
 use crate::cpu::simd::avx512::{Avx512, TilesKernel};
-use crate::cpu::simd::{LANES, Level, Simd, Vector};
+use crate::cpu::simd::{LANES, Level, Simd, Vector, fence_streams};
 
 /// Rows from which on tiles are used: fewer are streamed through vectors as fast.
 pub(in super::super) const LEAST_ROWS: usize = 8;
 
-/// Groups that are multiplied before sums are put down. Between two uses of a line of the panel
-/// sixteen rows of as many groups of the argument pass: 16 KiB each and 2 KiB of sums fit a
-/// first-level cache of 48 KiB that replaces the oldest.
-const GROUPS: usize = 8;
+/// Groups that are multiplied before sums are put down: 32 KiB of a panel stay in a first level of
+/// 48, which the argument does not pass through.
+const GROUPS: usize = 16;
 /// Panels of a block.
 const PANELS: usize = 2;
 
@@ -58,7 +57,9 @@ impl<O: Outcome> TilesKernel for Product<Tiled<'_>, O> {
                 _ => self.all_groups::<2>(simd, &mut tiles, slot),
             }
         }
-        self.outcome.end(simd)
+        let finite = self.outcome.end(simd);
+        fence_streams();
+        finite
     }
 }
 
