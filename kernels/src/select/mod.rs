@@ -234,6 +234,14 @@ impl Plan {
     /// Where all that stays comes to lie: in the first `kept_keys` cells, and past keys that
     /// have one of these already keep it.
     fn cells(&self, keys: &Keys) -> Cells {
+        let all = |head: &Kept| head.past.iter().map(Range::len).sum::<usize>() == self.past_keys;
+        if keys.table.is_none() && self.heads.iter().all(all) {
+            let own = self.heads.iter().enumerate().flat_map(|(g, head)| {
+                let own = head.own.iter().cloned().flatten().zip(self.past_keys..);
+                own.map(move |(j, to)| Move::own(g, j, to))
+            });
+            return Cells { moves: own.collect(), table: None };
+        }
         let mut table = Vec::with_capacity(self.heads.len() * self.kept_keys);
         let mut moves = Vec::new();
         for (g, head) in self.heads.iter().enumerate() {
