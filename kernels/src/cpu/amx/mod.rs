@@ -73,3 +73,45 @@ fn request_tiles() -> bool {
 fn request_tiles() -> bool {
     false
 }
+
+/// Threads of a core that the system lets be seen, all of which share its caches; one where it does
+/// not say.
+pub(super) fn threads_of_core() -> usize {
+    static COUNT: LazyLock<usize> = LazyLock::new(|| {
+        let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
+        std::fs::read_to_string(list).ok().and_then(|list| listed(list.trim())).unwrap_or(1)
+    });
+    *COUNT
+}
+
+/// How many processors a list of the system's names, as in `0,64` or `0-1`; none where it is no
+/// such list.
+fn listed(list: &str) -> Option<usize> {
+    let number = |text: &str| text.parse::<usize>().ok();
+    let count = |part: &str| match part.split_once('-') {
+        Some((first, last)) => Some(number(last)?.checked_sub(number(first)?)? + 1),
+        None => number(part).map(|_| 1),
+    };
+    list.split(',').map(count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(list: &str, count: Option<usize>) {
+        assert_eq!(listed(list), count, "{list:?}");
+    }
+
+    #[test]
+    fn processors_are_counted() {
+        check("0", Some(1));
+        check("0,64", Some(2));
+        check("0-1", Some(2));
+        check("3-5,7,10-11", Some(6));
+        for wrong in ["", "a", "1-", "5-3", "1,,2"] {
+            check(wrong, None);
+        }
+        assert!(threads_of_core() >= 1);
+    }
+}

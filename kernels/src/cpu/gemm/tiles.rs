@@ -5,7 +5,9 @@ use std::ops::Range;
 use super::pack::{Line, PairPanels, TILE_INPUTS};
 use super::result::{Outcome, put_rows};
 use super::rounded::RoundedRows;
-use crate::cpu::amx::{Ahead, BLOCK_ROWS, Block, PAIR_BYTES, Reads, Square, TILE_ROWS, Tiles};
+use crate::cpu::amx::{
+    Ahead, BLOCK_ROWS, Block, PAIR_BYTES, Reads, Square, TILE_ROWS, Tiles, threads_of_core,
+};
 use crate::cpu::isa::Isa;
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{Kernel, LANES, Level, Simd, fence_streams};
@@ -16,7 +18,7 @@ const TILE_PAIRS: usize = TILE_INPUTS / 2;
 const BLOCK_PANELS: usize = 2;
 const FLAT_PANELS: usize = 4;
 /// Tiles of inputs in a chain, at most: two panels of them stay in a first level of 48 KiB, which
-/// the argument's rows do not pass through.
+/// the argument's rows do not pass through. The threads of a core share it.
 const STEPS: usize = 16;
 /// Lines of a task's rows that stay in the second level while all panels pass: 1 MiB.
 const NEAR_LINES: usize = 1 << 14;
@@ -41,7 +43,10 @@ impl Tiled<'_> {
         // Nothing of a panel is used twice by a single block: it streams through at once.
         let (depth, chain) = match blocks {
             1 => (steps, steps),
-            _ => ((NEAR_LINES / (blocks * BLOCK_ROWS)).max(STEPS), STEPS),
+            _ => {
+                let chain = (STEPS / threads_of_core()).max(1);
+                ((NEAR_LINES / (blocks * BLOCK_ROWS)).max(STEPS), chain)
+            }
         };
         // Sums over some of the inputs wait until other panels have passed, or not.
         let groups = if steps <= depth { 1 } else { slots.div_ceil(BLOCK_PANELS) };
