@@ -172,9 +172,12 @@ fn products_agree_with_the_reference_and_rows_stand_alone() {
         check_linear(9, 16, 256, dtype);
         check_linear(12, 600, 17, dtype);
     }
-    // On tiles: two tasks of rows, several chains; and parts of inputs between which sums wait.
+    // On tiles: two tasks of rows, several chains; parts of inputs between which sums wait; nothing
+    // to multiply.
     check_linear(300, 33, 500, KvDtype::Bf16);
     check_linear(65, 40, 1200, KvDtype::Bf16);
+    check_linear(256, 40, 2100, KvDtype::Bf16);
+    check_linear(70, 32, 0, KvDtype::Bf16);
 }
 
 fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtype) -> LayerWeights {

@@ -43,11 +43,9 @@ impl Tiled<'_> {
         // Nothing of a panel is used twice by a single block: it streams through at once.
         let (depth, chain) = match blocks {
             1 => (steps, steps),
-            _ => {
-                let chain = (STEPS / threads_of_core()).max(1);
-                ((NEAR_LINES / (blocks * BLOCK_ROWS)).max(STEPS), chain)
-            }
+            _ => (NEAR_LINES / (blocks * BLOCK_ROWS), STEPS / threads_of_core()),
         };
+        let (depth, chain) = (depth.max(STEPS), chain.max(1));
         // Sums over some of the inputs wait until other panels have passed, or not.
         let groups = if steps <= depth { 1 } else { slots.div_ceil(BLOCK_PANELS) };
         let most = if rows.len() <= TILE_ROWS { FLAT_PANELS } else { BLOCK_PANELS };
@@ -75,7 +73,8 @@ impl Tiled<'_> {
                         let count = BLOCK_ROWS.min(rows.end - row);
                         let (steps, place) = (chunk.clone(), first + idx);
                         let at = At { row, count, slot, panels, steps, place };
-                        match blocks > 1 && count == BLOCK_ROWS && panels == BLOCK_PANELS {
+                        let is_square = count == BLOCK_ROWS && panels == BLOCK_PANELS;
+                        match blocks > 1 && is_square && !chunk.is_empty() {
                             true => {
                                 let ahead = ahead(next, chunk.len(), idx, blocks);
                                 self.square(&mut task, b, ahead, at);
