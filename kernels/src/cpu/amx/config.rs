@@ -117,8 +117,8 @@ impl Tiles {
         self.rows = rows;
     }
 
-    /// Shapes tiles for a block of 32 rows by two panels, if they are not. Returns where the sums in
-    /// them belong.
+    /// Shapes tiles for a block of 32 rows by two panels, if they are not. Returns where the sums
+    /// in them belong.
     #[inline(always)]
     pub(super) fn begin_square(&mut self) -> Option<(*mut f32, usize)> {
         if self.rows != 0 {

@@ -43,8 +43,8 @@ pub(in crate::cpu) struct Square {
     pub(in crate::cpu) ahead: Ahead,
 }
 
-/// Pairs of lines that are asked for into the second cache with every step, from an address on. Of a
-/// pair only the first is: the processor fetches the other one by itself, and a core has sixteen
+/// Pairs of lines that are asked for into the second cache with every step, from an address on. Of
+/// a pair only the first is: the processor fetches the other one by itself, and a core has sixteen
 /// places for lines that it waits for.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) enum Ahead {
@@ -171,9 +171,9 @@ impl Tiles {
     /// Computes a product, and puts the sums of the one before down, where its C is.
     ///
     /// # Safety
-    /// For every step 2 KiB of A, and of each panel 1 KiB, can be read; C has room for 32 rows of 128
-    /// bytes, which nobody else reads or writes before the next product or [`Self::put_square`] has
-    /// put them down.
+    /// For every step 2 KiB of A, and of each panel 1 KiB, can be read; C has room for 32 rows of
+    /// 128 bytes, which nobody else reads or writes before the next product or
+    /// [`Self::put_square`] has put them down.
     ///
     /// # Panics
     /// There are no steps; the sums that are still in tiles belong to rows of another stride.

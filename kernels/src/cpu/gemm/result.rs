@@ -206,7 +206,7 @@ impl Outcome for Sums<'_, '_> {
         let column = self.tile.columns.start + slot * LANES;
         self.addends.add(simd, sums, self.tile.row + row, column);
         self.finite.see(simd, sums);
-        self.tile.write(row, column, sums);
+        self.tile.write(simd, row, column, sums);
     }
 
     #[inline(always)]
@@ -227,7 +227,7 @@ pub(super) trait Gates {
     fn ask(&self, rows: Range<usize>, column: usize, count: usize, level: Level);
 
     /// Takes what belongs to row `row` of the tile from `column` of the result on.
-    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V);
+    fn write<S: Simd>(&mut self, simd: S, row: usize, column: usize, gates: S::V);
 }
 
 impl Gates for Tile<'_, f32> {
@@ -247,8 +247,8 @@ impl Gates for Tile<'_, f32> {
     }
 
     #[inline(always)]
-    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V) {
-        Tile::write(self, row, column, &[[gates]]);
+    fn write<S: Simd>(&mut self, simd: S, row: usize, column: usize, gates: S::V) {
+        Tile::write(self, simd, row, column, &[[gates]]);
     }
 }
 
@@ -324,7 +324,7 @@ impl<G: Gates> Outcome for Gated<'_, G> {
             let column = self.tile.columns().start + (slot / 2 + j) * LANES;
             for (i, sums) in sums.iter().enumerate() {
                 let gates = gated(simd, self.activation, sums[j], sums[N / 2 + j]);
-                self.tile.write(row + i, column, gates);
+                self.tile.write(simd, row + i, column, gates);
             }
         }
     }

@@ -182,7 +182,7 @@ impl Gates for RoundedTile<'_> {
     }
 
     #[inline(always)]
-    fn write<V: Vector>(&mut self, row: usize, column: usize, gates: V) {
+    fn write<S: Simd>(&mut self, _simd: S, row: usize, column: usize, gates: S::V) {
         let row = self.rows.start + row;
         assert!(row < self.rows.end && column.is_multiple_of(LANES));
         assert!(self.columns.start <= column && column + LANES <= self.columns.end);
@@ -267,7 +267,7 @@ mod tests {
             for (i, row) in rows.enumerate() {
                 for column in columns.clone().step_by(LANES) {
                     let from = load_front(simd, &self.from.row(row)[column..]);
-                    self.tile.write(i, column, from);
+                    self.tile.write(simd, i, column, from);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::cpu::simd::{LANES, Level, Vector, prefetch_to_write};
+use crate::cpu::simd::{LANES, Level, Simd, Vector, prefetch_to_write};
 
 /// A part of a `[rows, width]` array that is being written.
 pub(super) struct Tile<'y, T> {
@@ -28,11 +28,12 @@ impl Tile<'_, f32> {
     /// Writes a register tile to row `row` of the tile and from `column` of the array on; what
     /// is beyond the tile's columns falls away.
     #[inline(always)]
-    pub(super) fn write<V: Vector, const M: usize, const N: usize>(
+    pub(super) fn write<S: Simd, const M: usize, const N: usize>(
         &mut self,
+        simd: S,
         row: usize,
         column: usize,
-        values: &[[V; N]; M],
+        values: &[[S::V; N]; M],
     ) {
         assert!(row + M <= self.rows);
         assert!(self.columns.start <= column && column <= self.columns.end);
@@ -46,7 +47,7 @@ impl Tile<'_, f32> {
                     let (at, to) = (j * LANES, to.add(i * self.width + j * LANES));
                     if at + LANES <= count {
                         match self.streams {
-                            true => value.stream(&mut *to.cast()),
+                            true => simd.stream(*value, &mut *to.cast()),
                             false => value.store(&mut *to.cast()),
                         }
                     } else if at < count {

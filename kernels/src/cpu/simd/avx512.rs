@@ -191,6 +191,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn stream(self, lanes: F32x16, to: &mut [f32; LANES]) {
+        if !to.as_ptr().addr().is_multiple_of(64) {
+            return lanes.store(to);
+        }
+        // SAFETY: `self` proves AVX-512; the array has 64 bytes, and is a line.
+        unsafe { _mm512_stream_ps(to.as_mut_ptr(), lanes.0) }
+    }
+
+    #[inline(always)]
     fn times_pow2(self, x: F32x16, whole: F32x16) -> F32x16 {
         // Zero, as elsewhere, where 2^n is no normal number: a processor may take fifty times as
         // long for a vector with others in it. NaN is not below.
@@ -363,15 +372,6 @@ impl Vector for F32x16 {
     fn store(self, to: &mut [f32; LANES]) {
         // SAFETY: a vector exists only where AVX-512 does; the array has sixteen elements.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
-    }
-
-    #[inline(always)]
-    fn stream(self, to: &mut [f32; LANES]) {
-        if !to.as_ptr().addr().is_multiple_of(64) {
-            return self.store(to);
-        }
-        // SAFETY: as above; the address is a line's.
-        unsafe { _mm512_stream_ps(to.as_mut_ptr(), self.0) }
     }
 
     #[inline(always)]

@@ -85,6 +85,13 @@ pub(crate) trait Simd: Square {
 
     /// The first elements of sixteen pairs, and the second ones, widened exactly.
     fn load_pairs(self, from: &[Pair; LANES]) -> [Self::V; 2];
+
+    /// Writes a vector past the caches, where the instruction set can and `to` is a line. Whoever has
+    /// must [fence](fence_streams) before others read.
+    #[inline(always)]
+    fn stream(self, lanes: Self::V, to: &mut [f32; LANES]) {
+        lanes.store(to);
+    }
 }
 
 /// Sixteen f32 of an instruction set; it exists only where the set does.
@@ -109,13 +116,6 @@ pub(crate) trait Vector:
 
     /// Writes the lanes.
     fn store(self, to: &mut [f32; LANES]);
-
-    /// Writes the lanes past the caches, where the instruction set can and `to` is a line. Whoever
-    /// has streamed must [fence](fence_streams) before others read.
-    #[inline(always)]
-    fn stream(self, to: &mut [f32; LANES]) {
-        self.store(to);
-    }
 
     /// Writes the lanes rounded to nearest even; NaN stays NaN.
     fn store_bf16(self, to: &mut [bf16; LANES]);
@@ -263,7 +263,7 @@ pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize, level: Level) {
     let _ = (at, bytes, level);
 }
 
-/// Lets what was [streamed](Vector::stream) be seen before whatever is written from here on.
+/// Lets what was [streamed](Simd::stream) be seen before whatever is written from here on.
 pub(crate) fn fence_streams() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has it.

@@ -195,8 +195,8 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Up to [`BLOCK_ROWS`] rows of `count`, from `row` on, and two panels or the last one. The sums
-    /// of a whole block are put down with those of the next, or by the caller.
+    /// Up to [`BLOCK_ROWS`] rows of `count`, from `row` on, and two panels or the last one. Sums of
+    /// a whole block are put down with those of the next, or by the caller.
     #[inline(always)]
     fn block(
         &self,
