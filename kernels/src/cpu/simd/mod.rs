@@ -86,8 +86,8 @@ pub(crate) trait Simd: Square {
     /// The first elements of sixteen pairs, and the second ones, widened exactly.
     fn load_pairs(self, from: &[Pair; LANES]) -> [Self::V; 2];
 
-    /// Writes a vector past the caches, where the instruction set can and `to` is a line. Whoever has
-    /// must [fence](fence_streams) before others read.
+    /// Writes a vector past the caches, where the instruction set can and `to` is a line. Whoever
+    /// has must fence (`fence_streams`) before others read.
     #[inline(always)]
     fn stream(self, lanes: Self::V, to: &mut [f32; LANES]) {
         lanes.store(to);
@@ -264,8 +264,8 @@ pub(crate) fn prefetch_to_write<T>(at: *const T, bytes: usize, level: Level) {
 }
 
 /// Lets what was [streamed](Simd::stream) be seen before whatever is written from here on.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn fence_streams() {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has it.
     unsafe {
         std::arch::x86_64::_mm_sfence();
