@@ -72,7 +72,7 @@ pub(in crate::cpu) struct Tiles {
     /// 0 for those of [`super::squares`].
     rows: usize,
     /// Where the sums that are still in tiles belong, and bytes from a row of them to the next.
-    waiting: Option<(*mut f32, usize)>,
+    pub(super) waiting: Option<(*mut f32, usize)>,
     /// Tiles belong to a thread.
     not_send: PhantomData<*mut ()>,
 }
@@ -124,17 +124,6 @@ impl Tiles {
         if self.rows != 0 {
             self.shape(0, TileConfig::of_square());
         }
-        self.waiting.take()
-    }
-
-    /// There are sums in tiles that belong there.
-    #[inline(always)]
-    pub(super) fn waits_for(&mut self, c: (*mut f32, usize)) {
-        self.waiting = Some(c);
-    }
-
-    /// Where the sums in tiles belong that are about to be put there.
-    pub(super) fn put(&mut self) -> Option<(*mut f32, usize)> {
         self.waiting.take()
     }
 

@@ -204,12 +204,12 @@ impl Tiles {
                 Ahead::Four(far) => square!(square, before, far, ask!(4)),
             }
         }
-        self.waits_for((square.c, square.c_stride));
+        self.waiting = Some((square.c, square.c_stride));
     }
 
     /// Puts the sums of the last product down; nothing happens if they are.
     pub(in crate::cpu) fn put_square(&mut self) {
-        let Some((before, stride)) = self.put() else { return };
+        let Some((before, stride)) = self.waiting.take() else { return };
         // SAFETY: whoever computed it keeps the memory until now.
         unsafe {
             asm!(

@@ -25,7 +25,8 @@ pub(in crate::cpu) trait Outcome {
     #[inline(always)]
     fn ask(&self, _rows: Range<usize>, _slot: usize, _panels: usize, _level: Level) {}
 
-    /// Takes the sums of the register tile at row `row` of the task and at `slot`.
+    /// Takes the sums of the register tile at row `row` of the task and at `slot`, and changes them
+    /// as it likes.
     fn put<S: Simd, const M: usize, const N: usize>(
         &mut self,
         simd: S,
