@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::backend::BackendError;
 use crate::cells::{Lain, LainMut};
 use crate::pool::{PAGE_CELLS, Page};
-use crate::select::{Alone, Workers};
+use crate::select::Workers;
 use crate::tensor::{KvData, KvHeads};
 
 /// A key that comes to lie in another cell.
@@ -50,7 +50,9 @@ impl Keys {
         moves: &[Move],
         own: &Self,
     ) -> Result<(), BackendError> {
-        self.store_by(Alone, cells, moves, own)
+        let (cells, sides) = self.sides(cells, moves, own)?;
+        sides.into_iter().for_each(|side| side.lay(cells, moves, own));
+        Ok(())
     }
 
     /// [`Self::store`], keys by one worker and values by another.
@@ -64,48 +66,59 @@ impl Keys {
         moves: &[Move],
         own: &Self,
     ) -> Result<(), BackendError> {
-        let Some(pool) = self.pool().cloned() else {
-            self.lay(workers, cells, moves, own, [Vec::new(), Vec::new()]);
-            return Ok(());
-        };
-        self.k.hold_pages();
-        self.v.hold_pages();
-        let cells = cells.next_multiple_of(PAGE_CELLS);
-        let added = self.kv_heads() * cells.saturating_sub(self.k.tokens) / PAGE_CELLS;
-        let [for_k, for_v] = [&self.k, &self.v].map(|heads| added + shared_pages(heads, moves));
-        let mut fresh = match for_k + for_v {
-            0 => Vec::new(),
-            pages => pool.take(pages)?,
-        };
-        let for_v = fresh.split_off(for_k);
-        self.lay(workers, cells, moves, own, [fresh, for_v]);
+        let (cells, sides) = self.sides(cells, moves, own)?;
+        workers.map(Vec::from(sides), |side| side.lay(cells, moves, own));
         Ok(())
     }
 
-    fn lay(
-        &mut self,
-        workers: impl Workers,
+    /// How many cells there will be, and keys and values, each with the pages that it takes.
+    fn sides<'a>(
+        &'a mut self,
         cells: usize,
         moves: &[Move],
-        own: &Self,
-        [for_k, for_v]: [Vec<Page>; 2],
-    ) {
-        let both = vec![(&mut self.k, &own.k, for_k), (&mut self.v, &own.v, for_v)];
-        workers.map(both, |(heads, own_heads, mut fresh)| {
-            let fresh = &mut fresh;
-            // A row may lie behind the cells that will be left, or come to lie behind those
-            // that there were.
-            heads.restride(cells.max(heads.tokens), fresh);
-            let stride = (heads.tokens, heads.head_dim);
-            match (&mut heads.data, &own_heads.data) {
-                (KvData::F32(to), KvData::F32(from)) => lay(stride, to, (from, own), moves, fresh),
-                (KvData::Bf16(to), KvData::Bf16(from)) => {
-                    lay(stride, to, (from, own), moves, fresh);
-                }
-                _ => panic!("rows of one dtype do not go into an array of another"),
+        own: &'a Self,
+    ) -> Result<(usize, [Side<'a>; 2]), BackendError> {
+        let (mut cells, mut for_k, mut for_v) = (cells, Vec::new(), Vec::new());
+        if let Some(pool) = self.pool().cloned() {
+            self.k.hold_pages();
+            self.v.hold_pages();
+            cells = cells.next_multiple_of(PAGE_CELLS);
+            let added = self.kv_heads() * cells.saturating_sub(self.k.tokens) / PAGE_CELLS;
+            let [k, v] = [&self.k, &self.v].map(|heads| added + shared_pages(heads, moves));
+            if k + v > 0 {
+                for_k = pool.take(k + v)?;
+                for_v = for_k.split_off(k);
             }
-            heads.restride(cells, fresh);
-        });
+        }
+        let k = Side { heads: &mut self.k, own: &own.k, fresh: for_k };
+        let v = Side { heads: &mut self.v, own: &own.v, fresh: for_v };
+        Ok((cells, [k, v]))
+    }
+}
+
+/// The keys of a set, or its values.
+struct Side<'a> {
+    heads: &'a mut KvHeads,
+    /// Those that are added.
+    own: &'a KvHeads,
+    /// Pages to take.
+    fresh: Vec<Page>,
+}
+
+impl Side<'_> {
+    fn lay(self, cells: usize, moves: &[Move], own: &Keys) {
+        let Self { heads, own: own_heads, mut fresh } = self;
+        let fresh = &mut fresh;
+        // A row may lie behind the cells that will be left, or come to lie behind those
+        // that there were.
+        heads.restride(cells.max(heads.tokens), fresh);
+        let stride = (heads.tokens, heads.head_dim);
+        match (&mut heads.data, &own_heads.data) {
+            (KvData::F32(to), KvData::F32(from)) => lay(stride, to, (from, own), moves, fresh),
+            (KvData::Bf16(to), KvData::Bf16(from)) => lay(stride, to, (from, own), moves, fresh),
+            _ => panic!("rows of one dtype do not go into an array of another"),
+        }
+        heads.restride(cells, fresh);
     }
 }
 

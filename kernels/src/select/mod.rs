@@ -22,7 +22,7 @@ pub(crate) trait Workers {
 }
 
 /// One thread.
-pub(crate) struct Alone;
+struct Alone;
 
 impl Workers for Alone {
     fn map<T: Send, R: Send>(&self, tasks: Vec<T>, run: impl Fn(T) -> R + Sync) -> Vec<R> {

@@ -22,18 +22,14 @@
 //!   the core is alone). `tilezero` gives a register back, so no pass leaves a tile alive, and
 //!   tiles that are not used are not shaped. kernels/README.md has the figures of other shapes.
 //! - Three tiles are loaded for two products: 24 cycles of loads under 32 of products, as long as
-//!   they come from the first cache. So the two panels of B (2 KiB a step) should stay there while
-//!   rows of A pass: with 11 steps, a tile of A's rows, the panels between two uses of a line and
-//!   the sums are 37 KiB of its 48. Then A alone comes from the second cache, 21 cycles of 32.
+//!   they come from the first cache. So a product of many rows is made of whole blocks by two
+//!   panels, see [`squares`](super::squares); blocks are what is left of one, and few rows.
 //! - Rows that lie apart are loaded slower from the second cache than a tile in one piece (two
 //!   thirds of the peak instead of three quarters were measured by others), and rows that are a
 //!   multiple of 2 KiB apart fall into two of the 64 sets of the first cache, 24 lines for the
 //!   32 of a step. So A is best cut into blocks of rows, `[steps, rows, 64 bytes]`.
 //! - What streams by and is read once is asked for two tiles ahead: loads of tiles alone keep too
 //!   few lines on their way (7.6 GB/s for a row on one thread, and 11.4 with it; vectors get 12.1).
-//! - What is used again soon after is in the second cache by then, since it was asked for while
-//!   the blocks before were multiplied; then a request for every line only takes the place of a
-//!   load (47 ns a product with them, 25 without).
 
 use std::arch::asm;
 

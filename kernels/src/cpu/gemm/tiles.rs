@@ -34,8 +34,7 @@ impl Tiled<'_> {
     /// One task, which must begin at a block of the argument. Returns whether all sums are
     /// finite.
     pub(super) fn multiply<O: Outcome>(self, isa: Isa, outcome: O) -> bool {
-        let (rows, slots, steps) =
-            (outcome.rows(), outcome.slots(), self.weight.pairs() / TILE_PAIRS);
+        let (rows, slots, steps) = (outcome.rows(), outcome.slots(), self.steps());
         if rows.is_empty() || slots == 0 {
             return true;
         }
@@ -106,15 +105,16 @@ struct Task<O> {
 }
 
 impl<O: Outcome> Task<O> {
-    /// Where the sums of a block are.
-    fn sums(&mut self, at: &At) -> &mut [[f32; LANES]] {
-        &mut self.sums[at.place * BLOCK_ROWS * self.most..][..at.count * at.panels]
+    /// Which of the sums are a block's.
+    fn lines(&self, at: &At) -> Range<usize> {
+        let first = at.place * BLOCK_ROWS * self.most;
+        first..first + at.count * at.panels
     }
 
     /// Hands finished sums on.
     #[inline(always)]
     fn finish(&mut self, at: At) {
-        let sums = &self.sums[at.place * BLOCK_ROWS * self.most..][..at.count * at.panels];
+        let sums = &self.sums[self.lines(&at)];
         self.isa.run(Finish { outcome: &mut self.outcome, sums, at });
     }
 
@@ -174,6 +174,11 @@ struct At {
 }
 
 impl Tiled<'_> {
+    /// Tiles of inputs.
+    fn steps(self) -> usize {
+        self.weight.pairs() / TILE_PAIRS
+    }
+
     /// Where these tiles of the panels at `slot` begin. Each has sixteen lines for a tile.
     fn panels(
         self,
@@ -203,7 +208,7 @@ impl Tiled<'_> {
         steps: &Range<usize>,
         part: &Range<usize>,
     ) -> Option<[*const u8; FLAT_PANELS]> {
-        let whole = self.weight.pairs() / TILE_PAIRS;
+        let whole = self.steps();
         let (slot, steps) = match slot < outcome.slots() {
             true => (slot, steps.clone()),
             false => {
@@ -227,7 +232,8 @@ impl Tiled<'_> {
     ) {
         let (a, rows) = self.x.block(at.row, at.steps.start);
         assert!(rows == BLOCK_ROWS && a.len() >= rows * at.steps.len());
-        let sums = task.sums(&at);
+        let lines = task.lines(&at);
+        let sums = &mut task.sums[lines];
         assert!(sums.len() == BLOCK_ROWS * BLOCK_PANELS);
         let square = Square {
             a: a.as_ptr().cast(),
@@ -243,7 +249,7 @@ impl Tiled<'_> {
         // checked; A has those of 32 rows and C is as large, as asserted. Nobody looks at C before
         // `finish`, for which the next product or `put` has put the sums down.
         unsafe { task.tiles.bf16_square(&square) };
-        let is_done = at.steps.end == self.weight.pairs() / TILE_PAIRS;
+        let is_done = at.steps.end == self.steps();
         if let Some(before) = std::mem::replace(&mut task.last, is_done.then_some(at)) {
             task.finish(before);
         }
@@ -261,12 +267,13 @@ impl Tiled<'_> {
         task.put();
         let At { row, panels, ref steps, .. } = at;
         let (a, rows) = self.x.block(row, steps.start);
-        let is_done = steps.end == self.weight.pairs() / TILE_PAIRS;
+        let is_done = steps.end == self.steps();
         if is_done {
             let first = row - task.outcome.rows().start;
             task.outcome.ask(first..first + rows, at.slot, panels, Level::First);
         }
-        let sums = task.sums(&at);
+        let lines = task.lines(&at);
+        let sums = &mut task.sums[lines];
         assert!(a.len() >= rows * steps.len() && sums.len() == rows * panels);
         let block = Block {
             a: a.as_ptr().cast(),
