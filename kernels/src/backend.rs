@@ -96,8 +96,8 @@ pub struct Scope<'a> {
     /// The output of so many of the block's last rows is wanted, of at most all. Of those before
     /// them a device may leave out what nothing else comes of.
     pub outputs: usize,
-    /// Whether the output is multiplied with a bf16 weight next, and so rounded to bf16: a device
-    /// may then give it rounded. It is f32 otherwise.
+    /// Whether the output is multiplied with a bf16 weight next, and so rounded to bf16: a backend
+    /// may then give it rounded, of all rows or of some. It is f32 otherwise.
     pub rounded: bool,
 }
 

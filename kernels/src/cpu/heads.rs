@@ -1,11 +1,11 @@
 //! The stacked projection into queries, keys and values: QK norm, rotation, rounding, of sums
 //! that are still in the cache.
 
-use std::mem::MaybeUninit;
+mod stored;
+
 use std::ops::Range;
 
-use half::bf16;
-
+use self::stored::{Kv, Stored};
 use super::gemm::{
     Addends, Argument, Block, Finite, Outcome, Place, is_finite, neighbours, norm_row, norm_scale,
     whole,
@@ -15,7 +15,7 @@ use super::simd::{LANES, Simd, Vector, load_front, store_front};
 use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
-use crate::tensor::{Heads, KvData, KvDtype, KvHeads};
+use crate::tensor::{Heads, KvHeads};
 use crate::weights::{Angles, LayerWeights};
 
 /// `x` (`[tokens, E]`) as the block's keys and values at `start..`, and its queries, of all tokens
@@ -38,10 +38,12 @@ pub(super) fn project_heads(
     let treat_k = turned(layer.k_norm.as_deref());
     let treat_v = Treatment { norm: None, eps: spec.norm_eps, angles: None };
     let addends = Addends::new(layer.qkv.bias.as_deref(), None);
-    whole("project", place, x, (&layer.qkv, head_dim), |block| {
+    let heads_of = (&layer.qkv, head_dim, comes_whole(head_dim));
+    whole("project", place, x, heads_of, |block, streams| {
         let first = if has_queries { 0 } else { heads };
         let mut cut = Cut::new((block, tokens, head_dim), first, addends);
-        cut.heads(Stored::F32(&mut q), treat_q);
+        let q = if streams(size_of_val(&*q)) { Stored::Past(&mut q) } else { Stored::F32(&mut q) };
+        cut.heads(q, treat_q);
         cut.heads(k.stored(), treat_k);
         cut.heads(v.stored(), treat_v);
         cut.parts
@@ -57,102 +59,6 @@ pub(super) fn project_heads(
     let (k, v) = (written(k), written(v));
     let positions: Vec<u32> = (start..).take(tokens).collect();
     Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
-}
-
-/// Keys or values to be written.
-enum Kv {
-    F32(Vec<MaybeUninit<f32>>),
-    Bf16(Vec<MaybeUninit<bf16>>),
-}
-
-impl Kv {
-    fn new(elements: usize, dtype: KvDtype) -> Self {
-        match dtype {
-            KvDtype::F32 => Self::F32(unwritten(elements)),
-            KvDtype::Bf16 => Self::Bf16(unwritten(elements)),
-        }
-    }
-
-    fn stored(&mut self) -> Stored<'_> {
-        match self {
-            Self::F32(data) => Stored::F32(data),
-            Self::Bf16(data) => Stored::Bf16(data),
-        }
-    }
-
-    /// # Safety
-    /// All elements were written.
-    unsafe fn written(self) -> KvData {
-        // SAFETY: the caller's.
-        unsafe {
-            match self {
-                Self::F32(data) => KvData::F32(written(data).into()),
-                Self::Bf16(data) => KvData::Bf16(written(data).into()),
-            }
-        }
-    }
-}
-
-/// Where rows go: `[rows, head_dim]`, nothing of which is written yet.
-enum Stored<'a> {
-    F32(&'a mut [MaybeUninit<f32>]),
-    Bf16(&'a mut [MaybeUninit<bf16>]),
-}
-
-impl<'a> Stored<'a> {
-    /// In pieces of so many elements.
-    fn pieces(mut self, size: usize) -> impl Iterator<Item = Self> {
-        let size = size.max(1);
-        std::iter::from_fn(move || match &mut self {
-            Self::F32([]) | Self::Bf16([]) => None,
-            Self::F32(data) => data.split_off_mut(..size.min(data.len())).map(Self::F32),
-            Self::Bf16(data) => data.split_off_mut(..size.min(data.len())).map(Self::Bf16),
-        })
-    }
-
-    /// Writes a row of whole vectors from element `first` on.
-    #[inline(always)]
-    fn write<V: Vector, const N: usize>(&mut self, first: usize, row: &[V; N]) {
-        let span = first..first + N * LANES;
-        match self {
-            Self::F32(to) => {
-                for (to, x) in to[span].as_chunks_mut().0.iter_mut().zip(row) {
-                    x.store(filled(to, 0.0));
-                }
-            }
-            Self::Bf16(to) => {
-                for (to, x) in to[span].as_chunks_mut().0.iter_mut().zip(row) {
-                    x.store_bf16(filled(to, bf16::ZERO));
-                }
-            }
-        }
-    }
-
-    /// Writes a row of any length from element `first` on.
-    #[inline(always)]
-    fn write_any<S: Simd>(&mut self, simd: S, first: usize, row: &[f32]) {
-        let span = first..first + row.len();
-        match self {
-            Self::F32(to) => {
-                to[span].write_copy_of_slice(row);
-            }
-            Self::Bf16(to) => {
-                for (to, x) in to[span].chunks_mut(LANES).zip(row.chunks(LANES)) {
-                    let mut lanes = [bf16::ZERO; LANES];
-                    load_front(simd, x).store_bf16(&mut lanes);
-                    to.write_copy_of_slice(&lanes[..to.len()]);
-                }
-            }
-        }
-    }
-}
-
-/// Sixteen elements to be written, which are `x` until then.
-#[inline(always)]
-fn filled<T: Copy>(to: &mut [MaybeUninit<T>; LANES], x: T) -> &mut [T; LANES] {
-    *to = [MaybeUninit::new(x); LANES];
-    // SAFETY: all of them were written just now.
-    unsafe { &mut *std::ptr::from_mut(to).cast() }
 }
 
 /// What is done to a row before it is stored.
@@ -203,7 +109,17 @@ impl<'a> Cut<'a> {
                     let rows = row..tokens.min(row + block.rows);
                     let heads = Vec::with_capacity(block.columns / head_dim);
                     let sums = Lines::default();
-                    self.parts.push(Part { rows, column, skipped, head_dim, addends, heads, sums });
+                    let finite = Finite::default();
+                    self.parts.push(Part {
+                        rows,
+                        column,
+                        skipped,
+                        head_dim,
+                        addends,
+                        heads,
+                        sums,
+                        finite,
+                    });
                 }
                 self.parts[first + idx].heads.push((to, treatment));
             }
@@ -223,8 +139,9 @@ struct Part<'a> {
     head_dim: usize,
     addends: Addends<'a>,
     heads: Vec<(Stored<'a>, Treatment<'a>)>,
-    /// `[rows, slots, 16]`, once the first was put.
+    /// `[rows, kept slots, 16]`, once the first was put.
     sums: Lines<f32>,
+    finite: Finite,
 }
 
 impl Outcome for Part<'_> {
@@ -251,13 +168,13 @@ impl Outcome for Part<'_> {
         row: usize,
         slot: usize,
     ) {
-        let slots = self.slots();
+        let kept = self.kept();
         self.addends.add(simd, sums, self.rows.start + row, self.column + slot * LANES);
         if self.sums.is_empty() {
-            self.sums.resize(self.rows.len() * slots);
+            self.sums.resize(self.rows.len() * kept);
         }
         for (i, sums) in sums.iter().enumerate() {
-            let to = &mut self.sums[(row + i) * slots + slot..][..N];
+            let to = &mut self.sums[(row + i) * kept + slot % kept..][..N];
             for (to, sum) in to.iter_mut().zip(sums) {
                 sum.store(to);
             }
@@ -265,31 +182,57 @@ impl Outcome for Part<'_> {
     }
 
     #[inline(always)]
+    fn turn<S: Simd>(&mut self, simd: S, slot: usize) {
+        let kept = self.kept();
+        if slot > 0 && slot.is_multiple_of(kept) {
+            self.whole_head(simd, slot / kept - 1);
+        }
+    }
+
+    #[inline(always)]
     fn end<S: Simd>(&mut self, simd: S) -> bool {
-        match self.head_dim {
-            64 => self.whole::<S, 4>(simd),
-            128 => self.whole::<S, 8>(simd),
-            256 => self.whole::<S, 16>(simd),
-            _ => self.any(simd),
+        match comes_whole(self.head_dim) {
+            true => {
+                self.whole_head(simd, self.heads.len() - 1);
+                self.finite.holds()
+            }
+            false => self.any(simd),
         }
     }
 }
 
+/// Whether heads of so many elements are treated one after the other, each as soon as it is there.
+fn comes_whole(head_dim: usize) -> bool {
+    matches!(head_dim, 64 | 128 | 256)
+}
+
 impl Part<'_> {
-    /// Treats and writes rows of N whole vectors, which stay in registers meanwhile.
+    /// Slots whose sums are kept at a time.
     #[inline(always)]
-    fn whole<S: Simd, const N: usize>(&mut self, simd: S) -> bool {
-        let slots = self.slots();
-        let mut finite = Finite::default();
-        for (head, (to, treatment)) in self.heads.iter_mut().enumerate() {
-            for (i, t) in self.rows.clone().enumerate() {
-                let sums = self.sums[i * slots + head * N..].first_chunk().expect("N of a head");
-                let row = treatment.whole::<S, N>(simd, t, sums);
-                finite.see(simd, &[row]);
-                to.write(i * N * LANES, &row);
-            }
+    fn kept(&self) -> usize {
+        if comes_whole(self.head_dim) { self.head_dim / LANES } else { self.slots() }
+    }
+
+    /// Treats and writes a head, whose sums are kept.
+    #[inline(always)]
+    fn whole_head<S: Simd>(&mut self, simd: S, head: usize) {
+        match self.head_dim {
+            64 => self.whole::<S, 4>(simd, head),
+            128 => self.whole::<S, 8>(simd, head),
+            _ => self.whole::<S, 16>(simd, head),
         }
-        finite.holds()
+    }
+
+    /// The same of rows of N vectors, which stay in registers meanwhile.
+    #[inline(always)]
+    fn whole<S: Simd, const N: usize>(&mut self, simd: S, head: usize) {
+        let (to, treatment) = &mut self.heads[head];
+        let rows = self.sums.as_chunks::<N>().0;
+        for (i, (t, sums)) in self.rows.clone().zip(rows).enumerate() {
+            let row = treatment.whole::<S, N>(simd, t, sums);
+            self.finite.see(simd, &[row]);
+            to.write(simd, i * N * LANES, &row);
+        }
     }
 
     /// The same of rows of any length.

@@ -1,10 +1,10 @@
 //! Past and own keys in one pass: what rows spend is known as soon as they have seen both, and
 //! their p of all keys is still at hand.
 
-use std::mem::MaybeUninit;
 use std::slice::from_ref;
 
 use super::masses::{Partial, TILES, Voters, segments, total};
+use super::output::{Output, Piece};
 use super::products::{Path, Products, Work};
 use super::rows::RowTile;
 use super::side::{Side, Wanted, fill, merge_all};
@@ -14,11 +14,9 @@ use crate::array::Array;
 use crate::backend::{Attended, BackendError, Queries, Scope};
 use crate::cpu::gemm::Place;
 use crate::cpu::lines::Lines;
-use crate::cpu::unwritten::{unwritten, written};
 use crate::fold::{Node, merges};
 use crate::memory::LEAVES;
 use crate::shapes;
-use crate::tensor::Rows;
 
 /// Keys of whose p a tile of rows keeps all: 16 MiB at 64 rows.
 const KEYS_MAX: usize = 1 << 16;
@@ -69,7 +67,7 @@ pub(in crate::cpu) fn attend_all(
     queries: &Queries<'_>,
     scope: &Scope<'_>,
 ) -> Result<Attended, BackendError> {
-    let Scope { past, own, row_weights, outputs, .. } = *scope;
+    let Scope { past, own, row_weights, outputs, rounded, .. } = *scope;
     check(queries, scope)?;
     if few::serves(queries, own.kv_heads()) {
         let mut alone = few::attend_each(place, &[(*queries, *scope)]);
@@ -80,12 +78,11 @@ pub(in crate::cpu) fn attend_all(
     let store = |keys| Stored::new(path.form(), place.crew, keys, true);
     let stored: Vec<_> = sides(scope, split.as_ref()).into_iter().map(store).collect();
     let q = queries.q;
-    let width = q.heads * q.head_dim;
     let silent = q.tokens - outputs;
-    let mut output = unwritten(outputs * width);
+    let mut output = Output::new(place.isa, (q.tokens, outputs), (q.heads, q.head_dim), rounded);
     let tiles = if row_weights.is_some() { TILES } else { 1 };
     let segments: Vec<RowTile> = segments(queries, own.kv_heads(), tiles).collect();
-    let parts = cut(&mut output, (width, silent), &segments, own.kv_heads());
+    let parts = output.cut(&segments, silent, own.kv_heads());
     // Of a head the last rows, which see most, first: threads end together.
     let tasks = segments
         .into_iter()
@@ -98,7 +95,7 @@ pub(in crate::cpu) fn attend_all(
         return Err(BackendError::NotFinite { op: "attend", what: "a weighted sum of values" });
     };
     // SAFETY: segments cover all rows of all heads, and their tasks wrote those that are wanted.
-    let output = Rows::from_vec(outputs, width, unsafe { written(output) });
+    let output = unsafe { output.written() };
     if row_weights.is_none() {
         return Ok(Attended { output, past_mass: Array::default(), own_mass: Array::default() });
     }
@@ -114,26 +111,6 @@ pub(in crate::cpu) fn attend_all(
     Ok(Attended { output, past_mass: past_mass.into(), own_mass: own_mass.into() })
 }
 
-/// For every segment: of each of its tokens' rows, the columns of its KV head. The first `silent`
-/// tokens have none.
-fn cut<'a>(
-    output: &'a mut [MaybeUninit<f32>],
-    (cols, silent): (usize, usize),
-    segments: &[RowTile],
-    kv_heads: usize,
-) -> Vec<Vec<&'a mut [MaybeUninit<f32>]>> {
-    let rows = output.len() / cols;
-    let mut heads: Vec<Vec<_>> = Vec::new();
-    heads.resize_with(kv_heads, || Vec::with_capacity(rows));
-    for row in output.chunks_exact_mut(cols) {
-        let columns = row.chunks_exact_mut(cols / kv_heads);
-        heads.iter_mut().zip(columns).for_each(|(head, columns)| head.push(columns));
-    }
-    let mut heads: Vec<_> = heads.into_iter().map(Vec::into_iter).collect();
-    let wanted = |rows: &RowTile| rows.tokens.clone().filter(|t| *t >= silent).count();
-    segments.iter().map(|rows| heads[rows.g].by_ref().take(wanted(rows)).collect()).collect()
-}
-
 /// One task: a segment of rows over past and own keys. Returns what they spend on each part of
 /// them, or `None` where a state is not finite.
 struct All<'a> {
@@ -144,8 +121,7 @@ struct All<'a> {
     row_weights: Option<&'a [f32]>,
     /// So many of the block's first tokens have no output.
     silent: usize,
-    /// `[tokens]` of `[group * head_dim]`, of those that have one.
-    output: Vec<&'a mut [MaybeUninit<f32>]>,
+    output: Piece<'a>,
 }
 
 impl Work for All<'_> {
@@ -186,7 +162,7 @@ impl Work for All<'_> {
                 let first = silent.max(rows.tokens.start);
                 past.each_row(simd, &tile, |_, (head, t), o| {
                     if let Some(row) = (tile.tokens.start + t).checked_sub(first) {
-                        output[row][head * o.len()..][..o.len()].write_copy_of_slice(o);
+                        output.write(simd, row, head * o.len()..(head + 1) * o.len(), o);
                     }
                 });
             }

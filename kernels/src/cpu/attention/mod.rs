@@ -6,6 +6,7 @@ mod few;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod layouts;
 mod masses;
+mod output;
 mod partial;
 mod pass;
 mod products;

@@ -16,6 +16,8 @@ mod split;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::argument::{Argument, Prepare, norm_row, norm_scale};
@@ -29,10 +31,14 @@ use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
+#[cfg(target_arch = "x86_64")]
+pub(super) use self::result::Gates;
 pub(super) use self::result::{Addends, Finite, Outcome, neighbours};
 use self::result::{CHAINS, Gated, Sums};
 #[cfg(target_arch = "x86_64")]
-use self::rounded::{RoundedRows, Rounding};
+use self::rounded::RoundedRows;
+#[cfg(target_arch = "x86_64")]
+pub(super) use self::rounded::{RoundedTile, Rounding};
 pub(super) use self::split::Block;
 use self::split::split;
 #[cfg(target_arch = "x86_64")]
@@ -100,7 +106,7 @@ pub(super) enum Hidden {
     Rows(Rows, Prepare<'static>),
     /// Rows as the next product reads them, which never stood in memory as f32.
     #[cfg(target_arch = "x86_64")]
-    Rounded(RoundedRows),
+    Rounded(Arc<RoundedRows>),
 }
 
 /// `x` through a stacked gate and up projection, for `next`.
@@ -127,13 +133,13 @@ pub(super) fn gate_up(
     let (panels, bias) = (columns / LANES, weight.bias.as_deref());
     #[cfg(target_arch = "x86_64")]
     if let (Some(like), PackedWeight::Bf16(_)) = (factors.rounded(), packed_weight(op, next)?) {
-        let mut hidden = Rounding::new(like, columns);
+        let mut hidden = Rounding::new((rows, like.block_rows()), columns);
         let tiles = hidden.split(block);
         let gated = |tile| Gated::new(tile, activation, panels, bias);
         let outcomes = tiles.into_iter().map(gated).collect();
         factors.compute(op, place, outcomes)?;
         // SAFETY: tasks wrote all tiles.
-        return Ok(Hidden::Rounded(unsafe { hidden.written() }));
+        return Ok(Hidden::Rounded(Arc::new(unsafe { hidden.written() })));
     }
     let mut hidden = unwritten(rows * columns);
     let tiles = split(&mut hidden, columns, block);
@@ -173,7 +179,9 @@ pub(super) fn down(
 }
 
 /// `x` through `weight`, for outcomes that need `step` neighbouring columns, of which a task has
-/// one or more: `cut` is told how large blocks should be.
+/// one or more: `cut` is told how large blocks should be, and asks whether a result of so many
+/// bytes is written past the caches. Outcomes keep the sums of all their columns, unless they
+/// `forget` a step when they turn to the next one.
 ///
 /// # Errors
 /// As [`linear`].
@@ -181,17 +189,19 @@ pub(super) fn whole<O: Outcome + Send>(
     op: &'static str,
     place: Place,
     x: Argument<'_>,
-    (weight, step): (&Linear, usize),
-    cut: impl FnOnce(Block) -> Vec<O>,
+    (weight, step, forget): (&Linear, usize, bool),
+    cut: impl FnOnce(Block, &dyn Fn(usize) -> bool) -> Vec<O>,
 ) -> Result<(), BackendError> {
     let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
     let mut block = factors.block(x.rows.rows(), place.crew, weight.outputs);
-    // What an outcome keeps of its sums should stay near.
-    block.columns = block.columns.min(COLUMNS_BLOCK);
+    if !forget {
+        // What an outcome keeps of its sums should stay near.
+        block.columns = block.columns.min(COLUMNS_BLOCK);
+    }
     while !block.columns.is_multiple_of(step) {
         block.columns += LANES;
     }
-    factors.compute(op, place, cut(block))
+    factors.compute(op, place, cut(block, &|bytes| factors.streams(bytes)))
 }
 
 /// Both factors of a product, in the forms that belong together.
@@ -199,9 +209,9 @@ enum PackedFactors<'a> {
     Full(RowGroups, &'a [[f32; LANES]]),
     Paired(RowGroups, &'a PairPanels),
     #[cfg(target_arch = "x86_64")]
-    Dotted(RoundedRows, &'a PairPanels),
+    Dotted(Arc<RoundedRows>, &'a PairPanels),
     #[cfg(target_arch = "x86_64")]
-    Tiled(RoundedRows, &'a PairPanels),
+    Tiled(Arc<RoundedRows>, &'a PairPanels),
     Integers(Int8Inputs, &'a Int8Weight),
     #[cfg(target_arch = "x86_64")]
     TiledIntegers(Int8Inputs, &'a Int8Weight),
@@ -213,11 +223,7 @@ impl<'a> PackedFactors<'a> {
             PackedWeight::F32(panels) => Self::Full(RowGroups::full(place, x), panels),
             #[cfg(target_arch = "x86_64")]
             PackedWeight::Bf16(panels) if place.isa.level() >= IsaLevel::Avx512Bf16 => {
-                let x = match place.isa.level() >= IsaLevel::Amx {
-                    true => RoundedRows::in_blocks(place, x, BLOCK_ROWS),
-                    false => RoundedRows::by_row(place, x),
-                };
-                Self::of_rounded(place.isa, x, panels)
+                Self::of_rounded(place.isa, RoundedRows::of(place, x), panels)
             }
             PackedWeight::Bf16(panels) => Self::Paired(RowGroups::rounded(place, x), panels),
             #[cfg(target_arch = "x86_64")]
@@ -231,7 +237,7 @@ impl<'a> PackedFactors<'a> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn of_rounded(isa: Isa, x: RoundedRows, panels: &'a PairPanels) -> Self {
+    fn of_rounded(isa: Isa, x: Arc<RoundedRows>, panels: &'a PairPanels) -> Self {
         match isa.level() >= IsaLevel::Amx {
             true => Self::Tiled(x, panels),
             false => Self::Dotted(x, panels),
@@ -257,6 +263,16 @@ impl<'a> PackedFactors<'a> {
         }
     }
 
+    /// Whether a result of so many bytes is written past the caches, by tasks that fence.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "tiles alone do"))]
+    fn streams(&self, bytes: usize) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiled(..) | Self::TiledIntegers(..) => bytes >= STREAMED_BYTES,
+            _ => false,
+        }
+    }
+
     /// The product with what is added to it.
     fn sums(
         &self,
@@ -269,11 +285,7 @@ impl<'a> PackedFactors<'a> {
         let outputs = weight.outputs;
         let addends = Addends::new(weight.bias.as_deref(), residual);
         let mut y = unwritten(rows * outputs);
-        #[cfg(target_arch = "x86_64")]
-        let streams = matches!(self, Self::Tiled(..) | Self::TiledIntegers(..))
-            && size_of_val(&*y) >= STREAMED_BYTES;
-        #[cfg(not(target_arch = "x86_64"))]
-        let streams = false;
+        let streams = self.streams(size_of_val(&*y));
         let mut tiles = split(&mut y, outputs, self.block(rows, place.crew, outputs));
         tiles.iter_mut().for_each(|tile| tile.streams = streams);
         let outcomes = tiles.into_iter().map(|tile| Sums::new(tile, addends)).collect();

@@ -113,6 +113,9 @@ impl<F, O: Outcome> Product<F, O> {
     {
         let (slots, mut slot) = (self.outcome.slots(), 0);
         while slot < slots {
+            if inputs.end == self.factors.inputs() {
+                self.outcome.turn(simd, slot);
+            }
             let left = slots - slot;
             slot += match () {
                 () if F::PANELS >= 4 && left >= 4 => self.column::<S, 4>(simd, slot, &inputs),

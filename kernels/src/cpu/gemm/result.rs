@@ -35,6 +35,10 @@ pub(in crate::cpu) trait Outcome {
         slot: usize,
     );
 
+    /// Told of slots, ascending, before any sum there is put and when all before were.
+    #[inline(always)]
+    fn turn<S: Simd>(&mut self, _simd: S, _slot: usize) {}
+
     /// What is left to do when all sums were put. Returns whether they were finite.
     fn end<S: Simd>(&mut self, simd: S) -> bool;
 }
@@ -217,7 +221,7 @@ impl Outcome for Sums<'_, '_> {
 }
 
 /// Where a task writes what gates give: a tile of `[rows, outputs / 2]`.
-pub(super) trait Gates {
+pub(in crate::cpu) trait Gates {
     /// Rows of the argument.
     fn rows(&self) -> Range<usize>;
 

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use half::bf16;
@@ -12,10 +13,15 @@ use super::argument::{Argument, Prepare};
 use super::pack::{Line, TILE_INPUTS};
 use super::result::Gates;
 use super::split::Block;
+use crate::array::{Array, Resident};
+use crate::backend::BackendError;
+use crate::cpu::amx::BLOCK_ROWS;
+use crate::cpu::isa::{Isa, IsaLevel};
 use crate::cpu::simd::{
     Kernel, LANES, Level, Simd, Vector, load_front, prefetch_to_write, store_front_bf16,
 };
 use crate::cpu::unwritten::{unwritten, written};
+use crate::tensor::Rows;
 
 /// Rows that a task packs: whole blocks of every layout.
 const PACK_ROWS: usize = 32;
@@ -26,6 +32,7 @@ const PACK_ROWS: usize = 32;
 /// block has the rows that are left.
 pub(in crate::cpu) struct RoundedRows {
     rows: usize,
+    inputs: usize,
     block: usize,
     /// Lines of a row.
     stride: usize,
@@ -33,16 +40,20 @@ pub(in crate::cpu) struct RoundedRows {
 }
 
 impl RoundedRows {
-    /// Row by row, as broadcasts read it.
-    pub(super) fn by_row(place: Place, x: Argument<'_>) -> Self {
-        Self::new(place, x, 1)
+    /// As products on this processor read them: taken as they are where somebody rounded them
+    /// already.
+    pub(super) fn of(place: Place, x: Argument<'_>) -> Arc<Self> {
+        let block = rows_of_block(place.isa);
+        if let Prepare::Nothing = x.prepare
+            && let Some(rounded) = x.rows.array().resident::<Self>()
+            && rounded.block == block
+        {
+            return rounded;
+        }
+        Arc::new(Self::new(place, x, block))
     }
 
-    /// Cut into blocks of `block` rows (a divisor of 32), as tiles read it: one stream.
-    pub(super) fn in_blocks(place: Place, x: Argument<'_>, block: usize) -> Self {
-        Self::new(place, x, block)
-    }
-
+    /// In blocks of `block` rows, a divisor of 32.
     fn new(place: Place, x: Argument<'_>, block: usize) -> Self {
         let stride = lines_of_row(x.inputs(), block);
         assert!(
@@ -59,7 +70,17 @@ impl RoundedRows {
         place.crew.map(tasks, |(to, from)| place.isa.run(Round { to, from, x, block, stride }));
         // SAFETY: the tasks wrote every line of their rows.
         let lines = unsafe { written(lines) };
-        Self { rows, block, stride, lines }
+        Self { rows, inputs: x.inputs(), block, stride, lines }
+    }
+
+    /// The same for whoever reads rows of f32.
+    pub(in crate::cpu) fn into_rows(self) -> Rows {
+        Rows::new(self.rows, self.inputs, Array::on_device(Arc::new(self)))
+    }
+
+    /// Rows of a block.
+    pub(super) fn block_rows(&self) -> usize {
+        self.block
     }
 
     /// Lines of rows `row..row + rows`, row-major, and how many a row has.
@@ -77,8 +98,30 @@ impl RoundedRows {
     }
 }
 
-/// Rounded rows that the tasks of another product write, in the form of `like`.
-pub(super) struct Rounding {
+impl Resident<f32> for RoundedRows {
+    fn count(&self) -> usize {
+        self.rows * self.inputs
+    }
+
+    fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+        let mut rows = Vec::with_capacity(self.count());
+        for row in 0..self.rows {
+            let line = |line| place(row, line, (self.rows, self.block, self.stride));
+            let lines = (0..self.stride).flat_map(|at| self.lines[line(at)].0.as_flattened());
+            rows.extend(lines.take(self.inputs).map(|x| x.to_f32()));
+        }
+        Ok(rows)
+    }
+}
+
+/// Rows of a block of an argument on this processor: one where broadcasts read it, and as many as
+/// tiles take in one stream.
+fn rows_of_block(isa: Isa) -> usize {
+    if isa.level() >= IsaLevel::Amx { BLOCK_ROWS } else { 1 }
+}
+
+/// Rounded rows that the tasks of something else write.
+pub(in crate::cpu) struct Rounding {
     rows: usize,
     inputs: usize,
     block: usize,
@@ -87,10 +130,16 @@ pub(super) struct Rounding {
 }
 
 impl Rounding {
-    /// `inputs` is a multiple of sixteen.
-    pub(super) fn new(like: &RoundedRows, inputs: usize) -> Self {
+    /// As [`RoundedRows::of`] would have made `[rows, inputs]`; none where products do not round,
+    /// or no vectors fill a row.
+    pub(in crate::cpu) fn of_argument(isa: Isa, (rows, inputs): (usize, usize)) -> Option<Self> {
+        let rounds = isa.level() >= IsaLevel::Avx512Bf16 && inputs.is_multiple_of(LANES);
+        rounds.then(|| Self::new((rows, rows_of_block(isa)), inputs))
+    }
+
+    /// So many rows in blocks of `block`; `inputs` is a multiple of sixteen.
+    pub(super) fn new((rows, block): (usize, usize), inputs: usize) -> Self {
         assert!(inputs.is_multiple_of(LANES));
-        let RoundedRows { rows, block, .. } = *like;
         let stride = lines_of_row(inputs, block);
         let mut rounding = Self { rows, inputs, block, stride, lines: unwritten(rows * stride) };
         // What no task writes.
@@ -103,8 +152,13 @@ impl Rounding {
         rounding
     }
 
+    /// Of a row.
+    pub(in crate::cpu) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
     /// Tiles of at most a block; those of the same columns stand together.
-    pub(super) fn split(&mut self, task: Block) -> Vec<RoundedTile<'_>> {
+    pub(in crate::cpu) fn split(&mut self, task: Block) -> Vec<RoundedTile<'_>> {
         assert!(task.columns.is_multiple_of(LANES));
         let Self { rows, inputs, block, stride, .. } = *self;
         let base: *mut Line = self.lines.as_mut_ptr().cast();
@@ -127,10 +181,10 @@ impl Rounding {
     ///
     /// # Safety
     /// Every element of every tile was written.
-    pub(super) unsafe fn written(self) -> RoundedRows {
-        let Self { rows, block, stride, lines, .. } = self;
+    pub(in crate::cpu) unsafe fn written(self) -> RoundedRows {
+        let Self { rows, inputs, block, stride, lines } = self;
         // SAFETY: the tiles cover all lines but those that `new` wrote.
-        RoundedRows { rows, block, stride, lines: unsafe { written(lines) } }
+        RoundedRows { rows, inputs, block, stride, lines: unsafe { written(lines) } }
     }
 }
 
@@ -148,7 +202,7 @@ fn place(row: usize, line: usize, (rows, block, stride): (usize, usize, usize)) 
 }
 
 /// A part of [`Rounding`] that one task writes.
-pub(super) struct RoundedTile<'y> {
+pub(in crate::cpu) struct RoundedTile<'y> {
     rows: Range<usize>,
     columns: Range<usize>,
     base: *mut Line,
@@ -283,11 +337,8 @@ mod tests {
             threads.enter(|crew| {
                 let place = Place { isa, crew };
                 let argument = Argument { rows: &x, prepare: Prepare::Nothing };
-                let want = match block {
-                    1 => RoundedRows::by_row(place, argument),
-                    _ => RoundedRows::in_blocks(place, argument, block),
-                };
-                let mut rounding = Rounding::new(&want, inputs);
+                let want = RoundedRows::new(place, argument, block);
+                let mut rounding = Rounding::new((rows, block), inputs);
                 for tile in rounding.split(task) {
                     isa.run(Write { tile, from: &x });
                 }
@@ -299,6 +350,13 @@ mod tests {
                 };
                 assert!(bits(&seen) == bits(&want), "{rows} x {inputs}, blocks of {block}");
                 assert_eq!((seen.stride, seen.block), (want.stride, want.block));
+                let rows = seen.into_rows();
+                let rounded = x.data().iter().map(|&x| bf16::from_f32(x).to_f32());
+                assert!(rows.data().iter().copied().eq(rounded), "{rows:?}");
+                let argument = Argument { rows: &rows, prepare: Prepare::Nothing };
+                let again = RoundedRows::of(place, argument);
+                let there = rows.array().as_resident::<RoundedRows>().expect("nowhere else");
+                assert_eq!(std::ptr::eq(&*again, there), block == rows_of_block(isa));
             });
         };
         for (rows, inputs) in [(1, 16), (33, 48), (64, 64), (70, 112), (0, 32)] {

@@ -65,6 +65,7 @@ impl Tiled<'_> {
                     _ => 1,
                 };
                 let first = if groups == 1 { 0 } else { slot / BLOCK_PANELS * blocks };
+                let mut is_new = deep.end == steps;
                 for chunk in cut(deep.clone(), chain) {
                     let b = self.panels(&task.outcome, slot, panels, chunk.clone());
                     let next = self.next(&task.outcome, slot + panels, &chunk, &deep);
@@ -77,9 +78,15 @@ impl Tiled<'_> {
                             true => {
                                 let ahead = ahead(next, chunk.len(), idx, blocks);
                                 self.square(&mut task, b, ahead, at);
+                                // With this product the last sums before it were put.
+                                task.turn(std::mem::take(&mut is_new), slot);
                             }
-                            false if blocks == 1 => self.block(&mut task, b, Reads::Streamed, at),
-                            false => self.block(&mut task, b, Reads::Near, at),
+                            false => {
+                                task.put();
+                                task.turn(std::mem::take(&mut is_new), slot);
+                                let reads = if blocks == 1 { Reads::Streamed } else { Reads::Near };
+                                self.block(&mut task, b, reads, at);
+                            }
                         }
                     }
                 }
@@ -116,6 +123,13 @@ impl<O: Outcome> Task<O> {
     fn finish(&mut self, at: At) {
         let sums = &self.sums[self.lines(&at)];
         self.isa.run(Finish { outcome: &mut self.outcome, sums, at });
+    }
+
+    /// Tells the outcome that the sums of a slot come next, if they do.
+    fn turn(&mut self, is_new: bool, slot: usize) {
+        if is_new {
+            self.isa.run(Turn { outcome: &mut self.outcome, slot });
+        }
     }
 
     /// Puts sums down that are still in tiles.
@@ -264,7 +278,6 @@ impl Tiled<'_> {
         reads: Reads,
         at: At,
     ) {
-        task.put();
         let At { row, panels, ref steps, .. } = at;
         let (a, rows) = self.x.block(row, steps.start);
         let is_done = steps.end == self.steps();
@@ -294,6 +307,21 @@ impl Tiled<'_> {
         if is_done {
             task.finish(at);
         }
+    }
+}
+
+/// See [`Outcome::turn`].
+struct Turn<'o, O> {
+    outcome: &'o mut O,
+    slot: usize,
+}
+
+impl<O: Outcome> Kernel for Turn<'_, O> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.outcome.turn(simd, self.slot);
     }
 }
 

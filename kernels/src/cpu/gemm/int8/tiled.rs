@@ -52,6 +52,7 @@ impl<O: Outcome> TilesKernel for Product<Tiled<'_>, O> {
         self.partial.resize(PANELS * rows);
         let mut tiles = Tiles::new(rows.clamp(1, TILE_ROWS));
         for slot in (0..slots).step_by(PANELS) {
+            self.outcome.turn(simd, slot);
             match PANELS.min(slots - slot) {
                 1 => self.all_groups::<1>(simd, &mut tiles, slot),
                 _ => self.all_groups::<2>(simd, &mut tiles, slot),
