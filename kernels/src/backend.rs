@@ -97,7 +97,7 @@ pub struct Scope<'a> {
     /// them a device may leave out what nothing else comes of.
     pub outputs: usize,
     /// Whether the output is multiplied with a bf16 weight next, and so rounded to bf16: a backend
-    /// may then give it rounded, of all rows or of some. It is f32 otherwise.
+    /// may then give it rounded. It is f32 otherwise.
     pub rounded: bool,
 }
 

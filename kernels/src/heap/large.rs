@@ -9,9 +9,8 @@ pub(super) const MAPPED_BYTES: usize = 32 << 20;
 /// What `malloc` aligns to on every system of 64 bits.
 const MALLOC_ALIGN: usize = 16;
 
-/// The C library's allocator, but blocks begin at a line of the cache, unless they are asked for as
-/// zeros (which the system has at no cost) or have grown, and those that are mapped for themselves
-/// ask for huge pages.
+/// The C library's allocator, but blocks begin at a line of the cache and ask for huge pages,
+/// unless they are asked for as zeros (which the system has at no cost) or have grown.
 pub(super) struct Large;
 
 /// # Safety
