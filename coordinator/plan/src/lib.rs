@@ -38,6 +38,8 @@
 //!
 //! A snapshot stands for its chunk in that order and for all before it. It is restored at once,
 //! in nobody's queue; one that is lost leaves chunks to be done like any others that are lost.
+//! Where keys stay in shards, a snapshot stands for its own chunk alone, wherever that is among
+//! those that are computed.
 #![forbid(unsafe_code)]
 
 mod pace;

@@ -31,7 +31,7 @@ struct Worker {
 #[derive(Debug)]
 pub struct Plan {
     limits: Limits,
-    /// Every worker there ever was: chunks may name one that is gone.
+    /// Every worker there ever was, by ids that are given again: chunks may name one that is gone.
     workers: BTreeMap<WorkerId, Worker>,
     queue: Queue,
     /// In the order of admission.
@@ -154,6 +154,7 @@ impl Plan {
             self.worker_down(id);
         }
         self.workers.insert(id, worker);
+        self.running.iter_mut().for_each(|request| request.is_new(id));
         self.place_stranded();
         // Beside one that stays, what is drained counts no more.
         self.fail_those_without_a_place();
@@ -180,10 +181,12 @@ impl Plan {
         self.too_long(job).map(Failure::TooLong)
     }
 
-    /// The caller waits already, so a full queue is no reason to send it away.
+    /// The caller waits already, so a full queue is no reason to send it away. What has ended in
+    /// the moment before, by its deadline, ends under the name that its caller waits by.
     fn again(&mut self, request: RequestId, anew: RequestId, job: Job) {
         if self.position(request).is_none() {
-            return;
+            let end = End::Failed(Failure::Deadline);
+            return self.commands.push(Command::Ended { request: anew, end });
         }
         self.end(request, End::Cancelled);
         if let Some(failure) = self.without_a_place(&job) {

@@ -51,6 +51,8 @@ struct Chunk {
     raced: bool,
     /// Who has the shard that an earlier try of it left, until it is assigned again.
     left_at: Option<WorkerId>,
+    /// Whether a snapshot at its worker stands for its shard.
+    kept: bool,
 }
 
 impl Chunk {
@@ -104,7 +106,8 @@ pub(crate) struct Request {
     waiting: usize,
     /// Chunks that wait for a worker to come.
     pub(crate) stranded: BTreeSet<usize>,
-    /// The chunk that a snapshot stands for; those before it need nobody.
+    /// Where memory is handed on, the chunk that a snapshot stands for; those before it need
+    /// nobody.
     restored: Option<usize>,
     /// Chunks that are assigned and not done, and their tokens.
     pub(crate) in_flight: usize,
@@ -121,8 +124,8 @@ impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
         let (epoch, state) = (Epoch::default(), State::Waiting);
-        let (ticket, since_ms, raced, left_at) = (None, 0, false, None);
-        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced, left_at };
+        let (ticket, since_ms, raced, left_at, kept) = (None, 0, false, None, false);
+        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced, left_at, kept };
         Self {
             id,
             waiting: places.len(),
@@ -156,7 +159,7 @@ impl Request {
     /// What the dispatch of chunk `idx` costs of the request's share: its tokens, unless a
     /// snapshot stands for them.
     pub(crate) fn cost(&self, idx: usize) -> u64 {
-        let tokens = if self.restored == Some(idx) { 0 } else { self.tokens(idx) };
+        let tokens = if self.snapshot(idx).is_some() { 0 } else { self.tokens(idx) };
         turns::cost(tokens, self.job.priority)
     }
 
@@ -213,7 +216,7 @@ impl Request {
     /// The chunk that gave the last one its memory, as long as another worker than that of the
     /// last one has it: from there the home can be replaced.
     pub(crate) fn giver(&self) -> Option<usize> {
-        let giver = self.chunks.len().checked_sub(2)?;
+        let giver = self.chunks.len().checked_sub(2).filter(|_| !self.is_sharded())?;
         let Chunk { worker, state, .. } = self.chunks[giver];
         (state == State::Held && worker != self.home() && !self.open.is_empty()).then_some(giver)
     }

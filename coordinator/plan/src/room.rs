@@ -55,8 +55,15 @@ impl Room {
     }
 
     /// A worker for each full chunk, in rotation over those that have room, and then one for
-    /// the home; `None` if there is no way to place them all.
-    pub(crate) fn place(&self, need: Need, rotation: usize) -> Option<Vec<WorkerId>> {
+    /// the home; `None` if there is no way to place them all. A chunk for which one of `wishes`
+    /// is said goes there if it can. Full chunks are of one size, so nothing that is placed
+    /// first takes a place from another.
+    pub(crate) fn place(
+        &self,
+        need: Need,
+        rotation: usize,
+        wishes: &[Option<WorkerId>],
+    ) -> Option<Vec<WorkerId>> {
         let mut free = self.0.clone();
         let after_full = rotation.wrapping_add(need.full_chunks as usize);
         // First of all, because it alone needs another size than all the others.
@@ -66,15 +73,19 @@ impl Room {
             })?),
             None => None,
         };
-        let mut places = Vec::with_capacity(need.full_chunks as usize + 1);
+        let mut places = vec![None; need.full_chunks as usize];
+        for (place, wish) in places.iter_mut().zip(wishes) {
+            let wish = wish.and_then(|wish| self.0.iter().position(|(worker, _)| *worker == wish));
+            *place = wish.filter(|idx| free[*idx].1 >= need.chunk_tokens);
+            place.iter().for_each(|idx| free[*idx].1 -= need.chunk_tokens);
+        }
         let mut start = rotation;
-        for _ in 0..need.full_chunks {
+        for place in places.iter_mut().filter(|place| place.is_none()) {
             let idx = self.take(&mut free, start, need.chunk_tokens, |_| true)?;
-            places.push(self.0[idx].0);
+            *place = Some(idx);
             start = idx + 1;
         }
-        places.extend(home.map(|idx| self.0[idx].0));
-        Some(places)
+        Some(places.into_iter().chain([home]).flatten().map(|idx| self.0[idx].0).collect())
     }
 
     /// Takes `tokens` of the first worker from `start` on that has them and is `fit`.
@@ -177,7 +188,7 @@ mod tests {
     #[test]
     fn chunks_go_round_where_there_is_room() {
         let check = |pools: &[u64], rotation, asked: Job, want: Option<&[u32]>| {
-            let places = room(pools).place(Need::of(&asked, 1), rotation);
+            let places = room(pools).place(Need::of(&asked, 1), rotation, &[]);
             let want = want.map(|want| want.iter().copied().map(WorkerId).collect::<Vec<_>>());
             assert_eq!(places, want, "{pools:?} {asked:?}");
         };
@@ -193,9 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn wishes_are_heard_where_there_is_room() {
+        let check = |pools: &[u64], wishes: &[Option<u32>], want: &[u32]| {
+            let wishes: Vec<_> = wishes.iter().map(|wish| wish.map(WorkerId)).collect();
+            let places = room(pools).place(Need::of(&job(45, 10, 0), 1), 0, &wishes);
+            assert_eq!(places.unwrap(), want.iter().copied().map(WorkerId).collect::<Vec<_>>());
+        };
+        let max = u64::MAX;
+        check(&[max; 3], &[Some(2), None, Some(2)], &[2, 0, 2, 1, 1]);
+        check(&[max; 2], &[Some(7)], &[0, 1, 0, 1, 0]);
+        check(&[20, 30], &[None, Some(0), Some(0), Some(0)], &[1, 0, 1, 1, 0]);
+    }
+
+    #[test]
     fn refusals_say_what_would_fit() {
         let check = |pools: &[u64], asked: Job, want: &str| {
-            assert_eq!(room(pools).place(Need::of(&asked, 1), 0), None);
+            assert_eq!(room(pools).place(Need::of(&asked, 1), 0, &[]), None);
             assert_eq!(room(pools).refusal(&asked, 1).to_string(), want);
         };
         check(
@@ -235,6 +259,7 @@ mod tests {
         fn what_fits_is_placed_within_the_pools(
             pools in prop::collection::vec(0u64..60, 1..5),
             rotation in any::<usize>(),
+            wishes in prop::collection::vec(prop::option::of(0u32..6), 0..12),
             tokens in 1u32..200,
             chunk_tokens in 1u32..20,
             output_tokens in 0u64..30,
@@ -242,7 +267,8 @@ mod tests {
         ) {
             let asked = job(tokens, chunk_tokens, output_tokens);
             let need = Need::of(&asked, page_tokens);
-            let places = room(&pools).place(need, rotation);
+            let wishes: Vec<_> = wishes.into_iter().map(|wish| wish.map(WorkerId)).collect();
+            let places = room(&pools).place(need, rotation, &wishes);
             prop_assert_eq!(places.is_some(), fits(&pools, &asked, page_tokens));
             let Some(places) = places else {
                 let refusal = room(&pools).refusal(&asked, page_tokens);

@@ -42,6 +42,17 @@ impl Snapshots {
         }
     }
 
+    /// Whether `worker` has it.
+    pub(crate) fn is_at(&self, worker: WorkerId, key: &SnapshotKey) -> bool {
+        self.holders.get(key).is_some_and(|holders| holders.contains(&worker))
+    }
+
+    /// The `turn`-th of those that have it.
+    pub(crate) fn holder(&self, key: &SnapshotKey, turn: usize) -> Option<WorkerId> {
+        let holders = self.holders.get(key)?;
+        holders.iter().nth(turn % holders.len()).copied()
+    }
+
     /// Whether any worker has it.
     pub(crate) fn has(&self, key: &SnapshotKey) -> bool {
         self.holders.contains_key(key)
@@ -50,9 +61,8 @@ impl Snapshots {
     /// The longest of the prefixes `chain`, shortest first, that any worker has: its index, and
     /// the `turn`-th of its holders.
     pub(crate) fn longest(&self, chain: &[SnapshotKey], turn: usize) -> Option<(usize, WorkerId)> {
-        let held = |(idx, key)| Some((idx, self.holders.get(key)?));
-        let (idx, holders) = chain.iter().enumerate().rev().find_map(held)?;
-        holders.iter().nth(turn % holders.len()).map(|holder| (idx, *holder))
+        let held = |(idx, key)| Some((idx, self.holder(key, turn)?));
+        chain.iter().enumerate().rev().find_map(held)
     }
 }
 

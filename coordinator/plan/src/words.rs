@@ -201,8 +201,8 @@ pub enum Command {
         /// Whether another worker is at it, and whoever is first has done it.
         is_hedge: bool,
     },
-    /// What `key` and the chunks before it would give is a snapshot: hand that off instead. The
-    /// worker reports as if it had done the chunk.
+    /// What `key` and the chunks before it would give is a snapshot: hand that off instead. Where
+    /// keys stay in shards it is that chunk's alone. The worker reports as if it had done it.
     Restore {
         /// To whom: a worker that has it.
         worker: WorkerId,
@@ -210,8 +210,8 @@ pub enum Command {
         key: ChunkKey,
         /// Which snapshot.
         snapshot: SnapshotKey,
-        /// Where its memory goes.
-        next: NextHop,
+        /// Where its memory goes; `None` where keys stay in shards.
+        next: Option<NextHop>,
     },
     /// Send what was given for `chunk_idx`, and what is still to come, to a new place.
     Redirect {

@@ -152,7 +152,8 @@ fn shown(command: Command) -> String {
         Command::Restore { worker, key, snapshot, next } => {
             let ChunkKey { request, chunk_idx, epoch } = key;
             let (request, name) = (short(request), snapshot.0[0]);
-            format!("{worker}: restore {request} c{chunk_idx} {epoch} by {name} -> {}", hop(&next))
+            let to = next.map_or(String::new(), |next| format!(" -> {}", hop(&next)));
+            format!("{worker}: restore {request} c{chunk_idx} {epoch} by {name}{to}")
         }
         Command::Redirect { worker, request, chunk_idx, next } => {
             format!("{worker}: redirect {} c{chunk_idx} -> {}", short(request), hop(&next))
@@ -944,6 +945,7 @@ fn what_begins_anew_is_forgotten_first_and_stands_in_front_of_a_full_queue() {
          = w1: assign r9 c1 e0 -> home
          done w1 r1 c1 e0
          again r1 r10 15
+         = r10 the deadline passed
          .. done w0 r9 c0 e0
          .. done w1 r9 c1 e0
          ended w1 r9 0
@@ -1045,9 +1047,126 @@ fn something_is_always_left_to_compute() {
          submit r2 10 prefix 5
          = w0: assign r2 c0 e0 -> home
          .. cancel r2
-         submit r3 35 prefix 5 keep 0
+         submit r3 35 prefix 5 prune 0
          = w0: assign r3 c0 e0 after
          = w0: assign r3 c1 e0 after w0e0",
+    );
+}
+
+#[test]
+fn what_begins_anew_when_its_time_is_over_ends() {
+    check(
+        "up w0
+         submit r1 15 by 50
+         = w0: assign r1 c0 e0 -> w0 e0
+         = w0: assign r1 c1 e0 -> home
+         tick 50
+         = w0: cancel r1
+         = r1 the deadline passed
+         again r1 r2 15 by 50
+         = r2 the deadline passed",
+    );
+}
+
+#[test]
+fn a_session_goes_on_from_a_worker_that_is_to_be_left() {
+    check(
+        "up w0
+         up w1
+         kept w1 5
+         drain w1
+         submit r1 5 session 5
+         = w1: restore r1 c0 e0 by 5 -> w0 e0
+         = w0: assign r1 c1 e0 -> home
+         .. cancel r1
+         submit r2 15 prefix 5
+         = w0: assign r2 c0 e0 -> w0 e0
+         = w0: assign r2 c1 e0 -> home",
+    );
+}
+
+#[test]
+fn of_shards_each_that_is_kept_is_restored_where_it_is() {
+    check(
+        "up w0
+         up w1
+         kept w1 5
+         kept w1 7
+         kept w0 8
+         submit r1 35 prefix 5 keep 0
+         = w1: restore r1 c0 e0 by 5
+         = w0: assign r1 c1 e0 after w1e0
+         done w1 r1 c0 e0
+         = w1: restore r1 c2 e0 by 7
+         done w1 r1 c2 e0
+         = w1: assign r1 c3 e0 after w1e0 w0e0 w1e0
+         done w0 r1 c1 e0
+         done w1 r1 c3 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1",
+    );
+}
+
+#[test]
+fn a_shard_is_restored_only_where_there_is_room() {
+    check(
+        "up w0 pool 20
+         up w1 pool 25
+         kept w0 5
+         kept w0 6
+         kept w0 7
+         submit r1 35 prefix 5 keep 0
+         = w0: restore r1 c0 e0 by 5
+         = w0: restore r1 c1 e0 by 6
+         done w0 r1 c0 e0
+         = w1: assign r1 c2 e0 after w0e0 w0e0
+         done w0 r1 c1 e0
+         = w1: assign r1 c3 e0 after w0e0 w0e0 w1e0",
+    );
+}
+
+#[test]
+fn a_shard_that_is_gone_costs_no_try_and_nothing_else() {
+    check(
+        "up w0
+         up w1
+         kept w0 5
+         kept w1 6
+         submit r1 35 prefix 5 keep 0
+         = w0: restore r1 c0 e0 by 5
+         = w1: restore r1 c1 e0 by 6
+         done w1 r1 c1 e0
+         = w0: assign r1 c2 e0 after w0e0 w1e0
+         peer w0 r1 c0 e0
+         = w0: drop r1 c0
+         = w0: drop r1 c2
+         = w1: assign r1 c0 e3 after
+         = w0: assign r1 c2 e2 after w1e3 w1e0
+         done w1 r1 c0 e3
+         = w1: assign r1 c3 e0 after w1e3 w1e0 w0e2
+         done w0 r1 c2 e2
+         done w1 r1 c3 e0
+         = r1 prefilled, 0 retried
+         = w1: decode r1",
+    );
+}
+
+#[test]
+fn a_lost_shard_is_restored_from_whoever_has_it_too() {
+    check(
+        "up w0
+         up w1
+         up w2
+         .. submit r1 35 prefix 5 keep 0
+         .. done w0 r1 c0 e0
+         .. done w1 r1 c1 e0
+         .. done w2 r1 c2 e0
+         kept w0 5
+         kept w2 6
+         down w1
+         = w0: drop r1 c3
+         = w2: restore r1 c1 e3 by 6
+         = w0: assign r1 c3 e2 after w0e0 w2e3 w2e0",
     );
 }
 
@@ -1487,11 +1606,14 @@ fn who_cannot_reach_a_holder_again_and_again_is_left() {
          = w2: assign r1 c4 e2 after w0e0 w1e0 w2e0 w0e0
          peer w2 r1 c4 e2
          = w2: drop r1 c4
-         = w1: assign r1 c4 e4 after w0e0 w1e0 w2e0 w0e0
-         peer w1 r1 c4 e4
-         = w1: cancel r1
-         = w1: drop r1 c4
-         = w2: assign r1 c1 e7 after w0e0
-         = w2: assign r1 c4 e8 after w0e0 w2e7 w2e0 w0e0",
+         = w0: assign r1 c4 e4 after w0e0 w1e0 w2e0 w0e0
+         peer w0 r1 c4 e4
+         = w0: drop r1 c4
+         = w2: assign r1 c4 e6 after w0e0 w1e0 w2e0 w0e0
+         peer w2 r1 c4 e6
+         = w2: cancel r1
+         = w2: drop r1 c4
+         = w0: assign r1 c2 e9 after w0e0 w1e0
+         = w1: assign r1 c4 e10 after w0e0 w1e0 w0e9 w0e0",
     );
 }

@@ -71,6 +71,8 @@ struct Promises {
     choices: BTreeSet<(RequestId, u32)>,
     /// Requests whose completions must end where they are decoded.
     staying: BTreeSet<RequestId>,
+    /// Requests whose keys stay in shards.
+    sharded: BTreeSet<RequestId>,
 }
 
 struct Cluster {
@@ -140,7 +142,8 @@ impl Cluster {
     /// What was done is kept, and the plan hears so before it hears that it was done.
     fn keep(&mut self, worker: WorkerId, key: ChunkKey) {
         let job = &self.jobs[&key.request];
-        let snapshot = job.prefix.get(key.chunk_idx as usize).filter(|_| job.sharded.is_none());
+        let is_pruned = job.sharded.is_some_and(|sharded| sharded.pruned);
+        let snapshot = job.prefix.get(key.chunk_idx as usize).filter(|_| !is_pruned);
         if let Some(&snapshot) = snapshot {
             self.workers[worker.0 as usize].snapshots.insert(snapshot);
             let (kept, dropped) = (vec![snapshot], Vec::new());
@@ -163,8 +166,9 @@ impl Cluster {
         let request = RequestId(self.jobs.len() as u64);
         let grid = ChunkGrid::new(chunks * CHUNK_TOKENS - 3, CHUNK_TOKENS).unwrap();
         let (arrived_at_ms, deadline_at_ms) = (request.0, 1_000_000);
-        // One prompt is the beginning of another.
-        let names = (0..chunks).map(|idx| SnapshotKey([idx as u8; 32]));
+        // One prompt is the beginning of another. Keys of a chunk are no memory of all before it.
+        let kind = u8::from(sharded.is_some());
+        let names = (0..chunks).map(|idx| SnapshotKey([2 * idx as u8 + kind; 32]));
         let prefix = names.filter(|_| self.remembers).collect::<Vec<_>>().into();
         let memory_tokens = 0;
         let job = Job {
@@ -179,6 +183,7 @@ impl Cluster {
             deadline_at_ms,
         };
         self.jobs.insert(request, job.clone());
+        self.promises.sharded.extend(job.sharded.map(|_| request));
         self.step(Event::Submit { request, job });
     }
 
@@ -239,10 +244,16 @@ impl Cluster {
                 worker.drop_chunk(chunk);
                 let worker_id = WorkerId(idx as u32);
                 if worker.snapshots.contains(&snapshot) {
-                    worker.given.insert(chunk);
                     let busy_us = 0;
                     worker.events.push_back(Event::ChunkDone { worker: worker_id, key, busy_us });
-                    self.give(key.request, key.chunk_idx + 1, &next);
+                    if let Some(next) = next {
+                        worker.given.insert(chunk);
+                        self.give(key.request, key.chunk_idx + 1, &next);
+                    } else {
+                        worker.shards.insert(chunk, (key.epoch, key.chunk_idx));
+                        let held = self.held(idx);
+                        assert!(held <= self.pools[idx], "{held} at {idx}, of {:?}", self.pools);
+                    }
                 } else {
                     worker.given.remove(&chunk);
                     worker.failed.insert(chunk);
@@ -538,7 +549,9 @@ impl Worker {
 impl Promises {
     fn check(&mut self, command: &Command) {
         match command {
-            Command::Restore { worker, key, .. } => {
+            Command::Restore { worker, key, next, .. } => {
+                let is_sharded = self.sharded.contains(&key.request);
+                assert_eq!(next.is_none(), is_sharded, "where {key} goes");
                 assert!(self.assigned.insert(*key), "{key} was assigned twice");
                 assert!(!self.ended.contains_key(&key.request), "{key} after its end");
                 let chunk = (key.request, key.chunk_idx);
@@ -747,11 +760,13 @@ proptest! {
     #[test]
     fn without_faults_every_request_finishes(
         pools in (1..=WORKERS).prop_flat_map(any_pools),
+        remembers in any::<bool>(),
         asked in prop::collection::vec(any_asked(1..20), 1..4),
         moves in prop::collection::vec(any_move(), 0..200),
     ) {
         let workers = pools.len();
         let mut cluster = Cluster::new(&pools, 0);
+        cluster.remembers = remembers;
         asked.into_iter().for_each(|asked| cluster.submit(asked));
         for step in moves {
             if let Move::Deliver(idx)

@@ -166,7 +166,8 @@ impl EventLoop {
     /// The event that lets a request begin anew if its memory kept too little. Decided before
     /// the plan hears of the last chunk, so that no token is generated from that memory.
     fn escalated(&mut self, request: RequestId) -> Option<Event> {
-        let escalation = self.live.get(&request)?.escalation()?;
+        let plan = &self.plan;
+        let escalation = self.live.get_mut(&request)?.escalation(|job| plan.could_hold(job))?;
         let mut live = self.live.remove(&request)?;
         let anew = self.ids.draw();
         live.escalate(anew, escalation);
@@ -231,7 +232,8 @@ impl EventLoop {
                 self.step(anew.unwrap_or(Event::ChunkDone { worker, key, busy_us }));
             }
             Said::ChunkFailed { key, kind, message } => {
-                tracing::warn!(%worker, %key, ?kind, message, "chunk failed");
+                let name = self.name_of(worker);
+                tracing::warn!(%worker, name, %key, ?kind, message, "chunk failed");
                 self.with(key.request, |live| live.chunk_failed(worker, key, &message));
                 self.step(Event::ChunkFailed { worker, key, kind, message });
             }
@@ -245,7 +247,8 @@ impl EventLoop {
             }
             Said::HandedOver { request } => drop(self.step(Event::HandedOver { worker, request })),
             Said::DecodeFailed { request, kind, message } => {
-                tracing::warn!(%worker, %request, ?kind, message, "decoding failed");
+                let name = self.name_of(worker);
+                tracing::warn!(%worker, name, %request, ?kind, message, "decoding failed");
                 self.step(Event::DecodeFailed { worker, request, kind, message });
             }
         }

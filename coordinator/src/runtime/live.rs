@@ -250,7 +250,8 @@ impl Live {
         report: ChunkReport,
     ) -> Option<u32> {
         let span = self.grid.chunk(key.chunk_idx)?;
-        let is_restored = self.prefill.prefix.restored() == Some(key.chunk_idx);
+        let is_restored = self.prefill.prefix.restores(key.chunk_idx);
+        self.prefill.prefix.done(key.chunk_idx);
         self.chunk_reported(worker, key, &report);
         let earlier = self.prefill.reports.insert(key.chunk_idx, (worker, report));
         // Not every layer is told, but a chunk that is done has them all.
@@ -288,7 +289,7 @@ impl Live {
     }
 
     fn all_done(&self) -> bool {
-        let skipped = self.prefill.prefix.restored().unwrap_or(0);
+        let skipped = self.prefill.prefix.skipped();
         self.prefill.reports.len() as u32 + skipped == self.grid.chunk_count()
     }
 

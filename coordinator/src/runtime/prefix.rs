@@ -1,13 +1,14 @@
 //! What a prompt's beginning is called, so that one that was seen need not be computed again,
 //! and what is known of its memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aqueduct_core::snapshot::is_worth_keeping;
 use aqueduct_core::work::{CONVENTION, ChunkReport, RetainedMass};
 use aqueduct_core::{
-    ChunkGrid, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype, WorkerId, limits,
+    ChunkGrid, ChunkSpan, MemoryPolicy, PolicyKind, Scoring, SnapshotKey, TokenId, WireDtype,
+    WorkerId, limits,
 };
 
 /// The prefixes of one try of a prompt, chunk by chunk.
@@ -15,12 +16,17 @@ use aqueduct_core::{
 pub(super) struct Prefix {
     /// Name of the memory after each full chunk; empty where nothing is kept.
     chain: Arc<[SnapshotKey]>,
-    /// The chunk that a snapshot stands for.
-    restored: Option<u32>,
-    /// Chunks before this one have all been reported.
+    /// Whether a name is of the keys of its chunk alone, which stay in a shard.
+    of_shards: bool,
+    /// The chunks that snapshots stand for; where memory is handed on, the last chunk of those
+    /// that one stands for.
+    restored: BTreeSet<u32>,
+    /// Where memory is handed on: chunks before this one have all been reported.
     told: u32,
     /// What was kept of them, per layer.
     retained: Vec<RetainedMass>,
+    /// Chunks that were computed and whose shards nobody was asked to keep yet.
+    fresh: Vec<u32>,
 }
 
 /// Names of the memory after each full chunk of `prompt`: each is made of the one before, so two
@@ -82,41 +88,84 @@ impl Prefix {
         Self { chain, ..Self::default() }
     }
 
+    /// Of a prompt whose chunks' keys stay in shards, and are called like this.
+    pub(super) fn of_shards(chain: Arc<[SnapshotKey]>) -> Self {
+        Self { of_shards: true, ..Self::new(chain) }
+    }
+
     /// The names.
     pub(super) fn chain(&self) -> Arc<[SnapshotKey]> {
         self.chain.clone()
     }
 
-    /// The chunk that a snapshot stands for.
-    pub(super) fn restored(&self) -> Option<u32> {
-        self.restored
+    /// Whether a snapshot stands for chunk `chunk_idx`, by whose name it is restored.
+    pub(super) fn restores(&self, chunk_idx: u32) -> bool {
+        self.restored.contains(&chunk_idx)
     }
 
-    /// A snapshot stands for chunk `chunk_idx` and all before it.
-    pub(super) fn restore(&mut self, chunk_idx: u32) {
-        let restored = Some(chunk_idx);
-        *self = Self { restored, told: chunk_idx, ..Self::new(self.chain()) };
+    /// How many of the first chunks nobody reports, because a snapshot stands for them.
+    pub(super) fn skipped(&self) -> u32 {
+        let restored = self.restored.first().filter(|_| !self.of_shards);
+        restored.copied().unwrap_or(0)
+    }
+
+    /// Tokens of the prompt that snapshots stand for.
+    pub(super) fn cached_tokens(&self, grid: &ChunkGrid) -> u32 {
+        let spans = self.restored.iter().filter_map(|idx| grid.chunk(*idx));
+        let tokens =
+            |span: ChunkSpan| if self.of_shards { span.tokens } else { span.positions().end };
+        spans.map(tokens).sum()
+    }
+
+    /// A snapshot stands for chunk `chunk_idx` and, where memory is handed on, all before it.
+    /// Whether the latter.
+    pub(super) fn restore(&mut self, chunk_idx: u32) -> bool {
+        if !self.of_shards {
+            *self = Self { told: chunk_idx, ..Self::new(self.chain()) };
+        }
+        self.restored.insert(chunk_idx);
+        !self.of_shards
     }
 
     /// A chunk is to be computed. If a snapshot was to stand for it, that is lost: gives the
     /// chunk whose report came with it.
     pub(super) fn compute(&mut self, chunk_idx: u32) -> Option<u32> {
-        let lost = self.restored.filter(|restored| chunk_idx <= *restored)?;
+        if self.of_shards {
+            return self.restored.take(&chunk_idx);
+        }
+        let lost = self.restored.first().copied().filter(|restored| chunk_idx <= *restored)?;
         *self = Self::new(self.chain());
         Some(lost)
     }
 
+    /// A chunk is done.
+    pub(super) fn done(&mut self, chunk_idx: u32) {
+        if self.of_shards && !self.restores(chunk_idx) {
+            self.fresh.push(chunk_idx);
+        }
+    }
+
     /// Goes on over the `reports` that have come, each with who did the chunk. Gives what is now
-    /// known of whole prefixes that are worth keeping.
+    /// known of whole prefixes that are worth keeping; of all chunks that were computed where
+    /// each is kept for itself.
     pub(super) fn go_on(
         &mut self,
         grid: &ChunkGrid,
         reports: &BTreeMap<u32, (WorkerId, ChunkReport)>,
     ) -> Vec<(WorkerId, Whole)> {
+        if self.of_shards {
+            let fresh = std::mem::take(&mut self.fresh).into_iter();
+            let whole = |chunk_idx: u32| {
+                let (worker, report) = reports.get(&chunk_idx)?;
+                let name = *self.chain.get(chunk_idx as usize)?;
+                Some((*worker, Whole { chunk_idx, name, retained: report.retained.clone() }))
+            };
+            return fresh.filter_map(whole).collect();
+        }
         let mut whole = Vec::new();
         while let Some((worker, report)) = reports.get(&self.told) {
             RetainedMass::add_layers(&mut self.retained, &report.retained);
-            let is_new = self.restored != Some(self.told);
+            let is_new = !self.restores(self.told);
             let name = self.chain.get(self.told as usize);
             if let Some(&name) = name.filter(|_| is_new && is_worth_keeping(grid, self.told)) {
                 let (chunk_idx, retained) = (self.told, self.retained.clone());
@@ -128,7 +177,7 @@ impl Prefix {
     }
 }
 
-/// A prefix that is done.
+/// A prefix that is done, or a chunk whose keys are kept for themselves.
 #[derive(Debug, PartialEq)]
 pub(super) struct Whole {
     /// Its last chunk.
@@ -207,9 +256,35 @@ mod tests {
         assert_eq!(prefix.compute(2), None);
         let reports = BTreeMap::from([(1, (WorkerId(1), report(0.25)))]);
         assert_eq!(prefix.go_on(&grid, &reports), [], "it is kept already");
-        assert_eq!((prefix.told, prefix.restored()), (2, Some(1)));
+        assert_eq!((prefix.told, prefix.skipped(), prefix.restores(1)), (2, 1, true));
+        assert_eq!(prefix.cached_tokens(&grid), 20);
         assert_eq!(prefix.compute(0), Some(1));
-        assert_eq!((prefix.told, prefix.restored()), (0, None));
+        assert_eq!((prefix.told, prefix.skipped(), prefix.restores(1)), (0, 0, false));
         assert_eq!(prefix.compute(1), None);
+    }
+
+    #[test]
+    fn of_shards_each_is_kept_for_itself() {
+        let grid = ChunkGrid::new(35, 10).unwrap();
+        let chain: Arc<[SnapshotKey]> = (0..3).map(|name| SnapshotKey([name; 32])).collect();
+        let mut prefix = Prefix::of_shards(chain.clone());
+        assert!(!prefix.restore(1), "for itself alone");
+        let mut reports = BTreeMap::new();
+        let mut check = |prefix: &mut Prefix, done: u32, worker: u32, want: &[u32]| {
+            reports.insert(done, (WorkerId(worker), ChunkReport::default()));
+            prefix.done(done);
+            let whole = prefix.go_on(&grid, &reports).into_iter();
+            let whole = whole.map(|(by, Whole { chunk_idx, name, .. })| (by, chunk_idx, name));
+            let want = want.iter().map(|idx| (WorkerId(worker), *idx, chain[*idx as usize]));
+            assert_eq!(whole.collect::<Vec<_>>(), want.collect::<Vec<_>>());
+        };
+        check(&mut prefix, 2, 0, &[2]);
+        check(&mut prefix, 1, 0, &[]);
+        check(&mut prefix, 3, 0, &[]);
+        assert_eq!((prefix.skipped(), prefix.cached_tokens(&grid)), (0, 10));
+        assert_eq!((prefix.compute(0), prefix.compute(1)), (None, Some(1)));
+        assert_eq!(prefix.cached_tokens(&grid), 0);
+        check(&mut prefix, 1, 4, &[1]);
+        check(&mut prefix, 2, 4, &[2]);
     }
 }

@@ -4,7 +4,7 @@ use aqueduct_coordinator::runtime::Stats;
 use aqueduct_coordinator::submit::{PrefillReport, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs};
-use aqueduct_core::{Exchange, MemoryPolicy, SessionUse};
+use aqueduct_core::{Exchange, MemoryPolicy, SessionUse, WireDtype};
 
 use crate::fake::{Fake, Habit, SOON, all, submission};
 use crate::runtime::{cluster, start};
@@ -111,6 +111,30 @@ async fn who_asks_for_more_or_for_less_computes_it_all() {
     check(Submission { policy: MemoryPolicy::dense(), ..base() }).await;
     assert_eq!(told(&fakes).1, 0, "nothing was restored");
     assert_eq!(report(&coordinator, base()).await.cached_tokens, 24);
+}
+
+/// Under exact attention each chunk's keys are kept for themselves, so whatever is left of them is
+/// of use.
+#[tokio::test]
+async fn exact_attention_computes_what_nobody_has() {
+    let (coordinator, fakes) = keepers().await;
+    let dense = |tokens| Submission { policy: MemoryPolicy::dense(), ..submission(tokens) };
+    assert_eq!(report(&coordinator, dense(26)).await.cached_tokens, 0);
+    assert_eq!(told(&fakes), (6, 0, 7), "every full chunk");
+    let second = report(&coordinator, dense(26)).await;
+    assert_eq!((second.cached_tokens, told(&fakes)), (24, (6, 6, 8)));
+    assert_eq!(report(&coordinator, dense(40)).await.cached_tokens, 24, "a longer one");
+    assert_eq!(report(&coordinator, dense(12)).await.cached_tokens, 8, "a token is left");
+    let (_, restored, _) = told(&fakes);
+    for wire in [WireDtype::Bf16, WireDtype::F16] {
+        let rounded = Submission { wire, ..dense(26) };
+        assert_eq!(report(&coordinator, rounded).await.cached_tokens, 0, "rounded on its way");
+    }
+    assert_eq!(told(&fakes).1, restored);
+    fakes[1].snapshots.as_ref().unwrap().lock().unwrap().clear();
+    let partly = report(&coordinator, dense(26)).await;
+    assert_eq!((partly.cached_tokens, partly.chunks_retried), (12, 0), "of every other chunk");
+    assert_eq!(report(&coordinator, dense(26)).await.cached_tokens, 24, "kept again");
 }
 
 #[tokio::test]

@@ -12,10 +12,11 @@ fn book(chars: usize) -> String {
 
 /// The choices for `prompt`, with every bit of the log probabilities, and how many of its tokens
 /// were cached.
-fn ask(server: &Running, prompt: &str, cache_prompt: bool) -> (Value, u64) {
+fn ask_under(policy: &str, server: &Running, prompt: &str, cache_prompt: bool) -> (Value, u64) {
+    let memory = json!({ "policy": policy, "chunk_tokens": 64, "local": 16, "heavy": 16 });
     let body = json!({
         "prompt": prompt, "max_tokens": 6, "temperature": 0, "logprobs": 2,
-        "cache_prompt": cache_prompt, "aqueduct": { "chunk_tokens": 64, "local": 16, "heavy": 16 },
+        "cache_prompt": cache_prompt, "aqueduct": memory,
     });
     let (status, answer) = server.http("POST", "/v1/completions", &body.to_string());
     assert_eq!(status, 200, "{answer}");
@@ -27,6 +28,17 @@ fn ask(server: &Running, prompt: &str, cache_prompt: bool) -> (Value, u64) {
 
 #[test]
 fn a_repeated_prefix_gives_the_same_answer_on_any_number_of_workers() {
+    repeat("h2o");
+}
+
+#[test]
+fn exact_attention_over_a_repeated_prefix_gives_the_same_answer() {
+    repeat("dense");
+}
+
+fn repeat(policy: &str) {
+    let ask =
+        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
     let prompt = book(12_000);
     let asked = format!("{prompt} What is it about?");
     let alone = Running::serve(&["--snapshot-bytes", "0"]);
@@ -50,6 +62,13 @@ fn a_repeated_prefix_gives_the_same_answer_on_any_number_of_workers() {
 
 #[test]
 fn a_restart_goes_on_from_disk() {
+    restart("h2o");
+    restart("dense");
+}
+
+fn restart(policy: &str) {
+    let ask =
+        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let args = ["--workers", "2", "--snapshot-dir", path];
@@ -67,6 +86,17 @@ fn a_restart_goes_on_from_disk() {
 
 #[test]
 fn a_holder_that_is_killed_changes_no_bit() {
+    kill_holders("h2o");
+}
+
+#[test]
+fn a_holder_of_exact_keys_that_is_killed_changes_no_bit() {
+    kill_holders("dense");
+}
+
+fn kill_holders(policy: &str) {
+    let ask =
+        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
     let worker = || {
         let args = ["worker", "--threads", "1", "--listen", "127.0.0.1:0", "--model"];
         Running::start(aqueduct().args(args).arg(model()))
@@ -102,10 +132,10 @@ fn a_holder_that_is_killed_changes_no_bit() {
 fn bench_prefix_says_what_it_saves() {
     let model = model();
     let args = ["bench", "prefix", "--json", "--prefix-tokens", "1000", "--workers", "1,3"];
-    let memory = ["--chunk", "32", "--local", "8", "--heavy", "8", "--policy", "h2o,window"];
+    let memory = ["--chunk", "32", "--local", "8", "--heavy", "8", "--policy", "h2o,window,dense"];
     let model = ["--model", model.to_str().unwrap()];
     let rows = rows(&run([&args[..], &memory[..], &model[..]].concat()));
-    assert_eq!(rows.len(), 4);
+    assert_eq!(rows.len(), 6);
     for row in &rows {
         assert_eq!((&row["cached_tokens"], &row["identical"]), (&json!(992), &json!(true)));
         assert!(row["share"].as_f64().unwrap() > 0.0 && row["snapshots"].as_u64().unwrap() > 9);

@@ -1,4 +1,5 @@
-//! Snapshots: the memory sets of all layers at a chunk boundary, by what made them.
+//! Snapshots: the memory sets of all layers at a chunk boundary, or the keys of one chunk where
+//! these stay in shards, by what made them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,7 +39,7 @@ impl FromStr for SnapshotKey {
 /// Whose memory a snapshot is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// What a chunk of the worker's gave, which is done.
+    /// What a chunk of the worker's gave, which is done; where keys stay in shards, its own.
     Chunk(u32),
     /// What a completion left, which has ended: see
     /// [`DecodeSpec::keeps`](crate::work::DecodeSpec::keeps).
@@ -58,17 +59,17 @@ pub struct Keep {
     pub retained: Vec<RetainedMass>,
 }
 
-/// A chunk, and those before it, need not be computed: a snapshot is what the chunk would give.
-/// The worker answers as if it had done the chunk, or, if it has the snapshot no longer, as if a
-/// peer had failed.
+/// A chunk need not be computed, as a snapshot is what it would give; and so need none of those
+/// before it where memory is handed on. The worker answers as if it had done the chunk, or, if it
+/// has the snapshot no longer, as if a peer had failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restore {
     /// Request, chunk and epoch.
     pub key: ChunkKey,
     /// Which snapshot.
     pub snapshot: SnapshotKey,
-    /// Where the memory goes.
-    pub next: NextHop,
+    /// Where the memory goes; `None` where keys stay in shards, of which this is the chunk's.
+    pub next: Option<NextHop>,
     /// What its f32 keys and values were rounded to, and are on the way.
     pub wire: WireDtype,
 }
@@ -131,7 +132,7 @@ mod tests {
         check(45, &[0, 1, 2, 3]);
         check(165, &(0..16).collect::<Vec<_>>());
         check(345, &[3, 7, 11, 15, 19, 23, 27, 31, 32, 33]);
-        let grid = ChunkGrid::new(limits::PROMPT_TOKENS_MAX, 16).unwrap();
+        let grid = ChunkGrid::new(limits::PROMPT_TOKENS_MAX, 256).unwrap();
         let kept = (0..grid.chunk_count()).filter(|idx| is_worth_keeping(&grid, *idx)).count();
         assert!(kept as u32 <= limits::SNAPSHOTS_PER_PROMPT + 1, "{kept}");
     }

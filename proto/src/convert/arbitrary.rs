@@ -194,7 +194,7 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
                 Command::Keep(Box::new(Keep { request, made, snapshot, retained }))
             }
         ),
-        (key(), snapshot(), next_hop()).prop_map(|(key, snapshot, next)| {
+        (key(), snapshot(), prop::option::of(next_hop())).prop_map(|(key, snapshot, next)| {
             let wire = wire_dtype(key.chunk_idx);
             Command::Restore(Box::new(Restore { key, snapshot, next, wire }))
         }),

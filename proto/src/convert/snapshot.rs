@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::command::chunk_idx;
 use super::exchange::wire_dtype;
-use super::{Under, bounded, choice, key, required};
+use super::{Under, bounded, choice, key};
 use crate::v1;
 
 /// The name that `wire` spells.
@@ -65,7 +65,7 @@ impl From<Restore> for v1::Restore {
         Self {
             key: Some(restore.key.into()),
             snapshot: name_to_wire(restore.snapshot),
-            next: Some(restore.next.into()),
+            next: restore.next.map(Into::into),
             wire: v1::WireDtype::from(restore.wire).into(),
         }
     }
@@ -78,7 +78,7 @@ impl TryFrom<v1::Restore> for Restore {
         Ok(Self {
             key: key(wire.key)?,
             snapshot: name("snapshot", &wire.snapshot)?,
-            next: required("next", wire.next)?.try_into().under("next")?,
+            next: wire.next.map(TryInto::try_into).transpose().under("next")?,
             wire: wire_dtype(wire.wire)?.unwrap_or_default(),
         })
     }
@@ -139,8 +139,11 @@ mod tests {
         let restore = v1::Restore { snapshot: good().snapshot, ..Default::default() };
         assert_eq!(Restore::try_from(restore).unwrap_err().field, "key");
         let key = Some(v1::ChunkKey::default());
-        let restore = v1::Restore { key, snapshot: good().snapshot, next: None, wire: 0 };
-        assert_eq!(Restore::try_from(restore).unwrap_err().field, "next");
+        let next = Some(v1::NextHop { peer: "x".repeat(1 << 12), ..Default::default() });
+        let restore = v1::Restore { key, snapshot: good().snapshot, next, wire: 0 };
+        assert_eq!(Restore::try_from(restore.clone()).unwrap_err().field, "next.peer");
+        let of_shard = v1::Restore { next: None, ..restore };
+        assert_eq!(Restore::try_from(of_shard).unwrap().next, None);
         let check = |kept: Vec<Bytes>, dropped: Vec<Bytes>, field: &str| {
             let wire = v1::SnapshotNews { kept, dropped, ..Default::default() };
             assert_eq!(SnapshotNews::try_from(wire).unwrap_err().field, field);

@@ -1610,13 +1610,14 @@ pub struct Keep {
     #[prost(uint32, optional, tag = "5")]
     pub choice: ::core::option::Option<u32>,
 }
-/// A snapshot takes the place of a chunk and of those before it.
+/// A snapshot takes the place of a chunk and, where memory is handed on, of those before it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Restore {
     #[prost(message, optional, tag = "1")]
     pub key: ::core::option::Option<ChunkKey>,
     #[prost(bytes = "bytes", tag = "2")]
     pub snapshot: ::prost::bytes::Bytes,
+    /// absent: keys stay in shards
     #[prost(message, optional, tag = "3")]
     pub next: ::core::option::Option<NextHop>,
     /// of f32 keys and values; unspecified: f32

@@ -113,6 +113,7 @@ impl Executor {
             held.decoding.take_if(|it| it.chunk_idx == chunk_idx);
             let decoded = held.decoded.take_if(|home| home.is_last(chunk_idx));
             held.outbox.remove(&chunk_idx.saturating_add(1));
+            held.restoring.remove(&chunk_idx);
             held.stay();
             if let Some(home) = decoded {
                 home.drop_what_came(&self.exchange);

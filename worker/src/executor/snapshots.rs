@@ -1,12 +1,14 @@
-//! Snapshots: what a chunk gave is kept for other requests, and stands for their chunks.
+//! Snapshots: what a chunk gave, or its keys where these stay in shards, is kept for other
+//! requests and stands for their chunks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::snapshot::{Keep, Made, Restore};
 use aqueduct_core::work::{ChunkReport, Event, FailureKind};
-use aqueduct_core::{ChunkKey, WireDtype, limits};
-use aqueduct_kernels::{BackendError, MemorySet};
+use aqueduct_core::{ChunkKey, RequestId, WireDtype, limits};
+use aqueduct_engine::shards::{Branch, ShardError, ShardKey};
+use aqueduct_kernels::{BackendError, MemorySet, Shard};
 
 use super::Executor;
 use super::chunk::rounding;
@@ -20,10 +22,30 @@ impl Executor {
     pub(super) fn keep(&mut self, session: SessionId, keep: Keep) {
         let Keep { request, made, snapshot, retained } = keep;
         let layers_want = self.model.layers();
-        let given = self.owned(session, request).and_then(|request| request.made(made));
-        let layers = given.filter(|layers| layers.len() == layers_want);
+        let layers = self.made(session, request, made);
+        let layers = layers.filter(|layers| layers.len() == layers_want);
         let found = layers.map(|layers| Snapshot { layers, retained });
         self.shared.snapshots.keep(snapshot, found);
+    }
+
+    fn made(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        made: Made,
+    ) -> Option<Vec<Arc<MemorySet>>> {
+        let held = self.owned(session, request)?;
+        match made {
+            Made::Chunk(chunk_idx) if held.is_sharded => {
+                let shards = self.shared.holder.store().of_chunk(request, chunk_idx);
+                let set = |shard: &Arc<Shard>| match shard.parts() {
+                    [part] => Some(Arc::new(part.in_order())),
+                    _ => None, // heads that keep keys of their own were pruned for this request
+                };
+                shards.iter().map(set).collect()
+            }
+            made => held.made(made),
+        }
     }
 
     /// Has a snapshot stand for a chunk, as if the chunk had just been done.
@@ -36,9 +58,17 @@ impl Executor {
             return tracing::warn!(%key, "restored in an epoch that is not newer; ignored");
         }
         let found = self.shared.snapshots.restore(&snapshot);
+        if next.is_none() {
+            self.shared.holder.store().claim(key.request);
+        }
         let request = self.request_of(session, key.request);
         request.restoring.remove(&key.chunk_idx);
-        request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next, wire));
+        match next {
+            Some(next) => {
+                request.outbox.insert(key.chunk_idx + 1, Outgoing::new(next, wire));
+            }
+            None => request.is_sharded = true,
+        }
         self.restored(session, key, found, deadline());
     }
 
@@ -63,7 +93,11 @@ impl Executor {
     fn restored(&mut self, session: SessionId, key: ChunkKey, found: Found, deadline: Instant) {
         let message = match found {
             Found::Here(snapshot) => {
-                let event = self.give_restored(key, &snapshot);
+                let is_sharded = self.owned(session, key.request).is_some_and(|it| it.is_sharded);
+                let event = match is_sharded {
+                    true => self.keep_restored(key, &snapshot),
+                    false => self.give_restored(key, &snapshot),
+                };
                 return self.send_to(session, event);
             }
             Found::Coming(coming) if Instant::now() < deadline => {
@@ -105,6 +139,27 @@ impl Executor {
             let charge = gauges.outbox_bytes.charge(bytes);
             outgoing.sets.push(Kept::new(set, charge, entry));
         }
+        Event::ChunkDone { key, report: Box::new(report) }
+    }
+
+    /// Has the snapshot be the chunk's shard, and says what it is.
+    fn keep_restored(&self, key: ChunkKey, found: &Snapshot) -> Event {
+        let ChunkKey { request, chunk_idx, epoch } = key;
+        let mut report = ChunkReport { retained: found.retained.clone(), ..Default::default() };
+        let holder = &self.shared.holder;
+        for (layer, set) in (0..).zip(&found.layers) {
+            report.memory_bytes += set.bytes() as u64;
+            report.memory_tokens = set.keys.len() as u32;
+            let shard = ShardKey { request, branch: Branch::PROMPT, layer, chunk_idx, epoch };
+            if let Err(error) = holder.store().restore(shard, set) {
+                let kind = match &error {
+                    ShardError::Backend(BackendError::Exhausted { .. }) => FailureKind::Exhausted,
+                    _ => FailureKind::Invalid,
+                };
+                return Event::ChunkFailed { key, kind, message: error.to_string() };
+            }
+        }
+        holder.changed(); // who asked for it before it was there may be answered
         Event::ChunkDone { key, report: Box::new(report) }
     }
 

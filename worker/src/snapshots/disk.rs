@@ -66,6 +66,11 @@ impl Folder {
             _ => return None,
         }
         let key = name.ok()?;
+        // Else opening it may wait for ever, as of a pipe that nobody writes to.
+        if !path.is_file() {
+            tracing::warn!(path = %path.display(), "it is no file: left alone");
+            return None;
+        }
         match file::peek(path, &self.model, &key) {
             Ok(bytes) => {
                 let modified = path.metadata().and_then(|metadata| metadata.modified());
@@ -101,6 +106,7 @@ fn remove(path: &Path) {
 
 /// Reads, writes and deletes until the store is stopped.
 pub(super) fn run(store: &Arc<Store>, folder: &Folder) {
+    let mut has_failed = false; // a disk that is full stays so, which is said once
     while let Some(job) = store.next_job() {
         match job {
             Job::Delete(key) => folder.delete(&key),
@@ -110,10 +116,21 @@ pub(super) fn run(store: &Arc<Store>, folder: &Folder) {
                     (folder.path_of(&key, UNFINISHED), folder.path_of(&key, SUFFIX));
                 // Not synchronised: a file that a crash leaves half written has a wrong checksum.
                 let written = fs::write(&part, &bytes).and_then(|()| fs::rename(&part, whole));
-                if let Err(error) = &written {
-                    tracing::warn!(path = %part.display(), %error, "a snapshot was not written");
-                    remove(&part);
+                match &written {
+                    Err(error) => {
+                        let path = part.display();
+                        if has_failed {
+                            tracing::debug!(%path, %error, "a snapshot was not written");
+                        } else {
+                            let what = "a snapshot was not written; what follows is not told";
+                            tracing::warn!(%path, %error, what);
+                        }
+                        remove(&part);
+                    }
+                    Ok(()) if has_failed => tracing::info!("snapshots are written again"),
+                    Ok(()) => {}
                 }
+                has_failed = written.is_err();
                 store.written(&key, written.is_ok().then_some(bytes.len() as u64));
             }
             Job::Read(key, bytes) => {

@@ -1,7 +1,7 @@
-//! Memory sets that outlive their requests: what all layers gave at a chunk boundary, so that
-//! another prompt that begins alike goes on from there. Shared by reference with whoever uses
-//! them, in no pool's pages; bounded in bytes; what was used least lately goes first, from memory
-//! and then from disk.
+//! Memory sets that outlive their requests: what all layers gave at a chunk boundary, or the keys
+//! of one chunk under exact attention, so that another prompt that begins alike goes on from
+//! there. Shared by reference with whoever uses them, in no pool's pages; bounded in bytes; what
+//! was used least lately goes first, from memory and then from disk.
 //!
 //! ```text
 //! store.rs      what there is, in memory and on disk, and in which order it goes
@@ -50,18 +50,24 @@ pub struct DiskOptions {
     pub bytes: u64,
 }
 
-/// The memory of a whole prefix.
+/// The memory of a whole prefix, or all keys of its last chunk.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     /// Of every layer.
     pub(crate) layers: Vec<Arc<MemorySet>>,
-    /// What was kept from the prefix's beginning on, per layer.
+    /// What was kept from the prefix's beginning on, per layer; nothing where all is kept.
     pub(crate) retained: Vec<RetainedMass>,
 }
 
 impl Snapshot {
     fn bytes(&self) -> u64 {
         self.layers.iter().map(|set| set.bytes() as u64).sum()
+    }
+
+    /// Whether it is keys of exact attention, where no mass is counted: as large as what they
+    /// were made of, and a prompt has one for each chunk.
+    fn is_exact(&self) -> bool {
+        self.retained.iter().all(|mass| mass.total == 0.0)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What there is of snapshots, in memory and on disk, and in which order it goes.
 
+mod shrink;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,6 +42,8 @@ struct State {
     order: BTreeMap<u64, SnapshotKey>,
     uses: u64,
     bytes: u64,
+    /// Of these, those of exact attention.
+    exact_bytes: u64,
     disk_bytes: u64,
     /// What came or went and was not told yet.
     changed: BTreeSet<SnapshotKey>,
@@ -64,6 +68,8 @@ struct Entry {
     memory: Option<Arc<Snapshot>>,
     /// Of what is in memory.
     bytes: u64,
+    /// Whether that is keys of exact attention.
+    is_exact: bool,
     /// Of its file.
     file_bytes: Option<u64>,
     /// It stays for want of room.
@@ -241,7 +247,10 @@ impl Store {
         let mut state = self.lock();
         let snapshot = snapshot.map(Arc::new);
         match &snapshot {
-            Some(snapshot) if snapshot.bytes() <= self.bytes_max => {
+            // One that was evicted meanwhile stays away.
+            Some(snapshot)
+                if snapshot.bytes() <= self.bytes_max && state.entries.contains_key(key) =>
+            {
                 state.put(*key, snapshot.clone());
                 state.touch(key);
                 self.shrink(&mut state);
@@ -257,32 +266,6 @@ impl Store {
         }
         drop(state);
         self.doorbell.ring();
-    }
-
-    /// Lets go of what was used least lately until the rest is within its bounds.
-    fn shrink(&self, state: &mut State) {
-        let mut from = 0;
-        while state.bytes > self.bytes_max {
-            let Some((used, key)) = state.oldest(from, |entry| entry.memory.is_some()) else {
-                break;
-            };
-            state.forget_memory(&key);
-            from = used;
-        }
-        let disk_bytes_max = self.disk_bytes_max.unwrap_or(0);
-        from = 0;
-        while state.disk_bytes > disk_bytes_max {
-            let Some((used, key)) = state.oldest(from, |entry| entry.file_bytes.is_some()) else {
-                break;
-            };
-            state.forget_file(&key);
-            from = used;
-        }
-        while state.entries.len() > limits::SNAPSHOTS_MAX {
-            let Some((_, key)) = state.oldest(0, |_| true) else { break };
-            state.forget_file(&key);
-            state.forget_memory(&key);
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -301,8 +284,9 @@ impl State {
     fn put(&mut self, key: SnapshotKey, snapshot: Arc<Snapshot>) {
         let entry = self.entries.entry(key).or_default();
         if entry.memory.is_none() {
-            entry.bytes = snapshot.bytes();
+            (entry.bytes, entry.is_exact) = (snapshot.bytes(), snapshot.is_exact());
             self.bytes += entry.bytes;
+            self.exact_bytes += if entry.is_exact { entry.bytes } else { 0 };
             entry.memory = Some(snapshot);
         }
     }
@@ -319,6 +303,7 @@ impl State {
         let Some(entry) = self.entries.get_mut(key) else { return };
         if entry.memory.take().is_some() {
             self.bytes -= entry.bytes;
+            self.exact_bytes -= if entry.is_exact { entry.bytes } else { 0 };
         }
         self.drop_if_gone(key);
     }
@@ -461,6 +446,29 @@ mod tests {
 
     fn twice<T: Clone>(value: T) -> (T, T) {
         (value.clone(), value)
+    }
+
+    #[test]
+    fn keys_of_exact_attention_leave_half_to_others() {
+        let store = store(4, None);
+        let check = |want: &[u8]| {
+            let left = store.list(&key(0), 99).into_iter().map(|held| held.snapshot);
+            assert_eq!(left.collect::<Vec<_>>(), keys(want));
+        };
+        let exact = |seed| Snapshot { retained: Vec::new(), ..snapshot(seed) };
+        (1..4).for_each(|byte| store.keep(key(byte), Some(snapshot(byte.into()))));
+        (11..14).for_each(|byte| store.keep(key(byte), Some(exact(byte.into()))));
+        check(&[2, 3, 12, 13]);
+        (14..20).for_each(|byte| store.keep(key(byte), Some(exact(byte.into()))));
+        check(&[2, 3, 18, 19]);
+        (4..10).for_each(|byte| store.keep(key(byte), Some(snapshot(byte.into()))));
+        check(&[6, 7, 8, 9]);
+        (11..20).for_each(|byte| store.evict(&key(byte)).unwrap_or_default());
+        (6..10).for_each(|byte| store.evict(&key(byte)).unwrap());
+        (11..20).for_each(|byte| store.keep(key(byte), Some(exact(byte.into()))));
+        check(&[16, 17, 18, 19]);
+        let exact_bytes = store.lock().exact_bytes;
+        assert_eq!(exact_bytes, store.held().memory_bytes);
     }
 
     #[test]

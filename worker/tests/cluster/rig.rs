@@ -348,7 +348,12 @@ pub(crate) async fn prefill(members: &mut [Member], job: &Job) -> Answer {
 
 /// Reads a member's events until chunk `key` is done. A member's chunks end in order.
 pub(crate) async fn finish(member: &mut Member, key: ChunkKey, answer: &mut Answer) {
-    loop {
+    finish_all(member, vec![key], answer).await;
+}
+
+/// The same of all of `keys`, in whatever order they are done.
+pub(crate) async fn finish_all(member: &mut Member, mut keys: Vec<ChunkKey>, answer: &mut Answer) {
+    while !keys.is_empty() {
         match member.event().await {
             Event::Logits { start, rows, logits, .. } => {
                 let rows = logits.chunks(logits.len() / rows as usize);
@@ -364,18 +369,16 @@ pub(crate) async fn finish(member: &mut Member, key: ChunkKey, answer: &mut Answ
             }
             Event::ChunkDone { key: done, report } => {
                 let kept = report.retained.iter().map(|mass| mass.kept.to_bits()).collect();
-                let (bytes, keys) = (report.memory_bytes, report.memory_tokens);
-                answer.memory.push((done.chunk_idx, bytes, keys, kept));
+                let (bytes, tokens) = (report.memory_bytes, report.memory_tokens);
+                answer.memory.push((done.chunk_idx, bytes, tokens, kept));
                 member.traffic.add(report.traffic);
-                if done == key {
-                    return;
-                }
+                keys.retain(|key| *key != done);
             }
-            Event::ChunkFailed { key: failed, kind, .. } if failed != key => {
+            Event::ChunkFailed { key: failed, kind, .. } if !keys.contains(&failed) => {
                 member.failures.push((failed, kind));
             }
             Event::Progress { .. } => {}
-            other => panic!("while waiting for {key}: {other:?}"),
+            other => panic!("while waiting for {keys:?}: {other:?}"),
         }
     }
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
 use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, RetainedMass};
-use aqueduct_core::{Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
+use aqueduct_core::{Carry, Epoch, MemoryPolicy, RequestId, SnapshotKey, WireDtype};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{DiskOptions, LoopbackHub, SnapshotOptions, Worker, WorkerOptions};
 
-use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish};
+use crate::rig::{Answer, Carrier, Job, Member, cluster, decode, finish, finish_all};
+use crate::shards::{How, assignment, in_turn};
 use crate::tiny_model::tiny;
 
 const NAME: SnapshotKey = SnapshotKey([7; 32]);
@@ -49,7 +50,7 @@ async fn run_from(
 
 /// Has `member` restore chunk `chunk_idx` for `next`.
 async fn restore(member: &Member, job: &Job, chunk_idx: u32, next: &Member) {
-    let next = NextHop { peer: next.peer.clone(), epoch: Epoch(0), base: None };
+    let next = Some(NextHop { peer: next.peer.clone(), epoch: Epoch(0), base: None });
     let restore = Restore { key: job.key(chunk_idx, 0), snapshot: NAME, next, wire: job.wire };
     member.send(Command::Restore(Box::new(restore))).await;
 }
@@ -116,6 +117,74 @@ async fn the_memory_of_a_whole_prompt_is_kept_from_its_home() {
     let whole = Job { request: RequestId(3), ..longer };
     let whole = run_from(&mut members, &whole, (0, 0), None).await;
     assert!(rest.logits == whole.logits[16..] && rest.tokens == whole.tokens);
+}
+
+/// What keys of chunk `idx` are called.
+fn name_of_keys(idx: u32) -> SnapshotKey {
+    SnapshotKey([idx as u8; 32])
+}
+
+/// Runs `job` under exact attention, chunk k on member k mod N; keys of the chunks `restored` are
+/// there already, and those of all others are kept.
+async fn run_exact(members: &mut [Member], job: &Job, restored: &[u32]) -> Answer {
+    let (count, grid) = (members.len(), job.grid());
+    let how = How::exact(in_turn, Carry::Queries);
+    // A chunk that is computed may wait for one that is restored after it was assigned.
+    for chunk in grid.chunks().filter(|chunk| !restored.contains(&chunk.idx)) {
+        let work = assignment(job, (chunk.idx, 0), members, how);
+        members[in_turn(chunk.idx as usize, count)].assign(work).await;
+    }
+    for &idx in restored {
+        let (key, snapshot) = (job.key(idx, 0), name_of_keys(idx));
+        let restore = Restore { key, snapshot, next: None, wire: job.wire };
+        let holder = &members[in_turn(idx as usize, count)];
+        holder.send(Command::Restore(Box::new(restore))).await;
+    }
+    let mut answer = Answer::default();
+    for (idx, member) in members.iter_mut().enumerate() {
+        let here = grid.chunks().filter(|chunk| in_turn(chunk.idx as usize, count) == idx);
+        let here: Vec<u32> = here.map(|chunk| chunk.idx).collect();
+        let keys = here.iter().map(|idx| job.key(*idx, 0)).collect();
+        finish_all(member, keys, &mut answer).await;
+        for &idx in here.iter().filter(|idx| !restored.contains(idx)) {
+            let (request, made) = (job.request, Made::Chunk(idx));
+            let (snapshot, retained) = (name_of_keys(idx), vec![RetainedMass::default(); 8]);
+            let keep = Keep { request, made, snapshot, retained };
+            member.send(Command::Keep(Box::new(keep))).await;
+        }
+    }
+    answer.logits.sort();
+    answer.memory.sort();
+    decode(&mut members[job.home(count)], job, 5, &mut answer).await;
+    for member in members {
+        member.send(Command::Cancel { request: job.request }).await;
+        member.settle_empty().await;
+    }
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_any_chunks_come_back_with_the_same_bits() {
+    for (count, carrier) in [(1, Carrier::Loopback), (2, Carrier::Grpc), (3, Carrier::Loopback)] {
+        for kv in [KvDtype::Bf16, KvDtype::F32] {
+            let job = Job::new(59, MemoryPolicy::dense());
+            let mut members = cluster(&tiny(kv), count, carrier).await;
+            let whole = run_exact(&mut members, &job, &[]).await;
+            let restored: [&[u32]; 3] = [&[0, 1, 2, 3, 4, 5, 6], &[3, 6], &[0, 1, 4]];
+            for (request, restored) in (2..).map(RequestId).zip(restored) {
+                let again = Job { request, ..job.clone() };
+                let answer = run_exact(&mut members, &again, restored).await;
+                let context = format!("{count} workers over {carrier:?}, {restored:?} restored");
+                let is_computed = |position: u32| !restored.contains(&(position / 8));
+                let want = whole.logits.iter().filter(|(position, _)| is_computed(*position));
+                assert!(answer.logits.iter().eq(want), "logits, {context}");
+                assert!(answer.memory == whole.memory, "memory, {context}");
+                assert!(answer.tokens == whole.tokens, "tokens, {context}");
+            }
+            let held = members.iter().map(|member| member.worker.snapshots().count);
+            assert_eq!(held.sum::<u64>(), 8, "they outlive their requests");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -116,10 +116,10 @@ impl Plan {
             if self.grace_until_ms.is_some() && self.without_a_place(job).is_some() {
                 return None;
             }
-            let may_pass = |first: &Job, places: &[WorkerId]| {
-                job.sharded.is_none() && self.would_fit_beside(first, job, places)
-            };
-            let places = self.places(job);
+            let may_pass =
+                |first: &Job, places: &[WorkerId]| self.would_fit_beside(first, job, places);
+            let may_try = waits.is_none() || job.sharded.is_none();
+            let places = may_try.then(|| self.places(job)).flatten();
             let places = places.filter(|places| waits.is_none_or(|first| may_pass(first, places)));
             if places.is_none() {
                 waits.get_or_insert(job);
@@ -139,9 +139,11 @@ impl Plan {
         if let Some((idx, holder)) = resumed {
             self.resume(&mut request, idx, holder);
         }
-        request.turn = self.turns.first(request.first_cost());
         request.set_tokens = self.set_tokens(&request.job);
+        let (pos, chunks) = (self.running.len(), 0..request.chunk_count());
         self.running.push(request);
+        self.restore_shards(pos, chunks);
+        self.running[pos].turn = self.turns.first(self.running[pos].first_cost());
         true
     }
 
@@ -160,7 +162,7 @@ impl Plan {
     /// Whether `room` is enough for `job`.
     fn fits(&self, job: &Job, room: &Room) -> bool {
         match job.sharded {
-            Some(_) => room.place(Need::of(job, self.limits.page_tokens), 0).is_some(),
+            Some(_) => room.place(Need::of(job, self.limits.page_tokens), 0, &[]).is_some(),
             None => !room.with(self.set_tokens(job)).is_empty(),
         }
     }
@@ -178,10 +180,14 @@ impl Plan {
         job.memory_tokens.next_multiple_of(self.limits.page_tokens).saturating_mul(sets)
     }
 
-    /// A worker for every chunk of a new request: in rotation, with shards where there is room.
+    /// A worker for every chunk of a new request: in rotation, with shards where there is room,
+    /// and best where they are.
     fn places(&self, job: &Job) -> Option<Vec<WorkerId>> {
         if job.sharded.is_some() {
-            return self.room().place(Need::of(job, self.limits.page_tokens), self.rotation);
+            let chunks = 0..job.grid.chunk_count() as usize - 1;
+            let wishes: Vec<_> = chunks.map(|idx| self.holder_of_shard(job, idx)).collect();
+            let need = Need::of(job, self.limits.page_tokens);
+            return self.room().place(need, self.rotation, &wishes);
         }
         let roomy = self.room().with(self.set_tokens(job));
         self.rotated(job.grid.chunk_count() as usize, &roomy)
@@ -202,14 +208,16 @@ impl Plan {
             return self.rotated(moved.len(), chosen);
         }
         let home = request.chunk_count() - 1;
+        let full = moved.iter().filter(|idx| **idx != home);
+        let wishes: Vec<_> = full.map(|idx| self.holder_of_shard(&request.job, *idx)).collect();
         let need = Need::of(&request.job, self.limits.page_tokens);
         let need = Need {
-            full_chunks: moved.iter().filter(|idx| **idx != home).count() as u64,
+            full_chunks: wishes.len() as u64,
             home_tokens: need.home_tokens.filter(|_| moved.contains(&home)),
             ..need
         };
         let stay = || moved.iter().map(|idx| request.worker(*idx)).collect::<Vec<_>>();
-        self.room().of(workers).place(need, self.rotation).or_else(|| {
+        self.room().of(workers).place(need, self.rotation, &wishes).or_else(|| {
             // What only failed keeps its place where no other has room.
             Some(stay()).filter(|places| places.iter().all(|worker| self.is_up(*worker)))
         })
@@ -251,6 +259,11 @@ impl Plan {
         }))
     }
 
+    /// Whether an empty cluster of the workers that there are could hold the keys of `job`.
+    pub fn could_hold(&self, job: &Job) -> bool {
+        self.too_long(job).is_none()
+    }
+
     /// Why the keys of `job` would have no place in an empty cluster.
     pub(super) fn too_long(&self, job: &Job) -> Option<Refusal> {
         let room = self.room_less(&BTreeMap::new());
@@ -281,9 +294,9 @@ impl Plan {
         let next = (!ends_here).then(|| self.hop_to(request, idx + 1));
         let shards = request.is_sharded().then(|| self.shards_before(request, idx));
         let (worker, key) = (request.worker(idx), request.key(idx));
-        self.commands.push(match (request.snapshot(idx), next) {
-            (Some(snapshot), Some(next)) => Command::Restore { worker, key, snapshot, next },
-            (_, next) => Command::Assign { worker, key, span, next, shards, is_hedge: false },
+        self.commands.push(match request.snapshot(idx) {
+            Some(snapshot) => Command::Restore { worker, key, snapshot, next },
+            None => Command::Assign { worker, key, span, next, shards, is_hedge: false },
         });
     }
 

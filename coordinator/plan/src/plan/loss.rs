@@ -82,10 +82,13 @@ impl Plan {
         if request.phase != Phase::Prefill || !(is_own || unreached.is_some()) {
             return;
         }
-        if let Some(snapshot) = request.snapshot(key.chunk_idx as usize).filter(|_| is_own) {
-            self.snapshots.dropped(worker, snapshot);
-        }
+        let snapshot = request.snapshot(key.chunk_idx as usize).filter(|_| is_own);
+        snapshot.iter().for_each(|snapshot| self.snapshots.dropped(worker, *snapshot));
+        let is_shard_gone = snapshot.is_some() && request.is_sharded();
         match (kind, unreached) {
+            (FailureKind::Peer | FailureKind::Deadline, None) if is_shard_gone => {
+                self.do_again(pos, &[key.chunk_idx as usize], worker, &why);
+            }
             (FailureKind::Peer | FailureKind::Deadline, Some(unreached)) => {
                 self.leave(pos, unreached, &why);
             }
@@ -116,7 +119,7 @@ impl Plan {
     pub(super) fn leave(&mut self, pos: usize, worker: WorkerId, why: &str) {
         let request = &mut self.running[pos];
         self.commands.push(Command::Cancel { worker, request: request.id });
-        let disruptions = request.disruptions + 1;
+        let disruptions = request.disruptions_left(worker);
         request.left.insert(worker);
         let lost = request.on(worker);
         let lost = self.lost_in_race(pos, &lost, worker);
@@ -188,9 +191,11 @@ impl Plan {
         self.rotation = self.rotation.wrapping_add(moved.len());
         for (&idx, worker) in moved.iter().zip(chosen) {
             let request = &mut self.running[pos];
-            let holder = request.snapshot(idx).map(|_| request.worker(idx));
-            request.move_to(idx, holder.unwrap_or(worker));
+            let is_resumed = !request.is_sharded() && request.snapshot(idx).is_some();
+            let worker = if is_resumed { request.worker(idx) } else { worker };
+            request.move_to(idx, worker);
         }
+        self.restore_shards(pos, moved.iter().copied());
         for &idx in moved {
             self.redirect_to(pos, idx);
         }

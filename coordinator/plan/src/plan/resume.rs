@@ -53,6 +53,22 @@ impl Plan {
         true
     }
 
+    /// Who has the keys of chunk `idx` of `job`, which stay in shards.
+    pub(super) fn holder_of_shard(&self, job: &Job, idx: usize) -> Option<WorkerId> {
+        self.snapshots.holder(&job.shard_name(idx)?, self.rotation.wrapping_add(idx))
+    }
+
+    /// Has snapshots stand for those of the chunks `placed` whose workers have them, where keys
+    /// stay in shards.
+    pub(super) fn restore_shards(&mut self, pos: usize, placed: impl Iterator<Item = usize>) {
+        let Self { running, snapshots, .. } = self;
+        let request = &mut running[pos];
+        for idx in placed {
+            let (name, worker) = (request.job.shard_name(idx), request.worker(idx));
+            request.set_kept(idx, name.is_some_and(|name| snapshots.is_at(worker, &name)));
+        }
+    }
+
     /// Requests whose home `worker` is, or will be.
     pub(super) fn decodes(&self, worker: WorkerId) -> usize {
         self.running.iter().filter(|request| request.home() == worker).count()
@@ -69,7 +85,11 @@ impl Plan {
         let most = (job.grid.chunk_count() as usize - 1).min(chunks);
         let chain = &job.prefix[..job.prefix.len().min(most)];
         let longest = self.snapshots.longest(chain, self.rotation);
-        let stays = |holder: &WorkerId| self.takers().any(|(worker, _)| worker == *holder);
+        // Who is to be left hands on what can be had nowhere else: that is no new work.
+        let stays = |holder: &WorkerId| {
+            let takes = self.takers().any(|(worker, _)| worker == *holder);
+            takes || (job.resumes && self.is_up(*holder))
+        };
         longest.filter(|(_, holder)| job.sharded.is_none() && stays(holder))
     }
 }

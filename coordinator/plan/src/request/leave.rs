@@ -62,6 +62,25 @@ impl Request {
         }
     }
 
+    /// `worker` has come, be it again: what was between it and this request is over, for it begins
+    /// with nothing, and nothing that it was told before can reach it.
+    pub(crate) fn is_new(&mut self, worker: WorkerId) {
+        self.left.remove(&worker);
+        self.complaints.remove(&worker);
+    }
+
+    /// What counts of its failures when it leaves `worker`. Of those that were this worker's where
+    /// keys are in shards nothing does: it can be left once, and there are as many workers as
+    /// there are. Among few of them the way round all that cannot reach each other would be longer
+    /// than what a request survives.
+    pub(crate) fn disruptions_left(&self, worker: WorkerId) -> u32 {
+        let of_worker = self.complaints.get(&worker).copied().unwrap_or(0).saturating_sub(1);
+        match self.is_sharded() {
+            true => self.disruptions.saturating_sub(of_worker),
+            false => self.disruptions + 1,
+        }
+    }
+
     /// `worker` could not reach what it needs of others; whether that is to be taken for a rule.
     pub(crate) fn complain(&mut self, worker: WorkerId) -> bool {
         let complaints = self.complaints.entry(worker).or_default();

@@ -29,9 +29,17 @@ impl Request {
     }
 
     fn lose_shards(&mut self, lost: &[usize]) -> Loss {
-        let gone = lost.iter().copied().find(|idx| self.chunks[*idx].state != State::Waiting);
-        self.disruptions += u32::from(gone.is_some());
-        let dropped = gone.map(|first| self.begin_again(first, lost)).unwrap_or_default();
+        let mut gone = lost.iter().copied().filter(|idx| self.chunks[*idx].state != State::Waiting);
+        // That a snapshot is gone before it was restored is no failure: nobody had promised it.
+        let is_restored = |idx: usize| self.chunks[idx].kept && !self.chunks[idx].state.is_done();
+        let is_failure = gone.clone().any(|idx| !is_restored(idx));
+        let (first, retried) = (gone.next(), self.chunks_retried);
+        let dropped = first.map(|first| self.begin_again(first, lost)).unwrap_or_default();
+        if is_failure {
+            self.disruptions += 1;
+        } else {
+            self.chunks_retried = retried;
+        }
         Loss { moved: lost.to_vec(), dropped }
     }
 

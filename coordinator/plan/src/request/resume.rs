@@ -1,4 +1,5 @@
-//! A request that goes on from a snapshot, which stands for one chunk and for all before it.
+//! A request that goes on from a snapshot, which stands for one chunk and for all before it, or
+//! from several where keys stay in shards, each of which stands for one chunk.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +28,13 @@ impl Request {
 
     /// The snapshot that stands for chunk `idx`.
     pub(crate) fn snapshot(&self, idx: usize) -> Option<SnapshotKey> {
-        self.restored.filter(|restored| *restored == idx)?;
-        self.job.prefix.get(idx).copied()
+        let stands = self.restored == Some(idx) || self.chunks[idx].kept;
+        self.job.prefix.get(idx).copied().filter(|_| stands)
+    }
+
+    /// Keys stay in shards: whether the worker of chunk `idx` has a snapshot of the chunk's.
+    pub(crate) fn set_kept(&mut self, idx: usize, kept: bool) {
+        self.chunks[idx].kept = kept;
     }
 
     /// Chunk `idx` goes to its worker, and its memory to the worker of the chunk after it. It
@@ -56,7 +62,8 @@ impl Request {
 
     /// What the dispatch of its first chunk costs that is to be computed.
     pub(crate) fn first_cost(&self) -> u64 {
-        self.cost(self.restored.map_or(0, |restored| restored + 1))
+        let mut rest = self.restored.map_or(0, |restored| restored + 1)..self.chunks.len();
+        rest.find(|idx| self.snapshot(*idx).is_none()).map_or(0, |idx| self.cost(idx))
     }
 
     /// If a snapshot is lost that has not been restored yet, all that it stood for is to be

@@ -20,13 +20,24 @@ pub struct Job {
     /// When it came, on the clock of [`Event::Tick`](super::Event::Tick).
     pub arrived_at_ms: u64,
     /// Names of the memory after chunk 0, 1 and so on, as far as the request may go on from a
-    /// snapshot of it.
+    /// snapshot of it; of the chunk's own keys where these stay in shards.
     pub prefix: Arc<[SnapshotKey]>,
     /// Whether it can begin in no other way than from the first of them, as a session's next
     /// turn: what that stands for cannot be computed.
     pub resumes: bool,
     /// When the request fails, on the clock of [`Event::Tick`](super::Event::Tick).
     pub deadline_at_ms: u64,
+}
+
+impl Job {
+    /// What a snapshot of the keys of chunk `idx` is called, where one may stand for these alone:
+    /// chunks that do not change each other's. The last chunk is computed in any case, as what is
+    /// generated begins with its last token's logits.
+    pub(crate) fn shard_name(&self, idx: usize) -> Option<SnapshotKey> {
+        let is_alone = self.sharded.is_some_and(|sharded| !sharded.pruned);
+        let is_last = self.grid.is_last(idx as u32);
+        self.prefix.get(idx).copied().filter(|_| is_alone && !is_last)
+    }
 }
 
 /// What a request needs that keeps its keys in shards until it ends.

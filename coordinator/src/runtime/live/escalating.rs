@@ -2,22 +2,33 @@
 
 use aqueduct_core::work::RetainedMass;
 use aqueduct_core::{RequestId, Verdict};
+use aqueduct_plan::Job;
 
 use super::{Live, Prefill};
 use crate::submit::{Escalation, Update};
 
 impl Live {
-    /// What is to be tried next, if the prefill is done and its memory kept too little.
-    pub(crate) fn escalation(&self) -> Option<Escalation> {
+    /// What is to be tried next, if the prefill is done and its memory kept too little: the first
+    /// policy under which `could_be` says that it could be served, or the last of all.
+    pub(crate) fn escalation(&mut self, could_be: impl Fn(&Job) -> bool) -> Option<Escalation> {
         let floor =
             self.submission.floor.filter(|_| self.all_done() && self.prefilled.is_none())?;
         let lowest = RetainedMass::lowest_share(&self.retained());
-        let Verdict::Again(next) = floor.judge(lowest, &self.policy, self.grid.chunk_tokens())
-        else {
-            return None;
-        };
+        let (policy, chunk_tokens) = (self.policy, self.grid.chunk_tokens());
+        let mut found = None;
+        let mut tried = policy;
+        while let Verdict::Again(next) = floor.judge(lowest, &tried, chunk_tokens) {
+            (found, tried) = (Some(next), next);
+            // Sets of several chunks may take more room than all keys do once.
+            self.policy = next;
+            let job = self.job();
+            self.policy = policy;
+            if could_be(&job) {
+                break;
+            }
+        }
         let min_retained_mass = floor.min_retained_mass;
-        Some(Escalation { policy: self.policy, lowest, min_retained_mass, next })
+        found.map(|next| Escalation { policy, lowest, min_retained_mass, next })
     }
 
     /// Begins again as `run`, which nobody has heard of.

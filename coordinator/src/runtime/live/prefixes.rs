@@ -23,12 +23,17 @@ impl Live {
         if let Some(session) = self.submission.goes_on() {
             return Prefix::new([session::key(session)].into());
         }
-        if !self.submission.cache_prompt || self.carry().is_some() {
+        // Where keys stay in shards these change with every chunk, or, on another wire than f32,
+        // with who is asked; only under exact attention they are a chunk's own.
+        let stay = self.carry().is_some();
+        let are_own = self.policy.keeps_all() && self.submission.wire == WireDtype::F32;
+        if !self.submission.cache_prompt || (stay && !are_own) {
             return Prefix::default();
         }
         let ModelInfo { fingerprint, .. } = &self.model;
         let (wire, prompt) = (self.hand_off_wire(), &self.submission.prompt);
-        Prefix::new(prefix::chain(fingerprint, &self.policy, wire, &self.grid, prompt))
+        let chain = prefix::chain(fingerprint, &self.policy, wire, &self.grid, prompt);
+        if stay { Prefix::of_shards(chain) } else { Prefix::new(chain) }
     }
 
     /// The prefixes from which this may go on: none where something is wanted of each of the
@@ -40,11 +45,12 @@ impl Live {
         }
     }
 
-    /// A snapshot stands for a chunk and all before it: what was reported of them when they were
-    /// computed, if they were, counts no more.
+    /// A snapshot stands for a chunk and, where memory is handed on, all before it: what was
+    /// reported of them when they were computed, if they were, counts no more.
     pub(crate) fn restored(&mut self, chunk_idx: u32) {
-        self.prefill.prefix.restore(chunk_idx);
-        self.prefill.reports.retain(|idx, _| *idx > chunk_idx);
+        if self.prefill.prefix.restore(chunk_idx) {
+            self.prefill.reports.retain(|idx, _| *idx > chunk_idx);
+        }
     }
 
     /// A chunk is to be computed, after all if a snapshot was to stand for it. Nobody decodes
@@ -64,13 +70,12 @@ impl Live {
 
     /// Tokens of the prompt that a snapshot stands for.
     pub(super) fn cached_tokens(&self) -> u32 {
-        let restored = self.prefill.prefix.restored().and_then(|idx| self.grid.chunk(idx));
-        restored.map_or(0, |span| span.positions().end)
+        self.prefill.prefix.cached_tokens(&self.grid)
     }
 
     /// Chunks that are done, and their tokens.
     pub(super) fn done(&self) -> (u32, u32) {
-        let skipped = self.prefill.prefix.restored().unwrap_or(0);
+        let skipped = self.prefill.prefix.skipped();
         let spans = self.prefill.reports.keys().filter_map(|idx| self.grid.chunk(*idx));
         let tokens = spans.map(|span| span.tokens).sum::<u32>();
         let chunks = self.prefill.reports.len() as u32;

@@ -137,7 +137,7 @@ pub(crate) struct BenchPrefixArgs {
     /// Tokens that follow
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub(crate) question_tokens: u32,
-    /// Policies, separated by commas: window, h2o; dense keeps nothing
+    /// Policies, separated by commas: window, h2o, dense
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "h2o")]
     pub(crate) policy: Vec<PolicyKind>,
     /// Numbers of workers, separated by commas

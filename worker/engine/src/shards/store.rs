@@ -1,6 +1,7 @@
 //! The shards that one worker holds, and what it answers about them.
 
 mod drops;
+mod kept;
 mod room;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -112,7 +113,11 @@ impl ShardStore {
     /// # Errors
     /// No room; a request that was forgotten, perhaps while this was computed.
     pub fn put(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), ShardError> {
-        let shard = self.lay(shard)?;
+        self.insert(key, self.lay(shard)?)
+    }
+
+    /// The same, where it lies already.
+    fn insert(&self, key: ShardKey, shard: Arc<Shard>) -> Result<(), ShardError> {
         let mut state = self.lock();
         state.check_held(key.request)?;
         state.room_for(shard.bytes() as u64, self.bytes_max)?;
