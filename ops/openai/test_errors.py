@@ -54,7 +54,7 @@ def test_a_prompt_that_is_too_long(client):
 
 def test_tokens_outside_the_vocabulary(client):
     check(lambda: complete(client, prompt=[1, 4096]), openai.BadRequestError, 400, None,
-          'prompt token', '4096')
+          'prompt', '4096')
 
 
 def test_unknown_fields(client):

@@ -106,7 +106,7 @@ def test_calls(caller):  # noqa: F811
     ({'input': []}, 'input'),
     ({'input': [{'role': 'wizard', 'content': 'x'}]}, 'input[0].role'),
     ({'input': [{'type': 'item_reference', 'id': 'x'}]}, 'input[0].type'),
-    ({'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}, 'input[0].content type'),
+    ({'input': [{'role': 'user', 'content': [{'type': 'input_image'}]}]}, 'input[0].content'),
     ({'previous_response_id': 'resp_1'}, 'previous_response_id'),
     ({'background': True}, 'background'),
     ({'truncation': 'auto'}, 'truncation'),

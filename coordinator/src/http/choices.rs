@@ -59,11 +59,19 @@ pub(super) struct Pieces {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Piece {
     pub(super) choice: usize,
-    pub(super) text: String,
+    /// In the order in which they were said.
+    pub(super) parts: Vec<Part>,
     pub(super) logprobs: Option<Value>,
-    /// Calls of tools, as `tool_calls` has them.
-    pub(super) calls: Vec<Value>,
     pub(super) finish: Option<&'static str>,
+}
+
+/// Something that is said.
+#[derive(Debug, Clone)]
+pub(super) enum Part {
+    /// Never empty.
+    Text(String),
+    /// A call of a tool, as `tool_calls` has it.
+    Call(Value),
 }
 
 impl Pieces {
@@ -95,8 +103,8 @@ impl Pieces {
         let Some(echo) = self.view.echo.clone() else { return Vec::new() };
         let choices = self.completion_logprobs.len();
         let piece = |choice: usize| {
-            let text = echo.text.clone();
-            Piece { text, logprobs: self.echo_logprobs(choice, &echo), ..Piece::of(choice) }
+            let logprobs = self.echo_logprobs(choice, &echo);
+            Piece { logprobs, ..Piece::text(choice, echo.text.clone()) }
         };
         (0..choices).map(piece).collect()
     }
@@ -141,30 +149,28 @@ impl Pieces {
 
     /// What a choice says by `text`, which is all text where no tool may be called.
     fn said(&mut self, choice: usize, text: String, is_last: bool) -> Piece {
-        let mut piece = Piece::of(choice);
         let request = self.view.request;
-        let Some(parser) = self.calls.get_mut(choice) else { return Piece { text, ..piece } };
+        let Some(parser) = self.calls.get_mut(choice) else { return Piece::text(choice, text) };
         let mut idx = parser.calls();
         let notation = parser.notation();
         let mut said = parser.push(&text);
         if is_last {
             said.extend(parser.finish());
         }
-        for said in said {
-            match said {
-                Said::Text(text) => piece.text += &text,
-                Said::Call { name, arguments } => {
-                    piece.calls.push(json!({
-                        "index": idx,
-                        "id": call_id(notation, request, choice, idx),
-                        "type": "function",
-                        "function": { "name": name, "arguments": arguments },
-                    }));
-                    idx += 1;
-                }
+        let part = |said| match said {
+            Said::Text(text) => Part::Text(text),
+            Said::Call { name, arguments } => {
+                let call = json!({
+                    "index": idx,
+                    "id": call_id(notation, request, choice, idx),
+                    "type": "function",
+                    "function": { "name": name, "arguments": arguments },
+                });
+                idx += 1;
+                Part::Call(call)
             }
-        }
-        piece
+        };
+        Piece { parts: said.into_iter().map(part).collect(), ..Piece::of(choice) }
     }
 }
 
@@ -181,18 +187,38 @@ fn call_id(notation: CallNotation, request: RequestId, choice: usize, idx: usize
 impl Piece {
     /// Whether it says no more than that its choice is over.
     fn is_bare_end(&self) -> bool {
-        self.text.is_empty() && self.calls.is_empty() && self.finish.is_some()
+        self.parts.is_empty() && self.finish.is_some()
     }
 
     /// Whether it says anything.
     pub(super) fn is_shown(&self) -> bool {
-        let says = !self.text.is_empty() || !self.calls.is_empty();
-        says || self.logprobs.is_some() || self.finish.is_some()
+        !self.parts.is_empty() || self.logprobs.is_some() || self.finish.is_some()
     }
 
     /// Nothing yet.
     fn of(choice: usize) -> Self {
         Self { choice, ..Self::default() }
+    }
+
+    fn text(choice: usize, text: String) -> Self {
+        let parts = if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] };
+        Self { parts, ..Self::of(choice) }
+    }
+
+    /// All its text.
+    fn content(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            Part::Call(_) => None,
+        });
+        texts.collect()
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &Value> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Call(call) => Some(call),
+            Part::Text(_) => None,
+        })
     }
 }
 
@@ -206,17 +232,18 @@ impl View {
             "finish_reason": finish,
         });
         match self.endpoint {
-            Endpoint::Completions => entry["text"] = json!(piece.text),
+            Endpoint::Completions => entry["text"] = json!(piece.content()),
             Endpoint::Chat if piece.is_bare_end() => {
                 entry["delta"] = json!({});
             }
-            Endpoint::Chat if piece.calls.is_empty() => {
-                entry["delta"] = json!({ "content": piece.text });
-            }
             Endpoint::Chat => {
-                entry["delta"] = json!({ "tool_calls": piece.calls });
-                if !piece.text.is_empty() {
-                    entry["delta"]["content"] = json!(piece.text);
+                let (text, calls) = (piece.content(), piece.calls().collect::<Vec<_>>());
+                entry["delta"] = json!({});
+                if !calls.is_empty() {
+                    entry["delta"]["tool_calls"] = json!(calls);
+                }
+                if calls.is_empty() || !text.is_empty() {
+                    entry["delta"]["content"] = json!(text);
                 }
             }
         }
@@ -241,11 +268,10 @@ impl View {
     /// The entry of a whole answer, from all of a choice's pieces.
     pub(super) fn whole(&self, choice: usize, pieces: &[Piece]) -> Value {
         let mine = || pieces.iter().filter(|piece| piece.choice == choice);
-        let text: String = mine().map(|piece| piece.text.as_str()).collect();
+        let text: String = mine().map(Piece::content).collect();
         let logprobs = mine().filter_map(|piece| piece.logprobs.clone()).reduce(join_lists);
         let finish = mine().find_map(|piece| piece.finish);
-        let calls: Vec<Value> =
-            mine().flat_map(|piece| piece.calls.iter().map(whole_call)).collect();
+        let calls: Vec<Value> = mine().flat_map(Piece::calls).map(whole_call).collect();
         let mut entry = json!({
             "index": self.first_choice + choice,
             "logprobs": logprobs,

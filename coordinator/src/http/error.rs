@@ -72,6 +72,10 @@ impl IntoResponse for ApiError {
             let seconds = HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        if matches!(self.code, Some("deadline_exceeded" | "taken_over")) {
+            // OpenAI's clients would have all of it done again, and miss the deadline again.
+            response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
@@ -90,7 +94,9 @@ impl From<Denied> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let code = (refusal.field == "prompt_tokens").then_some("context_length_exceeded");
-        let error = Self::new(StatusCode::BAD_REQUEST, refusal.to_string());
+        // Some clients look for OpenAI's words, to go on with another model.
+        let words = code.map_or("", |_| ". This model's maximum context length is exceeded");
+        let error = Self::new(StatusCode::BAD_REQUEST, format!("{refusal}{words}"));
         Self { param: Some(refusal.field), code, ..error }
     }
 }
@@ -140,8 +146,10 @@ impl From<RequestError> for ApiError {
                 Some(retry_after)
             }
             // By then it is known who leads.
-            RequestError::Elsewhere(_) => Some(Duration::from_secs(1)),
-            _ => (status == StatusCode::TOO_MANY_REQUESTS).then_some(Duration::from_secs(1)),
+            _ => {
+                let is_passing = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+                is_passing.contains(&status).then_some(Duration::from_secs(1))
+            }
         };
         Self { kind, code: Some(code), retry_after, ..Self::new(status, message) }
     }

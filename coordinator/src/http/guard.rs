@@ -9,7 +9,8 @@ use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
 use crate::runtime::Leader;
 
-/// Lets those in who show a key, and says to what follows who they are.
+/// Lets those in who show a key, and says to what follows who they are. A body that is encoded is
+/// not read.
 pub(super) async fn guard(
     State(state): State<ApiState>,
     mut request: Request,
@@ -22,6 +23,12 @@ pub(super) async fn guard(
             body::pass_over(request, &state.0.options).await;
             return Err(denied);
         }
+    }
+    let encoding = request.headers().get(header::CONTENT_ENCODING).cloned();
+    if let Some(encoding) = encoding.filter(|encoding| encoding != "identity") {
+        let message = format!("a body encoded as {encoding:?} is not read, only a plain one is");
+        body::pass_over(request, &state.0.options).await;
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     Ok(next.run(request).await)
 }

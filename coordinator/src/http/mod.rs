@@ -146,14 +146,14 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(guard)
-        // Before the layer, which would not see what is set later.
+        // Before the layers, which would not see what is set later.
         .method_not_allowed_fallback(no_such_method)
+        .fallback(no_such_path)
         .layer(axum::middleware::from_fn_with_state(state.clone(), guard::of_own_page))
         // Outside of the guard: a browser shows no key when it asks.
         .layer(state.0.options.origins.layer())
         .merge(watched())
         .merge(console::routes(&state))
-        .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method);
     let routes = if of_this_machine { routes.layer(named) } else { routes };
     routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)

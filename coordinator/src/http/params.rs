@@ -4,14 +4,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aqueduct_core::{
-    Exchange, Grammar, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, SessionUse,
-    Steering, TokenId, WireDtype, limits,
+    Exchange, MemoryPolicy, PolicyKind, Quality, Refusal, Sampling, Scoring, SessionUse, Steering,
+    TokenId, WireDtype, limits,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::format::Format;
 use super::{format, sampling};
 
 /// What both endpoints understand.
@@ -28,7 +29,7 @@ pub struct Params {
     /// What bends logits before that.
     pub steering: Steering,
     /// What each completion must look like.
-    pub format: Option<Grammar>,
+    pub format: Option<Format>,
     /// `None`: drawn by the server.
     pub seed: Option<u64>,
     /// Strings that end a completion.
@@ -84,7 +85,10 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 10] = [
+const UNSUPPORTED: [(&str, Harmless); 13] = [
+    ("reasoning_effort", Value::is_null),
+    ("verbosity", |value| value == "medium"),
+    ("prediction", Value::is_null),
     ("functions", is_empty),
     ("function_call", |value| value == "none" || value == "auto"),
     ("bad_words", is_empty),
@@ -172,7 +176,7 @@ impl Params {
             sampling: sampling::take_sampling(fields)?,
             steering: sampling::take_steering(fields)?,
             format: format::take_format(fields)?,
-            seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
+            seed: take_seed(fields)?,
             stop: take_stop(fields)?,
             stop_tokens: fields.take_or("stop_token_ids", Vec::new())?,
             ignore_eos: fields.take_or("ignore_eos", false)?,
@@ -187,6 +191,14 @@ impl Params {
     }
 }
 
+/// Any whole number of 64 bits: with a sign, or as an answer tells it.
+fn take_seed(fields: &mut Fields<'_>) -> Result<Option<u64>, ApiError> {
+    let Some(seed) = fields.take::<serde_json::Number>("seed")? else { return Ok(None) };
+    let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+    let refusal = || Refusal::new("seed", &seed, "a whole number of 64 bits");
+    Ok(Some(bits.ok_or_else(refusal)?))
+}
+
 fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     let stop = match fields.take("stop")? {
         None => Vec::new(),
@@ -195,7 +207,10 @@ fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
     };
     Refusal::unless_within("stop", stop.len(), 0, limits::STOP_STRINGS_MAX)?;
     for text in &stop {
-        Refusal::unless_within("stop string bytes", text.len(), 0, limits::STOP_BYTES_MAX)?;
+        if text.len() > limits::STOP_BYTES_MAX {
+            let bound = format!("texts of at most {}", limits::STOP_BYTES_MAX);
+            return Err(Refusal::new("stop", format!("{} bytes", text.len()), bound).into());
+        }
     }
     Ok(stop.into_iter().filter(|text| !text.is_empty()).collect())
 }

@@ -74,7 +74,10 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
             Ok(PreparedPrompt { tokens, text })
         }
     };
-    let constraint = constraint(text, request.params.format.take())?;
+    let mut warnings = Vec::new();
+    let format = request.params.format.take();
+    let format = format.map(|format| format.followed(text, &mut warnings)).transpose()?;
+    let constraint = constraint(text, format)?;
     let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
     Ok(Prepared {
         endpoint: Endpoint::Completions,
@@ -86,7 +89,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         constraint,
         tools: false,
         one_call: false,
-        warnings: Vec::new(),
+        warnings,
         once: None,
     })
 }
@@ -109,14 +112,16 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
     request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let warning = template.warning().map(str::to_owned);
+    let mut warnings = warning.into_iter().chain(request.warning).collect();
     let format = request.params.format.take();
+    let format = format.map(|format| format.followed(text, &mut warnings)).transpose()?;
     let schema = format.as_ref().map(Grammar::text);
-    let called = tools.zip(notation).and_then(|(tools, notation)| tools.grammar(notation, schema));
-    let constraint = match called {
-        Some(grammar) => {
-            constraint(text, format)?; // so that each of both is refused by its own name
-            Some(text.constraint("tools", grammar)?)
-        }
+    let called = tools
+        .zip(notation)
+        .map(|(tools, notation)| tools.grammar((text, notation), schema, &mut warnings));
+    let constraint = match called.transpose()?.flatten() {
+        Some(grammar) => Some(text.constraint("tools", grammar)?),
         None => constraint(text, format)?,
     };
     let one_call = tools.is_some_and(Tools::is_one_call);
@@ -129,8 +134,6 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         // What is behind the only call is not shown, so it need not be generated.
         stop.extend(notation.and_then(CallNotation::end).map(str::to_owned));
     }
-    let warning = template.warning().map(str::to_owned);
-    let warnings = warning.into_iter().chain(request.warning).collect();
     Ok(Prepared {
         endpoint: Endpoint::Chat,
         params: request.params,
@@ -146,7 +149,6 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     })
 }
 
-/// Compiled before anything is prefilled, so that a bad one is refused at once.
 fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constraint>, ApiError> {
     Ok(format.map(|grammar| text.constraint("response_format", grammar)).transpose()?)
 }

@@ -1,6 +1,6 @@
 //! Request bodies, parsed and checked without a model at hand.
 
-use aqueduct_core::{Refusal, TokenId, limits};
+use aqueduct_core::{Refusal, SessionUse, TokenId, limits};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -92,14 +92,14 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let echo = fields.take_or("echo", false)?;
     let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     fields.finish()?;
-    let prompts = parse_prompts(raw)?;
+    let session = params.memory.session.as_ref();
+    let prompts = parse_prompts(raw, session.and_then(SessionUse::goes_on).is_some())?;
     let choices_max = limits::CHOICES_MAX as usize;
-    Refusal::unless_within(
-        "n times prompts",
-        prompts.len() * params.choices as usize,
-        1,
-        choices_max,
-    )?;
+    if prompts.len() * params.choices as usize > choices_max {
+        let each = format!("{} of each of {} prompts", params.choices, prompts.len());
+        let bound = format!("at most {choices_max} completions of all prompts together");
+        return Err(Refusal::new("n", each, bound).into());
+    }
     if params.memory.resumable {
         Refusal::unless_within("prompts beside resumable", prompts.len(), 1, 1)?;
         if echo {
@@ -119,7 +119,7 @@ fn is_none(value: &Value) -> bool {
 
 /// Text, a list of texts, tokens or a list of lists of tokens: told apart by their first
 /// characters, so that millions of tokens are read straight into place.
-fn parse_prompts(raw: &str) -> Result<Vec<Prompt>, ApiError> {
+fn parse_prompts(raw: &str, may_be_empty: bool) -> Result<Vec<Prompt>, ApiError> {
     let inner = raw.strip_prefix('[').map(|list| list.trim_start().chars().next());
     let prompts = match inner {
         None => vec![Prompt::Text(parse(raw)?)],
@@ -128,7 +128,7 @@ fn parse_prompts(raw: &str) -> Result<Vec<Prompt>, ApiError> {
         Some(_) => vec![Prompt::Tokens(parse(raw)?)],
     };
     let is_empty = |prompt: &Prompt| matches!(prompt, Prompt::Tokens(tokens) if tokens.is_empty());
-    if prompts.iter().any(is_empty) {
+    if !may_be_empty && prompts.iter().any(is_empty) {
         return Err(ApiError::field("prompt", "must have at least one token"));
     }
     Ok(prompts)
@@ -186,6 +186,7 @@ fn take_messages(fields: &mut Fields<'_>) -> Result<(Vec<ChatMessage>, Ending), 
 }
 
 #[derive(Deserialize)]
+#[serde(rename = "message")]
 struct RawMessage {
     role: String,
     #[serde(default)]
@@ -204,6 +205,7 @@ struct RawMessage {
 }
 
 #[derive(Deserialize)]
+#[serde(rename = "call")]
 struct RawCall {
     #[serde(default)]
     id: String,
@@ -211,6 +213,7 @@ struct RawCall {
 }
 
 #[derive(Deserialize)]
+#[serde(rename = "function")]
 struct RawFunction {
     name: String,
     /// JSON, as text.
@@ -241,7 +244,8 @@ impl RawMessage {
             Some(Content::Text(text)) => text,
             Some(Content::Parts(parts)) => {
                 if let Some(part) = parts.iter().find(|part| part.kind != "text") {
-                    return Err(Refusal::new(at("content type"), &part.kind, "text").into());
+                    let bound = "parts of type text";
+                    return Err(Refusal::new(at("content"), &part.kind, bound).into());
                 }
                 parts.into_iter().map(|part| part.text).collect()
             }

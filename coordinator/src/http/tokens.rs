@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use aqueduct_core::TokenId;
+use aqueduct_core::{Refusal, TokenId};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -78,7 +78,7 @@ fn spelled(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
         fields.take("tokens")?.ok_or_else(|| ApiError::field("tokens", "is missing"))?;
     fields.finish()?;
     let text = &shared.generator.text;
-    text.check(&tokens)?;
+    text.check(&tokens).map_err(|refusal| Refusal { field: "tokens".to_owned(), ..refusal })?;
     let spelled = text.spell(&tokens, Start::Text);
     // vLLM's name for it, and llama.cpp's.
     Ok(json!({ "prompt": spelled, "content": spelled }))

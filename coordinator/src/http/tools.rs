@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use crate::text::CallNotation;
+use super::format::followed;
+use crate::text::{CallNotation, TextModel};
 
 /// Tools of one request.
 const TOOLS_MAX: usize = 128;
@@ -14,6 +15,7 @@ const TOOLS_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 64;
 /// Calls that one answer may be made to have.
 const CALLS_MAX: usize = 8;
+const CHOICES: &str = "none, auto, required or an object that names a function";
 
 /// What a caller offers.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,11 +27,23 @@ pub struct Tools {
     parallel: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 struct Function {
+    name: String,
+    /// Of its arguments: an object.
+    schema: Value,
+    /// Whether it is refused where no grammar can follow all that it says.
+    is_strict: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "function")]
+struct RawFunction {
     name: String,
     #[serde(default)]
     parameters: Option<Value>,
+    #[serde(default)]
+    strict: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -43,23 +57,17 @@ enum Choice {
 }
 
 /// `tool_choice`, as a caller has it.
-#[derive(Deserialize)]
-#[serde(untagged)]
 pub(super) enum RawChoice {
     Word(String),
-    Named { function: NamedFunction },
-}
-
-#[derive(Deserialize)]
-pub(super) struct NamedFunction {
-    pub(super) name: String,
+    Named(String),
 }
 
 impl Tools {
     /// `None` where there are no tools, or none may be called.
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
         let list = fields.take_or("tools", Vec::new())?;
-        let raw_choice = fields.take("tool_choice")?;
+        let raw_choice = fields.take::<Value>("tool_choice")?;
+        let raw_choice = raw_choice.map(|value| raw_choice_of(&value, "function")).transpose()?;
         Self::of(list, raw_choice, fields.take_or("parallel_tool_calls", true)?)
     }
 
@@ -81,55 +89,93 @@ impl Tools {
         !self.parallel || matches!(self.choice, Choice::Named(_))
     }
 
+    /// Whether `function` may be called.
+    fn may_call(&self, function: &Function) -> bool {
+        match &self.choice {
+            Choice::Named(name) => function.name == *name,
+            Choice::Auto | Choice::Required => true,
+        }
+    }
+
     /// What the answer must look like; `None` where the model decides. Where it may answer without
     /// a call, that is a JSON document that `answer` describes, a schema, if there is one.
-    pub(super) fn grammar(&self, notation: CallNotation, answer: Option<&str>) -> Option<Grammar> {
+    /// `warnings` say what of the tools' parameters is not followed.
+    ///
+    /// # Errors
+    /// Parameters that cannot be followed, by the name of their tool.
+    pub(super) fn grammar(
+        &self,
+        (text, notation): (&TextModel, CallNotation),
+        answer: Option<&str>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Grammar>, Refusal> {
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
-        let named = match &self.choice {
-            Choice::Auto if answer.is_none() => return None,
-            Choice::Named(name) => Some(name),
-            Choice::Auto | Choice::Required => None,
-        };
-        let most = if self.is_one_call() { 1 } else { CALLS_MAX };
-        let callable = |function: &&Function| named.is_none_or(|name| function.name == *name);
-        let functions: Vec<&Function> = self.functions.iter().filter(callable).collect();
-        let (open, between, close, most) = match notation {
-            CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
-            CallNotation::Bare => ("", "", "", 1),
-            CallNotation::Listed => ("", r#"", ""#, "", most),
-        };
-        let more =
-            if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
-        let all = match notation {
-            CallNotation::Listed => format!(r#""[" call{more} "]""#),
-            _ => format!("call{more}"),
-        };
-        let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
-        let answer = answer.map(|schema| {
-            aqueduct_grammar::narrowed(serde_json::from_str(schema).unwrap_or_default())
-        });
-        let (or, answer) = match answer {
-            Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
-            None => ("", String::new()),
-        };
-        let mut lark =
-            format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
-        for (idx, function) in functions.iter().enumerate() {
-            let name = json!(function.name);
-            let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());
-            let (head, tail) = (json!(head), json!(format!("}}{close}")));
-            let schema = aqueduct_grammar::narrowed(function.schema());
-            lark += &format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n");
+        if answer.is_none() && matches!(self.choice, Choice::Auto) {
+            return Ok(None);
         }
-        Some(Grammar::Lark(lark))
+        let most = if self.is_one_call() { 1 } else { CALLS_MAX };
+        let functions = self.functions.iter().enumerate();
+        let functions = functions.filter(|(_, function)| self.may_call(function));
+        let followed = functions.map(|(idx, Function { name, schema, is_strict })| {
+            let field = format!("tools[{idx}].function.parameters");
+            let schema = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
+            Ok((name, schema))
+        });
+        let functions = followed.collect::<Result<Vec<_>, Refusal>>()?;
+        let lark = grammar_of(&functions, notation, most, answer);
+        Ok(Some(Grammar::Lark(lark)))
     }
 }
 
-impl Function {
-    /// Of its arguments: an object, if the caller does not say.
-    fn schema(&self) -> Value {
-        let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-        self.parameters.clone().filter(Value::is_object).unwrap_or(nothing)
+/// Calls of `functions`, `most` of them, or an `answer` of this schema.
+fn grammar_of(
+    functions: &[(&String, Value)],
+    notation: CallNotation,
+    most: usize,
+    answer: Option<&str>,
+) -> String {
+    let (open, between, close, most) = match notation {
+        CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
+        CallNotation::Bare => ("", "", "", 1),
+        CallNotation::Listed => ("", r#"", ""#, "", most),
+    };
+    let more =
+        if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
+    let all = match notation {
+        CallNotation::Listed => format!(r#""[" call{more} "]""#),
+        _ => format!("call{more}"),
+    };
+    let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
+    let answer = answer
+        .map(|schema| aqueduct_grammar::narrowed(serde_json::from_str(schema).unwrap_or_default()));
+    let (or, answer) = match answer {
+        Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
+        None => ("", String::new()),
+    };
+    let mut lark = format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
+    for (idx, (name, schema)) in functions.iter().enumerate() {
+        let name = json!(name);
+        let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());
+        let (head, tail) = (json!(head), json!(format!("}}{close}")));
+        let schema = aqueduct_grammar::narrowed(schema.clone());
+        lark += &format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n");
+    }
+    lark
+}
+
+/// The schema of arguments that `parameters` describe: an object in any case, and an empty one if
+/// nobody says more.
+fn schema_of(field: &str, parameters: Option<Value>) -> Result<Value, Refusal> {
+    let Some(Value::Object(mut fields)) = parameters else {
+        return Ok(json!({ "type": "object", "properties": {}, "additionalProperties": false }));
+    };
+    let kind = fields.insert("type".to_owned(), json!("object"));
+    let is_object = |kind: &Value| {
+        kind == "object" || kind.as_array().is_some_and(|kinds| kinds.contains(&json!("object")))
+    };
+    match kind.filter(|kind| !kind.is_null() && !is_object(kind)) {
+        Some(other) => Err(Refusal::new(format!("{field}.type"), other, "object")),
+        None => Ok(Value::Object(fields)),
     }
 }
 
@@ -138,30 +184,39 @@ fn function(idx: usize, tool: &Value) -> Result<Function, ApiError> {
     if tool["type"] != "function" {
         return Err(Refusal::new(at("type"), &tool["type"], "function").into());
     }
-    let function: Function = serde_json::from_value(tool["function"].clone())
+    let RawFunction { name, parameters, strict } = serde_json::from_value(tool["function"].clone())
         .map_err(|error| ApiError::field(&at("function"), error))?;
     let usable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.';
-    let name = &function.name;
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(usable) {
         let bound = format!("1 to {NAME_BYTES_MAX} letters, digits, `_`, `-` and `.`");
         return Err(Refusal::new(at("function.name"), name, bound).into());
     }
-    Ok(function)
+    let schema = schema_of(&at("function.parameters"), parameters)?;
+    Ok(Function { name, schema, is_strict: strict == Some(true) })
+}
+
+/// A word, or the name of a function: in the object `within`, or beside the type.
+pub(super) fn raw_choice_of(asked: &Value, within: &str) -> Result<RawChoice, Refusal> {
+    let named = if within.is_empty() { asked } else { &asked[within] };
+    match (asked, named["name"].as_str()) {
+        (Value::String(word), _) => Ok(RawChoice::Word(word.clone())),
+        (_, Some(name)) if asked["type"] == "function" || asked["type"].is_null() => {
+            Ok(RawChoice::Named(name.to_owned()))
+        }
+        _ => Err(Refusal::new("tool_choice", asked, CHOICES)),
+    }
 }
 
 /// `None` where no tool may be called.
 fn choice(raw: Option<RawChoice>, functions: &[Function]) -> Result<Option<Choice>, ApiError> {
     let choice = match raw {
         None => Choice::Auto,
-        Some(RawChoice::Named { function }) => Choice::Named(function.name),
+        Some(RawChoice::Named(name)) => Choice::Named(name),
         Some(RawChoice::Word(word)) => match word.as_str() {
             "none" => return Ok(None),
             "auto" => Choice::Auto,
             "required" => Choice::Required,
-            other => {
-                let bound = "none, auto, required or the name of a tool";
-                return Err(Refusal::new("tool_choice", other, bound).into());
-            }
+            other => return Err(Refusal::new("tool_choice", other, CHOICES).into()),
         },
     };
     match &choice {

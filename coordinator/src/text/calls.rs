@@ -76,6 +76,8 @@ pub struct CallParser {
     /// The only call was told of.
     over: bool,
     held: String,
+    /// White space before what may be a call: the notation's, if it is one.
+    gap: String,
     in_call: bool,
     calls: usize,
     is_text: bool,
@@ -84,8 +86,9 @@ pub struct CallParser {
 impl CallParser {
     /// For one answer; `one_call`: of which the first call alone is told of.
     pub fn new(notation: CallNotation, one_call: bool) -> Self {
-        let held = String::new();
-        Self { notation, one_call, over: false, held, in_call: false, calls: 0, is_text: false }
+        let (held, gap) = (String::new(), String::new());
+        let (over, in_call, is_text) = (false, false, false);
+        Self { notation, one_call, over, held, gap, in_call, calls: 0, is_text }
     }
 
     /// How calls are written.
@@ -102,7 +105,7 @@ impl CallParser {
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);
         let said = match self.notation {
-            CallNotation::Tagged => self.tagged(),
+            CallNotation::Tagged => self.tagged(false),
             CallNotation::Bare => self.whole('{'),
             CallNotation::Listed => self.whole('['),
         };
@@ -112,7 +115,11 @@ impl CallParser {
     /// What was held back, when nothing follows. A call whose end is missing is one all the
     /// same if its object is complete.
     pub fn finish(&mut self) -> Vec<Said> {
-        let said = self.rest();
+        let mut said = Vec::new();
+        if self.notation == CallNotation::Tagged {
+            said.extend(self.tagged(true));
+        }
+        said.extend(self.rest());
         self.up_to_the_last(said)
     }
 
@@ -137,44 +144,55 @@ impl CallParser {
         if let Some(calls) = calls {
             return calls;
         }
-        let text = if self.in_call { format!("{OPEN}{held}") } else { held };
+        let text = if self.in_call { self.literal(&held) } else { held };
         let is_shown = !(text.is_empty() || text.trim().is_empty() && self.calls > 0);
         if is_shown { vec![Said::Text(text)] } else { Vec::new() }
     }
 
-    fn tagged(&mut self) -> Vec<Said> {
+    fn tagged(&mut self, is_last: bool) -> Vec<Said> {
         let mut said = Vec::new();
         loop {
             let tag = if self.in_call { CLOSE } else { OPEN };
-            let Some(at) = self.held.find(tag) else { break };
+            let at = if self.in_call { self.close(is_last) } else { self.held.find(tag) };
+            let is_begun = self.held.trim_start().chars().next();
+            if self.in_call && is_begun.is_some_and(|first| first != '{') {
+                self.in_call = false; // text that has the tag in it
+                said.push(Said::Text(self.literal("")));
+                continue;
+            }
+            let Some(at) = at else { break };
             let rest = self.held.split_off(at + tag.len());
             let mut before = std::mem::replace(&mut self.held, rest);
             before.truncate(at);
             if self.in_call {
-                let literal = || Said::Text(format!("{OPEN}{before}{CLOSE}"));
-                said.push(self.call(&before).unwrap_or_else(literal));
+                let call = self.call(&before);
+                let literal = || Said::Text(self.literal(&before) + CLOSE);
+                said.push(call.unwrap_or_else(literal));
             } else {
-                self.show(&before, &mut said);
+                self.gap = before.split_off(before.trim_end().len());
+                said.extend(shown(before));
             }
             self.in_call = !self.in_call;
         }
         if !self.in_call {
             let text = &self.held[..self.held.len() - begun(&self.held, OPEN)];
             let rest = self.held.split_off(text.trim_end().len());
-            let before = std::mem::replace(&mut self.held, rest);
-            if !before.is_empty() {
-                said.push(Said::Text(before));
-            }
+            said.extend(shown(std::mem::replace(&mut self.held, rest)));
         }
         said
     }
 
-    /// White space before a call, and between two, is the notation's.
-    fn show(&self, before: &str, said: &mut Vec<Said>) {
-        let text = before.trim_end();
-        if !text.is_empty() {
-            said.push(Said::Text(text.to_owned()));
-        }
+    /// Where the tag is that closes the call which is held: not within a string of its, unless
+    /// nothing follows and no other is one.
+    fn close(&self, is_last: bool) -> Option<usize> {
+        let mut all = self.held.match_indices(CLOSE).map(|(at, _)| at);
+        let whole = all.clone().find(|at| !ends_in_string(&self.held[..*at]));
+        whole.or_else(|| all.next().filter(|_| is_last))
+    }
+
+    /// What was begun like a call and is none.
+    fn literal(&mut self, text: &str) -> String {
+        format!("{}{OPEN}{text}", std::mem::take(&mut self.gap))
     }
 
     /// Everything is a call until it begins otherwise than with `open`.
@@ -214,12 +232,31 @@ impl CallParser {
 fn said(notation: CallNotation, mut call: Value) -> Option<Said> {
     let name = call["name"].as_str()?.to_owned();
     let arguments = match call.get_mut(notation.arguments_name())?.take() {
-        Value::Object(fields) => Value::Object(fields).to_string(),
+        Value::Object(fields) => fields,
         // Some write the object as text.
-        Value::String(text) => text,
+        Value::String(text) => serde_json::from_str(&text).ok()?,
         _ => return None,
     };
+    let arguments = Value::Object(arguments).to_string();
     Some(Said::Call { name, arguments })
+}
+
+/// What is for the caller to read, if it is anything.
+fn shown(text: String) -> Option<Said> {
+    (!text.is_empty()).then_some(Said::Text(text))
+}
+
+/// Whether JSON that begins with `text` goes on within a string.
+fn ends_in_string(text: &str) -> bool {
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        (in_string, escaped) = match byte {
+            b'"' if !escaped => (!in_string, false),
+            b'\\' if in_string => (true, !escaped),
+            _ => (in_string, false),
+        };
+    }
+    in_string
 }
 
 /// Bytes at the end of `text` that begin `tag`.
@@ -285,6 +322,23 @@ mod tests {
         );
         check("<tool_call>{\"name\": ", &[text("<tool_call>{\"name\": ")]);
         check("a <tool_ca", &[text("a <tool_ca")]);
+        for words in ["Use the <tool_call> tag. ", "x \n\n <tool_call>{bad}", "<tool_call>"] {
+            check(words, &[text(words)]);
+        }
+        let told = format!("The <tool_call> tag: {one}");
+        check(&told, &[text("The <tool_call> tag:"), call("f", "{\"x\":1}")]);
+        let quoted = r#"{"name": "f", "arguments": {"x": "a\\\"</tool_call>b"}}"#;
+        check(
+            &format!("<tool_call>{quoted}</tool_call>"),
+            &[call("f", r#"{"x":"a\\\"</tool_call>b"}"#)],
+        );
+        let open = r#"<tool_call>{"name": "f</tool_call>"#;
+        check(&format!("{open}{one}"), &[text(open), call("f", "{\"x\":1}")]);
+        let as_text = |arguments: &str| {
+            format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>")
+        };
+        check(&as_text(r#""{\"x\": 1}""#), &[call("f", "{\"x\":1}")]);
+        check(&as_text(r#""x""#), &[text(&as_text(r#""x""#))]);
     }
 
     #[test]
@@ -316,7 +370,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_cut_says_the_same(
-            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|[<a \n]){0,9}",
+            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|[<a \n\"\\\\])\
+                {0,9}",
         ) {
             for notation in [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed] {
                 for one_call in [false, true] {

@@ -80,8 +80,18 @@ async fn a_browser_is_told_what_it_asks() {
     ] {
         assert!(head.contains(line), "{line}: {head}");
     }
-    let reply = preflight(&server, "http://localhost:5173", "/v1/nothing").await;
-    assert_eq!(reply.status, 404);
+}
+
+/// Else a page would not see that there is no such path, and take the server for gone.
+#[tokio::test]
+async fn a_browser_is_told_that_there_is_nothing() {
+    let server = start("local").await;
+    let origin = "http://localhost:5173";
+    let reply = preflight(&server, origin, "/v1/nothing").await;
+    assert_eq!(reply.status, 200);
+    let headers = format!("Origin: {origin}\r\n");
+    let reply = server.send(&request_with(&headers, "POST", "/v1/nothing", b"{}")).await;
+    assert_eq!((reply.status, allowed(&reply)), (404, Some(origin)));
 }
 
 /// It shows what others ask, to whoever may look: only its own page reads it.

@@ -98,6 +98,7 @@ impl Submit for Script {
             open: true,
             closing: false,
             workers_up,
+            workers_open: workers_up,
             running,
             waiting,
             waiting_tokens,

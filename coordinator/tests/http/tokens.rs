@@ -60,6 +60,6 @@ async fn what_is_wrong_is_named() {
     check("/tokenize", json!({ "content": "a", "with_pieces": true }), json!("with_pieces")).await;
     check("/tokenize", json!({ "prompt": "word ".repeat(2000) }), json!("prompt_tokens")).await;
     check("/detokenize", json!({}), json!("tokens")).await;
-    check("/detokenize", json!({ "tokens": [4096] }), json!("prompt token")).await;
+    check("/detokenize", json!({ "tokens": [4096] }), json!("tokens")).await;
     check("/detokenize", json!({ "tokens": ["a"] }), json!("tokens")).await;
 }

@@ -98,3 +98,81 @@ async fn what_a_model_cannot_call_is_passed_over() {
     let reply = server.post("/v1/responses", &required.to_string()).await;
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));
 }
+
+/// A request that must call `f`, whose parameters are these.
+fn required(parameters: &Value, strict: bool) -> Value {
+    let function = json!({ "name": "f", "parameters": parameters, "strict": strict });
+    let tools = json!([{ "type": "function", "function": function }]);
+    offered(json!({ "tools": tools, "tool_choice": "required" }))
+}
+
+/// The words with which the grammar of a request begins: its first alternative.
+async fn grammar(server: &Server, body: Value) -> String {
+    let reply = server.chat(body).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    seen.constraint.unwrap().grammar.text().to_owned()
+}
+
+#[tokio::test]
+async fn arguments_are_objects() {
+    let server = saying("There.", "tools.jinja").await;
+    for parameters in [
+        json!({}),
+        json!({ "properties": { "a": { "type": "boolean" } }, "required": ["a"] }),
+        json!({ "type": ["object", "null"] }),
+        json!({ "type": null }),
+    ] {
+        let grammar = grammar(&server, required(&parameters, true)).await;
+        assert!(grammar.contains(r#""type":"object""#), "{parameters}: {grammar}");
+    }
+    for kind in [json!("string"), json!(["array"]), json!(5)] {
+        let reply = server.chat(required(&json!({ "type": kind }), false)).await;
+        let param = &reply.json()["error"]["param"];
+        assert_eq!((reply.status, param), (400, &json!("tools[0].function.parameters.type")));
+    }
+}
+
+#[tokio::test]
+async fn what_no_grammar_can_follow_is_refused_or_told() {
+    let server = saying("There.", "tools.jinja").await;
+    let list = json!({ "type": "array", "items": { "type": "string" }, "uniqueItems": true });
+    let parameters = json!({ "type": "object", "properties": { "a": list } });
+    let field = "tools[0].function.parameters";
+    let refused = server.chat(required(&parameters, true)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(field)));
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("uniqueItems") && !message.contains("start:"), "{message}");
+    let reply = server.chat(required(&parameters, false)).await.json();
+    let warning = reply["aqueduct"]["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with(field) && warning.contains("uniqueItems"), "{warning}");
+
+    let format = |strict: bool| {
+        let schema = json!({ "schema": list, "strict": strict });
+        let format = json!({ "type": "json_schema", "json_schema": schema });
+        json!({ "messages": [{ "role": "user", "content": "?" }], "response_format": format })
+    };
+    let refused = server.chat(format(true)).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["param"]),
+        (400, &json!("response_format"))
+    );
+    let reply = server.chat(format(false)).await.json();
+    let warning = reply["aqueduct"]["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("response_format is not followed"), "{warning}");
+}
+
+#[tokio::test]
+async fn text_behind_a_call_stays_behind_it() {
+    let call = r#"<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>"#;
+    let server = saying(&format!("See: {call} Done <tool_call> now."), "tools.jinja").await;
+    let tool = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let body = json!({ "input": "?", "tools": [tool], "max_output_tokens": 200 });
+    let reply = server.post("/v1/responses", &body.to_string()).await.json();
+    let item = |item: &Value| match item["type"].as_str() {
+        Some("function_call") => item["arguments"].as_str().unwrap().to_owned(),
+        _ => item["content"][0]["text"].as_str().unwrap().to_owned(),
+    };
+    let items: Vec<_> = reply["output"].as_array().unwrap().iter().map(item).collect();
+    assert_eq!(items, ["See:", r#"{"x":1}"#, " Done <tool_call> now."]);
+}

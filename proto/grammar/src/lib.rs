@@ -11,5 +11,5 @@ mod schema;
 mod vocabulary;
 
 pub use follower::{Follower, Mask};
-pub use schema::narrowed;
+pub use schema::{lenient, narrowed};
 pub use vocabulary::Vocabulary;

@@ -25,21 +25,119 @@ const ELSEWHERE: [&str; 13] = [
     "$dynamicRef",
 ];
 
+/// Where else schemas stand than in what a closed object may be described by.
+const MORE_ONE: [&str; 6] =
+    ["not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"];
+const MORE_LISTS: [&str; 1] = ["allOf"];
+const MORE_NAMED: [&str; 1] = ["dependentSchemas"];
+/// Formats of strings that grammars know. Another one is a remark: JSON Schema lets it be.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// Beside one of these a schema need not say its type.
+const TYPED: [&str; 9] =
+    ["type", "enum", "const", "$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not"];
+/// Patterns that look around themselves, which no automaton does.
+const LOOKAROUND: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
+/// Where llguidance's own options stand.
+const OPTIONS: &str = "x-guidance";
+
 /// The schema with one way to write what it describes, so that a model cannot fill its budget:
 /// one space after commas and colons and none elsewhere, and in objects no fields but those that
 /// are named, unless the schema says that there may be others. All that this allows is valid by
-/// the schema as it came.
+/// the schema as it came, unless that was made [`lenient`].
 pub fn narrowed(mut schema: Value) -> Value {
+    let is_lenient = schema[OPTIONS]["lenient"] == true;
+    each(&mut schema, &mut plain);
     if !has_parts(&schema) {
         close(&mut schema);
     }
     if let Value::Object(fields) = &mut schema {
         let spelling = json!({
             "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+            "lenient": is_lenient,
         });
-        fields.insert("x-guidance".to_owned(), spelling);
+        fields.insert(OPTIONS.to_owned(), spelling);
     }
     schema
+}
+
+/// The schema as far as a grammar can follow it: what else it says is passed over.
+pub fn lenient(mut schema: Value) -> Value {
+    let looks_around = |value: &Value| {
+        value.as_str().is_some_and(|text| LOOKAROUND.iter().any(|part| text.contains(part)))
+    };
+    each(&mut schema, &mut |fields| {
+        if fields.get("pattern").is_some_and(looks_around) {
+            fields.remove("pattern");
+        }
+    });
+    if let Value::Object(fields) = &mut schema {
+        fields.insert(OPTIONS.to_owned(), json!({ "lenient": true }));
+    }
+    schema
+}
+
+/// Has `change` change the schema, and every schema in it.
+fn each(schema: &mut Value, change: &mut impl FnMut(&mut Fields)) {
+    let Value::Object(fields) = schema else { return };
+    change(fields);
+    for (name, value) in fields {
+        let is_any =
+            |some: &[&str], more: &[&str]| some.iter().chain(more).any(|keyword| keyword == name);
+        match value {
+            Value::Object(_) if is_any(&ONE, &MORE_ONE) => each(value, change),
+            Value::Array(list) if is_any(&LISTS, &MORE_LISTS) => {
+                list.iter_mut().for_each(|one| each(one, change));
+            }
+            Value::Object(inner) if is_any(&NAMED, &MORE_NAMED) => {
+                inner.values_mut().for_each(|one| each(one, change));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Says in other words what grammars do not read in these, and leaves out what asks for nothing.
+fn plain(fields: &mut Fields) {
+    let is_known = |format: &Value| format.as_str().is_some_and(|name| FORMATS.contains(&name));
+    if fields.get("format").is_some_and(|format| !is_known(format)) {
+        fields.remove("format");
+    }
+    if fields.get("uniqueItems") == Some(&Value::Bool(false)) {
+        fields.remove("uniqueItems");
+    }
+    if fields.contains_key("properties") && !TYPED.iter().any(|name| fields.contains_key(*name)) {
+        fields.insert("type".to_owned(), json!("object"));
+    }
+    name_fields(fields);
+}
+
+/// What `propertyNames` says of the names of fields that are not listed, as fields or patterns.
+fn name_fields(fields: &mut Fields) {
+    let Some(names) = fields.get("propertyNames") else { return };
+    let named = |name: &str| names.get(name).cloned();
+    let (listed, pattern) = (named("enum"), named("pattern"));
+    let is_any = names == &Value::Bool(true)
+        || names.as_object().is_some_and(|names| {
+            names.iter().all(|(name, value)| name == "type" && value == "string")
+        });
+    let is_else = ["properties", "patternProperties"].iter().any(|name| fields.contains_key(*name));
+    let others = fields.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+    let (name, inner) = match (listed, pattern) {
+        _ if is_any => return drop(fields.remove("propertyNames")),
+        (Some(Value::Array(names)), None) if !is_else => {
+            let names = names.iter().filter_map(Value::as_str);
+            let each = names.map(|name| (name.to_owned(), others.clone()));
+            ("properties", Value::Object(each.collect()))
+        }
+        (None, Some(Value::String(pattern))) if !is_else => {
+            ("patternProperties", json!({ pattern: others }))
+        }
+        _ => return,
+    };
+    fields.remove("propertyNames");
+    fields.insert(name.to_owned(), inner);
+    fields.insert("additionalProperties".to_owned(), Value::Bool(false));
 }
 
 /// Whether an object is described in parts somewhere, each of which must let the others' fields
@@ -90,8 +188,58 @@ mod tests {
 
     fn check(schema: &Value, want: &Value) {
         let mut seen = narrowed(schema.clone());
-        assert!(seen.as_object_mut().unwrap().remove("x-guidance").is_some());
+        let options = seen.as_object_mut().unwrap().remove(OPTIONS);
+        assert_eq!(options.unwrap()["lenient"], false);
         assert_eq!(seen, *want);
+    }
+
+    #[test]
+    fn what_no_grammar_reads_is_said_otherwise_or_left_out() {
+        check(&json!({ "type": "string", "format": "nanoid" }), &json!({ "type": "string" }));
+        let known = json!({ "type": "string", "format": "uuid" });
+        check(&known, &known);
+        let text = json!({ "type": "string" });
+        check(
+            &json!({ "type": "object", "propertyNames": text, "additionalProperties": text }),
+            &json!({ "type": "object", "additionalProperties": text }),
+        );
+        check(
+            &json!({ "propertyNames": { "enum": ["a", "b"] }, "additionalProperties": text }),
+            &json!({ "properties": { "a": text, "b": text }, "additionalProperties": false }),
+        );
+        check(
+            &json!({ "type": "object", "propertyNames": { "type": "string", "pattern": "^x" } }),
+            &json!({
+                "type": "object", "patternProperties": { "^x": true },
+                "additionalProperties": false,
+            }),
+        );
+        let of_both = json!({ "propertyNames": { "minLength": 2 } });
+        check(&of_both, &of_both);
+        let list = |more: Value| {
+            let mut list = json!({ "type": "array", "items": { "allOf": [{ "format": "x" }] } });
+            list.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            list
+        };
+        let mut want = list(json!({}));
+        want["items"]["allOf"] = json!([{}]);
+        check(&list(json!({ "uniqueItems": false })), &want);
+    }
+
+    #[test]
+    fn what_no_grammar_can_follow_is_passed_over_if_it_may_be() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "a": { "type": "string", "pattern": "^(?!x)" }, "b": { "pattern": "y" },
+            },
+        });
+        let seen = narrowed(lenient(schema));
+        assert_eq!(seen[OPTIONS]["lenient"], true);
+        assert_eq!(
+            seen["properties"],
+            json!({ "a": { "type": "string" }, "b": { "pattern": "y" } })
+        );
     }
 
     #[test]
@@ -130,7 +278,11 @@ mod tests {
             }),
             json!({ "enum": [{ "properties": { "a": 1 } }] }),
         ] {
-            check(&schema, &schema);
+            // Said to be objects, and no more.
+            let mut want = schema.clone();
+            each(&mut want, &mut plain);
+            check(&schema, &want);
+            assert_ne!(want["additionalProperties"], json!(false));
         }
     }
 
@@ -139,7 +291,7 @@ mod tests {
     fn names_of_fields_are_no_keywords() {
         let named = json!({ "properties": { "allOf": { "type": "string" }, "properties": {} } });
         let mut want = named.clone();
-        want["additionalProperties"] = json!(false);
+        (want["type"], want["additionalProperties"]) = (json!("object"), json!(false));
         check(&named, &want);
     }
 }

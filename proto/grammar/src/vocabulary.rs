@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::follower::Follower;
 use crate::schema::narrowed;
 
+/// Characters of a grammar that are shown where it is refused.
+const SHOWN_CHARS: usize = 100;
+
 /// A vocabulary that grammars can be compiled for; costs some ten milliseconds to make.
 pub struct Vocabulary {
     factory: ParserFactory,
@@ -95,6 +98,11 @@ fn refusal(field: &str, value: impl std::fmt::Display, error: impl std::fmt::Dis
     // The first line says what is wrong, the others where llguidance was.
     let error = error.to_string();
     let reason = error.lines().next().unwrap_or_default();
+    let value = value.to_string();
+    let value = match value.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}..", &value[..end]),
+        None => value,
+    };
     Refusal::new(field, value, format!("a grammar that can be followed: {reason}"))
 }
 

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
 use super::super::fields::Fields;
-use super::super::format;
+use super::super::format::{self, Format};
 use super::super::params::{Harmless, Params};
 use super::super::reply::as_written;
 use super::super::request::{Chat, ChatRequest, arguments_of};
-use super::super::tools::{NamedFunction, RawChoice, Tools};
+use super::super::tools::{Tools, raw_choice_of};
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
 /// Fields that would change the answer and are not supported, each with the values that ask for
@@ -90,7 +90,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     });
     let Value::Object(echo) = echo else { return Err(ApiError::field("input", "is missing")) };
     let (tools, warning) = take_functions(&tools);
-    let tools = Tools::of(tools, Some(choice(&tool_choice)?), parallel)?;
+    let tools = Tools::of(tools, Some(raw_choice_of(&tool_choice, "")?), parallel)?;
     let mut messages: Vec<ChatMessage> =
         instructions.map(|words| ChatMessage::new(Role::System, words)).into_iter().collect();
     add_input(&input, &mut messages)?;
@@ -128,13 +128,13 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
 }
 
 /// What the answer must look like, and how that is given back.
-fn take_text(fields: &mut Fields<'_>) -> Result<(Option<aqueduct_core::Grammar>, Value), ApiError> {
+fn take_text(fields: &mut Fields<'_>) -> Result<(Option<Format>, Value), ApiError> {
     let mut text = fields.object("text")?;
     let kind: Value = text.take_or("format", json!({ "type": "text" }))?;
-    text.refuse("verbosity", Value::is_null)?;
+    text.refuse("verbosity", |value| value == "medium")?;
     text.finish()?;
-    let grammar = format::grammar("text.format", &kind["type"], ("schema", &kind["schema"]))?;
-    Ok((grammar, json!({ "format": kind })))
+    let format = format::of("text.format", &kind["type"], ("", &kind))?;
+    Ok((format, json!({ "format": kind })))
 }
 
 /// Functions as chat templates are given them, each in an object of its own. Clients that offer
@@ -158,19 +158,6 @@ fn take_functions(tools: &[Value]) -> (Vec<Value>, Option<String>) {
 /// As it is, if it is short.
 fn kind_of(tool: &Value) -> String {
     tool["type"].as_str().unwrap_or("none").chars().take(KIND_CHARS_MAX).collect()
-}
-
-fn choice(asked: &Value) -> Result<RawChoice, Refusal> {
-    match (asked.as_str(), asked["name"].as_str()) {
-        (Some(word), _) => Ok(RawChoice::Word(word.to_owned())),
-        (None, Some(name)) if asked["type"] == "function" => {
-            Ok(RawChoice::Named { function: NamedFunction { name: name.to_owned() } })
-        }
-        _ => {
-            let bound = "none, auto, required or the name of a tool";
-            Err(Refusal::new("tool_choice", asked, bound))
-        }
-    }
 }
 
 /// A text, which the user says, or a list of what was said and called before.
@@ -238,7 +225,8 @@ fn words(at: &str, field: &str, content: &Value) -> Result<String, Refusal> {
             matches!(part["type"].as_str(), Some("input_text" | "output_text" | "text"))
         });
         text.map(str::to_owned).ok_or_else(|| {
-            Refusal::new(format!("{at}.{field} type"), &part["type"], "input_text or output_text")
+            let bound = "parts of type input_text or output_text";
+            Refusal::new(format!("{at}.{field}"), &part["type"], bound)
         })
     };
     match content {

@@ -3,7 +3,7 @@
 use aqueduct_core::RequestId;
 use serde_json::{Map, Value, json};
 
-use super::super::choices::Piece;
+use super::super::choices::{Part, Piece};
 use super::super::reply::{Envelope, figures, response_usage};
 use crate::generation::Report;
 
@@ -60,14 +60,19 @@ impl Teller {
     /// The events of a piece.
     pub(super) fn take(&mut self, piece: &Piece) -> Vec<Value> {
         let logprobs = piece.logprobs.as_ref().and_then(|of| of["content"].as_array());
-        let logprobs = logprobs.cloned().unwrap_or_default();
+        let mut logprobs = logprobs.cloned().unwrap_or_default();
         let mut events = Vec::new();
-        if !piece.text.is_empty() || !logprobs.is_empty() {
-            events.extend(self.say(&piece.text, logprobs));
+        if piece.parts.is_empty() && !logprobs.is_empty() {
+            events.extend(self.say("", std::mem::take(&mut logprobs)));
         }
-        for call in &piece.calls {
-            events.extend(self.close_message());
-            events.extend(self.call(call));
+        for part in &piece.parts {
+            match part {
+                Part::Text(text) => events.extend(self.say(text, std::mem::take(&mut logprobs))),
+                Part::Call(call) => {
+                    events.extend(self.close_message());
+                    events.extend(self.call(call));
+                }
+            }
         }
         self.finish = self.finish.or(piece.finish);
         events
