@@ -206,6 +206,20 @@ fn settings_of_a_folder_are_found() {
     let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();
     assert_eq!(rendered, "<|im_start|>|<|im_end|>");
     assert_eq!(text.template().notation(), Some(CallNotation::Tagged));
+    // What only older files say counts where newer ones are silent.
+    put("special_tokens_map.json", r#"{"eos_token": "never", "unk_token": {"content": "<|u|>"}}"#);
+    put("added_tokens.json", r#"{"<|old|>": 4096}"#);
+    put(
+        "tokenizer_config.json",
+        r#"{"eos_token": {"content": "<|im_end|>"}, "additional_special_tokens": ["<|last|>"],
+            "added_tokens_decoder": {"4097": {"content": "<|new|>", "special": true}},
+            "chat_template": "{{ eos_token }}{{ unk_token }}{{ pad_token is defined }}"}"#,
+    );
+    let text = TextModel::load(folder.path()).unwrap();
+    let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();
+    assert_eq!(rendered, "<|im_end|><|u|>False");
+    let tokens = text.encode("<|old|><|new|><|last|>", false).unwrap();
+    assert_eq!(tokens, [4096, 4097, 4098]);
     put("chat_template.jinja", "from the file");
     let text = TextModel::load(folder.path()).unwrap();
     let rendered = text.template().render(Conversation::of(&[]), UNIX_EPOCH).unwrap();

@@ -181,7 +181,19 @@ impl GgufVocabulary {
         let model_tokens = Some(self.tokens.len() as u32);
         let eos = self.ends();
         let Self { bos, max_positions, template, tool_template, .. } = self;
-        Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
+        // As llama.cpp has it: no text where there is no token.
+        let special =
+            ["bos_token", "eos_token"].map(|name| (name.to_owned(), String::new())).into();
+        Ok(Vocabulary {
+            tokenizer,
+            bos,
+            eos,
+            model_tokens,
+            max_positions,
+            template,
+            tool_template,
+            special,
+        })
     }
 
     fn validate(&self) -> Result<(), Refusal> {

@@ -1,10 +1,11 @@
 //! The text side of a Hugging Face folder.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use aqueduct_core::{TokenId, scaled_positions};
 use serde_json::Value;
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, Tokenizer};
 
 use super::template::TOOL_USE;
 use super::{TextError, Vocabulary};
@@ -26,6 +27,10 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let config = json(&folder.join("config.json"))?;
     let generation = json(&folder.join("generation_config.json"))?;
     let texts = json(&folder.join("tokenizer_config.json"))?;
+    let texts = beside(texts, json(&folder.join("special_tokens_map.json"))?);
+    let more = json(&folder.join("added_tokens.json"))?;
+    add_tokens(&mut tokenizer, &texts, &more)
+        .map_err(|error| TextError::invalid("added tokens", error))?;
     let named = |field: &str| tokenizer.token_to_id(token_text(&texts[field])?);
     let first = |field: &str| ids(&generation[field]).or_else(|| ids(&config[field]));
     // One that is written down as null is none, whatever the model was made with.
@@ -49,7 +54,63 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         .or_else(|| among(named, "default"));
     let tool_template = text(&folder.join(format!("additional_chat_templates/{TOOL_USE}.jinja")))?
         .or_else(|| among(named, TOOL_USE));
-    Ok(Vocabulary { tokenizer, bos, eos, model_tokens, max_positions, template, tool_template })
+    let special = SPECIAL.iter().filter_map(|name| Some((*name, token_text(&texts[*name])?)));
+    let special = special.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+    Ok(Vocabulary {
+        tokenizer,
+        bos,
+        eos,
+        model_tokens,
+        max_positions,
+        template,
+        tool_template,
+        special,
+    })
+}
+
+/// Tokens that templates may name, besides those that begin and end.
+const SPECIAL: [&str; 5] = ["unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// The fields of `texts`, and of `more` where there is no such field.
+fn beside(texts: Value, more: Value) -> Value {
+    match (texts, more) {
+        (Value::Object(mut texts), Value::Object(more)) => {
+            for (name, value) in more {
+                texts.entry(name).or_insert(value);
+            }
+            Value::Object(texts)
+        }
+        (Value::Null, more) => more,
+        (texts, _) => texts,
+    }
+}
+
+/// Adds the tokens that other files name than the tokeniser's own, as the `transformers` library
+/// does: by id where one is said, then those that are special.
+fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokenizers::Result<()> {
+    let mut by_id: BTreeMap<u64, AddedToken> = BTreeMap::new();
+    for (text, id) in more.as_object().into_iter().flatten() {
+        let token = AddedToken::from(text.clone(), false);
+        by_id.extend(id.as_u64().map(|id| (id, token)));
+    }
+    for (id, described) in texts["added_tokens_decoder"].as_object().into_iter().flatten() {
+        if let (Ok(id), Some(text)) = (id.parse(), token_text(described)) {
+            let says = |name: &str| described[name] == true;
+            let token = AddedToken::from(text, says("special"))
+                .lstrip(says("lstrip"))
+                .rstrip(says("rstrip"))
+                .single_word(says("single_word"))
+                .normalized(says("normalized"));
+            by_id.insert(id, token);
+        }
+    }
+    let special = texts["additional_special_tokens"].as_array().into_iter().flatten();
+    let special = special.filter_map(token_text).map(|text| AddedToken::from(text, true));
+    let all: Vec<AddedToken> = by_id.into_values().chain(special).collect();
+    let is_new = |token: &&AddedToken| tokenizer.token_to_id(&token.content).is_none();
+    let new: Vec<AddedToken> = all.iter().filter(is_new).cloned().collect();
+    tokenizer.add_tokens(new)?;
+    Ok(())
 }
 
 /// Of a model that reads more than text, what is said of the one inside that does.
@@ -66,8 +127,9 @@ fn positions(most: u32, config: &Value) -> u32 {
     if config["model_type"].as_str().is_some_and(|name| name.starts_with("gemma3")) {
         return most;
     }
-    let given = [&config["rope_parameters"], &config["rope_scaling"]];
-    let given = given.into_iter().find(|given| given.is_object()).unwrap_or(&Value::Null);
+    let given = [&config["rope_scaling"], &config["rope_parameters"]];
+    let says = |given: &&Value| given.as_object().is_some_and(|fields| !fields.is_empty());
+    let given = given.into_iter().find(says).unwrap_or(&Value::Null);
     // transformers 5 may say it for each type of layer.
     let nested = given.as_object().into_iter().flat_map(|fields| fields.values());
     let scaling = nested.into_iter().find(|value| value.is_object()).unwrap_or(given);

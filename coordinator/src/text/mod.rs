@@ -12,6 +12,7 @@ mod parts;
 mod pieces;
 mod places;
 mod pretokenizer;
+mod python;
 mod stop;
 mod template;
 mod turn;

@@ -27,6 +27,9 @@ pub struct Vocabulary {
     pub template: Option<String>,
     /// The one for conversations with tools, if there is another.
     pub tool_template: Option<String>,
+    /// Tokens that templates may name besides `bos_token` and `eos_token`, by name and text; or
+    /// these, where the model has none and its templates are told so.
+    pub special: Vec<(String, String)>,
 }
 
 /// Text in, tokens out, and back.
@@ -72,6 +75,7 @@ impl TextModel {
         let (bos, eos_text) = (name(bos), name(eos.first().copied()));
         let template = ChatTemplate::new(vocabulary.template, bos, eos_text)?;
         let template = template.with_tool_use(vocabulary.tool_template)?;
+        let template = template.with_special(vocabulary.special);
         let longest_piece = pieces.longest().max(1);
         let prompt_tokens_max =
             max_positions.filter(|most| *most > 0).unwrap_or(limits::PROMPT_TOKENS_MAX);
@@ -151,7 +155,7 @@ impl TextModel {
         let vocab = self.vocab();
         match tokens.iter().find(|token| **token >= vocab) {
             Some(token) => {
-                Err(Refusal::new("prompt token", token, format!("below the vocabulary's {vocab}")))
+                Err(Refusal::new("prompt", token, format!("below the vocabulary's {vocab}")))
             }
             None => Ok(()),
         }

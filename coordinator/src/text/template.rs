@@ -9,6 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
 use super::json::JsonWriter;
+use super::python;
 use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall};
 use crate::text::clock::strftime;
 
@@ -17,6 +18,8 @@ const NAME: &str = "chat_template";
 pub(super) const TOOL_USE: &str = "tool_use";
 /// Stands behind a message that is gone on with.
 const MARK: &str = "[[aqueduct: go on here]] ";
+/// What templates call the tokens that begin and end a text.
+const BEGIN_AND_END: [&str; 2] = ["bos_token", "eos_token"];
 /// Field of a call that has what else a template is told.
 const VARIABLES: &str = "chat_template_kwargs";
 
@@ -28,8 +31,8 @@ pub struct ChatTemplate {
     has_tool_use: bool,
     /// How a model of this template calls tools; `None` where it cannot be told of any.
     notation: Option<CallNotation>,
-    bos: String,
-    eos: String,
+    /// Tokens by the names that templates have for them.
+    special: Vec<(String, String)>,
 }
 
 impl ChatTemplate {
@@ -44,8 +47,18 @@ impl ChatTemplate {
         let environment = source.map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, format!("{error:#}")))?;
-        let (bos, eos) = (bos.unwrap_or_default(), eos.unwrap_or_default());
-        Ok(Self { environment, has_tool_use: false, notation, bos, eos })
+        let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
+        let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
+        Ok(Self { environment, has_tool_use: false, notation, special })
+    }
+
+    /// The same that also names these tokens, by name and text; the first of a name counts.
+    #[must_use]
+    pub fn with_special(mut self, special: Vec<(String, String)>) -> Self {
+        let is_new = |name: &str| self.special.iter().all(|(known, _)| known != name);
+        let new: Vec<_> = special.into_iter().filter(|(name, _)| is_new(name)).collect();
+        self.special.extend(new);
+        self
     }
 
     /// The same with `source` for conversations with tools.
@@ -106,6 +119,7 @@ impl ChatTemplate {
             };
         };
         let list = messages.iter().map(shown);
+        let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
         let tools = (!tools.is_empty()).then(|| tools.iter().map(value).collect::<Vec<_>>());
@@ -113,9 +127,8 @@ impl ChatTemplate {
             messages => list.collect::<Vec<_>>(),
             tools => tools,
             add_generation_prompt => asks,
-            bos_token => self.bos.as_str(),
-            eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: &str| strftime(format, now)),
+            ..Value::from_pairs(special)
         };
         let values = with_variables(given, variables)?;
         let rendered = environment.get_template(name).and_then(|template| template.render(values));
@@ -179,11 +192,16 @@ fn with_variables(
     given: Value,
     variables: Option<&Map<String, serde_json::Value>>,
 ) -> Result<Value, Refusal> {
-    let Some(variables) = variables else { return Ok(given) };
-    let is_given = |name: &&String| given.get_attr(name).is_ok_and(|value| !value.is_undefined());
+    // What a template is told in any case, if only that there are none.
+    let none = context! { documents => () };
+    let Some(variables) = variables else { return Ok(context! { ..given, ..none }) };
+    let is_given = |name: &&String| {
+        let is_set = given.get_attr(name).is_ok_and(|value| !value.is_undefined());
+        is_set || BEGIN_AND_END.contains(&name.as_str())
+    };
     match variables.keys().find(is_given) {
         Some(name) => Err(Refusal::new(format!("{VARIABLES}.{name}"), "present", "absent")),
-        None => Ok(context! { ..given, ..object(variables) }),
+        None => Ok(context! { ..given, ..object(variables), ..none }),
     }
 }
 
@@ -238,7 +256,7 @@ fn plain(messages: &[ChatMessage], asks: bool) -> String {
 fn environment(source: String) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(python::method);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -506,6 +524,19 @@ mod tests {
         let named = ChatMessage { name: Some("Ann".into()), ..ChatMessage::new(Role::User, "Go") };
         let text = template.render(Conversation::of(&[said, thought, named]), UNIX_EPOCH).unwrap();
         assert_eq!(text, "False ,False So?,True ,");
+    }
+
+    /// As the `transformers` library tells them: what a tokeniser lacks is not defined.
+    #[test]
+    fn tokens_have_names_where_there_are_any() {
+        let source = "{{ bos_token is defined }}{{ unk_token }}{{ pad_token is defined }}\
+            {{ documents is none }}{{ eos_token }}";
+        let special = [("unk_token", "<unk>"), ("eos_token", "never")];
+        let special = special.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let template = ChatTemplate::new(Some(source.into()), None, Some("</s>".into())).unwrap();
+        let template = template.with_special(special.into());
+        let text = template.render(Conversation::of(&chat(&TURNS)), UNIX_EPOCH).unwrap();
+        assert_eq!(text, "False<unk>FalseTrue</s>");
     }
 
     #[test]

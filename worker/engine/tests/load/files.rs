@@ -183,6 +183,14 @@ fn fingerprints_tell_weights_and_options_apart() {
     let base = load(hf_folder(&config()).path()).unwrap();
     let theta = load(hf_folder(&changed(json!({ "rope_theta": 20_000.0 }))).path()).unwrap();
     assert_ne!(base.fingerprint(), theta.fingerprint());
+    // What somebody adds to a file of transformers 5 in the words of 4 counts, as there.
+    let scaling = json!({ "rope_type": "linear", "factor": 2.0 });
+    let parameters = json!({ "rope_type": "default", "rope_theta": 10_000.0 });
+    let both = json!({ "rope_scaling": scaling, "rope_parameters": parameters });
+    let [one, both] = [json!({ "rope_scaling": scaling }), both]
+        .map(|rope| load(hf_folder(&changed(rope)).path()).unwrap().fingerprint().to_owned());
+    assert_eq!(one, both);
+    assert_ne!(base.fingerprint(), both);
     let mut other = tensors();
     *other.last_mut().unwrap().data.last_mut().unwrap() += 0.5;
     let weights = hf_folder(&config()).with("model.safetensors", safetensors(&other));
@@ -221,7 +229,14 @@ fn configurations_are_refused_by_field() {
         json!({ "architectures": ["GPT2LMHeadModel"] }),
         &["config.json", "architecture `GPT2LMHeadModel` is not supported", "Qwen3ForCausalLM"],
     );
-    check(json!({ "architectures": null }), &["config.json", "invalid type: null"]);
+    check(json!({ "architectures": null }), &["config.json", "architecture `none`"]);
+    // Others' configurations have other fields, and still say what they are of.
+    check(
+        json!({ "architectures": ["FalconForCausalLM"], "intermediate_size": "x" }),
+        &["architecture `FalconForCausalLM` is not supported"],
+    );
+    check(json!({ "hidden_size": "64" }), &["config.json", "hidden_size: invalid type: string"]);
+    check(json!({ "rms_norm_eps": [1] }), &["config.json", "rms_norm_eps: invalid type"]);
     check(json!({ "hidden_act": "gelu" }), &["hidden_act `gelu`", "silu"]);
     check(json!({ "quantization_config": { "quant_method": "awq" } }), &["`awq`"]);
     check(json!({ "num_hidden_layers": 0 }), &["layers = 0", "between 1 and 512"]);

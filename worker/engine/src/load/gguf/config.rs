@@ -231,7 +231,15 @@ impl Config<'_, '_> {
                 return Err(LoadError::refused(self.path, refusal));
             }
         }
-        Ok(())
+        let causal =
+            keys.get("attention.causal", Field::bool).map_err(|err| self.malformed(err))?;
+        match causal {
+            Some(false) => {
+                let refusal = Refusal::new("attention.causal", false, "true");
+                Err(LoadError::refused(self.path, refusal))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// `[layers]`.
@@ -243,8 +251,14 @@ impl Config<'_, '_> {
     ) -> Result<Vec<Option<u32>>, LoadError> {
         let window = keys.get("attention.sliding_window", Field::u32);
         let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
-        if architecture != Architecture::Gemma3 {
-            return Ok(vec![window; shape.layers as usize]);
+        match architecture {
+            Architecture::Gemma3 => {}
+            // Qwen's configurations name a window that none of their models uses.
+            Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen2Moe
+            | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
+            _ => return Ok(vec![window; shape.layers as usize]),
         }
         let interval = keys.get("attention.sliding_window_pattern", Field::u32);
         let interval = interval.map_err(|err| self.malformed(err))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
@@ -30,8 +30,6 @@ const GEMMA3_LOCAL_THETA: f64 = 1e4;
 /// The fields that are read; what transformers does when one is absent stands beside it.
 #[derive(Deserialize)]
 struct Config {
-    #[serde(default)]
-    architectures: Vec<String>,
     vocab_size: u32,
     hidden_size: u32,
     intermediate_size: u32,
@@ -67,6 +65,7 @@ struct Config {
     sliding_window_pattern: Option<usize>,
     /// Every layer sees what comes behind it (models of embeddings).
     use_bidirectional_attention: Option<bool>,
+    is_causal: Option<bool>,
     /// What attention's dot products are divided by the square root of (Gemma 3).
     query_pre_attn_scalar: Option<f32>,
     attn_logit_softcapping: Option<f32>,
@@ -130,15 +129,18 @@ fn default_shared() -> u32 {
 
 /// Reads and validates the configuration at `path`.
 pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
-    let config = Config::from_value(read_json(path, CONFIG_BYTES_MAX)?)
-        .map_err(|err| LoadError::malformed(path, err.to_string()))?;
+    let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
     let unsupported = |what, name: &str, supported| LoadError::Unsupported {
         path: path.display().to_string(),
         what,
         name: name.to_owned(),
         supported,
     };
-    let family = config.family().map_err(|name| unsupported("architecture", name, FAMILIES))?;
+    // First of all: other architectures' files have other fields.
+    let architecture = value["architectures"][0].as_str().unwrap_or("none").to_owned();
+    let family = family_of(&architecture)
+        .ok_or_else(|| unsupported("architecture", &architecture, FAMILIES))?;
+    let config = Config::from_value(value).map_err(|what| LoadError::malformed(path, what))?;
     config
         .check_activation(family)
         .map_err(|(name, want)| unsupported("hidden_act", name, want))?;
@@ -148,7 +150,7 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     }
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     config.refuse_hybrids(family).map_err(refused)?;
-    config.refuse_gemmas(family).map_err(refused)?;
+    config.refuse_variants(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let ropes = match family {
         Family::Gemma3 => {
@@ -189,15 +191,40 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     })
 }
 
+/// The family of an architecture, if it is served.
+fn family_of(architecture: &str) -> Option<Family> {
+    Some(match architecture {
+        "LlamaForCausalLM" => Family::Llama,
+        "MistralForCausalLM" => Family::Mistral,
+        "Qwen2ForCausalLM" => Family::Qwen2,
+        "Qwen3ForCausalLM" => Family::Qwen3,
+        "Phi3ForCausalLM" => Family::Phi3,
+        "GraniteForCausalLM" => Family::Granite,
+        "GraniteMoeHybridForCausalLM" => Family::Granite4,
+        "SmolLM3ForCausalLM" => Family::SmolLm3,
+        "SeedOssForCausalLM" => Family::SeedOss,
+        "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Family::Ernie45,
+        "GlmForCausalLM" => Family::Glm,
+        "Glm4ForCausalLM" => Family::Glm4,
+        "GemmaForCausalLM" => Family::Gemma,
+        "Gemma3ForCausalLM" | GEMMA3_WHOLE => Family::Gemma3,
+        "MixtralForCausalLM" => Family::Mixtral,
+        "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
+        "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
+        "GraniteMoeForCausalLM" => Family::GraniteMoe,
+        "Glm4MoeForCausalLM" => Family::Glm4Moe,
+        _ => return None,
+    })
+}
+
 impl Config {
     /// The text model's fields, with what files may leave out of them.
-    fn from_value(value: Value) -> serde_json::Result<Self> {
+    fn from_value(value: Value) -> Result<Self, String> {
         let architecture = value["architectures"][0].as_str().unwrap_or_default().to_owned();
         let mut fields = match value {
             Value::Object(mut whole) if architecture == GEMMA3_WHOLE => {
                 match whole.remove("text_config") {
                     Some(Value::Object(mut text)) => {
-                        text.insert("architectures".to_owned(), json!([GEMMA3_WHOLE]));
                         text.extend(whole.remove_entry("quantization_config"));
                         text
                     }
@@ -205,7 +232,7 @@ impl Config {
                 }
             }
             Value::Object(fields) => fields,
-            other => return serde_json::from_value(other),
+            other => return Err(format!("{other} is not an object")),
         };
         if architecture.starts_with("Gemma3") {
             for (name, default) in [
@@ -219,7 +246,21 @@ impl Config {
                 fields.entry(name).or_insert_with(|| default.into());
             }
         }
-        serde_json::from_value(Value::Object(fields))
+        let read = |fields| serde_json::from_value::<Self>(Value::Object(fields));
+        read(fields.clone()).map_err(|error| {
+            let error = error.to_string();
+            // serde does not say of which field: the one without which it says something else.
+            let is_about = |name: &&String| {
+                let mut rest = fields.clone();
+                rest.remove(*name);
+                read(rest).err().is_none_or(|other| other.to_string() != error)
+            };
+            let is_missing = error.starts_with("missing field");
+            match fields.keys().find(is_about).filter(|_| !is_missing) {
+                Some(name) => format!("{name}: {error}"),
+                None => error,
+            }
+        })
     }
 
     /// Refuses another activation than the family's: its name, and which would do.
@@ -237,7 +278,10 @@ impl Config {
     }
 
     /// What would load and give wrong answers.
-    fn refuse_gemmas(&self, family: Family) -> Result<(), Refusal> {
+    fn refuse_variants(&self, family: Family) -> Result<(), Refusal> {
+        if self.is_causal == Some(false) {
+            return Err(Refusal::new("is_causal", false, "true"));
+        }
         if !matches!(family, Family::Gemma | Family::Gemma3) {
             return Ok(());
         }
@@ -252,32 +296,6 @@ impl Config {
         match self.use_bidirectional_attention {
             Some(true) => Err(Refusal::new("use_bidirectional_attention", true, "false")),
             _ => Ok(()),
-        }
-    }
-
-    /// The family, or the name that is none.
-    fn family(&self) -> Result<Family, &str> {
-        match self.architectures.first().map_or("none", String::as_str) {
-            "LlamaForCausalLM" => Ok(Family::Llama),
-            "MistralForCausalLM" => Ok(Family::Mistral),
-            "Qwen2ForCausalLM" => Ok(Family::Qwen2),
-            "Qwen3ForCausalLM" => Ok(Family::Qwen3),
-            "Phi3ForCausalLM" => Ok(Family::Phi3),
-            "GraniteForCausalLM" => Ok(Family::Granite),
-            "GraniteMoeHybridForCausalLM" => Ok(Family::Granite4),
-            "SmolLM3ForCausalLM" => Ok(Family::SmolLm3),
-            "SeedOssForCausalLM" => Ok(Family::SeedOss),
-            "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Ok(Family::Ernie45),
-            "GlmForCausalLM" => Ok(Family::Glm),
-            "Glm4ForCausalLM" => Ok(Family::Glm4),
-            "GemmaForCausalLM" => Ok(Family::Gemma),
-            "Gemma3ForCausalLM" | GEMMA3_WHOLE => Ok(Family::Gemma3),
-            "MixtralForCausalLM" => Ok(Family::Mixtral),
-            "Qwen2MoeForCausalLM" => Ok(Family::Qwen2Moe),
-            "Qwen3MoeForCausalLM" => Ok(Family::Qwen3Moe),
-            "GraniteMoeForCausalLM" => Ok(Family::GraniteMoe),
-            "Glm4MoeForCausalLM" => Ok(Family::Glm4Moe),
-            name => Err(name),
         }
     }
 
@@ -351,6 +369,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::rope::Rope;
 
@@ -487,7 +507,7 @@ mod tests {
         let mut whole = whole;
         whole["text_config"].as_object_mut().unwrap().remove("vocab_size");
         let config = Config::from_value(whole).unwrap();
-        assert_eq!(config.family(), Ok(Family::Gemma3));
+        assert_eq!(family_of(GEMMA3_WHOLE), Some(Family::Gemma3));
         let shape = config.shape(Family::Gemma3).unwrap();
         assert_eq!((shape.vocab, shape.width, shape.layers), (262_208, 640, 26));
         assert_eq!((shape.heads, shape.kv_heads, shape.head_dim), (8, 4, 256));
@@ -504,14 +524,15 @@ mod tests {
     #[test]
     fn gemmas_that_are_other_models_are_refused() {
         let check = |family, changes: Value, field: &str| {
-            let refusal = config(changes).refuse_gemmas(family).unwrap_err();
+            let refusal = config(changes).refuse_variants(family).unwrap_err();
             assert_eq!(refusal.field, field);
         };
         check(Family::Gemma3, json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping");
         check(Family::Gemma, json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping");
         let both_ways = json!({ "use_bidirectional_attention": true });
         check(Family::Gemma3, both_ways.clone(), "use_bidirectional_attention");
-        assert_eq!(config(both_ways).refuse_gemmas(Family::Llama), Ok(()));
+        assert_eq!(config(both_ways).refuse_variants(Family::Llama), Ok(()));
+        check(Family::Llama, json!({ "is_causal": false }), "is_causal");
         let activation = |family, changes: Value| config(changes).check_activation(family).is_ok();
         assert!(activation(Family::Gemma, json!({ "hidden_act": "gelu" })));
         assert!(activation(

@@ -93,8 +93,9 @@ pub(crate) fn rope(
     shape: &ModelShape,
     defaults: RopeDefaults,
 ) -> Result<Found, RopeError> {
-    let given = fields.rope_parameters.as_ref().or(fields.rope_scaling.as_ref());
-    let given = given.cloned().unwrap_or_default();
+    // As in transformers, what was added by hand counts where both are there.
+    let scaling = fields.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty());
+    let given = scaling.or(fields.rope_parameters.as_ref()).cloned().unwrap_or_default();
     let nested: Vec<Value> = LAYER_TYPES
         .iter()
         .filter_map(|name| given.get(*name))
