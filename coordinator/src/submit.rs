@@ -225,7 +225,7 @@ pub enum RequestError {
     )]
     SessionLost,
     /// Nobody serves it at this moment: HTTP 503, UNAVAILABLE. Where a journal has it, it goes on.
-    #[error("unavailable: the coordinator is shutting down")]
+    #[error("unavailable: the coordinator is shutting down, or leads no longer")]
     Stopping,
     /// There is no such request, or not any more, or it is not its caller's: HTTP 404, NOT_FOUND.
     #[error("request {0}: not known, or not any more")]

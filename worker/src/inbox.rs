@@ -179,7 +179,9 @@ impl Inbox {
         }
         let mut state = self.lock();
         if let Some(verdict) = state.judge(&key, layer, cost(memory.bytes()), self.bytes_max) {
-            if let (Came::Near(sender), Verdict::Exhausted) = (came, &verdict) {
+            if let (Came::Near(sender), Verdict::Exhausted) = (came, &verdict)
+                && !state.waiters.iter().any(|waiter| Arc::ptr_eq(waiter, sender))
+            {
                 state.waiters.push(sender.clone());
             }
             return verdict;

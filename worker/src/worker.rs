@@ -92,7 +92,7 @@ impl Worker {
         let snapshots = Snapshots::open(&options.snapshots, &fingerprint, fit, doorbell.clone())?;
         let store = Arc::new(ShardStore::in_pool(pool.clone()));
         let holder = Holder::start(model.clone(), store)?;
-        options.hub.join(&options.peer, &inbox, &holder)?;
+        options.hub.join(&options.peer, &inbox, &holder).inspect_err(|_| holder.stop())?;
         let info = WorkerInfo {
             peer: options.peer.clone(),
             fingerprint,

@@ -4,7 +4,7 @@
 //!
 //! - [`State`]: what the records come to; the same on every member.
 //! - [`Node`]: one member without clock, disk or network: time, messages and records in, what is
-//!   to be written and sent out. It can be simulated, and is (`tests/simulation.rs`).
+//!   to be written and sent out. It can be simulated, and is (`tests/simulation`).
 //! - [`Store`]: its log on disk.
 //! - [`Journal`]: the two of them at work in a task of their own; an [`Ear`] hears what other
 //!   members say, which [`encode`] and [`decode`] make bytes of.

@@ -248,7 +248,11 @@ impl Generation {
         if refused {
             self.generator.metrics.rejected(error.reason());
         }
-        self.set_outcome(if refused { Outcome::Refused } else { Outcome::Failed });
+        self.set_outcome(match error {
+            _ if refused => Outcome::Refused,
+            RequestError::Cancelled => Outcome::Cancelled,
+            _ => Outcome::Failed,
+        });
         self.queue.clear();
         error
     }

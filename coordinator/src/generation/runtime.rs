@@ -63,8 +63,10 @@ pub struct Load {
     pub open: bool,
     /// Whether it is going to stop.
     pub closing: bool,
-    /// Workers that take work; without any, a request is refused.
+    /// Workers that are there, be it to be left.
     pub workers_up: usize,
+    /// Workers that take work; without any, a request is refused.
+    pub workers_open: usize,
     /// Requests being served.
     pub running: usize,
     /// Requests in the queue.

@@ -60,6 +60,7 @@ impl Submit for Coordinator {
             closing: !self.is_open(),
             leader,
             workers_up: stats.workers_up,
+            workers_open: cluster.workers_open(),
             running: stats.running,
             waiting: stats.queued,
             waiting_tokens: stats.queued_tokens,

@@ -68,6 +68,11 @@ impl WorkerStatus {
         let state = WorkerState::Connecting;
         Self { worker, name, state, reason: None, info: None, draining: false }
     }
+
+    /// Whether it may be given what is new.
+    fn takes_work(&self) -> bool {
+        self.state == WorkerState::Up && !self.draining
+    }
 }
 
 /// The cluster as the coordinator sees it.
@@ -80,15 +85,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Workers that take work.
+    /// Workers that are there, be it to be left.
     pub fn workers_up(&self) -> usize {
         self.workers.iter().filter(|worker| worker.state == WorkerState::Up).count()
     }
 
+    /// Workers that take what is new.
+    pub fn workers_open(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.takes_work()).count()
+    }
+
     /// Whether any worker takes what is new.
     pub fn takes_requests(&self) -> bool {
-        let takes = |worker: &WorkerStatus| worker.state == WorkerState::Up && !worker.draining;
-        self.workers.iter().any(takes)
+        self.workers_open() > 0
     }
 
     /// The worker with this name, or at this address.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aqueduct_core::Refusal;
 use aqueduct_telemetry::{Exporter, Figures, Pushing};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -24,6 +25,7 @@ pub(crate) struct Telemetry(Option<Exporter>);
 /// Flags that are wrong.
 pub(crate) fn start(cli: &Cli) -> anyhow::Result<Telemetry> {
     let directives = cli.log();
+    check_levels(directives)?;
     let filter = EnvFilter::try_new(directives)
         .map_err(|error| Refusal::new("log", directives, format!("a level: {error}")))?;
     let stderr = Layer::new()
@@ -44,6 +46,21 @@ pub(crate) fn start(cli: &Cli) -> anyhow::Result<Telemetry> {
     Ok(Telemetry(exporter))
 }
 
+/// A word that is no level would be taken for the one target that is told of.
+fn check_levels(directives: &str) -> Result<(), Refusal> {
+    let is_wrong = |part: &&str| {
+        let is_word = part.chars().all(|c| c.is_ascii_alphanumeric());
+        is_word && !part.is_empty() && part.parse::<LevelFilter>().is_err()
+    };
+    match directives.split(',').map(str::trim).find(is_wrong) {
+        Some(word) => {
+            let bound = "off, error, warn, info, debug, trace, or any of them behind a target";
+            Err(Refusal::new("log", word, bound))
+        }
+        None => Ok(()),
+    }
+}
+
 impl Telemetry {
     /// Pushes the figures of this process to the collector, if there is one that is to have them,
     /// until what is given is dropped.
@@ -58,6 +75,21 @@ impl Telemetry {
     pub(crate) async fn stop(self) {
         if let Some(exporter) = self.0 {
             exporter.stop(LAST_EXPORT).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_no_levels_are_refused() {
+        for good in ["warn", "WARN", "off", "3", "info,h2=off", "aqueduct_worker=debug,warn", ""] {
+            assert_eq!(check_levels(good), Ok(()), "{good}");
+        }
+        for bad in ["warning", "wran", "verbose", "info,bogus"] {
+            assert_eq!(check_levels(bad).unwrap_err().field, "log", "{bad}");
         }
     }
 }

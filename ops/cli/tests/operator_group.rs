@@ -283,6 +283,8 @@ fn top_on_a_terminal(desk: &Desk) {
 
 fn contexts(desk: &mut Desk) {
     let [leader, follower] = [desk.leader, desk.follower()].map(|idx| desk.trio.url(idx));
+    let here = std::env::current_dir().unwrap().join("ca.pem");
+    desk.seen.name(here.to_str().unwrap(), "HERE/ca.pem");
     desk.seen.run(&["context", "list"]);
     desk.seen.run(&["context", "set", "blue", "--server", &leader]);
     desk.seen.run(&[

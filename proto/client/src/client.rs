@@ -12,7 +12,7 @@ use tracing::Span;
 
 use crate::answer::{Answer, Unfinished};
 use crate::config::ClientOptions;
-use crate::error::{ClientError, is_unheard, pushback};
+use crate::error::{ClientError, is_lost, is_unheard, pushback};
 use crate::event::{Description, Tokenized};
 use crate::generation::{Generation, Patience};
 use crate::options::{GenerateOptions, Prompt};
@@ -81,10 +81,11 @@ impl Client {
                 continue;
             }
             if is_keyed && is_unheard(&status) {
-                match lost.again(self.options.resume_within, until).await {
-                    Some(_) => continue,
-                    None => return Err(status.into()),
+                if lost.again(self.options.resume_within, until).await.is_none() {
+                    return Err(status.into());
                 }
+                self.routes.leave(&url, &status, patience).await;
+                continue;
             }
             tries = tries.saturating_sub(1);
             let again = pushback(&status).map(after);
@@ -108,8 +109,9 @@ impl Client {
         trace::tell(&mut request, span);
         let Route { url, mut rpc, .. } = self.routes.current();
         let answer = rpc.resume(request).await;
-        if let Err(status) = &answer {
-            self.routes.moved(&url, status, self.patience().min(until)).await;
+        let lost = answer.as_ref().err().filter(|status| is_lost(status));
+        if let Some(status) = lost {
+            self.routes.leave(&url, status, self.patience().min(until)).await;
         }
         answer
     }

@@ -72,7 +72,15 @@ impl From<Status> for ClientError {
                 false => Self::Unavailable(cause.to_string()),
             };
         }
-        let message = status.message().to_owned();
+        let message = match (status.code(), status.message()) {
+            // What gRPC servers say of services that they do not have.
+            (Code::Unimplemented, "") => {
+                "the server has no such service: is it a coordinator, and the port its gRPC one \
+                 (7070 unless told otherwise)?"
+            }
+            (_, message) => message,
+        };
+        let message = message.strip_prefix("unavailable: ").unwrap_or(message).to_owned();
         match status.code() {
             Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented => {
                 Self::InvalidArgument(message)

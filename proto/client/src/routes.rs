@@ -84,7 +84,13 @@ impl Routes {
     /// Whether, after `status` from the coordinator at `asked`, another one is to be asked, or the
     /// same again; until `patience` ends one is looked for that leads.
     pub(crate) async fn moved(&self, asked: &str, status: &Status, patience: Instant) -> bool {
-        if status.code() != Code::Unavailable || Instant::now() >= patience {
+        status.code() == Code::Unavailable && self.leave(asked, status, patience).await
+    }
+
+    /// The same after any `status`: who cannot be reached, or speaks something else, may fail in
+    /// many ways. For what may be asked twice.
+    pub(crate) async fn leave(&self, asked: &str, status: &Status, patience: Instant) -> bool {
+        if Instant::now() >= patience {
             return false;
         }
         if self.lock().url != asked {

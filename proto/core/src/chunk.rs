@@ -43,11 +43,21 @@ impl ChunkGrid {
     ///
     /// # Errors
     /// An empty prompt, one over [`limits::PROMPT_TOKENS_MAX`], or a chunk size outside
-    /// `1..=`[`limits::CHUNK_TOKENS_MAX`].
+    /// `1..=`[`limits::CHUNK_TOKENS_MAX`] or that makes more than [`limits::CHUNKS_MAX`].
     pub fn new(prompt_tokens: u32, chunk_tokens: u32) -> Result<Self, Refusal> {
         Refusal::unless_within("prompt_tokens", prompt_tokens, 1, limits::PROMPT_TOKENS_MAX)?;
+        Self::cut(0, prompt_tokens, chunk_tokens)
+    }
+
+    fn cut(known_tokens: u32, prompt_tokens: u32, chunk_tokens: u32) -> Result<Self, Refusal> {
         Refusal::unless_within("chunk_tokens", chunk_tokens, 1, limits::CHUNK_TOKENS_MAX)?;
-        Ok(Self { prompt_tokens, chunk_tokens, known_tokens: 0 })
+        let new_tokens = prompt_tokens - known_tokens;
+        let least = new_tokens.div_ceil(limits::CHUNKS_MAX);
+        if chunk_tokens < least {
+            let bound = format!("at least {least}, as {new_tokens} tokens are to be cut");
+            return Err(Refusal::new("chunk_tokens", chunk_tokens, bound));
+        }
+        Ok(Self { prompt_tokens, chunk_tokens, known_tokens })
     }
 
     /// Cuts `prompt_tokens`, of which the first `known_tokens` are remembered: these are chunk 0.
@@ -61,7 +71,7 @@ impl ChunkGrid {
     ) -> Result<Self, Refusal> {
         let low = known_tokens.saturating_add(1);
         Refusal::unless_within("prompt_tokens", prompt_tokens, low, limits::PROMPT_TOKENS_MAX)?;
-        Ok(Self { known_tokens, ..Self::new(prompt_tokens, chunk_tokens)? })
+        Self::cut(known_tokens, prompt_tokens, chunk_tokens)
     }
 
     /// Number of chunks; at least 1.
@@ -139,6 +149,10 @@ mod tests {
         assert!(ChunkGrid::new(0, 4).is_err());
         assert!(ChunkGrid::new(4, 0).is_err());
         assert!(ChunkGrid::new(limits::PROMPT_TOKENS_MAX + 1, 4).is_err());
+        let most = limits::CHUNKS_MAX;
+        assert_eq!(ChunkGrid::new(2 * most, 2).unwrap().chunk_count(), most);
+        assert_eq!(ChunkGrid::new(2 * most + 1, 2).unwrap_err().field, "chunk_tokens");
+        assert_eq!(ChunkGrid::after(9, 2 * most + 9, 2).unwrap().chunk_count(), most + 1);
     }
 
     proptest! {

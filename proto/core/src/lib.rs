@@ -7,6 +7,7 @@
 
 pub mod ask;
 pub mod chunk;
+pub mod clip;
 pub mod error;
 pub mod exchange;
 pub mod grammar;
@@ -26,6 +27,7 @@ pub mod trace;
 pub mod work;
 
 pub use chunk::{ChunkGrid, ChunkSpan};
+pub use clip::clipped;
 pub use error::Refusal;
 pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use grammar::{Constraint, Grammar, TokenBytes};

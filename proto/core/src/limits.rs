@@ -15,7 +15,12 @@ pub const BATCH_TOKENS_DEFAULT: u32 = 4096;
 /// Decoded and prompt tokens of one step of a worker whose scheduler is `static`, unless
 /// configured otherwise.
 pub const STEP_TOKENS_DEFAULT: u32 = 2048;
-/// Largest number of remembered keys per layer and KV head that a policy may ask for.
+/// Chunks of one prompt: each is looked at whenever a coordinator decides anything.
+pub const CHUNKS_MAX: u32 = 1 << 16;
+/// Bytes of what a worker says of a failure; more is cut off.
+pub const FAILURE_BYTES_MAX: usize = 4 << 10;
+/// Largest number of remembered keys of each kind, per layer and KV head, that a policy may ask
+/// for.
 pub const MEMORY_TOKENS_MAX: u32 = 1 << 20;
 /// Completions of one request (`n`).
 pub const CHOICES_MAX: u32 = 64;

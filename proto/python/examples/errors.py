@@ -14,20 +14,20 @@ ENDLESS = GenerateOptions(max_tokens=4096, ignore_eos=True, deadline_s=0.5)
 
 
 async def main(url: str = 'http://127.0.0.1:7070', prompt: str = 'Once upon a time') -> None:
-    async with Client(url) as client:
-        for options in (GenerateOptions(top_p=2), ENDLESS):
-            try:
+    for options in (GenerateOptions(top_p=2), ENDLESS):
+        try:
+            async with Client(url) as client:
                 await client.complete(prompt, options)
-            except InvalidArgumentError as error:
-                print(f'mend it: {error}')
-            except BusyError as error:
-                print(f'come again in {error.retry_after_s} s')
-            except DeadlineError:
-                print('allow more time')
-            except UnavailableError:
-                print('ask later')
-            except ClientError as error:
-                print(f'tell somebody: {error}')
+        except InvalidArgumentError as error:
+            print(f'mend it: {error}')
+        except BusyError as error:
+            print(f'come again in {error.retry_after_s} s')
+        except DeadlineError:
+            print('allow more time')
+        except UnavailableError:
+            print('ask later')
+        except ClientError as error:
+            print(f'tell somebody: {error}')
 
 
 asyncio.run(main(*sys.argv[1:]))

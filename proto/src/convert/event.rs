@@ -3,7 +3,7 @@
 use aqueduct_core::work::{
     ChunkReport, Emitted, Event, FailureKind, MergeAudit, PoolUse, RetainedMass, TokenLogprob,
 };
-use aqueduct_core::{ChunkKey, Refusal, RequestId, limits};
+use aqueduct_core::{ChunkKey, Refusal, RequestId, clipped, limits};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::sampling::{logprob, top, top_to_wire};
@@ -85,7 +85,7 @@ impl TryFrom<v1::WorkerEvent> for Event {
             Kind::DecodeFailed(wire) => Ok(Self::DecodeFailed {
                 request: RequestId(wire.request),
                 kind: failure(wire.kind).under("decode_failed")?,
-                message: wire.message,
+                message: clipped(wire.message, limits::FAILURE_BYTES_MAX),
             }),
             Kind::Answered(wire) => {
                 Ok(Self::Answered(Box::new(wire.try_into().under("answered")?)))
@@ -217,7 +217,8 @@ pub(super) fn failure(wire: i32) -> Result<FailureKind, Refusal> {
 }
 
 fn chunk_failed(wire: v1::ChunkFailed) -> Result<Event, Refusal> {
-    Ok(Event::ChunkFailed { key: key(wire.key)?, kind: failure(wire.kind)?, message: wire.message })
+    let message = clipped(wire.message, limits::FAILURE_BYTES_MAX);
+    Ok(Event::ChunkFailed { key: key(wire.key)?, kind: failure(wire.kind)?, message })
 }
 
 impl From<Emitted> for v1::Emitted {

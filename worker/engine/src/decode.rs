@@ -49,6 +49,11 @@ impl Sequence {
         self.port.watch();
     }
 
+    /// Has every step count what it spends, as another turn goes on from what is left.
+    pub fn keep(&mut self) {
+        self.port.keep();
+    }
+
     /// What the last step looked at, layer by layer: each KV head's heaviest keys.
     pub fn take_looks(&mut self) -> Vec<Vec<SeenHead>> {
         self.port.take_looks()

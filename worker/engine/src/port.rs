@@ -43,6 +43,8 @@ pub struct LocalPort {
     nothing: Arc<MemorySet>,
     /// What the last step looked at, layer by layer, where somebody wants to know.
     looks: Option<Vec<Vec<SeenHead>>>,
+    /// Scores are read when the sequence has ended.
+    is_kept: bool,
 }
 
 impl LocalPort {
@@ -60,7 +62,8 @@ impl LocalPort {
 
     /// A sequence that goes on from `layers`.
     pub fn resume(layers: Vec<Arc<MemorySet>>, model: &Model) -> Self {
-        Self { layers, nothing: Arc::new(model.empty_memory()), looks: None }
+        let nothing = Arc::new(model.empty_memory());
+        Self { layers, nothing, looks: None, is_kept: false }
     }
 
     /// The memory of every layer.
@@ -76,6 +79,17 @@ impl LocalPort {
     /// Has it noted from now on what each step looks at.
     pub fn watch(&mut self) {
         self.looks = Some(Vec::new());
+    }
+
+    /// Has every step count what it spends, also where no key is kept for it: another turn goes on
+    /// from what is remembered at the end, and tells what that has drawn.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Whether it is.

@@ -69,6 +69,23 @@ fn scores_grow_by_what_is_looked_at() {
     });
 }
 
+/// Each row spends one for each query head: the next turn tells what was kept of that.
+#[test]
+fn what_is_kept_for_another_turn_counts_under_a_window_too() {
+    let (model, policy) = (model(), MemoryPolicy::window(2, 30));
+    let nothing = (0..model.layers()).map(|_| Arc::new(model.empty_memory()));
+    let mut kept = Sequence::new(&model, nothing.collect(), Leaves::of_chunks(5));
+    kept.keep();
+    let steps = 24;
+    for token in (0..steps).map(|idx| (idx * 37 + 5) % model.shape().vocab) {
+        kept.step(&model, token, &policy).unwrap();
+    }
+    for heads in shown(kept.memory()) {
+        let spent: f32 = heads.iter().flat_map(|head| &head.weights).sum();
+        assert!((spent - (steps * model.shape().heads) as f32).abs() < 1e-2, "{spent}");
+    }
+}
+
 #[test]
 fn a_window_is_watched_without_scores() {
     check(MemoryPolicy::window(2, 6), |_, _, after, _| {

@@ -3,6 +3,7 @@
 //! It is not the device thread: a chunk under way does not keep others waiting for theirs.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -45,6 +46,8 @@ pub struct Holder {
     store: Arc<ShardStore>,
     doorbell: Doorbell,
     arrivals: Mutex<Vec<Waiting>>,
+    /// Asks that arrived earlier and wait on.
+    waiting: AtomicUsize,
     stopped: watch::Sender<bool>,
 }
 
@@ -65,6 +68,7 @@ impl Holder {
             store,
             doorbell: Doorbell::default(),
             arrivals: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             stopped: watch::Sender::new(false),
         });
         let thread = holder.clone();
@@ -85,11 +89,12 @@ impl Holder {
     /// Leaves an ask; `tell` is told once, by `deadline` or soon after.
     pub fn ask(&self, ask: Ask, deadline: Instant, tell: Box<dyn Tell>) {
         let mut arrivals = self.lock();
+        let waiting = arrivals.len() + self.waiting.load(Ordering::Relaxed);
         // Under the lock, so that a stopping thread cannot miss it.
         let refusal = if *self.stopped.borrow() {
             CallError::Lost("the worker is stopping".to_owned())
-        } else if arrivals.len() >= limits::EXCHANGE_CALLS_MAX {
-            CallError::Lost(format!("{} asks wait", arrivals.len()))
+        } else if waiting >= limits::EXCHANGE_CALLS_MAX {
+            CallError::Lost(format!("{waiting} asks wait"))
         } else {
             arrivals.push(Waiting { ask, deadline, tell });
             self.doorbell.ring();
@@ -123,8 +128,12 @@ impl Holder {
         let _stop = StopOnDrop(self); // also when an answer panics
         let mut waiting: Vec<Waiting> = Vec::new();
         while !*self.stopped.borrow() {
-            waiting.append(&mut self.lock());
+            let mut arrivals = self.lock();
+            waiting.append(&mut arrivals);
+            self.waiting.store(waiting.len(), Ordering::Relaxed);
+            drop(arrivals);
             waiting = waiting.into_iter().filter_map(|one| self.serve(one)).collect();
+            self.waiting.store(waiting.len(), Ordering::Relaxed);
             self.doorbell.wait_until(waiting.iter().map(|one| one.deadline).min());
         }
         for one in waiting {

@@ -16,6 +16,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Messages that are not sent yet.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Whether no frame is left.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()

@@ -57,6 +57,9 @@ impl Tell for Teller {
     }
 }
 
+/// Answers that wait to be sent before no more is read.
+const OUTBOX_MAX: usize = 64;
+
 /// What says why there is no answer to `ask`.
 fn no_answer(ask: &CallHeader, why: CallError) -> Message {
     codec::error_message(ask.call, ask.block, &why)
@@ -85,7 +88,8 @@ impl Desk {
                     permit.send(Ok(next));
                 }
                 Some(message) = self.told.recv(), if self.outbox.is_empty() => self.send(message),
-                frame = self.incoming.message() => {
+                // Who asks what is refused and does not read that is not heard further.
+                frame = self.incoming.message(), if self.outbox.len() < OUTBOX_MAX => {
                     let Ok(Some(frame)) = frame else { return };
                     if let Err(status) = self.accept(frame) {
                         tracing::warn!(%status, "a stream of asks cannot be used");

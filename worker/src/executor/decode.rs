@@ -301,6 +301,9 @@ impl Decoding {
                     if spec.shows && idx == 0 {
                         sequence.watch();
                     }
+                    if spec.keeps {
+                        sequence.keep();
+                    }
                     Continuation::Sets(sequence)
                 }
                 Memory::Sharded(home) => {

@@ -92,15 +92,13 @@ impl EventLoop {
         self.grant_wishes(); // of who has gone meanwhile
     }
 
-    /// Ends what nobody has come back to in time.
+    /// Ends what nobody has come back to in time; to some of it nobody can.
     pub(super) fn end_unclaimed(&mut self) {
         if self.claims.until.is_none_or(|until| until > Instant::now()) {
             return;
         }
         self.claims.until = None;
-        let is_unclaimed =
-            |live: &super::Live| live.submission.telling.resumable && live.mailbox.is_unread();
-        let unclaimed = self.live.iter().filter(|(_, live)| is_unclaimed(live));
+        let unclaimed = self.live.iter().filter(|(_, live)| live.mailbox.is_unread());
         for request in unclaimed.map(|(run, _)| *run).collect::<Vec<_>>() {
             tracing::info!(%request, "nobody has come back to a request of the journal");
             self.step(Event::Cancel { request });

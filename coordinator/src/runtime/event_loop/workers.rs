@@ -80,8 +80,14 @@ impl EventLoop {
             .cluster
             .send_if_modified(|cluster| cluster.set(worker, state, Some(reason.to_owned())));
         if was_up || changed {
-            tracing::warn!(%worker, ?state, reason, "worker is not available");
+            let name = self.name_of(worker);
+            tracing::warn!(%worker, name, ?state, reason, "worker is not available");
         }
         self.step(Event::WorkerDown { worker });
+    }
+
+    /// What people call a worker, and commands know.
+    pub(super) fn name_of(&self, worker: WorkerId) -> String {
+        self.outputs.shown.cluster.borrow().name_of(worker)
     }
 }

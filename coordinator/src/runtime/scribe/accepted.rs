@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aqueduct_core::journal::{Accepted, Outcome};
 use aqueduct_core::work::FailureKind;
-use aqueduct_core::{Constraint, Grammar, Refusal};
+use aqueduct_core::{Constraint, Grammar, Refusal, clipped, limits};
 
 use super::super::ModelInfo;
 use super::now_ms;
@@ -110,7 +110,8 @@ pub(crate) fn failed(error: &RequestError) -> Outcome {
         RequestError::Deadline(_) => FailureKind::Deadline,
         RequestError::Failed { kind, .. } => *kind,
     };
-    Outcome::Failed { kind, message: error.to_string() }
+    // Whoever reads the journal refuses longer ones: of workers in this process, say.
+    Outcome::Failed { kind, message: clipped(error.to_string(), 2 * limits::FAILURE_BYTES_MAX) }
 }
 
 #[cfg(test)]

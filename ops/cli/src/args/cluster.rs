@@ -126,29 +126,28 @@ impl StallArg {
 pub(crate) struct SnapshotArgs {
     /// Most bytes of memory in which a worker keeps what prompts left at chunk boundaries, so
     /// that a prompt that begins alike goes on from there; 0 keeps nothing
-    #[arg(long, value_name = "BYTES",
-          default_value_t = aqueduct_core::limits::SNAPSHOT_BYTES_DEFAULT)]
-    snapshot_bytes: u64,
+    #[arg(long, value_name = "SIZE", default_value_t = Size(limits::SNAPSHOT_BYTES_DEFAULT))]
+    snapshot_bytes: Size,
     /// Folder for the same on disk, where a restart finds it; each worker has its own [default:
     /// memory alone]
     #[arg(long, value_name = "PATH")]
     snapshot_dir: Option<std::path::PathBuf>,
     /// Most bytes that a worker keeps there
-    #[arg(long, value_name = "BYTES", requires = "snapshot_dir",
-          default_value_t = aqueduct_core::limits::SNAPSHOT_DISK_BYTES_DEFAULT)]
-    snapshot_disk_bytes: u64,
+    #[arg(long, value_name = "SIZE", requires = "snapshot_dir",
+          default_value_t = Size(limits::SNAPSHOT_DISK_BYTES_DEFAULT))]
+    snapshot_disk_bytes: Size,
 }
 
 impl SnapshotArgs {
     /// Of a worker whose folder is the one that was named, or one in it.
     pub(crate) fn options(&self, within: Option<&str>) -> SnapshotOptions {
-        let bytes = self.snapshot_disk_bytes;
+        let bytes = self.snapshot_disk_bytes.0;
         let path = self.snapshot_dir.as_ref().map(|path| match within {
             Some(name) => path.join(name),
             None => path.clone(),
         });
         let disk = path.map(|path| DiskOptions { path, bytes });
-        SnapshotOptions { bytes: self.snapshot_bytes, disk }
+        SnapshotOptions { bytes: self.snapshot_bytes.0, disk }
     }
 }
 

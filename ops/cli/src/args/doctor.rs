@@ -6,6 +6,7 @@ use std::time::Duration;
 use aqueduct_core::limits;
 use clap::Args;
 
+use super::size::Size;
 use super::{ClusterTlsArgs, DeviceArgs, EtcdArgs, Format, GroupArgs, PoolArg, ServerArgs};
 
 /// Arguments of `aqueduct doctor`.
@@ -56,9 +57,9 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) snapshot_dir: Option<PathBuf>,
     /// Most bytes that a worker keeps there
-    #[arg(long, value_name = "BYTES", requires = "snapshot_dir",
-          default_value_t = limits::SNAPSHOT_DISK_BYTES_DEFAULT)]
-    pub(crate) snapshot_disk_bytes: u64,
+    #[arg(long, value_name = "SIZE", requires = "snapshot_dir",
+          default_value_t = Size(limits::SNAPSHOT_DISK_BYTES_DEFAULT))]
+    pub(crate) snapshot_disk_bytes: Size,
     /// Seconds that a check may take; loading a model may take ten minutes
     #[arg(long, value_name = "S", default_value_t = 15,
           value_parser = clap::value_parser!(u64).range(1..=600))]

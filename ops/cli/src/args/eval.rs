@@ -21,7 +21,7 @@ pub(crate) enum EvalCommand {
 /// Arguments of `aqueduct eval logits`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file is the same, bit for bit, for any number of workers and either link.
+With --wire f32 the file is the same, bit for bit, for any number of workers and either link.
 
 Example:
   aqueduct eval logits --model model --tokens-file tokens.txt --policy h2o --chunk 256 \\

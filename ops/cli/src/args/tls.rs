@@ -38,8 +38,9 @@ pub(crate) struct ServerTlsArgs {
     )]
     tls_ca: Option<PathBuf>,
     /// Whether callers must show a certificate: required, or optional
-    #[arg(long, value_name = "WHEN", requires = "tls_ca", value_enum,
-          hide_possible_values = true, default_value_t = ClientAuth::Required)]
+    #[arg(long, value_name = "WHEN", env = "AQUEDUCT_TLS_CLIENT_AUTH", hide_env_values = true,
+          requires = "tls_ca", value_enum, hide_possible_values = true,
+          default_value_t = ClientAuth::Required)]
     tls_client_auth: ClientAuth,
 }
 

@@ -30,6 +30,9 @@ async fn list(args: ContextListArgs) -> anyhow::Result<()> {
 fn set(args: ContextSetArgs) -> anyhow::Result<()> {
     let ContextSetArgs { file, name, server, tls_ca, tls_cert, tls_key, api_key_file } = args;
     aqueduct_tls::scheme_of("server", &server, tls_ca.is_some())?;
+    // The file is read from any folder.
+    let [tls_ca, tls_cert, tls_key, api_key_file] = [tls_ca, tls_cert, tls_key, api_key_file]
+        .map(|file| file.map(|file| std::path::absolute(&file).unwrap_or(file)));
     let context = Context { server, tls_ca, tls_cert, tls_key, api_key_file };
     Contexts::change(&file.path()?, |contexts| {
         contexts.current.get_or_insert_with(|| name.clone());

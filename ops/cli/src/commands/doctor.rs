@@ -127,7 +127,7 @@ fn looks(args: &DoctorArgs) -> Vec<Look> {
     }
     let folders = [
         ("data-dir", &args.data_dir, JOURNAL_BYTES),
-        ("snapshot-dir", &args.snapshot_dir, args.snapshot_disk_bytes),
+        ("snapshot-dir", &args.snapshot_dir, args.snapshot_disk_bytes.0),
     ];
     for (flag, folder, bytes) in folders {
         if let Some(folder) = folder.clone() {

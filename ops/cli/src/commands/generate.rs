@@ -123,17 +123,22 @@ async fn ask(client: Client, options: GenerateOptions, json: bool) -> anyhow::Re
 /// Prints the answer as it comes.
 async fn show(events: &mut Generation, json: bool) -> anyhow::Result<()> {
     let mut display = PrefillDisplay::new();
-    let mut seed = 0;
+    let (mut seed, mut told) = (0, 0);
     while let Some(event) = events.next().await {
         let event = event.inspect_err(|_| display.finish())?;
         match &event {
-            GenerateEvent::Accepted(accepted) => seed = accepted.seed,
+            GenerateEvent::Accepted(accepted) => {
+                (seed, told) = (accepted.seed, accepted.warnings.len());
+            }
             GenerateEvent::Progress(at) => display.show(at),
             GenerateEvent::Escalated(_) => {
+                told += 1;
                 display.finish();
                 display = PrefillDisplay::new();
             }
             GenerateEvent::Summary(summary) if !json => {
+                let new = summary.warnings.iter().skip(told);
+                new.for_each(|warning| eprintln!("warning: {warning}"));
                 eprintln!("{}", figures(summary, seed));
                 if let Some(session) = &summary.session {
                     eprintln!("go on with --session {session}");

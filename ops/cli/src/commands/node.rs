@@ -27,8 +27,8 @@ pub(crate) async fn run(command: NodeCommand) -> anyhow::Result<()> {
         }
         NodeCommand::Drain(args) => drain(&args).await,
         NodeCommand::Undrain(args) => {
-            args.server.connect().await?.drain(&args.worker, false).await?;
-            Ok(())
+            let status = args.server.connect().await?.drain(&args.worker, false).await?;
+            Ok(lines::say(&format!("{} takes work again\n", status.worker))?)
         }
     }
 }
@@ -159,7 +159,7 @@ async fn drain(args: &NodeDrainArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     let mut status = client.drain(&args.worker, true).await?;
     if args.wait_s == 0 {
-        return Ok(());
+        return Ok(lines::say(&format!("{} gets nothing new\n", status.worker))?);
     }
     let empty = async {
         loop {
@@ -178,5 +178,5 @@ async fn drain(args: &NodeDrainArgs) -> anyhow::Result<()> {
         let seconds = args.wait_s;
         ClientError::Deadline(format!("{} is not empty after {seconds} s", args.worker))
     })??;
-    Ok(())
+    Ok(lines::say(&format!("{} is empty\n", status.worker))?)
 }

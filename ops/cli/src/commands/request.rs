@@ -33,11 +33,16 @@ async fn list(args: RequestListArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     let asked = ListRequestsRequest {
         state: args.state.clone().unwrap_or_default(),
-        ended: args.all,
+        ended: args.all || args.state.as_deref().is_some_and(has_ended),
         limit: args.chunk_size,
         after: String::new(),
     };
     shown::show(&args.output, async || Ok(all_pages(&client, asked.clone()).await?)).await
+}
+
+/// Whether requests of this state are told of as ended only.
+fn has_ended(state: &str) -> bool {
+    matches!(state, "finished" | "failed" | "cancelled")
 }
 
 /// All pages as one.

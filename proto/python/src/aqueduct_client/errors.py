@@ -10,6 +10,8 @@ RETRY_AFTER_METADATA = 'grpc-retry-pushback-ms'
 # way has reset, and of a message that one end does not take.
 RESET = 'Received RST_STREAM'
 TOO_LARGE = re.compile('(Sent|Received) message larger than max')
+# What servers say of services that they do not have: ours nothing, gRPC's own that.
+NO_SERVICE = ('', 'Method not found!')
 REQUEST_ID = 'x-request-id'
 
 
@@ -93,6 +95,10 @@ def unreadable(what: str) -> ServerFailureError:
 def error_of(status: grpc.aio.AioRpcError) -> ClientError:
     """A status as the error that it is to a caller."""
     code, message = status.code(), status.details() or ''
+    if code is grpc.StatusCode.UNIMPLEMENTED and message in NO_SERVICE:
+        return InvalidArgumentError(
+            'the server has no such service: is it a coordinator, and the port its gRPC one '
+            '(7070 unless told otherwise)?')
     if is_too_large(status):
         return InvalidArgumentError(f'prompt: {message}')
     if is_away(status):

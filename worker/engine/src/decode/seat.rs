@@ -73,10 +73,11 @@ impl Seat<'_, &mut LocalPort> {
         Ok(())
     }
 
-    /// Where some keys go, and none is kept for its rank, nobody would read what a step adds to
-    /// the scores.
+    /// Where some keys go, none is kept for its rank, and nobody goes on from what is left, nobody
+    /// would read what a step adds to the scores.
     fn has_no_use_for_masses(&self) -> bool {
-        !self.step.selection.keep_all && self.step.selection.heavy == 0
+        let Selection { keep_all, heavy, .. } = self.step.selection;
+        !keep_all && heavy == 0 && !self.past.is_kept()
     }
 }
 

@@ -149,11 +149,13 @@ impl Executor {
                 let sampler = Sampler::new(spec.clone(), idx, grammar.clone());
                 let sets = self.sets_that_came(names.key(spec.request, idx), idx)?;
                 let mut choice = self.goes_on(idx, sets, (sampler, begun.tokens), names)?;
-                if let Continuation::Sets(sequence) = &mut choice.sequence
-                    && spec.shows
-                    && idx == 0
-                {
-                    sequence.watch();
+                if let Continuation::Sets(sequence) = &mut choice.sequence {
+                    if spec.shows && idx == 0 {
+                        sequence.watch();
+                    }
+                    if spec.keeps {
+                        sequence.keep();
+                    }
                 }
                 choices.push(choice);
             }
@@ -191,7 +193,10 @@ impl Executor {
         let leaves = Leaves::of_chunks(names.chunk_tokens).going_on_behind(names.prompt_tokens);
         let sequence = Sequence::new(&self.model, sets, leaves);
         let computed = sequence.position().wrapping_sub(names.prompt_tokens) as usize;
-        let most = tokens.len().saturating_sub(1);
+        // Who has none yet has logits to draw the first one from, and those are not handed over.
+        let count = tokens.len();
+        Refusal::unless_within("tokens", count, 1, count.max(1)).map_err(unfit)?;
+        let most = count - 1;
         let computed = Refusal::unless_within("tokens computed", computed, 0, most);
         let (known, begun) = tokens.split_at(computed.map_err(unfit)?);
         for token in known {
