@@ -38,6 +38,9 @@ const TYPED: [&str; 9] =
     ["type", "enum", "const", "$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not"];
 /// Patterns that look around themselves, which no automaton does.
 const LOOKAROUND: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
+/// What bounds a number, and from where on that is more than grammars count.
+const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+const BOUND_MOST: f64 = (1u64 << 62) as f64;
 /// Where llguidance's own options stand.
 const OPTIONS: &str = "x-guidance";
 
@@ -66,9 +69,16 @@ pub fn lenient(mut schema: Value) -> Value {
     let looks_around = |value: &Value| {
         value.as_str().is_some_and(|text| LOOKAROUND.iter().any(|part| text.contains(part)))
     };
+    // As long as 64 bits are, a bound of whole numbers says what type somebody keeps them in.
+    let is_type = |value: &Value| value.as_f64().is_some_and(|bound| bound.abs() >= BOUND_MOST);
     each(&mut schema, &mut |fields| {
         if fields.get("pattern").is_some_and(looks_around) {
             fields.remove("pattern");
+        }
+        for name in BOUNDS {
+            if fields.get(name).is_some_and(is_type) {
+                fields.remove(name);
+            }
         }
     });
     if let Value::Object(fields) = &mut schema {
@@ -232,14 +242,16 @@ mod tests {
             "type": "object",
             "properties": {
                 "a": { "type": "string", "pattern": "^(?!x)" }, "b": { "pattern": "y" },
+                "c": { "type": "integer", "minimum": i64::MIN, "maximum": 9 },
             },
         });
         let seen = narrowed(lenient(schema));
         assert_eq!(seen[OPTIONS]["lenient"], true);
-        assert_eq!(
-            seen["properties"],
-            json!({ "a": { "type": "string" }, "b": { "pattern": "y" } })
-        );
+        let want = json!({
+            "a": { "type": "string" }, "b": { "pattern": "y" },
+            "c": { "type": "integer", "maximum": 9 },
+        });
+        assert_eq!(seen["properties"], want);
     }
 
     #[test]
