@@ -16,11 +16,11 @@ pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
     let check = format!("disk {flag}");
     let next = format!("make the folder of --{flag} one that this user may write to");
     let fails = |why: String| Check::fail(&check, format!("{}: {why}", folder.display()), &*next);
-    // What is not there yet will be made.
-    let Some(there) = folder.ancestors().find(|part| part.exists()) else {
+    // What is not there yet will be made. Of a relative path the first part may be missing too.
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let Some(there) = whole.ancestors().find(|part| part.exists()) else {
         return fails("no such folder".into());
     };
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
     let took = match write_and_sync(there) {
         Ok(took) => took,
         Err(error) => return fails(format!("cannot be written to: {error}")),
@@ -68,6 +68,7 @@ mod tests {
         let look = |path: &Path, bytes| look("data-dir", path, bytes);
         assert_ne!(look(folder.path(), 0).state, State::Fail);
         assert_ne!(look(&folder.path().join("not/there/yet"), 0).state, State::Fail);
+        assert_ne!(look(Path::new("not/there/from/here"), 0).state, State::Fail);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
         let full = look(folder.path(), u64::MAX);
         assert_eq!((full.state, full.next.starts_with("make room")), (State::Warn, true));
