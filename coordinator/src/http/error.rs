@@ -145,7 +145,7 @@ impl From<RequestError> for ApiError {
             RequestError::Busy { retry_after, .. } | RequestError::Limited { retry_after, .. } => {
                 Some(retry_after)
             }
-            // By then it is known who leads.
+            // What passes by itself, such as an election: by then it is known who leads.
             _ => {
                 let is_passing = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
                 is_passing.contains(&status).then_some(Duration::from_secs(1))

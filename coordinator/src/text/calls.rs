@@ -154,8 +154,8 @@ impl CallParser {
         loop {
             let tag = if self.in_call { CLOSE } else { OPEN };
             let at = if self.in_call { self.close(is_last) } else { self.held.find(tag) };
-            let is_begun = self.held.trim_start().chars().next();
-            if self.in_call && is_begun.is_some_and(|first| first != '{') {
+            let first = self.held.trim_start().chars().next();
+            if self.in_call && first.is_some_and(|first| first != '{') {
                 self.in_call = false; // text that has the tag in it
                 said.push(Said::Text(self.literal("")));
                 continue;

@@ -106,9 +106,8 @@ fn add_tokens(tokenizer: &mut Tokenizer, texts: &Value, more: &Value) -> tokeniz
     }
     let special = texts["additional_special_tokens"].as_array().into_iter().flatten();
     let special = special.filter_map(token_text).map(|text| AddedToken::from(text, true));
-    let all: Vec<AddedToken> = by_id.into_values().chain(special).collect();
-    let is_new = |token: &&AddedToken| tokenizer.token_to_id(&token.content).is_none();
-    let new: Vec<AddedToken> = all.iter().filter(is_new).cloned().collect();
+    let is_new = |token: &AddedToken| tokenizer.token_to_id(&token.content).is_none();
+    let new: Vec<AddedToken> = by_id.into_values().chain(special).filter(is_new).collect();
     tokenizer.add_tokens(new)?;
     Ok(())
 }

@@ -26,6 +26,11 @@ fn ask_under(policy: &str, server: &Running, prompt: &str, cache_prompt: bool) -
     (json!([choices, answer["aqueduct"]["retained_mass_per_layer"]]), cached)
 }
 
+/// `ask_under` of one policy.
+fn asking(policy: &str) -> impl Fn(&Running, &str, bool) -> (Value, u64) {
+    move |server, prompt, cache_prompt| ask_under(policy, server, prompt, cache_prompt)
+}
+
 #[test]
 fn a_repeated_prefix_gives_the_same_answer_on_any_number_of_workers() {
     repeat("h2o");
@@ -37,8 +42,7 @@ fn exact_attention_over_a_repeated_prefix_gives_the_same_answer() {
 }
 
 fn repeat(policy: &str) {
-    let ask =
-        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
+    let ask = asking(policy);
     let prompt = book(12_000);
     let asked = format!("{prompt} What is it about?");
     let alone = Running::serve(&["--snapshot-bytes", "0"]);
@@ -67,8 +71,7 @@ fn a_restart_goes_on_from_disk() {
 }
 
 fn restart(policy: &str) {
-    let ask =
-        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
+    let ask = asking(policy);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let args = ["--workers", "2", "--snapshot-dir", path];
@@ -95,8 +98,7 @@ fn a_holder_of_exact_keys_that_is_killed_changes_no_bit() {
 }
 
 fn kill_holders(policy: &str) {
-    let ask =
-        |server: &Running, prompt: &str, cache: bool| ask_under(policy, server, prompt, cache);
+    let ask = asking(policy);
     let worker = || {
         let args = ["worker", "--threads", "1", "--listen", "127.0.0.1:0", "--model"];
         Running::start(aqueduct().args(args).arg(model()))
