@@ -13,6 +13,7 @@ const DESCRIPTOR: &str = "descriptor.bin";
 /// Messages that are shown as JSON.
 const SHOWN: &[&str] = &[
     "ClusterView",
+    "MemberEntry",
     "NodeEntry",
     "NodeView",
     "NodeWork",

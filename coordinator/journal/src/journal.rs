@@ -11,7 +11,9 @@ use aqueduct_core::journal::Record;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Options;
-use crate::node::{Applied, Broken, ELECTION_TICKS, Node, Standing, TICK_MS, Ticket, Unable};
+use crate::node::{
+    Applied, Broken, ELECTION_TICKS, Member, Node, Standing, TICK_MS, Ticket, Unable,
+};
 use crate::state::{Misfit, State};
 use crate::store::{Store, StoreError};
 use crate::{Ear, Message, MessageType, Write};
@@ -88,6 +90,7 @@ type Reply = oneshot::Sender<Result<(), AppendError>>;
 pub(crate) enum Ask {
     Append { record: Box<Record>, term: Option<u64>, reply: Reply },
     Read(Box<dyn FnOnce(&State) + Send>),
+    Members(oneshot::Sender<Vec<Member>>),
     Hear { birth: u64, message: Box<Message> },
     Sent { kind: MessageType, to: u64, arrived: bool },
     Resign,
@@ -160,6 +163,20 @@ impl Journal {
         let read = move |state: &State| drop(reply.send(read(state)));
         let answered = async {
             let sent = self.asks.send(Ask::Read(Box::new(read))).await;
+            sent.map_err(|_| AppendError::Ended)?;
+            answer.await.map_err(|_| AppendError::Ended)
+        };
+        self.in_time(answered).await
+    }
+
+    /// All members, if this one leads; nothing otherwise.
+    ///
+    /// # Errors
+    /// The journal has ended, or its disk takes its time.
+    pub async fn members(&self) -> Result<Vec<Member>, AppendError> {
+        let (reply, answer) = oneshot::channel();
+        let answered = async {
+            let sent = self.asks.send(Ask::Members(reply)).await;
             sent.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)
         };
@@ -246,6 +263,7 @@ impl<T: Transport> Keeper<T> {
                 Err(unable) => drop(reply.send(Err(unable.into()))),
             },
             Ask::Read(read) => read(self.node.state()),
+            Ask::Members(reply) => drop(reply.send(self.node.members())),
             Ask::Hear { birth, message } => {
                 let from = message.from;
                 if let Err(refusal) = self.node.hear(birth, *message) {

@@ -26,7 +26,7 @@ pub use ear::Ear;
 pub use journal::{AppendError, Journal, OpenError, Transport};
 pub use letter::{bytes_of, decode, encode};
 pub use log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
-pub use node::{Applied, Broken, Node, Standing, Ticket, Unable, Work};
+pub use node::{Applied, Broken, Member, Node, Standing, Ticket, Unable, Work};
 pub use raft::eraftpb::{Message, MessageType};
 pub use state::{Misfit, State};
 pub use store::{Store, StoreError};

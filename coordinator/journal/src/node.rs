@@ -6,6 +6,8 @@ mod newborn;
 mod others;
 mod sound;
 
+use std::collections::BTreeMap;
+
 use aqueduct_core::journal::Record;
 use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::v1;
@@ -94,6 +96,19 @@ pub enum Standing {
     },
 }
 
+/// A member of a group, as its leader knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub member: u64,
+    /// Whether it is the leader itself.
+    pub leads: bool,
+    /// For how long nothing was heard of it; `None`: since this process began.
+    pub silent_ms: Option<u64>,
+    /// Entries of the log that it has not confirmed.
+    pub entries_behind: u64,
+}
+
 /// Why a record could not be proposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unable {
@@ -136,6 +151,8 @@ pub struct Node {
     /// Ticks that an election is put off by.
     patience: u64,
     ticked_ms: Option<u64>,
+    /// When others were heard last.
+    heard_ms: BTreeMap<u64, u64>,
     births: Births,
     /// While what this member promised may have been lost.
     newborn: Option<Newborn>,
@@ -188,6 +205,7 @@ impl Node {
             random,
             patience: 0,
             ticked_ms: None,
+            heard_ms: BTreeMap::new(),
             births: Births::default(),
             newborn: saved.is_newborn.then(Newborn::default),
         };

@@ -1,7 +1,7 @@
 //! `response_format`: what an answer must look like.
 
-use aqueduct_core::{Grammar, Refusal};
-use serde_json::Value;
+use aqueduct_core::{Constraint, Grammar, Refusal};
+use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -10,7 +10,7 @@ use crate::text::TextModel;
 /// What an answer must look like.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Format {
-    grammar: Grammar,
+    schema: Value,
     /// Whether it is refused where no grammar can follow all that it says.
     is_strict: bool,
 }
@@ -30,10 +30,9 @@ pub(super) fn of(
     let (schema, is_strict) = (&described["schema"], described["strict"] == true);
     match kind.as_str() {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Format { grammar: Grammar::json_object(), is_strict })),
+        Some("json_object") => Ok(Some(Format { schema: json!({ "type": "object" }), is_strict })),
         Some("json_schema") if schema.is_object() => {
-            let grammar = Grammar::JsonSchema(schema.to_string());
-            Ok(Some(Format { grammar, is_strict }))
+            Ok(Some(Format { schema: schema.clone(), is_strict }))
         }
         Some("json_schema") => {
             let bound = "a JSON schema, which is an object";
@@ -47,27 +46,28 @@ pub(super) fn of(
 }
 
 impl Format {
-    /// The grammar that is followed, compiled once before anything is prefilled, so that a bad one
-    /// is refused at once; `warnings` say what of it is not followed.
+    /// The format as it is followed; `warnings` say what of it is not.
+    ///
+    /// # Errors
+    /// One that cannot be followed.
     pub(super) fn followed(
         self,
         text: &TextModel,
         warnings: &mut Vec<String>,
-    ) -> Result<Grammar, Refusal> {
-        let field = "response_format";
-        match self.grammar {
-            Grammar::JsonSchema(schema) => {
-                let schema = serde_json::from_str(&schema)
-                    .map_err(|error| Refusal::new(field, error, "JSON"))?;
-                let schema = followed(text, field, (schema, self.is_strict), warnings)?;
-                Ok(Grammar::JsonSchema(schema.to_string()))
-            }
-            grammar => text.constraint(field, grammar.clone()).map(|_| grammar),
-        }
+    ) -> Result<Followed, Refusal> {
+        followed(text, "response_format", (self.schema, self.is_strict), warnings)
     }
 }
 
-/// The schema in `field` as it can be followed, which is all of it if it `is_strict`.
+/// A schema that can be followed.
+pub(super) struct Followed {
+    pub(super) schema: Value,
+    /// What makes an answer follow it.
+    pub(super) constraint: Constraint,
+}
+
+/// The schema in `field` as it can be followed, which is all of it if it `is_strict`. It is compiled
+/// before anything is prefilled, so that a bad one is refused at once.
 ///
 /// # Errors
 /// A schema that cannot be followed.
@@ -76,14 +76,19 @@ pub(super) fn followed(
     field: &str,
     (schema, is_strict): (Value, bool),
     warnings: &mut Vec<String>,
-) -> Result<Value, Refusal> {
-    let check = |schema: &Value| text.constraint(field, Grammar::JsonSchema(schema.to_string()));
-    let Err(refusal) = check(&schema) else { return Ok(schema) };
-    let lenient = aqueduct_grammar::lenient(schema);
-    if is_strict || check(&lenient).is_err() {
-        return Err(refusal);
+) -> Result<Followed, Refusal> {
+    let compile = |schema: &Value| text.constraint(field, Grammar::JsonSchema(schema.to_string()));
+    let refusal = match compile(&schema) {
+        Ok(constraint) => return Ok(Followed { schema, constraint }),
+        Err(refusal) => refusal,
+    };
+    let schema = aqueduct_grammar::lenient(schema);
+    match compile(&schema) {
+        Ok(constraint) if !is_strict => {
+            let reason = aqueduct_grammar::reason(&refusal);
+            warnings.push(format!("{field} is not followed in all that it says: {reason}"));
+            Ok(Followed { schema, constraint })
+        }
+        _ => Err(refusal),
     }
-    let reason = refusal.bound.rsplit_once("followed: ").map_or("", |(_, reason)| reason);
-    warnings.push(format!("{field} is not followed in all that it says: {reason}"));
-    Ok(lenient)
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use aqueduct_core::{Constraint, Grammar, Refusal, SessionUse, StartKey, TokenId, limits};
+use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, TokenId, limits};
 
 use super::Shared;
 use super::error::ApiError;
@@ -10,7 +10,7 @@ use super::params::Params;
 use super::reply::Endpoint;
 use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::tools::Tools;
-use crate::text::{CallNotation, Ending, TextModel};
+use crate::text::{CallNotation, Ending};
 
 /// A call that is ready to be submitted.
 pub(super) struct Prepared {
@@ -77,7 +77,6 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
     let mut warnings = Vec::new();
     let format = request.params.format.take();
     let format = format.map(|format| format.followed(text, &mut warnings)).transpose()?;
-    let constraint = constraint(text, format)?;
     let prompts = request.prompts.into_iter().map(prepare).collect::<Result<Vec<_>, ApiError>>()?;
     Ok(Prepared {
         endpoint: Endpoint::Completions,
@@ -86,7 +85,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         echo: request.echo,
         logprobs: request.logprobs,
         goes_on: false,
-        constraint,
+        constraint: format.map(|format| format.constraint),
         tools: false,
         one_call: false,
         warnings,
@@ -116,13 +115,13 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let mut warnings = warning.into_iter().chain(request.warning).collect();
     let format = request.params.format.take();
     let format = format.map(|format| format.followed(text, &mut warnings)).transpose()?;
-    let schema = format.as_ref().map(Grammar::text);
+    let schema = format.as_ref().map(|format| &format.schema);
     let called = tools
         .zip(notation)
         .map(|(tools, notation)| tools.grammar((text, notation), schema, &mut warnings));
     let constraint = match called.transpose()?.flatten() {
         Some(grammar) => Some(text.constraint("tools", grammar)?),
-        None => constraint(text, format)?,
+        None => format.map(|format| format.constraint),
     };
     let one_call = tools.is_some_and(Tools::is_one_call);
     let (session, stop) = (request.params.memory.session, &mut request.params.stop);
@@ -147,8 +146,4 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         warnings,
         once: None,
     })
-}
-
-fn constraint(text: &TextModel, format: Option<Grammar>) -> Result<Option<Constraint>, ApiError> {
-    Ok(format.map(|grammar| text.constraint("response_format", grammar)).transpose()?)
 }

@@ -106,7 +106,7 @@ impl Tools {
     pub(super) fn grammar(
         &self,
         (text, notation): (&TextModel, CallNotation),
-        answer: Option<&str>,
+        answer: Option<&Value>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Grammar>, Refusal> {
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
@@ -118,8 +118,8 @@ impl Tools {
         let functions = functions.filter(|(_, function)| self.may_call(function));
         let followed = functions.map(|(idx, Function { name, schema, is_strict })| {
             let field = format!("tools[{idx}].function.parameters");
-            let schema = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
-            Ok((name, schema))
+            let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
+            Ok((name, followed.schema))
         });
         let functions = followed.collect::<Result<Vec<_>, Refusal>>()?;
         let lark = grammar_of(&functions, notation, most, answer);
@@ -132,7 +132,7 @@ fn grammar_of(
     functions: &[(&String, Value)],
     notation: CallNotation,
     most: usize,
-    answer: Option<&str>,
+    answer: Option<&Value>,
 ) -> String {
     let (open, between, close, most) = match notation {
         CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
@@ -146,8 +146,7 @@ fn grammar_of(
         _ => format!("call{more}"),
     };
     let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
-    let answer = answer
-        .map(|schema| aqueduct_grammar::narrowed(serde_json::from_str(schema).unwrap_or_default()));
+    let answer = answer.map(|schema| aqueduct_grammar::narrowed(schema.clone()));
     let (or, answer) = match answer {
         Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
         None => ("", String::new()),

@@ -2,6 +2,7 @@
 //! gRPC and HTTP alike. Who may ask is decided there.
 
 mod caches;
+mod members;
 mod memory;
 pub(crate) mod nodes;
 
@@ -79,11 +80,18 @@ impl Operations {
     }
 
     /// How the cluster stands.
-    pub fn cluster(&self) -> v1::ClusterView {
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn cluster(&self) -> Result<v1::ClusterView, OperatorError> {
+        let members = match self.coordinator.group().await? {
+            Some((journal, group)) => members::entries(&group, journal.members().await.ok()),
+            None => Vec::new(),
+        };
         let (cluster, stats) = (self.coordinator.describe(), self.coordinator.stats());
         let (model, config) = (cluster.model, self.coordinator.config());
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        v1::ClusterView {
+        Ok(v1::ClusterView {
             model: self.model.clone(),
             fingerprint: model.as_ref().map_or_else(String::new, |it| it.fingerprint.clone()),
             shape: model.as_ref().map(|model| model.shape.clone().into()),
@@ -107,7 +115,8 @@ impl Operations {
             snapshot_bytes: stats.snapshots.memory_bytes,
             snapshot_disk_bytes: stats.snapshots.disk_bytes,
             nodes: cluster.workers.iter().map(|worker| nodes::entry(worker, &stats)).collect(),
-        }
+            members,
+        })
     }
 
     /// How a worker stands, and what it is at.

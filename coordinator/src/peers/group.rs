@@ -50,10 +50,15 @@ impl Group {
         &self.members[self.member as usize - 1].1
     }
 
+    /// Number, name and URL of every member.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, &str, &str)> {
+        (1..).zip(&self.members).map(|(member, (name, url))| (member, name.as_str(), url.as_str()))
+    }
+
     /// Number and URL of all others.
     pub(crate) fn others(&self) -> impl Iterator<Item = (u64, &str)> {
-        let all = (1..).zip(&self.members).map(|(member, (_, url))| (member, url.as_str()));
-        all.filter(|(member, _)| *member != self.member)
+        let others = self.all().filter(|(member, ..)| *member != self.member);
+        others.map(|(member, _, url)| (member, url))
     }
 }
 

@@ -10,6 +10,7 @@ use aqueduct_journal::{AppendError, Journal, Standing};
 use super::Coordinator;
 use super::event_loop::Inbound;
 use crate::keys::{Keys, Permit};
+use crate::peers::Group;
 
 /// Says how the model spells what a grammar allows.
 pub type Constrain = dyn Fn(Grammar) -> Result<Constraint, Refusal> + Send + Sync;
@@ -23,6 +24,8 @@ pub struct Keeping {
     pub constrain: Arc<Constrain>,
     /// For whose limits what goes on counts; `None`: nobody's.
     pub keys: Option<Keys>,
+    /// Whose journal it is; `None`: this coordinator's alone.
+    pub group: Option<Group>,
 }
 
 impl fmt::Debug for Keeping {

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use aqueduct_core::ask::{Declined, Question};
 use aqueduct_core::{RequestId, SnapshotKey, TokenId, WorkerId, limits};
+use aqueduct_journal::Journal;
 use aqueduct_proto::v1;
 use tokio::sync::oneshot;
 
 use super::Coordinator;
 use super::event_loop::{EventLoop, Told, Wanted, Whereabouts};
 use super::origins::Origin;
+use crate::peers::Group;
 
 const DEADLINE: Duration = Duration::from_millis(limits::OPERATOR_DEADLINE_MS);
 
@@ -40,6 +42,11 @@ impl Coordinator {
 
     pub(crate) async fn work_of(&self, worker: WorkerId) -> Result<Vec<v1::NodeWork>, Silent> {
         self.ask(move |it| it.work_of(worker)).await
+    }
+
+    /// Its journal and whose it is, where that is a group's.
+    pub(crate) async fn group(&self) -> Result<Option<(Journal, Group)>, Silent> {
+        self.ask(|it| it.group()).await
     }
 
     pub(crate) async fn whereabouts(&self, name: String) -> Result<Option<Whereabouts>, Silent> {

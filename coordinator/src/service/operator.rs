@@ -43,7 +43,7 @@ impl Operator for Desk {
         request: Request<v1::ShowClusterRequest>,
     ) -> Answer<v1::ClusterView> {
         self.check(request)?;
-        Ok(Response::new(self.operations.cluster()))
+        answer(self.operations.cluster().await)
     }
 
     async fn show_node(&self, request: Request<v1::ShowNodeRequest>) -> Answer<v1::NodeView> {

@@ -35,7 +35,8 @@ async fn close(journal: Journal) {
 
 fn keeping(journal: &Journal) -> Keeping {
     let constrain = |_| Err(Refusal::new("grammar", "any", "none"));
-    Keeping { journal: journal.clone(), constrain: Arc::new(constrain), keys: None }
+    let constrain = Arc::new(constrain);
+    Keeping { journal: journal.clone(), constrain, keys: None, group: None }
 }
 
 async fn keeps(fakes: &[Fake], journal: &Journal, interrupted: usize) -> Coordinator {

@@ -76,7 +76,8 @@ impl Membership {
         tracing::info!(folder = %folder.display(), member, group_id, "joins its group");
         let (publish, known) = watch::channel(Known::default());
         let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
-        candidate.stand(Keeping { journal, constrain, keys }, known);
+        let of_group = Some(group.clone());
+        candidate.stand(Keeping { journal, constrain, keys, group: of_group }, known);
         Ok(move |stop: front::Stop| -> front::Server {
             Box::pin(async move {
                 if let Err(error) = serve(group, ear, (publish, unheard), listener, stop).await {

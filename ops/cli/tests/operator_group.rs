@@ -53,6 +53,8 @@ impl Desk {
         let followers = (0..COORDINATORS).filter(|idx| *idx != leader);
         for (idx, name) in [leader].into_iter().chain(followers).zip(["first", "second", "third"]) {
             seen.name(&trio.url(idx), &format!("http://{name}"));
+            seen.name(trio.peer(idx), &format!("http://{name}:peer"));
+            seen.name(&format!("coordinator-{idx}"), name);
         }
         Self { trio, leader, seen, folder }
     }
@@ -382,6 +384,9 @@ fn after_the_leader(desk: &mut Desk) {
     let (next_url, other_url) = (desk.trio.url(next), desk.trio.url(other));
     desk.seen.name(&next_url, "http://next");
     desk.seen.name(&other_url, "http://other");
+    for (idx, name) in [(next, "next"), (other, "other"), (killed, "dead")] {
+        desk.seen.name(&format!("coordinator-{idx}"), name);
+    }
     desk.request(next, "decode", "REQUEST-3");
     desk.trio.follows(other, next);
     let all = [dead.as_str(), &other_url, &next_url].join(",");

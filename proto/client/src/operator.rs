@@ -7,9 +7,9 @@ use aqueduct_core::limits;
 use aqueduct_proto::v1;
 pub use aqueduct_proto::v1::{
     ChoiceView, ChunkView, ClusterView, FilePart, KeyView, ListRequestsRequest,
-    ListSnapshotsRequest, MemoryView, NodeEntry, NodeView, NodeWork, RequestEntry, RequestList,
-    RequestTrace, RequestView, ShowMemoryRequest, SnapshotChange, SnapshotEntry, SnapshotList,
-    TraceStep, show_memory_request::Of,
+    ListSnapshotsRequest, MemberEntry, MemoryView, NodeEntry, NodeView, NodeWork, RequestEntry,
+    RequestList, RequestTrace, RequestView, ShowMemoryRequest, SnapshotChange, SnapshotEntry,
+    SnapshotList, TraceStep, show_memory_request::Of,
 };
 use bytes::Bytes;
 use futures::Stream;

@@ -12,4 +12,4 @@ mod vocabulary;
 
 pub use follower::{Follower, Mask};
 pub use schema::{lenient, narrowed};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{Vocabulary, reason};

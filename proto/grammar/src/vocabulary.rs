@@ -12,6 +12,8 @@ use serde_json::Value;
 use crate::follower::Follower;
 use crate::schema::narrowed;
 
+/// What a grammar must be, before the reason why one is not.
+const FOLLOWED: &str = "a grammar that can be followed: ";
 /// Characters of a grammar that are shown where it is refused.
 const SHOWN_CHARS: usize = 100;
 
@@ -103,7 +105,12 @@ fn refusal(field: &str, value: impl std::fmt::Display, error: impl std::fmt::Dis
         Some((end, _)) => format!("{}..", &value[..end]),
         None => value,
     };
-    Refusal::new(field, value, format!("a grammar that can be followed: {reason}"))
+    Refusal::new(field, value, format!("{FOLLOWED}{reason}"))
+}
+
+/// Why a grammar that [`Vocabulary::compile`] refused cannot be followed.
+pub fn reason(refusal: &Refusal) -> &str {
+    refusal.bound.strip_prefix(FOLLOWED).unwrap_or(&refusal.bound)
 }
 
 #[cfg(test)]

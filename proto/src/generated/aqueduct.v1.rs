@@ -3350,6 +3350,30 @@ pub struct ClusterView {
     pub snapshot_disk_bytes: u64,
     #[prost(message, repeated, tag = "23")]
     pub nodes: ::prost::alloc::vec::Vec<NodeEntry>,
+    /// of its group, by state and name; none where it is alone
+    #[prost(message, repeated, tag = "24")]
+    pub members: ::prost::alloc::vec::Vec<MemberEntry>,
+}
+/// A coordinator of a group, as the one that leads knows it.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberEntry {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// by which the others reach it
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// leads, follows, away (not heard any more), unheard (in this leader's time)
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// or unknown (the journal does not answer)
+    ///
+    /// since it was heard last
+    #[prost(double, tag = "4")]
+    pub silent_seconds: f64,
+    /// of the journal, that it has not confirmed
+    #[prost(uint64, tag = "5")]
+    pub entries_behind: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -4,8 +4,8 @@ use aqueduct_core::Refusal;
 use raft::SnapshotStatus;
 use raft::eraftpb::{ConfState, Message, MessageType};
 
-use super::Node;
 use super::births::Whose;
+use super::{Member, Node};
 use crate::config::Identity;
 
 impl Node {
@@ -33,6 +33,7 @@ impl Node {
                 return Err(Refusal::new("birth", format_args!("{birth:016x}"), bound));
             }
         }
+        self.heard_ms.insert(message.from, self.ticked_ms.unwrap_or(0));
         if self.is_too_young_for(&message) {
             return Ok(());
         }
@@ -63,6 +64,29 @@ impl Node {
         } else if !arrived {
             self.raw.report_unreachable(to);
         }
+    }
+
+    /// All members as this one knows them, if it leads; nothing otherwise.
+    pub fn members(&self) -> Vec<Member> {
+        let raft = &self.raw.raft;
+        let now_ms = self.ticked_ms.unwrap_or(0);
+        let last = raft.raft_log.last_index();
+        let seen = |(member, progress): (&u64, &raft::Progress)| {
+            let leads = *member == raft.id;
+            let heard_ms = if leads { Some(now_ms) } else { self.heard_ms.get(member).copied() };
+            Member {
+                member: *member,
+                leads,
+                silent_ms: heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms)),
+                entries_behind: last.saturating_sub(progress.matched),
+            }
+        };
+        let mut members = match self.is_leading() {
+            true => raft.prs().iter().map(seen).collect(),
+            false => Vec::new(),
+        };
+        members.sort_unstable_by_key(|seen| seen.member);
+        members
     }
 
     /// Has the member lead that has most of the journal, if this one does: the others need not

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use aqueduct_core::limits;
 use aqueduct_journal::{
-    Bounds, Identity, Message, MessageType, Node, Options, Standing, Store, Unable, decode, encode,
+    Bounds, Identity, Member, Message, MessageType, Node, Options, Standing, Store, Unable, decode,
+    encode,
 };
 
 use callers::Callers;
@@ -338,8 +339,17 @@ impl World {
     fn is_settled(&mut self) -> bool {
         let running = || self.machines.iter().flat_map(|machine| &machine.running);
         let first = self.machines[0].running.as_ref().map(|(node, _)| node.applied());
-        running().all(|(node, _)| Some(node.applied()) == first)
+        let have_all = running().all(|(node, _)| Some(node.applied()) == first);
+        have_all && running().any(|(node, _)| all_follow(&node.members()))
     }
+}
+
+/// Whether whoever leads has heard of everybody a moment ago, and all confirmed everything.
+fn all_follow(members: &[Member]) -> bool {
+    let is_near = |member: &Member| {
+        member.entries_behind == 0 && member.silent_ms.is_some_and(|silent_ms| silent_ms < 1000)
+    };
+    members.len() as u64 == MEMBERS && members.iter().all(is_near)
 }
 
 /// What happened, so that a test can tell that anything did.

@@ -19,6 +19,7 @@ use super::super::{ModelInfo, keeping};
 use super::EventLoop;
 use super::attach::retell;
 use super::ports::Answer;
+use crate::peers::Group;
 use crate::submit::RequestError;
 
 /// So long after the first worker has come what was interrupted goes on: chunks are laid over
@@ -41,6 +42,12 @@ impl EventLoop {
     /// Where requests are written down, if they are.
     pub(crate) fn journal(&self) -> Option<Journal> {
         self.keeping.as_ref().map(|keeping| keeping.journal.clone())
+    }
+
+    /// Its journal and whose it is, where that is a group's.
+    pub(crate) fn group(&self) -> Option<(Journal, Group)> {
+        let keeping = self.keeping.as_ref()?;
+        keeping.group.clone().map(|group| (keeping.journal.clone(), group))
     }
 
     /// What was under way when the journal was written last goes on, once there is a worker, and

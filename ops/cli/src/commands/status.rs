@@ -1,11 +1,11 @@
-//! `aqueduct status`: how a server and its workers stand.
+//! `aqueduct status`: how a server, its group and its workers stand.
 
-use aqueduct_client::operator::{ClusterView, NodeEntry};
+use aqueduct_client::operator::{ClusterView, MemberEntry, NodeEntry};
 
 use crate::args::StatusArgs;
 use crate::commands::node;
 use crate::report::{bytes, grouped};
-use crate::shown::{self, Shown, age, fields};
+use crate::shown::{self, Columns, Shown, age, fields};
 
 /// Asks the server.
 ///
@@ -58,6 +58,27 @@ impl Shown for ClusterView {
             ]);
         }
         let entries: Vec<&NodeEntry> = self.nodes.iter().collect();
-        fields(&shown) + "\n" + &node::table(&entries, wide)
+        fields(&shown) + &members(&self.members, wide) + "\n" + &node::table(&entries, wide)
     }
+}
+
+/// Coordinators of a group as a table; nothing where there is none.
+fn members(members: &[MemberEntry], wide: bool) -> String {
+    if members.is_empty() {
+        return String::new();
+    }
+    let mut headings = vec!["COORDINATOR", "STATE", "BEHIND"];
+    if wide {
+        headings.extend(["SILENT", "ADDRESS"]);
+    }
+    let mut columns = Columns::new(&headings);
+    for member in members {
+        let mut cells =
+            vec![member.name.clone(), member.state.clone(), grouped(member.entries_behind)];
+        if wide {
+            cells.extend([age(member.silent_seconds), member.address.clone()]);
+        }
+        columns.row(cells);
+    }
+    format!("\n{}", columns.render())
 }

@@ -46,6 +46,10 @@ fn judge(view: &ClusterView) -> Check {
     if (view.workers_up as usize) < all {
         return Check::warn("server", found, "see `aqueduct node show` of those that are not up");
     }
+    if view.members.iter().any(|member| !["leads", "follows"].contains(&member.state.as_str())) {
+        let next = "see `aqueduct status`: a coordinator is not heard";
+        return Check::warn("server", found, next);
+    }
     if view.version != env!("CARGO_PKG_VERSION") {
         let next = concat!("this is ", env!("CARGO_PKG_VERSION"), ": take the server's version");
         return Check::warn("server", found, next);
@@ -55,10 +59,28 @@ fn judge(view: &ClusterView) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_client::operator::NodeEntry;
+    use aqueduct_client::operator::{MemberEntry, NodeEntry};
 
     use super::*;
     use crate::doctor::State;
+
+    #[test]
+    fn a_coordinator_that_is_not_heard_is_told() {
+        let check = |state: &str, want: State| {
+            let member = |state: &str| MemberEntry { state: state.into(), ..Default::default() };
+            let view = ClusterView {
+                workers_up: 1,
+                nodes: vec![NodeEntry { state: "up".into(), ..NodeEntry::default() }],
+                version: env!("CARGO_PKG_VERSION").into(),
+                members: vec![member("leads"), member(state)],
+                ..ClusterView::default()
+            };
+            assert_eq!(judge(&view).state, want);
+        };
+        check("follows", State::Ok);
+        check("away", State::Warn);
+        check("unheard", State::Warn);
+    }
 
     #[test]
     fn clusters_are_judged_by_their_workers() {

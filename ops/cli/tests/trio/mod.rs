@@ -55,7 +55,7 @@ impl Site {
 
     /// What all are told of each other.
     fn group(&self) -> Vec<String> {
-        self.peers.iter().enumerate().map(|(idx, url)| format!("c{idx}={url}")).collect()
+        self.peers.iter().enumerate().map(|(idx, url)| format!("coordinator-{idx}={url}")).collect()
     }
 }
 
@@ -80,7 +80,13 @@ impl Trio {
     pub(crate) fn run(&self, idx: usize, token: &str) -> Running {
         let Site { listen, find, there, .. } = &self.site;
         let mut command = aqueduct();
-        command.args(["coordinator", "--id", &format!("c{idx}"), "--cluster-token", token]);
+        command.args([
+            "coordinator",
+            "--id",
+            &format!("coordinator-{idx}"),
+            "--cluster-token",
+            token,
+        ]);
         command.args(["--http", "--grpc"].iter().flat_map(|flag| [*flag, &listen[idx]]));
         command.args(["--peers", &self.site.group().join(","), "--data-dir"]);
         command.arg(self.folders[idx].path()).arg("--model").arg(model()).args(find);
@@ -126,6 +132,11 @@ impl Trio {
         self.at(idx).metric("streams_resumed_total")
     }
 
+    /// Its URL for the other coordinators.
+    pub(crate) fn peer(&self, idx: usize) -> &str {
+        &self.site.peers[idx]
+    }
+
     pub(crate) fn url(&self, idx: usize) -> String {
         format!("http://{}", self.at(idx).address("grpc"))
     }
@@ -151,7 +162,7 @@ pub(crate) fn health(coordinator: &Running) -> (u16, Value) {
 }
 
 fn kept(folder: &Path, peers: &[String], idx: usize) -> Vec<Kept> {
-    let group = Group::new(&format!("c{idx}"), peers, "aqueduct").unwrap();
+    let group = Group::new(&format!("coordinator-{idx}"), peers, "aqueduct").unwrap();
     let options = Options { identity: group.identity(), ..Options::alone() };
     let (_, mut saved) = Store::open(folder, &options.identity).unwrap();
     // The last records were agreed on, though that was not written down any more.
