@@ -349,7 +349,8 @@ pub trait LayerOps: Send + Sync {
 
 /// A compute device.
 pub trait Backend: AttentionOps + SelectionOps + LayerOps {
-    /// For logs and benches; nothing may branch on it.
+    /// What it computes with, for people, logs and benches; nothing may branch on it. Two of one
+    /// name sum in the same order, and give the same bits.
     fn name(&self) -> &'static str;
 
     /// Whether the backend does `op`; the caller falls back or refuses when it does not.

@@ -99,6 +99,7 @@ impl Worker {
             shape: model.shape().clone(),
             kv: codec::to_core(model.kv()),
             threads: options.threads,
+            device: model.backend().name().to_owned(),
             pool_tokens: pool_tokens(&options, pool.as_ref(), model.token_bytes()),
             keeps_snapshots: snapshots.is_on(),
             convention: CONVENTION,

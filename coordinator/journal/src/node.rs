@@ -22,6 +22,7 @@ use crate::shelf::Shelf;
 use crate::state::{Misfit, State};
 use births::Births;
 use newborn::Newborn;
+pub use others::Member;
 
 /// Raft counts time in these.
 pub(crate) const TICK_MS: u64 = 50;
@@ -94,19 +95,6 @@ pub enum Standing {
         /// Whoever leads.
         leader: Option<u64>,
     },
-}
-
-/// A member of a group, as its leader knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
-    /// Its number.
-    pub member: u64,
-    /// Whether it is the leader itself.
-    pub leads: bool,
-    /// For how long nothing was heard of it; `None`: since this process began.
-    pub silent_ms: Option<u64>,
-    /// Entries of the log that it has not confirmed.
-    pub entries_behind: u64,
 }
 
 /// Why a record could not be proposed.

@@ -66,7 +66,7 @@ pub(super) struct Followed {
     pub(super) constraint: Constraint,
 }
 
-/// The schema in `field` as it can be followed, which is all of it if it `is_strict`. It is compiled
+/// The schema in `field` as it can be followed, which is all of it if it `is_strict`: compiled
 /// before anything is prefilled, so that a bad one is refused at once.
 ///
 /// # Errors

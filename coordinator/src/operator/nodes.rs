@@ -44,6 +44,7 @@ pub(super) fn entry(status: &WorkerStatus, stats: &Stats) -> v1::NodeEntry {
         snapshots: snapshots.count,
         snapshot_bytes: snapshots.memory_bytes,
         snapshot_disk_bytes: snapshots.disk_bytes,
+        device: info.as_ref().map_or_else(String::new, |info| info.device.clone()),
     }
 }
 

@@ -146,6 +146,15 @@ impl Cluster {
         }
     }
 
+    /// A worker that computes with something else, and so gives other last bits.
+    pub(crate) fn unlike(&self, info: &WorkerInfo) -> Option<&WorkerStatus> {
+        let is_unlike = |other: &&WorkerStatus| {
+            let device = other.info.as_ref().map(|known| &known.device);
+            other.state == WorkerState::Up && device.is_some_and(|device| *device != info.device)
+        };
+        self.workers.iter().find(is_unlike)
+    }
+
     /// The worker that names the same address without being found there, if there is one.
     fn twin_to_leave(
         &self,

@@ -177,6 +177,7 @@ impl Fake {
             },
             kv: KvDtype::F32,
             threads: 1,
+            device: String::new(),
             pool_tokens: self.pool_tokens,
             keeps_snapshots: self.snapshots.is_some(),
             convention: CONVENTION,

@@ -59,6 +59,20 @@ impl IsaLevel {
         }
     }
 
+    /// What a processor is called whose operations use it.
+    pub(crate) fn device(self) -> &'static str {
+        match self {
+            Self::Portable => "cpu portable",
+            Self::Neon => "cpu neon",
+            Self::Avx2 => "cpu avx2",
+            Self::AvxVnni => "cpu avxvnni",
+            Self::Avx512 => "cpu avx512",
+            Self::Avx512Vnni => "cpu avx512vnni",
+            Self::Avx512Bf16 => "cpu avx512bf16",
+            Self::Amx => "cpu amx",
+        }
+    }
+
     /// The set whose vectors of f32 it has.
     pub(crate) fn vectors(self) -> Self {
         match self {

@@ -267,7 +267,7 @@ impl LayerOps for Cpu {
 
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
-        "cpu"
+        self.isa().device()
     }
 
     fn supports(&self, op: Op) -> bool {

@@ -314,7 +314,11 @@ impl LayerOps for Cuda {
 
 impl Backend for Cuda {
     fn name(&self) -> &'static str {
-        "cuda"
+        match self.shared.device.properties().capability {
+            80..90 => "cuda 8.x",
+            90 => "cuda 9.0",
+            _ => "cuda",
+        }
     }
 
     fn supports(&self, op: Op) -> bool {

@@ -166,6 +166,8 @@ pub const EVENTS_MAX: usize = 1024;
 
 /// Most bytes of a model's fingerprint in a journal.
 pub const FINGERPRINT_BYTES_MAX: usize = 256;
+/// Bytes of the words in which a worker says what it computes with.
+pub const DEVICE_BYTES_MAX: usize = 64;
 /// Coordinators that keep one journal.
 pub const JOURNAL_MEMBERS_MAX: usize = 7;
 /// Most bytes of one record: an accepted request of the longest prompt.

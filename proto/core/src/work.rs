@@ -47,6 +47,9 @@ pub struct WorkerInfo {
     pub kv: KvDtype,
     /// Compute threads it may use.
     pub threads: u32,
+    /// What it computes with, in words: workers of which these differ give the same answers but
+    /// for their last bits. Empty if it has not said.
+    pub device: String,
     /// Most tokens whose keys it keeps in shards, over all requests; `u64::MAX` if memory alone
     /// bounds them.
     pub pool_tokens: u64,

@@ -125,6 +125,11 @@ pub fn pool_tokens_to_wire(pool_tokens: u64) -> u64 {
     if pool_tokens == u64::MAX { 0 } else { pool_tokens }
 }
 
+fn device(device: String) -> Result<String, Refusal> {
+    Refusal::unless_within("device bytes", device.len(), 0, limits::DEVICE_BYTES_MAX)?;
+    Ok(device)
+}
+
 impl From<WorkerInfo> for v1::WorkerInfo {
     fn from(info: WorkerInfo) -> Self {
         Self {
@@ -133,6 +138,7 @@ impl From<WorkerInfo> for v1::WorkerInfo {
             shape: Some(info.shape.into()),
             kv: v1::KvDtype::from(info.kv).into(),
             threads: info.threads,
+            device: info.device,
             convention: info.convention,
             pool_tokens: pool_tokens_to_wire(info.pool_tokens),
             keeps_snapshots: info.keeps_snapshots,
@@ -150,6 +156,7 @@ impl TryFrom<v1::WorkerInfo> for WorkerInfo {
             shape: required("shape", wire.shape)?.try_into().under("shape")?,
             kv: kv(wire.kv)?,
             threads: Refusal::unless_within("threads", wire.threads, 1, THREADS_MAX)?,
+            device: device(wire.device)?,
             convention: wire.convention,
             pool_tokens: pool_tokens(wire.pool_tokens),
             keeps_snapshots: wire.keeps_snapshots,
@@ -179,6 +186,7 @@ mod tests {
         check(|info| info.shape.as_mut().unwrap().kv_heads = 0, "shape.kv_heads");
         check(|info| info.kv = 0, "kv");
         check(|info| info.threads = 0, "threads");
+        check(|info| info.device = "x".repeat(limits::DEVICE_BYTES_MAX + 1), "device bytes");
     }
 
     proptest! {

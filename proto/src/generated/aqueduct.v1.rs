@@ -1975,6 +1975,9 @@ pub struct WorkerInfo {
     /// most tokens in shards; 0: no bound but memory
     #[prost(uint64, tag = "7")]
     pub pool_tokens: u64,
+    /// what it computes with; empty: it has not said
+    #[prost(string, tag = "9")]
+    pub device: ::prost::alloc::string::String,
     /// SnapshotNews follows at once: no request goes before it
     #[prost(bool, tag = "8")]
     pub keeps_snapshots: bool,
@@ -3407,6 +3410,9 @@ pub struct NodeEntry {
     pub snapshot_bytes: u64,
     #[prost(uint64, tag = "12")]
     pub snapshot_disk_bytes: u64,
+    /// what it computes with
+    #[prost(string, tag = "13")]
+    pub device: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowNodeRequest {

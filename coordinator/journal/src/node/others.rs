@@ -4,9 +4,22 @@ use aqueduct_core::Refusal;
 use raft::SnapshotStatus;
 use raft::eraftpb::{ConfState, Message, MessageType};
 
+use super::Node;
 use super::births::Whose;
-use super::{Member, Node};
 use crate::config::Identity;
+
+/// A member of a group, as its leader knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub member: u64,
+    /// Whether it is the leader itself.
+    pub leads: bool,
+    /// For how long nothing was heard of it; `None`: since this process began.
+    pub silent_ms: Option<u64>,
+    /// Entries of the log that it has not confirmed.
+    pub entries_behind: u64,
+}
 
 impl Node {
     /// A member of the group, whose journal has this birth, says something. What is old raft

@@ -52,8 +52,17 @@ impl EventLoop {
         if let Some(twin) = twin {
             self.worker_down(twin, WorkerState::Refused, &reached_there(&info, worker));
         }
-        let WorkerInfo { threads, pool_tokens, .. } = info;
-        tracing::info!(%worker, peer = %info.peer, threads, pool_tokens, "worker is up");
+        let WorkerInfo { threads, pool_tokens, device, .. } = &info;
+        let pool_tokens = *pool_tokens;
+        tracing::info!(%worker, peer = %info.peer, threads, device, pool_tokens, "worker is up");
+        if let Some(other) = self.outputs.shown.cluster.borrow().unlike(&info) {
+            let others = other.info.as_ref().map_or("", |info| &info.device);
+            tracing::warn!(
+                %worker, device, other = %other.worker, others,
+                "workers compute with different things: the last bits of answers depend on whom \
+                 they come from"
+            );
+        }
         let peer = info.peer.clone();
         self.outputs.shown.cluster.send_modify(|cluster| {
             cluster.model.get_or_insert_with(|| ModelInfo::of(&info));

@@ -104,7 +104,7 @@ fn pool(used_bytes: u64, all_bytes: u64) -> String {
 pub(crate) fn table(nodes: &[&NodeEntry], wide: bool) -> String {
     let mut headings = vec!["NAME", "STATE", "POOL", "SNAPSHOTS"];
     if wide {
-        headings.extend(["THREADS", "ADDRESS", "REASON"]);
+        headings.extend(["DEVICE", "THREADS", "ADDRESS", "REASON"]);
     }
     let mut columns = Columns::new(&headings);
     for node in nodes {
@@ -112,7 +112,9 @@ pub(crate) fn table(nodes: &[&NodeEntry], wide: bool) -> String {
         let snapshots = format!("{} ({})", node.snapshots, bytes(node.snapshot_bytes));
         let mut cells = vec![node.name.clone(), node.state.clone(), pool, snapshots];
         if wide {
-            cells.extend([node.threads.to_string(), node.address.clone(), node.reason.clone()]);
+            let device = node.device.clone();
+            cells.extend([device, node.threads.to_string()]);
+            cells.extend([node.address.clone(), node.reason.clone()]);
         }
         columns.row(cells);
     }
@@ -133,6 +135,7 @@ impl Shown for NodeView {
             ("Address", node.address),
             ("State", node.state),
             ("Reason", node.reason),
+            ("Device", node.device),
             ("Threads", node.threads.to_string()),
             ("Fingerprint", self.fingerprint.clone()),
             ("Keys in", self.kv.clone()),

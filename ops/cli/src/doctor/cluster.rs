@@ -50,6 +50,14 @@ fn judge(view: &ClusterView) -> Check {
         let next = "see `aqueduct status`: a coordinator is not heard";
         return Check::warn("server", found, next);
     }
+    let mut devices = view.nodes.iter().map(|node| &node.device).filter(|it| !it.is_empty());
+    let first = devices.next();
+    if let Some(other) = devices.find(|device| Some(*device) != first) {
+        let found = format!("{found}; of {} and {other}", first.unwrap_or(other));
+        let next = "give workers one AQUEDUCT_ISA, or the last bits of answers depend on whom they \
+                    come from";
+        return Check::warn("server", found, next);
+    }
     if view.version != env!("CARGO_PKG_VERSION") {
         let next = concat!("this is ", env!("CARGO_PKG_VERSION"), ": take the server's version");
         return Check::warn("server", found, next);
@@ -103,5 +111,12 @@ mod tests {
         assert_eq!(refused.state, State::Warn);
         assert!(refused.found.ends_with("1 of 2 workers up; w: another model"), "{refused:?}");
         assert_eq!(judge(&view(&["down"], ours)).state, State::Fail);
+        let mut mixed = view(&["up", "up"], ours);
+        mixed.nodes[1].device = "cpu amx".into();
+        assert_eq!(judge(&mixed).state, State::Ok);
+        mixed.nodes[0].device = "cpu avx2".into();
+        let warned = judge(&mixed);
+        assert_eq!(warned.state, State::Warn);
+        assert!(warned.found.ends_with("; of cpu avx2 and cpu amx"), "{warned:?}");
     }
 }
