@@ -118,6 +118,10 @@ fn answer(
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                // Workers and other coordinators listen elsewhere.
+                .with_service_name("aqueduct.v1.Aqueduct")
+                .with_service_name("aqueduct.v1.Operator")
+                .with_service_name("grpc.health.v1.Health")
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let preparing = Semaphore::new(threads);

@@ -66,6 +66,11 @@ MODELS = {
     'phi3-longrope': ('Phi3Config', dict(pad_token_id=0, original_max_position_embeddings=32,
                                          rope_parameters=longrope(8))),
     'phi3-partial': ('Phi3Config', dict(pad_token_id=0, tie_word_embeddings=True, **PHI4_MINI)),
+    'ministral': ('MinistralConfig', dict(sliding_window=9, head_dim=32, layer_types=[
+        'full_attention', 'sliding_attention', 'full_attention'])),
+    'cwm': ('CwmConfig', dict(sliding_window=9, head_dim=16, rope_parameters=LLAMA3)),
+    'helium': ('HeliumConfig', dict(head_dim=16, attention_bias=True, mlp_bias=True,
+                                    pad_token_id=0)),
     'granite': ('GraniteConfig', GRANITE),
     'granite-tied': ('GraniteConfig', dict(tie_word_embeddings=True, attention_bias=True,
                                            mlp_bias=True, **GRANITE)),
@@ -114,11 +119,40 @@ MODELS.update({
                                              **GRANITE)),
     'glm4-moe': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=16, pad_token_id=0,
                                        attention_bias=True, routed_scaling_factor=1.5, **MOE)),
+    'dots1': ('Dots1Config', dict(n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
+                                  max_window_layers=2, sliding_window=9, attention_bias=True,
+                                  routed_scaling_factor=2.5, **MOE)),
+    'solar-open': ('SolarOpenConfig', dict(n_routed_experts=8, head_dim=32, **MOE)),
     'glm4-moe-norm': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=32, pad_token_id=0,
                                             use_qk_norm=True, n_shared_experts=2,
                                             norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
 })
-# A model that reads pictures too, as the larger ones of Gemma 3 are published.
+VISION = dict(hidden_size=16, intermediate_size=16)
+QWEN_SEES = dict(depth=1, num_heads=2, patch_size=4, **VISION)
+QWEN_IDS = dict(image_token_id=150, video_token_id=151, vision_start_token_id=152,
+                vision_end_token_id=153)
+MROPE = dict(rope_type='default', rope_theta=1e6, mrope_section=[2, 3, 3])
+# Models that read pictures too: of their text models, what differs from TINY, and the rest.
+INSIDE = {
+    'gemma3-inside': ('Gemma3Config', MODELS['gemma3'][1], dict(
+        mm_tokens_per_image=4, image_token_index=150, boi_token_index=151, eoi_token_index=152,
+        vision_config=dict(num_hidden_layers=1, image_size=8, num_attention_heads=2, patch_size=4,
+                           **VISION))),
+    'mistral3-inside': ('Mistral3Config', dict(model_type='mistral', sliding_window=None), dict(
+        image_token_index=150, vision_feature_layer=-1, tie_word_embeddings=False,
+        vision_config=dict(model_type='pixtral', head_dim=8, num_hidden_layers=1, image_size=8,
+                           num_attention_heads=2, patch_size=4, **VISION))),
+    'qwen2-vl-inside': ('Qwen2VLConfig', dict(rope_parameters=MROPE), dict(
+        vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=2, patch_size=4),
+        **QWEN_IDS)),
+    'qwen25-vl-inside': ('Qwen2_5_VLConfig', dict(rope_parameters=MROPE), dict(
+        vision_config=dict(out_hidden_size=64, fullatt_block_indexes=[0], **QWEN_SEES),
+        **QWEN_IDS)),
+    'qwen3-vl-inside': ('Qwen3VLConfig', dict(
+        head_dim=16, rope_parameters=dict(mrope_interleaved=True, **MROPE)), dict(
+        vision_config=dict(out_hidden_size=64, deepstack_visual_indexes=[0], **QWEN_SEES),
+        **QWEN_IDS)),
+}
 GEMMA3_INSIDE = 'gemma3-inside'
 # Models that are written as GGUF too, and the tensor types they are written in.  llama.cpp has
 # no place for qwen2's windows per layer.
@@ -137,13 +171,17 @@ FIXTURE_TOKENS = 40
 
 def make(name):
     """A model with every parameter random: norms, biases and heads too, so none can be lost."""
-    if name == GEMMA3_INSIDE:
-        config = gemma3_inside()
+    kind = transformers.AutoModelForCausalLM
+    if name in INSIDE:
+        config_class, changes, whole = INSIDE[name]
+        config = getattr(transformers, config_class)(text_config={**TINY, **changes}, **whole)
+        if name != GEMMA3_INSIDE:
+            kind = transformers.AutoModelForImageTextToText
     else:
         config_class, changes = MODELS[name]
         config = getattr(transformers, config_class)(**{**TINY, **changes})
     torch.manual_seed(sum(name.encode()))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
+    model = kind.from_config(config, attn_implementation='eager')
     adds_one = config.model_type.startswith('gemma')  # to the weights of its norms
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -153,15 +191,6 @@ def make(name):
         if key.endswith('e_score_correction_bias'):
             buffer.data = 0.2 * torch.randn_like(buffer)
     return model.float().eval()
-
-
-def gemma3_inside():
-    text = {**TINY, **MODELS['gemma3'][1]}
-    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, image_size=8,
-                  num_attention_heads=2, patch_size=4)
-    return transformers.Gemma3Config(text_config=text, vision_config=vision,
-                                     mm_tokens_per_image=4, image_token_index=150,
-                                     boi_token_index=151, eoi_token_index=152)
 
 
 def read(folder):
@@ -203,6 +232,10 @@ def hf_cases(cases, name):
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
     if name in ('llama31', 'qwen2-yarn'):
         old_layout(cases, name)
+    if name == 'qwen2':
+        for other in INSIDE:
+            if other != GEMMA3_INSIDE:
+                cases.folder(other, make(other))
     if name == 'qwen3-moe':
         stacked_experts(cases, name)
     if name == 'gemma3':

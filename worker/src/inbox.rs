@@ -13,6 +13,8 @@ use crate::doorbell::Doorbell;
 
 /// What even an empty set costs, so that no number of empty ones is free.
 const SET_OVERHEAD_BYTES: u64 = 256;
+/// A set that nobody has claimed for so long is nobody's.
+const CLAIM_DEADLINE: Duration = Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
 /// Requests remembered as forgotten, so that their last sets are not kept.
 const FORGOTTEN_MAX: usize = 4096;
 
@@ -269,6 +271,14 @@ impl Inbox {
         }
     }
 
+    /// Drops sets that nobody has claimed in time; when the next of them will be due.
+    pub fn expire(&self) -> Option<Instant> {
+        let mut state = self.lock();
+        state.expire();
+        let unclaimed = state.slots.values().filter(|slot| !slot.claimed);
+        unclaimed.map(|slot| slot.since + CLAIM_DEADLINE).min()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -340,8 +350,7 @@ impl State {
 
     /// Drops what nobody assigned here for longer than any chunk would have waited.
     fn expire(&mut self) {
-        let patience = Duration::from_millis(limits::HANDOFF_DEADLINE_MS);
-        self.drop_slots(|_, slot| !slot.claimed && slot.since.elapsed() > patience);
+        self.drop_slots(|_, slot| !slot.claimed && slot.since.elapsed() >= CLAIM_DEADLINE);
     }
 
     fn drop_slots(&mut self, gone: impl Fn(&(RequestId, u32), &Slot) -> bool) {
@@ -468,6 +477,24 @@ mod tests {
         assert!(inbox.take(key(1, 4), 0).is_some(), "also before the lost session has ended");
         inbox.forget(key(1, 3).request);
         assert_eq!((inbox.bytes(), deliver(5)), (0, Verdict::Stale));
+    }
+
+    #[test]
+    fn what_nobody_claims_is_dropped_in_time() {
+        let inbox = inbox(2);
+        let deliver = |epoch| inbox.deliver(key(1, epoch), 0, Arc::new(set(4, 1)), FAR);
+        let grow_old = || {
+            let slots = &mut inbox.lock().slots;
+            slots.values_mut().for_each(|slot| slot.since -= CLAIM_DEADLINE);
+        };
+        assert_eq!(deliver(0), Verdict::Taken);
+        assert!(inbox.expire().is_some_and(|due| due > Instant::now()) && inbox.bytes() > 0);
+        grow_old();
+        assert_eq!((inbox.expire(), inbox.bytes()), (None, 0));
+        assert_eq!(deliver(1), Verdict::Taken);
+        inbox.claim(key(1, 1));
+        grow_old();
+        assert!(inbox.expire().is_none() && inbox.bytes() > 0, "what is claimed is waited for");
     }
 
     #[test]

@@ -69,6 +69,20 @@ pub struct Store {
     database: Database,
 }
 
+/// What a journal that cannot be opened is: corrupt, unless it is its file system that refuses.
+fn unread(error: redb::Error) -> StoreError {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match &error {
+        redb::Error::Io(io)
+            if [PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull]
+                .contains(&io.kind()) =>
+        {
+            StoreError::Unwritten(error)
+        }
+        _ => StoreError::Corrupt(error.to_string()),
+    }
+}
+
 impl Store {
     /// Opens the journal of `identity` in `folder`, which is made, with an empty journal, if
     /// there is none.
@@ -154,16 +168,15 @@ impl Store {
     ) -> Result<(Self, Saved), StoreError> {
         let mut database = opened.map_err(|error| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse,
-            other => StoreError::Corrupt(other.to_string()),
+            other => unread(other.into()),
         })?;
         match database.check_integrity() {
             Ok(true) => {}
             Ok(false) => return Err(StoreError::Corrupt("its checksums differ".to_owned())),
-            Err(error) => return Err(StoreError::Corrupt(error.to_string())),
+            Err(error) => return Err(unread(error.into())),
         }
-        let unreadable = |error: redb::Error| StoreError::Corrupt(error.to_string());
-        let found = read_members(&database).map_err(unreadable)?;
-        let format = read_number(&database, "format").map_err(unreadable)?;
+        let found = read_members(&database).map_err(unread)?;
+        let format = read_number(&database, "format").map_err(unread)?;
         if format != FORMAT {
             return Err(StoreError::Format { found: format });
         }
@@ -171,7 +184,7 @@ impl Store {
         if found != wanted {
             return Err(StoreError::Identity { found, wanted });
         }
-        let saved = read(&database).map_err(unreadable)?.map_err(StoreError::Corrupt)?;
+        let saved = read(&database).map_err(unread)?.map_err(StoreError::Corrupt)?;
         check(&saved).map_err(StoreError::Corrupt)?;
         Ok((Self { database }, saved))
     }
@@ -320,4 +333,24 @@ fn check(saved: &Saved) -> Result<(), String> {
         return Err(format!("commit = {commit}: must be between {frozen} and {}", last.index));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_refuses_makes_no_journal_corrupt() {
+        let check = |kind: ErrorKind, is_corrupt: bool| {
+            let error = unread(redb::Error::Io(Error::from(kind)));
+            assert_eq!(matches!(error, StoreError::Corrupt(_)), is_corrupt, "{error}");
+        };
+        check(ErrorKind::ReadOnlyFilesystem, false);
+        check(ErrorKind::PermissionDenied, false);
+        check(ErrorKind::StorageFull, false);
+        check(ErrorKind::UnexpectedEof, true);
+        check(ErrorKind::InvalidData, true);
+    }
 }

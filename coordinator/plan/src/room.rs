@@ -119,9 +119,8 @@ impl Room {
     /// Why memory sets that take `set_tokens` of every worker have a place nowhere.
     pub(crate) fn too_small(&self, set_tokens: u64) -> Refusal {
         let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
-        let what =
-            "the largest pool of a worker: ask for less local and heavy, or give more pool_bytes";
-        Refusal::new("memory_tokens", set_tokens, format!("at most {largest}, {what}"))
+        let bound = format!("at most {largest}, a worker's pool: lower local or heavy");
+        Refusal::new("memory_tokens", set_tokens, bound)
     }
 
     /// Why `job`, for which there is no place, is too long.

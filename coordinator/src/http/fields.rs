@@ -24,6 +24,8 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// A body that is not one JSON object.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        // As Python's json reads them, a mark of the byte order says nothing.
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let fields = serde_json::from_slice(body).map_err(|error| {
             let message = format!("the body is not a JSON object: {error}");
             ApiError::new(StatusCode::BAD_REQUEST, message)
@@ -40,7 +42,12 @@ impl<'a> Fields<'a> {
     /// The value of `name`; `None` when it is absent or null.
     pub(super) fn take<T: Deserialize<'a>>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(raw) = self.fields.remove(name) else { return Ok(None) };
-        serde_json::from_str(raw.get()).map_err(|error| ApiError::field(&self.full(name), error))
+        let number = || whole(serde_json::from_str(raw.get()).ok()?);
+        let taken = serde_json::from_str(raw.get()).or_else(|error| match number() {
+            Some(number) => Option::deserialize(Value::from(number)).map_err(|_| error),
+            None => Err(error),
+        });
+        taken.map_err(|error| ApiError::field(&self.full(name), error))
     }
 
     pub(super) fn take_or<T: Deserialize<'a>>(
@@ -76,10 +83,10 @@ impl<'a> Fields<'a> {
         self.fields.remove(name);
     }
 
-    /// Refuses whatever is left.
+    /// Refuses whatever is left and asks for anything, which null does not.
     pub(super) fn finish(self) -> Result<(), ApiError> {
-        match self.fields.keys().next() {
-            Some(name) => Err(ApiError::field(&self.full(name), "is not a known field")),
+        match self.fields.iter().find(|(_, raw)| raw.get() != "null") {
+            Some((name, _)) => Err(ApiError::field(&self.full(name), "is not a known field")),
             None => Ok(()),
         }
     }
@@ -87,4 +94,10 @@ impl<'a> Fields<'a> {
     fn full(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
+}
+
+/// `5.0` as the whole number that it is.
+pub(super) fn whole(number: f64) -> Option<i64> {
+    let is_whole = number.fract() == 0.0 && number.abs() < (1u64 << 53) as f64;
+    is_whole.then_some(number as i64)
 }

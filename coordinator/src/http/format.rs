@@ -18,7 +18,24 @@ pub struct Format {
 /// `None` where any text will do.
 pub(super) fn take_format(fields: &mut Fields<'_>) -> Result<Option<Format>, ApiError> {
     let Some(format) = fields.take::<Value>("response_format")? else { return Ok(None) };
-    Ok(of("response_format", &format["type"], ("json_schema.", &format["json_schema"]))?)
+    let (field, kind, described) = ("response_format", &format["type"], &format["json_schema"]);
+    // A schema beside the type is llama.cpp's way to say it; Hugging Face's client has a value.
+    let beside = ["schema", "value"].iter().find(|name| !format[**name].is_null());
+    let described = match (kind.as_str(), beside) {
+        (Some("json_object"), Some(&name)) => {
+            let described = json!({ "schema": format[name], "strict": format["strict"] });
+            return Ok(of(field, &json!("json_schema"), ("", &described))?);
+        }
+        (Some("json_object"), None) if !described.is_null() => {
+            return Ok(of(field, &json!("json_schema"), ("json_schema.", described))?);
+        }
+        (_, Some(name)) => {
+            let path = format!("{field}.{name}");
+            return Err(ApiError::field(&path, "is known beside the type json_object alone"));
+        }
+        _ => described,
+    };
+    Ok(of(field, kind, ("json_schema.", described))?)
 }
 
 /// What a format of this type stands for, in `field`; a schema is below `path`, in `described`.

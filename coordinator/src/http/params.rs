@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, whole};
 use super::format::Format;
 use super::{format, sampling};
 
@@ -85,8 +85,8 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 13] = [
-    ("reasoning_effort", Value::is_null),
+const UNSUPPORTED: [(&str, Harmless); 21] = [
+    ("reasoning_effort", |value| value == "none"),
     ("verbosity", |value| value == "medium"),
     ("prediction", Value::is_null),
     ("functions", is_empty),
@@ -99,6 +99,14 @@ const UNSUPPORTED: [(&str, Harmless); 13] = [
     ("web_search_options", Value::is_null),
     ("guided_json", Value::is_null),
     ("structured_outputs", Value::is_null),
+    ("skip_special_tokens", |value| value == true),
+    ("spaces_between_special_tokens", |value| value == true),
+    ("include_stop_str_in_output", |value| value == false),
+    ("length_penalty", |value| value.as_f64() == Some(1.0)),
+    ("early_stopping", |value| value == false),
+    ("detokenize", |value| value == true),
+    ("return_tokens_as_token_ids", |value| value == false),
+    ("return_token_ids", |value| value == false),
 ];
 
 /// Fields that say who asks, how to bill or what to remember of it, and change no answer.
@@ -195,6 +203,7 @@ impl Params {
 fn take_seed(fields: &mut Fields<'_>) -> Result<Option<u64>, ApiError> {
     let Some(seed) = fields.take::<serde_json::Number>("seed")? else { return Ok(None) };
     let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+    let bits = bits.or_else(|| whole(seed.as_f64()?).map(i64::cast_unsigned));
     let refusal = || Refusal::new("seed", &seed, "a whole number of 64 bits");
     Ok(Some(bits.ok_or_else(refusal)?))
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -62,7 +63,13 @@ fn events(answer: Answer) -> Response {
         let event = answer.next().await?;
         Some((Ok::<_, Infallible>(event), answer))
     });
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(events).keep_alive(keep_alive()).into_response()
+}
+
+/// A comment where nothing was said for so long that what stands between might hang up: in
+/// proxies a minute is usual. There are clients that take no comments, so not before it must be.
+pub(super) fn keep_alive() -> KeepAlive {
+    KeepAlive::new().interval(Duration::from_secs(45))
 }
 
 struct Answer {
@@ -130,15 +137,16 @@ struct PromptStream {
     /// Completions whose end has not been seen.
     open: u32,
     queue: VecDeque<Item>,
+    /// Whether it was said who speaks.
+    begun: bool,
     ended: bool,
 }
 
 fn items(running: Running, envelope: Envelope) -> Items {
     let Running { source, view, place } = running;
     let (pieces, open, queue) = (Pieces::new(view.clone()), view.choices, VecDeque::new());
-    let mut prompt =
-        PromptStream { source, pieces, view, envelope, place, open, queue, ended: false };
-    prompt.begin();
+    let (begun, ended) = (false, false);
+    let prompt = PromptStream { source, pieces, view, envelope, place, open, queue, begun, ended };
     Box::pin(stream::unfold(prompt, |mut prompt| async {
         let item = prompt.next().await?;
         Some((item, prompt))
@@ -146,8 +154,12 @@ fn items(running: Running, envelope: Envelope) -> Items {
 }
 
 impl PromptStream {
-    /// A chat's completions begin with who speaks.
+    /// A chat's completions begin with who speaks, when the prompt has been read: who measures the
+    /// time to the first token takes that for it.
     fn begin(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
         for choice in 0..self.view.choices as usize {
             let is_new = self.place.takes_beginning(choice);
             if is_new && self.view.endpoint == Endpoint::Chat {
@@ -171,6 +183,10 @@ impl PromptStream {
                     return Some(Item::Failed(error.into()));
                 }
                 None => {
+                    self.begin();
+                    if let Some(item) = self.queue.pop_front() {
+                        return Some(item);
+                    }
                     self.ended = true;
                     return Some(Item::Finished(Box::new(self.source.report().clone())));
                 }
@@ -185,6 +201,9 @@ impl PromptStream {
         self.open -= u32::from(is_end);
         if is_new {
             self.add_progress(&event);
+        }
+        if !matches!(event, TextEvent::Progress(_)) {
+            self.begin();
         }
         let pieces = self.pieces.take(event);
         if !is_new {

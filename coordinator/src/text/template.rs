@@ -14,6 +14,8 @@ use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
+/// Steps that a rendering may take, a second or two of them: some fifty are a message's.
+const FUEL: u64 = 20_000_000;
 /// What the `transformers` library calls a template that is for conversations with tools alone.
 pub(super) const TOOL_USE: &str = "tool_use";
 /// Stands behind a message that is gone on with.
@@ -46,7 +48,7 @@ impl ChatTemplate {
         let notation = source.as_deref().and_then(CallNotation::of);
         let environment = source.map(environment).transpose();
         let environment =
-            environment.map_err(|error| TextError::invalid(NAME, format!("{error:#}")))?;
+            environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
         Ok(Self { environment, has_tool_use: false, notation, special })
@@ -69,7 +71,7 @@ impl ChatTemplate {
         if let (Some(environment), Some(source)) = (&mut self.environment, source) {
             self.notation = CallNotation::of(&source);
             let added = environment.add_template_owned(TOOL_USE, in_jinja(&source));
-            added.map_err(|error| TextError::invalid(TOOL_USE, format!("{error:#}")))?;
+            added.map_err(|error| TextError::invalid(TOOL_USE, error.to_string()))?;
             self.has_tool_use = true;
         }
         Ok(self)
@@ -255,6 +257,7 @@ fn plain(messages: &[ChatMessage], asks: bool) -> String {
 
 fn environment(source: String) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(python::method);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -317,6 +320,21 @@ mod tests {
 
     const TURNS: [(&str, &str); 4] =
         [("system", "Be <brief> & kind."), ("user", " Hi "), ("assistant", "Yes?"), ("user", "Go")];
+
+    #[test]
+    fn a_template_that_goes_on_and_on_is_left() {
+        let source = "{% for i in range(10000) %}{% for j in range(10000) %}\
+            {% set z = i * j %}{% endfor %}{% endfor %}";
+        let refused = render(source, &TURNS).unwrap_err().to_string();
+        assert!(refused.contains("fuel"), "{refused}");
+        let many = [("user", "Hi"); 20_000];
+        let each = "{% for m in messages %}{% if m.role == 'user' and m.content is string %}\
+            {{ '<' ~ m.role ~ '>' ~ m.content | trim ~ '</>' }}{% endif %}{% endfor %}";
+        assert!(render(each, &many).is_ok());
+        let broken = "{% for i in %}".repeat(1000);
+        let refused = ChatTemplate::new(Some(broken), None, None).err().unwrap().to_string();
+        assert!(refused.len() < 300, "{refused}");
+    }
 
     /// As Llama 3 has it: one `set`, `trim`, the begin token on the first turn.
     #[test]

@@ -106,6 +106,14 @@ async fn a_stream_begins_with_the_role() {
         assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("length")));
     }
     assert!(events.iter().all(|event| event.get("usage").is_none()));
+    // Not before the prompt has been read.
+    let body = json!({
+        "messages": [{ "role": "user", "content": "?" }], "stream": true, "return_progress": true,
+    });
+    let events = server.chat(body).await.events();
+    let role = events.iter().position(|event| event["choices"][0]["delta"]["role"].is_string());
+    let read = events.iter().rposition(|event| event.get("prompt_progress").is_some());
+    assert!(read.is_some() && role > read, "{events:?}");
 }
 
 #[tokio::test]

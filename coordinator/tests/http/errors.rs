@@ -30,6 +30,17 @@ async fn wrong_fields_are_named() {
     let wizard =
         json!({ "type": "json_schema", "json_schema": { "schema": { "type": "wizard" } } });
     check("response_format", wizard, "response_format").await;
+    let wizard = json!({ "type": "wizard" });
+    for name in ["schema", "value"] {
+        let beside = json!({ "type": "json_object", name: wizard });
+        check("response_format", beside, "response_format").await;
+        let text = json!({ "type": "text", name: wizard });
+        check("response_format", text, &format!("response_format.{name}")).await;
+    }
+    let inside = json!({ "type": "json_object", "json_schema": { "schema": wizard } });
+    check("response_format", inside, "response_format").await;
+    check("skip_special_tokens", json!(false), "skip_special_tokens").await;
+    check("max_tokens", json!(1.5), "max_tokens").await;
     check("return_progress", json!(true), "return_progress").await;
     check("logit_bias", json!({ "five": 1 }), "logit_bias").await;
     check("logit_bias", json!({ "5": 101 }), "logit_bias[5]").await;
@@ -127,9 +138,13 @@ async fn values_that_ask_for_nothing_are_fine() {
         "prompt": "a", "tools": [], "tool_choice": "none", "response_format": { "type": "text" },
         "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "best_of": 1,
         "suffix": null, "user": "u", "metadata": { "a": [1] }, "stop": null, "seed": -1,
+        "prompt_logprobs": null, "chat_template": null, "skip_special_tokens": true,
+        "length_penalty": 1.0, "include_stop_str_in_output": false, "max_tokens": 5.0,
     });
-    let reply = server.completion(body).await;
+    let reply = server.completion(body.clone()).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
+    let marked = format!("\u{feff}{body}");
+    assert_eq!(server.post("/v1/completions", &marked).await.status, 200);
 }
 
 #[tokio::test]

@@ -198,7 +198,9 @@ async fn keep(
     let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ());
     let journal = journal.with_context(|| format!("data_dir = {}", folder.display()))?;
     let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
-    let interrupted = coordinator.keep(Keeping { journal, constrain, keys, group: None }).await?;
+    let kept = coordinator.keep(Keeping { journal, constrain, keys, group: None }).await;
+    let unwritten = || format!("data_dir = {}: the journal cannot be written", folder.display());
+    let interrupted = kept.with_context(unwritten)?;
     tracing::info!(folder = %folder.display(), interrupted, "requests are written down");
     Ok(())
 }

@@ -271,6 +271,10 @@ impl Worker {
 
     fn assign(&mut self, now: u64, session: u64, work: Assignment) {
         let key = work.key;
+        let owner = self.requests.get(&key.request).map(|held| held.session);
+        if let Some(older) = owner.filter(|owner| *owner < session) {
+            self.close(now, older);
+        }
         if self.requests.get(&key.request).is_some_and(|held| held.session != session) {
             let message = "belongs to another session".to_owned();
             let kind = FailureKind::Peer;

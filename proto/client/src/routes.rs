@@ -59,7 +59,8 @@ impl Routes {
         }
         let open = |files| ClientTls::open(files, Expected::Host, "client", Refusals::default());
         let tls = options.tls.clone().map(open).transpose().map_err(|error| wrong(&error))?;
-        let way = Way { tls, deadline: options.connect_deadline / count as u32, pings: count > 1 };
+        let way =
+            Way { tls, deadline: options.connect_deadline / count as u32, is_alone: count == 1 };
         let mut failed = Err(ClientError::Unavailable("no URL".into()));
         for url in &urls {
             match way.connect(url).await {
@@ -123,7 +124,7 @@ impl Routes {
             return false;
         }
         let deadline = *connect_deadline;
-        let way = Way { tls: tls.clone(), deadline, pings: urls.len() > 1 };
+        let way = Way { tls: tls.clone(), deadline, is_alone: urls.len() == 1 };
         let connected = way.connect(url).await;
         connected.map(|route| *self.lock() = route).is_ok()
     }
@@ -138,20 +139,24 @@ impl Routes {
 struct Way {
     tls: Option<ClientTls>,
     deadline: Duration,
-    /// Whether one that hangs is to be found out, because there are others.
-    pings: bool,
+    /// Whether there is nobody else to go to: one that hangs for a moment is waited for.
+    is_alone: bool,
 }
 
 impl Way {
     async fn connect(&self, url: &str) -> Result<Route, ClientError> {
         let wrong = |error| ClientError::InvalidArgument(format!("url = {url}: {error}"));
-        let mut endpoint =
-            Endpoint::from_shared(url.to_owned()).map_err(wrong)?.connect_timeout(self.deadline);
-        if self.pings {
-            endpoint = endpoint
-                .http2_keep_alive_interval(Duration::from_millis(limits::PING_INTERVAL_MS))
-                .keep_alive_timeout(Duration::from_millis(limits::PING_TIMEOUT_MS));
-        }
+        // A connection may die without a word: behind addresses that are translated, or with its
+        // machine.
+        let (interval_ms, timeout_ms) = match self.is_alone {
+            true => (limits::LONE_PING_INTERVAL_MS, limits::LONE_PING_TIMEOUT_MS),
+            false => (limits::PING_INTERVAL_MS, limits::PING_TIMEOUT_MS),
+        };
+        let endpoint = Endpoint::from_shared(url.to_owned())
+            .map_err(wrong)?
+            .connect_timeout(self.deadline)
+            .http2_keep_alive_interval(Duration::from_millis(interval_ms))
+            .keep_alive_timeout(Duration::from_millis(timeout_ms));
         let connecting = aqueduct_tls::connect(&endpoint, self.tls.as_ref());
         let late = |_| {
             let deadline = self.deadline;

@@ -292,6 +292,10 @@ pub const PING_INTERVAL_MS: u64 = 800;
 /// How long it may take to say so before it is taken for hung. Threads that answer do nothing
 /// else, so a long chunk does not keep them from it.
 pub const PING_TIMEOUT_MS: u64 = 1_700;
+/// The same of a caller to the only server that it knows: there is nobody to go to instead.
+pub const LONE_PING_INTERVAL_MS: u64 = 10_000;
+/// How long that server may take.
+pub const LONE_PING_TIMEOUT_MS: u64 = 10_000;
 /// How long two devices may take to join, and to exchange a memory set, before gRPC carries it.
 pub const EXCHANGE_DEADLINE_MS: u64 = 10_000;
 /// Peers whose devices may be joining a worker's at once.

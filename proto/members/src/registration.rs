@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aqueduct_core::Refusal;
-use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
+use etcd_client::{Client, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -101,12 +101,40 @@ impl Member {
         tracing::info!(key = self.key, "registered in etcd");
         *backoff = Backoff::default();
         let mut due = tokio::time::interval(self.etcd.ttl() / 3);
+        let mut is_another_told = false;
         loop {
             tokio::select! {
-                _ = due.tick() => renew(&mut keeper, &mut answers).await?,
+                _ = due.tick() => {
+                    renew(&mut keeper, &mut answers).await?;
+                    self.look(&mut client, id, &mut is_another_told).await?;
+                }
                 Ok(()) = self.record.changed() => self.put(&mut client, id).await?,
             }
         }
+    }
+
+    /// Whoever registers under the same address takes the key, and takes it along when they go:
+    /// then it is put again.
+    async fn look(
+        &mut self,
+        client: &mut Client,
+        id: i64,
+        is_another_told: &mut bool,
+    ) -> Result<(), EtcdError> {
+        let found = asked(client.get(self.key.as_str(), None)).await?;
+        match found.kvs().first().map(KeyValue::lease) {
+            Some(lease) if lease == id => *is_another_told = false,
+            Some(_) if *is_another_told => {}
+            Some(_) => {
+                tracing::warn!(key = self.key, "another process is registered under this address");
+                *is_another_told = true;
+            }
+            None => {
+                tracing::warn!(key = self.key, "the registration was gone; it is made again");
+                self.put(client, id).await?;
+            }
+        }
+        Ok(())
     }
 
     /// A key that lies under an earlier lease, of this process or of one before it, goes over to

@@ -71,6 +71,23 @@ async fn members_come_change_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_registration_that_another_took_along_is_made_again() {
+    let server = EtcdServer::start();
+    let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S, None).unwrap();
+    let roll = Roll::follow(etcd.clone());
+    let (_first, _keep) = register(&etcd, 7001);
+    until(&roll, "the first", |members| members.len() == 1).await;
+    let (twin, change) = register(&etcd, 7001);
+    let load = Load { requests: 3, bytes: 9 };
+    change.send_modify(|record| record.load = load);
+    until(&roll, "the twin", |members| members["127.0.0.1:7001"].load == load).await;
+    twin.end().await;
+    until(&roll, "nobody", Members::is_empty).await;
+    let members = until(&roll, "the first again", |members| members.len() == 1).await;
+    assert_eq!(members["127.0.0.1:7001"], record(7001));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_leaves_because_etcd_does() {
     let mut server = EtcdServer::start();
     let etcd = Etcd::new(vec![server.url()], "/aqueduct", TTL_S, None).unwrap();

@@ -45,6 +45,21 @@ fn required<T>(field: &str, value: Option<T>) -> Result<T, Refusal> {
     value.ok_or_else(|| Refusal::new(field, "absent", "present"))
 }
 
+/// CRC-32 (IEEE) of what `message` is on the wire.
+fn crc32_of(message: &impl prost::Message) -> u32 {
+    crc32fast::hash(&message.encode_to_vec())
+}
+
+/// Refuses a message that is not what its sender summed up in `field`, if it did.
+fn intact(field: &str, message: &impl prost::Message, sent: Option<u32>) -> Result<(), Refusal> {
+    let Some(sent) = sent else { return Ok(()) };
+    let seen = crc32_of(message);
+    match seen == sent {
+        true => Ok(()),
+        false => Err(Refusal::new(field, seen, format!("{sent}, as was sent"))),
+    }
+}
+
 /// Refuses a list of more than `most` items.
 fn bounded<T>(field: &str, list: &[T], most: usize) -> Result<(), Refusal> {
     Refusal::unless_within(field, list.len(), 0, most).map(drop)

@@ -5,7 +5,7 @@ use aqueduct_core::{Addresses, Refusal, Tenure, limits};
 use bytes::Bytes;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
-use super::{Under, required};
+use super::{Under, crc32_of, intact, required};
 use crate::v1::{PeerFrame, PeerHeader};
 use crate::{COORDINATORS_METADATA, REFUSED_METADATA, TERM_METADATA};
 
@@ -29,7 +29,9 @@ pub fn split(envelope: &Envelope, batch: Bytes) -> impl Iterator<Item = PeerFram
     let Envelope { group, from, to, addresses, birth } = envelope.clone();
     let Addresses { http, grpc } = addresses;
     let (bytes, crc32) = (batch.len() as u64, crc32fast::hash(&batch));
-    let header = PeerHeader { group, from, to, http, grpc, bytes, crc32, birth };
+    let header_crc32 = None;
+    let mut header = PeerHeader { group, from, to, http, grpc, bytes, crc32, birth, header_crc32 };
+    header.header_crc32 = Some(crc32_of(&header));
     let count = batch.len().div_ceil(limits::FRAME_BYTES_MAX).max(1);
     (0..count).map(move |idx| {
         let start = idx * limits::FRAME_BYTES_MAX;
@@ -105,8 +107,10 @@ impl Gathering {
     }
 }
 
-fn read(wire: PeerHeader) -> Result<(Envelope, u64, u32), Refusal> {
-    let PeerHeader { group, from, to, http, grpc, bytes, crc32, birth } = wire;
+fn read(mut wire: PeerHeader) -> Result<(Envelope, u64, u32), Refusal> {
+    let header_crc32 = wire.header_crc32.take();
+    intact("header_crc32", &wire, header_crc32)?;
+    let PeerHeader { group, from, to, http, grpc, bytes, crc32, birth, .. } = wire;
     for (field, member) in [("from", from), ("to", to)] {
         Refusal::unless_within(field, member, 1, limits::JOURNAL_MEMBERS_MAX as u64)?;
     }
@@ -230,7 +234,8 @@ mod tests {
     fn what_is_no_batch_is_refused() {
         let check = |change: fn(&mut Vec<PeerFrame>), want: &str| {
             let batch = vec![7; limits::FRAME_BYTES_MAX + 5];
-            let mut frames = split(&envelope(), batch.into()).collect();
+            let mut frames: Vec<_> = split(&envelope(), batch.into()).collect();
+            header(&mut frames).header_crc32 = None;
             change(&mut frames);
             assert_eq!(gather(frames).unwrap_err().field, want);
         };
@@ -247,6 +252,12 @@ mod tests {
         check(|frames| header(frames).bytes -= 1, "bytes so far");
         check(|frames| header(frames).bytes += 1, "bytes");
         check(|frames| header(frames).crc32 ^= 1, "crc32");
+        let flipped = |frames: &mut Vec<PeerFrame>| {
+            let header = header(frames);
+            header.header_crc32 = Some(crc32_of(&*header));
+            header.birth ^= 1;
+        };
+        check(flipped, "header.header_crc32");
         check(|frames| header(frames).http = "nowhere".into(), "header.http");
         check(|frames| frames.truncate(1), "bytes");
         check(|frames| frames[1].payload = vec![0; limits::FRAME_BYTES_MAX + 1].into(), "payload");

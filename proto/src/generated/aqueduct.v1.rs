@@ -1927,6 +1927,9 @@ pub struct Remembered {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerCommand {
+    /// of the message without it (IEEE); absent: nobody checks
+    #[prost(fixed32, optional, tag = "100")]
+    pub crc32: ::core::option::Option<u32>,
     #[prost(oneof = "worker_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub kind: ::core::option::Option<worker_command::Kind>,
 }
@@ -2146,6 +2149,9 @@ pub struct SnapshotNews {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerEvent {
+    /// of the message without it (IEEE); absent: nobody checks
+    #[prost(fixed32, optional, tag = "100")]
+    pub crc32: ::core::option::Option<u32>,
     #[prost(
         oneof = "worker_event::Kind",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
@@ -4996,6 +5002,9 @@ pub struct PeerHeader {
     /// drawn when the sender's journal was made; another one: it was lost
     #[prost(fixed64, tag = "8")]
     pub birth: u64,
+    /// of the header without it (IEEE); absent: nobody checks
+    #[prost(fixed32, optional, tag = "9")]
+    pub header_crc32: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerReceipt {}

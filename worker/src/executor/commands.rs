@@ -157,14 +157,21 @@ impl Executor {
         self.requests.entry(request).or_insert_with(|| Request::new(session, charge()))
     }
 
+    /// Whether there is room for a chunk, as `session` asks for it. A session that knows a request
+    /// of an older one is its successor: only one coordinator does, and it has lost the older one,
+    /// though nothing of that may have been heard here. So that one ends.
     pub(super) fn admissible(
-        &self,
+        &mut self,
         session: SessionId,
         key: ChunkKey,
     ) -> Result<(), (FailureKind, String)> {
+        let owner = self.requests.get(&key.request).map(|request| request.session);
+        if let Some(older) = owner.filter(|owner| *owner < session) {
+            tracing::warn!(request = %key.request, "a session ends: its coordinator has another");
+            self.end_session(older);
+        }
         match self.requests.get(&key.request) {
             Some(request) if request.session != session => {
-                // One that was lost, most likely: its end is yet to be seen here.
                 let message = format!("{} belongs to another session", key.request);
                 return Err((FailureKind::Peer, message));
             }

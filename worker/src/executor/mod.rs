@@ -114,7 +114,8 @@ impl Executor {
                 self.run_chunk(&assignment);
             } else if !decoded {
                 self.tell_pool(Duration::ZERO);
-                self.shared.rest(self.restore_deadline());
+                let due = [self.restore_deadline(), self.shared.inbox.expire()];
+                self.shared.rest(due.into_iter().flatten().min());
             }
         }
     }

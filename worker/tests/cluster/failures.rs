@@ -74,6 +74,29 @@ async fn the_end_of_a_session_cancels_what_it_started() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_that_comes_back_goes_on_though_its_lost_session_seems_to_live() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let (home, job) = (&mut members[0], job());
+    // Its predecessor never runs.
+    home.assign(job.assignment(1, 0, (&home.peer, 0))).await;
+    home.settle(|stats| stats.requests == 1).await;
+    let (commands, events) = home.worker.open_session();
+    let lost_commands = std::mem::replace(&mut home.commands, commands);
+    let mut lost_events = std::mem::replace(&mut home.events, events);
+    assert!(matches!(home.event().await, Event::Hello(_)));
+    for chunk in job.grid().chunks() {
+        home.assign(job.assignment(chunk.idx, 1, (&home.peer, 1))).await;
+    }
+    let last = job.grid().chunks().last().unwrap().idx;
+    finish(home, job.key(last, 1), &mut Answer::default()).await;
+    let over = tokio::time::timeout(SOON, async { while lost_events.recv().await.is_some() {} });
+    over.await.expect("the lost session ends");
+    assert!(lost_commands.is_closed());
+    home.send(Command::Cancel { request: job.request }).await;
+    home.settle_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancel_and_stop_free_completions() {
     let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
     let job = Job { outputs: Outputs::None, ..Job::new(20, MemoryPolicy::h2o(2, 3, 3)) };

@@ -153,8 +153,11 @@ async fn a_command_that_cannot_be_used_ends_its_session_with_the_field() {
     let mut client = WorkerClient::connect(member.peer.0.clone()).await.unwrap();
     let decode = v1::Decode { request: 9, choices: 1, max_tokens: 1, ..<_>::default() };
     let kind = Some(v1::worker_command::Kind::Decode(decode));
-    let mut events =
-        client.control(stream::iter([WorkerCommand { kind }])).await.unwrap().into_inner();
+    let mut events = client
+        .control(stream::iter([WorkerCommand { kind, crc32: None }]))
+        .await
+        .unwrap()
+        .into_inner();
     let hello = events.message().await.unwrap().unwrap();
     assert!(matches!(hello.kind, Some(worker_event::Kind::Hello(_))));
     let news = events.message().await.unwrap().unwrap();

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde_json::Value;
 
 use super::super::choices::Pieces;
 use super::super::error::ApiError;
-use super::super::stream::Running;
+use super::super::stream::{Running, keep_alive};
 use super::teller::Teller;
 use crate::generation::Source;
 
@@ -33,7 +33,7 @@ pub(super) fn response(running: Running, mut teller: Teller) -> Response {
         let event = Event::default().event(name).data(event.to_string());
         Some((Ok::<_, Infallible>(event), answer))
     });
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(events).keep_alive(keep_alive()).into_response()
 }
 
 impl Answer {

@@ -14,6 +14,8 @@ PAUSE_S = 0.1
 # Where there are several, one that hangs is found out so soon: as a rule 2.5 seconds.
 PING_INTERVAL_MS = 800
 PING_TIMEOUT_MS = 1_700
+LONE_PING_INTERVAL_MS = 10_000
+LONE_PING_TIMEOUT_MS = 10_000
 
 
 class Routes:
@@ -78,13 +80,17 @@ class Routes:
         # As soon as the tries that are made here; gRPC's own pauses are minutes.
         bounds += [(f'grpc.{which}_reconnect_backoff_ms', ms)
                    for which, ms in (('initial', 50), ('max', 1000))]
-        if len(self._urls) > 1:
-            bounds += [('grpc.keepalive_time_ms', PING_INTERVAL_MS),
-                       ('grpc.keepalive_timeout_ms', PING_TIMEOUT_MS),
-                       # A minute otherwise, whatever the one above says.
-                       ('grpc.http2.ping_timeout_ms', PING_TIMEOUT_MS),
-                       ('grpc.http2.max_pings_without_data', 0),
-                       ('grpc.min_reconnect_backoff_ms', PING_INTERVAL_MS + PING_TIMEOUT_MS)]
+        # One that has no other beside it, and hangs for a moment, is waited for.
+        alone = len(self._urls) == 1
+        interval_ms = LONE_PING_INTERVAL_MS if alone else PING_INTERVAL_MS
+        timeout_ms = LONE_PING_TIMEOUT_MS if alone else PING_TIMEOUT_MS
+        bounds += [('grpc.keepalive_time_ms', interval_ms),
+                   ('grpc.keepalive_timeout_ms', timeout_ms),
+                   # A minute otherwise, whatever the one above says.
+                   ('grpc.http2.ping_timeout_ms', timeout_ms),
+                   ('grpc.http2.max_pings_without_data', 0)]
+        if not alone:
+            bounds += [('grpc.min_reconnect_backoff_ms', interval_ms + timeout_ms)]
         target = target_of(url, self._options)
         if self._credentials is None:
             return grpc.aio.insecure_channel(target, options=bounds)

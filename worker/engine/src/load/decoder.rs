@@ -10,7 +10,13 @@ use crate::rope::Rope;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     Llama,
+    /// Mistral, and what reads text of Mistral 3.
     Mistral,
+    /// Mistral with windows in some layers.
+    Ministral,
+    /// Llama with windows in three layers of four.
+    Cwm,
+    Helium,
     Qwen2,
     Qwen3,
     /// Phi 3, 3.5, 4 and 4 mini.
@@ -38,12 +44,20 @@ pub(crate) enum Family {
     GraniteMoe,
     /// GLM 4.5 and 4.6.
     Glm4Moe,
+    /// dots.llm1.
+    Dots1,
+    SolarOpen,
 }
 
 impl Family {
     /// RMS norm of every query and key head before rotation.
     pub(crate) fn qk_norm(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3)
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1)
+    }
+
+    /// Elements that are rotated together stand beside each other in transformers' files.
+    pub(crate) fn neighbours(self) -> bool {
+        matches!(self, Self::Ernie45 | Self::Glm | Self::Glm4 | Self::Helium)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.

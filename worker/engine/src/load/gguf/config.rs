@@ -193,8 +193,8 @@ impl Config<'_, '_> {
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let rotates = self.rotates(architecture, &keys, &shape)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
-        let norm_eps = keys.get("attention.layer_norm_rms_epsilon", Field::f32);
-        let norm_eps = norm_eps.map_err(|err| self.malformed(err))?.unwrap_or(1e-6);
+        let norm_eps = keys.required("attention.layer_norm_rms_epsilon").and_then(Field::f32);
+        let norm_eps = norm_eps.map_err(|err| self.malformed(err))?;
         Ok(Decoder {
             family: architecture.family(),
             norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)

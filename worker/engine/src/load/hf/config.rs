@@ -2,6 +2,7 @@
 
 mod experts;
 mod families;
+mod inside;
 mod layers;
 
 use std::path::Path;
@@ -19,11 +20,13 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
      GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, Gemma3ForConditionalGeneration (its text model), MixtralForCausalLM, \
-     Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, GraniteMoeForCausalLM, Glm4MoeForCausalLM";
+     Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
+     GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
+     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, and what reads text of \
+     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
+     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
+     Qwen3VLForConditionalGeneration";
 
-/// A model that reads more than text: its text model stands inside.
-const GEMMA3_WHOLE: &str = "Gemma3ForConditionalGeneration";
 /// Positions that one of Gemma 3's layers with a window turns by in so many radians.
 const GEMMA3_LOCAL_THETA: f64 = 1e4;
 
@@ -175,10 +178,7 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         rope: found.rope,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
-        order: HeadOrder {
-            rotary_dim: found.rotary_dim,
-            neighbours: matches!(family, Family::Ernie45 | Family::Glm | Family::Glm4),
-        },
+        order: HeadOrder { rotary_dim: found.rotary_dim, neighbours: family.neighbours() },
         scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
         experts: config.experts(family).map_err(refused)?,
@@ -195,9 +195,12 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
 fn family_of(architecture: &str) -> Option<Family> {
     Some(match architecture {
         "LlamaForCausalLM" => Family::Llama,
-        "MistralForCausalLM" => Family::Mistral,
-        "Qwen2ForCausalLM" => Family::Qwen2,
-        "Qwen3ForCausalLM" => Family::Qwen3,
+        "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
+        "MinistralForCausalLM" => Family::Ministral,
+        "CwmForCausalLM" => Family::Cwm,
+        "HeliumForCausalLM" => Family::Helium,
+        "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
+        "Qwen3ForCausalLM" | inside::QWEN3_VL => Family::Qwen3,
         "Phi3ForCausalLM" => Family::Phi3,
         "GraniteForCausalLM" => Family::Granite,
         "GraniteMoeHybridForCausalLM" => Family::Granite4,
@@ -207,12 +210,14 @@ fn family_of(architecture: &str) -> Option<Family> {
         "GlmForCausalLM" => Family::Glm,
         "Glm4ForCausalLM" => Family::Glm4,
         "GemmaForCausalLM" => Family::Gemma,
-        "Gemma3ForCausalLM" | GEMMA3_WHOLE => Family::Gemma3,
+        "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
         "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
         "GraniteMoeForCausalLM" => Family::GraniteMoe,
         "Glm4MoeForCausalLM" => Family::Glm4Moe,
+        "Dots1ForCausalLM" => Family::Dots1,
+        "SolarOpenForCausalLM" => Family::SolarOpen,
         _ => return None,
     })
 }
@@ -221,31 +226,7 @@ impl Config {
     /// The text model's fields, with what files may leave out of them.
     fn from_value(value: Value) -> Result<Self, String> {
         let architecture = value["architectures"][0].as_str().unwrap_or_default().to_owned();
-        let mut fields = match value {
-            Value::Object(mut whole) if architecture == GEMMA3_WHOLE => {
-                match whole.remove("text_config") {
-                    Some(Value::Object(mut text)) => {
-                        text.extend(whole.remove_entry("quantization_config"));
-                        text
-                    }
-                    _ => whole,
-                }
-            }
-            Value::Object(fields) => fields,
-            other => return Err(format!("{other} is not an object")),
-        };
-        if architecture.starts_with("Gemma3") {
-            for (name, default) in [
-                ("vocab_size", 262_208),
-                ("hidden_size", 2304),
-                ("intermediate_size", 9216),
-                ("num_hidden_layers", 26),
-                ("num_attention_heads", 8),
-                ("max_position_embeddings", 131_072),
-            ] {
-                fields.entry(name).or_insert_with(|| default.into());
-            }
-        }
+        let fields = inside::text_fields(value, &architecture)?;
         let read = |fields| serde_json::from_value::<Self>(Value::Object(fields));
         read(fields.clone()).map_err(|error| {
             let error = error.to_string();
@@ -500,20 +481,20 @@ mod tests {
     fn gemma_3_may_stand_inside_a_larger_model() {
         let text = json!({ "hidden_size": 640, "sliding_window": 512, "vocab_size": null });
         let whole = json!({
-            "architectures": [GEMMA3_WHOLE], "text_config": text, "vision_config": {},
+            "architectures": [inside::GEMMA3], "text_config": text, "vision_config": {},
             "hidden_size": 7,
         });
         assert!(Config::from_value(whole.clone()).is_err(), "no vocabulary is null");
         let mut whole = whole;
         whole["text_config"].as_object_mut().unwrap().remove("vocab_size");
         let config = Config::from_value(whole).unwrap();
-        assert_eq!(family_of(GEMMA3_WHOLE), Some(Family::Gemma3));
+        assert_eq!(family_of(inside::GEMMA3), Some(Family::Gemma3));
         let shape = config.shape(Family::Gemma3).unwrap();
         assert_eq!((shape.vocab, shape.width, shape.layers), (262_208, 640, 26));
         assert_eq!((shape.heads, shape.kv_heads, shape.head_dim), (8, 4, 256));
         assert_eq!(shape.max_positions, 131_072);
         let quantised = json!({
-            "architectures": [GEMMA3_WHOLE], "text_config": {},
+            "architectures": [inside::GEMMA3], "text_config": {},
             "quantization_config": { "quant_method": "fp8" },
         });
         assert!(Config::from_value(quantised).unwrap().quantization_config.is_some());

@@ -31,9 +31,7 @@ pub(crate) fn load(
     let decoder = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
-    if decoder.family == Family::Gemma3 {
-        checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
-    }
+    checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
     let names = match decoder.family {
         Family::Granite4 => &names::HF_SHARED,
         Family::Glm4 => &names::HF_GLM4,
@@ -41,7 +39,7 @@ pub(crate) fn load(
         // Else as its modules are called today.
         Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
-        Family::Glm4Moe => &names::HF_GLM4_MOE,
+        Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         _ => &names::HF,
     };
     assemble(&Sources::new(decoder, checkpoint, names)?, options, report)

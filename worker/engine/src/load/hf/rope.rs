@@ -81,10 +81,16 @@ struct Parameters {
     beta_slow: Option<f64>,
     mscale: Option<f64>,
     mscale_all_dim: Option<f64>,
+    #[serde(default = "yes")]
     truncate: Option<bool>,
     partial_rotary_factor: Option<f64>,
     short_factor: Option<Vec<f64>>,
     long_factor: Option<Vec<f64>>,
+}
+
+/// Where a file does not say; null is no.
+fn yes() -> Option<bool> {
+    Some(true)
 }
 
 /// The rotation that the model's layers share.
@@ -183,6 +189,8 @@ impl Parameters {
     fn name(&mut self, defaults: RopeDefaults) {
         let name = self.rope_type.take().or(self.old_type.take());
         let name = name.unwrap_or_else(|| "default".to_owned());
+        // Text has one position where pictures have three, and so the default one of these.
+        let name = if name == "mrope" { "default".to_owned() } else { name };
         let is_longrope = name == "su" || (defaults.only_longrope && name == "yarn");
         self.rope_type = Some(if is_longrope { "longrope".to_owned() } else { name });
     }
@@ -231,7 +239,7 @@ impl Parameters {
             beta_fast: self.beta_fast.unwrap_or(32.0),
             beta_slow: self.beta_slow.unwrap_or(1.0),
             attention_factor: self.attention_factor.unwrap_or(inferred),
-            truncate: self.truncate.unwrap_or(true),
+            truncate: self.truncate.unwrap_or(false),
         }
     }
 }

@@ -9,7 +9,8 @@ impl Family {
             theta: match self {
                 Self::SmolLm3 => 2e6,
                 Self::Ernie45 => 5e5,
-                Self::Gemma3 | Self::Mixtral => 1e6,
+                Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
+                Self::Helium => 1e5,
                 _ => 1e4,
             },
             partial: match self {
@@ -30,8 +31,10 @@ impl Family {
             Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
             Self::SmolLm3 | Self::Gemma3 | Self::Qwen3Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
+            Self::Ministral | Self::Cwm | Self::SolarOpen => Some(8),
+            Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
-            Self::Qwen2 | Self::Qwen3 => Some(32),
+            Self::Qwen2 | Self::Qwen3 | Self::Dots1 => Some(32),
         }
     }
 
@@ -39,6 +42,7 @@ impl Family {
     pub(super) fn head_dim(self) -> Option<u32> {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
+            Self::Cwm | Self::Helium | Self::SolarOpen => Some(128),
             Self::Gemma | Self::Gemma3 => Some(256),
             _ => None,
         }
@@ -47,6 +51,8 @@ impl Family {
     pub(super) fn norm_eps(self) -> f32 {
         match self {
             Self::Phi3 | Self::Ernie45 | Self::Mixtral | Self::Glm4Moe => 1e-5,
+            Self::Cwm | Self::SolarOpen => 1e-5,
+            Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
         }

@@ -38,8 +38,12 @@ impl Config {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
+            Family::Ministral => Biases::default(),
+            Family::Cwm => both(false, self.mlp_bias),
+            Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
+            Family::Dots1 => both(is_biased, false),
             Family::Qwen2Moe => Biases { qkv: self.qkv_bias.unwrap_or(true), ..Biases::default() },
-            Family::Glm4Moe => Biases { qkv: is_biased, ..Biases::default() },
+            Family::Glm4Moe | Family::SolarOpen => Biases { qkv: is_biased, ..Biases::default() },
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma3 => {
                 both(is_biased, false)
@@ -67,7 +71,8 @@ impl Config {
     ) -> Result<Vec<Option<u32>>, Refusal> {
         let given = self.sliding_window;
         let window = match family {
-            Family::Mistral => given.unwrap_or(Some(4096)),
+            Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
+            Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
             Family::Phi3 | Family::Mixtral => given.flatten(),
             Family::Gemma3 => given.unwrap_or(Some(4096)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
@@ -79,7 +84,7 @@ impl Config {
             }
             Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
-            Family::GraniteMoe | Family::Glm4Moe => None,
+            Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
@@ -99,16 +104,27 @@ impl Config {
                 Refusal::unless_within("sliding_window_pattern", interval, 1, u32::MAX as usize)?;
                 all_but_every(interval, self.num_hidden_layers)
             }
-            (
-                Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::SmolLm3 | Family::Gemma3,
-                Some(types),
-            ) => {
+            (Family::Dots1, None) => {
+                let first = self.max_window_layers.unwrap_or(62) as usize;
+                (0..layers).map(|idx| idx >= first).collect()
+            }
+            (Family::Cwm, None) => (0..layers).map(|idx| !idx.is_multiple_of(4)).collect(),
+            (family, Some(types)) if family.names_layers() => {
                 Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
                 types.iter().map(|name| slides(name)).collect::<Result<_, _>>()?
             }
             _ => vec![true; layers],
         };
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+    }
+}
+
+impl Family {
+    /// Whether files may say for each layer whether it has a window.
+    fn names_layers(self) -> bool {
+        let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
+        let others = matches!(self, Self::SmolLm3 | Self::Gemma3 | Self::Ministral | Self::Cwm);
+        qwen || others || self == Self::Dots1
     }
 }
 

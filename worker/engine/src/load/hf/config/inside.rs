@@ -1,0 +1,124 @@
+//! Text models that stand inside of larger ones, and what files leave out of them.
+
+use serde_json::{Map, Value, json};
+
+/// Models that read more than text, of which what reads text is served.
+pub(super) const GEMMA3: &str = "Gemma3ForConditionalGeneration";
+pub(super) const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
+pub(super) const QWEN2_VL: &str = "Qwen2VLForConditionalGeneration";
+pub(super) const QWEN2_5_VL: &str = "Qwen2_5_VLForConditionalGeneration";
+pub(super) const QWEN3_VL: &str = "Qwen3VLForConditionalGeneration";
+
+/// The fields of the text model in `config`, which may be the whole of it.
+///
+/// # Errors
+/// One that is no object, or has another text model inside than its architecture is served with.
+pub(super) fn text_fields(config: Value, architecture: &str) -> Result<Map<String, Value>, String> {
+    let whole = match config {
+        Value::Object(fields) => fields,
+        other => return Err(format!("{other} is not an object")),
+    };
+    let mut fields = match architecture {
+        GEMMA3 | MISTRAL3 | QWEN2_VL | QWEN2_5_VL | QWEN3_VL => lifted(whole, architecture),
+        _ => whole,
+    };
+    let inside = fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    if architecture == MISTRAL3 && !["", "mistral", "mistral3"].contains(&inside) {
+        return Err(format!("text_config.model_type = {inside}: must be mistral"));
+    }
+    fields.retain(|name, value| !(value.is_null() && name.starts_with("rope_")));
+    if let Value::Object(defaults) = defaults(architecture, &fields) {
+        for (name, default) in defaults {
+            fields.entry(name).or_insert(default);
+        }
+    }
+    Ok(fields)
+}
+
+/// What stands inside, if anything does: Qwen2-VL's first files have the text model's fields
+/// beside the others.
+fn lifted(mut whole: Map<String, Value>, architecture: &str) -> Map<String, Value> {
+    let Some(Value::Object(mut text)) = whole.remove("text_config") else { return whole };
+    text.extend(whole.remove_entry("quantization_config"));
+    if architecture != GEMMA3 {
+        // The head is the whole model's.
+        text.extend(whole.remove_entry("tie_word_embeddings"));
+    }
+    text
+}
+
+/// What transformers takes for fields that are absent, where it is not the family's.
+fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
+    match architecture {
+        GEMMA3 | "Gemma3ForCausalLM" => json!({
+            "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131_072,
+        }),
+        QWEN2_VL | QWEN2_5_VL => json!({
+            "vocab_size": 152_064, "hidden_size": 8192, "intermediate_size": 29_568,
+            "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+            "max_window_layers": 80,
+        }),
+        QWEN3_VL => json!({
+            "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+            "max_position_embeddings": 128_000, "rope_theta": 5e5,
+        }),
+        // All its layers have experts.
+        "SolarOpenForCausalLM" => json!({ "intermediate_size": 1 }),
+        "CwmForCausalLM" if !fields.contains_key("rope_parameters") => json!({
+            "rope_scaling": {
+                "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+            },
+        }),
+        _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_text_is_lifted_out() {
+        let whole = |text: Value| {
+            json!({
+                "model_type": "whole", "text_config": text, "vision_config": {}, "hidden_size": 7,
+                "tie_word_embeddings": true, "quantization_config": { "quant_method": "fp8" },
+            })
+        };
+        let check = |architecture: &str, config: Value, want: Value| {
+            let fields = Value::Object(text_fields(config, architecture).unwrap());
+            for (name, want) in want.as_object().unwrap() {
+                assert_eq!(fields[name], *want, "{architecture}, {name}");
+            }
+        };
+        let fp8 = json!({ "quant_method": "fp8" });
+        let text = json!({ "hidden_size": 640, "tie_word_embeddings": false });
+        let of_text = json!({ "tie_word_embeddings": false, "quantization_config": fp8 });
+        check(GEMMA3, whole(text.clone()), of_text);
+        check(MISTRAL3, whole(text.clone()), json!({ "tie_word_embeddings": true }));
+        let qwen = json!({ "hidden_size": 640, "num_key_value_heads": 8, "vision_config": null });
+        check(QWEN2_5_VL, whole(text.clone()), qwen);
+        check(QWEN2_VL, json!({ "hidden_size": 640 }), json!({ "hidden_size": 640 }));
+        check(QWEN3_VL, whole(text), json!({ "rope_theta": 5e5, "hidden_size": 640 }));
+        // Others have nothing inside.
+        check("LlamaForCausalLM", whole(json!({})), json!({ "hidden_size": 7 }));
+        let another = whole(json!({ "model_type": "ministral3" }));
+        let refused = text_fields(another, MISTRAL3).unwrap_err();
+        assert_eq!(refused, "text_config.model_type = ministral3: must be mistral");
+    }
+
+    #[test]
+    fn a_rope_that_is_not_said_is_the_families() {
+        let kind = |config: Value| {
+            text_fields(config, "CwmForCausalLM").unwrap().get("rope_scaling").cloned()
+        };
+        let of_cwm = kind(json!({ "rope_scaling": null })).unwrap();
+        assert_eq!((&of_cwm["rope_type"], &of_cwm["factor"]), (&json!("llama3"), &json!(16.0)));
+        assert_eq!(kind(json!({ "rope_scaling": { "factor": 2 } })), Some(json!({ "factor": 2 })));
+        assert_eq!(kind(json!({ "rope_parameters": {} })), None);
+    }
+}
