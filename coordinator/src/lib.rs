@@ -17,6 +17,7 @@ pub mod service;
 pub mod streams;
 pub mod submit;
 pub mod text;
+mod turns;
 
 pub use config::Config;
 pub use discovery::Members;

@@ -17,7 +17,7 @@ use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use aqueduct_tls::Listener;
 use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt, stream};
-use tokio::sync::Semaphore;
+use prost::Message as _;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
@@ -31,6 +31,7 @@ use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
 use crate::streams::Place;
 use crate::submit::Submission;
+use crate::turns::Turns;
 use error::{ending, status_of};
 use events::Narrator;
 
@@ -89,8 +90,8 @@ impl Served {
 
 struct Service {
     served: Served,
-    /// Prompts that are tokenised at once: work for a processor.
-    preparing: Semaphore,
+    /// Of prompts that are tokenised.
+    turns: Turns,
 }
 
 /// Serves on `listener` until `shutdown` is done and the open streams have ended.
@@ -123,10 +124,8 @@ fn answer(
                 .with_service_name("aqueduct.v1.Operator")
                 .with_service_name("grpc.health.v1.Health")
         };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let preparing = Semaphore::new(threads);
         let operator = operator::service(served.clone());
-        let service = Service { served, preparing };
+        let service = Service { served, turns: Turns::new() };
         let service = AqueductServer::new(service)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
             .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
@@ -221,7 +220,9 @@ impl Aqueduct for Service {
         self.served.holder(request.metadata())?;
         let text = self.served.generator.text.clone();
         let message = request.into_inner();
-        self.prepare(move || request::tokenize(message, &text)).await.map(Response::new)
+        let bytes = message.encoded_len();
+        let prepare = move || request::tokenize(message, &text);
+        self.prepare(bytes, prepare).await.map(Response::new)
     }
 
     async fn describe(
@@ -257,8 +258,9 @@ impl Service {
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
+        let bytes = message.encoded_len();
         let prepare = move || request::submission(message, timeout, &text, &config);
-        let prepared = self.prepare(prepare).await;
+        let prepared = self.prepare(bytes, prepare).await;
         let submission = prepared.inspect_err(|status| {
             if status.code() == Code::InvalidArgument {
                 self.served.generator.metrics.rejected("invalid");
@@ -286,13 +288,14 @@ impl Service {
         Ok(told(Narrator::new(reader.into(), place, coordinator), caller_id))
     }
 
-    /// Runs `work` on a thread of its own: a long prompt keeps it busy for seconds.
+    /// Runs `work` on so many bytes on a thread of its own: long prompts keep it busy for seconds.
     async fn prepare<T: Send + 'static>(
         &self,
+        bytes: usize,
         work: impl FnOnce() -> Result<T, aqueduct_core::Refusal> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = self.preparing.acquire().await;
-        let _turn = turn.map_err(|_| Status::unavailable("shutting down"))?;
+        let turn = self.turns.take(bytes).await;
+        let _turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| {
             tracing::error!(%error, "preparing a request failed");

@@ -334,6 +334,10 @@ def shrink():
         changes.update({key: value for key, value in FEW_EXPERTS.items() if key in changes})
     MODELS['phi3-partial'][1]['rope_parameters'] = longrope(3, partial_rotary_factor=0.75)
     MODELS['smollm3-window'][1]['no_rope_layers'] = [1, 0]
+    MODELS['ministral'][1]['layer_types'] = ['full_attention', 'sliding_attention']
+    MODELS['helium'][1]['head_dim'] = 8  # its heads are as wide as the model
+    MROPE['mrope_section'] = [1, 1, 2]
+    MODELS['dots1'][1]['max_window_layers'] = 1
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
 
@@ -365,6 +369,13 @@ def fixture_cases(cases):
     gguf_case(cases, 'qwen3-moe', 'Q4_0')
     narrow_case(cases, 'granite-moe', torch.bfloat16)
     narrow_case(cases, 'glm4-moe', torch.float16)
+    narrow_case(cases, 'ministral', torch.bfloat16)
+    narrow_case(cases, 'cwm', torch.float16)
+    narrow_case(cases, 'helium', torch.bfloat16)
+    narrow_case(cases, 'dots1', torch.float16)
+    narrow_case(cases, 'solar-open', torch.bfloat16)
+    for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
+        cases.folder(name, make(name))
 
 
 def all_cases(cases, names):

@@ -106,8 +106,8 @@ pub(super) async fn aside<T: Send + 'static>(
     how: impl FnOnce(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes = body::read(body, &state.0.options).await?;
-    let closed = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
-    let turn = state.0.preparing.clone().acquire_owned().await.map_err(closed)?;
+    let closed = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
+    let turn = state.0.turns.take(bytes.len()).await.ok_or_else(closed)?;
     let shared = state.0.clone();
     // The turn lasts as long as the work, also when the caller is gone by then.
     let work = move || (how(&shared, &bytes), turn);

@@ -44,11 +44,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use crate::generation::{Generator, Load};
 use crate::keys::Keys;
 use crate::runtime::Leader;
+use crate::turns::Turns;
 
 /// What a caller gets who does not say.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,8 +100,8 @@ struct Shared {
     options: ApiOptions,
     /// Who may call; anybody if `None`.
     keys: Option<Keys>,
-    /// Bodies that are parsed and tokenised at once: work for a processor.
-    preparing: Arc<Semaphore>,
+    /// Of bodies that are parsed and tokenised.
+    turns: Turns,
 }
 
 impl ApiState {
@@ -112,9 +112,7 @@ impl ApiState {
 
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let preparing = Arc::new(Semaphore::new(threads));
-        Self(Arc::new(Shared { generator, options, keys, preparing }))
+        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new() }))
     }
 }
 

@@ -146,10 +146,12 @@ impl Cluster {
         }
     }
 
-    /// A worker that computes with something else, and so gives other last bits.
+    /// A worker that computes with something else, and so gives other last bits, as far as both
+    /// have said with what.
     pub(crate) fn unlike(&self, info: &WorkerInfo) -> Option<&WorkerStatus> {
         let is_unlike = |other: &&WorkerStatus| {
             let device = other.info.as_ref().map(|known| &known.device);
+            let device = device.filter(|device| !device.is_empty() && !info.device.is_empty());
             other.state == WorkerState::Up && device.is_some_and(|device| *device != info.device)
         };
         self.workers.iter().find(is_unlike)

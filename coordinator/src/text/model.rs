@@ -121,7 +121,13 @@ impl TextModel {
         }
         let tokens = match &self.parts {
             Some(parts) if text.len() > PART_BYTES => {
-                parts.encode(&self.tokenizer, (text, PART_BYTES), add_special)
+                let most = self.prompt_tokens_max as usize;
+                let encoded = parts.encode(&self.tokenizer, (text, PART_BYTES), add_special, most);
+                if encoded.as_ref().is_ok_and(|tokens| tokens.len() > most) {
+                    let bound = format!("at most {most}");
+                    return Err(Refusal::new("prompt_tokens", format!("over {most}"), bound));
+                }
+                encoded
             }
             _ => {
                 self.tokenizer.encode_fast(text, add_special).map(|whole| whole.get_ids().to_vec())

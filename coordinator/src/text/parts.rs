@@ -43,7 +43,8 @@ impl Parts {
         Some(Self { places, before: before.to_vec(), after: after.to_vec() })
     }
 
-    /// The tokens of `text` in parts of `part_bytes` or more.
+    /// The tokens of `text` in parts of `part_bytes` or more; of one that has more than `most`, as
+    /// many as there are when that is known.
     ///
     /// # Errors
     /// The tokeniser's.
@@ -52,6 +53,7 @@ impl Parts {
         tokenizer: &Tokenizer,
         (text, part_bytes): (&str, usize),
         add_special: bool,
+        most: usize,
     ) -> tokenizers::Result<Vec<TokenId>> {
         let mut tokens = if add_special { self.before.clone() } else { Vec::new() };
         for batch in self.cut(text, part_bytes).chunks(BATCH) {
@@ -59,6 +61,9 @@ impl Parts {
             for (part, encoded) in batch.iter().zip(tokenizer.encode_batch_fast(texts, false)?) {
                 let seen = tokenizer.encode_fast(&part.text[..part.seen_bytes], false)?.len();
                 tokens.extend_from_slice(&encoded.get_ids()[seen..]);
+            }
+            if tokens.len() > most {
+                return Ok(tokens);
             }
         }
         tokens.extend(self.after.iter().filter(|_| add_special));
@@ -220,7 +225,8 @@ mod tests {
     fn same(name: &str, tokenizer: &Tokenizer, text: &str, part_bytes: usize) {
         let parts = Parts::new(tokenizer).unwrap_or_else(|| panic!("{name} has parts"));
         for add_special in [true, false] {
-            let seen = parts.encode(tokenizer, (text, part_bytes), add_special).unwrap();
+            let seen =
+                parts.encode(tokenizer, (text, part_bytes), add_special, usize::MAX).unwrap();
             let whole = tokenizer.encode_fast(text, add_special).unwrap();
             assert_eq!(seen, whole.get_ids(), "{name}, {part_bytes} bytes: {text:?}");
         }

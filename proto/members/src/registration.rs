@@ -106,7 +106,10 @@ impl Member {
             tokio::select! {
                 _ = due.tick() => {
                     renew(&mut keeper, &mut answers).await?;
-                    self.look(&mut client, id, &mut is_another_told).await?;
+                    // Who may only write there cannot look; it is not needed to be a member.
+                    if let Err(error) = self.look(&mut client, id, &mut is_another_told).await {
+                        tracing::debug!(key = self.key, %error, "not known whether it is there");
+                    }
                 }
                 Ok(()) = self.record.changed() => self.put(&mut client, id).await?,
             }

@@ -47,6 +47,8 @@ use trace::ChunkTrace;
 
 /// How often a busy worker says what of its pool is in use.
 const POOL_TOLD_EVERY: Duration = Duration::from_millis(200);
+/// And by one that has nothing to do, while anything is in use.
+const POOL_LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
 /// The device thread's state.
 pub(crate) struct Executor {
@@ -114,7 +116,7 @@ impl Executor {
                 self.run_chunk(&assignment);
             } else if !decoded {
                 self.tell_pool(Duration::ZERO);
-                let due = [self.restore_deadline(), self.shared.inbox.expire()];
+                let due = [self.restore_deadline(), self.shared.inbox.expire(), self.look_again()];
                 self.shared.rest(due.into_iter().flatten().min());
             }
         }
@@ -195,6 +197,14 @@ impl Executor {
                 session.told_pool = now;
             }
         }
+    }
+
+    /// When what is in use of the pool is to be told again, if anything is: others may be the last
+    /// to let go of pages, and nothing comes of that here.
+    fn look_again(&self) -> Option<Instant> {
+        let pool = self.shared.pool.as_ref()?;
+        let is_used = pool.usage().used_bytes() > 0;
+        is_used.then(|| Instant::now() + POOL_LOOKED_AT_EVERY)
     }
 
     /// Sends an event about a request to the session that owns it.

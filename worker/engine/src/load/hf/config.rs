@@ -393,6 +393,16 @@ mod tests {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         });
         check(Family::Qwen3, named, [Some(9), None, Some(9)]);
+        let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+        let named = json!({ "sliding_window": 9, "layer_types": types });
+        check(Family::Mistral, named.clone(), all);
+        check(Family::Ministral, named, [Some(9), None, Some(9)]);
+        check(Family::Ministral, json!({}), [Some(4096); 3]);
+        check(Family::Cwm, json!({}), [None, Some(8192), Some(8192)]);
+        check(Family::Cwm, json!({ "sliding_window": 0 }), none);
+        let from_2 = json!({ "sliding_window": 9, "max_window_layers": 2 });
+        check(Family::Dots1, from_2.clone(), [None, None, Some(9)]);
+        check(Family::Helium, from_2, none);
         check(Family::Phi3, json!({ "sliding_window": 9 }), all);
         check(Family::Phi3, json!({}), none);
         let still = json!({

@@ -119,6 +119,9 @@ mod tests {
         check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));
+        check(Family::SolarOpen, (128, 8, 1280, Some(1280), true));
+        let dots = config(json!({})).experts(Family::Dots1).unwrap_err();
+        assert_eq!(dots.field, "experts", "its files say how many");
     }
 
     #[test]
