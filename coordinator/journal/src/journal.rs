@@ -89,8 +89,7 @@ type Reply = oneshot::Sender<Result<(), AppendError>>;
 
 pub(crate) enum Ask {
     Append { record: Box<Record>, term: Option<u64>, reply: Reply },
-    Read(Box<dyn FnOnce(&State) + Send>),
-    Members(oneshot::Sender<Vec<Member>>),
+    Look(Box<dyn FnOnce(&Node) + Send>),
     Hear { birth: u64, message: Box<Message> },
     Sent { kind: MessageType, to: u64, arrived: bool },
     Resign,
@@ -159,14 +158,7 @@ impl Journal {
         &self,
         read: impl FnOnce(&State) -> T + Send + 'static,
     ) -> Result<T, AppendError> {
-        let (reply, answer) = oneshot::channel();
-        let read = move |state: &State| drop(reply.send(read(state)));
-        let answered = async {
-            let sent = self.asks.send(Ask::Read(Box::new(read))).await;
-            sent.map_err(|_| AppendError::Ended)?;
-            answer.await.map_err(|_| AppendError::Ended)
-        };
-        self.in_time(answered).await
+        self.look(|node| read(node.state())).await
     }
 
     /// All members, if this one leads; nothing otherwise.
@@ -174,9 +166,18 @@ impl Journal {
     /// # Errors
     /// The journal has ended, or its disk takes its time.
     pub async fn members(&self) -> Result<Vec<Member>, AppendError> {
+        self.look(Node::members).await
+    }
+
+    /// What `look` makes of the node between two pieces of its work.
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Node) -> T + Send + 'static,
+    ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
+        let look = move |node: &Node| drop(reply.send(look(node)));
         let answered = async {
-            let sent = self.asks.send(Ask::Members(reply)).await;
+            let sent = self.asks.send(Ask::Look(Box::new(look))).await;
             sent.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)
         };
@@ -262,8 +263,7 @@ impl<T: Transport> Keeper<T> {
                 Ok(ticket) => drop(self.waiting.insert(ticket, reply)),
                 Err(unable) => drop(reply.send(Err(unable.into()))),
             },
-            Ask::Read(read) => read(self.node.state()),
-            Ask::Members(reply) => drop(reply.send(self.node.members())),
+            Ask::Look(look) => look(&self.node),
             Ask::Hear { birth, message } => {
                 let from = message.from;
                 if let Err(refusal) = self.node.hear(birth, *message) {
