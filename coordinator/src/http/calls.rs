@@ -56,7 +56,7 @@ async fn call(
     how: Prepare,
 ) -> Result<Response, ApiError> {
     if let Some(last) = resume::last_event(&headers)? {
-        body::read(body, &state.0.options).await?;
+        body::read(body, &state.0.room, &state.0.options).await?;
         return resume::go_on(state, caller.1, last).await;
     }
     let key = start_key(&headers);
@@ -82,9 +82,9 @@ async fn prepare(
 }
 
 impl ApiState {
-    /// Counts a call that was not taken, if that was its caller's doing.
+    /// Counts a call that was not taken, if that was its caller's doing, or that of others.
     pub(super) fn count_refusal(&self, error: &ApiError) {
-        if error.status.is_client_error() {
+        if error.status.is_client_error() || error.status == StatusCode::SERVICE_UNAVAILABLE {
             self.0.generator.metrics.rejected(error.reason());
         }
     }
@@ -99,24 +99,33 @@ async fn prepared(
     aside(state, body, how).await
 }
 
-/// Parses and tokenises on a thread of its own: a long prompt keeps it busy for seconds.
+/// Reads a body, and parses and tokenises it on a thread of its own: a long prompt keeps it busy
+/// for seconds.
+///
+/// # Errors
+/// As [`body::read`]; 504 when all of it has taken as long as a request may.
 pub(super) async fn aside<T: Send + 'static>(
     state: &ApiState,
     body: Body,
     how: impl FnOnce(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let bytes = body::read(body, &state.0.options).await?;
-    let closed = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
-    let turn = state.0.turns.take(bytes.len()).await.ok_or_else(closed)?;
-    let shared = state.0.clone();
-    // The turn lasts as long as the work, also when the caller is gone by then.
-    let work = move || (how(&shared, &bytes), turn);
-    let made = tokio::task::spawn_blocking(work).await.map(|(made, _)| made);
-    made.unwrap_or_else(|error| {
-        tracing::error!(%error, "preparing a request failed");
-        let message = "the request could not be prepared";
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
-    })
+    let deadline = state.0.options.deadline;
+    let made = async {
+        let body = body::read(body, &state.0.room, &state.0.options).await?;
+        let closed = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
+        let turn = state.0.turns.take(body.len()).await.ok_or_else(closed)?;
+        let shared = state.0.clone();
+        // Turn and room last as long as the work, also when the caller is gone by then.
+        let work = move || (how(&shared, &body), (body, turn));
+        let made = tokio::task::spawn_blocking(work).await.map(|(made, _)| made);
+        made.unwrap_or_else(|error| {
+            tracing::error!(%error, "preparing a request failed");
+            let message = "the request could not be prepared";
+            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
+        })
+    };
+    let made = tokio::time::timeout(deadline, made).await;
+    made.unwrap_or_else(|_| Err(RequestError::Deadline(deadline).into()))
 }
 
 async fn answer(

@@ -48,6 +48,7 @@ impl ApiError {
         match self.code {
             Some("context_length_exceeded") => "prompt_tokens",
             _ if self.status == StatusCode::PAYLOAD_TOO_LARGE => "body_bytes",
+            _ if self.status == StatusCode::SERVICE_UNAVAILABLE => "bodies_bytes",
             _ => "invalid",
         }
     }

@@ -68,6 +68,8 @@ pub struct ApiOptions {
     pub origins: Origins,
     /// Most bytes of a request's body.
     pub body_bytes_max: usize,
+    /// Most bytes of all bodies that are read or prepared at once, beside the first 64 KiB of each.
+    pub bodies_bytes_max: usize,
     /// Connections that are served at once; more wait to be accepted.
     pub connections_max: usize,
     /// How long a connection may be silent while it sends a request.
@@ -85,6 +87,7 @@ impl ApiOptions {
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             origins: Origins::default(),
             body_bytes_max: limits::PROMPT_BYTES_MAX,
+            bodies_bytes_max: limits::HTTP_BODIES_BYTES_MAX,
             connections_max: limits::HTTP_CONNECTIONS_MAX,
             read_timeout: Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS),
         }
@@ -102,6 +105,8 @@ struct Shared {
     keys: Option<Keys>,
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
+    /// For bodies that are read or prepared.
+    room: body::Room,
 }
 
 impl ApiState {
@@ -112,7 +117,8 @@ impl ApiState {
 
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
-        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new() }))
+        let room = body::Room::new(options.bodies_bytes_max);
+        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new(), room }))
     }
 }
 
