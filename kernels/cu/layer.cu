@@ -217,16 +217,29 @@ KERNEL(combine_rows, CombineParams, 256, 4) {
 DEVICE void store_as(f32* to, f32 x) { *to = x; }
 DEVICE void store_as(u16* to, f32 x) { *to = narrow(x); }
 
-// One head of one token: norm, rotation of element i against i + head_dim / 2, rounding.
+// The weights of a norm, or null, and of how many elements it is.
+struct HeadNorm {
+    const f32* weights;
+    u32 span;
+};
+
+// Head `head` of a token, all of which begin at `heads`: norm, rotation of element i against
+// i + head_dim / 2, rounding. Each head's warp sums the squares of all heads that share a norm.
 template <typename T>
-DEVICE void turn_head(const HeadsParams& p, const f32* from, T* to, const f32* norm, u32 token) {
-    u32 half = p.head_dim / 2, lane = lane_index();
+DEVICE void turn_head(
+    const HeadsParams& p, const f32* heads, u32 head, T* to, HeadNorm of, u32 token
+) {
+    u32 d = p.head_dim, half = d / 2, lane = lane_index();
+    const f32 *from = heads + head * d, *norm = of.weights;
     f32 scale = 1.0f;
     if (norm) {
+        bool of_all = of.span > d;
+        const f32* summed = of_all ? heads : from;
         f32 squares = 0;
-        for (u32 i = lane; i < p.head_dim; i += 32) squares = fma(from[i], from[i], squares);
+        for (u32 i = lane; i < of.span; i += 32) squares = fma(summed[i], summed[i], squares);
         squares = sum_of_warp(squares);
-        scale = div(1.0f, root(add(div(squares, (f32)p.head_dim), p.eps)));
+        scale = div(1.0f, root(add(div(squares, (f32)of.span), p.eps)));
+        if (of_all) norm += head * d;
     }
     bool good = true;
     for (u32 i = lane; i < half; i += 32) {
@@ -249,12 +262,15 @@ DEVICE void split_heads(const HeadsParams& p) {
     u64 item = (u64)block_x() * 8 + warp_index();
     u32 token = (u32)(item / stacked), head = (u32)(item % stacked);
     if (token >= p.tokens) return;
-    const f32* from = p.qkv + item * d;
+    const f32 *from = p.qkv + item * d, *heads = from - (u64)head * d;
     if (head < p.heads) {
-        turn_head(p, from, (T*)p.q + ((u64)head * p.tokens + token) * d, p.q_norm, token);
+        T* to = (T*)p.q + ((u64)head * p.tokens + token) * d;
+        turn_head(p, heads, head, to, HeadNorm{p.q_norm, p.q_span}, token);
     } else if (head < p.heads + p.kv_heads) {
-        u64 row = (u64)(head - p.heads) * p.tokens + token;
-        turn_head(p, from, (T*)p.k + row * d, p.k_norm, token);
+        u32 kv_head = head - p.heads;
+        u64 row = (u64)kv_head * p.tokens + token;
+        T* to = (T*)p.k + row * d;
+        turn_head(p, heads + p.heads * d, kv_head, to, HeadNorm{p.k_norm, p.k_span}, token);
         if (lane_index() == 0) p.positions[row] = p.start + token;
     } else {
         u64 row = (u64)(head - p.heads - p.kv_heads) * p.tokens + token;

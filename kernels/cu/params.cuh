@@ -139,8 +139,8 @@ struct PrepareParams {
 
 struct HeadsParams {
     const f32* qkv;    // [tokens, (heads + 2 kv_heads) head_dim]
-    const f32* q_norm; // [head_dim], or null
-    const f32* k_norm;
+    const f32* q_norm; // [q_span], or null
+    const f32* k_norm; // [k_span], or null
     const f32* cosines; // [tokens, head_dim / 2]
     const f32* sines;
     void* q;           // [heads, tokens, head_dim]
@@ -155,6 +155,8 @@ struct HeadsParams {
     u32 start;
     u32 code;          // what `broken` becomes
     f32 eps;
+    u32 q_span;        // queries of a token that one norm is of: head_dim, or those of all heads
+    u32 k_span;        // the same of keys
     u32 unused;
 };
 

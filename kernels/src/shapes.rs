@@ -161,11 +161,13 @@ pub(crate) fn projection(
     ensure(OP, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
         format!("{heads} query heads cannot share {kv_heads} KV heads")
     })?;
-    same(OP, "attn_norm", layer.attn_norm.len(), x.cols())?;
+    layer.attn_norm.as_ref().map_or(Ok(()), |norm| same(OP, "attn_norm", norm.len(), x.cols()))?;
     linear(OP, x, &layer.qkv)?;
     same(OP, "qkv.outputs", layer.qkv.outputs, (heads + 2 * kv_heads) * spec.head_dim)?;
-    for norm in [&layer.q_norm, &layer.k_norm].into_iter().flatten() {
-        same(OP, "QK norm", norm.len(), spec.head_dim)?;
+    for (norm, heads) in [(&layer.q_norm, heads), (&layer.k_norm, kv_heads)] {
+        let of_all = norm.as_ref().is_some_and(|norm| norm.len() > spec.head_dim);
+        let want = if of_all { heads * spec.head_dim } else { spec.head_dim };
+        norm.as_ref().map_or(Ok(()), |norm| same(OP, "QK norm", norm.len(), want))?;
     }
     same(OP, "2 angles.half", 2 * angles.half, spec.head_dim)?;
     same(OP, "angles.tokens", angles.tokens, x.rows())?;
@@ -187,9 +189,12 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     same(OP, "attention.rows", attention.rows(), x.rows())?;
     linear(OP, attention, &layer.out)?;
     same(OP, "out.outputs", layer.out.outputs, x.cols())?;
-    same(OP, "ffn_norm", layer.ffn_norm.len(), x.cols())?;
-    for norm in [&layer.attn_post_norm, &layer.ffn_post_norm].into_iter().flatten() {
-        same(OP, "post norm", norm.len(), x.cols())?;
+    for (name, norm) in [
+        ("attn_post_norm", &layer.attn_post_norm),
+        ("ffn_norm", &layer.ffn_norm),
+        ("ffn_post_norm", &layer.ffn_post_norm),
+    ] {
+        norm.as_ref().map_or(Ok(()), |norm| same(OP, name, norm.len(), x.cols()))?;
     }
     match &layer.ffn {
         FeedForward::Dense(dense) => gated(x, dense),

@@ -169,22 +169,23 @@ impl FeedForward {
 pub struct LayerWeights {
     /// Shape and constants.
     pub spec: LayerSpec,
-    /// `[width]`: RMS norm before attention.
-    pub attn_norm: Arc<[f32]>,
+    /// `[width]`: RMS norm before attention, if the model has it.
+    pub attn_norm: Option<Arc<[f32]>>,
     /// Query, key and value projections stacked: `[(H + 2G) D, width]`, rows in that order,
     /// with the stacked bias if the model has one.
     pub qkv: Linear,
-    /// `[head_dim]`: RMS norm of every query head before rotation, if the model has it.
+    /// RMS norm of queries before rotation, if the model has it: `[head_dim]`, of every head, or
+    /// `[H D]`, of all heads of a token together.
     pub q_norm: Option<Arc<[f32]>>,
-    /// `[head_dim]`: the same for keys.
+    /// The same for keys: `[head_dim]` or `[G D]`.
     pub k_norm: Option<Arc<[f32]>>,
     /// `[width, H D]`.
     pub out: Linear,
     /// `[width]`: RMS norm of what `out` gives, before it is added to the stream, if the model
     /// has it.
     pub attn_post_norm: Option<Arc<[f32]>>,
-    /// `[width]`: RMS norm before the feed-forward part.
-    pub ffn_norm: Arc<[f32]>,
+    /// `[width]`: RMS norm before the feed-forward part, if the model has it.
+    pub ffn_norm: Option<Arc<[f32]>>,
     /// The feed-forward part.
     pub ffn: FeedForward,
     /// `[width]`: the same norm for what the feed-forward part gives.

@@ -11,7 +11,8 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'seed_oss': 'seed_oss', 'ernie4_5': 'ernie4_5', 'glm': 'chatglm',
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
-                 'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe'}
+                 'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
+                 'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe'}
 
@@ -27,6 +28,8 @@ NAMES = {
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
 }
+OLMO2 = {'post_attention_layernorm': 'post_attention_norm',
+         'post_feedforward_layernorm': 'post_ffw_norm'}
 # Families whose layers have norms behind their parts call others by these.
 POST_NORMS = {
     'gemma3_text': {'post_attention_layernorm': 'post_attention_norm',
@@ -36,6 +39,7 @@ POST_NORMS = {
              'post_mlp_layernorm': 'post_ffw_norm'},
     'seed_oss': {'post_attention_layernorm': 'post_attention_norm'},
     'glm4_moe': {'post_attention_layernorm': 'post_attention_norm'},
+    'olmo2': OLMO2, 'olmo3': OLMO2, 'exaone4': OLMO2,
 }
 
 
@@ -102,6 +106,9 @@ def add_metadata(writer, config, head_dim):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if getattr(config, 'sliding_window', None):
         writer.add_sliding_window(config.sliding_window)
+        if config.model_type in ('olmo3', 'exaone4'):
+            slides = [name == 'sliding_attention' for name in config.layer_types]
+            writer.add_sliding_window_pattern(slides)
     experts = getattr(config, 'num_local_experts', 0) or getattr(config, 'num_experts', 0)
     if experts:
         writer.add_expert_count(experts)

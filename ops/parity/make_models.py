@@ -45,6 +45,8 @@ GRANITE = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_mu
 GEMMA3 = dict(full_attention=dict(rope_type='linear', rope_theta=1e6, factor=8.0),
               sliding_attention=dict(rope_type='default', rope_theta=1e4))
 
+OLMO3 = dict(full_attention=YARN, sliding_attention=dict(rope_type='default', rope_theta=10000.0))
+
 # name -> (configuration class, what differs from TINY)
 MODELS = {
     'llama-gqa': ('LlamaConfig', {}),
@@ -100,6 +102,12 @@ MODELS = {
                                             query_pre_attn_scalar=40, layer_types=[
                                                 'full_attention', 'sliding_attention',
                                                 'full_attention'])),
+    'olmo2': ('Olmo2Config', dict(pad_token_id=0, attention_bias=True)),
+    'olmo3': ('Olmo3Config', dict(pad_token_id=0, num_hidden_layers=4, sliding_window=9,
+                                  rope_parameters=OLMO3)),
+    'exaone4': ('Exaone4Config', dict(head_dim=32, num_hidden_layers=4, sliding_window=9)),
+    'exaone4-global': ('Exaone4Config', dict(head_dim=16, sliding_window=None,
+                                             layer_types=['full_attention'] * 3)),
 }
 MOE = dict(moe_intermediate_size=48, num_experts_per_tok=3)
 MODELS.update({
@@ -123,6 +131,9 @@ MODELS.update({
                                   max_window_layers=2, sliding_window=9, attention_bias=True,
                                   routed_scaling_factor=2.5, **MOE)),
     'solar-open': ('SolarOpenConfig', dict(n_routed_experts=8, head_dim=32, **MOE)),
+    'olmoe': ('OlmoeConfig', dict(num_experts=8, num_experts_per_tok=3, pad_token_id=0)),
+    'flex-olmo': ('FlexOlmoConfig', dict(num_experts=5, num_experts_per_tok=2, pad_token_id=0,
+                                         norm_topk_prob=True)),
     'glm4-moe-norm': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=32, pad_token_id=0,
                                             use_qk_norm=True, n_shared_experts=2,
                                             norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
@@ -160,7 +171,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'llama-gqa', 'llama-mha-tied', 'llama-wide-head', 'llama-biases', 'llama31',
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
-               'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3']
+               'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
+               'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -232,6 +244,8 @@ def hf_cases(cases, name):
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
     if name in ('llama31', 'qwen2-yarn'):
         old_layout(cases, name)
+    if name == 'olmo3':
+        old_olmo3(cases, name)
     if name == 'qwen2':
         for other in INSIDE:
             if other != GEMMA3_INSIDE:
@@ -257,6 +271,21 @@ def old_layout(cases, name):
     config['torch_dtype'] = config.pop('dtype', 'float32')
     for absent in ('head_dim', 'layer_types'):
         config.pop(absent, None)
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def old_olmo3(cases, name):
+    """The same as transformers 4 wrote it: scaling of which only the modelling code knew for which
+    layers it is."""
+    path, model = f'{name}-v4', make(name)
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    scaling = config.pop('rope_parameters')['full_attention']
+    config['rope_theta'] = scaling.pop('rope_theta')
+    config['rope_scaling'] = scaling
+    config.pop('layer_types')
     file.write_text(json.dumps(config))
     cases.add(path, model)
 
@@ -374,6 +403,11 @@ def fixture_cases(cases):
     narrow_case(cases, 'helium', torch.bfloat16)
     narrow_case(cases, 'dots1', torch.float16)
     narrow_case(cases, 'solar-open', torch.bfloat16)
+    narrow_case(cases, 'olmo2', torch.bfloat16)
+    gguf_case(cases, 'olmo3', 'Q8_0')
+    narrow_case(cases, 'olmoe', torch.float16)
+    narrow_case(cases, 'flex-olmo', torch.bfloat16)
+    narrow_case(cases, 'exaone4', torch.float16)
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

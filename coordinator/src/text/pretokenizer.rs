@@ -147,9 +147,8 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     };
     Ok(match name {
         "default" => plain(words(&UNNAMED)?),
-        "gpt-2" | "phi-2" | "olmo" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling" => {
-            plain(byte_level(true))
-        }
+        "gpt-2" | "phi-2" | "olmo" | "exaone4" | "trillion" | "mellum" | "a.x-4.0"
+        | "granite-docling" => plain(byte_level(true)),
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "minerva-7b"
         | "mellum2" => {
             plain(Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into())

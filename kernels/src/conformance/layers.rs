@@ -94,8 +94,10 @@ pub fn project_matches_f64(backend: &dyn Backend) {
         for kv in [KvDtype::F32, KvDtype::Bf16] {
             for start in [0, 65_536] {
                 for held in [Held::Bf16, Held::Int8] {
-                    let layer = PlainLayer::new(Look { held, bias, qk_norm, kv, ..PLAIN });
-                    check_project(backend, &layer, start);
+                    for olmo in [false, true] {
+                        let look = Look { held, bias, qk_norm, kv, olmo, ..PLAIN };
+                        check_project(backend, &PlainLayer::new(look), start);
+                    }
                 }
             }
         }
@@ -142,7 +144,8 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
         let sizes = [100, 112].map(|ffn| Look { held, ffn, ..PLAIN });
         sizes.into_iter().flat_map(|look| {
             let gemma = Look { gemma: true, ..look };
-            [look, gemma, Look { experts: true, ..look }, Look { experts: true, ..gemma }]
+            let olmo = Look { olmo: true, ..look };
+            [look, gemma, olmo].map(|look| [look, Look { experts: true, ..look }]).concat()
         })
     };
     for look in Held::ALL.into_iter().flat_map(looks) {
@@ -167,6 +170,8 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         // Keys begin within a panel of sixteen outputs.
         check_rows_alone(backend, Look { head_dim: 20, gemma: true, ..look });
         check_rows_alone(backend, Look { experts: true, ..look });
+        check_rows_alone(backend, Look { olmo: true, ..look });
+        check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
     }
 }
 

@@ -86,6 +86,8 @@ pub(super) struct Look {
     pub(super) ffn: usize,
     /// GELU, and norms behind what is added to the stream.
     pub(super) gemma: bool,
+    /// These norms and none before, and QK norms of all heads together.
+    pub(super) olmo: bool,
     /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
     pub(super) experts: bool,
 }
@@ -101,13 +103,14 @@ pub(super) const PLAIN: Look = Look {
     head_dim: 16,
     ffn: 100,
     gemma: false,
+    olmo: false,
     experts: false,
 };
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
     pub(super) spec: LayerSpec,
-    norms: [Vec<f32>; 2],
+    norms: Option<[Vec<f32>; 2]>,
     qk_norms: Option<[Vec<f32>; 2]>,
     post_norms: Option<[Vec<f32>; 2]>,
     qkv: Plain,
@@ -217,9 +220,16 @@ impl PlainFeed {
 impl PlainLayer {
     /// The layer that checks across backends share.
     pub(super) fn shared() -> Self {
-        let look = Look { bias: true, qk_norm: true, ffn: 112, ..PLAIN };
-        Self::new(Look { held: Held::Bf16, kv: KvDtype::Bf16, ..look })
+        Self::new(Self::SHARED)
     }
+
+    /// The same with the norms of OLMo.
+    pub(super) fn olmo() -> Self {
+        Self::new(Look { olmo: true, ..Self::SHARED })
+    }
+
+    const SHARED: Look =
+        Look { held: Held::Bf16, bias: true, qk_norm: true, kv: KvDtype::Bf16, ffn: 112, ..PLAIN };
 
     pub(super) fn width(&self) -> usize {
         self.qkv.matrix.inputs
@@ -234,12 +244,16 @@ impl PlainLayer {
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
             spec: LayerSpec { heads, kv_heads, head_dim, norm_eps: 1e-5, activation, kv: look.kv },
-            norms: [norm(random, width), norm(random, width)],
-            qk_norms: look.qk_norm.then(|| [norm(random, head_dim), norm(random, head_dim)]),
+            norms: (!look.olmo).then(|| [norm(random, width), norm(random, width)]),
+            qk_norms: look.qk_norm.then(|| match look.olmo {
+                true => [norm(random, heads * head_dim), norm(random, kv_heads * head_dim)],
+                false => [norm(random, head_dim), norm(random, head_dim)],
+            }),
             qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
             out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
             ffn: PlainFeed::new(random, (width, ffn), look),
-            post_norms: look.gemma.then(|| [norm(random, width), norm(random, width)]),
+            post_norms: (look.gemma || look.olmo)
+                .then(|| [norm(random, width), norm(random, width)]),
         }
     }
 
@@ -248,17 +262,18 @@ impl PlainLayer {
         let each = |norms: &Option<[Vec<f32>; 2]>| {
             [0, 1].map(|i| norms.as_ref().map(|norms| shared(&norms[i])))
         };
+        let [attn_norm, ffn_norm] = each(&self.norms);
         let [q_norm, k_norm] = each(&self.qk_norms);
         let [attn_post_norm, ffn_post_norm] = each(&self.post_norms);
         LayerWeights {
             spec: self.spec,
-            attn_norm: shared(&self.norms[0]),
+            attn_norm,
             qkv: self.qkv.pack(backend),
             q_norm,
             k_norm,
             out: self.out.pack(backend),
             attn_post_norm,
-            ffn_norm: shared(&self.norms[1]),
+            ffn_norm,
             ffn: self.ffn.pack(backend),
             ffn_post_norm,
         }
@@ -268,15 +283,17 @@ impl PlainLayer {
     pub(super) fn project(&self, x: &[Near], cos_sin: &[(f64, f64)]) -> [Vec<Near>; 3] {
         let (d, spec) = (self.spec.head_dim, &self.spec);
         let eps = f64::from(spec.norm_eps);
-        let all = self.qkv.apply(&normed(x, &self.norms[0], eps));
+        let before = |norms: &[Vec<f32>; 2]| normed(x, &norms[0], eps);
+        let all = self.qkv.apply(&self.norms.as_ref().map_or_else(|| x.to_vec(), before));
         let (q, kv) = all.split_at(spec.heads * d);
         let (k, v) = kv.split_at(spec.kv_heads * d);
         let turned = |heads: &[Near], i: usize| -> Vec<Near> {
-            let one = |head: &[Near]| match &self.qk_norms {
-                Some(norms) => rotated(&normed(head, &norms[i], eps), cos_sin),
-                None => rotated(head, cos_sin),
+            let norm = self.qk_norms.as_ref().map(|norms| &norms[i]);
+            let normed: Vec<Near> = match norm {
+                Some(norm) => heads.chunks(norm.len()).flat_map(|x| normed(x, norm, eps)).collect(),
+                None => heads.to_vec(),
             };
-            heads.chunks(d).flat_map(one).collect()
+            normed.chunks(d).flat_map(|head| rotated(head, cos_sin)).collect()
         };
         [turned(q, 0), turned(k, 1), v.to_vec()]
     }
@@ -289,7 +306,9 @@ impl PlainLayer {
             None => y,
         };
         let x = sum(x, &behind(self.out.apply(attention), 0));
-        let fed = self.ffn.apply(&norm(&x, &self.norms[1]), activation);
+        let before = |norms: &[Vec<f32>; 2]| norm(&x, &norms[1]);
+        let normed = self.norms.as_ref().map_or_else(|| x.clone(), before);
+        let fed = self.ffn.apply(&normed, activation);
         sum(&x, &behind(fed, 1))
     }
 }

@@ -137,6 +137,8 @@ pub fn broken_numbers_are_refused(backend: &dyn Backend) {
         layer.k_norm = Some(vec![broken; spec.head_dim].into());
         let angles = angles(0, 3, spec.head_dim);
         not_finite(backend.project(&layer, &x, (0, &angles), x.rows()), "project");
+        layer.k_norm = Some(vec![broken; spec.kv_heads * spec.head_dim].into());
+        not_finite(backend.project(&layer, &x, (0, &angles), x.rows()), "project");
         x.row_mut(1)[0] = f32::NAN;
         not_finite(backend.project(&plain.pack(backend), &x, (0, &angles), x.rows()), "project");
         not_finite(backend.finish(&layer, &x, &attention), "finish");

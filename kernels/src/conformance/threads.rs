@@ -25,7 +25,8 @@ pub fn results_do_not_depend_on_thread_count<B: Backend>(one: &B, others: &[B]) 
 
 /// Results by name.
 fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
-    let mut arrays = layer(backend);
+    let mut arrays = layer(backend, &PlainLayer::shared());
+    arrays.extend(layer(backend, &PlainLayer::olmo()));
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for tokens in [1, 130] {
             arrays.extend(attention(backend, Shape { heads: 6, kv, ..Shape::default() }, tokens));
@@ -34,8 +35,7 @@ fn arrays(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
     arrays
 }
 
-fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
-    let plain = PlainLayer::shared();
+fn layer(backend: &dyn Backend, plain: &PlainLayer) -> Vec<(&'static str, Array<f32>)> {
     let packed = plain.pack(backend);
     let spec = packed.spec;
     let mut arrays = Vec::new();
@@ -50,7 +50,8 @@ fn layer(backend: &dyn Backend) -> Vec<(&'static str, Array<f32>)> {
         arrays.push(("k", heads(&qkv.keys.k).into()));
         arrays.push(("v", heads(&qkv.keys.v).into()));
         arrays.push(("linear", backend.linear(&x, &packed.qkv).expect("fits").into_vec().into()));
-        arrays.push(("norm", backend.norm(&x, &packed.attn_norm, spec.norm_eps).into_vec().into()));
+        let weight = vec![0.5; plain.width()].into();
+        arrays.push(("norm", backend.norm(&x, &weight, spec.norm_eps).into_vec().into()));
         let attention: Rows = rows(22, tokens, spec.heads * spec.head_dim);
         let finished = backend.finish(&packed, &x, &attention).expect("fits");
         arrays.push(("finish", finished.into_vec().into()));

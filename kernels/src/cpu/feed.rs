@@ -11,21 +11,23 @@ use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWe
 /// Rows that a task takes out or puts back.
 const ROWS: usize = 16;
 
-/// What the layer makes of the norm of `x`, plus `residual`.
+/// What the layer makes of `x`, normed where it has a norm before this part, plus `residual`.
 pub(super) fn feed(
     place: Place<'_>,
     layer: &LayerWeights,
     x: &Rows,
     residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
-    let (weight, LayerSpec { norm_eps: eps, activation, .. }) = (&layer.ffn_norm, layer.spec);
+    let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
+    let weight = layer.ffn_norm.as_deref();
     match &layer.ffn {
         FeedForward::Dense(dense) => {
-            let x = Argument { rows: x, prepare: Prepare::Norm { weight, eps } };
+            let x = Argument { rows: x, prepare: Prepare::norm(weight, eps) };
             through(place, dense, activation, x, residual)
         }
         FeedForward::Experts(experts) => {
-            let y = through_some(place, experts, activation, &norm(place, x, weight, eps))?;
+            let normed = weight.map(|weight| norm(place, x, weight, eps));
+            let y = through_some(place, experts, activation, normed.as_ref().unwrap_or(x))?;
             Ok(match residual {
                 Some(residual) => added(place, y, None, residual),
                 None => y,

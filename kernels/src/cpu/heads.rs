@@ -1,10 +1,13 @@
 //! The stacked projection into queries, keys and values: QK norm, rotation, rounding, of sums
 //! that are still in the cache.
 
+mod rows;
 mod stored;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
+pub(super) use self::rows::{norms_all_heads, project_rows};
 use self::stored::{Kv, Stored};
 use super::gemm::{
     Addends, Argument, Block, Finite, Outcome, Place, is_finite, neighbours, norm_row, norm_scale,
@@ -16,7 +19,7 @@ use super::unwritten::{unwritten, written};
 use crate::backend::{BackendError, Qkv};
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvHeads};
-use crate::weights::{Angles, LayerWeights};
+use crate::weights::{Angles, LayerSpec, LayerWeights};
 
 /// `x` (`[tokens, E]`) as the block's keys and values at `start..`, and its queries, of all tokens
 /// or of none.
@@ -49,16 +52,27 @@ pub(super) fn project_heads(
         cut.parts
     })?;
     // SAFETY: parts cover all tokens of all heads, and their tasks wrote them.
-    let data = unsafe { written(q) }.into();
-    let q = Heads { heads, tokens: queries, head_dim, data };
-    let written = |data: Kv| {
-        // SAFETY: as above.
-        let data = unsafe { data.written() };
-        KvHeads { kv_heads, tokens, head_dim, data }
-    };
-    let (k, v) = (written(k), written(v));
+    Ok(unsafe { qkv(spec, (q, k, v), (queries, tokens), start) })
+}
+
+/// What was written, as a block's at `start..`, of so many queries and keys.
+///
+/// # Safety
+/// All elements were.
+unsafe fn qkv(
+    LayerSpec { heads, kv_heads, head_dim, .. }: LayerSpec,
+    (q, k, v): (Vec<MaybeUninit<f32>>, Kv, Kv),
+    (queries, tokens): (usize, usize),
+    start: u32,
+) -> Qkv {
+    // SAFETY: the caller's.
+    let (q, k, v) = unsafe { (written(q), k.written(), v.written()) };
+    let stored = |data| KvHeads { kv_heads, tokens, head_dim, data };
     let positions: Vec<u32> = (start..).take(tokens).collect();
-    Ok(Qkv { q, keys: Keys::new(positions.repeat(kv_heads), k, v) })
+    Qkv {
+        q: Heads { heads, tokens: queries, head_dim, data: q.into() },
+        keys: Keys::new(positions.repeat(kv_heads), stored(k), stored(v)),
+    }
 }
 
 /// What is done to a row before it is stored.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::feed::feed;
 use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
-use super::heads::project_heads;
+use super::heads::{norms_all_heads, project_heads, project_rows};
 use super::simd::{Kernel, Simd};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
@@ -23,6 +23,10 @@ pub(super) fn project(
     queries: usize,
 ) -> Result<Qkv, BackendError> {
     shapes::projection(layer, x, (start, angles), queries)?;
+    if norms_all_heads(layer) {
+        let qkv = project_rows(place, layer, normed(layer, x), (start, angles))?;
+        return Ok(qkv.of_last(queries));
+    }
     if queries == x.rows() {
         return project_heads(place, layer, normed(layer, x), (start, angles), true);
     }
@@ -40,8 +44,7 @@ pub(super) fn project(
 
 /// `x` before it is projected.
 fn normed<'a>(layer: &'a LayerWeights, x: &'a Rows) -> Argument<'a> {
-    let prepare = Prepare::Norm { weight: &layer.attn_norm, eps: layer.spec.norm_eps };
-    Argument { rows: x, prepare }
+    Argument { rows: x, prepare: Prepare::norm(layer.attn_norm.as_deref(), layer.spec.norm_eps) }
 }
 
 /// See [`crate::LayerOps::finish`].

@@ -15,7 +15,7 @@ use crate::experts::Sent;
 use crate::tensor::Rows;
 use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
 
-/// What the layer makes of the norm of `x`, plus `residual`.
+/// What the layer makes of `x`, normed where it has a norm before this part, plus `residual`.
 pub(super) fn feed(
     cuda: &Cuda,
     layer: &LayerWeights,
@@ -26,12 +26,14 @@ pub(super) fn feed(
     let LayerSpec { norm_eps: eps, activation, .. } = layer.spec;
     match &layer.ffn {
         FeedForward::Dense(dense) => {
-            let norm = cuda.norms.on_device(block.shared, &layer.ffn_norm)?;
-            let norm = Prepare::Norm { weight: &norm, eps, residual: None };
-            through(block, dense, activation, (x, norm), residual)
+            let norm = cuda.norms.each_on_device(block.shared, &layer.ffn_norm)?;
+            through(block, dense, activation, (x, Prepare::norm(norm.as_ref(), eps)), residual)
         }
         FeedForward::Experts(experts) => {
-            let x = block.normed(cuda, x.clone(), (&layer.ffn_norm, eps), None)?;
+            let x = match &layer.ffn_norm {
+                Some(norm) => block.normed(cuda, x.clone(), (norm, eps), None)?,
+                None => x.clone(),
+            };
             through_some(block, experts, activation, &x, residual)
         }
     }

@@ -32,6 +32,15 @@ impl Kept {
         self.find_or_copy(shared, |host| Arc::ptr_eq(host, array), || array.clone())
     }
 
+    /// The same of one that may not be there.
+    pub(crate) fn each_on_device(
+        &self,
+        shared: &Arc<Shared>,
+        array: &Option<Arc<[f32]>>,
+    ) -> Result<Option<OnDevice<f32>>, BackendError> {
+        array.as_ref().map(|array| self.on_device(shared, array)).transpose()
+    }
+
     /// The same where callers have the elements, and no array that they share.
     pub(crate) fn equal_on_device(
         &self,

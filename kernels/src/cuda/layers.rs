@@ -111,8 +111,8 @@ pub(super) fn project(
     let made = SplitHeads::room(shared, spec, x.rows())?;
     if x.rows() > 0 {
         let block = Block { shared, rows: x.rows(), broken: Broken::Project, own: false };
-        let norm = cuda.norms.on_device(shared, &layer.attn_norm)?;
-        let norm = Prepare::Norm { weight: &norm, eps: spec.norm_eps, residual: None };
+        let norm = cuda.norms.each_on_device(shared, &layer.attn_norm)?;
+        let norm = Prepare::norm(norm.as_ref(), spec.norm_eps);
         let normed = block.prepared(Elements::F32(shared.place(x.array())?), norm, weight)?;
         let qkv = block.product(&normed, weight).sums()?;
         made.split(cuda, layer, &qkv, (start, angles))?;
@@ -151,10 +151,9 @@ impl SplitHeads {
         (start, angles): (u32, &Angles),
     ) -> Result<(), BackendError> {
         let (shared, spec) = (&cuda.shared, &layer.spec);
-        let norm = |norm: &Option<Arc<[f32]>>| {
-            norm.as_ref().map(|norm| cuda.norms.on_device(shared, norm)).transpose()
-        };
+        let norm = |norm| cuda.norms.each_on_device(shared, norm);
         let address = |norm: &Option<OnDevice<f32>>| norm.as_ref().map_or(0, OnDevice::address);
+        let span = |norm: &Option<Arc<[f32]>>| norm.as_ref().map_or(0, |norm| norm.len() as u32);
         let (q_norm, k_norm) = (norm(&layer.q_norm)?, norm(&layer.k_norm)?);
         let cosines = cuda.angles.on_device(shared, &angles.cos)?;
         let sines = cuda.angles.on_device(shared, &angles.sin)?;
@@ -176,6 +175,8 @@ impl SplitHeads {
             start,
             code: Broken::Project as u32,
             eps: spec.norm_eps,
+            q_span: span(&layer.q_norm),
+            k_span: span(&layer.k_norm),
             unused: 0,
         };
         let heads = self.tokens * (spec.heads + 2 * spec.kv_heads);

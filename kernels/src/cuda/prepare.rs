@@ -116,6 +116,13 @@ pub(super) enum Prepare<'a> {
     Gate(Activation),
 }
 
+impl<'a> Prepare<'a> {
+    /// A norm, if there is one, and nothing added.
+    pub(super) fn norm(weight: Option<&'a OnDevice<f32>>, eps: f32) -> Self {
+        weight.map_or(Self::Nothing, |weight| Self::Norm { weight, eps, residual: None })
+    }
+}
+
 /// Rows to be prepared.
 pub(super) struct Unprepared<'a> {
     pub(super) source: Elements,

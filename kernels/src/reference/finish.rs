@@ -25,10 +25,11 @@ pub(super) fn finish(
     };
     let mut x = x.clone();
     add(&mut x, &behind(linear("finish", attention, &layer.out)?, &layer.attn_post_norm));
-    let normed = norm(&x, &layer.ffn_norm, norm_eps);
+    let normed = layer.ffn_norm.as_ref().map(|weight| norm(&x, weight, norm_eps));
+    let normed = normed.as_ref().unwrap_or(&x);
     let fed = match &layer.ffn {
-        FeedForward::Dense(dense) => through(dense, &normed, activation)?,
-        FeedForward::Experts(experts) => through_some(experts, &normed, activation)?,
+        FeedForward::Dense(dense) => through(dense, normed, activation)?,
+        FeedForward::Experts(experts) => through_some(experts, normed, activation)?,
     };
     add(&mut x, &behind(fed, &layer.ffn_post_norm));
     Ok(x)

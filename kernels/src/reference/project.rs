@@ -1,6 +1,7 @@
 //! Hidden states into queries, keys and values.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::linear::linear;
 use super::norm::{norm, norm_row};
@@ -20,12 +21,14 @@ pub(super) fn project(
     shapes::projection(layer, x, (start, angles), queries)?;
     let spec = layer.spec;
     let (h, g, tokens) = (spec.heads, spec.kv_heads, x.rows());
-    let qkv = linear("project", &norm(x, &layer.attn_norm, spec.norm_eps), &layer.qkv)?;
+    let normed = layer.attn_norm.as_ref().map(|weight| norm(x, weight, spec.norm_eps));
+    let mut qkv = linear("project", normed.as_ref().unwrap_or(x), &layer.qkv)?;
+    let (q_norm, k_norm) = norm_all_heads(layer, &mut qkv);
 
     let mut q = split(&qkv, 0..h, spec.head_dim);
     let mut k = split(&qkv, h..h + g, spec.head_dim);
     let v = split(&qkv, h + g..h + 2 * g, spec.head_dim);
-    for (heads, weight) in [(&mut q, &layer.q_norm), (&mut k, &layer.k_norm)] {
+    for (heads, weight) in [(&mut q, q_norm), (&mut k, k_norm)] {
         for (i, row) in heads.chunks_exact_mut(spec.head_dim).enumerate() {
             if let Some(weight) = weight {
                 norm_row(row, weight, spec.norm_eps);
@@ -42,6 +45,26 @@ pub(super) fn project(
         keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
     };
     Ok(qkv.of_last(queries))
+}
+
+/// Applies to each row the norms that are of all its heads; gives those that are of each head.
+fn norm_all_heads<'l>(
+    layer: &'l LayerWeights,
+    qkv: &mut Rows,
+) -> (Option<&'l [f32]>, Option<&'l [f32]>) {
+    let (d, eps) = (layer.spec.head_dim, layer.spec.norm_eps);
+    let all_queries = layer.spec.heads * d;
+    let mut of_each = |weight: &'l Option<Arc<[f32]>>, first: usize| {
+        let weight = weight.as_deref()?;
+        if weight.len() == d {
+            return Some(weight);
+        }
+        for i in 0..qkv.rows() {
+            norm_row(&mut qkv.row_mut(i)[first..first + weight.len()], weight, eps);
+        }
+        None
+    };
+    (of_each(&layer.q_norm, 0), of_each(&layer.k_norm, all_queries))
 }
 
 /// `heads` of `[tokens, all heads * head_dim]` as `[heads, tokens, head_dim]`.

@@ -71,6 +71,15 @@ impl<'g, 'a> Field<'g, 'a> {
         }
     }
 
+    /// An array of truth values.
+    pub fn bools(self) -> Result<Vec<bool>, GgufError> {
+        let bool = |scalar: crate::Scalar| match scalar {
+            crate::Scalar::Bool(value) => Some(value),
+            _ => None,
+        };
+        self.all("an array of truth values", bool)
+    }
+
     /// An array of integers that fit.
     pub fn i32s(self) -> Result<Vec<i32>, GgufError> {
         self.all("an array of 32-bit integers", |scalar| scalar.int())

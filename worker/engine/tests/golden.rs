@@ -105,13 +105,13 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
     };
     let layer = |w: &GoldenLayer| LayerWeights {
         spec,
-        attn_norm: w.n1.clone().into(),
+        attn_norm: Some(w.n1.clone().into()),
         qkv: pack(&*backend, &[&w.wq, &w.wk, &w.wv]),
         q_norm: Some(w.qn.clone().into()),
         k_norm: Some(w.kn.clone().into()),
         out: pack(&*backend, &[&w.wo]),
         attn_post_norm: None,
-        ffn_norm: w.n2.clone().into(),
+        ffn_norm: Some(w.n2.clone().into()),
         ffn: FeedForward::Dense(Gated {
             gate_up: pack(&*backend, &[&w.gate, &w.up]),
             down: pack(&*backend, &[&w.down]),

@@ -33,13 +33,13 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
     let embed = weights.linear(61, 24, 1.0);
     let layer = |weights: &mut Weights| LayerWeights {
         spec,
-        attn_norm: ones.clone(),
+        attn_norm: Some(ones.clone()),
         qkv: weights.linear(4 * 8 + 2 * 2 * 8, 24, 0.5),
         q_norm: None,
         k_norm: None,
         out: weights.linear(24, 4 * 8, 0.3),
         attn_post_norm: None,
-        ffn_norm: ones.clone(),
+        ffn_norm: Some(ones.clone()),
         ffn: FeedForward::Dense(Gated {
             gate_up: weights.linear(2 * 40, 24, 0.3),
             down: weights.linear(24, 40, 0.3),

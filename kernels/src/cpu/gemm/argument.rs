@@ -33,7 +33,12 @@ impl Argument<'_> {
     }
 }
 
-impl Prepare<'_> {
+impl<'a> Prepare<'a> {
+    /// A norm, if there is one.
+    pub(in crate::cpu) fn norm(weight: Option<&'a [f32]>, eps: f32) -> Self {
+        weight.map_or(Self::Nothing, |weight| Self::Norm { weight, eps })
+    }
+
     #[inline(always)]
     pub(super) fn row<S: Simd>(self, simd: S, from: &[f32], to: &mut [f32]) {
         match self {

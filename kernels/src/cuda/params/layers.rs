@@ -41,6 +41,8 @@ pub(crate) struct HeadsParams {
     pub(crate) start: u32,
     pub(crate) code: u32,
     pub(crate) eps: f32,
+    pub(crate) q_span: u32,
+    pub(crate) k_span: u32,
     pub(crate) unused: u32,
 }
 

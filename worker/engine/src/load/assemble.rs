@@ -9,7 +9,7 @@ use aqueduct_core::Refusal;
 use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 
 use super::checkpoint::{Checkpoint, RowOrder, Stored};
-use super::decoder::{Decoder, HeadOrder};
+use super::decoder::{Decoder, HeadOrder, QkNorm};
 use super::fingerprint::Fingerprint;
 use super::held::Held;
 use super::names::Names;
@@ -191,15 +191,19 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let (norm_eps, kv) = (norm_eps(decoder), self.options.kv);
         let activation = decoder.family.activation();
         let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, activation, kv };
-        let mut norm = |name, len, has_it: bool| -> Result<Option<Arc<[f32]>>, LoadError> {
-            let mut read = || self.norm(&format!("{prefix}.{name}.weight"), len);
-            has_it.then(|| read().map(Arc::from)).transpose()
+        let (has_qk_norms, [q_span, k_span]) = match decoder.qk_norm {
+            QkNorm::Nothing => (false, [0; 2]),
+            QkNorm::EachHead => (true, [head_dim; 2]),
+            QkNorm::AllHeads => (true, [q_rows, kv_rows]),
         };
-        let (qk_norm, post_norms) = (decoder.qk_norm, decoder.family.post_norms());
-        let (q_norm, k_norm) =
-            (norm(names.q_norm, head_dim, qk_norm)?, norm(names.k_norm, head_dim, qk_norm)?);
-        let attn_post_norm = norm(names.attn_post_norm, width, post_norms)?;
-        let ffn_post_norm = norm(names.ffn_post_norm, width, post_norms)?;
+        let (pre_norms, post_norms) = (decoder.family.pre_norms(), decoder.family.post_norms());
+        // In this order tensors are read, and so known by the fingerprint.
+        let q_norm = self.norm_of(prefix, names.q_norm, has_qk_norms.then_some(q_span))?;
+        let k_norm = self.norm_of(prefix, names.k_norm, has_qk_norms.then_some(k_span))?;
+        let attn_post_norm =
+            self.norm_of(prefix, names.attn_post_norm, post_norms.then_some(width))?;
+        let ffn_post_norm =
+            self.norm_of(prefix, names.ffn_post_norm, post_norms.then_some(width))?;
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
         let out = Stacked { parts: &[(names.out, width)], inputs: q_rows, bias: biases.out };
@@ -208,8 +212,8 @@ impl<'a, 'r> Assembler<'a, 'r> {
             qkv: self.linear(prefix, Stacked { parts: &qkv, inputs: width, bias: biases.qkv })?,
             out: self.linear(prefix, out)?,
             ffn: self.feed(prefix, idx)?,
-            attn_norm: self.norm(&format!("{prefix}.{}.weight", names.attn_norm), width)?.into(),
-            ffn_norm: self.norm(&format!("{prefix}.{}.weight", names.ffn_norm), width)?.into(),
+            attn_norm: self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?,
+            ffn_norm: self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
             q_norm,
             k_norm,
             attn_post_norm,
@@ -244,6 +248,17 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let offset = self.sources.decoder.norm_offset;
         weights.iter_mut().for_each(|weight| *weight += offset);
         Ok(weights)
+    }
+
+    /// The same of a layer, if it has one of such a length.
+    fn norm_of(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        len: Option<usize>,
+    ) -> Result<Option<Arc<[f32]>>, LoadError> {
+        let read = |len| self.norm(&format!("{prefix}.{name}.weight"), len).map(Arc::from);
+        len.map(read).transpose()
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {

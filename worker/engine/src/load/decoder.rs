@@ -47,12 +47,34 @@ pub(crate) enum Family {
     /// dots.llm1.
     Dots1,
     SolarOpen,
+    Olmo2,
+    /// OLMo 2 with windows in three layers of four.
+    Olmo3,
+    /// OLMo with experts, and norms where most have them.
+    Olmoe,
+    /// OLMo 2 with experts.
+    FlexOlmo,
+    Exaone4,
+}
+
+/// What the RMS norms of queries and keys before rotation are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum QkNorm {
+    /// There are none.
+    Nothing,
+    EachHead,
+    /// All heads of a token together.
+    AllHeads,
 }
 
 impl Family {
-    /// RMS norm of every query and key head before rotation.
-    pub(crate) fn qk_norm(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1)
+    pub(crate) fn qk_norm(self) -> QkNorm {
+        match self {
+            Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
+            Self::Exaone4 => QkNorm::EachHead,
+            Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
+            _ => QkNorm::Nothing,
+        }
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
@@ -62,7 +84,12 @@ impl Family {
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
-        matches!(self, Self::Glm4 | Self::Gemma3)
+        matches!(self, Self::Glm4 | Self::Gemma3) || !self.pre_norms()
+    }
+
+    /// RMS norm of what attention and feed-forward part are given.
+    pub(crate) fn pre_norms(self) -> bool {
+        !matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::Exaone4)
     }
 
     /// Of the feed-forward part's gate.
@@ -76,6 +103,9 @@ impl Family {
 
 /// Gemma 3: of so many layers one sees all positions, unless a file says otherwise.
 pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
+
+/// The same in OLMo 3 and EXAONE 4.
+pub(crate) const OLMO3_FULL_LAYER_INTERVAL: usize = 4;
 
 /// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.
 pub(crate) const STILL_LAYER_INTERVAL: usize = 4;
@@ -202,8 +232,8 @@ pub(crate) struct Decoder {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) biases: Biases,
     pub(crate) experts: Option<ManyExperts>,
-    /// QK norms, whether the family has them or not.
-    pub(crate) qk_norm: bool,
+    /// Whether the family has them or not.
+    pub(crate) qk_norm: QkNorm,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
 }

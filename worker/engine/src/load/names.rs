@@ -141,13 +141,15 @@ pub(crate) const HF_SHARED: Names =
 pub(crate) const HF_GLM4: Names =
     Names { attn_post_norm: "post_self_attn_layernorm", ffn_post_norm: "post_mlp_layernorm", ..HF };
 
-/// The same in Gemma 3.
-pub(crate) const HF_GEMMA3: Names = Names {
+/// The same in OLMo 2 and EXAONE 4.
+pub(crate) const HF_OLMO2: Names = Names {
     attn_post_norm: "post_attention_layernorm",
-    ffn_norm: "pre_feedforward_layernorm",
     ffn_post_norm: "post_feedforward_layernorm",
     ..HF
 };
+
+/// The same in Gemma 3.
+pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..HF_OLMO2 };
 
 /// llama.cpp.
 pub(crate) const GGUF: Names = Names {

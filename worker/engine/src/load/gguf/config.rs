@@ -6,10 +6,7 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{
-    Biases, Decoder, FULL_LAYER_INTERVAL, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales,
-    all_but_every,
-};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm, Scales};
 use crate::load::names::{self, Names};
 
 /// Architectures that are served, by the name in `general.architecture`.
@@ -35,16 +32,24 @@ pub(crate) enum Architecture {
     GraniteMoe,
     /// GLM 4.5 and 4.6.
     Glm4Moe,
+    /// OLMo 2 and 3.
+    Olmo2,
+    Olmoe,
+    Exaone4,
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
-     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe";
+     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), \
+     olmoe, exaone4";
+
+/// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
+const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
 /// By which llama.cpp tells Gemma 3 27B from the others.
 const GEMMA3_27B_LAYERS: u32 = 62;
 
 impl Architecture {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 19] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -61,6 +66,9 @@ impl Architecture {
         Self::Qwen3Moe,
         Self::GraniteMoe,
         Self::Glm4Moe,
+        Self::Olmo2,
+        Self::Olmoe,
+        Self::Exaone4,
     ];
 
     /// Whether files have query and key rows in the order that rotates neighbours.
@@ -70,6 +78,7 @@ impl Architecture {
             Self::Ernie45 | Self::ChatGlm | Self::Glm4 => true,
             Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe | Self::Qwen3Moe | Self::Glm4Moe => false,
             Self::Phi3 | Self::SeedOss | Self::Gemma | Self::Gemma3 => false,
+            Self::Olmo2 | Self::Olmoe | Self::Exaone4 => false,
         }
     }
 
@@ -99,6 +108,9 @@ impl Architecture {
             Self::Qwen3Moe => "qwen3moe",
             Self::GraniteMoe => "granitemoe",
             Self::Glm4Moe => "glm4moe",
+            Self::Olmo2 => "olmo2",
+            Self::Olmoe => "olmoe",
+            Self::Exaone4 => "exaone4",
         }
     }
 
@@ -120,6 +132,9 @@ impl Architecture {
             Self::Qwen3Moe => Family::Qwen3Moe,
             Self::GraniteMoe => Family::GraniteMoe,
             Self::Glm4Moe => Family::Glm4Moe,
+            Self::Olmo2 => Family::Olmo2,
+            Self::Olmoe => Family::Olmoe,
+            Self::Exaone4 => Family::Exaone4,
         }
     }
 }
@@ -182,16 +197,20 @@ impl Config<'_, '_> {
             // What files without it leave out besides, nobody can tell.
             keys.required("rope.freq_base").map_err(|err| self.malformed(err))?;
         }
-        let window_rope = match is_gemma3 {
-            // Its files tell the positions that scaling has made.
-            true => Some(rope::window_rope(self, &keys, rotary_dim)?),
-            false => None,
+        let window_rope = match architecture {
+            Architecture::Gemma3 => {
+                Some(rope::window_rope(self, &keys, rotary_dim, Some(GEMMA3_WINDOW_THETA))?)
+            }
+            Architecture::Olmo2 => Some(rope::window_rope(self, &keys, rotary_dim, None)?),
+            _ => None,
         };
+        // Gemma 3's files tell the positions that scaling has made.
         if !is_gemma3 {
             shape.max_positions = positions;
         }
+        let windows = self.windows(architecture, &keys, &shape)?;
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
-        let rotates = self.rotates(architecture, &keys, &shape)?;
+        let rotates = self.rotates(architecture, &keys, &windows)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let norm_eps = keys.required("attention.layer_norm_rms_epsilon").and_then(Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?;
@@ -205,7 +224,7 @@ impl Config<'_, '_> {
             norm_offset: 0.0, // converters have added it
             order: HeadOrder { rotary_dim, neighbours: self.neighbours(architecture, &keys)? },
             scales,
-            windows: self.windows(architecture, &keys, &shape)?,
+            windows,
             biases: Biases {
                 qkv: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
                 out: has("blk.0.attn_output.bias"),
@@ -214,7 +233,7 @@ impl Config<'_, '_> {
             },
             experts: self.experts(architecture, &keys, &shape)?,
             qk_norm: match architecture {
-                Architecture::Glm4Moe => has("blk.0.attn_q_norm.weight"),
+                Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => architecture.family().qk_norm(),
             },
             tied: !has("output.weight"),
@@ -242,34 +261,6 @@ impl Config<'_, '_> {
         }
     }
 
-    /// `[layers]`.
-    fn windows(
-        &self,
-        architecture: Architecture,
-        keys: &Keys<'_, '_>,
-        shape: &ModelShape,
-    ) -> Result<Vec<Option<u32>>, LoadError> {
-        let window = keys.get("attention.sliding_window", Field::u32);
-        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
-        match architecture {
-            Architecture::Gemma3 => {}
-            // Qwen's configurations name a window that none of their models uses.
-            Architecture::Qwen2
-            | Architecture::Qwen3
-            | Architecture::Qwen2Moe
-            | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
-            _ => return Ok(vec![window; shape.layers as usize]),
-        }
-        let interval = keys.get("attention.sliding_window_pattern", Field::u32);
-        let interval = interval.map_err(|err| self.malformed(err))?;
-        let interval = interval.map_or(FULL_LAYER_INTERVAL, |interval| interval as usize);
-        let most = u32::MAX as usize;
-        Refusal::unless_within("attention.sliding_window_pattern", interval, 1, most)
-            .map_err(|refusal| LoadError::refused(self.path, refusal))?;
-        let slides = all_but_every(interval, shape.layers).into_iter();
-        Ok(slides.map(|slides| window.filter(|_| slides)).collect())
-    }
-
     /// Whether query and key rows stand as they rotate neighbours. Text models of GLM 4 that see
     /// pictures turn by three positions, which for text are one; their rows stand in halves.
     fn neighbours(
@@ -293,26 +284,6 @@ impl Config<'_, '_> {
         let bound = format!("an even number from 2 to the head size {}", shape.head_dim);
         let refusal = Refusal::new("rope.dimension_count", rotary_dim, bound);
         Err(LoadError::refused(self.path, refusal))
-    }
-
-    /// `[layers]`: whether each rotates.
-    fn rotates(
-        &self,
-        architecture: Architecture,
-        keys: &Keys<'_, '_>,
-        shape: &ModelShape,
-    ) -> Result<Vec<bool>, LoadError> {
-        Ok(match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {
-                // Its switch, whatever the key is called.
-                let switch = keys.get("rope.scaling.finetuned", Field::bool);
-                let switch = switch.map_err(|err| self.malformed(err))?;
-                vec![switch.unwrap_or(true); shape.layers as usize]
-            }
-            // No key says it.
-            Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, shape.layers),
-            _ => vec![true; shape.layers as usize],
-        })
     }
 
     /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual. What

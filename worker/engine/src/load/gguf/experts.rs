@@ -12,7 +12,7 @@ use crate::load::decoder::ManyExperts;
 const SOFTMAX: u32 = 1;
 /// The same of the sigmoid, which is GLM's where nothing is said.
 const SIGMOID: u32 = 2;
-const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe and glm4moe";
+const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe and olmoe";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -31,6 +31,7 @@ impl Config<'_, '_> {
                 | Architecture::Qwen3Moe
                 | Architecture::GraniteMoe
                 | Architecture::Glm4Moe
+                | Architecture::Olmoe
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -90,7 +91,7 @@ impl Config<'_, '_> {
             scoring: if is_glm && sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
             bias: is_glm,
             normalises: match architecture {
-                Architecture::Qwen2Moe => false,
+                Architecture::Qwen2Moe | Architecture::Olmoe => false,
                 Architecture::Glm4Moe => normalises.unwrap_or(true),
                 _ => true,
             },

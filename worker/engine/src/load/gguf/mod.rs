@@ -2,6 +2,7 @@
 
 mod config;
 mod experts;
+mod layers;
 mod parts;
 mod rope;
 mod tensors;

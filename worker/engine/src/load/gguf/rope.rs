@@ -13,6 +13,8 @@ const FACTORS: &str = "rope_freqs.weight";
 /// The same for longrope: of a model for as many positions as before, and for more.
 const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const LONG_FACTORS: &str = "rope_factors_long.weight";
+/// Where a file does not say.
+const THETA: f64 = 10_000.0;
 const TYPES: &str = "none, linear, longrope, yarn (and llama3 as rope_freqs.weight)";
 
 /// The rotation of the first `rotary_dim` elements of heads, and how many positions it is for.
@@ -50,7 +52,7 @@ pub(super) fn rope(
             return Err(config.unsupported("rope type", &name, TYPES));
         }
     };
-    let theta = theta.unwrap_or(10_000.0);
+    let theta = theta.unwrap_or(THETA);
     let mut rope = Rope::scaled(theta, rotary_dim as usize, &scaling)
         .map_err(|refusal| LoadError::refused(config.path, refusal))?;
     let sharper = keys.get("rope.scaling.attn_factor", Field::f64);
@@ -60,14 +62,18 @@ pub(super) fn rope(
     Ok((rope, positions))
 }
 
-/// The rotation of layers that have a window (Gemma 3): it is not stretched.
+/// The rotation of layers that have a window, where it is not stretched (Gemma 3, OLMo 3), by
+/// `theta` if the file says nothing of these layers; `None` is as by that of the others.
 pub(super) fn window_rope(
     config: &Config<'_, '_>,
     keys: &Keys<'_, '_>,
     rotary_dim: u32,
+    theta: Option<f64>,
 ) -> Result<Rope, LoadError> {
-    let theta = keys.get("rope.freq_base_swa", Field::f64).map_err(|err| config.malformed(err))?;
-    Rope::scaled(theta.unwrap_or(10_000.0), rotary_dim as usize, &Scaling::None)
+    let get = |key| keys.get(key, Field::f64).map_err(|err| config.malformed(err));
+    let (own, others) = (get("rope.freq_base_swa")?, get("rope.freq_base")?);
+    let theta = own.or(theta).or(others).unwrap_or(THETA);
+    Rope::scaled(theta, rotary_dim as usize, &Scaling::None)
         .map_err(|refusal| LoadError::refused(config.path, refusal))
 }
 

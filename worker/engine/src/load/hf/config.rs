@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
-use crate::load::decoder::{Decoder, Family, HeadOrder, STILL_LAYER_INTERVAL, Scales};
+use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL, Scales};
 
 const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
@@ -22,7 +22,8 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
      Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
-     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, and what reads text of \
+     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
+     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -64,8 +65,10 @@ struct Config {
     #[serde(default)]
     use_sliding_window: bool,
     max_window_layers: Option<u32>,
-    /// Of so many layers one has no window (Gemma 3).
-    sliding_window_pattern: Option<usize>,
+    /// Gemma 3 and EXAONE 4.
+    sliding_window_pattern: Option<layers::Pattern>,
+    /// What queries, keys and values would be kept within (OLMoE).
+    clip_qkv: Option<f32>,
     /// Every layer sees what comes behind it (models of embeddings).
     use_bidirectional_attention: Option<bool>,
     is_causal: Option<bool>,
@@ -156,8 +159,8 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     config.refuse_variants(family).map_err(refused)?;
     let mut shape = config.shape(family).map_err(refused)?;
     let ropes = match family {
-        Family::Gemma3 => {
-            let local_theta = GEMMA3_LOCAL_THETA;
+        Family::Gemma3 | Family::Olmo3 => {
+            let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
             rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta)
                 .map(|(found, local)| (found, Some(local)))
         }
@@ -183,7 +186,7 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         biases: config.biases(family),
         experts: config.experts(family).map_err(refused)?,
         qk_norm: match family {
-            Family::Glm4Moe => config.use_qk_norm.unwrap_or(false),
+            Family::Glm4Moe if config.use_qk_norm == Some(true) => QkNorm::EachHead,
             family => family.qk_norm(),
         },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
@@ -218,6 +221,11 @@ fn family_of(architecture: &str) -> Option<Family> {
         "Glm4MoeForCausalLM" => Family::Glm4Moe,
         "Dots1ForCausalLM" => Family::Dots1,
         "SolarOpenForCausalLM" => Family::SolarOpen,
+        "Olmo2ForCausalLM" => Family::Olmo2,
+        "Olmo3ForCausalLM" => Family::Olmo3,
+        "OlmoeForCausalLM" => Family::Olmoe,
+        "FlexOlmoForCausalLM" => Family::FlexOlmo,
+        "Exaone4ForCausalLM" => Family::Exaone4,
         _ => return None,
     })
 }
@@ -262,6 +270,9 @@ impl Config {
     fn refuse_variants(&self, family: Family) -> Result<(), Refusal> {
         if self.is_causal == Some(false) {
             return Err(Refusal::new("is_causal", false, "true"));
+        }
+        if let (Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
+            return Err(Refusal::new("clip_qkv", most, "null"));
         }
         if !matches!(family, Family::Gemma | Family::Gemma3) {
             return Ok(());
@@ -421,6 +432,29 @@ mod tests {
         let second = json!({ "sliding_window": 9, "sliding_window_pattern": 2 });
         check(Family::Gemma3, second, [Some(9), None, Some(9)]);
         check(Family::Gemma3, json!({ "sliding_window": null }), none);
+        let four = |changes: Value| {
+            let mut fields = json!({ "num_hidden_layers": 4, "sliding_window": 9 });
+            fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(fields)
+        };
+        let slides = |family, changes: Value, want: [bool; 4]| {
+            let windows = four(changes).windows(family, &[]).unwrap();
+            assert_eq!(windows, want.map(|slides| slides.then_some(9)), "{family:?}");
+        };
+        let fourth = [true, true, true, false];
+        slides(Family::Olmo3, json!({}), fourth);
+        slides(Family::Exaone4, json!({}), fourth);
+        slides(Family::Exaone4, json!({ "sliding_window_pattern": "LLLG" }), fourth);
+        let letters = json!({ "sliding_window_pattern": "GL" });
+        slides(Family::Exaone4, letters.clone(), [false, true, false, true]);
+        let rotates = |changes| four(changes).rotates(Family::Exaone4).unwrap();
+        assert_eq!(rotates(letters), [false, true, false, true]);
+        assert_eq!(rotates(json!({ "sliding_window": null })), [true; 4]);
+        for pattern in [json!(0), json!(""), json!("LLX")] {
+            let config = four(json!({ "sliding_window_pattern": pattern }));
+            let refusal = config.windows(Family::Exaone4, &[]).unwrap_err();
+            assert_eq!(refusal.field, "sliding_window_pattern", "{pattern}");
+        }
     }
 
     #[test]
@@ -524,6 +558,7 @@ mod tests {
         check(Family::Gemma3, both_ways.clone(), "use_bidirectional_attention");
         assert_eq!(config(both_ways).refuse_variants(Family::Llama), Ok(()));
         check(Family::Llama, json!({ "is_causal": false }), "is_causal");
+        check(Family::Olmoe, json!({ "clip_qkv": 8.0 }), "clip_qkv");
         let activation = |family, changes: Value| config(changes).check_activation(family).is_ok();
         assert!(activation(Family::Gemma, json!({ "hidden_act": "gelu" })));
         assert!(activation(
@@ -537,14 +572,15 @@ mod tests {
     }
 
     #[test]
-    fn gemma_3_turns_its_windows_by_another_rope() {
+    fn some_turn_their_windows_by_another_rope() {
         let ropes = |changes: Value| {
             let mut fields = json!({ "max_position_embeddings": 131_072, "head_dim": 16 });
             fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
             let config = config(fields);
             let shape = config.shape(Family::Gemma3).unwrap();
             let defaults = Family::Gemma3.rope();
-            rope::ropes_by_layer_type(&config.rope, &shape, defaults, GEMMA3_LOCAL_THETA).ok()
+            let local_theta = Some(GEMMA3_LOCAL_THETA);
+            rope::ropes_by_layer_type(&config.rope, &shape, defaults, local_theta).ok()
         };
         let (found, local) = ropes(json!({})).unwrap();
         assert_eq!((&found.rope, &local), (&Rope::unscaled(1e6, 16), &Rope::unscaled(1e4, 16)));
@@ -561,6 +597,16 @@ mod tests {
         assert_eq!(found.positions, 131_072, "as many as its file says");
         assert_eq!(local, Rope::unscaled(3e4, 16));
         assert_eq!(ropes(new.clone()), ropes(old));
+        let olmo3 = |changes: Value| {
+            let config = config(changes);
+            let shape = config.shape(Family::Olmo3).unwrap();
+            rope::ropes_by_layer_type(&config.rope, &shape, Family::Olmo3.rope(), None).ok()
+        };
+        let linear = json!({ "rope_type": "linear", "factor": 8.0 });
+        let (found, local) = olmo3(json!({ "rope_theta": 2e6, "rope_scaling": linear })).unwrap();
+        assert_eq!((found.rope.inv_freq[0], local), (1.0 / 8.0, Rope::unscaled(2e6, 8)));
+        let (found, local) = olmo3(json!({})).unwrap();
+        assert_eq!((found.rope, local), (Rope::unscaled(5e5, 8), Rope::unscaled(5e5, 8)));
         let mut both = new;
         both["rope_scaling"] = json!({ "factor": 4.0 });
         assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);

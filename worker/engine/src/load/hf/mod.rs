@@ -36,6 +36,7 @@ pub(crate) fn load(
         Family::Granite4 => &names::HF_SHARED,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma3 => &names::HF_GEMMA3,
+        Family::Olmo2 | Family::Olmo3 | Family::FlexOlmo | Family::Exaone4 => &names::HF_OLMO2,
         // Else as its modules are called today.
         Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,

@@ -120,13 +120,14 @@ pub(crate) fn rope(
     Ok(first)
 }
 
-/// The rotations of layers that see all positions and of those that have a window (Gemma 3).
-/// Scaling that does not say for which layers is for the former.
+/// The rotations of layers that see all positions and of those that have a window (Gemma 3, OLMo
+/// 3). Scaling that does not say for which layers is for the former. The latter turn by
+/// `local_theta`, if the file does not say otherwise, or else as the former would without scaling.
 pub(crate) fn ropes_by_layer_type(
     fields: &RopeFields,
     shape: &ModelShape,
     defaults: RopeDefaults,
-    local_theta: f64,
+    local_theta: Option<f64>,
 ) -> Result<(Found, Rope), RopeError> {
     let of_type = |layer_type: &str| {
         let parameters = fields.rope_parameters.as_ref().and_then(|given| given.get(layer_type));
@@ -138,8 +139,10 @@ pub(crate) fn ropes_by_layer_type(
         full.extend(scaling.clone());
     }
     let local = local.unwrap_or_else(|| Map::new().into());
-    let local_fields = RopeFields { rope_theta: fields.rope_local_base_freq, ..fields.clone() };
-    let local_defaults = RopeDefaults { theta: local_theta, ..defaults };
+    let unsaid = if local_theta.is_none() { fields.rope_theta } else { None };
+    let rope_theta = fields.rope_local_base_freq.or(unsaid);
+    let local_fields = RopeFields { rope_theta, ..fields.clone() };
+    let local_defaults = RopeDefaults { theta: local_theta.unwrap_or(defaults.theta), ..defaults };
     let local = one_rope(local, &local_fields, shape, local_defaults)?;
     Ok((one_rope(full, fields, shape, defaults)?, local.rope))
 }

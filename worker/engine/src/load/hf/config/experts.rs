@@ -24,6 +24,15 @@ impl Config {
         };
         let experts = match family {
             Family::Mixtral | Family::GraniteMoe => usual,
+            Family::Olmoe | Family::FlexOlmo => {
+                let (count, chosen) = if family == Family::Olmoe { (64, 8) } else { (7, 5) };
+                ManyExperts {
+                    count: self.num_experts.or(self.num_local_experts).unwrap_or(count),
+                    chosen: self.num_experts_per_tok.unwrap_or(chosen),
+                    normalises: self.norm_topk_prob.unwrap_or(false),
+                    ..usual
+                }
+            }
             Family::Qwen2Moe | Family::Qwen3Moe => {
                 let second = family == Family::Qwen2Moe;
                 let of_each = |second_has, third_has| if second { second_has } else { third_has };
@@ -119,6 +128,8 @@ mod tests {
         check(Family::Qwen2Moe, (60, 4, 1408, Some(5632), false));
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));
+        check(Family::Olmoe, (64, 8, 48, None, false));
+        check(Family::FlexOlmo, (7, 5, 48, None, false));
         check(Family::SolarOpen, (128, 8, 1280, Some(1280), true));
         let dots = config(json!({})).experts(Family::Dots1).unwrap_err();
         assert_eq!(dots.field, "experts", "its files say how many");

@@ -8,7 +8,7 @@ impl Family {
         RopeDefaults {
             theta: match self {
                 Self::SmolLm3 => 2e6,
-                Self::Ernie45 => 5e5,
+                Self::Ernie45 | Self::Olmo3 | Self::FlexOlmo => 5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
                 Self::Helium => 1e5,
                 _ => 1e4,
@@ -28,13 +28,14 @@ impl Family {
     pub(super) fn kv_heads(self) -> Option<u32> {
         match self {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
+            Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
             Self::SmolLm3 | Self::Gemma3 | Self::Qwen3Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
             Self::Ministral | Self::Cwm | Self::SolarOpen => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
-            Self::Qwen2 | Self::Qwen3 | Self::Dots1 => Some(32),
+            Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
         }
     }
 
@@ -51,7 +52,8 @@ impl Family {
     pub(super) fn norm_eps(self) -> f32 {
         match self {
             Self::Phi3 | Self::Ernie45 | Self::Mixtral | Self::Glm4Moe => 1e-5,
-            Self::Cwm | Self::SolarOpen => 1e-5,
+            Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
+            Self::Exaone4 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

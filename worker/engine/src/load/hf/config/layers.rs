@@ -2,8 +2,12 @@
 
 use aqueduct_core::Refusal;
 
+use serde::Deserialize;
+
 use super::Config;
-use crate::load::decoder::{Biases, FULL_LAYER_INTERVAL, Family, all_but_every};
+use crate::load::decoder::{
+    Biases, FULL_LAYER_INTERVAL, Family, OLMO3_FULL_LAYER_INTERVAL, all_but_every,
+};
 
 impl Config {
     /// Per layer: whether it rotates.
@@ -20,6 +24,11 @@ impl Config {
                 let interval = self.no_rope_layer_interval;
                 Refusal::unless_within("no_rope_layer_interval", interval, 1, most)?;
                 Ok(all_but_every(interval, self.num_hidden_layers))
+            }
+            // Layers that see all positions do not, if there are any with a window.
+            (Family::Exaone4, _) if self.sliding_window != Some(None) => {
+                let windows = self.windows(family, &[])?;
+                Ok(windows.iter().map(Option::is_some).collect())
             }
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
@@ -38,10 +47,13 @@ impl Config {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
-            Family::Ministral => Biases::default(),
+            Family::Ministral | Family::Exaone4 => Biases::default(),
             Family::Cwm => both(false, self.mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
             Family::Dots1 => both(is_biased, false),
+            Family::Olmo2 | Family::Olmo3 | Family::Olmoe | Family::FlexOlmo => {
+                both(is_biased, false)
+            }
             Family::Qwen2Moe => Biases { qkv: self.qkv_bias.unwrap_or(true), ..Biases::default() },
             Family::Glm4Moe | Family::SolarOpen => Biases { qkv: is_biased, ..Biases::default() },
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
@@ -74,7 +86,7 @@ impl Config {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
             Family::Phi3 | Family::Mixtral => given.flatten(),
-            Family::Gemma3 => given.unwrap_or(Some(4096)),
+            Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => given.unwrap_or(Some(4096)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
@@ -85,6 +97,7 @@ impl Config {
             Family::Llama | Family::Granite | Family::Granite4 => None,
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
+            Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
@@ -99,10 +112,10 @@ impl Config {
             (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
                 .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
                 .collect(),
-            (Family::Gemma3, None) => {
-                let interval = self.sliding_window_pattern.unwrap_or(FULL_LAYER_INTERVAL);
-                Refusal::unless_within("sliding_window_pattern", interval, 1, u32::MAX as usize)?;
-                all_but_every(interval, self.num_hidden_layers)
+            (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
+            (Family::Exaone4, None) => self.patterned(OLMO3_FULL_LAYER_INTERVAL)?,
+            (Family::Olmo3, None) => {
+                all_but_every(OLMO3_FULL_LAYER_INTERVAL, self.num_hidden_layers)
             }
             (Family::Dots1, None) => {
                 let first = self.max_window_layers.unwrap_or(62) as usize;
@@ -119,12 +132,45 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Per layer: whether it has a window, as `sliding_window_pattern` has it: all layers but one
+    /// of so many, or by letters, which come again and again (`LLLG`).
+    fn patterned(&self, interval: usize) -> Result<Vec<bool>, Refusal> {
+        const FIELD: &str = "sliding_window_pattern";
+        let layers = self.num_hidden_layers;
+        let interval = match &self.sliding_window_pattern {
+            None => interval,
+            Some(Pattern::Interval(interval)) => *interval,
+            Some(Pattern::Letters(letters)) => {
+                let is_known = |letter: char| matches!(letter, 'L' | 'G');
+                if letters.is_empty() || !letters.chars().all(is_known) {
+                    return Err(Refusal::new(FIELD, letters, "letters L and G, at least one"));
+                }
+                let slides = letters.chars().map(|letter| letter == 'L').cycle();
+                return Ok(slides.take(layers as usize).collect());
+            }
+        };
+        Refusal::unless_within(FIELD, interval, 1, u32::MAX as usize)?;
+        Ok(all_but_every(interval, layers))
+    }
+}
+
+/// Which layers have a window.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Pattern {
+    /// All but every so manieth.
+    Interval(usize),
+    /// L for each that has one, G for the others.
+    Letters(String),
+}
+
 impl Family {
     /// Whether files may say for each layer whether it has a window.
     fn names_layers(self) -> bool {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
         let others = matches!(self, Self::SmolLm3 | Self::Gemma3 | Self::Ministral | Self::Cwm);
-        qwen || others || self == Self::Dots1
+        qwen || others || matches!(self, Self::Dots1 | Self::Olmo3 | Self::Exaone4)
     }
 }
 

@@ -1,0 +1,89 @@
+//! What differs between layers in GGUF metadata.
+
+use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_gguf::{Field, Value};
+
+use super::config::{Architecture, Config, Keys};
+use crate::error::LoadError;
+use crate::load::decoder::{
+    FULL_LAYER_INTERVAL, OLMO3_FULL_LAYER_INTERVAL, STILL_LAYER_INTERVAL, all_but_every,
+};
+
+const PATTERN: &str = "attention.sliding_window_pattern";
+
+impl Config<'_, '_> {
+    /// `[layers]`.
+    pub(super) fn windows(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        shape: &ModelShape,
+    ) -> Result<Vec<Option<u32>>, LoadError> {
+        let window = keys.get("attention.sliding_window", Field::u32);
+        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
+        let interval = match architecture {
+            Architecture::Gemma3 => FULL_LAYER_INTERVAL,
+            Architecture::Olmo2 | Architecture::Exaone4 => OLMO3_FULL_LAYER_INTERVAL,
+            // Qwen's configurations name a window that none of their models uses.
+            Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen2Moe
+            | Architecture::Qwen3Moe => return Ok(vec![None; shape.layers as usize]),
+            _ => return Ok(vec![window; shape.layers as usize]),
+        };
+        let slides = self.slides(keys, shape.layers, interval)?.into_iter();
+        Ok(slides.map(|slides| window.filter(|_| slides)).collect())
+    }
+
+    /// `[layers]`: whether each has a window. Files say it of each, or that one of so many has
+    /// none, or nothing.
+    fn slides(
+        &self,
+        keys: &Keys<'_, '_>,
+        layers: u32,
+        interval: usize,
+    ) -> Result<Vec<bool>, LoadError> {
+        let refused = |refusal| LoadError::refused(self.path, refusal);
+        let given = keys.get(PATTERN, |field| match field.value {
+            Value::Array(_) => field.bools().map(Ok),
+            Value::Scalar(..) | Value::Str(_) => field.u32().map(Err),
+        });
+        match given.map_err(|err| self.malformed(err))? {
+            Some(Ok(slides)) => {
+                let count = layers as usize;
+                Refusal::unless_within(&format!("{PATTERN} count"), slides.len(), count, count)
+                    .map_err(refused)?;
+                Ok(slides)
+            }
+            Some(Err(interval)) => {
+                Refusal::unless_within(PATTERN, interval, 1, u32::MAX).map_err(refused)?;
+                Ok(all_but_every(interval as usize, layers))
+            }
+            None => Ok(all_but_every(interval, layers)),
+        }
+    }
+
+    /// `[layers]`: whether each rotates.
+    pub(super) fn rotates(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        windows: &[Option<u32>],
+    ) -> Result<Vec<bool>, LoadError> {
+        Ok(match architecture {
+            Architecture::Granite | Architecture::GraniteMoe => {
+                // Its switch, whatever the key is called.
+                let switch = keys.get("rope.scaling.finetuned", Field::bool);
+                let switch = switch.map_err(|err| self.malformed(err))?;
+                vec![switch.unwrap_or(true); windows.len()]
+            }
+            // No key says it.
+            Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, windows.len() as u32),
+            // Layers that see all positions do not, if there are any with a window.
+            Architecture::Exaone4 if windows.iter().any(Option::is_some) => {
+                windows.iter().map(Option::is_some).collect()
+            }
+            _ => vec![true; windows.len()],
+        })
+    }
+}
