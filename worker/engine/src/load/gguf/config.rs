@@ -39,8 +39,8 @@ pub(crate) enum Architecture {
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
-     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), \
-     olmoe, exaone4";
+     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe, \
+     olmo2 (OLMo 3 too), olmoe, exaone4";
 
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;

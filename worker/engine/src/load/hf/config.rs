@@ -23,7 +23,8 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
-     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, and what reads text of \
+     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
+     and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";

@@ -53,35 +53,40 @@ impl Config {
                 }
             }
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
-                // Experts of which only those of the best groups are chosen are other models'.
-                Refusal::unless_within("n_group", self.n_group.unwrap_or(1), 1, 1)?;
-                let solar = family == Family::SolarOpen;
-                // dots.llm1's files say all of it, but for two.
-                let (count, chosen, shared) =
-                    if family == Family::Dots1 { (0, 0, 0) } else { (128, 8, 1) };
-                let ffn = self.moe_intermediate_size.unwrap_or(if solar { 1280 } else { 1408 });
-                let shared = self.n_shared_experts.unwrap_or(shared).checked_mul(ffn);
-                let dense = match family {
-                    Family::Glm4Moe => self.first_k_dense_replace.unwrap_or(1),
-                    Family::Dots1 => self.first_k_dense_replace.unwrap_or(0),
-                    _ => 0,
-                };
-                ManyExperts {
-                    count: self.n_routed_experts.or(self.num_local_experts).unwrap_or(count),
-                    chosen: self.num_experts_per_tok.unwrap_or(chosen),
-                    ffn,
-                    shared_ffn: Some(shared.unwrap_or(u32::MAX)),
-                    scoring: Scoring::Sigmoid,
-                    bias: true,
-                    normalises: self.norm_topk_prob.unwrap_or(family != Family::Dots1),
-                    scale: self.routed_scaling_factor.unwrap_or(1.0),
-                    layers: (0..layers).map(|idx| idx >= dense).collect(),
-                    ..usual
-                }
+                self.biased_experts(family, usual)?
             }
             _ => return Ok(None),
         };
         experts.checked().map(Some)
+    }
+
+    /// Those whose scores have a bias where experts are chosen.
+    fn biased_experts(&self, family: Family, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
+        let layers = self.num_hidden_layers as usize;
+        // Experts of which only those of the best groups are chosen are other models'.
+        Refusal::unless_within("n_group", self.n_group.unwrap_or(1), 1, 1)?;
+        let solar = family == Family::SolarOpen;
+        // dots.llm1's files say all of it, but for two.
+        let (count, chosen, shared) = if family == Family::Dots1 { (0, 0, 0) } else { (128, 8, 1) };
+        let ffn = self.moe_intermediate_size.unwrap_or(if solar { 1280 } else { 1408 });
+        let shared = self.n_shared_experts.unwrap_or(shared).checked_mul(ffn);
+        let dense = match family {
+            Family::Glm4Moe => self.first_k_dense_replace.unwrap_or(1),
+            Family::Dots1 => self.first_k_dense_replace.unwrap_or(0),
+            _ => 0,
+        };
+        Ok(ManyExperts {
+            count: self.n_routed_experts.or(self.num_local_experts).unwrap_or(count),
+            chosen: self.num_experts_per_tok.unwrap_or(chosen),
+            ffn,
+            shared_ffn: Some(shared.unwrap_or(u32::MAX)),
+            scoring: Scoring::Sigmoid,
+            bias: true,
+            normalises: self.norm_topk_prob.unwrap_or(family != Family::Dots1),
+            scale: self.routed_scaling_factor.unwrap_or(1.0),
+            layers: (0..layers).map(|idx| idx >= dense).collect(),
+            ..usual
+        })
     }
 
     fn sparse_layers(&self) -> Result<Vec<bool>, Refusal> {
