@@ -1,8 +1,10 @@
 //! Chat templates: Jinja as the `transformers` library sets it up.
 
+use std::io::{self, Write};
 use std::time::SystemTime;
 
 use aqueduct_core::Refusal;
+use aqueduct_core::limits::PROMPT_BYTES_MAX;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
@@ -133,11 +135,20 @@ impl ChatTemplate {
             ..Value::from_pairs(special)
         };
         let values = with_variables(given, variables)?;
-        let rendered = environment.get_template(name).and_then(|template| template.render(values));
-        rendered.map_err(|error| {
-            let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        let mut prompt = Bounded(Vec::new());
+        let rendered = environment
+            .get_template(name)
+            .and_then(|template| template.render_captured_to(values, &mut prompt).map(drop));
+        let refused = |reason| {
             Refusal::new("messages", reason, "a conversation that the model's chat template takes")
-        })
+        };
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::WriteFailure => {
+                refused(format!("a prompt of over {PROMPT_BYTES_MAX} bytes"))
+            }
+            _ => refused(error.detail().map_or_else(|| error.to_string(), str::to_owned)),
+        })?;
+        String::from_utf8(prompt.0).map_err(|error| refused(error.to_string()))
     }
 
     /// The prompt up to the end of its last message, as the `transformers` library finds it: the
@@ -186,6 +197,23 @@ impl ChatTemplate {
             Some(idx) => Err(Refusal::new(format!("messages[{idx}].role"), "of a tool", bound)),
             None => Ok(()),
         }
+    }
+}
+
+/// What a template writes, up to the longest prompt.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > PROMPT_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -320,6 +348,14 @@ mod tests {
 
     const TURNS: [(&str, &str); 4] =
         [("system", "Be <brief> & kind."), ("user", " Hi "), ("assistant", "Yes?"), ("user", "Go")];
+
+    #[test]
+    fn a_template_that_writes_on_and_on_is_left() {
+        let long = "x".repeat(1 << 20);
+        let source = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}";
+        let refused = render(source, &[("user", &long)]).unwrap_err().to_string();
+        assert!(refused.contains("a prompt of over 268435456 bytes"), "{refused}");
+    }
 
     #[test]
     fn a_template_that_goes_on_and_on_is_left() {
