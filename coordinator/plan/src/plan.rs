@@ -154,7 +154,7 @@ impl Plan {
             self.worker_down(id);
         }
         self.workers.insert(id, worker);
-        self.running.iter_mut().for_each(|request| request.is_new(id));
+        self.running.iter_mut().for_each(|request| request.begin_again_with(id));
         self.place_stranded();
         // Beside one that stays, what is drained counts no more.
         self.fail_those_without_a_place();

@@ -18,24 +18,21 @@ pub struct Format {
 /// `None` where any text will do.
 pub(super) fn take_format(fields: &mut Fields<'_>) -> Result<Option<Format>, ApiError> {
     let Some(format) = fields.take::<Value>("response_format")? else { return Ok(None) };
-    let (field, kind, described) = ("response_format", &format["type"], &format["json_schema"]);
+    let (field, described) = ("response_format", &format["json_schema"]);
+    let is_object = format["type"] == "json_object";
     // A schema beside the type is llama.cpp's way to say it; Hugging Face's client has a value.
-    let beside = ["schema", "value"].iter().find(|name| !format[**name].is_null());
-    let described = match (kind.as_str(), beside) {
-        (Some("json_object"), Some(&name)) => {
-            let described = json!({ "schema": format[name], "strict": format["strict"] });
-            return Ok(of(field, &json!("json_schema"), ("", &described))?);
-        }
-        (Some("json_object"), None) if !described.is_null() => {
-            return Ok(of(field, &json!("json_schema"), ("json_schema.", described))?);
-        }
-        (_, Some(name)) => {
-            let path = format!("{field}.{name}");
-            return Err(ApiError::field(&path, "is known beside the type json_object alone"));
-        }
-        _ => described,
+    let beside = ["schema", "value"].into_iter().find(|name| !format[*name].is_null());
+    if let (false, Some(name)) = (is_object, beside) {
+        let path = format!("{field}.{name}");
+        return Err(ApiError::field(&path, "is known beside the type json_object alone"));
+    }
+    let (path, described) = match beside {
+        Some(name) => ("", json!({ "schema": format[name], "strict": format["strict"] })),
+        None => ("json_schema.", described.clone()),
     };
-    Ok(of(field, kind, ("json_schema.", described))?)
+    let has_schema = is_object && !described.is_null();
+    let kind = if has_schema { json!("json_schema") } else { format["type"].clone() };
+    Ok(of(field, &kind, (path, &described))?)
 }
 
 /// What a format of this type stands for, in `field`; a schema is below `path`, in `described`.

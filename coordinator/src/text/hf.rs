@@ -129,8 +129,8 @@ fn positions(most: u32, config: &Value) -> u32 {
     let given = [&config["rope_scaling"], &config["rope_parameters"]];
     let says = |given: &&Value| given.as_object().is_some_and(|fields| !fields.is_empty());
     let given = given.into_iter().find(says).unwrap_or(&Value::Null);
-    // transformers 5 may say it for each type of layer.
-    let nested = given.as_object().into_iter().flat_map(|fields| fields.values());
+    // transformers 5 may say it for each type of layer; those with a window may not be scaled.
+    let nested = ["full_attention", "sliding_attention"].map(|layers| &given[layers]);
     let scaling = nested.into_iter().find(|value| value.is_object()).unwrap_or(given);
     let kind = scaling["rope_type"].as_str().or(scaling["type"].as_str()).unwrap_or("default");
     let original = "original_max_position_embeddings";
@@ -195,6 +195,9 @@ mod tests {
         let flat = json!({ "rope_type": "yarn", "factor": 16.0, original: 8192 });
         check(json!({ "rope_parameters": flat }), 131_072);
         check(json!({ "rope_parameters": { "full_attention": flat } }), 131_072);
+        let both =
+            json!({ "sliding_attention": { "rope_type": "default" }, "full_attention": flat });
+        check(json!({ "rope_parameters": both }), 131_072);
         check(json!({ "rope_parameters": { "rope_type": "llama3", "factor": 8.0 } }), 32_768);
         let linear = json!({ "rope_type": "linear", "factor": 8.0 });
         check(json!({ "rope_scaling": linear }), 262_144);

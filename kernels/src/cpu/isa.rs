@@ -33,6 +33,9 @@ pub enum IsaLevel {
 }
 
 impl IsaLevel {
+    /// What every device of these begins with.
+    const DEVICE: &str = "cpu ";
+
     /// All of them, weakest first.
     pub const ALL: [Self; 8] = [
         Self::Portable,
@@ -47,16 +50,7 @@ impl IsaLevel {
 
     /// The word for it: what a user writes and what is reported.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            Self::Neon => "neon",
-            Self::Avx2 => "avx2",
-            Self::AvxVnni => "avxvnni",
-            Self::Avx512 => "avx512",
-            Self::Avx512Vnni => "avx512vnni",
-            Self::Avx512Bf16 => "avx512bf16",
-            Self::Amx => "amx",
-        }
+        &self.device()[Self::DEVICE.len()..]
     }
 
     /// What a processor is called whose operations use it.

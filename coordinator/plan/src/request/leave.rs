@@ -64,7 +64,7 @@ impl Request {
 
     /// `worker` has come, be it again: what was between it and this request is over, for it begins
     /// with nothing, and nothing that it was told before can reach it.
-    pub(crate) fn is_new(&mut self, worker: WorkerId) {
+    pub(crate) fn begin_again_with(&mut self, worker: WorkerId) {
         self.left.remove(&worker);
         self.complaints.remove(&worker);
     }
