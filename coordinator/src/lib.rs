@@ -2,7 +2,8 @@
 //! streams the answer back. It knows text, tokens and workers; it never sees a tensor.
 #![forbid(unsafe_code)]
 
-pub mod config;
+pub mod bodies;
+mod config;
 mod discovery;
 pub mod dispatch;
 pub mod generation;

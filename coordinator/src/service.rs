@@ -3,6 +3,7 @@
 mod error;
 mod events;
 mod operator;
+mod receiving;
 mod request;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ use aqueduct_tls::Listener;
 use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt, stream};
 use prost::Message as _;
+use tonic::codegen::InterceptedService;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
@@ -34,6 +36,7 @@ use crate::submit::Submission;
 use crate::turns::Turns;
 use error::{ending, status_of};
 use events::Narrator;
+use receiving::{InRoom, Receiving};
 
 /// A client that answers no ping for this long is gone, and its requests with it.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -125,6 +128,7 @@ fn answer(
                 .with_service_name("grpc.health.v1.Health")
         };
         let operator = operator::service(served.clone());
+        let known = knowing(served.clone());
         let service = Service { served, turns: Turns::new() };
         let service = AqueductServer::new(service)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
@@ -132,7 +136,7 @@ fn answer(
         let served = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_service(service)
+            .add_service(Receiving::new(InterceptedService::new(service, known)))
             .add_service(operator)
             .add_service(health_service)
             .add_service(reflection().build_v1()?)
@@ -168,6 +172,24 @@ async fn report_health(coordinator: Coordinator, health: HealthReporter) {
             return;
         }
     }
+}
+
+/// Asks who calls before a message is taken in, where that is asked.
+fn knowing(served: Served) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone {
+    move |mut request| {
+        let holder = served.holder(request.metadata());
+        let holder =
+            holder.map_err(|status| named(status, &request::caller_id(request.metadata())))?;
+        if let Some(holder) = holder {
+            request.extensions_mut().insert(holder);
+        }
+        Ok(request)
+    }
+}
+
+/// What goes with a request beside its message, such as who has made it.
+fn beside<T: Clone + Send + Sync + 'static>(request: &Request<impl Sized>) -> Option<T> {
+    request.extensions().get().cloned()
 }
 
 /// An answer as it is streamed.
@@ -206,7 +228,7 @@ impl Aqueduct for Service {
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelReply>, Status> {
         self.served.is_here()?;
-        let holder = self.served.holder(request.metadata())?;
+        let holder = beside::<Holder>(&request);
         let request = RequestId(request.into_inner().request);
         let cancelled = self.served.generator.cancel(holder.as_ref(), request);
         cancelled.await.map_err(status_of)?;
@@ -217,19 +239,18 @@ impl Aqueduct for Service {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeReply>, Status> {
-        self.served.holder(request.metadata())?;
         let text = self.served.generator.text.clone();
+        let room = beside::<InRoom>(&request);
         let message = request.into_inner();
         let bytes = message.encoded_len();
         let prepare = move || request::tokenize(message, &text);
-        self.prepare(bytes, prepare).await.map(Response::new)
+        self.prepare((bytes, room), prepare).await.map(Response::new)
     }
 
     async fn describe(
         &self,
-        request: Request<v1::DescribeRequest>,
+        _: Request<v1::DescribeRequest>,
     ) -> Result<Response<v1::DescribeReply>, Status> {
-        self.served.holder(request.metadata())?;
         self.served.is_here()?;
         let cluster = self.served.coordinator.describe();
         let model = cluster.model.as_ref();
@@ -253,14 +274,14 @@ impl Service {
         caller_id: String,
     ) -> Result<Response<Events>, Status> {
         let Served { coordinator, generator, .. } = &self.served;
-        let holder = self.served.holder(request.metadata())?;
+        let (holder, room) = (beside::<Holder>(&request), beside::<InRoom>(&request));
         self.served.is_here()?;
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
         let bytes = message.encoded_len();
         let prepare = move || request::submission(message, timeout, &text, &config);
-        let prepared = self.prepare(bytes, prepare).await;
+        let prepared = self.prepare((bytes, room), prepare).await;
         let submission = prepared.inspect_err(|status| {
             if status.code() == Code::InvalidArgument {
                 self.served.generator.metrics.rejected("invalid");
@@ -279,7 +300,7 @@ impl Service {
         caller_id: String,
     ) -> Result<Response<Events>, Status> {
         let Served { coordinator, generator, .. } = &self.served;
-        let holder = self.served.holder(request.metadata())?;
+        let holder = beside::<Holder>(&request);
         let v1::ResumeRequest { request, next } = request.into_inner();
         let reader = generator.resume(holder.as_ref(), RequestId(request)).await;
         let reader = reader.map_err(status_of)?;
@@ -288,20 +309,22 @@ impl Service {
         Ok(told(Narrator::new(reader.into(), place, coordinator), caller_id))
     }
 
-    /// Runs `work` on so many bytes on a thread of its own: long prompts keep it busy for seconds.
+    /// Runs `work` on so many bytes, which have this room, on a thread of its own: long prompts
+    /// keep it busy for seconds.
     async fn prepare<T: Send + 'static>(
         &self,
-        bytes: usize,
+        (bytes, room): (usize, Option<InRoom>),
         work: impl FnOnce() -> Result<T, aqueduct_core::Refusal> + Send + 'static,
     ) -> Result<T, Status> {
         let turn = self.turns.take(bytes).await;
-        let _turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| {
+        let turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
+        // Turn and room last as long as the work, also when the caller is gone by then.
+        let done = tokio::task::spawn_blocking(move || (work(), (turn, room))).await;
+        let (done, _) = done.map_err(|error| {
             tracing::error!(%error, "preparing a request failed");
             Status::internal("the request could not be prepared")
-        })?
-        .map_err(|refusal| status_of(refusal.into()))
+        })?;
+        done.map_err(|refusal| status_of(refusal.into()))
     }
 }
 

@@ -45,6 +45,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
+use crate::bodies::Room;
 use crate::generation::{Generator, Load};
 use crate::keys::Keys;
 use crate::runtime::Leader;
@@ -106,7 +107,7 @@ struct Shared {
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
     /// For bodies that are read or prepared.
-    room: body::Room,
+    room: Room,
 }
 
 impl ApiState {
@@ -117,7 +118,7 @@ impl ApiState {
 
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
-        let room = body::Room::new(options.bodies_bytes_max);
+        let room = Room::new(options.bodies_bytes_max);
         Self(Arc::new(Shared { generator, options, keys, turns: Turns::new(), room }))
     }
 }
