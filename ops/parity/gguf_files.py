@@ -12,7 +12,9 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'glm4': 'glm4', 'gemma': 'gemma', 'gemma3_text': 'gemma3',
                  'mixtral': 'llama', 'qwen2_moe': 'qwen2moe', 'qwen3_moe': 'qwen3moe',
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
-                 'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4'}
+                 'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4',
+                 'exaone_moe': 'exaone-moe', 'ernie4_5_moe': 'ernie4_5-moe',
+                 'minimax_m2': 'minimax-m2'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe'}
 
@@ -106,7 +108,7 @@ def add_metadata(writer, config, head_dim):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if getattr(config, 'sliding_window', None):
         writer.add_sliding_window(config.sliding_window)
-        if config.model_type in ('olmo3', 'exaone4'):
+        if config.model_type in ('olmo3', 'exaone4', 'exaone_moe'):
             slides = [name == 'sliding_attention' for name in config.layer_types]
             writer.add_sliding_window_pattern(slides)
     experts = getattr(config, 'num_local_experts', 0) or getattr(config, 'num_experts', 0)
@@ -117,6 +119,21 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == 'qwen2_moe':
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == 'ernie4_5_moe':
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        shared = config.intermediate_size // config.num_key_value_heads
+        writer.add_expert_shared_feed_forward_length(shared)
+    if config.model_type == 'minimax_m2':
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.model_type == 'exaone_moe':
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_shared_count(config.num_shared_experts)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.model_type == 'glm4_moe':
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_shared_count(config.n_shared_experts)
@@ -152,7 +169,7 @@ def add_tensor(writer, key, tensor, kind, config):
     """Adds one tensor; returns what a reader of the file gets, in transformers' row order."""
     if key.endswith('.e_score_correction_bias'):
         key = f'blk.{key.split(".")[2]}.exp_probs_b.bias'
-        writer.add_tensor(key, tensor.float().numpy())
+        writer.add_tensor(key, tensor.float().flatten().numpy())
         return tensor
     module, _, suffix = key.rpartition('.')
     parts = module.split('.')

@@ -134,6 +134,13 @@ MODELS.update({
     'olmoe': ('OlmoeConfig', dict(num_experts=8, num_experts_per_tok=3, pad_token_id=0)),
     'flex-olmo': ('FlexOlmoConfig', dict(num_experts=5, num_experts_per_tok=2, pad_token_id=0,
                                          norm_topk_prob=True)),
+    'exaone-moe': ('ExaoneMoeConfig', dict(num_experts=6, head_dim=32, num_hidden_layers=5,
+                                           sliding_window=9, num_shared_experts=2,
+                                           **MOE)),
+    'ernie45-moe': ('Ernie4_5_MoeConfig', dict(moe_num_experts=6, moe_k=2, head_dim=16,
+                                               moe_intermediate_size=48)),
+    'minimax-m2': ('MiniMaxM2Config', dict(num_local_experts=6, num_experts_per_tok=2,
+                                           head_dim=32, rotary_dim=16)),
     'glm4-moe-norm': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=32, pad_token_id=0,
                                             use_qk_norm=True, n_shared_experts=2,
                                             norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
@@ -172,12 +179,14 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'llama-linear', 'mistral', 'mistral-window', 'qwen2', 'qwen2-yarn', 'qwen3',
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
-               'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global']
+               'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
+               'minimax-m2']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
-FEW_EXPERTS = dict(num_local_experts=4, num_experts=4, n_routed_experts=4, num_experts_per_tok=2,
-                   moe_intermediate_size=32, shared_expert_intermediate_size=32)
+FEW_EXPERTS = dict(moe_num_experts=4, num_local_experts=4, num_experts=4, n_routed_experts=4,
+                   num_experts_per_tok=2, moe_intermediate_size=32,
+                   shared_expert_intermediate_size=32)
 FIXTURE_TOKENS = 40
 
 
@@ -199,6 +208,8 @@ def make(name):
         if parameter.dim() == 1:
             centre = 1.0 if 'norm' in key and not adds_one else 0.0
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
+        elif key.endswith('e_score_correction_bias'):  # a row of them
+            parameter.data = 0.1 * torch.randn_like(parameter)
     for key, buffer in model.named_buffers():
         if key.endswith('e_score_correction_bias'):
             buffer.data = 0.2 * torch.randn_like(buffer)
@@ -367,6 +378,7 @@ def shrink():
     MODELS['helium'][1]['head_dim'] = 8  # its heads are as wide as the model
     MROPE['mrope_section'] = [1, 1, 2]
     MODELS['dots1'][1]['max_window_layers'] = 1
+    MODELS['minimax-m2'][1]['rotary_dim'] = 8
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
 
@@ -408,6 +420,9 @@ def fixture_cases(cases):
     narrow_case(cases, 'olmoe', torch.float16)
     narrow_case(cases, 'flex-olmo', torch.bfloat16)
     narrow_case(cases, 'exaone4', torch.float16)
+    narrow_case(cases, 'exaone-moe', torch.bfloat16)
+    narrow_case(cases, 'ernie45-moe', torch.float16)
+    narrow_case(cases, 'minimax-m2', torch.bfloat16)
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

@@ -38,12 +38,16 @@ impl<'a> Sources<'a> {
         let (shape, HeadOrder { rotary_dim, neighbours }) = (&decoder.shape, decoder.order);
         if rotary_dim < shape.head_dim || neighbours {
             let both = shape.heads + shape.kv_heads;
+            let [q_normed, k_normed] = match decoder.qk_norm {
+                QkNorm::AllHeads => [shape.heads, shape.kv_heads],
+                QkNorm::Nothing | QkNorm::EachHead => [1; 2],
+            };
             let heads_of = [
                 (names.q, shape.heads),
                 (names.k, shape.kv_heads),
                 (names.qkv, both),
-                (names.q_norm, 1),
-                (names.k_norm, 1),
+                (names.q_norm, q_normed),
+                (names.k_norm, k_normed),
             ];
             for (layer, (name, heads)) in
                 (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
@@ -65,6 +69,10 @@ impl<'a> Sources<'a> {
         if let Some(experts) = &decoder.experts {
             let layers = (0..decoder.shape.layers).zip(&experts.layers);
             for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
+                let bias = format!("{}.{layer}.{}", names.layer, names.experts.bias);
+                if let Some(bias) = checkpoint.tensors.get_mut(&bias) {
+                    bias.flatten();
+                }
                 for stack in names.experts.stacks() {
                     let name = format!("{}.{layer}.{stack}", names.layer);
                     checkpoint.cut_stack(&name, experts.count as usize)?;

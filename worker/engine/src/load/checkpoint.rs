@@ -130,6 +130,13 @@ struct NotFinite {
 }
 
 impl Stored<'_> {
+    /// Takes `[1, elements]` for `[elements]`.
+    pub(crate) fn flatten(&mut self) {
+        if let [1, elements] = *self.shape {
+            self.shape = vec![elements];
+        }
+    }
+
     /// The elements as f32, exactly.
     pub(crate) fn f32(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         let (rows, inputs) = self.rows();

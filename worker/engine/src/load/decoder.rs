@@ -55,6 +55,11 @@ pub(crate) enum Family {
     /// OLMo 2 with experts.
     FlexOlmo,
     Exaone4,
+    /// EXAONE 4's attention in layers with norms before their parts, and experts (K-EXAONE).
+    ExaoneMoe,
+    /// ERNIE 4.5 with experts.
+    Ernie45Moe,
+    MiniMaxM2,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -71,15 +76,17 @@ impl Family {
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
-            Self::Exaone4 => QkNorm::EachHead,
+            Self::Exaone4 | Self::ExaoneMoe => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
+            Self::MiniMaxM2 => QkNorm::AllHeads,
             _ => QkNorm::Nothing,
         }
     }
 
     /// Elements that are rotated together stand beside each other in transformers' files.
     pub(crate) fn neighbours(self) -> bool {
-        matches!(self, Self::Ernie45 | Self::Glm | Self::Glm4 | Self::Helium)
+        let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
+        ernie || matches!(self, Self::Glm | Self::Glm4 | Self::Helium)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.

@@ -133,6 +133,24 @@ pub(crate) const HF_GLM4_MOE: Names = Names {
     ..HF
 };
 
+/// The same in EXAONE with experts.
+pub(crate) const HF_EXAONE_MOE: Names = Names {
+    experts: ExpertNames { bias: "mlp.e_score_correction_bias", ..HF_GLM4_MOE.experts },
+    ..HF
+};
+
+/// The same in ERNIE 4.5 with experts.
+pub(crate) const HF_ERNIE45_MOE: Names = Names {
+    experts: ExpertNames { bias: "mlp.moe_statics.e_score_correction_bias", ..HF_GLM4_MOE.experts },
+    ..HF
+};
+
+/// The same in MiniMax M2.
+pub(crate) const HF_MINIMAX_M2: Names = Names {
+    experts: ExpertNames { bias: "block_sparse_moe.e_score_correction_bias", ..HF_MIXTRAL.experts },
+    ..HF
+};
+
 /// The same where the feed-forward part is what experts would share.
 pub(crate) const HF_SHARED: Names =
     Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };

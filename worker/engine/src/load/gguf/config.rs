@@ -36,11 +36,14 @@ pub(crate) enum Architecture {
     Olmo2,
     Olmoe,
     Exaone4,
+    ExaoneMoe,
+    Ernie45Moe,
+    MiniMaxM2,
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
      ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe, \
-     olmo2 (OLMo 3 too), olmoe, exaone4";
+     olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2";
 
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
@@ -49,7 +52,7 @@ const GEMMA3_WINDOW_THETA: f64 = 1e4;
 const GEMMA3_27B_LAYERS: u32 = 62;
 
 impl Architecture {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 22] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -69,16 +72,20 @@ impl Architecture {
         Self::Olmo2,
         Self::Olmoe,
         Self::Exaone4,
+        Self::ExaoneMoe,
+        Self::Ernie45Moe,
+        Self::MiniMaxM2,
     ];
 
     /// Whether files have query and key rows in the order that rotates neighbours.
     fn neighbours(self) -> bool {
         match self {
             Self::Llama | Self::Granite | Self::GraniteMoe | Self::SmolLm3 => true,
-            Self::Ernie45 | Self::ChatGlm | Self::Glm4 => true,
+            Self::Ernie45 | Self::Ernie45Moe | Self::ChatGlm | Self::Glm4 => true,
             Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe | Self::Qwen3Moe | Self::Glm4Moe => false,
             Self::Phi3 | Self::SeedOss | Self::Gemma | Self::Gemma3 => false,
-            Self::Olmo2 | Self::Olmoe | Self::Exaone4 => false,
+            Self::Olmo2 | Self::Olmoe | Self::Exaone4 | Self::ExaoneMoe => false,
+            Self::MiniMaxM2 => false,
         }
     }
 
@@ -111,6 +118,9 @@ impl Architecture {
             Self::Olmo2 => "olmo2",
             Self::Olmoe => "olmoe",
             Self::Exaone4 => "exaone4",
+            Self::ExaoneMoe => "exaone-moe",
+            Self::Ernie45Moe => "ernie4_5-moe",
+            Self::MiniMaxM2 => "minimax-m2",
         }
     }
 
@@ -135,6 +145,9 @@ impl Architecture {
             Self::Olmo2 => Family::Olmo2,
             Self::Olmoe => Family::Olmoe,
             Self::Exaone4 => Family::Exaone4,
+            Self::ExaoneMoe => Family::ExaoneMoe,
+            Self::Ernie45Moe => Family::Ernie45Moe,
+            Self::MiniMaxM2 => Family::MiniMaxM2,
         }
     }
 }
@@ -231,7 +244,7 @@ impl Config<'_, '_> {
                 gate_up: has("blk.0.ffn_up.bias"),
                 down: has("blk.0.ffn_down.bias"),
             },
-            experts: self.experts(architecture, &keys, &shape)?,
+            experts: self.experts(architecture, &keys, (&shape, checkpoint))?,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => architecture.family().qk_norm(),

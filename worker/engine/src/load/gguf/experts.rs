@@ -6,13 +6,19 @@ use aqueduct_kernels::experts::Scoring;
 
 use super::config::{Architecture, Config, Keys};
 use crate::error::LoadError;
+use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::ManyExperts;
 
 /// What `expert_gating_func` calls the softmax.
 const SOFTMAX: u32 = 1;
 /// The same of the sigmoid, which is GLM's where nothing is said.
 const SIGMOID: u32 = 2;
-const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe and olmoe";
+/// What a tensor is called by which experts are chosen.
+const BIAS: &str = "exp_probs_b";
+/// And the gate of what all tokens go through.
+const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
+const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
+     exaone-moe, ernie4_5-moe and minimax-m2";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -20,9 +26,9 @@ impl Config<'_, '_> {
         &self,
         architecture: Architecture,
         keys: &Keys<'_, '_>,
-        shape: &ModelShape,
+        (shape, checkpoint): (&ModelShape, &Checkpoint<'_>),
     ) -> Result<Option<ManyExperts>, LoadError> {
-        let experts = self.read_experts(architecture, keys, shape);
+        let experts = self.read_experts(architecture, keys, (shape, checkpoint));
         let Some(experts) = experts.map_err(|err| self.malformed(err))? else { return Ok(None) };
         let has_any = matches!(
             architecture,
@@ -32,6 +38,9 @@ impl Config<'_, '_> {
                 | Architecture::GraniteMoe
                 | Architecture::Glm4Moe
                 | Architecture::Olmoe
+                | Architecture::ExaoneMoe
+                | Architecture::Ernie45Moe
+                | Architecture::MiniMaxM2
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -52,7 +61,7 @@ impl Config<'_, '_> {
         &self,
         architecture: Architecture,
         keys: &Keys<'_, '_>,
-        shape: &ModelShape,
+        (shape, checkpoint): (&ModelShape, &Checkpoint<'_>),
     ) -> Result<Option<ManyExperts>, GgufError> {
         let number = |key: &str| keys.get(key, Field::u32);
         let count = number("expert_count")?.unwrap_or(0);
@@ -60,11 +69,14 @@ impl Config<'_, '_> {
             return Ok(None);
         }
         let chosen = number("expert_used_count")?.unwrap_or(0);
-        let is_glm = architecture == Architecture::Glm4Moe;
+        let is_glm = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
+        let given_ffn = number("expert_feed_forward_length")?.filter(|&ffn| ffn > 0);
         let ffn = match architecture {
             Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Glm4Moe => {
-                let each = shape.ffn / chosen.max(1);
-                number("expert_feed_forward_length")?.unwrap_or(each)
+                given_ffn.unwrap_or(shape.ffn / chosen.max(1))
+            }
+            Architecture::ExaoneMoe | Architecture::Ernie45Moe | Architecture::MiniMaxM2 => {
+                given_ffn.unwrap_or(shape.ffn)
             }
             _ => shape.ffn,
         };
@@ -72,31 +84,54 @@ impl Config<'_, '_> {
         let shared_ffn = match architecture {
             Architecture::Qwen2Moe => Some(shared.unwrap_or(shape.ffn)),
             Architecture::GraniteMoe => shared,
-            Architecture::Glm4Moe => {
+            Architecture::Glm4Moe | Architecture::ExaoneMoe => {
                 let count = number("expert_shared_count")?.unwrap_or(1);
                 Some(count.saturating_mul(ffn)).filter(|&shared| shared > 0)
             }
+            // What converters write of it is no length that its tensors have.
+            Architecture::Ernie45Moe => shared_rows(checkpoint),
             _ => None,
         };
         let normalises = keys.get("expert_weights_norm", Field::bool)?;
         let scale = keys.get("expert_weights_scale", Field::f32)?.filter(|&scale| scale != 0.0);
-        let sigmoid = number("expert_gating_func")? != Some(SOFTMAX);
+        let sigmoid = match architecture {
+            Architecture::Glm4Moe | Architecture::ExaoneMoe | Architecture::MiniMaxM2 => {
+                number("expert_gating_func")? != Some(SOFTMAX)
+            }
+            _ => false,
+        };
         let dense = number("leading_dense_block_count")?.unwrap_or(0) as usize;
+        let step = number("interleave_moe_layer_step")?.unwrap_or(1).max(1) as usize;
+        let has = |idx: usize| match architecture {
+            Architecture::Glm4Moe | Architecture::ExaoneMoe => idx >= dense,
+            Architecture::Ernie45Moe => idx >= dense && (idx + 1).is_multiple_of(step),
+            _ => true,
+        };
         Ok(Some(ManyExperts {
             count,
             chosen,
             ffn,
             shared_ffn,
             shared_gate: architecture == Architecture::Qwen2Moe,
-            scoring: if is_glm && sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
-            bias: is_glm,
+            scoring: if sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
+            bias: match architecture {
+                Architecture::Ernie45Moe => checkpoint.has_some(BIAS),
+                _ => is_glm || architecture == Architecture::MiniMaxM2,
+            },
             normalises: match architecture {
                 Architecture::Qwen2Moe | Architecture::Olmoe => false,
-                Architecture::Glm4Moe => normalises.unwrap_or(true),
+                Architecture::Glm4Moe | Architecture::ExaoneMoe => normalises.unwrap_or(true),
                 _ => true,
             },
             scale: if is_glm { scale.unwrap_or(1.0) } else { 1.0 },
-            layers: (0..shape.layers as usize).map(|idx| !is_glm || idx >= dense).collect(),
+            layers: (0..shape.layers as usize).map(has).collect(),
         }))
     }
+}
+
+/// Rows of the gate that all tokens go through, if there is one.
+fn shared_rows(checkpoint: &Checkpoint<'_>) -> Option<u32> {
+    let mut gates = checkpoint.tensors.iter().filter(|(name, _)| name.ends_with(SHARED_GATE));
+    let (_, gate) = gates.next()?;
+    gate.shape.first().and_then(|&rows| u32::try_from(rows).ok())
 }

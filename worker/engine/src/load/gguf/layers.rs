@@ -23,7 +23,9 @@ impl Config<'_, '_> {
         let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
         let interval = match architecture {
             Architecture::Gemma3 => FULL_LAYER_INTERVAL,
-            Architecture::Olmo2 | Architecture::Exaone4 => OLMO3_FULL_LAYER_INTERVAL,
+            Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
+                OLMO3_FULL_LAYER_INTERVAL
+            }
             // Qwen's configurations name a window that none of their models uses.
             Architecture::Qwen2
             | Architecture::Qwen3
@@ -80,7 +82,9 @@ impl Config<'_, '_> {
             // No key says it.
             Architecture::SmolLm3 => all_but_every(STILL_LAYER_INTERVAL, windows.len() as u32),
             // Layers that see all positions do not, if there are any with a window.
-            Architecture::Exaone4 if windows.iter().any(Option::is_some) => {
+            Architecture::Exaone4 | Architecture::ExaoneMoe
+                if windows.iter().any(Option::is_some) =>
+            {
                 windows.iter().map(Option::is_some).collect()
             }
             _ => vec![true; windows.len()],

@@ -24,7 +24,7 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
      Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
-     and what reads text of \
+     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -100,6 +100,16 @@ struct Config {
     /// Of so many layers one has experts, but for those named (Qwen).
     decoder_sparse_step: Option<usize>,
     mlp_only_layers: Option<Vec<usize>>,
+    /// Which layers have experts (EXAONE).
+    mlp_layer_types: Option<Vec<String>>,
+    num_shared_experts: Option<u32>,
+    /// The same of ERNIE, which has names of its own for all.
+    moe_num_experts: Option<u32>,
+    moe_k: Option<u32>,
+    moe_num_shared_experts: Option<u32>,
+    moe_layer_start_index: Option<usize>,
+    moe_layer_end_index: Option<i64>,
+    moe_layer_interval: Option<usize>,
     qkv_bias: Option<bool>,
     use_qk_norm: Option<bool>,
     /// `rope`, or none at all (Granite 4).
@@ -227,6 +237,9 @@ fn family_of(architecture: &str) -> Option<Family> {
         "OlmoeForCausalLM" => Family::Olmoe,
         "FlexOlmoForCausalLM" => Family::FlexOlmo,
         "Exaone4ForCausalLM" => Family::Exaone4,
+        "ExaoneMoeForCausalLM" | "ExaoneMoEForCausalLM" => Family::ExaoneMoe,
+        "Ernie4_5_MoeForCausalLM" => Family::Ernie45Moe,
+        "MiniMaxM2ForCausalLM" => Family::MiniMaxM2,
         _ => return None,
     })
 }
@@ -274,6 +287,9 @@ impl Config {
         }
         if let (Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
             return Err(Refusal::new("clip_qkv", most, "null"));
+        }
+        if family == Family::Ernie45Moe && self.use_bias == Some(true) {
+            return Err(Refusal::new("use_bias", true, "false, where there are experts"));
         }
         if !matches!(family, Family::Gemma | Family::Gemma3) {
             return Ok(());

@@ -39,6 +39,9 @@ pub(crate) fn load(
         Family::Olmo2 | Family::Olmo3 | Family::FlexOlmo | Family::Exaone4 => &names::HF_OLMO2,
         // Else as its modules are called today.
         Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,
+        Family::MiniMaxM2 if checkpoint.has_some("block_sparse_moe") => &names::HF_MINIMAX_M2,
+        Family::MiniMaxM2 | Family::ExaoneMoe => &names::HF_EXAONE_MOE,
+        Family::Ernie45Moe => &names::HF_ERNIE45_MOE,
         Family::GraniteMoe => &names::HF_GRANITE_MOE,
         Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => &names::HF_GLM4_MOE,
         _ => &names::HF,

@@ -22,6 +22,8 @@ pub(crate) struct RopeFields {
     rope_parameters: Option<Map<String, Value>>,
     original_max_position_embeddings: Option<f64>,
     partial_rotary_factor: Option<f64>,
+    /// How many of a head's elements that makes (MiniMax M2).
+    rotary_dim: Option<f64>,
 }
 
 /// What a family's models have where their files do not say.
@@ -156,7 +158,9 @@ fn one_rope(
     let mut parameters: Parameters = serde_json::from_value(parameters)
         .map_err(|err| RopeError::Malformed(format!("rope_parameters: {err}")))?;
     parameters.name(defaults);
-    let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
+    let counted = defaults.partial.and(fields.rotary_dim);
+    let counted = counted.map(|elements| elements / f64::from(shape.head_dim));
+    let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor).or(counted);
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
     let theta = parameters.rope_theta.or(fields.rope_theta).unwrap_or(defaults.theta);
     let original_positions = fields

@@ -55,6 +55,15 @@ impl Config {
             Family::Glm4Moe | Family::Dots1 | Family::SolarOpen => {
                 self.biased_experts(family, usual)?
             }
+            Family::ExaoneMoe => self.exaone_experts(usual)?,
+            Family::Ernie45Moe => self.ernie_experts(usual)?,
+            Family::MiniMaxM2 => ManyExperts {
+                count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
+                chosen: self.num_experts_per_tok.unwrap_or(8),
+                scoring: Scoring::Sigmoid,
+                bias: true,
+                ..usual
+            },
             _ => return Ok(None),
         };
         experts.checked().map(Some)
@@ -89,6 +98,59 @@ impl Config {
         })
     }
 
+    fn exaone_experts(&self, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
+        Refusal::unless_within("n_group", self.n_group.unwrap_or(1), 1, 1)?;
+        let ffn = self.moe_intermediate_size.unwrap_or(1024);
+        let dense = self.first_k_dense_replace.unwrap_or(1);
+        let layers = match &self.mlp_layer_types {
+            None => (0..usual.layers.len()).map(|idx| idx >= dense).collect(),
+            Some(types) => {
+                let count = usual.layers.len();
+                Refusal::unless_within("mlp_layer_types count", types.len(), count, count)?;
+                let has = |name: &String| match name.as_str() {
+                    "sparse" => Ok(true),
+                    "dense" => Ok(false),
+                    name => Err(Refusal::new("mlp_layer_types", name, "sparse or dense")),
+                };
+                types.iter().map(has).collect::<Result<_, _>>()?
+            }
+        };
+        let shared = self.num_shared_experts.unwrap_or(1).saturating_mul(ffn);
+        Ok(ManyExperts {
+            count: self.num_experts.or(self.num_local_experts).unwrap_or(64),
+            chosen: self.num_experts_per_tok.unwrap_or(8),
+            ffn,
+            shared_ffn: Some(shared),
+            scoring: Scoring::Sigmoid,
+            bias: true,
+            normalises: self.norm_topk_prob.unwrap_or(true),
+            scale: self.routed_scaling_factor.unwrap_or(2.5),
+            layers,
+            ..usual
+        })
+    }
+
+    fn ernie_experts(&self, usual: ManyExperts) -> Result<ManyExperts, Refusal> {
+        let ffn = self.moe_intermediate_size.unwrap_or(1536);
+        let shared = self.moe_num_shared_experts.unwrap_or(2).saturating_mul(ffn);
+        let interval = self.moe_layer_interval.unwrap_or(1);
+        Refusal::unless_within("moe_layer_interval", interval, 1, u32::MAX as usize)?;
+        let first = self.moe_layer_start_index.unwrap_or(1);
+        // -1 is the last one.
+        let last = self.moe_layer_end_index.and_then(|idx| usize::try_from(idx).ok());
+        let last = last.unwrap_or(usize::MAX);
+        let has = |idx: usize| (first..=last).contains(&idx) && (idx + 1).is_multiple_of(interval);
+        Ok(ManyExperts {
+            count: self.moe_num_experts.or(self.num_experts).unwrap_or(64),
+            chosen: self.moe_k.or(self.num_experts_per_tok).unwrap_or(6),
+            ffn,
+            shared_ffn: Some(shared).filter(|&shared| shared > 0),
+            bias: true,
+            layers: (0..usual.layers.len()).map(has).collect(),
+            ..usual
+        })
+    }
+
     fn sparse_layers(&self) -> Result<Vec<bool>, Refusal> {
         let step = self.decoder_sparse_step.unwrap_or(1);
         Refusal::unless_within("decoder_sparse_step", step, 1, u32::MAX as usize)?;
@@ -117,6 +179,15 @@ mod tests {
         check(Family::Qwen2Moe, json!({ "mlp_only_layers": [0, 7] }), [false, true, true]);
         check(Family::Glm4Moe, json!({}), [false, true, true]);
         check(Family::Glm4Moe, json!({ "first_k_dense_replace": 5 }), [false; 3]);
+        check(Family::ExaoneMoe, json!({}), [false, true, true]);
+        let named = json!({ "mlp_layer_types": ["sparse", "dense", "sparse"] });
+        check(Family::ExaoneMoe, named, [true, false, true]);
+        check(Family::Ernie45Moe, json!({}), [false, true, true]);
+        check(Family::Ernie45Moe, json!({ "moe_layer_interval": 2 }), [false, true, false]);
+        let until = json!({ "moe_layer_start_index": 0, "moe_layer_end_index": 1 });
+        check(Family::Ernie45Moe, until, [true, true, false]);
+        let all = json!({ "moe_layer_start_index": 0, "moe_layer_end_index": -1 });
+        check(Family::Ernie45Moe, all, [true; 3]);
         assert_eq!(config(json!({ "num_experts": 4 })).experts(Family::Llama), Ok(None));
         assert_eq!(config(json!({ "num_experts": 0 })).experts(Family::Qwen3Moe), Ok(None));
     }
@@ -134,6 +205,9 @@ mod tests {
         check(Family::Qwen3Moe, (128, 8, 768, None, false));
         check(Family::Glm4Moe, (128, 8, 1408, Some(1408), true));
         check(Family::Olmoe, (64, 8, 48, None, false));
+        check(Family::ExaoneMoe, (64, 8, 1024, Some(1024), true));
+        check(Family::Ernie45Moe, (64, 6, 1536, Some(3072), true));
+        check(Family::MiniMaxM2, (256, 8, 48, None, true));
         check(Family::FlexOlmo, (7, 5, 48, None, false));
         check(Family::SolarOpen, (128, 8, 1280, Some(1280), true));
         let dots = config(json!({})).experts(Family::Dots1).unwrap_err();
@@ -152,6 +226,11 @@ mod tests {
         let field = "expert feed-forward size";
         check(Family::Qwen3Moe, json!({ "moe_intermediate_size": 0 }), field);
         check(Family::Glm4Moe, json!({ "n_group": 8 }), "n_group");
+        check(Family::ExaoneMoe, json!({ "n_group": 8 }), "n_group");
+        check(Family::ExaoneMoe, json!({ "mlp_layer_types": [] }), "mlp_layer_types count");
+        let odd = json!({ "mlp_layer_types": ["sparse", "dense", "mamba"] });
+        check(Family::ExaoneMoe, odd, "mlp_layer_types");
+        check(Family::Ernie45Moe, json!({ "moe_layer_interval": 0 }), "moe_layer_interval");
         check(Family::Glm4Moe, json!({ "routed_scaling_factor": 0.0 }), "experts' scale");
         let most = u32::MAX;
         let shared = "shared expert feed-forward size";

@@ -8,14 +8,15 @@ impl Family {
         RopeDefaults {
             theta: match self {
                 Self::SmolLm3 => 2e6,
-                Self::Ernie45 | Self::Olmo3 | Self::FlexOlmo => 5e5,
+                Self::Ernie45 | Self::Ernie45Moe | Self::Olmo3 | Self::FlexOlmo => 5e5,
+                Self::MiniMaxM2 => 5e6,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
                 Self::Helium => 1e5,
                 _ => 1e4,
             },
             partial: match self {
                 Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
-                Self::Phi3 => Some(1.0),
+                Self::Phi3 | Self::MiniMaxM2 => Some(1.0),
                 _ => None,
             },
             original_positions: (self == Self::Phi3).then_some(4096.0),
@@ -30,12 +31,13 @@ impl Family {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
-            Self::SmolLm3 | Self::Gemma3 | Self::Qwen3Moe => Some(4),
+            Self::SmolLm3 | Self::Gemma3 | Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
-            Self::Ministral | Self::Cwm | Self::SolarOpen => Some(8),
+            Self::Ministral | Self::Cwm | Self::SolarOpen | Self::MiniMaxM2 => Some(8),
             Self::Helium => Some(20),
             Self::Gemma | Self::Qwen2Moe => Some(16),
             Self::Qwen2 | Self::Qwen3 | Self::Dots1 | Self::Exaone4 => Some(32),
+            Self::ExaoneMoe => Some(32),
         }
     }
 
@@ -43,7 +45,7 @@ impl Family {
     pub(super) fn head_dim(self) -> Option<u32> {
         match self {
             Self::Qwen3 | Self::SeedOss | Self::Ernie45 | Self::Glm | Self::Glm4 => Some(128),
-            Self::Cwm | Self::Helium | Self::SolarOpen => Some(128),
+            Self::Cwm | Self::Helium | Self::SolarOpen | Self::MiniMaxM2 => Some(128),
             Self::Gemma | Self::Gemma3 => Some(256),
             _ => None,
         }
@@ -53,7 +55,7 @@ impl Family {
         match self {
             Self::Phi3 | Self::Ernie45 | Self::Mixtral | Self::Glm4Moe => 1e-5,
             Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
-            Self::Exaone4 => 1e-5,
+            Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -61,6 +63,7 @@ impl Family {
     }
 
     pub(super) fn is_tied(self) -> bool {
-        matches!(self, Self::SmolLm3 | Self::Ernie45 | Self::Gemma | Self::Gemma3)
+        let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
+        ernie || matches!(self, Self::SmolLm3 | Self::Gemma | Self::Gemma3)
     }
 }

@@ -26,7 +26,7 @@ impl Config {
                 Ok(all_but_every(interval, self.num_hidden_layers))
             }
             // Layers that see all positions do not, if there are any with a window.
-            (Family::Exaone4, _) if self.sliding_window != Some(None) => {
+            (Family::Exaone4 | Family::ExaoneMoe, _) if self.sliding_window != Some(None) => {
                 let windows = self.windows(family, &[])?;
                 Ok(windows.iter().map(Option::is_some).collect())
             }
@@ -47,7 +47,8 @@ impl Config {
             Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
-            Family::Ministral | Family::Exaone4 => Biases::default(),
+            Family::Ministral | Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
+            Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cwm => both(false, self.mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
             Family::Dots1 => both(is_biased, false),
@@ -86,7 +87,9 @@ impl Config {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
             Family::Phi3 | Family::Mixtral => given.flatten(),
-            Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => given.unwrap_or(Some(4096)),
+            Family::Gemma3 | Family::Olmo3 | Family::Exaone4 | Family::ExaoneMoe => {
+                given.unwrap_or(Some(4096))
+            }
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
@@ -98,6 +101,7 @@ impl Config {
             Family::SeedOss | Family::Ernie45 | Family::Glm | Family::Glm4 | Family::Gemma => None,
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
+            Family::Ernie45Moe | Family::MiniMaxM2 => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
@@ -113,7 +117,9 @@ impl Config {
                 .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
                 .collect(),
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
-            (Family::Exaone4, None) => self.patterned(OLMO3_FULL_LAYER_INTERVAL)?,
+            (Family::Exaone4 | Family::ExaoneMoe, None) => {
+                self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
+            }
             (Family::Olmo3, None) => {
                 all_but_every(OLMO3_FULL_LAYER_INTERVAL, self.num_hidden_layers)
             }
@@ -170,7 +176,8 @@ impl Family {
     fn names_layers(self) -> bool {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
         let others = matches!(self, Self::SmolLm3 | Self::Gemma3 | Self::Ministral | Self::Cwm);
-        qwen || others || matches!(self, Self::Dots1 | Self::Olmo3 | Self::Exaone4)
+        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
+        qwen || others || exaone || matches!(self, Self::Dots1 | Self::Olmo3)
     }
 }
 
