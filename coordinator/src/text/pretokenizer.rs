@@ -160,7 +160,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(&[QWEN2])?) },
         "megrez" | "kormo" => plain(words(&[QWEN2])?),
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
-        "gpt-4o" => plain(words(&[GPT4O])?),
+        "gpt-4o" | "minimax-m2" => plain(words(&[GPT4O])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
         "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },
         "viking" => plain(words(&VIKING)?),
