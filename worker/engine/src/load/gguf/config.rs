@@ -77,15 +77,32 @@ impl Architecture {
         Self::MiniMaxM2,
     ];
 
-    /// Whether files have query and key rows in the order that rotates neighbours.
-    fn neighbours(self) -> bool {
+    /// Its name in files, the family that it is, and whether files have query and key rows in the
+    /// order that rotates neighbours.
+    fn known(self) -> (&'static str, Family, bool) {
         match self {
-            Self::Llama | Self::Granite | Self::GraniteMoe | Self::SmolLm3 => true,
-            Self::Ernie45 | Self::Ernie45Moe | Self::ChatGlm | Self::Glm4 => true,
-            Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe | Self::Qwen3Moe | Self::Glm4Moe => false,
-            Self::Phi3 | Self::SeedOss | Self::Gemma | Self::Gemma3 => false,
-            Self::Olmo2 | Self::Olmoe | Self::Exaone4 | Self::ExaoneMoe => false,
-            Self::MiniMaxM2 => false,
+            Self::Llama => ("llama", Family::Llama, true),
+            Self::Qwen2 => ("qwen2", Family::Qwen2, false),
+            Self::Qwen3 => ("qwen3", Family::Qwen3, false),
+            Self::Phi3 => ("phi3", Family::Phi3, false),
+            Self::Granite => ("granite", Family::Granite, true),
+            Self::SmolLm3 => ("smollm3", Family::SmolLm3, true),
+            Self::SeedOss => ("seed_oss", Family::SeedOss, false),
+            Self::Ernie45 => ("ernie4_5", Family::Ernie45, true),
+            Self::ChatGlm => ("chatglm", Family::Glm, true),
+            Self::Glm4 => ("glm4", Family::Glm4, true),
+            Self::Gemma => ("gemma", Family::Gemma, false),
+            Self::Gemma3 => ("gemma3", Family::Gemma3, false),
+            Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
+            Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
+            Self::GraniteMoe => ("granitemoe", Family::GraniteMoe, true),
+            Self::Glm4Moe => ("glm4moe", Family::Glm4Moe, false),
+            Self::Olmo2 => ("olmo2", Family::Olmo2, false),
+            Self::Olmoe => ("olmoe", Family::Olmoe, false),
+            Self::Exaone4 => ("exaone4", Family::Exaone4, false),
+            Self::ExaoneMoe => ("exaone-moe", Family::ExaoneMoe, false),
+            Self::Ernie45Moe => ("ernie4_5-moe", Family::Ernie45Moe, true),
+            Self::MiniMaxM2 => ("minimax-m2", Family::MiniMaxM2, false),
         }
     }
 
@@ -98,57 +115,15 @@ impl Architecture {
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Phi3 => "phi3",
-            Self::Granite => "granite",
-            Self::SmolLm3 => "smollm3",
-            Self::SeedOss => "seed_oss",
-            Self::Ernie45 => "ernie4_5",
-            Self::ChatGlm => "chatglm",
-            Self::Glm4 => "glm4",
-            Self::Gemma => "gemma",
-            Self::Gemma3 => "gemma3",
-            Self::Qwen2Moe => "qwen2moe",
-            Self::Qwen3Moe => "qwen3moe",
-            Self::GraniteMoe => "granitemoe",
-            Self::Glm4Moe => "glm4moe",
-            Self::Olmo2 => "olmo2",
-            Self::Olmoe => "olmoe",
-            Self::Exaone4 => "exaone4",
-            Self::ExaoneMoe => "exaone-moe",
-            Self::Ernie45Moe => "ernie4_5-moe",
-            Self::MiniMaxM2 => "minimax-m2",
-        }
+        self.known().0
     }
 
     fn family(self) -> Family {
-        match self {
-            Self::Llama => Family::Llama,
-            Self::Qwen2 => Family::Qwen2,
-            Self::Qwen3 => Family::Qwen3,
-            Self::Phi3 => Family::Phi3,
-            Self::Granite => Family::Granite,
-            Self::SmolLm3 => Family::SmolLm3,
-            Self::SeedOss => Family::SeedOss,
-            Self::Ernie45 => Family::Ernie45,
-            Self::ChatGlm => Family::Glm,
-            Self::Glm4 => Family::Glm4,
-            Self::Gemma => Family::Gemma,
-            Self::Gemma3 => Family::Gemma3,
-            Self::Qwen2Moe => Family::Qwen2Moe,
-            Self::Qwen3Moe => Family::Qwen3Moe,
-            Self::GraniteMoe => Family::GraniteMoe,
-            Self::Glm4Moe => Family::Glm4Moe,
-            Self::Olmo2 => Family::Olmo2,
-            Self::Olmoe => Family::Olmoe,
-            Self::Exaone4 => Family::Exaone4,
-            Self::ExaoneMoe => Family::ExaoneMoe,
-            Self::Ernie45Moe => Family::Ernie45Moe,
-            Self::MiniMaxM2 => Family::MiniMaxM2,
-        }
+        self.known().1
+    }
+
+    fn neighbours(self) -> bool {
+        self.known().2
     }
 }
 
