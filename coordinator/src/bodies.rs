@@ -3,26 +3,46 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aqueduct_core::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// What room is counted in. The first of each body is not counted: as many as there may be
-/// connections take no more than a few long bodies, and a chat never finds the room taken.
+/// What room is counted in. The first of each body is not counted, so that a chat never finds the
+/// room taken.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 /// What a sender has to keep up, on average, beyond the first silence that it is allowed.
 const BYTES_PER_S_MIN: f64 = 1024.0;
+/// When all of it must have come.
+const DEADLINE: Duration = Duration::from_millis(limits::REQUEST_DEADLINE_MS);
 
-/// Room for all bodies that are being read or prepared. Clones are the same one.
+/// Room for all bodies that are being read or prepared, whichever way they come. Clones are the
+/// same one.
 #[derive(Debug, Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub struct Room {
+    bytes: usize,
+    blocks: Arc<Semaphore>,
+}
 
 /// What a body has of it, which others have when this is dropped.
 pub(crate) type Held = Option<OwnedSemaphorePermit>;
 
+impl Default for Room {
+    fn default() -> Self {
+        Self::new(limits::BODIES_BYTES_MAX)
+    }
+}
+
 impl Room {
     /// For so many bytes.
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes / BLOCK_BYTES)))
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes, blocks: Arc::new(Semaphore::new(bytes / BLOCK_BYTES)) }
+    }
+
+    /// What the sender of a body is told for which there is no room.
+    pub(crate) fn refusal(&self, bytes: usize) -> String {
+        let Self { bytes: all, blocks } = self;
+        let left = blocks.available_permits() * BLOCK_BYTES;
+        format!("body = {bytes} bytes: must fit into the {left} that other calls leave of {all}")
     }
 
     /// Makes `held` enough for a body of so many bytes; whether there was room.
@@ -33,7 +53,7 @@ impl Room {
         if missing == 0 {
             return true;
         }
-        let Ok(more) = self.0.clone().try_acquire_many_owned(missing) else { return false };
+        let Ok(more) = self.blocks.clone().try_acquire_many_owned(missing) else { return false };
         match held {
             Some(held) => held.merge(more),
             None => *held = Some(more),
@@ -61,7 +81,8 @@ impl Pace {
     /// When the next part must have come.
     pub(crate) fn until(&self) -> Instant {
         let earned = Duration::from_secs_f64(self.bytes as f64 / BYTES_PER_S_MIN);
-        (self.start + self.silence + earned).min(Instant::now() + self.silence)
+        let latest = self.start + (self.silence + earned).min(DEADLINE);
+        latest.min(Instant::now() + self.silence)
     }
 }
 

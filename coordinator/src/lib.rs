@@ -2,8 +2,8 @@
 //! streams the answer back. It knows text, tokens and workers; it never sees a tensor.
 #![forbid(unsafe_code)]
 
-pub mod bodies;
-mod config;
+mod bodies;
+pub mod config;
 mod discovery;
 pub mod dispatch;
 pub mod generation;
@@ -20,6 +20,7 @@ pub mod submit;
 pub mod text;
 mod turns;
 
+pub use bodies::Room;
 pub use config::Config;
 pub use discovery::Members;
 pub use dispatch::Session;

@@ -129,6 +129,7 @@ fn answer(
         };
         let operator = operator::service(served.clone());
         let known = knowing(served.clone());
+        let generator = served.generator.clone();
         let service = Service { served, turns: Turns::new() };
         let service = AqueductServer::new(service)
             .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
@@ -136,7 +137,7 @@ fn answer(
         let served = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_service(Receiving::new(InterceptedService::new(service, known)))
+            .add_service(Receiving::new(InterceptedService::new(service, known), generator))
             .add_service(operator)
             .add_service(health_service)
             .add_service(reflection().build_v1()?)

@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use super::board::{Board, Place};
 use super::{About, Choice, Clock, Generation, Report, Source, Submit, Updates};
+use crate::bodies::Room;
 use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
 use crate::streams::{Reader, Streams};
@@ -29,6 +30,8 @@ pub struct Generator {
     pub board: Arc<Board>,
     /// Answers that their callers may come back to.
     pub streams: Streams,
+    /// For what callers send.
+    pub room: Room,
 }
 
 impl Generator {

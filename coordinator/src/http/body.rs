@@ -79,10 +79,10 @@ pub(super) async fn read(body: Body, room: &Room, options: &ApiOptions) -> Resul
             return Err(too_long());
         }
         if !room.grow(&mut held, parts.pace.bytes) {
+            let message = room.refusal(parts.pace.bytes);
             drop((bytes, held));
             // Else its sender may see the connection break, and not the answer.
             parts.pass_over(bytes_max).await;
-            let message = "the bodies of other calls leave no room for this one";
             let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
             let (code, retry_after) = (Some("unavailable"), Some(RETRY_AFTER));
             return Err(ApiError { code, retry_after, ..error });
@@ -92,16 +92,19 @@ pub(super) async fn read(body: Body, room: &Room, options: &ApiOptions) -> Resul
     Ok(Whole { bytes, _room: held })
 }
 
-/// Takes in the body of a request that is answered without it: a client that is still sending may
-/// see its connection break and not the answer. Not where the client waits to be told to send, and
-/// not what would be too long.
-pub(super) async fn pass_over(request: Request, options: &ApiOptions) {
-    let waits = request.headers().contains_key(header::EXPECT);
-    let body = request.into_body();
-    if waits || body.size_hint().lower() > options.body_bytes_max as u64 {
-        return;
+/// The same of a request, but not where the client waits to be told to send.
+pub(super) async fn pass_over_request(request: Request, options: &ApiOptions) {
+    if !request.headers().contains_key(header::EXPECT) {
+        pass_over(request.into_body(), options).await;
     }
-    Parts::new(body, options).pass_over(options.body_bytes_max).await;
+}
+
+/// Takes in the body of a request that is answered without it: a client that is still sending may
+/// see its connection break and not the answer. Not what would be too long.
+pub(super) async fn pass_over(body: Body, options: &ApiOptions) {
+    if body.size_hint().lower() <= options.body_bytes_max as u64 {
+        Parts::new(body, options).pass_over(options.body_bytes_max).await;
+    }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ async fn call(
     how: Prepare,
 ) -> Result<Response, ApiError> {
     if let Some(last) = resume::last_event(&headers)? {
-        body::read(body, &state.0.room, &state.0.options).await?;
+        body::pass_over(body, &state.0.options).await;
         return resume::go_on(state, caller.1, last).await;
     }
     let key = start_key(&headers);
@@ -74,24 +74,6 @@ type Prepare = fn(&Shared, &[u8]) -> Result<Prepared, ApiError>;
 
 async fn prepare(
     state: &ApiState,
-    asked: (Body, Option<String>),
-    how: Prepare,
-) -> Result<Prepared, ApiError> {
-    let prepared = prepared(state, asked, how).await;
-    prepared.inspect_err(|error| state.count_refusal(error))
-}
-
-impl ApiState {
-    /// Counts a call that was not taken, if that was its caller's doing, or that of others.
-    pub(super) fn count_refusal(&self, error: &ApiError) {
-        if error.status.is_client_error() || error.status == StatusCode::SERVICE_UNAVAILABLE {
-            self.0.generator.metrics.rejected(error.reason());
-        }
-    }
-}
-
-async fn prepared(
-    state: &ApiState,
     (body, key): (Body, Option<String>),
     how: Prepare,
 ) -> Result<Prepared, ApiError> {
@@ -100,7 +82,7 @@ async fn prepared(
 }
 
 /// Reads a body, and parses and tokenises it on a thread of its own: a long prompt keeps it busy
-/// for seconds.
+/// for seconds. Counts a call that is not taken.
 ///
 /// # Errors
 /// As [`body::read`]; 504 when all of it has taken as long as a request may.
@@ -111,7 +93,7 @@ pub(super) async fn aside<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let deadline = state.0.options.deadline;
     let made = async {
-        let body = body::read(body, &state.0.room, &state.0.options).await?;
+        let body = body::read(body, &state.0.generator.room, &state.0.options).await?;
         let closed = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
         let turn = state.0.turns.take(body.len()).await.ok_or_else(closed)?;
         let shared = state.0.clone();
@@ -125,7 +107,12 @@ pub(super) async fn aside<T: Send + 'static>(
         })
     };
     let made = tokio::time::timeout(deadline, made).await;
-    made.unwrap_or_else(|_| Err(RequestError::Deadline(deadline).into()))
+    let made = made.unwrap_or_else(|_| Err(RequestError::Deadline(deadline).into()));
+    made.inspect_err(|error| {
+        if let Some(reason) = error.reason() {
+            state.0.generator.metrics.rejected(reason);
+        }
+    })
 }
 
 async fn answer(

@@ -43,13 +43,14 @@ impl ApiError {
         Self { param: Some(param.to_owned()), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
-    /// Why a call was not taken, in a word for figures.
-    pub(super) fn reason(&self) -> &'static str {
-        match self.code {
-            Some("context_length_exceeded") => "prompt_tokens",
-            _ if self.status == StatusCode::PAYLOAD_TOO_LARGE => "body_bytes",
-            _ if self.status == StatusCode::SERVICE_UNAVAILABLE => "bodies_bytes",
-            _ => "invalid",
+    /// Why a call was not taken, in a word for figures; `None` where that was nobody's doing.
+    pub(super) fn reason(&self) -> Option<&'static str> {
+        match (self.status, self.code) {
+            (_, Some("context_length_exceeded")) => Some("prompt_tokens"),
+            (StatusCode::PAYLOAD_TOO_LARGE, _) => Some("body_bytes"),
+            (StatusCode::SERVICE_UNAVAILABLE, Some("unavailable")) => Some("bodies_bytes"),
+            (StatusCode::GATEWAY_TIMEOUT, _) => Some("deadline"),
+            (status, _) => status.is_client_error().then_some("invalid"),
         }
     }
 

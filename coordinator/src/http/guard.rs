@@ -20,14 +20,14 @@ pub(super) async fn guard(
         Ok(Some(holder)) => drop(request.extensions_mut().insert(holder)),
         Ok(None) => {}
         Err(denied) => {
-            body::pass_over(request, &state.0.options).await;
+            body::pass_over_request(request, &state.0.options).await;
             return Err(denied);
         }
     }
     let encoding = request.headers().get(header::CONTENT_ENCODING).cloned();
     if let Some(encoding) = encoding.filter(|encoding| encoding != "identity") {
         let message = format!("a body encoded as {encoding:?} is not read, only a plain one is");
-        body::pass_over(request, &state.0.options).await;
+        body::pass_over_request(request, &state.0.options).await;
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     Ok(next.run(request).await)
@@ -47,7 +47,7 @@ pub(super) async fn of_own_page(
         Some(origin) => {
             let message =
                 format!("pages of {origin:?} may not call: --allowed-origins says which pages may");
-            body::pass_over(request, &state.0.options).await;
+            body::pass_over_request(request, &state.0.options).await;
             Err(ApiError::new(StatusCode::FORBIDDEN, message))
         }
     }
@@ -76,7 +76,7 @@ pub(super) async fn to_leader(
         _ => None,
     };
     let error = ApiError::from(error);
-    body::pass_over(request, &state.0.options).await;
+    body::pass_over_request(request, &state.0.options).await;
     let Some(location) = location else { return error.into_response() };
     let error = ApiError { status: StatusCode::TEMPORARY_REDIRECT, retry_after: None, ..error };
     ([(header::LOCATION, location)], error).into_response()

@@ -45,7 +45,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
-use crate::bodies::Room;
 use crate::generation::{Generator, Load};
 use crate::keys::Keys;
 use crate::runtime::Leader;
@@ -69,8 +68,6 @@ pub struct ApiOptions {
     pub origins: Origins,
     /// Most bytes of a request's body.
     pub body_bytes_max: usize,
-    /// Most bytes of all bodies that are read or prepared at once, beside the first 64 KiB of each.
-    pub bodies_bytes_max: usize,
     /// Connections that are served at once; more wait to be accepted.
     pub connections_max: usize,
     /// How long a connection may be silent while it sends a request.
@@ -88,7 +85,6 @@ impl ApiOptions {
             deadline: Duration::from_millis(limits::REQUEST_DEADLINE_MS),
             origins: Origins::default(),
             body_bytes_max: limits::PROMPT_BYTES_MAX,
-            bodies_bytes_max: limits::HTTP_BODIES_BYTES_MAX,
             connections_max: limits::HTTP_CONNECTIONS_MAX,
             read_timeout: Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS),
         }
@@ -106,8 +102,6 @@ struct Shared {
     keys: Option<Keys>,
     /// Of bodies that are parsed and tokenised.
     turns: Turns,
-    /// For bodies that are read or prepared.
-    room: Room,
 }
 
 impl ApiState {
@@ -118,8 +112,7 @@ impl ApiState {
 
     /// The same, for those whom `keys` let in.
     pub fn guarded(generator: Generator, options: ApiOptions, keys: Option<Keys>) -> Self {
-        let room = Room::new(options.bodies_bytes_max);
-        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new(), room }))
+        Self(Arc::new(Shared { generator, options, keys, turns: Turns::new() }))
     }
 }
 
@@ -165,12 +158,12 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
 }
 
 async fn no_such_path(State(state): State<ApiState>, request: Request) -> ApiError {
-    body::pass_over(request, &state.0.options).await;
+    body::pass_over_request(request, &state.0.options).await;
     ApiError::new(StatusCode::NOT_FOUND, "no such path")
 }
 
 async fn no_such_method(State(state): State<ApiState>, request: Request) -> ApiError {
-    body::pass_over(request, &state.0.options).await;
+    body::pass_over_request(request, &state.0.options).await;
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
 }
 

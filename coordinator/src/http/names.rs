@@ -32,7 +32,7 @@ pub(super) async fn of_this_machine(
     let Some(host) = said.find(|host| !may_name(host, origins)).cloned() else {
         return Ok(next.run(request).await);
     };
-    body::pass_over(request, &state.0.options).await;
+    body::pass_over_request(request, &state.0.options).await;
     let message = format!(
         "{host:?} may be a web page's own name for this machine: what listens on a loopback \
          address and asks for no keys answers to addresses, to localhost, and to the hosts of \

@@ -15,20 +15,22 @@ use tonic::codegen::{Bytes, Service, http};
 use tonic::server::NamedService;
 
 use crate::bodies::{Held, Pace, Room};
+use crate::generation::Generator;
 
 /// How long a caller may be silent while it sends a message.
 const SILENCE: Duration = Duration::from_millis(limits::HTTP_READ_TIMEOUT_MS);
 
 /// A service whose callers' bodies are counted.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Receiving<S> {
     service: S,
-    room: Room,
+    generator: Generator,
 }
 
 impl<S> Receiving<S> {
-    pub(super) fn new(service: S) -> Self {
-        Self { service, room: Room::new(limits::HTTP_BODIES_BYTES_MAX) }
+    /// In the room, and for the figures, of `generator`.
+    pub(super) fn new(service: S, generator: Generator) -> Self {
+        Self { service, generator }
     }
 }
 
@@ -42,9 +44,11 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Receiving
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> S::Future {
-        let (room, held) = (self.room.clone(), InRoom::default());
+        let (room, held) = (self.generator.room.clone(), InRoom::default());
         request.extensions_mut().insert(held.clone());
-        self.service.call(request.map(|body| counted(body, (room, held), SILENCE)))
+        let metrics = self.generator.metrics.clone();
+        let refused = move |reason| metrics.rejected(reason);
+        self.service.call(request.map(|body| counted(body, (room, held), SILENCE, refused)))
     }
 }
 
@@ -62,20 +66,27 @@ impl InRoom {
     }
 }
 
-/// The same body, which ends with a status where it finds no room, or does not come in time.
-fn counted(body: Body, (room, held): (Room, InRoom), silence: Duration) -> Body {
+/// The same body, which ends with a status where it finds no room, or does not come in time;
+/// `refused` is told which, in a word for figures.
+fn counted(
+    body: Body,
+    (room, held): (Room, InRoom),
+    silence: Duration,
+    refused: impl Fn(&'static str) + Clone + Send + 'static,
+) -> Body {
     let start = (BodyStream::new(body), Pace::new(silence));
     let frames = stream::try_unfold(start, move |(mut frames, mut pace)| {
-        let (room, held) = (room.clone(), held.clone());
+        let (room, held, refused) = (room.clone(), held.clone(), refused.clone());
         async move {
-            let next = timeout_at(pace.until(), frames.next())
-                .await
-                .map_err(|_| Status::deadline_exceeded("the message did not come in time"))?;
+            let next = timeout_at(pace.until(), frames.next()).await.map_err(|_| {
+                refused("invalid");
+                Status::deadline_exceeded("the message did not come in time")
+            })?;
             let Some(frame) = next.transpose()? else { return Ok(None) };
             pace.bytes += frame.data_ref().map_or(0, Bytes::len);
             if !held.grow(&room, pace.bytes) {
-                let message = "the messages of other calls leave no room for this one";
-                return Err(Status::resource_exhausted(message));
+                refused("bodies_bytes");
+                return Err(Status::resource_exhausted(room.refusal(pace.bytes)));
             }
             Ok(Some((frame, (frames, pace))))
         }
@@ -101,7 +112,8 @@ mod tests {
                 (part < parts).then_some((Ok::<_, Status>(frame), part + 1))
             });
             let room = (Room::new(2 * BLOCK_BYTES), InRoom::default());
-            let body = counted(Body::new(StreamBody::new(sent)), room, Duration::from_secs(1));
+            let body = Body::new(StreamBody::new(sent));
+            let body = counted(body, room, Duration::from_secs(1), |_| {});
             let seen = body.collect().await.map(|all| all.to_bytes().len());
             assert_eq!(seen.map_err(|status| status.code()), want, "{parts} parts of {bytes}");
         };

@@ -33,6 +33,12 @@ const GPT4O: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+/// Words that follow each other with a space between are one piece.
+const EXAONE_MOE: &str = concat!(
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|",
+    r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+);
 const SEED_CODER: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}|",
     r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -160,6 +166,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(&[QWEN2])?) },
         "megrez" | "kormo" => plain(words(&[QWEN2])?),
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
+        "exaone-moe" => plain(words(&[EXAONE_MOE])?),
         "gpt-4o" | "minimax-m2" => plain(words(&[GPT4O])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
         "minicpm5" => Family { ignores_merges: true, ..plain(words(&MINICPM5)?) },

@@ -144,7 +144,8 @@ impl ChatTemplate {
         };
         rendered.map_err(|error| match error.kind() {
             ErrorKind::WriteFailure => {
-                refused(format!("a prompt of over {PROMPT_BYTES_MAX} bytes"))
+                let bound = format!("a conversation that makes at most {PROMPT_BYTES_MAX} bytes");
+                Refusal::new("messages", "a longer prompt", bound)
             }
             _ => refused(error.detail().map_or_else(|| error.to_string(), str::to_owned)),
         })?;
@@ -200,7 +201,8 @@ impl ChatTemplate {
     }
 }
 
-/// What a template writes, up to the longest prompt.
+/// What a template writes, up to the longest prompt; what it keeps in variables is bounded by its
+/// fuel alone.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
@@ -354,7 +356,7 @@ mod tests {
         let long = "x".repeat(1 << 20);
         let source = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}";
         let refused = render(source, &[("user", &long)]).unwrap_err().to_string();
-        assert!(refused.contains("a prompt of over 268435456 bytes"), "{refused}");
+        assert!(refused.contains("at most 268435456 bytes"), "{refused}");
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::keys::{KeyFile, Keys};
 use aqueduct_coordinator::service::Served;
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_coordinator::{Config, Coordinator, service};
+use aqueduct_coordinator::{Config, Coordinator, Room, service};
 use aqueduct_core::work::Command;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_client::AqueductClient;
@@ -32,6 +33,11 @@ struct Server {
 }
 
 async fn serve(config: Config, fake: &Fake) -> Server {
+    serve_in(config, fake, (Room::default(), None)).await
+}
+
+/// The same in so much room for what callers send, who need one of these keys.
+async fn serve_in(config: Config, fake: &Fake, (room, keys): (Room, Option<Keys>)) -> Server {
     let coordinator = Coordinator::start(config, vec![fake.session()]).unwrap();
     assert!(coordinator.wait_for_workers(1, SOON).await);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
@@ -44,10 +50,11 @@ async fn serve(config: Config, fake: &Fake) -> Server {
         metrics: Arc::default(),
         board: Arc::default(),
         streams: Streams::new(SOON),
+        room,
     };
     let forever = std::future::pending();
     let serving = coordinator.clone();
-    let served = Served { coordinator: serving, generator, model: "tiny".into(), keys: None };
+    let served = Served { coordinator: serving, generator, model: "tiny".into(), keys };
     tokio::spawn(service::serve(served, listener, forever));
     let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
@@ -77,6 +84,37 @@ async fn all(
         kinds.extend(event.kind);
     }
     Ok(kinds)
+}
+
+#[tokio::test]
+async fn messages_share_room() {
+    let rooms = (Room::new(128 << 10), None);
+    let Server { client, .. } = serve_in(small(), &Fake::new("one", Habit::Obey), rooms).await;
+    let check = async |bytes: usize, want: Code| {
+        // Of no policy that there is, so that nothing follows.
+        let asked = v1::GenerateRequest { chunk_tokens: Some(0), ..ask(&"a".repeat(bytes)) };
+        let status = all(&client, asked).await.unwrap_err();
+        assert_eq!(status.code(), want, "{bytes} bytes: {status}");
+        status
+    };
+    for _ in 0..3 {
+        // It has room, of which nothing is left behind.
+        check(150 << 10, Code::InvalidArgument).await;
+    }
+    let status = check(250 << 10, Code::ResourceExhausted).await;
+    assert!(status.message().ends_with("that other calls leave of 131072"), "{status}");
+    check(50 << 10, Code::InvalidArgument).await;
+}
+
+#[tokio::test]
+async fn nothing_is_taken_in_of_who_shows_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.json");
+    KeyFile::default().write(&path).unwrap();
+    let rooms = (Room::new(0), Some(Keys::open(&path).unwrap()));
+    let Server { client, .. } = serve_in(small(), &Fake::new("one", Habit::Obey), rooms).await;
+    let status = all(&client, ask(&"a".repeat(250 << 10))).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "before there is no room: {status}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use aqueduct_coordinator::Room;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::keys::Keys;
@@ -47,7 +48,8 @@ pub(crate) fn answering(answer: &str) -> Script {
 /// What serves the API of a runtime.
 pub(crate) fn generator(runtime: Arc<Script>) -> Generator {
     let (metrics, board, streams) = (Arc::default(), Arc::default(), Streams::new(DEADLINE));
-    Generator { text: text(), runtime, metrics, board, streams }
+    let room = Room::default();
+    Generator { text: text(), runtime, metrics, board, streams, room }
 }
 
 pub(crate) async fn start(script: Script) -> Server {

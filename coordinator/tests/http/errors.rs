@@ -1,7 +1,10 @@
 //! What is wrong is refused, by name, and the next request works.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use aqueduct_coordinator::Room;
+use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::submit::{Busy, RequestError};
 use aqueduct_core::Refusal;
@@ -9,7 +12,7 @@ use aqueduct_core::work::FailureKind;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::client::{answering, request, request_with, start, start_with};
+use super::client::{answering, generator, request, request_with, serving, start, start_with};
 use super::script::Script;
 
 #[tokio::test]
@@ -240,6 +243,25 @@ async fn bodies_are_bounded_and_must_come() {
     // A head that never ends: the connection is closed, here by the bound on its time.
     server.send(b"POST /v1/completions HTTP/1.1\r\nHost:").await;
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn bodies_share_room() {
+    let script = Arc::new(answering("x"));
+    let generator = Generator { room: Room::new(128 << 10), ..generator(script.clone()) };
+    let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+    let prompt = |bytes: usize| json!({ "prompt": "a".repeat(bytes), "model": "another" });
+    for _ in 0..3 {
+        let reply = server.completion(prompt(150 << 10)).await;
+        assert_eq!(reply.status, 404, "it has room, of which nothing is left behind");
+    }
+    let reply = server.completion(prompt(250 << 10)).await;
+    assert!(reply.status == 503 && reply.head.contains("retry-after: 1"), "{}", reply.head);
+    let message = &reply.json()["error"]["message"];
+    assert!(message.as_str().unwrap().ends_with("that other calls leave of 131072"), "{message}");
+    assert_eq!(server.completion(prompt(50 << 10)).await.status, 404, "short ones always fit");
+    let figures = server.get("/metrics").await.body;
+    assert!(figures.contains("requests_rejected_total{reason=\"bodies_bytes\"} 1"), "{figures}");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use aqueduct_coordinator::metrics::Metrics;
 use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
-use aqueduct_coordinator::{Candidate, Coordinator, Keeping};
+use aqueduct_coordinator::{Candidate, Coordinator, Keeping, Room};
 use aqueduct_core::{Refusal, limits};
 use aqueduct_journal::Journal;
 use aqueduct_telemetry::Figures;
@@ -117,6 +117,7 @@ impl Front {
             metrics: Arc::new(Metrics::with(doors.refusals, &unheard)),
             board: Arc::default(),
             streams: Streams::new(coordinator.config().resume_grace),
+            room: Room::default(),
         };
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();

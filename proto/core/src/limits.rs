@@ -267,8 +267,8 @@ pub const HANDSHAKES_MAX: usize = 256;
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// How long an HTTP connection may be silent while it sends a request.
 pub const HTTP_READ_TIMEOUT_MS: u64 = 30_000;
-/// Bytes of HTTP bodies that are read or prepared at once, beside the first few of each.
-pub const HTTP_BODIES_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
+/// Bytes of calls' bodies that are read or prepared at once, beside the first few of each.
+pub const BODIES_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
 /// Requests that one worker remembers anything of.
 pub const WORKER_REQUESTS_MAX: usize = 4096;
 /// Coordinator sessions that one worker serves.

@@ -31,7 +31,7 @@ pub(super) async fn create(
         let (chat, echo) = parse_response(bytes)?;
         Ok((prepare::chat_of(shared, chat)?.keyed(key, bytes)?, echo))
     });
-    let (prepared, echo) = prepare.await.inspect_err(|error| state.count_refusal(error))?;
+    let (prepared, echo) = prepare.await?;
     let is_streamed = prepared.params.stream;
     let (running, envelope) = calls::start(&state.0, prepared, caller).await?;
     let running = running.into_iter().next();

@@ -136,7 +136,8 @@ pub(crate) fn assemble(
 
 /// Where what is added to the stream is multiplied by a number r, the stream is kept divided by r
 /// instead, from the embedding on: every reader takes its RMS norm first, which is the same if
-/// epsilon is divided by r squared. So no weight is rounded anew.
+/// epsilon is divided by r squared. So no weight is rounded anew. Families whose parts take the
+/// stream as it is have no such number.
 fn norm_eps(decoder: &Decoder) -> f32 {
     decoder.norm_eps / (decoder.scales.residual * decoder.scales.residual)
 }

@@ -69,7 +69,7 @@ impl Config<'_, '_> {
             return Ok(None);
         }
         let chosen = number("expert_used_count")?.unwrap_or(0);
-        let is_glm = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
+        let is_biased = matches!(architecture, Architecture::Glm4Moe | Architecture::ExaoneMoe);
         let given_ffn = number("expert_feed_forward_length")?.filter(|&ffn| ffn > 0);
         let ffn = match architecture {
             Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Glm4Moe => {
@@ -116,14 +116,14 @@ impl Config<'_, '_> {
             scoring: if sigmoid { Scoring::Sigmoid } else { Scoring::Softmax },
             bias: match architecture {
                 Architecture::Ernie45Moe => checkpoint.has_some(BIAS),
-                _ => is_glm || architecture == Architecture::MiniMaxM2,
+                _ => is_biased || architecture == Architecture::MiniMaxM2,
             },
             normalises: match architecture {
                 Architecture::Qwen2Moe | Architecture::Olmoe => false,
                 Architecture::Glm4Moe | Architecture::ExaoneMoe => normalises.unwrap_or(true),
                 _ => true,
             },
-            scale: if is_glm { scale.unwrap_or(1.0) } else { 1.0 },
+            scale: if is_biased { scale.unwrap_or(1.0) } else { 1.0 },
             layers: (0..shape.layers as usize).map(has).collect(),
         }))
     }

@@ -159,6 +159,9 @@ fn one_rope(
         .map_err(|err| RopeError::Malformed(format!("rope_parameters: {err}")))?;
     parameters.name(defaults);
     let counted = defaults.partial.and(fields.rotary_dim);
+    if let Some(elements) = counted {
+        Refusal::unless_within("rotary_dim", elements, 2.0, f64::from(shape.head_dim))?;
+    }
     let counted = counted.map(|elements| elements / f64::from(shape.head_dim));
     let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor).or(counted);
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
