@@ -9,9 +9,11 @@ use aqueduct_engine::{Block, LoadOptions, LocalPort, Model, Sequence, Want, Weig
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{Backend, Cpu, CpuOptions, KvDtype, Leaves};
 
-const PROMPT: [u32; 24] = [
-    1, 17, 301, 9, 44, 560, 12, 7, 88, 1024, 3, 5, 71, 230, 19, 6, 402, 33, 2048, 10, 15, 99, 120,
-    8,
+/// "It was a fine morning, and the old man walked slowly along the road to the village, where his
+/// daughter lived"
+const PROMPT: [u32; 23] = [
+    816, 314, 261, 1719, 1156, 14, 280, 263, 684, 438, 2199, 2368, 1283, 263, 1691, 283, 263, 2279,
+    14, 753, 337, 2015, 2147,
 ];
 const CHUNK: usize = 10;
 const COMPLETION: usize = 5;
