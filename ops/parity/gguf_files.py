@@ -128,15 +128,11 @@ def add_metadata(writer, config, head_dim):
     if config.model_type == 'minimax_m2':
         writer.add_expert_feed_forward_length(config.intermediate_size)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type == 'exaone_moe':
+    if config.model_type in ('glm4_moe', 'exaone_moe'):
+        is_glm = config.model_type == 'glm4_moe'
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
-        writer.add_expert_shared_count(config.num_shared_experts)
-        writer.add_expert_weights_scale(config.routed_scaling_factor)
-        writer.add_expert_weights_norm(config.norm_topk_prob)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type == 'glm4_moe':
-        writer.add_leading_dense_block_count(config.first_k_dense_replace)
-        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_shared_count(
+            config.n_shared_experts if is_glm else config.num_shared_experts)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

@@ -92,18 +92,18 @@ pub(super) async fn read(body: Body, room: &Room, options: &ApiOptions) -> Resul
     Ok(Whole { bytes, _room: held })
 }
 
-/// The same of a request, but not where the client waits to be told to send.
-pub(super) async fn pass_over_request(request: Request, options: &ApiOptions) {
-    if !request.headers().contains_key(header::EXPECT) {
-        pass_over(request.into_body(), options).await;
-    }
-}
-
 /// Takes in the body of a request that is answered without it: a client that is still sending may
 /// see its connection break and not the answer. Not what would be too long.
 pub(super) async fn pass_over(body: Body, options: &ApiOptions) {
     if body.size_hint().lower() <= options.body_bytes_max as u64 {
         Parts::new(body, options).pass_over(options.body_bytes_max).await;
+    }
+}
+
+/// The same of a request, but not where the client waits to be told to send.
+pub(super) async fn pass_over_request(request: Request, options: &ApiOptions) {
+    if !request.headers().contains_key(header::EXPECT) {
+        pass_over(request.into_body(), options).await;
     }
 }
 
