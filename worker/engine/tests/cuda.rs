@@ -1,4 +1,4 @@
-//! The shipped model on an emulated CUDA device: greedily, the processor's tokens.
+//! The shipped model on an emulated CUDA device: the processor's logits.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::Path;
@@ -28,7 +28,12 @@ fn most_likely(logits: &[f32]) -> u32 {
     best.expect("a vocabulary").0 as u32
 }
 
-fn completion(backend: Arc<dyn Backend>, weights: WeightDtype, kv: KvDtype) -> Vec<u32> {
+/// The logits of every token of a completion, which is `given` or else greedy.
+fn completion(
+    backend: Arc<dyn Backend>,
+    (weights, kv): (WeightDtype, KvDtype),
+    given: Option<&[u32]>,
+) -> Vec<Vec<f32>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model");
     let options = LoadOptions { kv, weights, backend };
     let model = Model::load(&path, &options, &mut |_| {}).unwrap();
@@ -36,26 +41,44 @@ fn completion(backend: Arc<dyn Backend>, weights: WeightDtype, kv: KvDtype) -> V
     let mut step = |tokens: &[u32], start: usize| {
         let block = Block { tokens, start: start as u32, leaves: Leaves::ONE };
         let done = prefill(&model, block, &policy(), &mut port, Want::Last).unwrap();
-        most_likely(model.logits(&done.hidden).unwrap().data())
+        model.logits(&done.hidden).unwrap().into_vec()
     };
-    let mut next = 0;
+    let mut last = Vec::new();
     for (idx, chunk) in PROMPT.chunks(CHUNK).enumerate() {
-        next = step(chunk, idx * CHUNK);
+        last = step(chunk, idx * CHUNK);
     }
-    let mut tokens = vec![next];
-    while tokens.len() < COMPLETION {
-        next = step(&[next], PROMPT.len() + tokens.len() - 1);
-        tokens.push(next);
+    let mut all = vec![last];
+    while all.len() < COMPLETION {
+        let idx = all.len() - 1;
+        let next = given.map_or_else(|| most_likely(&all[idx]), |given| given[idx]);
+        all.push(step(&[next], PROMPT.len() + idx));
     }
-    tokens
+    all
 }
 
-fn check(capability: u32, weights: WeightDtype, kv: KvDtype) {
+fn spread(numbers: &[f64]) -> f64 {
+    let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+    (numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / numbers.len() as f64).sqrt()
+}
+
+/// Logits may be `most` of their spread off (root mean squares). Whoever sums in another order, or
+/// keeps more than bf16 of a probability, rounds to another side here and there. What is rounded to
+/// eight bits is off by 2 % itself (`ops/parity/compare.py`), of which that is another part.
+fn check(capability: u32, (weights, kv): (WeightDtype, KvDtype), most: f64) {
     let cuda = Cuda::emulated(capability, CudaOptions::default()).unwrap();
     let cpu = Cpu::new(CpuOptions { threads: 1, isa: None }).unwrap();
-    let seen = completion(Arc::new(cuda), weights, kv);
-    assert!(seen.iter().any(|&token| token != seen[0]), "{seen:?} would hide much");
-    assert_eq!(seen, completion(Arc::new(cpu), weights, kv), "{weights:?} beside {kv:?} keys");
+    let want = completion(Arc::new(cpu), (weights, kv), None);
+    let tokens: Vec<u32> = want.iter().map(|logits| most_likely(logits)).collect();
+    assert!(tokens.iter().any(|&token| token != tokens[0]), "{tokens:?} would hide much");
+    let seen = completion(Arc::new(cuda), (weights, kv), Some(&tokens));
+    for (idx, (seen, want)) in seen.iter().zip(&want).enumerate() {
+        let of = format!("token {idx}, {weights:?} beside {kv:?} keys");
+        let wide: Vec<f64> = want.iter().copied().map(f64::from).collect();
+        let apart: Vec<f64> =
+            seen.iter().zip(&wide).map(|(&seen, want)| f64::from(seen) - want).collect();
+        let off = spread(&apart) / spread(&wide);
+        assert!(off <= most, "{of}: logits are off by {off:.4} of their spread");
+    }
 }
 
 /// A step may enqueue as fast as it can, because it reads nothing before the logits, and what met
@@ -81,11 +104,11 @@ fn a_decode_step_waits_for_its_logits_alone() {
 }
 
 #[test]
-fn bf16_tokens_are_the_processors() {
-    check(90, WeightDtype::Bf16, KvDtype::Bf16);
+fn bf16_logits_are_the_processors() {
+    check(90, (WeightDtype::Bf16, KvDtype::Bf16), 0.01);
 }
 
 #[test]
-fn int8_tokens_are_the_processors() {
-    check(80, WeightDtype::Int8, KvDtype::Bf16);
+fn int8_logits_are_the_processors() {
+    check(80, (WeightDtype::Int8, KvDtype::Bf16), 0.02);
 }
