@@ -6,6 +6,7 @@ use aqueduct_core::work::{Emitted, RetainedMass, TokenLogprob};
 use aqueduct_core::{BelowFloor, Floor, MemoryPolicy, RequestId, Session, WireDtype};
 
 use crate::submit::{Escalation, PrefillProgress, PrefillReport};
+use crate::text::Heard;
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +50,8 @@ pub enum TextEvent {
         finish: Finish,
         /// Tokens it has, an end token included.
         tokens: u32,
-        /// Text that was held back for a stop string that did not come.
-        text: String,
+        /// What was held back, for a stop string that did not come or until it was whole.
+        heard: Heard,
     },
 }
 
@@ -58,8 +59,8 @@ impl TextEvent {
     /// About how much memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
         let beside = match self {
-            Self::Token(token) => token.text.len() + size_of_val(token.emitted.top.as_slice()),
-            Self::ChoiceDone { text, .. } => text.len(),
+            Self::Token(token) => token.heard.bytes() + size_of_val(token.emitted.top.as_slice()),
+            Self::ChoiceDone { heard, .. } => heard.bytes(),
             _ => 0,
         };
         (size_of::<Self>() + beside) as u64
@@ -71,8 +72,8 @@ impl TextEvent {
 pub struct TextToken {
     /// The token.
     pub emitted: Emitted,
-    /// Text that can be shown now; may be empty.
-    pub text: String,
+    /// What can be shown now; may be nothing.
+    pub heard: Heard,
     /// Whether it is an end token, which is no part of the answer.
     pub is_end: bool,
 }
@@ -84,6 +85,8 @@ pub struct Report {
     pub prompt_tokens: u32,
     /// Tokens generated, over all completions.
     pub output_tokens: u32,
+    /// Those of them in which the model thought, where that is told apart.
+    pub reasoning_tokens: u32,
     /// Whether a prefix that was seen before was looked for.
     pub cache_prompt: bool,
     /// The policy as used.

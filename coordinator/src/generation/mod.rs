@@ -23,7 +23,7 @@ use aqueduct_core::{Telling, TokenId};
 use crate::keys::Permit;
 use crate::metrics::Outcome;
 use crate::submit::{Escalation, PrefillReport, RequestError, Update};
-use crate::text::{Detokenizer, StopMatcher};
+use crate::text::{Channels, Detokenizer, Heard, StopMatcher, TextModel};
 use board::Place;
 
 /// What an API layer has to know of a request to tell its answer.
@@ -40,6 +40,8 @@ pub struct About {
 /// One completion of a request.
 struct Choice {
     detokenizer: Detokenizer,
+    /// Where the model answers in them.
+    channels: Option<Channels>,
     stops: StopMatcher,
     /// Before that many tokens nothing is looked for.
     min_tokens: u32,
@@ -49,18 +51,54 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(detokenizer: Detokenizer, stops: StopMatcher, min_tokens: u32) -> Self {
-        Self { detokenizer, stops, min_tokens, tokens: 0, last_token: None, finish: None }
+    fn new(
+        detokenizer: Detokenizer,
+        channels: Option<Channels>,
+        stops: StopMatcher,
+        min_tokens: u32,
+    ) -> Self {
+        let (tokens, last_token, finish) = (0, None, None);
+        Self { detokenizer, channels, stops, min_tokens, tokens, last_token, finish }
     }
 
-    /// What can be shown of `text`, which its last token brought.
-    fn shown(&mut self, text: String) -> String {
-        if self.tokens < self.min_tokens { text } else { self.stops.push(&text) }
+    /// What its last token says.
+    fn heard(&mut self, text: &TextModel, token: TokenId) -> Heard {
+        let said = text.push(&mut self.detokenizer, token);
+        let was_text = self.channels.as_ref().is_some_and(Channels::is_text);
+        let heard = match &mut self.channels {
+            None => Heard::text(said),
+            Some(channels) if text.is_special(token) => {
+                channels.mark(&String::from_utf8_lossy(text.token_bytes(token)))
+            }
+            Some(channels) => channels.say(said),
+        };
+        let is_watched = self.tokens >= self.min_tokens;
+        let mut shown = if is_watched { self.stops.push(&heard.text) } else { heard.text };
+        if was_text && !self.channels.as_ref().is_some_and(Channels::is_text) {
+            shown += &self.stops.finish(); // nothing begins in one message and ends in another
+        }
+        Heard { text: shown, ..heard }
     }
 
-    fn done(&self, choice: u32, text: String) -> Option<TextEvent> {
+    /// What was held back, when nothing follows. `whole`: the model ended it.
+    fn rest(&mut self, whole: bool) -> Heard {
+        let said = self.detokenizer.finish();
+        let mut heard = match &mut self.channels {
+            None => Heard::text(said),
+            Some(channels) => {
+                let Heard { text, mut reasoning, .. } = channels.say(said);
+                let rest = channels.finish(whole);
+                reasoning += &rest.reasoning;
+                Heard { text: text + &rest.text, reasoning, calls: rest.calls }
+            }
+        };
+        heard.text = self.stops.push(&heard.text) + &self.stops.finish();
+        heard
+    }
+
+    fn done(&self, choice: u32, heard: Heard) -> Option<TextEvent> {
         let (finish, tokens) = (self.finish?, self.tokens);
-        Some(TextEvent::ChoiceDone { choice, finish, tokens, text })
+        Some(TextEvent::ChoiceDone { choice, finish, tokens, heard })
     }
 }
 
@@ -199,16 +237,15 @@ impl Generation {
         self.report.output_tokens += 1;
         self.permit.iter().for_each(Permit::spend);
         let is_end = self.eos.contains(&emitted.token);
-        let text = if is_end {
-            String::new()
-        } else {
-            let piece = self.generator.text.push(&mut choice.detokenizer, emitted.token);
-            choice.shown(piece)
+        let heard = match is_end {
+            true => Heard::default(),
+            false => choice.heard(&self.generator.text, emitted.token),
         };
-        self.queue.push_back(TextEvent::Token(TextToken { emitted, text, is_end }));
+        self.report.reasoning_tokens += u32::from(!heard.reasoning.is_empty());
+        self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_end }));
         if choice.stops.stopped() {
             choice.finish = Some(Finish::Stop);
-            self.queue.extend(choice.done(idx, String::new()));
+            self.queue.extend(choice.done(idx, Heard::default()));
             self.updates.stop_choice(idx);
         }
         self.count_decode();
@@ -219,12 +256,10 @@ impl Generation {
         if choice.finish.is_some() {
             return;
         }
-        let rest = choice.detokenizer.finish();
-        let mut text = choice.stops.push(&rest);
-        text += &choice.stops.finish();
+        let heard = choice.rest(eos);
         let stopped = eos || choice.stops.stopped();
         choice.finish = Some(if stopped { Finish::Stop } else { Finish::Length });
-        self.queue.extend(choice.done(idx, text));
+        self.queue.extend(choice.done(idx, heard));
         self.count_decode();
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
 use crate::generation::{Finish, TextEvent, TextToken};
-use crate::text::{CallNotation, CallParser, Said, TextModel};
+use crate::text::{Call, CallNotation, CallParser, Heard, Said, TextModel};
 
 /// What the caller asked to see.
 #[derive(Clone)]
@@ -52,7 +52,15 @@ pub(super) struct Pieces {
     completion_logprobs: Vec<CompletionLogprobs>,
     prompt_logprobs: BTreeMap<u32, Entry>,
     /// One for each choice, where tools may be called.
-    calls: Vec<CallParser>,
+    calls: Vec<Calls>,
+}
+
+/// The calls of one choice.
+#[derive(Clone)]
+struct Calls {
+    parser: CallParser,
+    /// How many there were.
+    told: usize,
 }
 
 /// What an event adds to one choice.
@@ -70,6 +78,8 @@ pub(super) struct Piece {
 pub(super) enum Part {
     /// Never empty.
     Text(String),
+    /// What the model thought. Never empty.
+    Reasoning(String),
     /// A call of a tool, as `tool_calls` has it.
     Call(Value),
 }
@@ -79,7 +89,7 @@ impl Pieces {
         let choices = view.choices as usize;
         let completion_logprobs = vec![CompletionLogprobs::default(); choices];
         let parser = view.notation.map(|notation| CallParser::new(notation, view.one_call));
-        let calls = parser.map_or(Vec::new(), |parser| vec![parser; choices]);
+        let calls = parser.map_or(Vec::new(), |parser| vec![Calls { parser, told: 0 }; choices]);
         Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
     }
 
@@ -91,8 +101,8 @@ impl Pieces {
             }
             TextEvent::Prefilled => self.echo(),
             TextEvent::Token(token) if !token.is_end => vec![self.token(token)],
-            TextEvent::ChoiceDone { choice, finish, text, .. } => {
-                vec![self.last(choice as usize, finish, text)]
+            TextEvent::ChoiceDone { choice, finish, heard, .. } => {
+                vec![self.last(choice as usize, finish, heard)]
             }
             _ => Vec::new(),
         }
@@ -121,7 +131,7 @@ impl Pieces {
     }
 
     fn token(&mut self, token: TextToken) -> Piece {
-        let TextToken { emitted, text, .. } = token;
+        let TextToken { emitted, heard, .. } = token;
         let choice = emitted.choice as usize;
         let logprobs = self.view.logprobs.map(|top| match self.view.endpoint {
             Endpoint::Completions => {
@@ -135,42 +145,56 @@ impl Pieces {
                 json!({ "content": [chat_entry(&self.view.text, emitted.token, logprob, top)] })
             }
         });
-        Piece { logprobs, ..self.said(choice, text, false) }
+        Piece { logprobs, ..self.said(choice, heard, false) }
     }
 
     /// What ends a choice.
-    fn last(&mut self, choice: usize, finish: Finish, text: String) -> Piece {
-        let piece = self.said(choice, text, true);
-        let calls = self.calls.get(choice).map_or(0, CallParser::calls);
-        let is_called = calls > 0 && finish == Finish::Stop;
+    fn last(&mut self, choice: usize, finish: Finish, heard: Heard) -> Piece {
+        let piece = self.said(choice, heard, true);
+        let is_called =
+            self.calls.get(choice).is_some_and(|calls| calls.told > 0) && finish == Finish::Stop;
         let finish = if is_called { "tool_calls" } else { finish_reason(finish) };
         Piece { finish: Some(finish), ..piece }
     }
 
-    /// What a choice says by `text`, which is all text where no tool may be called.
-    fn said(&mut self, choice: usize, text: String, is_last: bool) -> Piece {
+    /// What a choice says, in which no call counts where no tool may be called.
+    fn said(&mut self, choice: usize, heard: Heard, is_last: bool) -> Piece {
         let request = self.view.request;
-        let Some(parser) = self.calls.get_mut(choice) else { return Piece::text(choice, text) };
-        let mut idx = parser.calls();
+        let Heard { text, reasoning, calls } = heard;
+        let mut parts = Vec::new();
+        if self.view.one_call && self.calls.get(choice).is_some_and(|calls| calls.told > 0) {
+            return Piece::of(choice); // nothing is told of behind the only call
+        }
+        if !reasoning.is_empty() {
+            parts.push(Part::Reasoning(reasoning));
+        }
+        let Some(Calls { parser, told }) = self.calls.get_mut(choice) else {
+            let text = calls.into_iter().fold(text, |text, call| text + &call.arguments);
+            parts.extend((!text.is_empty()).then_some(Part::Text(text)));
+            return Piece { parts, ..Piece::of(choice) };
+        };
         let notation = parser.notation();
         let mut said = parser.push(&text);
         if is_last {
             said.extend(parser.finish());
         }
-        let part = |said| match said {
+        said.extend(
+            calls.into_iter().map(|Call { name, arguments }| Said::Call { name, arguments }),
+        );
+        parts.extend(said.into_iter().map(|said| match said {
             Said::Text(text) => Part::Text(text),
             Said::Call { name, arguments } => {
                 let call = json!({
-                    "index": idx,
-                    "id": call_id(notation, request, choice, idx),
+                    "index": *told,
+                    "id": call_id(notation, request, choice, *told),
                     "type": "function",
                     "function": { "name": name, "arguments": arguments },
                 });
-                idx += 1;
+                *told += 1;
                 Part::Call(call)
             }
-        };
-        Piece { parts: said.into_iter().map(part).collect(), ..Piece::of(choice) }
+        }));
+        Piece { parts, ..Piece::of(choice) }
     }
 }
 
@@ -178,7 +202,9 @@ impl Pieces {
 fn call_id(notation: CallNotation, request: RequestId, choice: usize, idx: usize) -> String {
     let id = format!("{request}{choice:02x}{idx:04x}");
     match notation {
-        CallNotation::Tagged | CallNotation::Bare => format!("call_{id}"),
+        CallNotation::Tagged | CallNotation::Bare | CallNotation::InChannels => {
+            format!("call_{id}")
+        }
         // Mistral's templates take nine letters and digits.
         CallNotation::Listed => blake3::hash(id.as_bytes()).to_hex()[..9].to_owned(),
     }
@@ -209,15 +235,24 @@ impl Piece {
     fn content(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             Part::Text(text) => Some(text.as_str()),
-            Part::Call(_) => None,
+            Part::Reasoning(_) | Part::Call(_) => None,
         });
         texts.collect()
+    }
+
+    /// What the model thought.
+    fn reasoning(&self) -> String {
+        let thoughts = self.parts.iter().filter_map(|part| match part {
+            Part::Reasoning(text) => Some(text.as_str()),
+            Part::Text(_) | Part::Call(_) => None,
+        });
+        thoughts.collect()
     }
 
     fn calls(&self) -> impl Iterator<Item = &Value> {
         self.parts.iter().filter_map(|part| match part {
             Part::Call(call) => Some(call),
-            Part::Text(_) => None,
+            Part::Text(_) | Part::Reasoning(_) => None,
         })
     }
 }
@@ -242,7 +277,12 @@ impl View {
                 if !calls.is_empty() {
                     entry["delta"]["tool_calls"] = json!(calls);
                 }
-                if calls.is_empty() || !text.is_empty() {
+                let reasoning = piece.reasoning();
+                let says_other = !calls.is_empty() || !reasoning.is_empty();
+                if !reasoning.is_empty() {
+                    entry["delta"]["reasoning_content"] = json!(reasoning);
+                }
+                if !says_other || !text.is_empty() {
                     entry["delta"]["content"] = json!(text);
                 }
             }
@@ -281,6 +321,10 @@ impl View {
             Endpoint::Completions => entry["text"] = json!(text),
             Endpoint::Chat => {
                 entry["message"] = json!({ "role": "assistant", "content": text, "refusal": null });
+                let reasoning: String = mine().map(Piece::reasoning).collect();
+                if !reasoning.is_empty() {
+                    entry["message"]["reasoning_content"] = json!(reasoning);
+                }
                 if !calls.is_empty() {
                     let content = if text.is_empty() { Value::Null } else { json!(text) };
                     entry["message"]["content"] = content;

@@ -85,8 +85,7 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 21] = [
-    ("reasoning_effort", |value| value == "none"),
+const UNSUPPORTED: [(&str, Harmless); 20] = [
     ("verbosity", |value| value == "medium"),
     ("prediction", Value::is_null),
     ("functions", is_empty),

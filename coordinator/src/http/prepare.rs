@@ -103,6 +103,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     shared.check_model(request.params.model.as_deref())?;
     let text = &shared.generator.text;
     let template = text.template();
+    request.chat = request.chat.for_template(template)?;
     let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
     let conversation = request.chat.conversation();

@@ -33,6 +33,7 @@ pub(super) struct Envelope {
 pub(super) struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,
+    reasoning_tokens: u64,
     cached_tokens: u64,
 }
 
@@ -100,17 +101,22 @@ impl Usage {
     pub(super) fn add(&mut self, report: &Report) {
         self.prompt_tokens += u64::from(report.prompt_tokens);
         self.completion_tokens += u64::from(report.output_tokens);
+        self.reasoning_tokens += u64::from(report.reasoning_tokens);
         self.cached_tokens += u64::from(report.prefill.cached_tokens);
     }
 
     pub(super) fn object(&self) -> Value {
-        let Self { prompt_tokens, completion_tokens, cached_tokens } = self;
-        json!({
+        let Self { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = self;
+        let mut usage = json!({
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": { "cached_tokens": cached_tokens },
-        })
+        });
+        if *reasoning_tokens > 0 {
+            usage["completion_tokens_details"] = json!({ "reasoning_tokens": reasoning_tokens });
+        }
+        usage
     }
 }
 
@@ -123,7 +129,7 @@ pub(super) fn response_usage(report: &Report) -> Value {
             "cached_tokens": report.prefill.cached_tokens, "cache_write_tokens": 0,
         },
         "output_tokens": output,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": report.reasoning_tokens },
         "total_tokens": u64::from(input) + u64::from(output),
     })
 }

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
 use super::tools::Tools;
-use crate::text::{ChatMessage, Conversation, Ending, Role, ToolCall};
+use crate::text::{ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, Role, ToolCall};
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +54,8 @@ pub struct Chat {
     pub tools: Option<Tools>,
     /// What else the chat template is told.
     pub variables: Option<Map<String, Value>>,
+    /// How long the model is to think.
+    pub effort: Option<String>,
     /// Where the prompt ends.
     pub ending: Ending,
 }
@@ -62,8 +64,28 @@ impl Chat {
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let tools = Tools::take(fields)?;
         let variables = fields.take("chat_template_kwargs")?;
+        let effort = fields.take(EFFORT)?;
         let (messages, ending) = take_messages(fields)?;
-        Ok(Self { messages, tools, variables, ending })
+        Ok(Self { messages, tools, variables, effort, ending })
+    }
+
+    /// The same for this template, which is told of the effort if it asks for it.
+    ///
+    /// # Errors
+    /// An effort that a template does not ask for.
+    pub(super) fn for_template(mut self, template: &ChatTemplate) -> Result<Self, ApiError> {
+        match self.effort.take() {
+            Some(effort) if template.takes_effort() => {
+                let variables = self.variables.get_or_insert_default();
+                variables.entry(EFFORT).or_insert(Value::String(effort));
+                Ok(self)
+            }
+            Some(effort) if effort != "none" => Err(ApiError::field(
+                EFFORT,
+                "is not supported: this model's chat template asks for none",
+            )),
+            _ => Ok(self),
+        }
     }
 
     /// As its template is given it.
@@ -86,7 +108,9 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let params = Params::take(&mut fields)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
-    for (name, harmless) in [("tools", is_empty as fn(&Value) -> bool), ("tool_choice", is_none)] {
+    for (name, harmless) in
+        [("tools", is_empty as fn(&Value) -> bool), ("tool_choice", is_none), (EFFORT, is_none)]
+    {
         fields.refuse(name, harmless)?;
     }
     let echo = fields.take_or("echo", false)?;

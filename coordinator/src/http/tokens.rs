@@ -67,6 +67,7 @@ fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiErro
     fields.refuse("add_special_tokens", |value| value == false)?;
     let chat = Chat::take(&mut fields)?;
     fields.finish()?;
+    let chat = chat.for_template(shared.generator.text.template())?;
     let (_, tokens) = shared.generator.text.chat(chat.conversation(), None, SystemTime::now())?;
     Ok(tokens)
 }

@@ -109,6 +109,9 @@ impl Tools {
         answer: Option<&Value>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Grammar>, Refusal> {
+        if notation == CallNotation::InChannels {
+            return self.without_grammar(answer.is_some(), warnings);
+        }
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
         if answer.is_none() && matches!(self.choice, Choice::Auto) {
             return Ok(None);
@@ -127,6 +130,24 @@ impl Tools {
     }
 }
 
+impl Tools {
+    /// The same of a model whose calls no grammar follows: their heads are no text.
+    fn without_grammar(
+        &self,
+        answers_json: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Grammar>, Refusal> {
+        if !matches!(self.choice, Choice::Auto) {
+            let bound = "auto or none: this model's calls cannot be made to come";
+            return Err(Refusal::new("tool_choice", "a call", bound));
+        }
+        if answers_json {
+            warnings.push("beside response_format this model calls no tools".to_owned());
+        }
+        Ok(None)
+    }
+}
+
 /// Calls of `functions`, `most` of them, or an `answer` of this schema.
 fn grammar_of(
     functions: &[(&String, Value)],
@@ -137,6 +158,8 @@ fn grammar_of(
     let (open, between, close, most) = match notation {
         CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
         CallNotation::Bare => ("", "", "", 1),
+        // Without a grammar.
+        CallNotation::InChannels => ("", "", "", 0),
         CallNotation::Listed => ("", r#"", ""#, "", most),
     };
     let more =

@@ -84,16 +84,17 @@ impl Narrator {
                 choice: token.emitted.choice,
                 token_idx: token.emitted.token_idx,
                 id: token.emitted.token,
-                text: token.text,
+                text: token.heard.text,
                 logprob: token.emitted.logprob,
                 top: wire_list(token.emitted.top),
             }),
-            TextEvent::ChoiceDone { choice, finish, tokens, text } => {
+            TextEvent::ChoiceDone { choice, finish, tokens, heard } => {
                 let reason = match finish {
                     Finish::Stop => v1::choice_done::Reason::Stop,
                     Finish::Length => v1::choice_done::Reason::Length,
                 };
                 let reason = reason.into();
+                let text = heard.text;
                 Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text })
             }
             // The summary has the prefill's figures; nobody asks for logits over gRPC.

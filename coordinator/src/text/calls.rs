@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::channels;
+
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 /// What Mistral's models say before a list of calls: a token that is no text, if their tokeniser
@@ -19,6 +21,8 @@ pub enum CallNotation {
     /// The answer is a list, `[TOOL_CALLS][{"name": .., "arguments": ..}, ..]`, as Mistral 7B and
     /// Nemo have it. Their templates take ids of nine letters and digits only.
     Listed,
+    /// In a channel of their own, as gpt-oss has them: see [`super::Heard`].
+    InChannels,
 }
 
 impl CallNotation {
@@ -29,6 +33,8 @@ impl CallNotation {
         let teaches_json = template.contains("arguments\"") || template.contains("arguments\\\"");
         if !template.contains("tools") {
             None
+        } else if channels::are_taught(template) {
+            Some(Self::InChannels)
         } else if template.contains(OPEN) && teaches_json {
             Some(Self::Tagged)
         } else if template.contains(LIST) && !template.contains("[ARGS]") {
@@ -48,7 +54,7 @@ impl CallNotation {
     /// What a call's arguments are named.
     pub fn arguments_name(self) -> &'static str {
         match self {
-            Self::Tagged | Self::Listed => "arguments",
+            Self::Tagged | Self::Listed | Self::InChannels => "arguments",
             Self::Bare => "parameters",
         }
     }
@@ -108,6 +114,8 @@ impl CallParser {
             CallNotation::Tagged => self.tagged(false),
             CallNotation::Bare => self.whole('{'),
             CallNotation::Listed => self.whole('['),
+            // What was told apart has no calls in its text.
+            CallNotation::InChannels => shown(std::mem::take(&mut self.held)).into_iter().collect(),
         };
         self.up_to_the_last(said)
     }
@@ -393,6 +401,8 @@ mod tests {
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
+        let harmony = "{{ tools }}<|start|>assistant<|channel|>final<|message|>";
+        assert_eq!(CallNotation::of(harmony), Some(CallNotation::InChannels));
         let mistral = "{{ tools }}[TOOL_CALLS][{{ call | tojson }}]";
         assert_eq!(CallNotation::of(mistral), Some(CallNotation::Listed));
         assert_eq!(CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}"), None);

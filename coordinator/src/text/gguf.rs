@@ -18,7 +18,7 @@ use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 use super::pretokenizer::{Family, family};
 use super::template::TOOL_USE;
-use super::{TextError, Vocabulary};
+use super::{TextError, Vocabulary, channels};
 
 /// SentencePiece, as `tokenizer.ggml.model` has it.
 const LLAMA: &str = "llama";
@@ -28,7 +28,7 @@ const STRIPS_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 const METADATA_STEP_BYTES: u64 = 16 << 20;
 /// Tokens that end a turn, a message or a text, by the names that models give them. Files often
 /// tell of one where a model has two: the one that ends a text, and not what ends its turns.
-const ENDS: [&str; 12] = [
+const ENDS: [&str; 14] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",
@@ -41,6 +41,8 @@ const ENDS: [&str; 12] = [
     "<|EOT|>",
     "<|observation|>",
     "<｜end▁of▁sentence｜>",
+    channels::ENDS_OF_ANSWERS[0],
+    channels::ENDS_OF_ANSWERS[1],
 ];
 /// What SentencePiece writes for a space.
 const SPACE: &str = "▁";
@@ -132,7 +134,7 @@ impl GgufVocabulary {
         let original = original.map(Field::u32).transpose()?.map(f64::from);
         let scaled = |most| scaled_positions(most, scaling.unwrap_or("linear"), factor, original);
         let max_positions = match family {
-            Some("gemma3") => max_positions, // it tells how many scaling has made
+            Some("gemma3" | "gpt-oss") => max_positions, // they tell how many scaling has made
             _ => max_positions.map(scaled),
         };
         let model = gguf.field("tokenizer.ggml.model")?.str()?.to_owned();
@@ -221,10 +223,17 @@ impl GgufVocabulary {
         let is_end = |(token, kind): (&String, &i32)| {
             matches!(*kind, kind::CONTROL | kind::USER_DEFINED) && ENDS.contains(&token.as_str())
         };
+        // Behind what ends a message in a channel the model goes on.
+        let has = |name: &&str| self.tokens.iter().any(|token| token == name);
+        let in_channels = channels::ENDS_OF_ANSWERS.iter().all(has);
+        let goes_on = |id: &TokenId| {
+            let is_message = |token: &String| token == channels::END_OF_MESSAGE;
+            in_channels && self.tokens.get(*id as usize).is_some_and(is_message)
+        };
         let all = self.tokens.iter().zip(&self.kinds);
         let named = (0..).zip(all).filter(|(_, token)| is_end(*token)).map(|(id, _)| id);
         let mut ends: Vec<TokenId> = Vec::new();
-        for id in self.eos.iter().copied().chain(named) {
+        for id in self.eos.iter().copied().chain(named).filter(|id| !goes_on(id)) {
             if !ends.contains(&id) {
                 ends.push(id);
             }

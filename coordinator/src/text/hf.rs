@@ -7,6 +7,7 @@ use aqueduct_core::{TokenId, scaled_positions};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::channels::ENDS_OF_ANSWERS;
 use super::template::TOOL_USE;
 use super::{TextError, Vocabulary};
 
@@ -43,6 +44,11 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         if !eos.contains(&id) {
             eos.push(id);
         }
+    }
+    // Files of models that speak in channels may name but one of their ends.
+    let ends = ENDS_OF_ANSWERS.map(|name| tokenizer.token_to_id(name));
+    if let [Some(first), Some(second)] = ends {
+        eos.extend([first, second].into_iter().filter(|id| !eos.contains(id)).collect::<Vec<_>>());
     }
     let of_text = text_model(&config);
     let number = |field: &str| of_text[field].as_u64().and_then(|value| u32::try_from(value).ok());
@@ -120,10 +126,11 @@ fn text_model(config: &Value) -> &Value {
     }
 }
 
-/// Positions of a model that was made for `most`: rotary embeddings may be scaled. Gemma 3 tells
-/// how many that makes.
+/// Positions of a model that was made for `most`: rotary embeddings may be scaled. Gemma 3 and
+/// gpt-oss tell how many that makes.
 fn positions(most: u32, config: &Value) -> u32 {
-    if config["model_type"].as_str().is_some_and(|name| name.starts_with("gemma3")) {
+    let is_told = |name: &str| name.starts_with("gemma3") || name == "gpt_oss";
+    if config["model_type"].as_str().is_some_and(is_told) {
         return most;
     }
     let given = [&config["rope_scaling"], &config["rope_parameters"]];

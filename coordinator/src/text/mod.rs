@@ -1,6 +1,7 @@
 //! Text on one side, token ids on the other: tokeniser, chat template, detokeniser, stop strings.
 
 mod calls;
+mod channels;
 mod chat;
 mod clock;
 mod detokenizer;
@@ -18,12 +19,15 @@ mod template;
 mod turn;
 
 pub use calls::{CallNotation, CallParser, Said};
+pub(crate) use channels::Channels;
+pub use channels::{Call, Heard};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};
 pub use gguf::GgufVocabulary;
 pub use model::{TextModel, Vocabulary};
 pub use stop::StopMatcher;
 pub use template::ChatTemplate;
+pub(crate) use template::EFFORT;
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use serde_json::Map;
 
 use super::json::JsonWriter;
 use super::python;
-use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall};
+use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall, channels};
 use crate::text::clock::strftime;
 
 const NAME: &str = "chat_template";
@@ -24,6 +24,8 @@ pub(super) const TOOL_USE: &str = "tool_use";
 const MARK: &str = "[[aqueduct: go on here]] ";
 /// What templates call the tokens that begin and end a text.
 const BEGIN_AND_END: [&str; 2] = ["bos_token", "eos_token"];
+/// What templates call how long to think, and callers too.
+pub(crate) const EFFORT: &str = "reasoning_effort";
 /// Field of a call that has what else a template is told.
 const VARIABLES: &str = "chat_template_kwargs";
 
@@ -35,6 +37,10 @@ pub struct ChatTemplate {
     has_tool_use: bool,
     /// How a model of this template calls tools; `None` where it cannot be told of any.
     notation: Option<CallNotation>,
+    /// Whether a model of this template answers in channels.
+    channels: bool,
+    /// Whether it asks how long to think.
+    effort: bool,
     /// Tokens by the names that templates have for them.
     special: Vec<(String, String)>,
 }
@@ -48,12 +54,15 @@ impl ChatTemplate {
         eos: Option<String>,
     ) -> Result<Self, TextError> {
         let notation = source.as_deref().and_then(CallNotation::of);
+        let says = |is: fn(&str) -> bool| source.as_deref().is_some_and(is);
+        let channels = says(channels::are_taught);
+        let effort = says(|source| source.contains(EFFORT));
         let environment = source.map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
-        Ok(Self { environment, has_tool_use: false, notation, special })
+        Ok(Self { environment, has_tool_use: false, notation, channels, effort, special })
     }
 
     /// The same that also names these tokens, by name and text; the first of a name counts.
@@ -96,6 +105,17 @@ impl ChatTemplate {
         self.notation
     }
 
+    /// Whether the model's answers are several messages, one behind the other, of which some are
+    /// not for the caller.
+    pub fn speaks_in_channels(&self) -> bool {
+        self.channels
+    }
+
+    /// Whether the template is told how long to think.
+    pub fn takes_effort(&self) -> bool {
+        self.effort
+    }
+
     /// The prompt that asks for the next message of the assistant. `now` is what templates that
     /// mention the date are told.
     ///
@@ -122,7 +142,7 @@ impl ChatTemplate {
                 }
             };
         };
-        let list = messages.iter().map(shown);
+        let list = messages.iter().map(|message| shown(message, self.channels));
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
@@ -237,8 +257,10 @@ fn with_variables(
     }
 }
 
-/// A message, as the `transformers` library gives it to templates.
-fn shown(message: &ChatMessage) -> Value {
+/// A message, as the `transformers` library gives it to templates. Those of gpt-oss have a name of
+/// their own for what the assistant thought, and take that beside a call only where nothing was
+/// said as well.
+fn shown(message: &ChatMessage, in_channels: bool) -> Value {
     let ChatMessage { role, content, tool_calls, tool_call_id, reasoning, name } = message;
     let call = |call: &ToolCall| {
         let arguments = value(&call.arguments);
@@ -247,11 +269,14 @@ fn shown(message: &ChatMessage) -> Value {
     };
     let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(call).collect::<Vec<_>>());
     let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    let thought = reasoning.as_ref().filter(|_| in_channels);
+    let is_said = thought.is_none() || calls.is_none();
     // Templates ask whether a field is there.
     let fields = [
         ("role", Some(Value::from(role.as_str()))),
-        ("content", Some(Value::from(content.as_str()))),
+        ("content", is_said.then(|| Value::from(content.as_str()))),
         ("reasoning_content", text(reasoning)),
+        ("thinking", thought.map(|thought| Value::from(thought.as_str()))),
         ("name", text(name)),
         ("tool_call_id", text(tool_call_id).filter(|_| calls.is_none())),
         ("tool_calls", calls.map(Value::from)),

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use aqueduct_core::{Refusal, Session, TokenId};
 
+use super::channels::END_OF_MESSAGE;
 use super::{ChatMessage, Conversation, Role, TextModel};
 
 /// Stands for what the assistant said last, which the session remembers in tokens.
@@ -44,6 +45,10 @@ impl TextModel {
     fn behind_pending<'a>(&self, pending: Option<TokenId>, text: &'a str) -> &'a str {
         let end = pending.filter(|token| self.eos().contains(token));
         let end = end.and_then(|token| std::str::from_utf8(self.token_bytes(token)).ok());
-        end.and_then(|end| text.strip_prefix(end)).unwrap_or(text)
+        let text = end.and_then(|end| text.strip_prefix(end)).unwrap_or(text);
+        // Where a model speaks in channels, its templates end by this what it ended itself.
+        let ended = pending.is_some_and(|token| self.eos().contains(&token));
+        let is_ended = ended && self.template().speaks_in_channels();
+        text.strip_prefix(END_OF_MESSAGE).filter(|_| is_ended).unwrap_or(text)
     }
 }

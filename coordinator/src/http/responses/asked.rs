@@ -16,13 +16,12 @@ use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
 /// Fields that would change the answer and are not supported, each with the values that ask for
 /// nothing.
-const UNSUPPORTED: [(&str, Harmless); 7] = [
+const UNSUPPORTED: [(&str, Harmless); 6] = [
     ("background", |value| value == false),
     ("conversation", Value::is_null),
     ("max_tool_calls", Value::is_null),
     ("previous_response_id", Value::is_null),
     ("prompt", Value::is_null),
-    ("reasoning", is_no_effort),
     ("truncation", |value| value == "disabled"),
 ];
 /// What of an answer may be asked for besides; what it does not have is not told.
@@ -33,12 +32,14 @@ const REASONING: &str = "reasoning.encrypted_content";
 const KINDS_MAX: usize = 8;
 const KIND_CHARS_MAX: usize = 32;
 
-/// There is nothing to be summarised.
-fn is_no_effort(value: &Value) -> bool {
-    let is_nothing = |(name, value): (&String, &Value)| {
-        value.is_null() || name == "summary" || name == "generate_summary"
-    };
-    value.as_object().is_some_and(|fields| fields.iter().all(is_nothing))
+/// How long the model is to think. There is nothing to be summarised.
+fn take_effort(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let mut reasoning = fields.object("reasoning")?;
+    let effort = reasoning.take("effort")?;
+    reasoning.ignore("summary");
+    reasoning.ignore("generate_summary");
+    reasoning.finish()?;
+    Ok(effort)
 }
 
 /// Parses the body of `/v1/responses`: the chat that it stands for, and what of the call is given
@@ -62,6 +63,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     let tool_choice: Value = fields.take_or("tool_choice", json!("auto"))?;
     let parallel = fields.take_or("parallel_tool_calls", true)?;
     let variables = fields.take("chat_template_kwargs")?;
+    let effort = take_effort(&mut fields)?;
     let input: Value =
         fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let mut params = Params::take(&mut fields)?;
@@ -78,7 +80,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         "metadata": metadata.unwrap_or_default(),
         "parallel_tool_calls": parallel,
         "previous_response_id": null,
-        "reasoning": { "effort": null, "summary": null },
+        "reasoning": { "effort": effort, "summary": null },
         "store": false,
         "temperature": as_written(params.sampling.temperature),
         "text": text,
@@ -97,7 +99,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     if messages.is_empty() {
         return Err(ApiError::field("input", "must have at least one message"));
     }
-    let chat = Chat { messages, tools, variables, ending: Ending::Asks };
+    let chat = Chat { messages, tools, variables, effort, ending: Ending::Asks };
     Ok((ChatRequest { chat, params, logprobs, warning }, echo))
 }
 
@@ -165,8 +167,9 @@ fn add_input(input: &Value, messages: &mut Vec<ChatMessage>) -> Result<(), Refus
     match input {
         Value::String(words) => messages.push(ChatMessage::new(Role::User, words)),
         Value::Array(items) if !items.is_empty() => {
+            let mut thought = None;
             for (idx, item) in items.iter().enumerate() {
-                add_item(&format!("input[{idx}]"), item, messages)?;
+                add_item(&format!("input[{idx}]"), item, (&mut *messages, &mut thought))?;
             }
         }
         other => return Err(Refusal::new("input", other, "a text, or a list of items")),
@@ -174,7 +177,12 @@ fn add_input(input: &Value, messages: &mut Vec<ChatMessage>) -> Result<(), Refus
     Ok(())
 }
 
-fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(), Refusal> {
+/// `thought` is what the assistant has thought before it says or calls something.
+fn add_item(
+    at: &str,
+    item: &Value,
+    (messages, thought): (&mut Vec<ChatMessage>, &mut Option<String>),
+) -> Result<(), Refusal> {
     let text = |field: &str| {
         let value = &item[field];
         let bound = "a text";
@@ -183,7 +191,9 @@ fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
             let role = Role::named(&format!("{at}.role"), text("role")?)?;
-            messages.push(ChatMessage::new(role, words(at, "content", &item["content"])?));
+            let message = ChatMessage::new(role, words(at, "content", &item["content"])?);
+            let reasoning = thought.take().filter(|_| role == Role::Assistant);
+            messages.push(ChatMessage { reasoning, ..message });
         }
         "function_call" => {
             let arguments = arguments_of(&format!("{at}.arguments"), text("arguments")?)?;
@@ -191,10 +201,14 @@ fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(
             let call = ToolCall { id, name, arguments };
             // Calls, and what was said before them, are one message of the assistant.
             match messages.last_mut().filter(|last| last.role == Role::Assistant) {
-                Some(last) => last.tool_calls.push(call),
+                Some(last) => {
+                    last.tool_calls.push(call);
+                    last.reasoning = last.reasoning.take().or(thought.take());
+                }
                 None => {
+                    let (tool_calls, reasoning) = (vec![call], thought.take());
                     let message = ChatMessage::new(Role::Assistant, "");
-                    messages.push(ChatMessage { tool_calls: vec![call], ..message });
+                    messages.push(ChatMessage { tool_calls, reasoning, ..message });
                 }
             }
         }
@@ -203,8 +217,13 @@ fn add_item(at: &str, item: &Value, messages: &mut Vec<ChatMessage>) -> Result<(
             let tool_call_id = Some(text("call_id")?.to_owned());
             messages.push(ChatMessage { tool_call_id, ..message });
         }
-        // What another model thought is not for this one to read.
-        "reasoning" => {}
+        // A summary, or what only its model's maker can read, is not for this one.
+        "reasoning" => {
+            let parts = item["content"].as_array().into_iter().flatten();
+            let texts = parts.filter(|part| part["type"] == "reasoning_text");
+            let text: String = texts.filter_map(|part| part["text"].as_str()).collect();
+            *thought = Some(text).filter(|text| !text.is_empty());
+        }
         "item_reference" => {
             let bound = "the item itself: nothing is kept here, and clients that are told so \
                          (`store: false`) send it";

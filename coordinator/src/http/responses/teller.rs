@@ -18,6 +18,10 @@ pub(super) struct Teller {
     output: Vec<Value>,
     /// The message that is being said.
     open: Option<Message>,
+    /// What is being thought.
+    thought: Option<String>,
+    /// Log probabilities of tokens that have said nothing yet.
+    held: Vec<Value>,
     /// How the answer ended, if it did.
     finish: Option<&'static str>,
     sequence: u64,
@@ -45,6 +49,8 @@ impl Teller {
             echo,
             output: Vec::new(),
             open: None,
+            thought: None,
+            held: Vec::new(),
             finish: None,
             sequence: 0,
         }
@@ -60,15 +66,26 @@ impl Teller {
     /// The events of a piece.
     pub(super) fn take(&mut self, piece: &Piece) -> Vec<Value> {
         let logprobs = piece.logprobs.as_ref().and_then(|of| of["content"].as_array());
-        let mut logprobs = logprobs.cloned().unwrap_or_default();
         let mut events = Vec::new();
-        if piece.parts.is_empty() && !logprobs.is_empty() {
-            events.extend(self.say("", std::mem::take(&mut logprobs)));
+        // Of what says nothing yet they stand beside what is said next.
+        self.held.extend(logprobs.into_iter().flatten().cloned());
+        if piece.parts.is_empty() && self.open.is_some() && !self.held.is_empty() {
+            events.extend(self.say(""));
         }
         for part in &piece.parts {
             match part {
-                Part::Text(text) => events.extend(self.say(text, std::mem::take(&mut logprobs))),
+                Part::Text(text) => {
+                    events.extend(self.close_thought());
+                    events.extend(self.say(text));
+                }
+                Part::Reasoning(text) => {
+                    self.held.clear();
+                    events.extend(self.close_message());
+                    events.extend(self.think(text));
+                }
                 Part::Call(call) => {
+                    self.held.clear();
+                    events.extend(self.close_thought());
                     events.extend(self.close_message());
                     events.extend(self.call(call));
                 }
@@ -80,7 +97,10 @@ impl Teller {
 
     /// The events of an answer's end.
     pub(super) fn close(&mut self) -> Vec<Value> {
-        let mut events = Vec::new();
+        let mut events = self.close_thought();
+        if self.open.is_some() && !self.held.is_empty() {
+            events.extend(self.say(""));
+        }
         if self.output.is_empty() && self.open.is_none() {
             events.extend(self.open_message());
         }
@@ -133,8 +153,8 @@ impl Teller {
         self.finish == Some("length")
     }
 
-    fn say(&mut self, text: &str, logprobs: Vec<Value>) -> Vec<Value> {
-        let mut events = Vec::new();
+    fn say(&mut self, text: &str) -> Vec<Value> {
+        let (mut events, logprobs) = (Vec::new(), std::mem::take(&mut self.held));
         if self.open.is_none() {
             events.extend(self.open_message());
         }
@@ -145,6 +165,37 @@ impl Teller {
         let said = json!({ "delta": text, "logprobs": logprobs });
         events.push(self.in_message("response.output_text.delta", said));
         events
+    }
+
+    fn think(&mut self, text: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        if self.thought.is_none() {
+            let item = self.reasoning("in_progress", Vec::new());
+            let added = json!({ "output_index": self.output.len(), "item": item });
+            events.push(self.event("response.output_item.added", added));
+        }
+        self.thought.get_or_insert_default().push_str(text);
+        events.push(self.in_item("rs", "response.reasoning_text.delta", json!({ "delta": text })));
+        events
+    }
+
+    fn close_thought(&mut self) -> Vec<Value> {
+        let Some(text) = self.thought.take() else { return Vec::new() };
+        let status = if self.is_cut_off() { "incomplete" } else { "completed" };
+        let part = json!({ "type": "reasoning_text", "text": text });
+        let item = self.reasoning(status, vec![part]);
+        let done = json!({ "output_index": self.output.len(), "item": item.clone() });
+        let said = self.in_item("rs", "response.reasoning_text.done", json!({ "text": text }));
+        let events = vec![said, self.event("response.output_item.done", done)];
+        self.output.push(item);
+        events
+    }
+
+    fn reasoning(&self, status: &str, content: Vec<Value>) -> Value {
+        json!({
+            "id": self.item_id("rs"), "type": "reasoning", "status": status, "summary": [],
+            "content": content,
+        })
     }
 
     fn open_message(&mut self) -> Vec<Value> {
@@ -215,8 +266,13 @@ impl Teller {
     }
 
     /// An event of the message that is being said.
-    fn in_message(&mut self, kind: &str, mut fields: Value) -> Value {
-        fields["item_id"] = json!(self.item_id("msg"));
+    fn in_message(&mut self, kind: &str, fields: Value) -> Value {
+        self.in_item("msg", kind, fields)
+    }
+
+    /// An event of the item that is open, whose name begins so.
+    fn in_item(&mut self, name: &str, kind: &str, mut fields: Value) -> Value {
+        fields["item_id"] = json!(self.item_id(name));
         fields["output_index"] = json!(self.output.len());
         fields["content_index"] = json!(0);
         self.event(kind, fields)
