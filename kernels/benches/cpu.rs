@@ -249,7 +249,7 @@ fn attention(cpu: &Cpu, head_dim: usize, tokens: usize, past: Option<usize>, mas
         let lse = vec![6.0; HEADS * tokens];
         let weights = vec![1.0; tokens];
         Box::new(move |backend| {
-            let queries = Queries { q: &q, start, scale: 0.1, window: None };
+            let queries = Queries { q: &q, start, scale: 0.1, window: None, softcap: None };
             if masses {
                 black_box(backend.weigh(queries, &keys, &lse, &weights).expect("shapes"));
             } else {
@@ -289,10 +289,11 @@ fn all_keys(
         own.positions.iter_mut().for_each(|position| *position += start);
         let weights = vec![1.0; tokens];
         Box::new(move |backend| {
-            let queries = Queries { q: &q, start, scale: 0.1, window: None };
+            let queries = Queries { q: &q, start, scale: 0.1, window: None, softcap: None };
             let row_weights = masses.then_some(weights.as_slice());
             let (past, own, outputs) = (&remembered, &own, tokens);
-            let scope = Scope { past, leaves, own, row_weights, outputs, rounded: true };
+            let scope =
+                Scope { past, leaves, own, row_weights, sinks: None, outputs, rounded: true };
             black_box(backend.attend_all(queries, scope).expect("shapes"));
         })
     };

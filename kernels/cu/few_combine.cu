@@ -39,6 +39,8 @@ KERNEL(few_combine, FewCombine, 256, 1) {
         m = fmax(m, p.parts.m[part * all_rows + row]);
     }
     m = warp_max(m);
+    f32 sink = p.sinks ? p.sinks[row / p.tokens] : -infinity();
+    m = fmax(m, sink);
     for (u32 part = thread_index(); part < p.splits; part += THREADS) {
         f32 of_part = p.parts.m[part * all_rows + row];
         shares[part] = of_part == -infinity() ? 0.0f : exp_beside(of_part, m);
@@ -47,7 +49,7 @@ KERNEL(few_combine, FewCombine, 256, 1) {
     for (u32 part = lane_index(); part < p.splits; part += 32) {
         l = fma(p.parts.l[part * all_rows + row], shares[part], l);
     }
-    l = warp_sum(l);
+    l = add(warp_sum(l), sink == -infinity() ? 0.0f : exp_beside(sink, m));
     Four o = sum_parts(p, row, shares, sums);
     u32 element = thread_index() * 4;
     if (element < p.head_dim) {

@@ -1,4 +1,5 @@
-// What one or two partial states over different keys say together: output and log-sum-exp.
+// What one or two partial states over different keys say together, and beside them what has no
+// value: output and log-sum-exp.
 //
 // Bound by memory: 8 bytes an element read, 4 or 2 written. A warp has one (head, token).
 #include "device.cuh"
@@ -15,9 +16,12 @@ struct Shares {
 // An empty state takes no part: its m may not be subtracted from another's.
 DEVICE Shares shares_of(const MergeStates& p, u64 row) {
     f32 ma = p.a.m[row], mb = p.b.m ? p.b.m[row] : -infinity(), m = fmax(ma, mb);
+    f32 sink = p.sinks ? p.sinks[row / p.tokens] : -infinity();
+    m = fmax(m, sink);
     f32 a = ma == -infinity() ? 0.0f : exp_beside(ma, m);
     f32 b = mb == -infinity() ? 0.0f : exp_beside(mb, m);
     f32 l = fma(p.a.l[row], a, p.b.l ? mul(p.b.l[row], b) : 0.0f);
+    l = add(l, sink == -infinity() ? 0.0f : exp_beside(sink, m));
     if (!(l > 0.0f)) {
         return Shares{0.0f, 0.0f, -infinity()};
     }

@@ -15,6 +15,8 @@ struct QueryArray {
     u32 heads, tokens, start, window;
     f32 scale;
     u32 head_dim;
+    f32 softcap; // or 0
+    u32 unused;
 };
 
 // Keys with their values, all of one dtype.
@@ -53,8 +55,9 @@ struct PlainMasses {
 // What states over different keys say together.
 struct MergeStates {
     StateArrays a, b; // b null where there is but one
-    void* output; // [tokens, heads * head_dim] f32 or bf16
-    f32* lse;     // [heads, tokens]
+    const f32* sinks; // [heads], or null
+    void* output;     // [tokens, heads * head_dim] f32 or bf16
+    f32* lse;         // [heads, tokens]
     u32 heads, tokens, head_dim;
     u32 unused;
 };
@@ -76,9 +79,10 @@ struct FewAttention {
 // What all parts say together: either a state, or output and log-sum-exp.
 struct FewCombine {
     StateArrays parts;
-    StateArrays to; // or null
-    void* output;   // [tokens, heads * head_dim] bf16 where it rounds, else f32
-    f32* lse;       // [heads, tokens]
+    StateArrays to;   // or null
+    const f32* sinks; // [heads], or null; none where there is a `to`
+    void* output;     // [tokens, heads * head_dim] bf16 where it rounds, else f32
+    f32* lse;         // [heads, tokens]
     u32* broken;
     u32 heads, tokens, head_dim, splits, rounds;
     u32 unused;
@@ -119,6 +123,7 @@ struct LayInOrder {
 // Rows that become what a weight multiplies: [rows, x columns] to [rows, y_stride].
 // What LinearParams and PrepareParams call a gate's activation; anything else is SiLU.
 constexpr u32 GELU_TANH = 1;
+constexpr u32 CLAMPED_SILU = 2;
 
 struct PrepareParams {
     const void* x;

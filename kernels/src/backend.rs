@@ -41,6 +41,9 @@ pub struct Queries<'a> {
     /// A row at position p sees keys at positions above p - window only (a model's own
     /// sliding window); `None` sees all.
     pub window: Option<u32>,
+    /// Above 0, if the model has it: a scaled product z counts as cap tanh(z / cap)  (Gemma Team
+    /// 2024, "logit soft-capping").
+    pub softcap: Option<f32>,
 }
 
 impl Queries<'_> {
@@ -93,6 +96,8 @@ pub struct Scope<'a> {
     pub own: &'a Keys,
     /// `[tokens]`; `None` where nobody asks for masses.
     pub row_weights: Option<&'a [f32]>,
+    /// [`LayerWeights::sinks`].
+    pub sinks: Option<&'a Arc<[f32]>>,
     /// The output of so many of the block's last rows is wanted, of at most all. Of those before
     /// them a device may leave out what nothing else comes of.
     pub outputs: usize,
@@ -238,8 +243,8 @@ pub trait AttentionOps: StateOps {
     /// mass_j = sum over the group's heads and over rows i in sight of w_i exp(z_ij - lse_i).
     ///
     /// `lse` is `[heads, tokens]` of the *merged* state, so that past and own keys are on one
-    /// scale and a row of weight 1 spends exactly 1 per query head over both. A row whose lse
-    /// is -inf spends nothing. Sums run in a fixed order.
+    /// scale and a row of weight 1 spends exactly 1 per query head over both (and the layer's
+    /// sinks, if it has any). A row whose lse is -inf spends nothing. Sums run in a fixed order.
     fn weigh(
         &self,
         queries: Queries<'_>,
@@ -248,8 +253,9 @@ pub trait AttentionOps: StateOps {
         row_weights: &[f32],
     ) -> Result<Array<f32>, BackendError>;
 
-    /// Output and masses over past and own keys at once: bit for bit what [`attend`](Self::attend)
-    /// and [`attend_rest`](Self::attend_rest) give, in one pass where the backend has one.
+    /// Output and masses over past and own keys, and last over the layer's sinks, at once: bit for
+    /// bit what [`attend`](Self::attend) and [`attend_rest`](Self::attend_rest) give, in one pass
+    /// where the backend has one.
     fn attend_all(&self, queries: Queries<'_>, scope: Scope<'_>) -> Result<Attended, BackendError> {
         let own = self.attend(queries, scope.own)?;
         self.attend_rest(queries, scope, &own)
@@ -264,10 +270,11 @@ pub trait AttentionOps: StateOps {
         own: &AttentionState,
     ) -> Result<Attended, BackendError> {
         shapes::outputs("attend", &queries, &scope)?;
+        shapes::sinks("attend", &queries, &scope)?;
         let past = Parted::new(scope.past, scope.leaves);
         let merge = |state, other: &_| self.merge(state, other);
         let state = past.fold(merge, |keys| self.attend(queries, keys))?;
-        let state = self.merge(state, own);
+        let state = self.merge(state, own).with_sinks(scope.sinks.map(|sinks| &**sinks));
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
             let lse = state.lse();
@@ -286,6 +293,12 @@ pub trait AttentionOps: StateOps {
         blocks: &[(Queries<'_>, Scope<'_>)],
     ) -> Vec<Result<Attended, BackendError>> {
         blocks.iter().map(|&(queries, scope)| self.attend_all(queries, scope)).collect()
+    }
+
+    /// What [`Queries::softcap`] makes of the logits of tokens.
+    fn cap(&self, logits: &Rows, cap: f32) -> Result<Rows, BackendError> {
+        let capped = logits.array().host()?.iter().map(|z| cap * (z / cap).tanh()).collect();
+        Ok(Rows::from_vec(logits.rows(), logits.cols(), capped))
     }
 }
 

@@ -25,6 +25,11 @@ pub(crate) fn attention(op: &'static str, queries: &Queries<'_>, keys: &Keys) ->
     ensure(op, scale > 0.0 && scale.is_finite(), || {
         format!("scale is {scale}, and must be finite and above 0")
     })?;
+    if let Some(cap) = queries.softcap {
+        ensure(op, cap > 0.0 && cap.is_finite(), || {
+            format!("softcap is {cap}, and must be finite and above 0")
+        })?;
+    }
     let (heads, kv_heads) = (q.heads, keys.kv_heads());
     ensure(op, kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
         format!("{heads} query heads cannot share {kv_heads} KV heads")
@@ -76,6 +81,13 @@ pub(crate) fn weighing(
 /// What the rows of `queries` weigh.
 pub(crate) fn voting(queries: &Queries<'_>, row_weights: &[f32]) -> Checked {
     same("weigh", "row weights", row_weights.len(), queries.q.tokens)
+}
+
+/// What rows see besides keys.
+pub(crate) fn sinks(op: &'static str, queries: &Queries<'_>, scope: &Scope<'_>) -> Checked {
+    let Some(sinks) = scope.sinks else { return Ok(()) };
+    same(op, "sinks", sinks.len(), queries.q.heads)?;
+    finite(op, "a sink", sinks)
 }
 
 /// Outputs of the last of the block's rows.

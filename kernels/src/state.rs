@@ -93,6 +93,25 @@ impl AttentionState {
         self
     }
 
+    /// The state once its rows have also seen what gives them nothing, where there is that: to each
+    /// row of head h the state (sinks\[h\], 1, 0) is merged  (OpenAI 2025, gpt-oss; Xiao et al.
+    /// 2023).
+    ///
+    /// # Panics
+    /// When `sinks` is not `[heads]`: a bug of the caller.
+    #[must_use]
+    pub fn with_sinks(mut self, sinks: Option<&[f32]>) -> Self {
+        let Some(sinks) = sinks else { return self };
+        assert_eq!(sinks.len(), self.heads, "a sink for each head");
+        let nothing = vec![0.0; self.head_dim];
+        let (m, l, o) = (self.m.make_mut(), self.l.make_mut(), self.o.make_mut());
+        for i in 0..m.len() {
+            let o = &mut o[i * self.head_dim..(i + 1) * self.head_dim];
+            merge_row((&mut m[i], &mut l[i], o), (sinks[i / self.tokens], 1.0, &nothing));
+        }
+        self
+    }
+
     pub(crate) fn check_shape(&self, other: &Self) {
         assert_eq!(
             (self.heads, self.tokens, self.head_dim),

@@ -88,6 +88,9 @@ impl Angles {
 pub enum Activation {
     /// x σ(x), with σ(x) = 1 / (1 + e^-x)  (SwiGLU: Shazeer 2020).
     Silu,
+    /// x σ([`CLAMPED`](Self::CLAMPED)`[0]` x), the gate being at most `CLAMPED[1]`; the up
+    /// projection is brought within ± `CLAMPED[1]`, and 1 is added to it  (OpenAI 2025, gpt-oss).
+    ClampedSilu,
     /// 0.5 x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))  (Hendrycks and Gimpel 2016), which is
     /// x σ([`GELU`](Self::GELU)`[0]` x + [`GELU`](Self::GELU)`[1]` x³).
     GeluTanh,
@@ -96,6 +99,9 @@ pub enum Activation {
 impl Activation {
     /// sqrt(8 / π), and 0.044715 of it.
     pub const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
+
+    /// What the gate is multiplied by inside of σ, and what neither side may go beyond.
+    pub const CLAMPED: [f32; 2] = [1.702, 7.0];
 }
 
 /// What all layers of a model have in common.
@@ -179,6 +185,9 @@ pub struct LayerWeights {
     pub q_norm: Option<Arc<[f32]>>,
     /// The same for keys: `[head_dim]` or `[G D]`.
     pub k_norm: Option<Arc<[f32]>>,
+    /// `[H]`, if the model has it: the logit of something that every row of a head sees besides
+    /// keys, and that has no value  (OpenAI 2025, gpt-oss). No key is given its mass.
+    pub sinks: Option<Arc<[f32]>>,
     /// `[width, H D]`.
     pub out: Linear,
     /// `[width]`: RMS norm of what `out` gives, before it is added to the stream, if the model

@@ -76,7 +76,7 @@ fn pulled(seen: &[f32], want: &[f32], slack: &[f32]) -> Vec<f32> {
 
 fn check_attention(scene: Scene) {
     let (q, keys, start) = scene.make();
-    let queries = Queries { q: &q, start, scale: 3.0, window: scene.window };
+    let queries = Queries { q: &q, start, scale: 3.0, window: scene.window, softcap: None };
     let want = Reference.attend(queries, &keys).unwrap();
     let weights: Vec<f32> =
         (0..scene.tokens).map(|t| if t % 3 == 1 { 0.0 } else { 0.5 + t as f32 }).collect();
@@ -194,6 +194,7 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
         qkv: pack((spec.heads + 2 * spec.kv_heads) * spec.head_dim, width, 2, true),
         q_norm: qk_norm.then(|| norm(spec.head_dim, 3)),
         k_norm: qk_norm.then(|| norm(spec.head_dim, 4)),
+        sinks: None,
         out: pack(width, spec.heads * spec.head_dim, 5, false),
         attn_post_norm: qk_norm.then(|| norm(width, 9)),
         ffn_norm: Some(norm(width, 6)),

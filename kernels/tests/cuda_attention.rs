@@ -94,11 +94,12 @@ impl Scene {
 impl Block {
     fn attended(&self, backend: &dyn AttentionOps) -> Attended {
         let Scene { window, .. } = self.scene;
-        let queries = Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window };
+        let queries =
+            Queries { q: &self.q, start: self.scene.start(), scale: 0.5, window, softcap: None };
         let weights = self.scene.weights();
         let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
         let (row_weights, outputs) = (Some(&weights[..]), self.q.tokens);
-        let scope = Scope { past, leaves, own, row_weights, outputs, rounded: true };
+        let scope = Scope { past, leaves, own, row_weights, sinks: None, outputs, rounded: true };
         backend.attend_all(queries, scope).expect("fits")
     }
 }

@@ -113,6 +113,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
         qkv: pack(backend, held, (8 * head_dim, WIDTH), 10),
         q_norm: None,
         k_norm: None,
+        sinks: None,
         out: pack(backend, held, (WIDTH, 4 * head_dim), 20),
         attn_post_norm: None,
         ffn_norm: Some(ones()),

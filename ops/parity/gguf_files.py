@@ -14,7 +14,7 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
                  'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4',
                  'exaone_moe': 'exaone-moe', 'ernie4_5_moe': 'ernie4_5-moe',
-                 'minimax_m2': 'minimax-m2'}
+                 'minimax_m2': 'minimax-m2', 'gemma2': 'gemma2', 'gpt_oss': 'gpt-oss'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe'}
 
@@ -23,6 +23,7 @@ NAMES = {
     'input_layernorm': 'attn_norm', 'post_attention_layernorm': 'ffn_norm',
     'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k', 'self_attn.v_proj': 'attn_v',
     'mlp.gate': 'ffn_gate_inp', 'block_sparse_moe.router': 'ffn_gate_inp',
+    'mlp.router': 'ffn_gate_inp', 'self_attn': 'attn_sinks',
     'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
     **{f'mlp.shared_expert{s}.{which}_proj': f'ffn_{which}_shexp'
        for s in ('', 's') for which in ('gate', 'up', 'down')},
@@ -32,11 +33,12 @@ NAMES = {
 }
 OLMO2 = {'post_attention_layernorm': 'post_attention_norm',
          'post_feedforward_layernorm': 'post_ffw_norm'}
+GEMMA = {'post_attention_layernorm': 'post_attention_norm',
+         'pre_feedforward_layernorm': 'ffn_norm', 'post_feedforward_layernorm': 'post_ffw_norm'}
 # Families whose layers have norms behind their parts call others by these.
 POST_NORMS = {
-    'gemma3_text': {'post_attention_layernorm': 'post_attention_norm',
-                    'pre_feedforward_layernorm': 'ffn_norm',
-                    'post_feedforward_layernorm': 'post_ffw_norm'},
+    'gemma2': GEMMA, 'gemma3_text': GEMMA,
+    'gpt_oss': {'post_attention_layernorm': 'post_attention_norm'},
     'glm4': {'post_self_attn_layernorm': 'post_attention_norm',
              'post_mlp_layernorm': 'post_ffw_norm'},
     'seed_oss': {'post_attention_layernorm': 'post_attention_norm'},
@@ -66,7 +68,9 @@ def write(path, model, kind, tokenizer=None, sections=None):
             tensor = in_halves(tensor, head_dim, head_dim // 2)
         if key == 'lm_head.weight' and config.tie_word_embeddings:
             continue
-        if '.experts.' in key:
+        if config.model_type == 'gpt_oss' and '.experts.' in key:
+            stored[key] = add_oss_experts(writer, key, tensor, kind)
+        elif '.experts.' in key:
             stored[key] = add_experts(writer, key, tensor, kind)
         else:
             stored[key] = add_tensor(writer, key, tensor, kind, config)
@@ -125,8 +129,12 @@ def add_metadata(writer, config, head_dim):
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         shared = config.intermediate_size // config.num_key_value_heads
         writer.add_expert_shared_feed_forward_length(shared)
-    if config.model_type == 'minimax_m2':
+    if config.model_type == 'gemma2':
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.model_type in ('minimax_m2', 'gpt_oss'):
         writer.add_expert_feed_forward_length(config.intermediate_size)
+    if config.model_type == 'minimax_m2':
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.model_type in ('glm4_moe', 'exaone_moe'):
         is_glm = config.model_type == 'glm4_moe'
@@ -141,6 +149,27 @@ def add_metadata(writer, config, head_dim):
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+
+
+def add_oss_experts(writer, key, tensor, kind):
+    """gpt-oss', whose modules have columns for rows, and gate and up by turns."""
+    layer, which = key.split('.')[2], key.rpartition('.')[2]
+    name, _, is_bias = which.partition('_proj')
+    data = tensor.float().numpy()
+    rows = data if is_bias else data.swapaxes(1, 2)
+    parts = [('gate', rows[:, ::2]), ('up', rows[:, 1::2])] if name == 'gate_up' else [(name, rows)]
+    kind = gguf.GGMLQuantizationType['F32' if is_bias else kind]
+    if rows.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = gguf.GGMLQuantizationType.F32
+    made = []
+    for name, part in parts:
+        quantised = gguf.quants.quantize(np.ascontiguousarray(part), kind)
+        suffix = 'bias' if is_bias else 'weight'
+        writer.add_tensor(f'blk.{layer}.ffn_{name}_exps.{suffix}', quantised, raw_dtype=kind)
+        made.append(gguf.quants.dequantize(quantised, kind).reshape(part.shape))
+    rows = np.stack(made, 2).reshape(rows.shape)
+    data = rows if is_bias else rows.swapaxes(1, 2)
+    return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
 
 
 def add_experts(writer, key, tensor, kind):
@@ -183,6 +212,7 @@ def add_tensor(writer, key, tensor, kind, config):
     if data.shape[-1] % block_elements:
         kind = gguf.GGMLQuantizationType.F32
     quantised = gguf.quants.quantize(data, kind)
+    suffix = 'weight' if suffix == 'sinks' else suffix
     writer.add_tensor(f'{name}.{suffix}', quantised, raw_dtype=kind)
     data = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
     if heads:

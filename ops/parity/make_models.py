@@ -11,11 +11,12 @@ names them: [{"model": ..., "tokens": ..., "logits": ...}].  compare.py reads it
 """
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import gguf_files
 
@@ -96,6 +97,13 @@ MODELS = {
     'glm4': ('Glm4Config', dict(head_dim=16, pad_token_id=0)),
     'gemma': ('GemmaConfig', dict(head_dim=32, num_key_value_heads=1)),
     'gemma-biases': ('GemmaConfig', dict(head_dim=16, attention_bias=True, hidden_act='gelu')),
+    'gemma2': ('Gemma2Config', dict(head_dim=32, num_hidden_layers=4, sliding_window=9,
+                                    query_pre_attn_scalar=32, attn_logit_softcapping=4.0,
+                                    final_logit_softcapping=3.0)),
+    'gemma2-odd': ('Gemma2Config', dict(head_dim=24, sliding_window=9, attention_bias=True,
+                                        query_pre_attn_scalar=40, attn_logit_softcapping=None,
+                                        layer_types=['full_attention', 'sliding_attention',
+                                                     'full_attention'])),
     'gemma3': ('Gemma3TextConfig', dict(head_dim=32, num_hidden_layers=7, sliding_window=9,
                                         query_pre_attn_scalar=32, rope_parameters=GEMMA3)),
     'gemma3-odd': ('Gemma3TextConfig', dict(head_dim=24, sliding_window=9, attention_bias=True,
@@ -141,6 +149,13 @@ MODELS.update({
                                                moe_intermediate_size=48)),
     'minimax-m2': ('MiniMaxM2Config', dict(num_local_experts=6, num_experts_per_tok=2,
                                            head_dim=32, rotary_dim=16)),
+    'gpt-oss': ('GptOssConfig', dict(num_local_experts=6, num_experts_per_tok=3, head_dim=32,
+                                     intermediate_size=64, num_hidden_layers=4, sliding_window=9,
+                                     rope_parameters=dict(truncate=False, **YARN))),
+    'gpt-oss-plain': ('GptOssConfig', dict(num_local_experts=5, num_experts_per_tok=2, head_dim=16,
+                                           attention_bias=False, sliding_window=9, layer_types=[
+                                               'full_attention', 'sliding_attention',
+                                               'full_attention'])),
     'glm4-moe-norm': ('Glm4MoeConfig', dict(n_routed_experts=8, head_dim=32, pad_token_id=0,
                                             use_qk_norm=True, n_shared_experts=2,
                                             norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
@@ -180,7 +195,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
-               'minimax-m2']
+               'minimax-m2', 'gemma2', 'gpt-oss']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -210,6 +225,8 @@ def make(name):
             parameter.data = centre + 0.2 * torch.randn_like(parameter)
         elif key.endswith('e_score_correction_bias'):  # a row of them
             parameter.data = 0.1 * torch.randn_like(parameter)
+        elif key.endswith('_proj_bias'):  # of experts: some go beyond what gates are clamped to
+            parameter.data = 4.0 * torch.randn_like(parameter)
     for key, buffer in model.named_buffers():
         if key.endswith('e_score_correction_bias'):
             buffer.data = 0.2 * torch.randn_like(buffer)
@@ -263,6 +280,10 @@ def hf_cases(cases, name):
                 cases.folder(other, make(other))
     if name == 'qwen3-moe':
         stacked_experts(cases, name)
+    if name == 'gpt-oss':
+        four_bits(cases, name)
+    if name in EIGHT_BITS:
+        eight_bits(cases, name)
     if name == 'gemma3':
         cases.folder(GEMMA3_INSIDE, make(GEMMA3_INSIDE))
         old_gemma3(cases, name)
@@ -309,6 +330,90 @@ def stacked_experts(cases, name):
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
     cases.add(path, model)
+
+
+# Of these models linear maps are written in floats of eight bits too: by blocks of so many rows and
+# columns, as DeepSeek, Qwen and MiniMax do, by rows, or by tensors.
+EIGHT_BITS = {
+    'qwen3': dict(quant_method='fp8', weight_block_size=[24, 40]),
+    'minimax-m2': dict(quant_method='fp8', weight_block_size=[32, 32]),
+    'qwen2': dict(quant_method='fp8', weight_block_size=None),
+    'llama-gqa': dict(quant_method='compressed-tensors', format='float-quantized', config_groups={
+        'group_0': dict(weights=dict(num_bits=8, type='float', symmetric=True,
+                                     strategy='channel'))}),
+}
+
+
+def eight_bits(cases, name):
+    """The same folder in floats of eight bits beside scales."""
+    path, model, method = f'{name}-fp8', make(name), EIGHT_BITS[name]
+    model.save_pretrained(cases.out / path)
+    file = cases.out / path / 'model.safetensors'
+    tensors, said = load_file(file), {}
+    for key, tensor in list(tensors.items()):
+        if not key.endswith(('_proj.weight', '.w1.weight', '.w2.weight', '.w3.weight')):
+            continue
+        rows, columns = tensor.shape
+        whole = [rows, columns]
+        block = method.get('weight_block_size') or (
+            [1, columns] if 'config_groups' in method else whole)
+        suffix = '_scale' if 'config_groups' in method else '_scale_inv'
+        scales = torch.zeros(-(-rows // block[0]), -(-columns // block[1]))
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                part = tensor[i * block[0]:, j * block[1]:][:block[0], :block[1]]
+                scales[i, j] = part.abs().max() / 448
+        spread = scales.repeat_interleave(block[0], 0)[:rows]
+        spread = spread.repeat_interleave(block[1], 1)[:, :columns]
+        tensors[key] = (tensor / spread).to(torch.float8_e4m3fn)
+        tensors[f'{key}{suffix}'] = scales[0, 0] if block == whole else scales
+        said[key] = tensors[key].float() * spread
+    save_file(tensors, file, metadata={'format': 'pt'})
+    # What the file says, read as any other.
+    plain = cases.out / f'{path}.said'
+    model.save_pretrained(plain)
+    save_file({**load_file(plain / 'model.safetensors'), **said}, plain / 'model.safetensors',
+              metadata={'format': 'pt'})
+    model = read(plain)
+    shutil.rmtree(plain)
+    config = json.loads((cases.out / path / 'config.json').read_text())
+    config['quantization_config'] = method
+    (cases.out / path / 'config.json').write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def four_bits(cases, name):
+    """The same folder with experts in MXFP4, as OpenAI has them."""
+    path = f'{name}-mxfp4'
+    model = make(name)
+    model.save_pretrained(cases.out / path)
+    tensors = {}
+    for key, tensor in model.state_dict().items():
+        if key.endswith(('experts.gate_up_proj', 'experts.down_proj')):
+            rows = tensor.transpose(1, 2).contiguous()
+            scales, halves, rows = mxfp4(rows)
+            tensors[f'{key}_scales'] = scales
+            tensors[f'{key}_blocks'] = halves
+            tensor.copy_(rows.transpose(1, 2))
+        else:
+            tensors[key] = tensor.contiguous()
+    save_file(tensors, cases.out / path / 'model.safetensors', metadata={'format': 'pt'})
+    file = cases.out / path / 'config.json'
+    config = json.loads(file.read_text())
+    config['quantization_config'] = dict(quant_method='mxfp4', modules_to_not_convert=[])
+    file.write_text(json.dumps(config))
+    cases.add(path, model)
+
+
+def mxfp4(rows):
+    """Scales, pairs of elements in bytes, and what they say, of `[.., inputs]`."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    blocks = rows.reshape(*rows.shape[:-1], -1, 32)
+    power = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True))) - 2
+    nearest = (blocks / 2.0 ** power).unsqueeze(-1).sub(values).abs().argmin(-1)
+    said = (values[nearest] * 2.0 ** power).reshape(rows.shape)
+    low, high = nearest[..., ::2], nearest[..., 1::2]
+    return (power[..., 0] + 127).to(torch.uint8), (low | high << 4).to(torch.uint8), said
 
 
 def old_gemma3(cases, name):
@@ -381,6 +486,8 @@ def shrink():
     MODELS['minimax-m2'][1]['rotary_dim'] = 8
     MODELS['gemma3'][1]['query_pre_attn_scalar'] = 16
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
+    MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
+    MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
 
 
 def narrow_case(cases, name, dtype):
@@ -423,6 +530,10 @@ def fixture_cases(cases):
     narrow_case(cases, 'exaone-moe', torch.bfloat16)
     narrow_case(cases, 'ernie45-moe', torch.float16)
     narrow_case(cases, 'minimax-m2', torch.bfloat16)
+    narrow_case(cases, 'gpt-oss', torch.bfloat16)
+    four_bits(cases, 'gpt-oss')
+    gguf_case(cases, 'gpt-oss', 'MXFP4')
+    gguf_case(cases, 'gemma2', 'Q8_0')
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 
@@ -433,7 +544,7 @@ def all_cases(cases, names):
         if name == 'glm4':
             glm4_that_sees(cases)
         if name in GGUF_MODELS:
-            for kind in GGUF_TYPES:
+            for kind in GGUF_TYPES + (['MXFP4'] if name == 'gpt-oss' else []):
                 gguf_case(cases, name, kind)
 
 

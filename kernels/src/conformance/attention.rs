@@ -172,6 +172,20 @@ pub fn model_sliding_window(backend: &dyn Backend) {
     }
 }
 
+/// A model's cap on logits: far below it, about it, and where all logits are at it.
+pub fn capped_logits(backend: &dyn Backend) {
+    for (softcap, spread) in [(50.0, 1.0), (50.0, 25.0), (2.0, 1.0), (30.0, 3e3)] {
+        let shape = Shape { softcap: Some(softcap), spread, ..Shape::default() };
+        for kv in [KvDtype::F32, KvDtype::Bf16] {
+            for (head_dim, window, past, tokens) in
+                [(16, None, 40, 33), (128, None, 70, 65), (36, Some(20), 41, 3), (64, None, 9, 1)]
+            {
+                check_shape(backend, Shape { head_dim, kv, window, ..shape }, past, tokens);
+            }
+        }
+    }
+}
+
 /// Rows and keys in every number around powers of two.
 pub fn lengths_around_a_tile(backend: &dyn Backend) {
     for tokens in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130] {

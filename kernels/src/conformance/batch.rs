@@ -64,7 +64,8 @@ impl Sequence {
         let rounded = row_weights.is_none();
         let (leaves, own) = (self.leaves, &self.block.keys);
         let (past, outputs) = (&self.past, own.len());
-        let scope = Scope { past, leaves, own, row_weights, outputs, rounded };
+        let sinks = self.block.sinks.as_ref();
+        let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded };
         (self.block.queries(), scope)
     }
 }
@@ -80,7 +81,8 @@ pub fn blocks_attend_as_they_do_alone(backend: &dyn Backend) {
     let pasts = [(0, 1), (300, 1), (1, 1), (1100, 1), (40, 1), (41, 1), (130, 3), (0, 1)];
     let (f32, bf16) = (KvDtype::F32, KvDtype::Bf16);
     for (head_dim, kv, window) in [(16, f32, None), (80, bf16, Some(90)), (128, bf16, None)] {
-        let shape = Shape { heads: 6, head_dim, kv, window, ..Shape::default() };
+        let (sinks, softcap) = (head_dim == 80, window.map(|_| 2.0));
+        let shape = Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
         let sequence = |(idx, size)| Sequence::new(shape, size, idx);
         let sequences: Vec<_> = pasts.into_iter().enumerate().map(sequence).collect();
         for count in [0, 1, pasts.len()] {

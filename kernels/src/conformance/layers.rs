@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use crate::backend::{Backend, BackendError, Qkv};
-use crate::compare::{Tolerance, identical};
+use crate::compare::{Tolerance, close, identical};
 use crate::tensor::{KvDtype, Rows};
 use crate::weights::Angles;
 
@@ -145,7 +145,8 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
         sizes.into_iter().flat_map(|look| {
             let gemma = Look { gemma: true, ..look };
             let olmo = Look { olmo: true, ..look };
-            [look, gemma, olmo].map(|look| [look, Look { experts: true, ..look }]).concat()
+            let oss = Look { oss: true, bias: true, ..look };
+            [look, gemma, olmo, oss].map(|look| [look, Look { experts: true, ..look }]).concat()
         })
     };
     for look in Held::ALL.into_iter().flat_map(looks) {
@@ -162,6 +163,19 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
     }
 }
 
+/// Logits far below their cap, about it and far beyond.
+pub fn caps_match_f64(backend: &dyn Backend) {
+    for (cap, spread) in [(30.0, 1.0), (3.0, 2.0), (0.5, 100.0)] {
+        let logits = Random::new(7).normals(3 * 53).iter().map(|x| spread * x).collect();
+        let logits = Rows::from_vec(3, 53, logits);
+        let capped = backend.cap(&logits, cap).expect("fits");
+        let cap = f64::from(cap);
+        let want: Vec<f64> =
+            logits.data().iter().map(|&z| cap * (f64::from(z) / cap).tanh()).collect();
+        close("capped logits", capped.data(), &want, Tolerance::new(1e-6, 2e-6)).unwrap();
+    }
+}
+
 /// The bits of a row are the same alone, in any company and at any place.
 pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
     for held in Held::ALL {
@@ -172,6 +186,7 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { experts: true, ..look });
         check_rows_alone(backend, Look { olmo: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
+        check_rows_alone(backend, Look { oss: true, experts: true, ..look });
     }
 }
 

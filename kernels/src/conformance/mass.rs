@@ -1,5 +1,7 @@
 //! Column mass: what the queries of a block spend on each key.
 
+use std::sync::Arc;
+
 use half::bf16;
 
 use crate::backend::{Attended, AttentionOps, Backend, BackendError, Scope};
@@ -10,8 +12,48 @@ use crate::state::AttentionState;
 use crate::tensor::{KvDtype, Rows};
 
 use super::attention::masses;
+use super::near::close_to;
 use super::oracle;
 use super::scene::{Block, Shape};
+
+/// What rows see besides keys has its share of what they spend, and gives them nothing.
+pub fn sinks_have_a_share_and_no_value(backend: &dyn Backend) {
+    for kv in [KvDtype::F32, KvDtype::Bf16] {
+        for (head_dim, spread) in [(64, 1.0), (36, 1.0), (128, 8.0)] {
+            let shape = Shape { heads: 6, head_dim, kv, sinks: true, spread, ..Shape::default() };
+            for (past, tokens) in [(0, 1), (70, 1), (41, 3), (0, 40), (130, 65)] {
+                check_sinks(backend, shape, (past, tokens));
+            }
+        }
+    }
+    let seeing_little = Shape { window: Some(3), sinks: true, ..Shape::default() };
+    check_sinks(backend, seeing_little, (40, 33));
+}
+
+fn check_sinks(backend: &dyn Backend, shape: Shape, (count, tokens): (usize, usize)) {
+    let (past, block) = (shape.past(count), shape.block(2 * count as u32, tokens));
+    let keys = oracle::joined(&oracle::entries(&past), &oracle::entries(&block.keys));
+    let (queries, sinks) = (block.queries(), block.sinks.as_ref());
+    let weights = vec![1.0; tokens];
+    let truth =
+        oracle::attention_beside(&queries, sinks.map(|sinks| &**sinks), &keys, &vec![1.0; tokens]);
+    let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(&weights[..]));
+    let scope =
+        Scope { past: &past, leaves, own, row_weights, sinks, outputs: tokens, rounded: false };
+    let seen = backend.attend_all(queries, scope).expect("fits");
+    let name = format!("{tokens} rows over {count} remembered keys, {shape:?}");
+    close_to(&format!("output, {name}"), seen.output.data(), &truth.output, truth.tolerance())
+        .unwrap();
+    for (g, want) in truth.mass.iter().enumerate() {
+        let past = &seen.past_mass[g * count..(g + 1) * count];
+        let own = &seen.own_mass[g * tokens..(g + 1) * tokens];
+        let name = format!("mass of KV head {g}, {name}");
+        close(&name, &[past, own].concat(), want, truth.tolerance()).unwrap();
+    }
+    let too_few: Arc<[f32]> = [0.0; 1].into();
+    let refused = backend.attend_all(queries, Scope { sinks: Some(&too_few), ..scope });
+    assert!(matches!(refused, Err(BackendError::Shape { op: "attend", .. })), "{refused:?}");
+}
 
 fn check_masses(backend: &dyn Backend, shape: Shape, tokens: usize, row_weights: &[f64]) {
     let (past, block) = (shape.past(41), shape.block(82, tokens));
@@ -44,6 +86,10 @@ pub fn column_sums_match_a_manual_sum(backend: &dyn Backend) {
         check_masses(backend, Shape::default(), tokens, &vec![1.0; tokens]);
     }
     check_masses(backend, Shape { window: Some(20), ..Shape::default() }, 35, &[1.0; 35]);
+    for (tokens, head_dim) in [(1, 64), (35, 16), (35, 128)] {
+        let shape = Shape { softcap: Some(2.0), head_dim, kv: KvDtype::Bf16, ..Shape::default() };
+        check_masses(backend, shape, tokens, &vec![1.0; tokens]);
+    }
 }
 
 /// Each row alone spends 1 per query head over past and own keys together.
@@ -94,7 +140,9 @@ pub fn one_pass_gives_the_same_bits(backend: &dyn Backend) {
     for kv in [KvDtype::F32, KvDtype::Bf16] {
         for (past, tokens) in [(0, 1), (0, 70), (1, 1), (300, 1), (130, 3), (41, 33), (150, 170)] {
             for (head_dim, window) in [(16, None), (36, Some(90)), (128, None)] {
-                let shape = Shape { heads: 6, head_dim, kv, window, ..Shape::default() };
+                let (sinks, softcap) = (head_dim != 16, window.map(|_| 2.0));
+                let shape =
+                    Shape { heads: 6, head_dim, kv, window, sinks, softcap, ..Shape::default() };
                 let weights = ranking.row_weights(tokens);
                 // Weights of one are much like others: few rows are enough for them.
                 let ones = (tokens < 100).then(|| Some(vec![1.0; tokens]));
@@ -141,7 +189,8 @@ fn check_leaves(
 ) {
     let (tokens, keys) = (block.keys.len(), past.len());
     let (own, outputs) = (&block.keys, tokens);
-    let scope = Scope { past, leaves, own, row_weights, outputs, rounded };
+    let sinks = block.sinks.as_ref();
+    let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded };
     let want = backend.attend_rest(block.queries(), scope, own_state).expect("fits");
     let (dtype, head_dim) = (past.k.dtype(), past.k.head_dim);
     let of = format!("{tokens} rows over {keys} {dtype:?} keys, D = {head_dim}, {leaves:?}");
@@ -255,8 +304,15 @@ pub fn an_output_is_rounded_only_where_the_next_weight_is(backend: &dyn Backend)
             let (past, block) = (shape.past(past), shape.block(2 * past as u32, tokens));
             let (leaves, own) = (Leaves::ONE, &block.keys);
             let (past_keys, row_weights, outputs) = (&past, None, tokens);
-            let scope =
-                Scope { past: past_keys, leaves, own, row_weights, outputs, rounded: false };
+            let scope = Scope {
+                past: past_keys,
+                leaves,
+                own,
+                row_weights,
+                sinks: None,
+                outputs,
+                rounded: false,
+            };
             let attended = |scope| backend.attend_all(block.queries(), scope).expect("fits").output;
             let exact = attended(scope);
             let state = |keys| backend.attend(block.queries(), keys).expect("fits");

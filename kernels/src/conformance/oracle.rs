@@ -92,6 +92,16 @@ impl Truth {
 
 /// Softmax by definition of every row over every key it sees.
 pub(super) fn attention(queries: &Queries<'_>, keys: &Entries, row_weights: &[f64]) -> Truth {
+    attention_beside(queries, None, keys, row_weights)
+}
+
+/// The same where there is one more column, `sinks` (`[heads]`), whose values are zero.
+pub(super) fn attention_beside(
+    queries: &Queries<'_>,
+    sinks: Option<&[f32]>,
+    keys: &Entries,
+    row_weights: &[f64],
+) -> Truth {
     let q = queries.q;
     let (d, group) = (q.head_dim, q.heads / keys.len());
     let mut truth = Truth {
@@ -103,7 +113,8 @@ pub(super) fn attention(queries: &Queries<'_>, keys: &Entries, row_weights: &[f6
     for h in 0..q.heads {
         let (entries, mass) = (&keys[h / group], &mut truth.mass[h / group]);
         for (t, &weight) in row_weights.iter().enumerate() {
-            let logits = logits(queries, (h, t), entries);
+            let mut logits = logits(queries, (h, t), entries);
+            logits.extend(sinks.map(|sinks| f64::from(sinks[h])));
             let lse = log_sum_exp(&logits);
             truth.lse.push(lse);
             let output = &mut truth.output[(t * q.heads + h) * d..][..d];
@@ -125,11 +136,13 @@ pub(super) fn attention(queries: &Queries<'_>, keys: &Entries, row_weights: &[f6
 fn logits(queries: &Queries<'_>, (h, t): (usize, usize), entries: &[Entry]) -> Vec<f64> {
     let p = u64::from(queries.start) + t as u64;
     let sees = |s: u64| s <= p && queries.window.is_none_or(|window| s + u64::from(window) > p);
+    let capped =
+        |z: f64| queries.softcap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
     let logit = |entry: &Entry| {
         let products = queries.q.row(h, t).iter().zip(&entry.k);
         let dot: f64 = products.map(|(&q, &k)| entry.factor(q) * f64::from(k)).sum();
         let seen = sees(u64::from(entry.position));
-        if seen { dot * f64::from(queries.scale) } else { f64::NEG_INFINITY }
+        if seen { capped(dot * f64::from(queries.scale)) } else { f64::NEG_INFINITY }
     };
     entries.iter().map(logit).collect()
 }

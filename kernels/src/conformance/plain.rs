@@ -30,7 +30,9 @@ impl Plain {
             Held::Bf16 => MatrixData::Bf16(values.into_iter().map(bf16::from_f32).collect()),
             Held::Int8 => MatrixData::Int8(Int8Rows::from_f32(&values, inputs)),
         };
-        let bias = look.bias.then(|| random.normals(outputs));
+        // Some gates are beyond what they are clamped to.
+        let far = if look.oss { 6.0 } else { 1.0 };
+        let bias = look.bias.then(|| random.normals(outputs).iter().map(|x| far * x).collect());
         Self { matrix: Matrix { outputs, inputs, data }, bias }
     }
 
@@ -88,6 +90,8 @@ pub(super) struct Look {
     pub(super) gemma: bool,
     /// These norms and none before, and QK norms of all heads together.
     pub(super) olmo: bool,
+    /// Clamped gates, and a bias in everything.
+    pub(super) oss: bool,
     /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
     pub(super) experts: bool,
 }
@@ -104,6 +108,7 @@ pub(super) const PLAIN: Look = Look {
     ffn: 100,
     gemma: false,
     olmo: false,
+    oss: false,
     experts: false,
 };
 
@@ -159,7 +164,7 @@ impl PlainPart {
 
 impl PlainFeed {
     fn new(random: &mut Random, shape: (usize, usize), look: Look) -> Self {
-        let look = Look { bias: false, ..look };
+        let look = Look { bias: look.oss, ..look };
         if !look.experts {
             return Self::Dense(PlainPart::new(random, shape, look));
         }
@@ -239,7 +244,11 @@ impl PlainLayer {
         let random = &mut Random::new(17);
         let (heads, kv_heads, width) = (6, 2, 72);
         let Look { head_dim, ffn, .. } = look;
-        let activation = if look.gemma { Activation::GeluTanh } else { Activation::Silu };
+        let activation = match look {
+            Look { gemma: true, .. } => Activation::GeluTanh,
+            Look { oss: true, .. } => Activation::ClampedSilu,
+            _ => Activation::Silu,
+        };
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {
@@ -250,7 +259,7 @@ impl PlainLayer {
                 false => [norm(random, head_dim), norm(random, head_dim)],
             }),
             qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
-            out: Plain::new(random, (width, heads * head_dim), Look { bias: false, ..look }),
+            out: Plain::new(random, (width, heads * head_dim), Look { bias: look.oss, ..look }),
             ffn: PlainFeed::new(random, (width, ffn), look),
             post_norms: (look.gemma || look.olmo)
                 .then(|| [norm(random, width), norm(random, width)]),
@@ -271,6 +280,7 @@ impl PlainLayer {
             qkv: self.qkv.pack(backend),
             q_norm,
             k_norm,
+            sinks: None,
             out: self.out.pack(backend),
             attn_post_norm,
             ffn_norm,

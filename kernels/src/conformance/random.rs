@@ -48,14 +48,17 @@ impl Sizes {
         let tokens = if below(4) == 0 { 1 } else { 1 + below(tokens_max) };
         let past = below(2 * tokens_max);
         let heads = kv_heads * group;
-        let shape = Shape { heads, kv_heads, head_dim, kv, window: None, spread: 2.0 };
+        let (sinks, softcap) = (below(4) == 0, (below(6) == 0).then_some(20.0));
+        let shape =
+            Shape { heads, kv_heads, head_dim, kv, window: None, softcap, sinks, spread: 2.0 };
         Self { shape, past, tokens }
     }
 }
 
 fn attended(backend: &dyn Backend, block: &Block, past: &Keys, weights: &[f32]) -> Attended {
     let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(weights));
-    let scope = Scope { past, leaves, own, row_weights, outputs: block.keys.len(), rounded: true };
+    let (sinks, outputs) = (block.sinks.as_ref(), block.keys.len());
+    let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 
@@ -86,22 +89,29 @@ pub fn layer(backend: &dyn Backend, seed: u64, tokens_max: usize) -> Figures {
         identical("own masses", &again.own_mass, &seen.own_mass).unwrap();
     }
     let keys = oracle::joined(&oracle::entries(&past), &oracle::entries(&block.keys));
-    let truth = oracle::attention(&block.queries(), &keys, &vec![1.0; tokens]);
+    let (queries, sinks) = (block.queries(), block.sinks.as_deref());
+    let truth = oracle::attention_beside(&queries, sinks, &keys, &vec![1.0; tokens]);
     let masses = by_head(&seen, &shape, count, tokens);
-    let had = (shape.heads / shape.kv_heads * tokens) as f64;
-    let spent_error = |head: &Vec<f32>| {
+    let spent_error = |(head, want): (&Vec<f32>, &Vec<f64>)| {
         let spent: f64 = head.iter().map(|&mass| f64::from(mass)).sum();
+        let had: f64 = want.iter().sum();
         (spent - had).abs() / had
     };
+    let spent_error = masses.iter().zip(&truth.mass).map(spent_error).fold(0.0, f64::max);
     let (kept, agreed) = ranked(backend, (&past, &block), &seen, &truth.mass);
     Figures {
         what: format!(
-            "{} heads on {} of {}, {:?}, {tokens} rows, {count} past keys",
-            shape.heads, shape.kv_heads, shape.head_dim, shape.kv
+            "{} heads on {} of {}, {:?}{}{}, {tokens} rows, {count} past keys",
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            shape.kv,
+            if shape.sinks { ", sinks" } else { "" },
+            if shape.softcap.is_some() { ", capped" } else { "" },
         ),
         output_error: relative_error(seen.output.data(), truth.output.iter().map(|it| it.value)),
         mass_error: relative_error(&masses.concat(), truth.mass.into_iter().flatten()),
-        spent_error: masses.iter().map(spent_error).fold(0.0, f64::max),
+        spent_error,
         kept,
         agreed,
     }

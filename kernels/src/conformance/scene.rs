@@ -1,5 +1,7 @@
 //! Blocks and memory sets to compute with, the same on every run.
 
+use std::sync::Arc;
+
 use crate::backend::Queries;
 use crate::memory::Keys;
 use crate::tensor::{Heads, KvDtype, KvHeads};
@@ -39,13 +41,25 @@ pub(super) struct Shape {
     pub(super) head_dim: usize,
     pub(super) kv: KvDtype,
     pub(super) window: Option<u32>,
+    pub(super) softcap: Option<f32>,
+    /// Whether rows see something besides keys.
+    pub(super) sinks: bool,
     /// Standard deviation of logits.
     pub(super) spread: f32,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { heads: 4, kv_heads: 2, head_dim: 16, kv: KvDtype::F32, window: None, spread: 1.0 }
+        Self {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            kv: KvDtype::F32,
+            window: None,
+            softcap: None,
+            sinks: false,
+            spread: 1.0,
+        }
     }
 }
 
@@ -60,12 +74,16 @@ pub(super) struct Block {
     pub(super) keys: Keys,
     pub(super) start: u32,
     pub(super) window: Option<u32>,
+    pub(super) softcap: Option<f32>,
+    /// `[heads]`.
+    pub(super) sinks: Option<Arc<[f32]>>,
 }
 
 impl Block {
     pub(super) fn queries(&self) -> Queries<'_> {
         let scale = 1.0 / (self.q.head_dim as f32).sqrt();
-        Queries { q: &self.q, start: self.start, scale, window: self.window }
+        let Self { q, start, window, softcap, .. } = self;
+        Queries { q, start: *start, scale, window: *window, softcap: *softcap }
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -93,7 +111,12 @@ impl Shape {
         }
         let positions: Vec<u32> = (start..).take(tokens).collect();
         let keys = self.keys(&positions.repeat(self.kv_heads), lift);
-        Block { q, keys, start, window: self.window }
+        // Of the size of the logits' sum: neither nothing nor all is left for keys.
+        let sink = |random: &mut Random| 3.0 + 2.0 * self.spread * random.normal();
+        let mut random = Random::new(5);
+        let sinks = self.sinks.then(|| (0..self.heads).map(|_| sink(&mut random)).collect());
+        let Self { window, softcap, .. } = *self;
+        Block { q, keys, start, window, softcap, sinks }
     }
 
     /// `count` keys per KV head at positions below `2 count`, differing between heads.

@@ -34,7 +34,8 @@ fn attended(
     row_weights: &[f32],
 ) -> Attended {
     let (leaves, own, row_weights) = (Leaves::ONE, &block.keys, Some(row_weights));
-    let scope = Scope { past, leaves, own, row_weights, outputs: block.keys.len(), rounded: true };
+    let (sinks, outputs) = (block.sinks.as_ref(), block.keys.len());
+    let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded: true };
     backend.attend_all(block.queries(), scope).expect("fits")
 }
 

@@ -1,8 +1,8 @@
-//! The exponential of sixteen f32.
+//! The exponential of sixteen f32, and what is made of it.
 
 use std::f32::consts::LN_2;
 
-use super::simd::{Simd, Vector};
+use super::simd::{LANES, Simd, Vector};
 
 /// ln 2 in two parts: n times the first is exact for every n in use.
 const LN2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
@@ -47,10 +47,35 @@ pub(crate) fn exp2<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.times_pow2(p.fma(rest, simd.splat(1.0)), whole)
 }
 
+/// tanh x with a relative error below 1e-6; exactly ±1 from ±10 on. What is not finite becomes NaN.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(simd: S, x: S::V) -> S::V {
+    let [zero, one, two] = [0.0, 1.0, 2.0].map(|x| simd.splat(x));
+    let near = simd.splat(10.0).min(simd.splat(-10.0).max(x));
+    // 1 - 2 / (e^2x + 1) loses digits near 0. There a convergent of the continued fraction
+    // x / (1 + x² / (3 + x² / (5 + ..)))  (Lambert 1768) is within 1e-9.
+    let square = near * near;
+    let over = square.fma(simd.splat(21.0), simd.splat(1260.0)).fma(square, simd.splat(10395.0));
+    let under = (square + simd.splat(210.0)).fma(square, simd.splat(4725.0));
+    let small = near * over / under.fma(square, simd.splat(10395.0));
+    let power = exp2(simd, near * simd.splat(2.0 * std::f32::consts::LOG2_E));
+    let great = one - two / (power + one);
+    x.fma(zero, square.below(simd.splat(0.25), small, great))
+}
+
+/// Dot products become cap tanh(factor dot), factor being scale / cap.
+#[inline(always)]
+pub(crate) fn cap<S: Simd>(simd: S, (factor, cap): (f32, f32), dots: &mut [[f32; LANES]]) {
+    let (factor, cap) = (simd.splat(factor), simd.splat(cap));
+    for lanes in dots {
+        (cap * tanh(simd, simd.load(lanes) * factor)).store(lanes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::isa::Isa;
-    use super::super::simd::{Kernel, LANES};
+    use super::super::simd::Kernel;
     use super::*;
 
     struct Exp([f32; LANES]);
@@ -76,6 +101,43 @@ mod tests {
             let mut out = [0.0; LANES];
             exp2(simd, simd.load(&self.0)).store(&mut out);
             out
+        }
+    }
+
+    struct Tanh([f32; LANES]);
+
+    impl Kernel for Tanh {
+        type Out = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Out {
+            let mut out = [0.0; LANES];
+            tanh(simd, simd.load(&self.0)).store(&mut out);
+            out
+        }
+    }
+
+    fn check_tanh(x: f32, holds: impl Fn(f32) -> bool) {
+        for isa in Isa::available() {
+            let y = isa.run(Tanh([x; LANES]));
+            assert!(y.iter().all(|&y| holds(y)), "{isa:?}: tanh({x}) = {y:?}");
+        }
+    }
+
+    #[test]
+    fn the_hyperbolic_tangent_is_close_to_the_true_value_everywhere() {
+        for step in 1..20_000 {
+            let x = 2.0_f32.powf(-30.0 + 34.0 * (step as f32 / 20_000.0));
+            for x in [x, -x] {
+                let want = f64::from(x).tanh();
+                check_tanh(x, |y| ((f64::from(y) - want) / want).abs() < 1e-6);
+            }
+        }
+        check_tanh(0.0, |y| y == 0.0);
+        check_tanh(1e30, |y| y == 1.0);
+        check_tanh(-1e30, |y| y == -1.0);
+        for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            check_tanh(broken, f32::is_nan);
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::exp::tanh;
 use super::feed::feed;
 use super::gemm::{Argument, PackedWeight, Place, Prepare, linear, norm_row, packed_weight};
 use super::heads::{norms_all_heads, project_heads, project_rows};
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, LANES, Simd, load_front, store_front};
 use crate::backend::{BackendError, Qkv};
 use crate::shapes;
 use crate::tensor::Rows;
@@ -111,6 +112,32 @@ pub(super) fn norm(place: Place<'_>, x: &Rows, weight: &[f32], eps: f32) -> Rows
     let tasks = y.data_mut().chunks_mut(ROWS * cols).collect();
     place.crew.map(tasks, |rows| place.isa.run(Norm { rows, cols, weight, eps }));
     y
+}
+
+/// See [`crate::AttentionOps::cap`].
+pub(super) fn cap(place: Place<'_>, logits: &Rows, cap: f32) -> Rows {
+    const TASK: usize = 1 << 13;
+    let mut capped = logits.clone();
+    let tasks = capped.data_mut().chunks_mut(TASK).collect();
+    place.crew.map(tasks, |logits| place.isa.run(Cap { logits, cap }));
+    capped
+}
+
+struct Cap<'a> {
+    logits: &'a mut [f32],
+    cap: f32,
+}
+
+impl Kernel for Cap<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (factor, cap) = (simd.splat(1.0 / self.cap), simd.splat(self.cap));
+        for logits in self.logits.chunks_mut(LANES) {
+            store_front(cap * tanh(simd, load_front(simd, logits) * factor), logits);
+        }
+    }
 }
 
 struct Norm<'a> {

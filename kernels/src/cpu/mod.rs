@@ -181,6 +181,10 @@ impl AttentionOps for Cpu {
         }
         attended
     }
+
+    fn cap(&self, logits: &Rows, cap: f32) -> Result<Rows, BackendError> {
+        Ok(self.enter(|place| layer::cap(place, logits, cap)))
+    }
 }
 
 impl SelectionOps for Cpu {

@@ -58,7 +58,8 @@ pub(super) fn weigh(
     let votes = Votes::new(cuda, OnDevice::of(shared, lse)?, row_weights)?;
     let causal = rows.see_causally(&keys);
     let sides = if causal { (None, Some(keys)) } else { (Some(keys), None) };
-    let block = Block { cuda, shared, rows, past: sides.0, own: sides.1, dtype: KvDtype::F32 };
+    let ((past, own), sinks, dtype) = (sides, None, KvDtype::F32);
+    let block = Block { cuda, shared, rows, past, own, sinks, dtype };
     let [past, own] = block.masses(&votes)?;
     shared.done(if causal { own } else { past })
 }
@@ -201,6 +202,7 @@ struct Block<'a> {
     rows: PlacedQueries<'a>,
     past: Option<PlacedKeys>,
     own: Option<PlacedKeys>,
+    sinks: Option<OnDevice<f32>>,
     /// Of the output.
     dtype: KvDtype,
 }
@@ -217,6 +219,7 @@ impl<'a> Block<'a> {
         check(&queries, past)?;
         shapes::alike("attend", own, past)?;
         shapes::outputs("attend", &queries, scope)?;
+        shapes::sinks("attend", &queries, scope)?;
         row_weights.map_or(Ok(()), |row_weights| shapes::voting(&queries, row_weights))?;
         if queries.q.data.is_empty() || (past.is_empty() && own.is_empty()) {
             return Ok(None);
@@ -227,8 +230,9 @@ impl<'a> Block<'a> {
         };
         let (past, own) = (place(past)?, place(own)?);
         let rows = PlacedQueries::new(shared, queries, scope.own.k.dtype())?;
+        let sinks = scope.sinks.map(|sinks| cuda.norms.on_device(shared, sinks)).transpose()?;
         let dtype = if rounded { scope.own.k.dtype() } else { KvDtype::F32 };
-        Ok(Some(Self { cuda, shared, rows, past, own, dtype }))
+        Ok(Some(Self { cuda, shared, rows, past, own, sinks, dtype }))
     }
 
     fn is_few(&self) -> bool {
@@ -241,7 +245,7 @@ impl<'a> Block<'a> {
         let keys = [self.past.as_ref(), self.own.as_ref()];
         let few = Few::new(self.shared, &self.rows, keys, scope.row_weights.is_some())?;
         let output = Output::room(self.shared, &self.rows, self.dtype)?;
-        few.output(&output)?;
+        few.output(self.sinks.as_ref(), &output)?;
         self.attended(output, scope, |votes| few.masses(votes))
     }
 
@@ -249,11 +253,11 @@ impl<'a> Block<'a> {
         Chosen::new(self.shared, &self.rows, self.own.as_ref(), self.past.as_ref())
     }
 
-    /// What makes an output in one pass: kernels that give it as bf16.
+    /// What makes an output in one pass: kernels that give it as bf16, and know no sinks.
     fn in_one_go(&self) -> Result<Option<Chosen>, BackendError> {
         match self.dtype {
-            KvDtype::Bf16 => self.fast(),
-            KvDtype::F32 => Ok(None),
+            KvDtype::Bf16 if self.sinks.is_none() => self.fast(),
+            _ => Ok(None),
         }
     }
 
@@ -274,7 +278,7 @@ impl<'a> Block<'a> {
     fn merged(&self, own: Option<PlacedState>) -> Result<Output, BackendError> {
         let past = self.past.as_ref().map(|past| state_over(self.shared, &self.rows, past));
         let states: Vec<_> = past.transpose()?.into_iter().chain(own).collect();
-        plain::merge(self.shared, &self.rows, &states, self.dtype)
+        plain::merge(self.shared, &self.rows, &states, self.sinks.as_ref(), self.dtype)
     }
 
     /// With masses, where they are asked for.

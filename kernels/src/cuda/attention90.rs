@@ -368,7 +368,13 @@ mod tests {
 
         fn queries(&self) -> Queries<'_> {
             let scale = 1.0 / (self.q.head_dim as f32).sqrt();
-            Queries { q: &self.q, start: self.past.len() as u32, scale, window: None }
+            Queries {
+                q: &self.q,
+                start: self.past.len() as u32,
+                scale,
+                window: None,
+                softcap: None,
+            }
         }
     }
 
@@ -388,6 +394,7 @@ mod tests {
             leaves: Leaves::ONE,
             own: &scene.own,
             row_weights: Some(row_weights),
+            sinks: None,
             outputs: scene.own.len(),
             rounded: true,
         };

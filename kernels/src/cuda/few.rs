@@ -26,6 +26,7 @@ const SPLITS_MAX: usize = 128;
 pub(super) fn serves(queries: &Queries<'_>, kv_heads: usize, dtype: KvDtype) -> bool {
     let q = queries.q;
     dtype == KvDtype::Bf16
+        && queries.softcap.is_none()
         && Plan::of(q.head_dim).is_some()
         && q.heads / kv_heads * q.tokens <= ROWS
 }
@@ -108,17 +109,23 @@ impl<'a> Few<'a> {
 
     /// The partial state over all keys.
     pub(super) fn state(&self, to: &PlacedState) -> Result<(), BackendError> {
-        self.combine(to.arrays(), (0, 0), false)
+        self.combine(to.arrays(), None, (0, 0), false)
     }
 
-    /// What the rows make of all keys.
-    pub(super) fn output(&self, to: &Output) -> Result<(), BackendError> {
-        self.combine(StateArrays::NONE, (to.address(), to.lse.address()), to.of_dtype(false, true))
+    /// What the rows make of all keys, and of sinks.
+    pub(super) fn output(
+        &self,
+        sinks: Option<&OnDevice<f32>>,
+        to: &Output,
+    ) -> Result<(), BackendError> {
+        let (at, rounds) = ((to.address(), to.lse.address()), to.of_dtype(false, true));
+        self.combine(StateArrays::NONE, sinks, at, rounds)
     }
 
     fn combine(
         &self,
         to: StateArrays,
+        sinks: Option<&OnDevice<f32>>,
         (output, lse): (u64, u64),
         rounds: bool,
     ) -> Result<(), BackendError> {
@@ -127,6 +134,7 @@ impl<'a> Few<'a> {
         let params = FewCombine {
             parts: self.parts.arrays(),
             to,
+            sinks: sinks.map_or(0, OnDevice::address),
             output,
             lse,
             broken: self.shared.broken_at(),

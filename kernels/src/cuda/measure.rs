@@ -178,7 +178,7 @@ impl Cuda {
         let rows = PlacedQueries::new(&self.shared, queries, KvDtype::Bf16)?;
         let states = states.into_iter().map(|state| PlacedState::of(&self.shared, state));
         let states = states.collect::<Result<Vec<_>, _>>()?;
-        let output = plain::merge(&self.shared, &rows, &states, KvDtype::Bf16)?;
+        let output = plain::merge(&self.shared, &rows, &states, None, KvDtype::Bf16)?;
         let q = queries.q;
         Ok(Rows::new(q.tokens, q.heads * q.head_dim, output.data.into_array()))
     }

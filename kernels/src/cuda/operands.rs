@@ -110,7 +110,7 @@ impl<'a> PlacedQueries<'a> {
 
     /// As plain kernels take them.
     pub(super) fn array(&self) -> QueryArray {
-        let Queries { q, start, scale, window } = self.queries;
+        let Queries { q, start, scale, window, softcap } = self.queries;
         QueryArray {
             q: self.q.address(),
             heads: q.heads as u32,
@@ -119,13 +119,15 @@ impl<'a> PlacedQueries<'a> {
             window: window.unwrap_or(u32::MAX),
             scale,
             head_dim: q.head_dim as u32,
+            softcap: softcap.unwrap_or(0.0),
+            unused: 0,
         }
     }
 
-    /// As a chip's own kernels take them, which want bf16.
+    /// As a chip's own kernels take them, which want bf16 and know no cap.
     pub(super) fn rows(&self, kv_heads: usize) -> Option<fast::Rows> {
         let Elements::Bf16(q) = &self.q else { return None };
-        let Queries { q: heads, scale, .. } = self.queries;
+        let Queries { q: heads, scale, softcap: None, .. } = self.queries else { return None };
         let (tokens, head_dim) = (heads.tokens, heads.head_dim);
         let shape = fast::Shape { heads: heads.heads, kv_heads, tokens, head_dim };
         Some(fast::Rows { shape, q: Address(q.address()), scale })

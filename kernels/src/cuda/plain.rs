@@ -77,11 +77,12 @@ pub(super) fn masses(
     })
 }
 
-/// What one or two states of `rows`, over different keys, say together.
+/// What one or two states of `rows`, over different keys, say together, and sinks beside them.
 pub(super) fn merge(
     shared: &Arc<Shared>,
     rows: &PlacedQueries<'_>,
     states: &[PlacedState],
+    sinks: Option<&OnDevice<f32>>,
     dtype: KvDtype,
 ) -> Result<Output, BackendError> {
     const WARPS: usize = 8;
@@ -91,6 +92,7 @@ pub(super) fn merge(
     let params = MergeStates {
         a: arrays.next().unwrap_or(StateArrays::NONE),
         b: arrays.next().unwrap_or(StateArrays::NONE),
+        sinks: sinks.map_or(0, OnDevice::address),
         output: output.address(),
         lse: output.lse.address(),
         heads: q.heads as u32,

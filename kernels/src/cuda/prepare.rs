@@ -102,6 +102,7 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
     match activation {
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
+        Activation::ClampedSilu => 2,
     }
 }
 

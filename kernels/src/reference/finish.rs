@@ -79,25 +79,29 @@ fn add(x: &mut Rows, y: &Rows) {
     }
 }
 
-/// `[tokens, 2 ffn]`, gate first, to activation(gate) * up.
+/// `[tokens, 2 ffn]`, gate first, to what the activation makes of gate and up.
 fn gated(gate_up: &Rows, activation: Activation) -> Rows {
     let ffn = gate_up.cols() / 2;
     let mut hidden = Rows::zeros(gate_up.rows(), ffn);
     for i in 0..gate_up.rows() {
         let (gate, up) = gate_up.row(i).split_at(ffn);
         for (hidden, (&gate, &up)) in hidden.row_mut(i).iter_mut().zip(gate.iter().zip(up)) {
-            let [gate, up] = [gate, up].map(f64::from);
-            *hidden = (activate(gate, activation) * up) as f32;
+            *hidden = activated(activation, gate.into(), up.into()) as f32;
         }
     }
     hidden
 }
 
-fn activate(x: f64, activation: Activation) -> f64 {
+fn activated(activation: Activation, x: f64, up: f64) -> f64 {
     match activation {
-        Activation::Silu => x * sigmoid(x),
+        Activation::Silu => x * sigmoid(x) * up,
+        Activation::ClampedSilu => {
+            let [alpha, most] = Activation::CLAMPED.map(f64::from);
+            let x = x.min(most);
+            x * sigmoid(alpha * x) * (up.clamp(-most, most) + 1.0)
+        }
         Activation::GeluTanh => {
-            0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh()) * up
         }
     }
 }

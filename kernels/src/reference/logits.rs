@@ -26,12 +26,17 @@ pub(super) fn logits_in_sight<'a>(
     positions: &'a [u32],
     k: &'a [f32],
 ) -> impl Iterator<Item = (usize, f64)> {
-    let Queries { q, scale, .. } = *queries;
+    let Queries { q, scale, softcap, .. } = *queries;
     let sees = queries.sight(t);
     let row = q.row(h, t);
     let keys = positions.iter().zip(k.chunks_exact(q.head_dim)).enumerate();
     keys.filter(move |(_, (position, _))| sees.contains(position))
-        .map(move |(j, (_, key))| (j, dot(row, key) * f64::from(scale)))
+        .map(move |(j, (_, key))| (j, capped(dot(row, key) * f64::from(scale), softcap)))
+}
+
+fn capped(z: f64, cap: Option<f32>) -> f64 {
+    let Some(cap) = cap.map(f64::from) else { return z };
+    cap * (z / cap).tanh() + 0.0 * z // what is not finite stays so
 }
 
 /// a · b.

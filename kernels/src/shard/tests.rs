@@ -37,7 +37,7 @@ fn block(start: u32, tokens: u32, seed: u64) -> (Heads, Keys) {
 }
 
 fn queries(q: &Heads, start: u32) -> Queries<'_> {
-    Queries { q, start, scale: 0.5, window: None }
+    Queries { q, start, scale: 0.5, window: None, softcap: None }
 }
 
 /// Positions and scores of each KV head, whatever the form.
@@ -84,7 +84,8 @@ proptest! {
             let weights = ranking.row_weights(count as usize);
             let row_weights = Some(weights.as_slice());
             let (past, leaves, own, outputs) = (&set.keys, Leaves::ONE, &keys, q.tokens);
-            let scope = Scope { past, leaves, own, row_weights, outputs, rounded: false };
+            let (sinks, rounded) = (None, false);
+            let scope = Scope { past, leaves, own, row_weights, sinks, outputs, rounded };
             let whole = Reference.attend_all(queries, scope).unwrap();
             let masses = (&whole.past_mass, &whole.own_mass);
             set = Arc::new(Reference.select(set, &keys, masses, &selection).unwrap().memory);

@@ -37,6 +37,10 @@ pub struct ModelParts {
     pub ropes: Vec<Rope>,
     /// Multiplies attention's dot products.
     pub scale: f32,
+    /// [`Queries::softcap`] of all layers.
+    pub softcap: Option<f32>,
+    /// The same of the logits of tokens.
+    pub logits_softcap: Option<f32>,
     /// Added to the mean square in RMS norms.
     pub norm_eps: f32,
     /// How keys and values are stored.
@@ -167,7 +171,8 @@ impl Model {
 
     /// `q`, whose first row stands at `start`, with what attention in layer `idx` needs.
     pub(crate) fn queries<'q>(&self, idx: usize, q: &'q Heads, start: u32) -> Queries<'q> {
-        Queries { q, start, scale: self.parts.scale, window: self.parts.windows[idx] }
+        let ModelParts { scale, softcap, .. } = self.parts;
+        Queries { q, start, scale, window: self.parts.windows[idx], softcap }
     }
 
     /// Of the block's positions.
@@ -249,6 +254,10 @@ impl Model {
     pub fn logits(&self, x: &Rows) -> Result<Rows, EngineError> {
         let parts = &self.parts;
         let x = parts.backend.norm(x, &parts.final_norm, parts.norm_eps);
-        Ok(parts.backend.linear(&x, &parts.head)?)
+        let logits = parts.backend.linear(&x, &parts.head)?;
+        match parts.logits_softcap {
+            Some(cap) => Ok(parts.backend.cap(&logits, cap)?),
+            None => Ok(logits),
+        }
     }
 }

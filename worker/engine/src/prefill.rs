@@ -168,15 +168,15 @@ impl<'a> Step<'a> {
     /// Past and own keys, with masses unless every key is kept anyway.
     pub(crate) fn scope<'s>(
         &'s self,
-        layer: &LayerWeights,
+        layer: &'s LayerWeights,
         past: &'s MemorySet,
         qkv: &'s Qkv,
         want: Want,
     ) -> Scope<'s> {
         let row_weights = (!self.selection.keep_all).then_some(self.row_weights.as_slice());
         let (past, own, leaves) = (&past.keys, &qkv.keys, self.leaves);
-        let (outputs, rounded) = (self.outputs(want), layer.out.rounds);
-        Scope { past, leaves, own, row_weights, outputs, rounded }
+        let (sinks, outputs) = (layer.sinks.as_ref(), self.outputs(want));
+        Scope { past, leaves, own, row_weights, sinks, outputs, rounded: layer.out.rounds }
     }
 
     fn attend_own(&self, idx: usize, qkv: &Qkv) -> Result<AttentionState, EngineError> {

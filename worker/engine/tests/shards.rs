@@ -16,8 +16,15 @@ use stores::Sharded;
 /// Tokens decoded after the prompt.
 const DECODED: usize = 6;
 
+/// Of one kind of attention each: products alone, something besides keys, a cap.
+const KINDS: [&str; 3] = ["llama31-bfloat16", "gpt-oss-bfloat16", "gemma2-Q8_0.gguf"];
+
 fn model(kv: KvDtype, backend: Arc<dyn Backend>) -> Model {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/llama31-bfloat16");
+    model_of(KINDS[0], kv, backend)
+}
+
+fn model_of(kind: &str, kv: KvDtype, backend: Arc<dyn Backend>) -> Model {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(kind);
     let options = LoadOptions { kv, weights: WeightDtype::F32, backend };
     Model::load(&dir, &options, &mut |_| {}).unwrap()
 }
@@ -121,11 +128,11 @@ proptest! {
         chunk in 7usize..20,
         prompt in 1usize..90,
         places in prop::collection::vec(0usize..8, 13),
-        seed in 0u32..1000,
+        (seed, kind) in (0u32..1000, prop::sample::select(KINDS.to_vec())),
         f32_keys: bool,
     ) {
         let kv = if f32_keys { KvDtype::F32 } else { KvDtype::Bf16 };
-        let model = model(kv, Arc::new(Reference));
+        let model = model_of(kind, kv, Arc::new(Reference));
         let policy = policy.clamped(chunk as u32).0;
         let all = tokens(&model, prompt + DECODED, seed);
         let chunks = prompt.div_ceil(chunk);
@@ -178,8 +185,8 @@ fn the_cpu_backend_too() {
     for isa in IsaLevel::available() {
         let cpu = |threads| Arc::new(Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap());
         for (idx, policy) in policies.into_iter().enumerate() {
-            let kv = [KvDtype::Bf16, KvDtype::F32][idx % 2];
-            let (one, two) = (model(kv, cpu(1)), model(kv, cpu(2)));
+            let (kv, kind) = ([KvDtype::Bf16, KvDtype::F32][idx % 2], KINDS[idx % 3]);
+            let (one, two) = (model_of(kind, kv, cpu(1)), model_of(kind, kv, cpu(2)));
             let all = tokens(&one, 200, 3);
             let alone = sharded(&one, policy, 32, &[0], &all);
             for places in [&[2, 0, 1, 2][..], &[0, 1, 2, 3, 0, 1, 2], &[0, 1, 0, 1, 0, 1, 0]] {

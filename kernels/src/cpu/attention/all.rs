@@ -2,6 +2,7 @@
 //! their p of all keys is still at hand.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
 use super::masses::{Partial, TILES, Voters, segments, total};
 use super::output::{Output, Piece};
@@ -58,6 +59,7 @@ fn check(queries: &Queries<'_>, scope: &Scope<'_>) -> Result<(), BackendError> {
     shapes::attention("attend", queries, own)?;
     shapes::attention("attend", queries, past)?;
     shapes::outputs("attend", queries, scope)?;
+    shapes::sinks("attend", queries, scope)?;
     row_weights.map_or(Ok(()), |row_weights| shapes::voting(queries, row_weights))
 }
 
@@ -67,7 +69,7 @@ pub(in crate::cpu) fn attend_all(
     queries: &Queries<'_>,
     scope: &Scope<'_>,
 ) -> Result<Attended, BackendError> {
-    let Scope { past, own, row_weights, outputs, rounded, .. } = *scope;
+    let Scope { past, own, row_weights, sinks, outputs, rounded, .. } = *scope;
     check(queries, scope)?;
     if few::serves(queries, own.kv_heads()) {
         let mut alone = few::attend_each(place, &[(*queries, *scope)]);
@@ -88,7 +90,15 @@ pub(in crate::cpu) fn attend_all(
         .into_iter()
         .zip(parts)
         .rev()
-        .map(|(rows, output)| All { queries, rows, keys: &stored, row_weights, silent, output })
+        .map(|(rows, output)| All {
+            queries,
+            rows,
+            keys: &stored,
+            sinks,
+            row_weights,
+            silent,
+            output,
+        })
         .collect();
     let spent = place.crew.map(tasks, |task: All<'_>| path.run(place.isa, task));
     let Some(spent) = spent.into_iter().rev().collect::<Option<Vec<_>>>() else {
@@ -118,6 +128,7 @@ struct All<'a> {
     rows: RowTile,
     /// The parts of the past, and the own.
     keys: &'a [Stored<'a>],
+    sinks: Option<&'a Arc<[f32]>>,
     row_weights: Option<&'a [f32]>,
     /// So many of the block's first tokens have no output.
     silent: usize,
@@ -129,7 +140,7 @@ impl Work for All<'_> {
 
     #[inline(always)]
     fn run<P: Products>(self, mut products: P) -> Self::Out {
-        let Self { queries, rows, keys, row_weights, silent, mut output } = self;
+        let Self { queries, rows, keys, sinks, row_weights, silent, mut output } = self;
         let simd = products.simd();
         let mut sides: Vec<Side> = keys.iter().map(|_| Side::default()).collect();
         let spent = keys.iter().map(|keys| match row_weights {
@@ -157,7 +168,8 @@ impl Work for All<'_> {
             if !past.is_finite(simd) || !own.is_finite(simd) {
                 return None;
             }
-            let merged = past.end(simd, own);
+            let sinks = sinks.map(|sinks| Side::of_sinks(&tile, sinks, own));
+            let merged = past.end(simd, own, sinks.as_ref());
             if wanted.o {
                 let first = silent.max(rows.tokens.start);
                 past.each_row(simd, &tile, |_, (head, t), o| {

@@ -12,7 +12,7 @@ use super::rows::{Lanes, RowTile};
 use super::sight::{Bounds, Sight};
 use super::stored::Stored;
 use crate::backend::Queries;
-use crate::cpu::exp::exp2;
+use crate::cpu::exp::{cap, exp2};
 use crate::cpu::simd::{LANES, Simd, Vector};
 
 /// Keys `first..last`, looked at together.
@@ -23,8 +23,10 @@ pub(super) struct Pass<'a> {
     rows: &'a RowTile,
     keys: &'a Stored<'a>,
     sight: Sight,
-    /// Logits from dot products.
+    /// Logits from dot products, once these are capped.
     scale: f32,
+    /// [`Queries::softcap`], by which they are logits already: what [`cap`] takes.
+    cap: Option<(f32, f32)>,
     /// `[panels, 16]`: the largest dot product in sight so far.
     tops: Vec<Lanes>,
     /// `[panels, 16]`: what it was before the last tile.
@@ -44,7 +46,8 @@ impl<'a> Pass<'a> {
             rows,
             keys,
             sight: Sight::new(queries, rows, keys.leaf()),
-            scale: queries.scale,
+            scale: if queries.softcap.is_some() { 1.0 } else { queries.scale },
+            cap: queries.softcap.map(|cap| (queries.scale / cap, cap)),
             tops: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             before: vec![[f32::NEG_INFINITY; LANES]; rows.panels()],
             l: vec![[0.0; LANES]; rows.panels()],
@@ -90,12 +93,16 @@ impl<'a> Pass<'a> {
     ) {
         let mask = self.sight.mask(self.rows, first, last);
         self.before.copy_from_slice(&self.tops);
-        let tops = if mask.is_none() { Some(&mut self.tops[..]) } else { None };
+        let changed = mask.is_some() || self.cap.is_some();
+        let tops = if changed { None } else { Some(&mut self.tops[..]) };
         products.dots(self.keys, (first, last), p, tops);
-        if let Some(mask) = &mask {
-            for (panel, mask) in mask.iter().enumerate() {
-                self.hide(products.simd(), panel, mask, p);
-            }
+        if let Some(with) = self.cap {
+            cap(products.simd(), with, p);
+        }
+        for (panel, mask) in mask.iter().flatten().enumerate() {
+            self.hide(products.simd(), panel, mask, p);
+        }
+        if changed {
             raise(products.simd(), p, &mut self.tops);
         }
         let (panels, mut panel) = (self.rows.panels(), 0);

@@ -84,6 +84,17 @@ pub(super) struct Side {
 }
 
 impl Side {
+    /// What rows see besides keys: `sinks` is `[heads]`, and this to be merged with `other`.
+    pub(super) fn of_sinks(rows: &RowTile, sinks: &[f32], other: &Self) -> Self {
+        Self {
+            m: rows.lanes(f32::NEG_INFINITY, |head, _| sinks[head]),
+            l: rows.lanes(0.0, |_, _| 1.0),
+            o: Lines::zeros(other.o.len()),
+            saw: true,
+            ..Self::default()
+        }
+    }
+
     /// Before any key, of which so many's p will be kept.
     fn begin(&mut self, panels: usize, head_dim: usize, kept: usize) {
         self.kept.clear();
@@ -138,11 +149,17 @@ impl Side {
         is_finite(simd, self.l.as_flattened()) && is_finite(simd, self.o.as_flattened())
     }
 
-    /// Past merged with own, as [`crate::AttentionState::merge`] does it: o becomes the output.
-    /// Returns lse, `[panels, 16]`.
+    /// Past merged with own, and then with sinks if there are any, as
+    /// [`crate::AttentionState::merge`] does it: o becomes the output. Returns lse, `[panels, 16]`.
     #[inline(always)]
-    pub(super) fn end<S: Simd>(&mut self, simd: S, own: &Self) -> Vec<Lanes> {
-        self.merge::<S, true>(simd, own);
+    pub(super) fn end<S: Simd>(&mut self, simd: S, own: &Self, sinks: Option<&Self>) -> Vec<Lanes> {
+        match sinks {
+            None => self.merge::<S, true>(simd, own),
+            Some(sinks) => {
+                self.merge::<S, false>(simd, own);
+                self.merge::<S, true>(simd, sinks);
+            }
+        }
         let each = self.m.iter().zip(&self.l);
         each.map(|(m, l)| std::array::from_fn(|lane| lse(m[lane], l[lane]))).collect()
     }

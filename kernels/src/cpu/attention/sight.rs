@@ -114,7 +114,7 @@ mod tests {
         let q = Heads::zeros(1, 4, 2);
         let positions = [0, 3, 9, 10, 11, 12, 13, 20];
         for window in [None, Some(1), Some(2), Some(5), Some(100)] {
-            let queries = Queries { q: &q, start: 10, scale: 1.0, window };
+            let queries = Queries { q: &q, start: 10, scale: 1.0, window, softcap: None };
             for t in 0..4 {
                 let sight = queries.sight(t);
                 let want: Vec<usize> =

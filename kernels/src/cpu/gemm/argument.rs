@@ -82,12 +82,19 @@ fn gate_row<S: Simd>(simd: S, activation: Activation, gate_up: &[f32], to: &mut 
     }
 }
 
-/// activation(gate) * up of sixteen.
+/// What the activation makes of sixteen gates and ups.
 #[inline(always)]
 pub(super) fn gated<S: Simd>(simd: S, activation: Activation, gate: S::V, up: S::V) -> S::V {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+    let (mut gate, mut up) = (gate, up);
     let x = match activation {
         Activation::Silu => gate,
+        Activation::ClampedSilu => {
+            let most = simd.splat(Activation::CLAMPED[1]);
+            gate = most.min(gate);
+            up = one + (zero - most).max(most.min(up));
+            gate * simd.splat(Activation::CLAMPED[0])
+        }
         Activation::GeluTanh => {
             let [linear, cubic] = Activation::GELU.map(|x| simd.splat(x));
             gate * (gate * gate).fma(cubic, linear)

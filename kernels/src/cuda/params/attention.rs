@@ -12,6 +12,8 @@ pub(crate) struct QueryArray {
     pub(crate) window: u32,
     pub(crate) scale: f32,
     pub(crate) head_dim: u32,
+    pub(crate) softcap: f32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]
@@ -71,6 +73,7 @@ pub(crate) struct PlainMasses {
 pub(crate) struct MergeStates {
     pub(crate) a: StateArrays,
     pub(crate) b: StateArrays,
+    pub(crate) sinks: u64,
     pub(crate) output: u64,
     pub(crate) lse: u64,
     pub(crate) heads: u32,
@@ -121,6 +124,7 @@ pub(crate) struct FewAttention {
 pub(crate) struct FewCombine {
     pub(crate) parts: StateArrays,
     pub(crate) to: StateArrays,
+    pub(crate) sinks: u64,
     pub(crate) output: u64,
     pub(crate) lse: u64,
     pub(crate) broken: u64,

@@ -47,7 +47,7 @@ impl Seat<'_, &mut LocalPort> {
     fn block<'s>(
         &'s self,
         idx: usize,
-        layer: &LayerWeights,
+        layer: &'s LayerWeights,
         past: &'s MemorySet,
         qkv: &'s Qkv,
     ) -> (Queries<'s>, Scope<'s>) {

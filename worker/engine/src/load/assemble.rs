@@ -76,6 +76,10 @@ impl<'a> Sources<'a> {
                 for stack in names.experts.stacks() {
                     let name = format!("{}.{layer}.{stack}", names.layer);
                     checkpoint.cut_stack(&name, experts.count as usize)?;
+                    if decoder.expert_biases {
+                        let count = experts.count as usize;
+                        checkpoint.cut_biases(&format!("{name}.bias"), &name, count)?;
+                    }
                 }
             }
         }
@@ -128,6 +132,8 @@ pub(crate) fn assemble(
         head,
         ropes: decoder.ropes(),
         scale: decoder.scales.attention,
+        softcap: decoder.softcaps.attention,
+        logits_softcap: decoder.softcaps.tokens,
         norm_eps: norm_eps(decoder),
         kv: options.kv,
     };
@@ -213,6 +219,13 @@ impl<'a, 'r> Assembler<'a, 'r> {
             self.norm_of(prefix, names.attn_post_norm, post_norms.then_some(width))?;
         let ffn_post_norm =
             self.norm_of(prefix, names.ffn_post_norm, post_norms.then_some(width))?;
+        let sinks = match decoder.family.sinks() {
+            true => {
+                let name = format!("{prefix}.{}", names.sinks);
+                Some(self.read(&name, &[heads], Stored::f32)?.into())
+            }
+            false => None,
+        };
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
         let out = Stacked { parts: &[(names.out, width)], inputs: q_rows, bias: biases.out };
@@ -225,6 +238,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
             ffn_norm: self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
             q_norm,
             k_norm,
+            sinks,
             attn_post_norm,
             ffn_post_norm,
         })

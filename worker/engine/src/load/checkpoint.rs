@@ -8,6 +8,7 @@ use aqueduct_kernels::int8::{GROUP, quantise};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
+use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
 use crate::error::LoadError;
 
@@ -24,8 +25,50 @@ pub(crate) struct Stored<'a> {
     pub(crate) encoding: Option<Encoding>,
     /// Of the first rows, where they do not stand as they are used here.
     pub(crate) order: Option<RowOrder>,
+    pub(crate) laid: Laid<'a>,
     /// Exactly as many as shape and type ask for.
     pub(crate) bytes: &'a [u8],
+}
+
+/// How the rows of a matrix lie in its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Laid<'a> {
+    /// One after the other.
+    Rows,
+    /// Its columns do; of elements that are no blocks.
+    Columns,
+    /// One after the other, two elements of MXFP4 in a byte.
+    Mxfp4 {
+        /// `[rows, inputs / 32]`.
+        scales: &'a [u8],
+    },
+    /// One after the other, each element being multiplied by a scale that its block has.
+    Scaled(Scales<'a>),
+}
+
+/// Scales of the blocks of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scales<'a> {
+    /// `[rows / block rows, inputs / block columns]`, both rounded up.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) encoding: Encoding,
+    /// Rows and columns of a block.
+    pub(crate) block: [usize; 2],
+}
+
+impl Scales<'_> {
+    /// Multiplies row `row`.
+    fn apply(&self, row: usize, to: &mut [f32]) {
+        let Self { bytes, encoding, block: [rows, columns] } = *self;
+        let (row, count) = (row / rows, to.len().div_ceil(columns));
+        let size = encoding.element_bytes();
+        let scales = &bytes[row * count * size..][..count * size];
+        for (scale, to) in scales.chunks_exact(size).zip(to.chunks_mut(columns)) {
+            let mut factor = [0.0];
+            encoding.widen(scale, &mut factor);
+            to.iter_mut().for_each(|x| *x *= factor[0]);
+        }
+    }
 }
 
 /// Where the rows of query and key heads stand. Here element i of a head is rotated with element
@@ -105,6 +148,32 @@ impl<'a> Checkpoint<'a> {
         for (idx, bytes) in stack.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
             let one = Stored { shape: shape.clone(), bytes, ..stack.clone() };
             self.tensors.insert(format!("{name}.{idx}.weight"), one);
+        }
+        Ok(())
+    }
+
+    /// Makes `count` tensors, `name.0.bias` and so on, of the rows of `stack`, if it is there.
+    ///
+    /// # Errors
+    /// It has another number of them.
+    pub(crate) fn cut_biases(
+        &mut self,
+        stack: &str,
+        name: &str,
+        count: usize,
+    ) -> Result<(), LoadError> {
+        let Some(biases) = self.tensors.remove(stack) else { return Ok(()) };
+        let shape = match *biases.shape {
+            [rows, outputs] if rows == count => vec![outputs],
+            _ => {
+                let what = format!("shape {:?}, should be {count} rows", biases.shape);
+                return Err(LoadError::tensor(biases.path, stack, what));
+            }
+        };
+        let bytes = biases.bytes.len() / count.max(1);
+        for (idx, bytes) in biases.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
+            let one = Stored { shape: shape.clone(), bytes, ..biases.clone() };
+            self.tensors.insert(format!("{name}.{idx}.bias"), one);
         }
         Ok(())
     }
@@ -190,6 +259,34 @@ impl Stored<'_> {
         })
     }
 
+    /// The elements of row `row` of all `rows`, as they are stored.
+    fn widen_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) {
+        let (rows, inputs) = self.rows();
+        let of_row = |all: &'_ [u8]| {
+            let bytes = all.len() / rows;
+            row * bytes..(row + 1) * bytes
+        };
+        match self.laid {
+            Laid::Rows => encoding.widen(&self.bytes[of_row(self.bytes)], to),
+            Laid::Scaled(scales) => {
+                encoding.widen(&self.bytes[of_row(self.bytes)], to);
+                scales.apply(row, to);
+            }
+            Laid::Mxfp4 { scales } => {
+                mxfp4_beside(&scales[of_row(scales)], &self.bytes[of_row(self.bytes)], to);
+            }
+            Laid::Columns => {
+                // Rows beside this one find its lines of the cache near.
+                let size = self.bytes.len() / (rows * inputs);
+                let mut elements = Vec::with_capacity(inputs * size);
+                for column in self.bytes.chunks_exact(rows * size) {
+                    elements.extend_from_slice(&column[row * size..][..size]);
+                }
+                encoding.widen(&elements, to);
+            }
+        }
+    }
+
     fn known_encoding(&self) -> Result<Encoding, LoadError> {
         self.encoding.ok_or_else(|| LoadError::Unsupported {
             path: self.path.to_owned(),
@@ -206,10 +303,9 @@ impl Stored<'_> {
 
     /// Row `row` in half-split order, checked.
     fn read_row(&self, encoding: Encoding, row: usize, to: &mut [f32]) -> Result<(), NotFinite> {
-        let (rows, inputs) = self.rows();
-        let bytes = self.bytes.len() / rows;
+        let inputs = self.rows().1;
         let stored = self.order.map_or(row, |order| order.stored(row));
-        encoding.widen(&self.bytes[stored * bytes..][..bytes], to);
+        self.widen_row(encoding, stored, to);
         // Without a way out of the loop it is done many elements at a time.
         if to.iter().fold(true, |all, x| all & x.is_finite()) {
             return Ok(());
@@ -281,7 +377,7 @@ mod tests {
 
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());
-        Stored { path, shape: vec![2], dtype, encoding, order: None, bytes }
+        Stored { path, shape: vec![2], dtype, encoding, order: None, laid: Laid::Rows, bytes }
     }
 
     fn checkpoint<'a>(tensors: impl IntoIterator<Item = (&'a str, Stored<'a>)>) -> Checkpoint<'a> {

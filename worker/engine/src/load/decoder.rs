@@ -35,6 +35,7 @@ pub(crate) enum Family {
     Glm4,
     /// Gemma 1.
     Gemma,
+    Gemma2,
     /// Gemma 3, of which what reads pictures is left out.
     Gemma3,
     Mixtral,
@@ -60,6 +61,7 @@ pub(crate) enum Family {
     /// ERNIE 4.5 with experts.
     Ernie45Moe,
     MiniMaxM2,
+    GptOss,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -91,7 +93,7 @@ impl Family {
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
     pub(crate) fn post_norms(self) -> bool {
-        matches!(self, Self::Glm4 | Self::Gemma3) || !self.pre_norms()
+        matches!(self, Self::Glm4 | Self::Gemma2 | Self::Gemma3) || !self.pre_norms()
     }
 
     /// RMS norm of what attention and feed-forward part are given.
@@ -99,10 +101,16 @@ impl Family {
         !matches!(self, Self::Olmo2 | Self::Olmo3 | Self::FlexOlmo | Self::Exaone4)
     }
 
+    /// Rows see something besides keys.
+    pub(crate) fn sinks(self) -> bool {
+        self == Self::GptOss
+    }
+
     /// Of the feed-forward part's gate.
     pub(crate) fn activation(self) -> Activation {
         match self {
-            Self::Gemma | Self::Gemma3 => Activation::GeluTanh,
+            Self::Gemma | Self::Gemma2 | Self::Gemma3 => Activation::GeluTanh,
+            Self::GptOss => Activation::ClampedSilu,
             _ => Activation::Silu,
         }
     }
@@ -110,6 +118,9 @@ impl Family {
 
 /// Gemma 3: of so many layers one sees all positions, unless a file says otherwise.
 pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
+
+/// The same in Gemma 2 and gpt-oss.
+pub(crate) const ALTERNATE_LAYERS: usize = 2;
 
 /// The same in OLMo 3 and EXAONE 4.
 pub(crate) const OLMO3_FULL_LAYER_INTERVAL: usize = 4;
@@ -167,6 +178,28 @@ impl Scales {
             ("logits scale", logits),
         ] {
             Refusal::unless_within(field, scale, 1e-6, 1e6)?;
+        }
+        Ok(self)
+    }
+}
+
+/// What logits are brought within, by [`aqueduct_kernels::Queries::softcap`]'s formula.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Softcaps {
+    /// Attention's.
+    pub(crate) attention: Option<f32>,
+    /// Those of tokens.
+    pub(crate) tokens: Option<f32>,
+}
+
+impl Softcaps {
+    /// Takes these if something finite comes of them.
+    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+        let Self { attention, tokens } = self;
+        for (field, cap) in
+            [("attn_logit_softcapping", attention), ("final_logit_softcapping", tokens)]
+        {
+            cap.map_or(Ok(1.0), |cap| Refusal::unless_within(field, cap, 1e-3, 1e6))?;
         }
         Ok(self)
     }
@@ -239,6 +272,9 @@ pub(crate) struct Decoder {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) biases: Biases,
     pub(crate) experts: Option<ManyExperts>,
+    /// Their router and their parts add biases.
+    pub(crate) expert_biases: bool,
+    pub(crate) softcaps: Softcaps,
     /// Whether the family has them or not.
     pub(crate) qk_norm: QkNorm,
     /// Logits come from the embedding.

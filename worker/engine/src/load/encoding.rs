@@ -22,16 +22,28 @@ pub(crate) enum Encoding {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Mxfp4,
+    F8E4M3,
+    F8E8M0,
 }
 
 /// What can be read, for errors.
-pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in GGUF Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, \
-                                    Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS too";
+pub(crate) const ENCODINGS: &str = "F32, F16, BF16; in folders F8_E4M3 too; in GGUF Q8_0, Q4_0, \
+     Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4 too";
 
 impl Encoding {
-    /// Blocks of integers with scales.
+    /// Few bits, with scales that several elements share.
     pub(crate) fn is_quantised(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Bytes of an element, of those that are no blocks.
+    pub(crate) fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            _ => 1,
+        }
     }
 
     /// The elements in `bytes`, exactly; `to` has as many as there are.
@@ -52,6 +64,9 @@ impl Encoding {
             Self::Q6K => widen(bytes, to, blocks::q6_k),
             Self::Iq4Nl => widen(bytes, to, blocks::iq4_nl),
             Self::Iq4Xs => widen(bytes, to, blocks::iq4_xs),
+            Self::Mxfp4 => widen(bytes, to, blocks::mxfp4),
+            Self::F8E4M3 => widen(bytes, to, blocks::e4m3),
+            Self::F8E8M0 => widen(bytes, to, blocks::e8m0),
         }
     }
 }

@@ -8,15 +8,15 @@
 use xxhash_rust::xxh3::Xxh3;
 
 use super::LoadOptions;
-use super::checkpoint::Stored;
-use super::decoder::{Decoder, Scales};
+use super::checkpoint::{self, Laid, Stored};
+use super::decoder::{Decoder, Scales, Softcaps};
 use super::held::Held;
 
 /// What most decoders have is left out, and the rest stands as it always has: workers of two
 /// builds share a cluster while it is upgraded, and what was snapshot is found again.
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
-    let Decoder { windows, biases, experts, tied, .. } = decoder;
+    let Decoder { windows, biases, experts, expert_biases, softcaps, tied, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
@@ -29,6 +29,12 @@ fn described(decoder: &Decoder) -> String {
     }
     if let Some(experts) = experts {
         all += &format!(" experts: {experts:?}");
+    }
+    if *expert_biases {
+        all += " expert_biases";
+    }
+    if *softcaps != Softcaps::default() {
+        all += &format!(" softcaps: {softcaps:?}");
     }
     if *scales != Scales::usual(shape.head_dim) {
         all += &format!(" scales: {scales:?}");
@@ -56,6 +62,11 @@ impl Fingerprint {
         self.0.update(tensor.dtype.as_bytes());
         self.0.update(&(tensor.bytes.len() as u64).to_le_bytes());
         self.0.update(tensor.bytes);
+        match tensor.laid {
+            Laid::Mxfp4 { scales } => self.0.update(scales),
+            Laid::Scaled(checkpoint::Scales { bytes, .. }) => self.0.update(bytes),
+            Laid::Rows | Laid::Columns => {}
+        }
     }
 
     /// 32 hexadecimal digits.

@@ -17,6 +17,8 @@ pub(crate) struct Names {
     pub(crate) qkv: &'static str,
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
+    /// With its suffix, if it has one.
+    pub(crate) sinks: &'static str,
     pub(crate) out: &'static str,
     /// Of a norm behind it, in families that have one.
     pub(crate) attn_post_norm: &'static str,
@@ -74,6 +76,7 @@ pub(crate) const HF: Names = Names {
     qkv: "self_attn.qkv_proj",
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
+    sinks: "self_attn.sinks",
     out: "self_attn.o_proj",
     attn_post_norm: "",
     ffn_norm: "post_attention_layernorm",
@@ -151,6 +154,10 @@ pub(crate) const HF_MINIMAX_M2: Names = Names {
     ..HF
 };
 
+/// The same in gpt-oss, once its experts are apart.
+pub(crate) const HF_GPT_OSS: Names =
+    Names { experts: ExpertNames { router: "mlp.router", ..HF_EXPERTS }, ..HF };
+
 /// The same where the feed-forward part is what experts would share.
 pub(crate) const HF_SHARED: Names =
     Names { gate_up: "shared_mlp.input_linear", down: "shared_mlp.output_linear", ..HF };
@@ -166,7 +173,7 @@ pub(crate) const HF_OLMO2: Names = Names {
     ..HF
 };
 
-/// The same in Gemma 3.
+/// The same in Gemma 2 and 3.
 pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..HF_OLMO2 };
 
 /// llama.cpp.
@@ -182,6 +189,7 @@ pub(crate) const GGUF: Names = Names {
     qkv: "attn_qkv",
     q_norm: "attn_q_norm",
     k_norm: "attn_k_norm",
+    sinks: "attn_sinks.weight",
     out: "attn_output",
     attn_post_norm: "post_attention_norm",
     ffn_norm: "ffn_norm",

@@ -79,7 +79,9 @@ impl Row {
         for (position, (k, v)) in keys.head_positions(g).iter().zip(rows) {
             if sight.contains(position) {
                 let dot: f64 = q.iter().zip(k).map(|(q, &k)| q * f64::from(k)).sum();
-                self.add(dot * f64::from(queries.scale), v);
+                let z = dot * f64::from(queries.scale);
+                let cap = queries.softcap.map(f64::from);
+                self.add(cap.map_or(z, |cap| cap * (z / cap).tanh()), v);
             }
         }
     }
@@ -151,7 +153,7 @@ mod tests {
     }
 
     fn queries(q: &Heads) -> Queries<'_> {
-        Queries { q, start: START, scale: 0.5, window: None }
+        Queries { q, start: START, scale: 0.5, window: None, softcap: Some(0.5) }
     }
 
     #[test]

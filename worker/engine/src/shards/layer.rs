@@ -81,6 +81,7 @@ impl Asked {
                 audited = Some(audit(row, queries, all, &state)?);
             }
         }
+        state = state.with_sinks(step.model.parts.layers[*idx].sinks.as_deref());
         let mut weighed = None;
         if !step.selection.keep_all {
             let lse: Arc<[f32]> = state.lse().into();

@@ -12,7 +12,7 @@ use crate::cpu::isa::Isa;
 use crate::cpu::unwritten::{unwritten, written};
 use crate::memory::{LeafKeys, Split};
 use crate::shapes;
-use crate::state::lse;
+use crate::state::{lse, merge_row};
 use crate::tensor::Rows;
 
 /// What becomes of a block: of each array every KV head's part is one piece.
@@ -158,22 +158,28 @@ impl<'a> Head<'a> {
         sides: &[LeafKeys<'_>],
         mut seen: Vec<Seen>,
     ) -> Result<(), BackendError> {
-        let Self { queries, scope: Scope { row_weights, .. }, g, place, .. } = self;
+        let Self { queries, scope: Scope { row_weights, sinks, .. }, g, place, .. } = self;
         let [output, past_mass, own_mass] = place.clear();
         finite(&seen)?;
         let own = sides.len() - 1;
         let leaves = if own > 1 { leaves } else { &[] };
         let merges = leaves.iter().copied().chain([(0, own)]);
-        let Some(merged) = Merged::new(&mut seen, merges) else { return Ok(()) };
+        let Some(mut merged) = Merged::new(&mut seen, merges) else { return Ok(()) };
         let (tokens, head_dim) = (queries.q.tokens, queries.q.head_dim);
         let columns = output.len() / tokens;
+        let nothing = vec![0.0; if sinks.is_some() { head_dim } else { 0 }];
         for row in 0..merged.rows {
-            let l = merged.l[row];
-            if l > 0.0 {
-                let to = row % tokens * columns + row / tokens * head_dim;
-                let to = &mut output[to..to + head_dim];
-                merged.put(row, to);
-                to.iter_mut().for_each(|o| *o /= l);
+            let to = row % tokens * columns + row / tokens * head_dim;
+            let to = &mut output[to..to + head_dim];
+            merged.put(row, to);
+            let (m, l) = (&mut merged.m[row], &mut merged.l[row]);
+            if let Some(sinks) = sinks {
+                let sink = sinks[(g * columns / head_dim) + row / tokens];
+                merge_row((m, l, to), (sink, 1.0, &nothing));
+            }
+            match *l > 0.0 {
+                true => to.iter_mut().for_each(|o| *o /= *l),
+                false => to.fill(0.0),
             }
         }
         if let Some(row_weights) = row_weights {

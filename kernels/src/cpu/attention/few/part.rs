@@ -11,7 +11,7 @@ use crate::cells::{HeadRows, RowsOf};
 use crate::cpu::attention::rows::Lanes;
 use crate::cpu::attention::side::Wanted;
 use crate::cpu::attention::sight::in_sight;
-use crate::cpu::exp::exp2;
+use crate::cpu::exp::{cap, exp2};
 use crate::cpu::gemm::is_finite;
 use crate::cpu::lines::Lines;
 use crate::cpu::simd::{Element, Kernel, LANES, LINE, Simd, Vector, sum};
@@ -100,6 +100,11 @@ impl<'a> Task<'a> {
         });
         let of = |side: &LeafKeys<'a>| typed(side.of.k_rows(self.g));
         self.streamed(of, values.as_ref()).dots(simd, q.as_chunks().0, (&mut p, width));
+        let mut scale = self.queries.scale;
+        if let Some(softcap) = self.queries.softcap {
+            cap(simd, (scale / softcap, softcap), &mut p);
+            scale = 1.0;
+        }
         let [mut m, mut l] = [(); 2].map(|()| Vec::with_capacity(rows * self.parts.len()));
         let mut first = 0;
         for Part { side, span } in &self.parts {
@@ -107,7 +112,7 @@ impl<'a> Task<'a> {
                 let p = &mut p.as_flattened_mut()[first..first + span.len()];
                 let t = row % self.queries.q.tokens;
                 hide(&in_sight(self.queries, t, &self.sides[*side], self.g), span, p);
-                let (row_m, row_l) = soften(simd, p, self.queries.scale);
+                let (row_m, row_l) = soften(simd, p, scale);
                 m.push(row_m);
                 l.push(row_l);
             }

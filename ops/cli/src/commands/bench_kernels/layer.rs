@@ -152,6 +152,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
             qkv: cpu.pack(qkv.clone(), None)?,
             q_norm: Some(ones(HEAD_DIM)),
             k_norm: Some(ones(HEAD_DIM)),
+            sinks: None,
             out: cpu.pack(out.clone(), None)?,
             attn_post_norm: None,
             ffn_norm: Some(ones(WIDTH)),

@@ -114,6 +114,10 @@ impl AttentionOps for Watched {
     ) -> Result<Attended, BackendError> {
         self.attended(scope, |cpu, scope| cpu.attend_rest(queries, scope, own))
     }
+
+    fn cap(&self, logits: &Rows, cap: f32) -> Result<Rows, BackendError> {
+        self.timed(Part::Head, |cpu| cpu.cap(logits, cap))
+    }
 }
 
 impl SelectionOps for Watched {

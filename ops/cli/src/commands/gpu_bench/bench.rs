@@ -131,6 +131,7 @@ impl Bench {
             qkv: map(0)?,
             q_norm: None,
             k_norm: None,
+            sinks: None,
             out: map(1)?,
             attn_post_norm: None,
             ffn_norm: Some(norm),
@@ -167,11 +168,11 @@ pub(super) struct Block {
 impl Block {
     pub(super) fn queries(&self) -> Queries<'_> {
         let scale = 1.0 / (self.q.head_dim as f32).sqrt();
-        Queries { q: &self.q, start: self.start, scale, window: None }
+        Queries { q: &self.q, start: self.start, scale, window: None, softcap: None }
     }
 
     pub(super) fn scope<'a>(&'a self, row_weights: Option<&'a [f32]>) -> Scope<'a> {
         let (past, leaves, own) = (&self.past, Leaves::ONE, &self.own);
-        Scope { past, leaves, own, row_weights, outputs: own.len(), rounded: true }
+        Scope { past, leaves, own, row_weights, sinks: None, outputs: own.len(), rounded: true }
     }
 }

@@ -28,12 +28,13 @@ pub(super) fn layer(bench: &Bench) -> anyhow::Result<Work> {
         let start = shape.memory as u32;
         let qkv = cuda.project(&layer, &x, (start, &angles), x.rows())?;
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
-        let queries = Queries { q: &qkv.q, start, scale, window: None };
+        let queries = Queries { q: &qkv.q, start, scale, window: None, softcap: None };
         let scope = Scope {
             past: &memory.keys,
             leaves: Leaves::ONE,
             own: &qkv.keys,
             row_weights: Some(&weights),
+            sinks: None,
             outputs: qkv.q.tokens,
             rounded: true,
         };
@@ -79,6 +80,8 @@ fn model(bench: &Bench) -> anyhow::Result<Arc<Model>> {
         layers,
         final_norm: vec![1.0; shape.width].into(),
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        softcap: None,
+        logits_softcap: None,
         norm_eps: 1e-5,
         kv: KvDtype::Bf16,
     })?;

@@ -59,11 +59,18 @@ impl Case {
         };
         let (past, own) = (keys(0, self.past, 2)?, keys(self.past, rows, 4)?);
         let (scale, start) = ((head_dim as f32).sqrt().recip(), self.past as u32);
-        let queries = Queries { q: &q, start, scale, window: None };
+        let queries = Queries { q: &q, start, scale, window: None, softcap: None };
         let weights = vec![1.0; rows];
         let (leaves, row_weights) = (Leaves::ONE, Some(&*weights));
-        let scope =
-            Scope { past: &past, leaves, own: &own, row_weights, outputs: rows, rounded: true };
+        let scope = Scope {
+            past: &past,
+            leaves,
+            own: &own,
+            row_weights,
+            sinks: None,
+            outputs: rows,
+            rounded: true,
+        };
         let Attended { output, past_mass, own_mass } = cuda.attend_all(queries, scope)?;
         Ok([output.into_vec().into(), past_mass, own_mass])
     }

@@ -58,7 +58,8 @@ impl Assembler<'_, '_> {
 
     fn experts(&mut self, prefix: &str, experts: &ManyExperts) -> Result<Experts, LoadError> {
         let (names, count) = (self.sources.names.experts, experts.count as usize);
-        let router = self.exact(&format!("{prefix}.{}", names.router), count)?;
+        let biased = self.sources.decoder.expert_biases;
+        let router = self.exact(&format!("{prefix}.{}", names.router), count, biased)?;
         let bias = match experts.bias {
             true => {
                 let name = format!("{prefix}.{}", names.bias);
@@ -80,7 +81,7 @@ impl Assembler<'_, '_> {
         });
         let shared = shared.transpose()?;
         let shared_gate = match experts.shared_gate {
-            true => Some(self.exact(&format!("{prefix}.{}", names.shared_by), 1)?),
+            true => Some(self.exact(&format!("{prefix}.{}", names.shared_by), 1, false)?),
             false => None,
         };
         let routing = Routing {
@@ -103,12 +104,16 @@ impl Assembler<'_, '_> {
             down: &numbered(names.down),
             other_down: &numbered(names.downs),
         };
-        self.part(prefix, &part, ffn, Biases::default())
+        let biased = self.sources.decoder.expert_biases;
+        let biases = Biases { gate_up: biased, down: biased, ..Biases::default() };
+        self.part(prefix, &part, ffn, biases)
     }
 
     /// A map of the stream into a few numbers, of which no bit is rounded.
-    fn exact(&mut self, name: &str, rows: usize) -> Result<Linear, LoadError> {
+    fn exact(&mut self, name: &str, rows: usize, biased: bool) -> Result<Linear, LoadError> {
         let width = self.sources.decoder.shape.width as usize;
-        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, None)
+        let bias = biased.then(|| self.read(&format!("{name}.bias"), &[rows], Stored::f32));
+        let bias = bias.transpose()?;
+        self.matrix_held(Held::F32, &[(format!("{name}.weight"), rows)], width, bias)
     }
 }

@@ -3,7 +3,9 @@
 //! A file for each format, or for two that are alike, and in it one function from a block's bytes
 //! to its elements. Scales are multiplied in ggml's order, so the products round as they do there.
 
+mod float8;
 mod iq4;
+mod mxfp4;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -16,7 +18,9 @@ mod q8_0;
 
 use half::f16;
 
+pub(crate) use float8::{e4m3, e8m0};
 pub(crate) use iq4::{iq4_nl, iq4_xs};
+pub(crate) use mxfp4::{mxfp4, mxfp4_beside};
 pub(crate) use q2_k::q2_k;
 pub(crate) use q3_k::q3_k;
 pub(crate) use q4_0::q4_0;

@@ -6,7 +6,7 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm, Scales};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm, Scales, Softcaps};
 use crate::load::names::{self, Names};
 
 /// Architectures that are served, by the name in `general.architecture`.
@@ -26,6 +26,7 @@ pub(crate) enum Architecture {
     /// GLM 4 with norms behind its layers.
     Glm4,
     Gemma,
+    Gemma2,
     Gemma3,
     Qwen2Moe,
     Qwen3Moe,
@@ -39,20 +40,22 @@ pub(crate) enum Architecture {
     ExaoneMoe,
     Ernie45Moe,
     MiniMaxM2,
+    GptOss,
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
-     ernie4_5, chatglm, glm4, gemma, gemma3, qwen2moe, qwen3moe, granitemoe, glm4moe, \
-     olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2";
+     ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, granitemoe, \
+     glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss";
 
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
-/// By which llama.cpp tells Gemma 3 27B from the others.
+/// By which llama.cpp tells Gemma 2 27B and Gemma 3 27B from the others.
+const GEMMA2_27B_LAYERS: u32 = 46;
 const GEMMA3_27B_LAYERS: u32 = 62;
 
 impl Architecture {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -64,6 +67,7 @@ impl Architecture {
         Self::ChatGlm,
         Self::Glm4,
         Self::Gemma,
+        Self::Gemma2,
         Self::Gemma3,
         Self::Qwen2Moe,
         Self::Qwen3Moe,
@@ -75,6 +79,7 @@ impl Architecture {
         Self::ExaoneMoe,
         Self::Ernie45Moe,
         Self::MiniMaxM2,
+        Self::GptOss,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -92,6 +97,7 @@ impl Architecture {
             Self::ChatGlm => ("chatglm", Family::Glm, true),
             Self::Glm4 => ("glm4", Family::Glm4, true),
             Self::Gemma => ("gemma", Family::Gemma, false),
+            Self::Gemma2 => ("gemma2", Family::Gemma2, false),
             Self::Gemma3 => ("gemma3", Family::Gemma3, false),
             Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
             Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
@@ -103,13 +109,14 @@ impl Architecture {
             Self::ExaoneMoe => ("exaone-moe", Family::ExaoneMoe, false),
             Self::Ernie45Moe => ("ernie4_5-moe", Family::Ernie45Moe, true),
             Self::MiniMaxM2 => ("minimax-m2", Family::MiniMaxM2, false),
+            Self::GptOss => ("gpt-oss", Family::GptOss, false),
         }
     }
 
     /// What its tensors are called.
     pub(crate) fn names(self) -> &'static Names {
         match self {
-            Self::SeedOss | Self::Glm4Moe => &names::GGUF_POST_NORM,
+            Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
             _ => &names::GGUF,
         }
     }
@@ -136,7 +143,7 @@ pub(crate) struct Config<'g, 'a> {
 /// Metadata of one architecture: keys are written after its name.
 pub(super) struct Keys<'g, 'a> {
     gguf: &'g Gguf<'a>,
-    prefix: &'static str,
+    pub(super) architecture: Architecture,
 }
 
 impl<'g, 'a> Keys<'g, 'a> {
@@ -146,11 +153,11 @@ impl<'g, 'a> Keys<'g, 'a> {
         key: &str,
         read: impl Fn(Field<'g, 'a>) -> Result<T, GgufError>,
     ) -> Result<Option<T>, GgufError> {
-        self.gguf.get(&format!("{}.{key}", self.prefix)).map(read).transpose()
+        self.gguf.get(&format!("{}.{key}", self.architecture.name())).map(read).transpose()
     }
 
     fn required(&self, key: &str) -> Result<Field<'g, 'a>, GgufError> {
-        self.gguf.field(&format!("{}.{key}", self.prefix))
+        self.gguf.field(&format!("{}.{key}", self.architecture.name()))
     }
 
     fn u32(&self, key: &str) -> Result<u32, GgufError> {
@@ -174,7 +181,7 @@ impl Config<'_, '_> {
         architecture: Architecture,
         checkpoint: &Checkpoint<'_>,
     ) -> Result<Decoder, LoadError> {
-        let keys = Keys { gguf: self.gguf, prefix: architecture.name() };
+        let keys = Keys { gguf: self.gguf, architecture };
         self.refuse_variants(&keys)?;
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let mut shape = self.shape(&keys, checkpoint)?;
@@ -192,8 +199,8 @@ impl Config<'_, '_> {
             Architecture::Olmo2 => Some(rope::window_rope(self, &keys, rotary_dim, None)?),
             _ => None,
         };
-        // Gemma 3's files tell the positions that scaling has made.
-        if !is_gemma3 {
+        // These files tell the positions that scaling has made.
+        if !is_gemma3 && architecture != Architecture::GptOss {
             shape.max_positions = positions;
         }
         let windows = self.windows(architecture, &keys, &shape)?;
@@ -220,6 +227,8 @@ impl Config<'_, '_> {
                 down: has("blk.0.ffn_down.bias"),
             },
             experts: self.experts(architecture, &keys, (&shape, checkpoint))?,
+            expert_biases: architecture == Architecture::GptOss,
+            softcaps: self.softcaps(architecture, &keys)?,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
                 _ => architecture.family().qk_norm(),
@@ -231,13 +240,6 @@ impl Config<'_, '_> {
 
     /// What would load and give wrong answers.
     fn refuse_variants(&self, keys: &Keys<'_, '_>) -> Result<(), LoadError> {
-        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
-            let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
-            if let Some(cap) = cap.filter(|&cap| cap != 0.0) {
-                let refusal = Refusal::new(key, cap, "absent");
-                return Err(LoadError::refused(self.path, refusal));
-            }
-        }
         let causal =
             keys.get("attention.causal", Field::bool).map_err(|err| self.malformed(err))?;
         match causal {
@@ -247,6 +249,32 @@ impl Config<'_, '_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gemma 2's, which has them where a file does not say; 0 is none. No other is served with any.
+    fn softcaps(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+    ) -> Result<Softcaps, LoadError> {
+        let get = |key| {
+            let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            match architecture {
+                Architecture::Gemma2 => Ok(cap),
+                _ => match cap.filter(|&cap| cap != 0.0) {
+                    Some(cap) => {
+                        let refusal = Refusal::new(key, cap, "absent");
+                        Err(LoadError::refused(self.path, refusal))
+                    }
+                    None => Ok(Some(0.0)),
+                },
+            }
+        };
+        let or = |cap: Option<f32>, usual| Some(cap.unwrap_or(usual)).filter(|&cap| cap != 0.0);
+        let attention = or(get("attn_logit_softcapping")?, 50.0);
+        let tokens = or(get("final_logit_softcapping")?, 30.0);
+        let softcaps = Softcaps { attention, tokens }.checked();
+        softcaps.map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 
     /// Whether query and key rows stand as they rotate neighbours. Text models of GLM 4 that see
@@ -285,11 +313,14 @@ impl Config<'_, '_> {
         let usual = Scales::usual(shape.head_dim);
         match architecture {
             Architecture::Granite | Architecture::GraniteMoe => {}
-            // The largest has fewer elements in a head than its width would give it.
+            // The largest have fewer elements in a head than their widths would give them.
+            Architecture::Gemma2 if shape.layers == GEMMA2_27B_LAYERS => {
+                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
+            }
             Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
                 return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
             }
-            Architecture::Gemma | Architecture::Gemma3 => {
+            Architecture::Gemma | Architecture::Gemma2 | Architecture::Gemma3 => {
                 return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
             }
             _ => return Ok(usual),

@@ -13,12 +13,14 @@ use crate::load::decoder::ManyExperts;
 const SOFTMAX: u32 = 1;
 /// The same of the sigmoid, which is GLM's where nothing is said.
 const SIGMOID: u32 = 2;
+/// The same of a softmax over those that were chosen, which is the other once it is normalised.
+const SOFTMAX_OF_CHOSEN: u32 = 3;
 /// What a tensor is called by which experts are chosen.
 const BIAS: &str = "exp_probs_b";
 /// And the gate of what all tokens go through.
 const SHARED_GATE: &str = ".ffn_gate_shexp.weight";
 const ARCHITECTURES: &str = "none, but in llama, qwen2moe, qwen3moe, granitemoe, glm4moe, olmoe, \
-     exaone-moe, ernie4_5-moe and minimax-m2";
+     exaone-moe, ernie4_5-moe, minimax-m2 and gpt-oss";
 
 impl Config<'_, '_> {
     /// `None` where there are no experts.
@@ -41,6 +43,7 @@ impl Config<'_, '_> {
                 | Architecture::ExaoneMoe
                 | Architecture::Ernie45Moe
                 | Architecture::MiniMaxM2
+                | Architecture::GptOss
         );
         if !has_any {
             let name = format!("{} of them", experts.count);
@@ -52,7 +55,8 @@ impl Config<'_, '_> {
         Refusal::unless_within("expert_group_count", groups.unwrap_or(1), 0, 1).map_err(refused)?;
         let gating =
             keys.get("expert_gating_func", Field::u32).map_err(|err| self.malformed(err))?;
-        Refusal::unless_within("expert_gating_func", gating.unwrap_or(0), 0, SIGMOID)
+        let most = if architecture == Architecture::GptOss { SOFTMAX_OF_CHOSEN } else { SIGMOID };
+        Refusal::unless_within("expert_gating_func", gating.unwrap_or(0), 0, most)
             .map_err(refused)?;
         experts.checked().map(Some).map_err(refused)
     }
@@ -75,10 +79,8 @@ impl Config<'_, '_> {
             Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Glm4Moe => {
                 given_ffn.unwrap_or(shape.ffn / chosen.max(1))
             }
-            Architecture::ExaoneMoe | Architecture::Ernie45Moe | Architecture::MiniMaxM2 => {
-                given_ffn.unwrap_or(shape.ffn)
-            }
-            _ => shape.ffn,
+            Architecture::Llama | Architecture::GraniteMoe | Architecture::Olmoe => shape.ffn,
+            _ => given_ffn.unwrap_or(shape.ffn),
         };
         let shared = number("expert_shared_feed_forward_length")?.filter(|&shared| shared > 0);
         let shared_ffn = match architecture {

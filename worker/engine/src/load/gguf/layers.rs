@@ -6,7 +6,8 @@ use aqueduct_gguf::{Field, Value};
 use super::config::{Architecture, Config, Keys};
 use crate::error::LoadError;
 use crate::load::decoder::{
-    FULL_LAYER_INTERVAL, OLMO3_FULL_LAYER_INTERVAL, STILL_LAYER_INTERVAL, all_but_every,
+    ALTERNATE_LAYERS, FULL_LAYER_INTERVAL, OLMO3_FULL_LAYER_INTERVAL, STILL_LAYER_INTERVAL,
+    all_but_every,
 };
 
 const PATTERN: &str = "attention.sliding_window_pattern";
@@ -20,8 +21,14 @@ impl Config<'_, '_> {
         shape: &ModelShape,
     ) -> Result<Vec<Option<u32>>, LoadError> {
         let window = keys.get("attention.sliding_window", Field::u32);
-        let window = window.map_err(|err| self.malformed(err))?.filter(|&window| window > 0);
+        let window = window.map_err(|err| self.malformed(err))?.or(match architecture {
+            Architecture::Gemma2 => Some(4096), // as llama.cpp has it
+            Architecture::GptOss => Some(128),
+            _ => None,
+        });
+        let window = window.filter(|&window| window > 0);
         let interval = match architecture {
+            Architecture::Gemma2 | Architecture::GptOss => ALTERNATE_LAYERS,
             Architecture::Gemma3 => FULL_LAYER_INTERVAL,
             Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
                 OLMO3_FULL_LAYER_INTERVAL

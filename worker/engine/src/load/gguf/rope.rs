@@ -3,7 +3,7 @@
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, GgufError};
 
-use super::config::{Config, Keys};
+use super::config::{Architecture, Config, Keys};
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::rope::{Rope, Scaling, Yarn, yarn_attention_factor};
@@ -102,7 +102,8 @@ fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling,
         beta_fast: or("yarn_beta_fast", 32.0)?,
         beta_slow: or("yarn_beta_slow", 1.0)?,
         attention_factor: yarn_attention_factor(factor, 1.0),
-        truncate: true,
+        // No key says what gpt-oss' models are trained with.
+        truncate: keys.architecture != Architecture::GptOss,
     }))
 }
 

@@ -6,7 +6,7 @@ use aqueduct_gguf::Tensor;
 
 use super::parts::Part;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Stored};
+use crate::load::checkpoint::{Checkpoint, Laid, Stored};
 use crate::load::encoding::Encoding;
 
 /// A matrix of one row, which files have as a vector.
@@ -40,6 +40,7 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
         dtype: tensor.ty.name.to_owned(),
         encoding: encoding(tensor.ty.name),
         order: None,
+        laid: Laid::Rows,
         bytes: tensor.bytes,
     }
 }
@@ -61,6 +62,7 @@ fn encoding(name: &str) -> Option<Encoding> {
         "Q6_K" => Some(Encoding::Q6K),
         "IQ4_NL" => Some(Encoding::Iq4Nl),
         "IQ4_XS" => Some(Encoding::Iq4Xs),
+        "MXFP4" => Some(Encoding::Mxfp4),
         _ => None,
     }
 }

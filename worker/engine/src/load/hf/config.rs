@@ -4,17 +4,21 @@ mod experts;
 mod families;
 mod inside;
 mod layers;
+mod quantized;
+mod scales;
 
 use std::path::Path;
 
 use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_kernels::Activation;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+pub(super) use self::quantized::Quantized;
 use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
-use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL, Scales};
+use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
 
 const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
      Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
@@ -24,7 +28,8 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
      Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
-     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, and what reads text of \
+     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
+     GptOssForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -75,8 +80,15 @@ struct Config {
     is_causal: Option<bool>,
     /// What attention's dot products are divided by the square root of (Gemma 3).
     query_pre_attn_scalar: Option<f32>,
-    attn_logit_softcapping: Option<f32>,
-    final_logit_softcapping: Option<f32>,
+    /// Absent: as the family has it; null: none.
+    #[serde(default, deserialize_with = "present")]
+    attn_logit_softcapping: Option<Option<f32>>,
+    #[serde(default, deserialize_with = "present")]
+    final_logit_softcapping: Option<Option<f32>>,
+    /// What a gate is multiplied by inside of the sigmoid, and what neither side may go beyond
+    /// (gpt-oss).
+    swiglu_alpha: Option<f32>,
+    swiglu_limit: Option<f32>,
     /// Not 0 where a layer rotates (SmolLM3).
     no_rope_layers: Option<Vec<u32>>,
     #[serde(default = "default_interval")]
@@ -128,7 +140,9 @@ struct Config {
 }
 
 /// Tells null (`Some(None)`) from absent (`None`, the default).
-fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(value).map(Some)
 }
 
@@ -145,7 +159,7 @@ fn default_shared() -> u32 {
 }
 
 /// Reads and validates the configuration at `path`.
-pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
+pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let value: Value = read_json(path, CONFIG_BYTES_MAX)?;
     let unsupported = |what, name: &str, supported| LoadError::Unsupported {
         path: path.display().to_string(),
@@ -161,10 +175,8 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     config
         .check_activation(family)
         .map_err(|(name, want)| unsupported("hidden_act", name, want))?;
-    if let Some(quantization) = &config.quantization_config {
-        let name = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
-        return Err(unsupported("quantization", name, "none (f32, f16 or bf16 weights)"));
-    }
+    let quantized = Quantized::of(config.quantization_config.as_ref(), family)
+        .map_err(|name| unsupported("quantization", &name, quantized::SUPPORTED))?;
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
     config.refuse_hybrids(family).map_err(refused)?;
     config.refuse_variants(family).map_err(refused)?;
@@ -184,11 +196,14 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
     })?;
     shape.max_positions = found.positions;
     let rotates = config.rotates(family).map_err(refused)?;
-    Ok(Decoder {
+    let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
         window_rope: window_rope.filter(|rope| *rope != found.rope),
-        norm_offset: if matches!(family, Family::Gemma | Family::Gemma3) { 1.0 } else { 0.0 },
+        norm_offset: match family {
+            Family::Gemma | Family::Gemma2 | Family::Gemma3 => 1.0,
+            _ => 0.0,
+        },
         rope: found.rope,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
@@ -196,13 +211,16 @@ pub(crate) fn read(path: &Path) -> Result<Decoder, LoadError> {
         scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
         experts: config.experts(family).map_err(refused)?,
+        expert_biases: family == Family::GptOss,
+        softcaps: config.softcaps(family).map_err(refused)?,
         qk_norm: match family {
             Family::Glm4Moe if config.use_qk_norm == Some(true) => QkNorm::EachHead,
             family => family.qk_norm(),
         },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
         shape,
-    })
+    };
+    Ok((decoder, quantized))
 }
 
 /// The family of an architecture, if it is served.
@@ -224,6 +242,7 @@ fn family_of(architecture: &str) -> Option<Family> {
         "GlmForCausalLM" => Family::Glm,
         "Glm4ForCausalLM" => Family::Glm4,
         "GemmaForCausalLM" => Family::Gemma,
+        "Gemma2ForCausalLM" => Family::Gemma2,
         "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
         "MixtralForCausalLM" => Family::Mixtral,
         "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
@@ -240,6 +259,7 @@ fn family_of(architecture: &str) -> Option<Family> {
         "ExaoneMoeForCausalLM" | "ExaoneMoEForCausalLM" => Family::ExaoneMoe,
         "Ernie4_5_MoeForCausalLM" => Family::Ernie45Moe,
         "MiniMaxM2ForCausalLM" => Family::MiniMaxM2,
+        "GptOssForCausalLM" => Family::GptOss,
         _ => return None,
     })
 }
@@ -271,7 +291,7 @@ impl Config {
         let (given, served): (_, &[_]) = match family {
             // "gelu" is what its first files say and do not mean.
             Family::Gemma => (&self.hidden_act, &["gelu_pytorch_tanh", "gelu"]),
-            Family::Gemma3 => (&self.hidden_activation, &["gelu_pytorch_tanh"]),
+            Family::Gemma2 | Family::Gemma3 => (&self.hidden_activation, &["gelu_pytorch_tanh"]),
             _ => (&self.hidden_act, &["silu"]),
         };
         match given.as_deref() {
@@ -291,14 +311,23 @@ impl Config {
         if family == Family::Ernie45Moe && self.use_bias == Some(true) {
             return Err(Refusal::new("use_bias", true, "false, where there are experts"));
         }
-        if !matches!(family, Family::Gemma | Family::Gemma3) {
+        if family == Family::GptOss {
+            let [alpha, limit] = Activation::CLAMPED;
+            for (field, given, want) in [
+                ("swiglu_alpha", self.swiglu_alpha, alpha),
+                ("swiglu_limit", self.swiglu_limit, limit),
+            ] {
+                Refusal::unless_within(field, given.unwrap_or(want), want, want)?;
+            }
+        }
+        if !matches!(family, Family::Gemma | Family::Gemma2 | Family::Gemma3) {
             return Ok(());
         }
         for (field, cap) in [
-            ("attn_logit_softcapping", self.attn_logit_softcapping),
-            ("final_logit_softcapping", self.final_logit_softcapping),
+            ("attn_logit_softcapping", self.attn_logit_softcapping.flatten()),
+            ("final_logit_softcapping", self.final_logit_softcapping.flatten()),
         ] {
-            if let Some(cap) = cap {
+            if let (Family::Gemma, Some(cap)) = (family, cap) {
                 return Err(Refusal::new(field, cap, "null"));
             }
         }
@@ -351,29 +380,6 @@ impl Config {
         shape.validate()?;
         Ok(shape)
     }
-
-    fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
-        let norm_eps = self.rms_norm_eps.unwrap_or(family.norm_eps());
-        Refusal::unless_within("rms_norm_eps", norm_eps, 0.0, 1.0)
-    }
-
-    fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
-        match family {
-            Family::Granite | Family::Granite4 | Family::GraniteMoe => Scales {
-                embed: self.embedding_multiplier,
-                residual: self.residual_multiplier,
-                attention: self.attention_multiplier,
-                logits: self.logits_scaling,
-            }
-            .checked(),
-            Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
-            Family::Gemma3 => {
-                let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
-                Scales::gemma(shape.width, divisor).checked()
-            }
-            _ => Ok(Scales::usual(shape.head_dim)),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -381,6 +387,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::load::decoder::{Scales, Softcaps};
     use crate::rope::Rope;
 
     pub(super) fn config(changes: Value) -> Config {
@@ -395,6 +402,33 @@ mod tests {
             config[key] = value.clone();
         }
         serde_json::from_value(config).unwrap()
+    }
+
+    #[test]
+    fn caps_are_gemmas() {
+        let check = |family, changes: Value, want: [Option<f32>; 2]| {
+            let Softcaps { attention, tokens } = config(changes).softcaps(family).unwrap();
+            assert_eq!([attention, tokens], want, "{family:?}");
+        };
+        check(Family::Gemma2, json!({}), [Some(50.0), Some(30.0)]);
+        let some = json!({ "attn_logit_softcapping": null, "final_logit_softcapping": 7.0 });
+        check(Family::Gemma2, some.clone(), [None, Some(7.0)]);
+        check(Family::Gemma3, some, [None, Some(7.0)]);
+        check(Family::Gemma3, json!({}), [None; 2]);
+        let zero = config(json!({ "attn_logit_softcapping": 0.0 }));
+        assert_eq!(zero.softcaps(Family::Gemma2).unwrap_err().field, "attn_logit_softcapping");
+    }
+
+    #[test]
+    fn other_gates_than_gpt_oss_are_refused() {
+        let check = |changes: Value, field: Option<&str>| {
+            let refused = config(changes).refuse_variants(Family::GptOss);
+            assert_eq!(refused.err().as_ref().map(|it| it.field.as_str()), field);
+        };
+        check(json!({}), None);
+        check(json!({ "swiglu_limit": 7.0, "swiglu_alpha": 1.702 }), None);
+        check(json!({ "swiglu_limit": 8.0 }), Some("swiglu_limit"));
+        check(json!({ "swiglu_alpha": 1.0 }), Some("swiglu_alpha"));
     }
 
     #[test]
@@ -426,6 +460,8 @@ mod tests {
         check(Family::Mistral, named.clone(), all);
         check(Family::Ministral, named, [Some(9), None, Some(9)]);
         check(Family::Ministral, json!({}), [Some(4096); 3]);
+        check(Family::Gemma2, json!({}), [Some(4096), None, Some(4096)]);
+        check(Family::GptOss, json!({}), [Some(128), None, Some(128)]);
         check(Family::Cwm, json!({}), [None, Some(8192), Some(8192)]);
         check(Family::Cwm, json!({ "sliding_window": 0 }), none);
         let from_2 = json!({ "sliding_window": 9, "max_window_layers": 2 });
@@ -569,7 +605,7 @@ mod tests {
             let refusal = config(changes).refuse_variants(family).unwrap_err();
             assert_eq!(refusal.field, field);
         };
-        check(Family::Gemma3, json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping");
+        check(Family::Gemma, json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping");
         check(Family::Gemma, json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping");
         let both_ways = json!({ "use_bidirectional_attention": true });
         check(Family::Gemma3, both_ways.clone(), "use_bidirectional_attention");

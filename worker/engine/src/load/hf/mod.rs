@@ -1,6 +1,8 @@
 //! A Hugging Face folder: config.json and one or several safetensors files.
 
 mod config;
+mod float8;
+mod gpt_oss;
 mod rope;
 mod safetensors;
 
@@ -28,14 +30,19 @@ pub(crate) fn load(
         let what = "not a model: looked for config.json with safetensors, and for a .gguf file";
         return Err(LoadError::malformed(folder, what));
     }
-    let decoder = config::read(&config)?;
+    let (decoder, quantized) = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
+    float8::join(&mut checkpoint, quantized)?;
+    if decoder.family == Family::GptOss {
+        gpt_oss::take_apart(&mut checkpoint, &decoder)?;
+    }
     let names = match decoder.family {
         Family::Granite4 => &names::HF_SHARED,
         Family::Glm4 => &names::HF_GLM4,
-        Family::Gemma3 => &names::HF_GEMMA3,
+        Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,
+        Family::GptOss => &names::HF_GPT_OSS,
         Family::Olmo2 | Family::Olmo3 | Family::FlexOlmo | Family::Exaone4 => &names::HF_OLMO2,
         // Else as its modules are called today.
         Family::Mixtral if checkpoint.has_some("block_sparse_moe") => &names::HF_MIXTRAL,

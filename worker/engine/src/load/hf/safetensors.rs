@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::read_json;
 use crate::error::LoadError;
-use crate::load::checkpoint::{Checkpoint, Stored};
+use crate::load::checkpoint::{Checkpoint, Laid, Stored};
 use crate::load::encoding::Encoding;
 
 const SINGLE: &str = "model.safetensors";
@@ -81,6 +81,7 @@ impl Shards {
                         dtype: format!("{:?}", tensor.dtype()),
                         encoding: encoding(tensor.dtype()),
                         order: None,
+                        laid: Laid::Rows,
                         bytes: tensor.data(),
                     };
                     tensors.insert(name, stored);
@@ -108,6 +109,8 @@ fn encoding(dtype: Dtype) -> Option<Encoding> {
         Dtype::F32 => Some(Encoding::F32),
         Dtype::F16 => Some(Encoding::F16),
         Dtype::BF16 => Some(Encoding::Bf16),
+        Dtype::F8_E4M3 => Some(Encoding::F8E4M3),
+        Dtype::F8_E8M0 => Some(Encoding::F8E8M0),
         _ => None,
     }
 }

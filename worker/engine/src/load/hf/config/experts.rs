@@ -57,6 +57,11 @@ impl Config {
             }
             Family::ExaoneMoe => self.exaone_experts(usual)?,
             Family::Ernie45Moe => self.ernie_experts(usual)?,
+            Family::GptOss => ManyExperts {
+                count: self.num_local_experts.or(self.num_experts).unwrap_or(128),
+                chosen: self.num_experts_per_tok.unwrap_or(4),
+                ..usual
+            },
             Family::MiniMaxM2 => ManyExperts {
                 count: self.num_local_experts.or(self.num_experts).unwrap_or(256),
                 chosen: self.num_experts_per_tok.unwrap_or(8),
@@ -208,6 +213,7 @@ mod tests {
         check(Family::ExaoneMoe, (64, 8, 1024, Some(1024), true));
         check(Family::Ernie45Moe, (64, 6, 1536, Some(3072), true));
         check(Family::MiniMaxM2, (256, 8, 48, None, true));
+        check(Family::GptOss, (128, 4, 48, None, true));
         check(Family::FlexOlmo, (7, 5, 48, None, false));
         check(Family::SolarOpen, (128, 8, 1280, Some(1280), true));
         let dots = config(json!({})).experts(Family::Dots1).unwrap_err();

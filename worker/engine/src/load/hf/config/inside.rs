@@ -73,6 +73,12 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
             },
         }),
+        "GptOssForCausalLM" if !fields.contains_key("rope_scaling") => json!({
+            "rope_parameters": {
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "truncate": false, "original_max_position_embeddings": 4096,
+            },
+        }),
         _ => Value::Null,
     }
 }

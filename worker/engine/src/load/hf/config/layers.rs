@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Config;
 use crate::load::decoder::{
-    Biases, FULL_LAYER_INTERVAL, Family, OLMO3_FULL_LAYER_INTERVAL, all_but_every,
+    ALTERNATE_LAYERS, Biases, FULL_LAYER_INTERVAL, Family, OLMO3_FULL_LAYER_INTERVAL, all_but_every,
 };
 
 impl Config {
@@ -58,9 +58,9 @@ impl Config {
             Family::Qwen2Moe => Biases { qkv: self.qkv_bias.unwrap_or(true), ..Biases::default() },
             Family::Glm4Moe | Family::SolarOpen => Biases { qkv: is_biased, ..Biases::default() },
             Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
-            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma3 => {
-                both(is_biased, false)
-            }
+            Family::Qwen3 | Family::Qwen3Moe => both(is_biased, false),
+            Family::Gemma | Family::Gemma2 | Family::Gemma3 => both(is_biased, false),
+            Family::GptOss => both(attention.unwrap_or(true), false),
             Family::SeedOss => Biases {
                 qkv: attention.unwrap_or(true),
                 out: self.attention_out_bias,
@@ -87,9 +87,11 @@ impl Config {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
             Family::Phi3 | Family::Mixtral => given.flatten(),
-            Family::Gemma3 | Family::Olmo3 | Family::Exaone4 | Family::ExaoneMoe => {
+            Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
                 given.unwrap_or(Some(4096))
             }
+            Family::ExaoneMoe => given.unwrap_or(Some(4096)),
+            Family::GptOss => given.unwrap_or(Some(128)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
             }
@@ -116,6 +118,9 @@ impl Config {
             (Family::Qwen2 | Family::Qwen3, None) => (0..layers)
                 .map(|idx| idx >= self.max_window_layers.unwrap_or(28) as usize)
                 .collect(),
+            (Family::Gemma2 | Family::GptOss, None) => {
+                all_but_every(ALTERNATE_LAYERS, self.num_hidden_layers)
+            }
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
             (Family::Exaone4 | Family::ExaoneMoe, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
@@ -175,9 +180,10 @@ impl Family {
     /// Whether files may say for each layer whether it has a window.
     fn names_layers(self) -> bool {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
-        let others = matches!(self, Self::SmolLm3 | Self::Gemma3 | Self::Ministral | Self::Cwm);
+        let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
+        let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
         let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
-        qwen || others || exaone || matches!(self, Self::Dots1 | Self::Olmo3)
+        qwen || others || gemma || exaone || matches!(self, Self::Dots1 | Self::Olmo3)
     }
 }
 

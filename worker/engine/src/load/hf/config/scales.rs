@@ -1,0 +1,45 @@
+//! What multiplies what, and what keeps logits within bounds.
+
+use aqueduct_core::{ModelShape, Refusal};
+
+use super::Config;
+use crate::load::decoder::{Family, Scales, Softcaps};
+
+impl Config {
+    pub(super) fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
+        let norm_eps = self.rms_norm_eps.unwrap_or(family.norm_eps());
+        Refusal::unless_within("rms_norm_eps", norm_eps, 0.0, 1.0)
+    }
+
+    /// Gemma 2's, and Gemma 3's if a file has them.
+    pub(super) fn softcaps(&self, family: Family) -> Result<Softcaps, Refusal> {
+        let usual = match family {
+            Family::Gemma2 => Softcaps { attention: Some(50.0), tokens: Some(30.0) },
+            Family::Gemma3 => Softcaps::default(),
+            _ => return Ok(Softcaps::default()),
+        };
+        Softcaps {
+            attention: self.attn_logit_softcapping.unwrap_or(usual.attention),
+            tokens: self.final_logit_softcapping.unwrap_or(usual.tokens),
+        }
+        .checked()
+    }
+
+    pub(super) fn scales(&self, family: Family, shape: &ModelShape) -> Result<Scales, Refusal> {
+        match family {
+            Family::Granite | Family::Granite4 | Family::GraniteMoe => Scales {
+                embed: self.embedding_multiplier,
+                residual: self.residual_multiplier,
+                attention: self.attention_multiplier,
+                logits: self.logits_scaling,
+            }
+            .checked(),
+            Family::Gemma => Scales::gemma(shape.width, shape.head_dim as f32).checked(),
+            Family::Gemma2 | Family::Gemma3 => {
+                let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
+                Scales::gemma(shape.width, divisor).checked()
+            }
+            _ => Ok(Scales::usual(shape.head_dim)),
+        }
+    }
+}
