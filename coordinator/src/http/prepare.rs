@@ -10,7 +10,7 @@ use super::params::Params;
 use super::reply::Endpoint;
 use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::tools::Tools;
-use crate::text::{CallNotation, Ending};
+use crate::text::{CallNotation, Ending, FINAL_HEAD};
 
 /// A call that is ready to be submitted.
 pub(super) struct Prepared {
@@ -107,11 +107,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
     let conversation = request.chat.conversation();
-    let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
-    // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
-    let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
-    let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
-    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let (mut prompt, mut tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
     let warning = template.warning().map(str::to_owned);
     let mut warnings = warning.into_iter().chain(request.warning).collect();
     let format = request.params.format.take();
@@ -124,6 +120,16 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         Some(grammar) => Some(text.constraint("tools", grammar)?),
         None => format.map(|format| format.constraint),
     };
+    if constraint.is_some() && template.speaks_in_channels() && request.chat.ending == Ending::Asks
+    {
+        // A grammar has no heads, so the model is given that of the message which it is for.
+        prompt.push_str(FINAL_HEAD);
+        tokens.extend(text.encode(FINAL_HEAD, false)?);
+    }
+    // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
+    let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
+    let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
+    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
     let one_call = tools.is_some_and(Tools::is_one_call);
     let (session, stop) = (request.params.memory.session, &mut request.params.stop);
     if one_call

@@ -12,6 +12,8 @@ use super::Start;
 
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
+/// How the message begins that is for the caller.
+pub(crate) const FINAL_HEAD: &str = "<|channel|>final<|message|>";
 /// What a template has that teaches it.
 const TAUGHT: [&str; 3] = [CHANNEL, MESSAGE, "<|start|>assistant"];
 /// What ends an answer.

@@ -19,8 +19,8 @@ mod template;
 mod turn;
 
 pub use calls::{CallNotation, CallParser, Said};
-pub(crate) use channels::Channels;
 pub use channels::{Call, Heard};
+pub(crate) use channels::{Channels, FINAL_HEAD};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};
 pub use gguf::GgufVocabulary;

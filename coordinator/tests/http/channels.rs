@@ -253,6 +253,14 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
     let prompt = self::prompt(&server);
     assert!(prompt.contains("<|channel|>analysis<|message|>Hm.<|end|>"), "{prompt}");
 
+    // What follows a grammar is the message that is for the caller.
+    let body = asked(json!({ "response_format": { "type": "json_object" } }));
+    let reply = server.chat(body).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let prompt = self::prompt(&server);
+    let want = "<|start|>assistant<|channel|>final<|message|>";
+    assert!(prompt.ends_with(want), "{prompt}");
+
     // A model that is asked for no effort makes none.
     let server = start(answering("There.")).await;
     for (effort, status) in [("high", 400), ("none", 200)] {
