@@ -139,7 +139,11 @@ impl Tools {
     ) -> Result<Option<Grammar>, Refusal> {
         if !matches!(self.choice, Choice::Auto) {
             let bound = "auto or none: this model's calls cannot be made to come";
-            return Err(Refusal::new("tool_choice", "a call", bound));
+            let asked = match &self.choice {
+                Choice::Named(name) => name.as_str(),
+                Choice::Auto | Choice::Required => "required",
+            };
+            return Err(Refusal::new("tool_choice", asked, bound));
         }
         if answers_json {
             warnings.push("beside response_format this model calls no tools".to_owned());

@@ -8,7 +8,7 @@
 //!
 //! What stands between bars is a token of its own, so text that looks like it changes nothing.
 
-use super::Start;
+use super::{ChatMessage, Role, Start};
 
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -26,6 +26,12 @@ const START: &str = "<|start|>";
 const ASSISTANT: &str = "assistant";
 /// Before the name of a tool.
 const TOOLS: &str = "functions.";
+/// Before whom a message is for.
+const TO: &str = "to=";
+/// Tools of the model's own, which nobody has here.
+const OWN_TOOLS: [&str; 3] = ["python", "browser", "container"];
+/// Between thoughts. What is said is joined as it is: stop strings are looked for in it.
+const BETWEEN: &str = "\n\n";
 /// Heads are short; text that is longer and has none is said without channels.
 const HEAD_BYTES_MAX: usize = 512;
 
@@ -50,7 +56,7 @@ pub struct Heard {
 pub struct Call {
     /// Of the tool.
     pub name: String,
-    /// As the model wrote them: JSON, if it kept to that.
+    /// A JSON object, as the model wrote it.
     pub arguments: String,
 }
 
@@ -85,6 +91,10 @@ pub(crate) struct Channels {
     arguments: String,
     /// Whether there was any message.
     spoke: bool,
+    /// Whether what comes is a head, and not an answer that has none.
+    in_head: bool,
+    /// Whether it has thought anything.
+    thought: bool,
 }
 
 impl Channels {
@@ -92,14 +102,18 @@ impl Channels {
     pub(crate) fn new(start: Start) -> Self {
         let message = (start == Start::Continuation).then_some(Kind::Text);
         let spoke = message.is_some();
-        Self { message, head: String::new(), arguments: String::new(), spoke }
+        let (head, arguments) = (String::new(), String::new());
+        Self { message, head, arguments, spoke, in_head: false, thought: false }
     }
 
     /// Takes more text.
     pub(crate) fn say(&mut self, text: String) -> Heard {
         match &self.message {
             Some(Kind::Text) => Heard::text(text),
-            Some(Kind::Reasoning) => Heard { reasoning: text, ..Heard::default() },
+            Some(Kind::Reasoning) => {
+                self.thought |= !text.is_empty();
+                Heard { reasoning: text, ..Heard::default() }
+            }
             Some(Kind::Call(_)) => {
                 self.arguments.push_str(&text);
                 Heard::default()
@@ -121,18 +135,27 @@ impl Channels {
         match &self.message {
             None if mark == MESSAGE => {
                 let kind = kind_of(&std::mem::take(&mut self.head));
-                (self.message, self.spoke) = (Some(kind), true);
-                Heard::default()
+                let again = kind == Kind::Reasoning && self.thought;
+                (self.message, self.spoke, self.in_head) = (Some(kind), true, false);
+                let reasoning = if again { BETWEEN.to_owned() } else { String::new() };
+                Heard { reasoning, ..Heard::default() }
             }
-            None if ends => Heard::text(self.headless()),
+            None if ends => {
+                let heard = Heard::text(self.headless());
+                self.in_head = mark == START;
+                heard
+            }
             // Of a head that is longer than any, the rest says nothing.
             None => {
                 if self.head.len() <= HEAD_BYTES_MAX {
-                    self.head.push_str(mark);
+                    self.head.push_str(if mark == CHANNEL { mark } else { " " });
                 }
                 Heard::default()
             }
-            Some(_) if ends => self.end(),
+            Some(_) if ends => {
+                self.in_head = mark == START;
+                self.end()
+            }
             // A head that nothing stands before.
             Some(_) if mark == CHANNEL => {
                 self.head.push_str(mark);
@@ -150,36 +173,38 @@ impl Channels {
     /// What was said without a head, if that is what stands where one would.
     fn headless(&mut self) -> String {
         let head = std::mem::take(&mut self.head);
-        let is_said = !head.contains(CHANNEL) && head.trim() != ASSISTANT;
+        let head_begins = head.contains(CHANNEL) || head.trim_start().starts_with(TO);
+        let is_said = !(self.in_head || head_begins || head.trim() == ASSISTANT);
         self.spoke |= is_said && !head.is_empty();
         if is_said { head } else { String::new() }
     }
 
     /// What was held back, when nothing follows. `whole`: the model ended its answer. A call whose
-    /// end is missing is one all the same if its arguments are complete.
+    /// end is missing is one all the same if its arguments are complete, and nothing otherwise.
     pub(crate) fn finish(&mut self, whole: bool) -> Heard {
-        if self.message.is_some() {
-            let is_json = || serde_json::from_str::<serde_json::Value>(&self.arguments).is_ok();
-            return match self.message {
-                Some(Kind::Call(_)) if !whole && !is_json() => {
-                    Heard::text(std::mem::take(&mut self.arguments))
-                }
-                _ => self.end(),
-            };
+        match self.message {
+            None => Heard::text(self.headless()),
+            Some(Kind::Call(_)) if !whole && !is_object(&self.arguments) => Heard::default(),
+            Some(_) => self.end(),
         }
-        Heard::text(self.headless())
     }
 
-    /// The end of a message.
+    /// The end of a message. What is no object is no call, as in other notations.
     fn end(&mut self) -> Heard {
-        let arguments = std::mem::take(&mut self.arguments).trim().to_owned();
+        let said = std::mem::take(&mut self.arguments);
         match self.message.take() {
-            Some(Kind::Call(name)) => {
+            Some(Kind::Call(name)) if is_object(&said) || said.trim().is_empty() => {
+                let arguments = if said.trim().is_empty() { "{}" } else { said.trim() }.to_owned();
                 Heard { calls: vec![Call { name, arguments }], ..Heard::default() }
             }
+            Some(Kind::Call(_)) => Heard::text(said),
             _ => Heard::default(),
         }
     }
+}
+
+fn is_object(json: &str) -> bool {
+    serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json).is_ok()
 }
 
 /// Whom a message with this head is for. What no channel is named for, and commentary that calls
@@ -190,15 +215,53 @@ fn kind_of(head: &str) -> Kind {
         let ends = |c: char| c.is_whitespace() || c == '<';
         rest.trim_start().split(ends).next()
     };
-    match (behind("to="), behind(CHANNEL)) {
-        (Some(to), _) => match to.strip_prefix(TOOLS) {
-            Some(name) => Kind::Call(name.to_owned()),
-            // Tools of the model's own, which nobody has here.
-            None => Kind::Reasoning,
-        },
+    match (behind(TO), behind(CHANNEL)) {
+        (Some(to), _) if OWN_TOOLS.iter().any(|own| to.starts_with(own)) => Kind::Reasoning,
+        (Some(to), _) => Kind::Call(to.strip_prefix(TOOLS).unwrap_or(to).to_owned()),
         (None, Some("analysis")) => Kind::Reasoning,
         (None, _) => Kind::Text,
     }
+}
+
+/// Templates of models that speak so know one call of a message, and of the last one whom
+/// a result is from: each call becomes a message, which its results stand behind.
+pub(super) fn one_call_each(messages: &[ChatMessage]) -> Vec<ChatMessage> {
+    let (mut all, mut rest) = (Vec::with_capacity(messages.len()), messages);
+    while let [message, others @ ..] = rest {
+        rest = others;
+        if message.tool_calls.len() < 2 {
+            all.push(message.clone());
+            continue;
+        }
+        let results = others.iter().take_while(|other| other.role == Role::Tool).count();
+        let (results, others) = others.split_at(results);
+        rest = others;
+        for (idx, call) in message.tool_calls.iter().enumerate() {
+            let is_first = idx == 0;
+            all.push(ChatMessage {
+                content: if is_first { message.content.clone() } else { String::new() },
+                reasoning: message.reasoning.clone().filter(|_| is_first),
+                tool_calls: vec![call.clone()],
+                ..message.clone()
+            });
+            let own = |result: &&ChatMessage| result.tool_call_id.as_ref() == Some(&call.id);
+            all.extend(results.iter().filter(own).cloned());
+        }
+        let is_known = |result: &&ChatMessage| {
+            message.tool_calls.iter().any(|call| result.tool_call_id.as_ref() == Some(&call.id))
+        };
+        all.extend(results.iter().filter(|result| !is_known(result)).cloned());
+    }
+    all
+}
+
+/// `tool` with a description: OpenAI's template has no way without.
+pub(super) fn described(tool: &serde_json::Value) -> serde_json::Value {
+    let mut tool = tool.clone();
+    if let Some(function) = tool["function"].as_object_mut() {
+        function.entry("description").or_insert_with(|| "".into());
+    }
+    tool
 }
 
 #[cfg(test)]
@@ -261,6 +324,9 @@ mod tests {
         check(&format!("{open}<|channel|>final<|message|>2"), ("2", "Hm, 1 < 2.", &[]));
         check("Plain words.", ("Plain words.", "", &[]));
         check("<|channel|>final", ("", "", &[]));
+        let again = format!("{THOUGHT}<|start|>assistant{THOUGHT}{said}");
+        check(&again, ("Two.", "Hm, 1 < 2.\n\nHm, 1 < 2.", &[]));
+        check("<|constrain|>Plain", (" Plain", "", &[]));
         check("", ("", "", &[]));
         let long = "word ".repeat(300);
         check(&long, (&long, "", &[]));
@@ -279,7 +345,18 @@ mod tests {
         check("<|channel|>commentary to=python<|message|>1 + 1<|call|>", ("", "1 + 1", &[]));
         let open = &by_channel[..by_channel.len() - "1}<|call|>".len()];
         let cut_off = heard(Start::Text, open, 4, false);
-        assert_eq!(cut_off, Heard::text("{\"x\": ".to_owned()));
+        assert_eq!(cut_off, Heard::default());
+        let bad = by_channel.replace("1}", "1");
+        check(&bad, ("{\"x\": 1", "", &[]));
+        check(&by_channel.replace("{\"x\": 1}", ""), ("", "", &[("f", "{}")]));
+        check(&by_channel.replace("functions.", ""), ("", "", &[("f", "{\"x\": 1}")]));
+        for head in
+            [" to=functions.f", " to=func", "<|channel|>commentary to=functions.f <|constrain|>js"]
+        {
+            assert_eq!(heard(Start::Text, head, 4, false), Heard::default(), "{head}");
+        }
+        let begun = heard(Start::Text, &format!("{THOUGHT}<|start|>ass"), 4, false);
+        assert_eq!((begun.text.as_str(), begun.reasoning.as_str()), ("", "Hm, 1 < 2."));
         let whole = heard(Start::Text, &by_channel[..by_channel.len() - 8], 4, false);
         assert_eq!(whole.calls.len(), 1);
     }

@@ -142,11 +142,17 @@ impl ChatTemplate {
                 }
             };
         };
+        let messages =
+            if self.channels { &channels::one_call_each(messages)[..] } else { messages };
         let list = messages.iter().map(|message| shown(message, self.channels));
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
-        let tools = (!tools.is_empty()).then(|| tools.iter().map(value).collect::<Vec<_>>());
+        let tool = |tool: &serde_json::Value| match self.channels {
+            true => value(&channels::described(tool)),
+            false => value(tool),
+        };
+        let tools = (!tools.is_empty()).then(|| tools.iter().map(tool).collect::<Vec<_>>());
         let given = context! {
             messages => list.collect::<Vec<_>>(),
             tools => tools,

@@ -253,6 +253,26 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
     let prompt = self::prompt(&server);
     assert!(prompt.contains("<|channel|>analysis<|message|>Hm.<|end|>"), "{prompt}");
 
+    // A message of two calls is two, each of which its result stands behind.
+    let call = |id: &str| {
+        let function = json!({ "name": id, "arguments": "{}" });
+        json!({ "id": id, "type": "function", "function": function })
+    };
+    let both = json!({
+        "role": "assistant", "content": null, "tool_calls": [call("first"), call("second")],
+    });
+    let result = |id: &str| json!({ "role": "tool", "content": id, "tool_call_id": id });
+    let messages = json!([both, result("second"), result("first")]);
+    server.chat(json!({ "messages": messages })).await;
+    let prompt = self::prompt(&server);
+    let order = ["assistant", "first", "assistant", "second"];
+    let mut rest = prompt.as_str();
+    for word in order {
+        rest = rest
+            .split_once(&format!("{word}<|"))
+            .map_or_else(|| panic!("{word}: {prompt}"), |(_, rest)| rest);
+    }
+
     // What follows a grammar is the message that is for the caller.
     let body = asked(json!({ "response_format": { "type": "json_object" } }));
     let reply = server.chat(body).await;

@@ -8,12 +8,16 @@ use crate::error::LoadError;
 /// What tensors of scales are called behind the name of a weight.
 const SUFFIXES: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// Tells of every weight in eight bits which scales it has.
+/// Tells of every weight in eight bits which scales it has, whether the configuration says that
+/// there are any or not. One that has none is nothing that can be used.
 ///
 /// # Errors
 /// Scales of which it is not clear what they are of.
 pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Result<(), LoadError> {
-    let Quantized::Float8 { block } = quantized else { return Ok(()) };
+    let block = match quantized {
+        Quantized::Float8 { block } => block,
+        Quantized::Not | Quantized::Mxfp4 => None,
+    };
     let is_float8 = |tensor: &Stored<'_>| tensor.encoding == Some(Encoding::F8E4M3);
     let names = checkpoint.tensors.iter().filter(|(_, tensor)| is_float8(tensor));
     let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
@@ -22,9 +26,15 @@ pub(super) fn join(checkpoint: &mut Checkpoint<'_>, quantized: Quantized) -> Res
             let name = format!("{name}{suffix}");
             checkpoint.tensors.remove_entry(&name)
         });
-        let Some((scales_name, scales)) = scales else { continue };
-        if let Some(weight) = checkpoint.tensors.get_mut(&name) {
-            weight.laid = Laid::Scaled(scales_of(weight, (&scales_name, &scales), block)?);
+        let Some(weight) = checkpoint.tensors.get_mut(&name) else { continue };
+        match scales {
+            Some((name, scales)) => {
+                weight.laid = Laid::Scaled(scales_of(weight, (&name, &scales), block)?);
+            }
+            None => {
+                weight.encoding = None;
+                weight.dtype += " without scales";
+            }
         }
     }
     Ok(())
@@ -55,9 +65,8 @@ fn scales_of<'a>(
         None if of_rows => [1, inputs],
         None => {
             let (shape, seen) = (&weight.shape, &scales.shape);
-            return Err(refused(format!(
-                "shape {seen:?}: scales of {shape:?} in blocks {block:?}"
-            )));
+            let blocks = block.map_or_else(String::new, |size| format!(", in blocks of {size:?}"));
+            return Err(refused(format!("shape {seen:?}: scales of {shape:?}{blocks}")));
         }
     };
     let block = block.map(|size| size.max(1));
@@ -113,9 +122,21 @@ mod tests {
         let four = [2.0, 3.0, 4.0, 5.0];
         check(&[2, 2], &four, blocks, Ok([2.0, 2.0, 3.0, 4.0, 4.0, 5.0]));
         check(&[1, 2], &[2.0, 3.0], Some([2, 2]), Ok([2.0, 2.0, 3.0, 2.0, 2.0, 3.0]));
-        check(&[2, 2], &four, None, Err("shape [2, 2]: scales of [2, 3] in blocks None"));
-        check(&[3], &[1.0; 3], blocks, Err("shape [3]: scales of [2, 3]"));
+        check(&[2, 2], &four, None, Err("shape [2, 2]: scales of [2, 3]"));
+        check(&[3], &[1.0; 3], blocks, Err("shape [3]: scales of [2, 3], in blocks of [1, 2]"));
         check(&[1, 1], &[3.0], Some([128, 128]), Ok([3.0; 6]));
+    }
+
+    #[test]
+    fn a_weight_without_scales_is_nothing_that_can_be_used() {
+        for quantized in [Quantized::Not, Quantized::Float8 { block: None }] {
+            let mut all = Checkpoint { path: "folder".to_owned(), tensors: Default::default() };
+            let weight = stored(&[2, 3], Encoding::F8E4M3, &[0x38; 6]);
+            all.tensors.insert("a.weight".to_owned(), weight);
+            join(&mut all, quantized).unwrap();
+            let error = all.tensors["a.weight"].f32("a.weight").unwrap_err().to_string();
+            assert!(error.contains("`F8E4M3 without scales` is not supported"), "{error}");
+        }
     }
 
     #[test]

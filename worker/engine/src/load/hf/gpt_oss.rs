@@ -51,9 +51,14 @@ fn four_bits(
 ) -> Result<(), LoadError> {
     let count = experts.count as usize;
     let names = ["blocks", "scales"].map(|part| format!("{name}_{part}"));
-    let [Some(blocks), Some(scales)] = names.each_ref().map(|name| checkpoint.tensors.remove(name))
-    else {
-        return Ok(());
+    let found = names.each_ref().map(|name| checkpoint.tensors.remove(name));
+    let (blocks, scales) = match found {
+        [Some(blocks), Some(scales)] => (blocks, scales),
+        [None, None] => return Ok(()),
+        [blocks, _] => {
+            let missing = &names[usize::from(blocks.is_some())];
+            return Err(LoadError::tensor(&checkpoint.path, missing, "missing"));
+        }
     };
     let [block, bytes] = BLOCK;
     let rows = [count, outputs, inputs.div_ceil(block)];
@@ -148,7 +153,14 @@ mod tests {
         let (blocks, scales) = ([2, 3, 2, 16], [2, 3, 2]);
         let both = check(Some((&blocks, "U8")), Some(&scales)).unwrap();
         assert_eq!(both, ["part.0.weight", "part.1.weight"]);
-        assert_eq!(check(None, Some(&scales)), Ok(Vec::new()), "nothing that could be read");
+        assert_eq!(check(None, None), Ok(Vec::new()));
+        for (both, missing) in [
+            (check(None, Some(&scales)), "part_blocks: missing"),
+            (check(Some((&blocks, "U8")), None), "part_scales: missing"),
+        ] {
+            let error = both.unwrap_err();
+            assert!(error.contains(missing), "{error}");
+        }
         for (blocks, dtype, scales) in [
             ([2, 3, 1, 32], "U8", [2, 3, 2]),
             ([1, 6, 2, 16], "U8", [2, 3, 2]),
