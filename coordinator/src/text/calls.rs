@@ -102,11 +102,6 @@ impl CallParser {
         self.notation
     }
 
-    /// Calls found so far.
-    pub fn calls(&self) -> usize {
-        self.calls
-    }
-
     /// Takes more of the answer; what may become a call is held back until it is one, or is not.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);

@@ -40,15 +40,13 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         _ => named("bos_token").or_else(|| first("bos_token_id")?.first().copied()),
     };
     let mut eos: Vec<TokenId> = named("eos_token").into_iter().collect();
-    for id in first("eos_token_id").unwrap_or_default() {
+    // Files of models that speak in channels, who have them all, may name but one of their ends.
+    let ends = ENDS_OF_ANSWERS.iter().map(|name| tokenizer.token_to_id(name));
+    let ends: Vec<TokenId> = ends.collect::<Option<_>>().unwrap_or_default();
+    for id in first("eos_token_id").unwrap_or_default().into_iter().chain(ends) {
         if !eos.contains(&id) {
             eos.push(id);
         }
-    }
-    // Files of models that speak in channels may name but one of their ends.
-    let ends = ENDS_OF_ANSWERS.map(|name| tokenizer.token_to_id(name));
-    if let [Some(first), Some(second)] = ends {
-        eos.extend([first, second].into_iter().filter(|id| !eos.contains(id)).collect::<Vec<_>>());
     }
     let of_text = text_model(&config);
     let number = |field: &str| of_text[field].as_u64().and_then(|value| u32::try_from(value).ok());

@@ -43,12 +43,11 @@ impl TextModel {
     /// `text` without the end token that it begins with, if that is pending: then the answer
     /// ended with it, and it is not said twice.
     fn behind_pending<'a>(&self, pending: Option<TokenId>, text: &'a str) -> &'a str {
-        let end = pending.filter(|token| self.eos().contains(token));
-        let end = end.and_then(|token| std::str::from_utf8(self.token_bytes(token)).ok());
+        let Some(end) = pending.filter(|token| self.eos().contains(token)) else { return text };
+        let end = std::str::from_utf8(self.token_bytes(end)).ok();
         let text = end.and_then(|end| text.strip_prefix(end)).unwrap_or(text);
         // Where a model speaks in channels, its templates end by this what it ended itself.
-        let ended = pending.is_some_and(|token| self.eos().contains(&token));
-        let is_ended = ended && self.template().speaks_in_channels();
-        text.strip_prefix(END_OF_MESSAGE).filter(|_| is_ended).unwrap_or(text)
+        let in_channels = self.template().speaks_in_channels();
+        text.strip_prefix(END_OF_MESSAGE).filter(|_| in_channels).unwrap_or(text)
     }
 }
