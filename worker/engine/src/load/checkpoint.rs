@@ -136,20 +136,7 @@ impl<'a> Checkpoint<'a> {
     pub(crate) fn cut_stack(&mut self, name: &str, count: usize) -> Result<(), LoadError> {
         let names = [format!("{name}.weight"), name.to_owned()];
         let stack = names.iter().find_map(|name| self.tensors.remove_entry(name));
-        let Some((whole, stack)) = stack else { return Ok(()) };
-        let shape = match *stack.shape {
-            [matrices, ref shape @ ..] if matrices == count && shape.len() == 2 => shape.to_vec(),
-            _ => {
-                let what = format!("shape {:?}, should be {count} matrices", stack.shape);
-                return Err(LoadError::tensor(stack.path, &whole, what));
-            }
-        };
-        let bytes = stack.bytes.len() / count.max(1);
-        for (idx, bytes) in stack.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
-            let one = Stored { shape: shape.clone(), bytes, ..stack.clone() };
-            self.tensors.insert(format!("{name}.{idx}.weight"), one);
-        }
-        Ok(())
+        self.cut(stack, (count, 2, "matrices"), |idx| format!("{name}.{idx}.weight"))
     }
 
     /// Makes `count` tensors, `name.0.bias` and so on, of the rows of `stack`, if it is there.
@@ -162,18 +149,31 @@ impl<'a> Checkpoint<'a> {
         name: &str,
         count: usize,
     ) -> Result<(), LoadError> {
-        let Some(biases) = self.tensors.remove(stack) else { return Ok(()) };
-        let shape = match *biases.shape {
-            [rows, outputs] if rows == count => vec![outputs],
+        let biases = self.tensors.remove_entry(stack);
+        self.cut(biases, (count, 1, "rows"), |idx| format!("{name}.{idx}.bias"))
+    }
+
+    /// Cuts a tensor, if there is one, into so many of so many dimensions, which errors call so.
+    fn cut(
+        &mut self,
+        whole: Option<(String, Stored<'a>)>,
+        (count, dimensions, parts): (usize, usize, &str),
+        named: impl Fn(usize) -> String,
+    ) -> Result<(), LoadError> {
+        let Some((name, whole)) = whole else { return Ok(()) };
+        let shape = match *whole.shape {
+            [first, ref shape @ ..] if first == count && shape.len() == dimensions => {
+                shape.to_vec()
+            }
             _ => {
-                let what = format!("shape {:?}, should be {count} rows", biases.shape);
-                return Err(LoadError::tensor(biases.path, stack, what));
+                let what = format!("shape {:?}, should be {count} {parts}", whole.shape);
+                return Err(LoadError::tensor(whole.path, &name, what));
             }
         };
-        let bytes = biases.bytes.len() / count.max(1);
-        for (idx, bytes) in biases.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
-            let one = Stored { shape: shape.clone(), bytes, ..biases.clone() };
-            self.tensors.insert(format!("{name}.{idx}.bias"), one);
+        let bytes = whole.bytes.len() / count.max(1);
+        for (idx, bytes) in whole.bytes.chunks_exact(bytes.max(1)).take(count).enumerate() {
+            let one = Stored { shape: shape.clone(), bytes, ..whole.clone() };
+            self.tensors.insert(named(idx), one);
         }
         Ok(())
     }
