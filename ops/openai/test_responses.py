@@ -110,7 +110,7 @@ def test_calls(caller):  # noqa: F811
     ({'previous_response_id': 'resp_1'}, 'previous_response_id'),
     ({'background': True}, 'background'),
     ({'truncation': 'auto'}, 'truncation'),
-    ({'reasoning': {'effort': 'high'}}, 'reasoning'),
+    ({'reasoning': {'effort': 'high'}}, 'reasoning.effort'),
     ({'include': ['file_search_call.results']}, 'include'),
     ({'text': {'verbosity': 'low'}}, 'text.verbosity'),
     ({'text': {'format': {'type': 'json_schema', 'name': 'x', 'schema': 5}}}, 'text.format.schema'),

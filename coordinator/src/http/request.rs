@@ -55,16 +55,44 @@ pub struct Chat {
     /// What else the chat template is told.
     pub variables: Option<Map<String, Value>>,
     /// How long the model is to think.
-    pub effort: Option<String>,
+    pub effort: Option<Effort>,
     /// Where the prompt ends.
     pub ending: Ending,
+}
+
+/// How long a model is to think, in OpenAI's words.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effort {
+    /// The field that said so, for errors.
+    field: &'static str,
+    word: String,
+}
+
+impl Effort {
+    const WORDS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+    /// # Errors
+    /// A word that is none of OpenAI's: templates would put it into the prompt as it stands.
+    pub(super) fn of(field: &'static str, word: Option<String>) -> Result<Option<Self>, ApiError> {
+        match word {
+            Some(word) if !Self::WORDS.contains(&word.as_str()) => {
+                let bound = format!("one of {}", Self::WORDS.join(", "));
+                Err(Refusal::new(field, word, bound).into())
+            }
+            word => Ok(word.map(|word| Self { field, word })),
+        }
+    }
+
+    pub(super) fn word(&self) -> &str {
+        &self.word
+    }
 }
 
 impl Chat {
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let tools = Tools::take(fields)?;
         let variables = fields.take("chat_template_kwargs")?;
-        let effort = fields.take(EFFORT)?;
+        let effort = Effort::of(EFFORT, fields.take(EFFORT)?)?;
         let (messages, ending) = take_messages(fields)?;
         Ok(Self { messages, tools, variables, effort, ending })
     }
@@ -77,11 +105,11 @@ impl Chat {
         match self.effort.take() {
             Some(effort) if template.takes_effort() => {
                 let variables = self.variables.get_or_insert_default();
-                variables.entry(EFFORT).or_insert(Value::String(effort));
+                variables.entry(EFFORT).or_insert(Value::String(effort.word));
                 Ok(self)
             }
-            Some(effort) if effort != "none" => Err(ApiError::field(
-                EFFORT,
+            Some(effort) if effort.word != "none" => Err(ApiError::field(
+                effort.field,
                 "is not supported: this model's chat template asks for none",
             )),
             _ => Ok(self),

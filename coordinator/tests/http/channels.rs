@@ -283,11 +283,14 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
 
     // A model that is asked for no effort makes none.
     let server = start(answering("There.")).await;
-    for (effort, status) in [("high", 400), ("none", 200)] {
+    for (effort, status) in [("high", 400), ("none", 200), ("hard", 400)] {
         let reply = server.chat(asked(json!({ "reasoning_effort": effort }))).await;
         assert_eq!(reply.status, status, "{effort}: {}", reply.body);
     }
-    let body = json!({ "input": "Where?", "reasoning": { "effort": "low" } });
-    let reply = server.post("/v1/responses", &body.to_string()).await;
-    assert_eq!(reply.status, 400, "{}", reply.body);
+    for effort in ["low", "hard"] {
+        let body = json!({ "input": "Where?", "reasoning": { "effort": effort } });
+        let reply = server.post("/v1/responses", &body.to_string()).await;
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert!(reply.body.contains("\"param\":\"reasoning.effort\""), "{}", reply.body);
+    }
 }

@@ -10,7 +10,7 @@ use super::super::fields::Fields;
 use super::super::format::{self, Format};
 use super::super::params::{Harmless, Params};
 use super::super::reply::as_written;
-use super::super::request::{Chat, ChatRequest, arguments_of};
+use super::super::request::{Chat, ChatRequest, Effort, arguments_of};
 use super::super::tools::{Tools, raw_choice_of};
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
@@ -33,9 +33,9 @@ const KINDS_MAX: usize = 8;
 const KIND_CHARS_MAX: usize = 32;
 
 /// How long the model is to think. There is nothing to be summarised.
-fn take_effort(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+fn take_effort(fields: &mut Fields<'_>) -> Result<Option<Effort>, ApiError> {
     let mut reasoning = fields.object("reasoning")?;
-    let effort = reasoning.take("effort")?;
+    let effort = Effort::of("reasoning.effort", reasoning.take("effort")?)?;
     reasoning.ignore("summary");
     reasoning.ignore("generate_summary");
     reasoning.finish()?;
@@ -80,7 +80,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         "metadata": metadata.unwrap_or_default(),
         "parallel_tool_calls": parallel,
         "previous_response_id": null,
-        "reasoning": { "effort": effort, "summary": null },
+        "reasoning": { "effort": effort.as_ref().map(Effort::word), "summary": null },
         "store": false,
         "temperature": as_written(params.sampling.temperature),
         "text": text,
