@@ -15,7 +15,7 @@ use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
 use crate::streams::{Reader, Streams};
 use crate::submit::{RequestError, Submission};
-use crate::text::{Channels, Start, StopMatcher, TextModel};
+use crate::text::{Hearing, Start, StopMatcher, TextModel};
 
 /// Starts requests, and takes them up again.
 #[derive(Clone)]
@@ -75,12 +75,13 @@ impl Generator {
         let start = if follows { Start::Continuation } else { Start::Text };
         let stops = || StopMatcher::new(&telling.stop);
         let min_tokens = submission.sampling.min_tokens;
-        // What follows a grammar has no room for heads.
-        let in_channels = self.text.template().speaks_in_channels()
-            && !telling.continues
-            && submission.constraint.is_none();
-        let channels = || in_channels.then(|| Channels::new(start));
-        let choice = || Choice::new(self.text.detokenizer(start), channels(), stops(), min_tokens);
+        // What follows a grammar has no room for thoughts and heads, nor has a text.
+        let hearing = match telling.continues || submission.constraint.is_some() {
+            true => Hearing::Plain,
+            false => Hearing::new(self.text.template().speech(), start, telling.thoughts),
+        };
+        let detokenizer = || self.text.detokenizer(start);
+        let choice = || Choice::new(detokenizer(), hearing.clone(), stops(), min_tokens);
         let choices = (0..submission.choices).map(|_| choice()).collect();
         let (eos, generates) = (submission.eos.clone(), submission.max_tokens > 0);
         let about = About {

@@ -23,7 +23,7 @@ use aqueduct_core::{Telling, TokenId};
 use crate::keys::Permit;
 use crate::metrics::Outcome;
 use crate::submit::{Escalation, PrefillReport, RequestError, Update};
-use crate::text::{Channels, Detokenizer, Heard, StopMatcher, TextModel};
+use crate::text::{Detokenizer, Heard, Hearing, StopMatcher, TextModel};
 use board::Place;
 
 /// What an API layer has to know of a request to tell its answer.
@@ -40,8 +40,7 @@ pub struct About {
 /// One completion of a request.
 struct Choice {
     detokenizer: Detokenizer,
-    /// Where the model answers in them.
-    channels: Option<Channels>,
+    hearing: Hearing,
     stops: StopMatcher,
     /// Before that many tokens nothing is looked for.
     min_tokens: u32,
@@ -53,28 +52,25 @@ struct Choice {
 impl Choice {
     fn new(
         detokenizer: Detokenizer,
-        channels: Option<Channels>,
+        hearing: Hearing,
         stops: StopMatcher,
         min_tokens: u32,
     ) -> Self {
         let (tokens, last_token, finish) = (0, None, None);
-        Self { detokenizer, channels, stops, min_tokens, tokens, last_token, finish }
+        Self { detokenizer, hearing, stops, min_tokens, tokens, last_token, finish }
     }
 
     /// What its last token says.
     fn heard(&mut self, text: &TextModel, token: TokenId) -> Heard {
         let said = text.push(&mut self.detokenizer, token);
-        let was_text = self.channels.as_ref().is_some_and(Channels::is_text);
-        let heard = match &mut self.channels {
-            None => Heard::text(said),
-            Some(channels) if text.is_special(token) => {
-                channels.mark(&String::from_utf8_lossy(text.token_bytes(token)))
-            }
-            Some(channels) => channels.say(said),
+        let was_text = self.hearing.is_text();
+        let heard = match text.is_special(token) {
+            true => self.hearing.mark(&String::from_utf8_lossy(text.token_bytes(token))),
+            false => self.hearing.say(said),
         };
         let is_watched = self.tokens >= self.min_tokens;
         let mut shown = if is_watched { self.stops.push(&heard.text) } else { heard.text };
-        if was_text && !self.channels.as_ref().is_some_and(Channels::is_text) {
+        if was_text && !self.hearing.is_text() {
             shown += &self.stops.finish(); // nothing begins in one message and ends in another
         }
         Heard { text: shown, ..heard }
@@ -83,17 +79,10 @@ impl Choice {
     /// What was held back, when nothing follows. `whole`: the model ended it.
     fn rest(&mut self, whole: bool) -> Heard {
         let said = self.detokenizer.finish();
-        let mut heard = match &mut self.channels {
-            None => Heard::text(said),
-            Some(channels) => {
-                let Heard { text, mut reasoning, .. } = channels.say(said);
-                let rest = channels.finish(whole);
-                reasoning += &rest.reasoning;
-                Heard { text: text + &rest.text, reasoning, calls: rest.calls }
-            }
-        };
-        heard.text = self.stops.push(&heard.text) + &self.stops.finish();
-        heard
+        let Heard { text, reasoning, .. } = self.hearing.say(said);
+        let rest = self.hearing.finish(whole);
+        let text = self.stops.push(&(text + &rest.text)) + &self.stops.finish();
+        Heard { text, reasoning: reasoning + &rest.reasoning, calls: rest.calls }
     }
 
     fn done(&self, choice: u32, heard: Heard) -> Option<TextEvent> {
@@ -241,7 +230,8 @@ impl Generation {
             true => Heard::default(),
             false => choice.heard(&self.generator.text, emitted.token),
         };
-        self.report.reasoning_tokens += u32::from(!heard.reasoning.is_empty());
+        let is_thought = choice.hearing.is_thinking() || !heard.reasoning.is_empty();
+        self.report.reasoning_tokens += u32::from(is_thought);
         self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_end }));
         if choice.stops.stopped() {
             choice.finish = Some(Finish::Stop);

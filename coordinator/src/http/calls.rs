@@ -137,7 +137,7 @@ pub(super) async fn start(
     (Extension(CallerId(caller_id)), holder): Caller,
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, tools, one_call, .. } = prepared;
-    let Prepared { echo, logprobs, warnings, once, goes_on: follows, .. } = prepared;
+    let Prepared { echo, logprobs, warnings, once, goes_on: follows, thoughts, .. } = prepared;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
@@ -154,6 +154,7 @@ pub(super) async fn start(
         let telling = Telling {
             continues: endpoint == Endpoint::Completions,
             goes_on: follows,
+            thoughts,
             tools,
             one_call,
             warnings: warnings.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, TokenId, limits};
+use aqueduct_core::{Constraint, Refusal, SessionUse, StartKey, ThoughtsTold, TokenId, limits};
 
 use super::Shared;
 use super::error::ApiError;
@@ -10,7 +10,7 @@ use super::params::Params;
 use super::reply::Endpoint;
 use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::tools::Tools;
-use crate::text::{CallNotation, Ending, FINAL_HEAD};
+use crate::text::{CallNotation, Ending};
 
 /// A call that is ready to be submitted.
 pub(super) struct Prepared {
@@ -21,6 +21,7 @@ pub(super) struct Prepared {
     pub(super) logprobs: Option<u32>,
     /// Whether the answer goes on with the chat's last message.
     pub(super) goes_on: bool,
+    pub(super) thoughts: ThoughtsTold,
     pub(super) constraint: Option<Constraint>,
     /// Whether tools may be called.
     pub(super) tools: bool,
@@ -85,6 +86,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         echo: request.echo,
         logprobs: request.logprobs,
         goes_on: false,
+        thoughts: ThoughtsTold::AsText,
         constraint: format.map(|format| format.constraint),
         tools: false,
         one_call: false,
@@ -106,8 +108,6 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     request.chat = request.chat.for_template(template)?;
     let (tools, notation) = (request.chat.tools.as_ref(), template.notation());
     let goes_on = request.params.memory.session.as_ref().and_then(SessionUse::goes_on);
-    let conversation = request.chat.conversation();
-    let (mut prompt, mut tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
     let warning = template.warning().map(str::to_owned);
     let mut warnings = warning.into_iter().chain(request.warning).collect();
     let format = request.params.format.take();
@@ -120,12 +120,15 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         Some(grammar) => Some(text.constraint("tools", grammar)?),
         None => format.map(|format| format.constraint),
     };
-    if constraint.is_some() && template.speaks_in_channels() && request.chat.ending == Ending::Asks
-    {
-        // A grammar has no heads, so the model is given that of the message which it is for.
-        prompt.push_str(FINAL_HEAD);
-        tokens.extend(text.encode(FINAL_HEAD, false)?);
+    let mut conversation = request.chat.conversation();
+    if constraint.is_some() && conversation.ending == Ending::Asks {
+        conversation.ending = Ending::Says;
     }
+    let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
+    let thoughts = match request.chat.shows_thoughts {
+        true => ThoughtsTold::AsText,
+        false => template.speech().thoughts_behind(&prompt),
+    };
     // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
     let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
@@ -147,6 +150,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         echo: false,
         logprobs: request.logprobs,
         goes_on: request.chat.ending == Ending::GoesOn,
+        thoughts,
         constraint,
         tools: tools.is_some() && notation.is_some(),
         one_call,

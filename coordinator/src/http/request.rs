@@ -56,6 +56,8 @@ pub struct Chat {
     pub variables: Option<Map<String, Value>>,
     /// How long the model is to think.
     pub effort: Option<Effort>,
+    /// Whether what the model thinks between tags stays in the text.
+    pub shows_thoughts: bool,
     /// Where the prompt ends.
     pub ending: Ending,
 }
@@ -93,8 +95,9 @@ impl Chat {
         let tools = Tools::take(fields)?;
         let variables = fields.take("chat_template_kwargs")?;
         let effort = Effort::of(EFFORT, fields.take(EFFORT)?)?;
+        let shows_thoughts = take_thoughts(fields)?;
         let (messages, ending) = take_messages(fields)?;
-        Ok(Self { messages, tools, variables, effort, ending })
+        Ok(Self { messages, tools, variables, effort, shows_thoughts, ending })
     }
 
     /// The same for this template, which is told of the effort if it asks for it.
@@ -207,6 +210,16 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     let chat = Chat::take(&mut fields)?;
     fields.finish()?;
     Ok(ChatRequest { chat, params, logprobs: wanted.then_some(top), warning: None })
+}
+
+/// Whether thoughts stay in the text, in llama.cpp's words.
+fn take_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    const FIELD: &str = "reasoning_format";
+    match fields.take::<String>(FIELD)?.as_deref() {
+        Some("none") => Ok(true),
+        None | Some("auto" | "deepseek") => Ok(false),
+        Some(other) => Err(Refusal::new(FIELD, other, "one of none, auto, deepseek").into()),
+    }
 }
 
 /// A chat, and where the prompt that is made of it ends.

@@ -11,6 +11,7 @@ use crate::generation::{Finish, Source, TextEvent};
 use crate::runtime::Coordinator;
 use crate::streams::Place;
 use crate::submit::{PrefillProgress, RequestError, WorkerProgress};
+use crate::text::Heard;
 
 /// Tells one request.
 pub(super) struct Narrator {
@@ -85,6 +86,7 @@ impl Narrator {
                 token_idx: token.emitted.token_idx,
                 id: token.emitted.token,
                 text: token.heard.text,
+                reasoning: token.heard.reasoning,
                 logprob: token.emitted.logprob,
                 top: wire_list(token.emitted.top),
             }),
@@ -94,8 +96,8 @@ impl Narrator {
                     Finish::Length => v1::choice_done::Reason::Length,
                 };
                 let reason = reason.into();
-                let text = heard.text;
-                Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text })
+                let Heard { text, reasoning, .. } = heard;
+                Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text, reasoning })
             }
             // The summary has the prefill's figures; nobody asks for logits over gRPC.
             TextEvent::Prefilled => return None,

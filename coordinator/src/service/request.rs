@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{Grammar, Refusal, Session, SessionUse, StartKey, Telling, TokenId};
+use aqueduct_core::{
+    Grammar, Refusal, Session, SessionUse, StartKey, Telling, ThoughtsTold, TokenId,
+};
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
 use aqueduct_proto::convert::quality::quality;
@@ -17,7 +19,7 @@ use crate::config::Config;
 use crate::generation::draw_seed;
 use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
-use crate::text::{ChatMessage, Conversation, Role, TextModel};
+use crate::text::{ChatMessage, Conversation, Ending, Role, TextModel};
 
 const MAX_TOKENS_DEFAULT: u32 = 256;
 
@@ -36,10 +38,16 @@ pub(super) fn submission(
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
     let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
     let goes_on = session.as_ref().and_then(SessionUse::goes_on);
+    let ending = if message.grammar.is_some() { Ending::Says } else { Ending::Asks };
+    let mut thoughts = ThoughtsTold::AsText;
     let prompt = match message.prompt.ok_or_else(|| Refusal::new("prompt", "absent", "present"))? {
         Prompt::Text(prompt) => text.encode(&prompt, goes_on.is_none())?,
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
-        Prompt::Chat(chat) => encode_chat(chat, goes_on, text)?.1,
+        Prompt::Chat(chat) => {
+            let (prompt, tokens) = encode_chat(chat, ending, goes_on, text)?;
+            thoughts = text.template().speech().thoughts_behind(&prompt);
+            tokens
+        }
     };
     // Whoever names no seed is told the one that was drawn.
     let sampling = sampling_or(draw_seed(), message.sampling)?;
@@ -57,6 +65,7 @@ pub(super) fn submission(
         once,
         stop: message.stop,
         continues: !is_chat,
+        thoughts,
         warnings: warning.map(str::to_owned).into_iter().collect(),
         ..Telling::default()
     };
@@ -99,7 +108,7 @@ pub(super) fn tokenize(
             Ok(v1::TokenizeReply { text: text.decode(&ids), ids })
         }
         Input::Chat(chat) => {
-            let (text, ids) = encode_chat(chat, None, text)?;
+            let (text, ids) = encode_chat(chat, Ending::Asks, None, text)?;
             Ok(v1::TokenizeReply { ids, text })
         }
     }
@@ -112,6 +121,7 @@ fn checked(ids: Vec<TokenId>, text: &TextModel) -> Result<Vec<TokenId>, Refusal>
 
 fn encode_chat(
     chat: v1::ChatPrompt,
+    ending: Ending,
     goes_on: Option<&Session>,
     text: &TextModel,
 ) -> Result<(String, Vec<TokenId>), Refusal> {
@@ -122,7 +132,8 @@ fn encode_chat(
     let messages = chat.messages.into_iter().enumerate().map(message);
     let messages: Vec<ChatMessage> = messages.collect::<Result<_, Refusal>>()?;
     Refusal::unless_within("messages", messages.len(), 1, usize::MAX)?;
-    text.chat(Conversation::of(&messages), goes_on, SystemTime::now())
+    let conversation = Conversation { ending, ..Conversation::of(&messages) };
+    text.chat(conversation, goes_on, SystemTime::now())
 }
 
 /// How long the caller will wait: gRPC's own header, such as `30S` or `1500m`.

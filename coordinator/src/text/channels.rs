@@ -13,7 +13,7 @@ use super::{ChatMessage, Role, Start};
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 /// How the message begins that is for the caller.
-pub(crate) const FINAL_HEAD: &str = "<|channel|>final<|message|>";
+pub(super) const FINAL_HEAD: &str = "<|channel|>final<|message|>";
 /// What a template has that teaches it.
 const TAUGHT: [&str; 3] = [CHANNEL, MESSAGE, "<|start|>assistant"];
 /// What ends an answer.
@@ -168,6 +168,11 @@ impl Channels {
     /// Whether text is for the caller to read.
     pub(crate) fn is_text(&self) -> bool {
         self.message == Some(Kind::Text)
+    }
+
+    /// Whether text is what the model thinks.
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.message == Some(Kind::Reasoning)
     }
 
     /// What was said without a head, if that is what stands where one would.

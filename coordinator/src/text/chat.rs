@@ -65,6 +65,9 @@ pub enum Ending {
     /// Where the assistant's next message begins.
     #[default]
     Asks,
+    /// Where the words of that message begin which are for the caller, as grammars need: nothing is
+    /// thought before them.
+    Says,
     /// With its last message.
     Stands,
     /// Within its last message, which is gone on with.

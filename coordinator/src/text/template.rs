@@ -10,6 +10,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::Map;
 
+use super::hearing::Speech;
 use super::json::JsonWriter;
 use super::python;
 use super::{CallNotation, ChatMessage, Conversation, Ending, TextError, ToolCall, channels};
@@ -37,8 +38,8 @@ pub struct ChatTemplate {
     has_tool_use: bool,
     /// How a model of this template calls tools; `None` where it cannot be told of any.
     notation: Option<CallNotation>,
-    /// Whether a model of this template answers in channels.
-    channels: bool,
+    /// How a model of this template tells what it thinks from what it says.
+    speech: Speech,
     /// Whether it asks how long to think.
     effort: bool,
     /// Tokens by the names that templates have for them.
@@ -54,15 +55,14 @@ impl ChatTemplate {
         eos: Option<String>,
     ) -> Result<Self, TextError> {
         let notation = source.as_deref().and_then(CallNotation::of);
-        let says = |is: fn(&str) -> bool| source.as_deref().is_some_and(is);
-        let channels = says(channels::are_taught);
-        let effort = says(|source| source.contains(EFFORT));
+        let speech = source.as_deref().map_or(Speech::Plain, Speech::of);
+        let effort = source.as_deref().is_some_and(|source| source.contains(EFFORT));
         let environment = source.map(environment).transpose();
         let environment =
             environment.map_err(|error| TextError::invalid(NAME, error.to_string()))?;
         let special = BEGIN_AND_END.into_iter().zip([bos, eos]);
         let special = special.filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
-        Ok(Self { environment, has_tool_use: false, notation, channels, effort, special })
+        Ok(Self { environment, has_tool_use: false, notation, speech, effort, special })
     }
 
     /// The same that also names these tokens, by name and text; the first of a name counts.
@@ -105,10 +105,9 @@ impl ChatTemplate {
         self.notation
     }
 
-    /// Whether the model's answers are several messages, one behind the other, of which some are
-    /// not for the caller.
-    pub fn speaks_in_channels(&self) -> bool {
-        self.channels
+    /// How the model tells what it thinks from what it says.
+    pub(crate) fn speech(&self) -> Speech {
+        self.speech
     }
 
     /// Whether the template is told how long to think.
@@ -131,7 +130,8 @@ impl ChatTemplate {
             return self.within_last(conversation, now);
         }
         let Conversation { messages, tools, variables, ending } = conversation;
-        let asks = ending == Ending::Asks;
+        let asks = matches!(ending, Ending::Asks | Ending::Says);
+        let in_channels = self.speech == Speech::InChannels;
         self.check_tools(messages, tools)?;
         let Some(environment) = &self.environment else {
             return match variables {
@@ -142,13 +142,12 @@ impl ChatTemplate {
                 }
             };
         };
-        let messages =
-            if self.channels { &channels::one_call_each(messages)[..] } else { messages };
-        let list = messages.iter().map(|message| shown(message, self.channels));
+        let messages = if in_channels { &channels::one_call_each(messages)[..] } else { messages };
+        let list = messages.iter().map(|message| shown(message, in_channels));
         let special = self.special.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let name = if self.has_tool_use && !tools.is_empty() { TOOL_USE } else { NAME };
         // Templates tell "none" and "an empty list" apart.
-        let tool = |tool: &serde_json::Value| match self.channels {
+        let tool = |tool: &serde_json::Value| match in_channels {
             true => value(&channels::described(tool)),
             false => value(tool),
         };
@@ -175,7 +174,11 @@ impl ChatTemplate {
             }
             _ => refused(error.detail().map_or_else(|| error.to_string(), str::to_owned)),
         })?;
-        String::from_utf8(prompt.0).map_err(|error| refused(error.to_string()))
+        let mut prompt = String::from_utf8(prompt.0).map_err(|error| refused(error.to_string()))?;
+        if ending == Ending::Says {
+            prompt.push_str(&self.speech.before_words(&prompt));
+        }
+        Ok(prompt)
     }
 
     /// The prompt up to the end of its last message, as the `transformers` library finds it: the

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use aqueduct_core::{Refusal, Session, TokenId};
 
 use super::channels::END_OF_MESSAGE;
+use super::hearing::Speech;
 use super::{ChatMessage, Conversation, Role, TextModel};
 
 /// Stands for what the assistant said last, which the session remembers in tokens.
@@ -47,7 +48,7 @@ impl TextModel {
         let end = std::str::from_utf8(self.token_bytes(end)).ok();
         let text = end.and_then(|end| text.strip_prefix(end)).unwrap_or(text);
         // Where a model speaks in channels, its templates end by this what it ended itself.
-        let in_channels = self.template().speaks_in_channels();
+        let in_channels = self.template().speech() == Speech::InChannels;
         text.strip_prefix(END_OF_MESSAGE).filter(|_| in_channels).unwrap_or(text)
     }
 }

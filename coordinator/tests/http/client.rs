@@ -1,5 +1,6 @@
 //! A server on a real socket, and the plainest of clients.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -38,6 +39,16 @@ pub(crate) fn text() -> Arc<TextModel> {
         Arc::new(text)
     };
     TEXT.get_or_init(load).clone()
+}
+
+/// The same with another chat template.
+pub(crate) fn text_with_template(template: &str) -> Arc<TextModel> {
+    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
+        fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
 }
 
 /// A script that answers with the tokens of `answer`.

@@ -13,5 +13,6 @@ mod resume;
 mod script;
 mod service;
 mod start;
+mod thoughts;
 mod tokens;
 mod tools;

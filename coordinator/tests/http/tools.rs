@@ -9,17 +9,12 @@ use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::TextModel;
 use serde_json::{Value, json};
 
-use super::client::{Server, answering, generator, serving, start};
+use super::client::{Server, answering, generator, serving, start, text_with_template};
 
 /// The shipped model's words, and one of the templates that teach tools.
 pub(crate) fn text_with_tools(template: &str) -> Arc<TextModel> {
-    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
-    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
-        fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
-    }
-    let template = here.join("../ops/openai").join(template);
-    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
-    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/openai");
+    text_with_template(&fs::read_to_string(folder.join(template)).unwrap())
 }
 
 /// Who answers so, and ends there.

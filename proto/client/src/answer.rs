@@ -19,6 +19,8 @@ pub struct Answer {
 pub struct Completion {
     /// Without a stop string.
     pub text: String,
+    /// What the model thought before, in an answer to a chat.
+    pub reasoning: String,
     /// Why it ended.
     pub reason: StopReason,
 }
@@ -26,7 +28,8 @@ pub struct Completion {
 /// What has come of it.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
-    texts: BTreeMap<u32, String>,
+    /// And what was thought.
+    texts: BTreeMap<u32, (String, String)>,
     reasons: BTreeMap<u32, StopReason>,
 }
 
@@ -34,9 +37,9 @@ impl Unfinished {
     /// The answer, once `event` completes it.
     pub(crate) fn take(&mut self, event: GenerateEvent) -> Result<Option<Answer>, ClientError> {
         match event {
-            GenerateEvent::Token(token) => self.say(token.choice, &token.text),
+            GenerateEvent::Token(token) => self.say(token.choice, &token.text, &token.reasoning),
             GenerateEvent::ChoiceDone(done) => {
-                self.say(done.choice, &done.text);
+                self.say(done.choice, &done.text, &done.reasoning);
                 self.reasons.insert(done.choice, done.reason);
             }
             GenerateEvent::Summary(summary) => return self.end(*summary).map(Some),
@@ -45,15 +48,17 @@ impl Unfinished {
         Ok(None)
     }
 
-    fn say(&mut self, choice: u32, text: &str) {
-        self.texts.entry(choice).or_default().push_str(text);
+    fn say(&mut self, choice: u32, text: &str, reasoning: &str) {
+        let (said, thought) = self.texts.entry(choice).or_default();
+        said.push_str(text);
+        thought.push_str(reasoning);
     }
 
     fn end(&mut self, summary: Summary) -> Result<Answer, ClientError> {
-        let completion = |(choice, text): (u32, String)| {
+        let completion = |(choice, (text, reasoning))| {
             let reason = self.reasons.remove(&choice);
             let reason = reason.ok_or_else(|| ClientError::unreadable("an unended completion"))?;
-            Ok(Completion { text, reason })
+            Ok(Completion { text, reasoning, reason })
         };
         let completions = std::mem::take(&mut self.texts).into_iter().map(completion);
         Ok(Answer { completions: completions.collect::<Result<_, ClientError>>()?, summary })

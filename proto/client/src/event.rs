@@ -108,6 +108,8 @@ pub struct Token {
     pub id: TokenId,
     /// Text that became complete with it; may be empty.
     pub text: String,
+    /// What the model thought, beside the text; may be empty. Of answers to chats alone.
+    pub reasoning: String,
     /// Natural logarithm of its probability.
     pub logprob: f32,
     /// The most likely tokens, best first, if asked for.
@@ -154,6 +156,8 @@ pub struct ChoiceDone {
     pub tokens: u32,
     /// Text that was held back for a stop string that did not come.
     pub text: String,
+    /// The same of what the model thought.
+    pub reasoning: String,
 }
 
 /// Figures of a finished request.

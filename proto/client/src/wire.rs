@@ -102,6 +102,7 @@ impl TryFrom<v1::Token> for Token {
             token_idx: token.token_idx,
             id: token.id,
             text: token.text,
+            reasoning: token.reasoning,
             logprob: token.logprob,
             top: all(token.top)?,
         })
@@ -124,7 +125,8 @@ impl From<v1::ChoiceDone> for ChoiceDone {
             Reason::Length => StopReason::Length,
             Reason::Unspecified => StopReason::Other,
         };
-        Self { choice: done.choice, reason, tokens: done.tokens, text: done.text }
+        let v1::ChoiceDone { choice, tokens, text, reasoning, .. } = done;
+        Self { choice, reason, tokens, text, reasoning }
     }
 }
 

@@ -180,7 +180,7 @@ async fn a_whole_answer_has_the_completions_in_their_order() {
     };
     let done = |choice, text: &str, reason: v1::choice_done::Reason| {
         let (reason, text) = (reason.into(), text.into());
-        Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens: 1, text })
+        Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens: 1, text, ..Default::default() })
     };
     let stop = v1::choice_done::Reason::Stop;
     let both = [token(1, "b"), token(0, "a"), done(1, "", stop)];

@@ -122,7 +122,7 @@ fn token(choice: u32, token_idx: u32) -> Kind {
 
 fn done(choice: u32, tokens: u32) -> Kind {
     let reason = v1::choice_done::Reason::Length.into();
-    Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, text: String::new() })
+    Kind::ChoiceDone(v1::ChoiceDone { choice, reason, tokens, ..Default::default() })
 }
 
 fn escalated() -> Kind {

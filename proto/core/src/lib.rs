@@ -40,7 +40,7 @@ pub use sampling::Sampling;
 pub use session::{Session, SessionUse};
 pub use snapshot::{SnapshotKey, SnapshotsHeld};
 pub use steering::Steering;
-pub use telling::{StartKey, Telling};
+pub use telling::{StartKey, Telling, ThoughtsTold};
 pub use trace::TraceParent;
 
 /// A token of the model's vocabulary.

@@ -14,6 +14,8 @@ pub struct Telling {
     pub continues: bool,
     /// Whether they go on with a message that the prompt's chat ends within.
     pub goes_on: bool,
+    /// Where their thoughts are told.
+    pub thoughts: ThoughtsTold,
     /// Whether tools may be called.
     pub tools: bool,
     /// Whether no more than one call of each answer is told of.
@@ -32,6 +34,18 @@ pub struct Telling {
     pub created_at_s: u64,
     /// By what its caller may ask for it more than once; `None`: each time it is another one.
     pub once: Option<StartKey>,
+}
+
+/// Where that is told which a model thinks between tags before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ThoughtsTold {
+    /// Beside the answer's text, without the tags.
+    #[default]
+    Apart,
+    /// The same, where the prompt ends with the opening tag.
+    ApartFromTheStart,
+    /// In the text, as they were generated.
+    AsText,
 }
 
 /// By what the start of a request is known: one that is made again, because its answer was lost,

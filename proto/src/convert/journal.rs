@@ -254,7 +254,7 @@ mod tests {
     use super::super::arbitrary;
     use super::*;
     use aqueduct_core::work::{FailureKind, Outputs};
-    use aqueduct_core::{BelowFloor, Floor, StartKey, Telling, limits};
+    use aqueduct_core::{BelowFloor, Floor, StartKey, Telling, ThoughtsTold, limits};
     use proptest::prelude::*;
 
     fn accepted() -> impl Strategy<Value = Accepted> {
@@ -266,12 +266,15 @@ mod tests {
         (prompt.clone(), prompt, how, grammar, scalars, "[a-z]{0,9}").prop_map(
             |(prompt, eos, (policy, sampling, steering, floor), grammar, scalars, caller_id)| {
                 let below = BelowFloor::Report;
+                use ThoughtsTold::{Apart, ApartFromTheStart, AsText};
+                let told = [Apart, ApartFromTheStart, AsText];
                 let telling = Telling {
                     resumable: scalars.2,
                     stop: vec!["\n".to_owned(); 2],
                     tools: !scalars.2,
                     one_call: scalars.2,
                     goes_on: !scalars.2,
+                    thoughts: told[scalars.3 as usize % told.len()],
                     holder: caller_id.clone(),
                     created_at_s: scalars.3,
                     once: scalars.2.then(|| StartKey { name: "k".into(), content: [7; 32] }),

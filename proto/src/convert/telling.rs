@@ -1,9 +1,10 @@
 //! How an answer is told, as a journal has it.
 
-use aqueduct_core::{Refusal, StartKey, Telling};
+use aqueduct_core::{Refusal, StartKey, Telling, ThoughtsTold};
 use bytes::Bytes;
 
 use crate::v1;
+use crate::v1::telling::Thoughts;
 
 impl From<Telling> for v1::Telling {
     fn from(telling: Telling) -> Self {
@@ -12,6 +13,7 @@ impl From<Telling> for v1::Telling {
             stop: telling.stop,
             continues: telling.continues,
             goes_on: telling.goes_on,
+            thoughts: thoughts(telling.thoughts).into(),
             tools: telling.tools,
             one_call: telling.one_call,
             usage: telling.usage,
@@ -36,6 +38,7 @@ impl TryFrom<v1::Telling> for Telling {
             stop: wire.stop,
             continues: wire.continues,
             goes_on: wire.goes_on,
+            thoughts: thoughts_told(wire.thoughts)?,
             tools: wire.tools,
             one_call: wire.one_call,
             usage: wire.usage,
@@ -48,6 +51,23 @@ impl TryFrom<v1::Telling> for Telling {
         };
         telling.validate()?;
         Ok(telling)
+    }
+}
+
+fn thoughts(told: ThoughtsTold) -> Thoughts {
+    match told {
+        ThoughtsTold::Apart => Thoughts::Unspecified,
+        ThoughtsTold::ApartFromTheStart => Thoughts::ApartFromTheStart,
+        ThoughtsTold::AsText => Thoughts::AsText,
+    }
+}
+
+fn thoughts_told(wire: i32) -> Result<ThoughtsTold, Refusal> {
+    match Thoughts::try_from(wire) {
+        Ok(Thoughts::Unspecified) => Ok(ThoughtsTold::Apart),
+        Ok(Thoughts::ApartFromTheStart) => Ok(ThoughtsTold::ApartFromTheStart),
+        Ok(Thoughts::AsText) => Ok(ThoughtsTold::AsText),
+        Err(_) => Err(Refusal::new("thoughts", wire, "0, 1 or 2")),
     }
 }
 

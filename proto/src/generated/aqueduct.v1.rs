@@ -600,6 +600,9 @@ pub struct Token {
     pub logprob: f32,
     #[prost(message, repeated, tag = "6")]
     pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
+    /// What the model thought, beside the text; may be empty. Of answers to chats alone.
+    #[prost(string, tag = "7")]
+    pub reasoning: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChoiceDone {
@@ -612,6 +615,9 @@ pub struct ChoiceDone {
     /// Text held back for a possible stop string that did not come.
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
+    /// The same of what the model thought.
+    #[prost(string, tag = "5")]
+    pub reasoning: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `ChoiceDone`.
 pub mod choice_done {
@@ -3165,6 +3171,53 @@ pub struct Telling {
     /// of a tool is told of in each answer, at most
     #[prost(bool, tag = "14")]
     pub one_call: bool,
+    #[prost(enumeration = "telling::Thoughts", tag = "15")]
+    pub thoughts: i32,
+}
+/// Nested message and enum types in `Telling`.
+pub mod telling {
+    /// Where that is told which a model thinks between tags.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Thoughts {
+        /// beside the text
+        Unspecified = 0,
+        /// the prompt ends with the opening tag
+        ApartFromTheStart = 1,
+        AsText = 2,
+    }
+    impl Thoughts {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "THOUGHTS_UNSPECIFIED",
+                Self::ApartFromTheStart => "THOUGHTS_APART_FROM_THE_START",
+                Self::AsText => "THOUGHTS_AS_TEXT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "THOUGHTS_UNSPECIFIED" => Some(Self::Unspecified),
+                "THOUGHTS_APART_FROM_THE_START" => Some(Self::ApartFromTheStart),
+                "THOUGHTS_AS_TEXT" => Some(Self::AsText),
+                _ => None,
+            }
+        }
+    }
 }
 /// Tokens of one completion, one after another.
 #[derive(Clone, PartialEq, ::prost::Message)]

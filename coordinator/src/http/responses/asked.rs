@@ -99,7 +99,8 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     if messages.is_empty() {
         return Err(ApiError::field("input", "must have at least one message"));
     }
-    let chat = Chat { messages, tools, variables, effort, ending: Ending::Asks };
+    let ending = Ending::Asks;
+    let chat = Chat { messages, tools, variables, effort, shows_thoughts: false, ending };
     Ok((ChatRequest { chat, params, logprobs, warning }, echo))
 }
 

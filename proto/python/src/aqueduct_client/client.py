@@ -150,15 +150,18 @@ class Client:
     ) -> Answer:
         """The whole answer at once; as `generate` otherwise."""
         texts: dict[int, str] = {}
+        thoughts: dict[int, str] = {}
         completions: dict[int, Completion] = {}
         async with await self.generate(prompt, options) as events:
             async for event in events:
                 match event:
                     case Token():
                         texts[event.choice] = texts.get(event.choice, '') + event.text
+                        thoughts[event.choice] = thoughts.get(event.choice, '') + event.reasoning
                     case ChoiceDone():
                         text = texts.get(event.choice, '') + event.text
-                        completions[event.choice] = Completion(text, event.reason)
+                        thought = thoughts.get(event.choice, '') + event.reasoning
+                        completions[event.choice] = Completion(text, event.reason, thought)
                     case Summary():
                         ended = tuple(completions[choice] for choice in sorted(completions))
                         return Answer(ended, event)

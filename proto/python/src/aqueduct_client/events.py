@@ -90,6 +90,8 @@ class Token:
     """Text that became complete with it; may be empty."""
     logprob: float
     top: tuple[TokenLogprob, ...]
+    reasoning: str = ''
+    """What the model thought, beside the text; may be empty. Of answers to chats alone."""
 
 
 class StopReason(StrEnum):
@@ -112,6 +114,8 @@ class ChoiceDone:
     tokens: int
     text: str
     """Text that was held back for a stop string that did not come."""
+    reasoning: str = ''
+    """The same of what the model thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ class Completion:
     text: str
     """Without a stop string."""
     reason: StopReason
+    reasoning: str = ''
+    """What the model thought before, in an answer to a chat."""
 
 
 @dataclass(frozen=True, slots=True)

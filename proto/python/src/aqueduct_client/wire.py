@@ -226,12 +226,13 @@ def _prompt_logprobs(part: api.PromptLogprobs) -> PromptLogprobs:
 
 def _token(part: api.Token) -> Token:
     return Token(part.choice, part.token_idx, part.id, part.text, part.logprob,
-                 _logprobs(part.top))
+                 _logprobs(part.top), part.reasoning)
 
 
 def _choice_done(part: api.ChoiceDone) -> ChoiceDone:
     known = (reason for reason, number in REASONS.items() if number == part.reason)
-    return ChoiceDone(part.choice, next(known, StopReason.OTHER), part.tokens, part.text)
+    reason = next(known, StopReason.OTHER)
+    return ChoiceDone(part.choice, reason, part.tokens, part.text, part.reasoning)
 
 
 def _summary(part: api.Summary) -> Summary:

@@ -187,23 +187,25 @@ class Escalated(_message.Message):
     def __init__(self, lowest_retained_mass: _Optional[float] = ..., min_retained_mass: _Optional[float] = ..., policy: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ..., next: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ...) -> None: ...
 
 class Token(_message.Message):
-    __slots__ = ("choice", "token_idx", "id", "text", "logprob", "top")
+    __slots__ = ("choice", "token_idx", "id", "text", "logprob", "top", "reasoning")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDX_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     choice: int
     token_idx: int
     id: int
     text: str
     logprob: float
     top: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprob]
-    def __init__(self, choice: _Optional[int] = ..., token_idx: _Optional[int] = ..., id: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[_common_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
+    reasoning: str
+    def __init__(self, choice: _Optional[int] = ..., token_idx: _Optional[int] = ..., id: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[_common_pb2.TokenLogprob, _Mapping]]] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class ChoiceDone(_message.Message):
-    __slots__ = ("choice", "reason", "tokens", "text")
+    __slots__ = ("choice", "reason", "tokens", "text", "reasoning")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         REASON_UNSPECIFIED: _ClassVar[ChoiceDone.Reason]
@@ -216,11 +218,13 @@ class ChoiceDone(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     choice: int
     reason: ChoiceDone.Reason
     tokens: int
     text: str
-    def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[ChoiceDone.Reason, str]] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+    reasoning: str
+    def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[ChoiceDone.Reason, str]] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("start", "entries")

@@ -1,0 +1,167 @@
+//! Models that think between tags before they answer.
+
+use std::sync::Arc;
+
+use aqueduct_coordinator::generation::Generator;
+use aqueduct_coordinator::http::ApiOptions;
+use aqueduct_coordinator::text::Start;
+use serde_json::{Value, json};
+
+use super::client::{Server, answering, generator, serving, text, text_with_template};
+
+/// The gist of Qwen 3's and DeepSeek's.
+const TEMPLATE: &str = "\
+    {%- for message in messages %}\
+    <{{ message.role }}>\
+    {%- if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\
+    {{- '\n\n' }}{% endif %}{{ message.content }}\
+    {%- endfor %}\
+    {%- if tools %}{{ tools | tojson }}<tool_call>{\"name\": .., \"arguments\": ..}</tool_call>\
+    {%- endif %}\
+    {%- if add_generation_prompt %}<assistant>\
+    {%- if begins is defined and begins %}<think>\n{% endif %}\
+    {%- if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}\
+    {%- endif %}";
+const BEGUN: &str = "\nBy the pond.\n</think>\n\nAt Walden.";
+
+/// Who answers so, and ends there.
+async fn saying(answer: &str) -> Server {
+    let text = text_with_template(TEMPLATE);
+    let mut script = answering(answer);
+    script.answer.extend(text.eos().first());
+    let script = Arc::new(script);
+    let generator = Generator { text, ..generator(script.clone()) };
+    serving(generator, script, ApiOptions::new("tiny"), None).await
+}
+
+fn asked(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Where?" }] });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// How the prompt ended that was asked for last.
+fn prompt(server: &Server) -> String {
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    text().spell(&seen.prompt, Start::Text)
+}
+
+/// What a call says and thinks, at once and as a stream.
+async fn check(server: &Server, more: Value, content: &str, thought: Option<&str>) {
+    let mut body = asked(more);
+    let reply = server.chat(body.clone()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    let message = &reply["choices"][0]["message"];
+    assert_eq!(message["content"], content, "{reply}");
+    assert_eq!(message["reasoning_content"].as_str(), thought, "{reply}");
+    let counted = &reply["usage"]["completion_tokens_details"]["reasoning_tokens"];
+    assert_eq!(counted.as_u64().is_some_and(|tokens| tokens > 0), thought.is_some(), "{reply}");
+
+    body["stream"] = json!(true);
+    let reply = server.chat(body).await;
+    let joined = |field: &str| {
+        let events = reply.events();
+        let parts = events.iter().map(|event| event["choices"][0]["delta"][field].as_str());
+        parts.flatten().collect::<String>()
+    };
+    assert_eq!(joined("content"), content, "{}", reply.body);
+    assert_eq!(joined("reasoning_content"), thought.unwrap_or_default(), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn what_was_thought_stands_beside_what_was_said() {
+    let server = saying(&format!("<think>{BEGUN}")).await;
+    check(&server, json!({}), "At Walden.", Some("By the pond.")).await;
+    check(&server, json!({ "reasoning_format": "auto" }), "At Walden.", Some("By the pond.")).await;
+    let whole = format!("<think>{BEGUN}");
+    check(&server, json!({ "reasoning_format": "none" }), &whole, None).await;
+    // A stop string is looked for in what is said.
+    let stop = json!({ "stop": ["pond", " Wal"] });
+    check(&server, stop, "At", Some("By the pond.")).await;
+    let cut = json!({ "max_tokens": 4 });
+    let reply = server.chat(asked(cut)).await.json();
+    assert_eq!(reply["choices"][0]["message"]["content"], "", "{reply}");
+
+    let reply = server.chat(asked(json!({ "reasoning_format": "loud" }))).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("reasoning_format")));
+    let reply = server.completion(json!({ "prompt": "Where?", "max_tokens": 90 })).await.json();
+    assert_eq!(reply["choices"][0]["text"], whole, "{reply}");
+
+    let plain = saying("At Walden.").await;
+    check(&plain, json!({}), "At Walden.", None).await;
+}
+
+#[tokio::test]
+async fn a_prompt_may_begin_them() {
+    let server = saying(BEGUN).await;
+    let begins = json!({ "chat_template_kwargs": { "begins": true } });
+    check(&server, begins, "At Walden.", Some("By the pond.")).await;
+    assert!(prompt(&server).ends_with("<assistant><think>\n"));
+    check(&server, json!({}), BEGUN, None).await;
+
+    let silent = saying("At Walden.").await;
+    let none = json!({ "chat_template_kwargs": { "enable_thinking": false } });
+    check(&silent, none, "At Walden.", None).await;
+}
+
+#[tokio::test]
+async fn a_grammar_is_of_what_is_said() {
+    for begins in [false, true] {
+        let server = saying("{}").await;
+        let asked = json!({
+            "response_format": { "type": "json_object" },
+            "chat_template_kwargs": { "begins": begins },
+        });
+        check(&server, asked, "{}", None).await;
+        let ended = if begins { "<assistant><think>\n\n</think>\n\n" } else { "<assistant>" };
+        let prompt = prompt(&server);
+        assert!(prompt.ends_with(ended), "{prompt}");
+    }
+}
+
+#[tokio::test]
+async fn thoughts_are_given_back_and_gone_on_with() {
+    let server = saying(BEGUN).await;
+    let messages = json!([
+        { "role": "user", "content": "Where?" },
+        { "role": "assistant", "content": "There.", "reasoning_content": "Hm." },
+        { "role": "user", "content": "Where?" },
+    ]);
+    server.chat(json!({ "messages": messages })).await;
+    let prompt = prompt(&server);
+    assert!(prompt.contains("<think>\nHm.\n</think>\n\nThere."), "{prompt}");
+    // Who goes on with a message is behind its thoughts.
+    let messages = json!([
+        { "role": "user", "content": "Where?" },
+        { "role": "assistant", "content": "There, " },
+    ]);
+    let body = json!({
+        "messages": messages, "continue_final_message": true, "add_generation_prompt": false,
+    });
+    let reply = server.chat(body).await.json();
+    assert_eq!(reply["choices"][0]["message"]["content"], BEGUN, "{reply}");
+}
+
+#[tokio::test]
+async fn calls_stand_behind_them() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    let server = saying(&format!("<think>Say {call}?</think>\n\n{call}")).await;
+    let tool = json!({ "type": "function", "function": { "name": "f" } });
+    let reply = server.chat(asked(json!({ "tools": [tool] }))).await.json();
+    let message = &reply["choices"][0]["message"];
+    assert_eq!(message["tool_calls"].as_array().map(Vec::len), Some(1), "{reply}");
+    assert_eq!(message["reasoning_content"], format!("Say {call}?"));
+}
+
+#[tokio::test]
+async fn they_are_an_item_of_a_response() {
+    let server = saying(&format!("<think>{BEGUN}")).await;
+    let reply = server.post("/v1/responses", r#"{"input": "Where?"}"#).await.json();
+    let [thought, said] = reply["output"].as_array().unwrap().as_slice() else {
+        panic!("two items: {reply}");
+    };
+    let want = json!([{ "type": "reasoning_text", "text": "By the pond." }]);
+    assert_eq!(thought["content"], want, "{reply}");
+    assert_eq!(said["content"][0]["text"], "At Walden.");
+}
