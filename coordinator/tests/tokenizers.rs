@@ -267,8 +267,9 @@ fn a_turn_of_a_session_is_what_follows_the_answer() {
     for file in ["config.json", "generation_config.json", "tokenizer.json"] {
         std::fs::copy(shipped.join(file), folder.path().join(file)).unwrap();
     }
-    let template = "{% for message in messages %}[{{ message.role }}]{{ message.content }}\
-        {{ eos_token }}{% endfor %}[assistant]";
+    let template = "{% for message in messages %}\
+        {% if loop.first or message.role != 'system' %}\
+        [{{ message.role }}]{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}[assistant]";
     let config = serde_json::json!({ "chat_template": template });
     std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
     let text = TextModel::load(folder.path()).unwrap();
@@ -287,6 +288,11 @@ fn a_turn_of_a_session_is_what_follows_the_answer() {
     assert_eq!(turn(None).0, format!("{spelled}{behind}"));
     let (whole, _) = text.chat(Conversation::of(&asked), None, UNIX_EPOCH).unwrap();
     assert_eq!(whole, behind);
+    // What a template passes over would be lost.
+    let told = [ChatMessage::new(Role::System, "Be brief."), asked[0].clone()];
+    let turn = text.chat(Conversation::of(&told), Some(&session(None)), UNIX_EPOCH);
+    let refused = turn.unwrap_err().to_string();
+    assert!(refused.starts_with("messages[0].role = system"), "{refused}");
     let plain = self::shipped();
     let (turn, _) = plain.chat(Conversation::of(&asked), Some(&session(None)), UNIX_EPOCH).unwrap();
     assert_eq!(turn, "\nuser: Why?\nassistant:");

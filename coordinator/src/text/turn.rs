@@ -36,6 +36,14 @@ impl TextModel {
             let bound = "a conversation in which the chat template keeps what the assistant said";
             return Err(Refusal::new("messages", "those of a session", bound));
         };
+        // Some templates pass over the system's words unless they are the first.
+        let is_lost = |message: &ChatMessage| {
+            message.role == Role::System && !behind.contains(message.content.trim())
+        };
+        if let Some(idx) = conversation.messages.iter().position(is_lost) {
+            let bound = "of a role that the chat template shows in later turns";
+            return Err(Refusal::new(format!("messages[{idx}].role"), "system", bound));
+        }
         let turn = self.behind_pending(session.pending, behind).to_owned();
         let tokens = self.encode(&turn, false)?;
         Ok((turn, tokens))
