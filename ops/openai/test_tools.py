@@ -1,4 +1,5 @@
-"""Tool calls, of models whose templates teach them (Qwen's, Mistral's) and of one without one."""
+"""Tool calls, of models whose templates teach them (like Qwen's, Mistral's, Qwen Coder's, MiniMax'
+and GLM's) and of one without one."""
 import json
 import shutil
 
@@ -32,7 +33,10 @@ SCHEMAS = {'weather': PLACE, 'time': CLOCK}
 NAMED = {'type': 'function', 'function': {'name': 'weather'}}
 
 
-@pytest.fixture(scope='module', params=['tools.jinja', 'listed.jinja'])
+TEMPLATES = ['tools.jinja', 'listed.jinja', 'parameters.jinja', 'invoke.jinja', 'keys.jinja']
+
+
+@pytest.fixture(scope='module', params=TEMPLATES)
 def caller(tmp_path_factory, request):
     """A server of the shipped model with a chat template that teaches tool calls."""
     folder = tmp_path_factory.mktemp('with-tools') / 'model'

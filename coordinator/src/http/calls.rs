@@ -138,6 +138,7 @@ pub(super) async fn start(
 ) -> Result<(Vec<Running>, Envelope), ApiError> {
     let Prepared { endpoint, params, prompts, constraint, tools, one_call, .. } = prepared;
     let Prepared { echo, logprobs, warnings, once, goes_on: follows, thoughts, .. } = prepared;
+    let text_arguments = prepared.text_arguments;
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
@@ -157,6 +158,7 @@ pub(super) async fn start(
             thoughts,
             tools,
             one_call,
+            text_arguments: text_arguments.clone(),
             warnings: warnings.clone(),
             resumable: submission.telling.resumable || once.is_some(),
             once: once.clone(),
@@ -201,6 +203,7 @@ impl Shared {
             echo: None,
             first_choice: 0,
             notation,
+            text_arguments: telling.text_arguments.as_slice().into(),
             one_call: telling.one_call,
             return_progress: telling.progress,
             running_usage: false,

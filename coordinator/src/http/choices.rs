@@ -27,6 +27,8 @@ pub(super) struct View {
     pub(super) choices: u32,
     /// How calls of tools are written, if any may be called.
     pub(super) notation: Option<CallNotation>,
+    /// Arguments of tools that are texts, as the parser has them.
+    pub(super) text_arguments: Arc<[String]>,
     /// Whether but one call of each choice counts.
     pub(super) one_call: bool,
     /// Tell how far the prefill is.
@@ -88,7 +90,9 @@ impl Pieces {
     pub(super) fn new(view: View) -> Self {
         let choices = view.choices as usize;
         let completion_logprobs = vec![CompletionLogprobs::default(); choices];
-        let parser = view.notation.map(|notation| CallParser::new(notation, view.one_call));
+        let parser = view
+            .notation
+            .map(|notation| CallParser::new(notation, view.one_call, view.text_arguments.clone()));
         let calls = parser.map_or(Vec::new(), |parser| vec![Calls { parser, told: 0 }; choices]);
         Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
     }
@@ -202,11 +206,11 @@ impl Pieces {
 fn call_id(notation: CallNotation, request: RequestId, choice: usize, idx: usize) -> String {
     let id = format!("{request}{choice:02x}{idx:04x}");
     match notation {
-        CallNotation::Tagged | CallNotation::Bare | CallNotation::InChannels => {
-            format!("call_{id}")
-        }
         // Mistral's templates take nine letters and digits.
-        CallNotation::Listed => blake3::hash(id.as_bytes()).to_hex()[..9].to_owned(),
+        CallNotation::Listed | CallNotation::Marked => {
+            blake3::hash(id.as_bytes()).to_hex()[..9].to_owned()
+        }
+        _ => format!("call_{id}"),
     }
 }
 

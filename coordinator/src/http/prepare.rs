@@ -27,6 +27,8 @@ pub(super) struct Prepared {
     pub(super) tools: bool,
     /// Whether but one call of each answer counts.
     pub(super) one_call: bool,
+    /// Arguments of tools that are texts, for notations that write no types.
+    pub(super) text_arguments: Vec<String>,
     pub(super) warnings: Vec<String>,
     /// By what its caller may make it again.
     pub(super) once: Option<StartKey>,
@@ -90,6 +92,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         constraint: format.map(|format| format.constraint),
         tools: false,
         one_call: false,
+        text_arguments: Vec::new(),
         warnings,
         once: None,
     })
@@ -133,6 +136,10 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
     request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let text_arguments = match (tools, notation) {
+        (Some(tools), Some(CallNotation::ArgumentTags(_))) => tools.text_arguments()?,
+        _ => Vec::new(),
+    };
     let one_call = tools.is_some_and(Tools::is_one_call);
     let (session, stop) = (request.params.memory.session, &mut request.params.stop);
     if one_call
@@ -154,6 +161,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         constraint,
         tools: tools.is_some() && notation.is_some(),
         one_call,
+        text_arguments,
         warnings,
         once: None,
     })

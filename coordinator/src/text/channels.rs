@@ -208,7 +208,8 @@ impl Channels {
     }
 }
 
-fn is_object(json: &str) -> bool {
+/// Whether a text is a JSON object.
+pub(super) fn is_object(json: &str) -> bool {
     serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json).is_ok()
 }
 

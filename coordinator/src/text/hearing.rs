@@ -3,6 +3,7 @@
 use aqueduct_core::ThoughtsTold;
 
 use super::channels::{self, Channels, FINAL_HEAD};
+use super::marked::{self, Marked};
 use super::thoughts::{Tags, Thoughts};
 use super::{Heard, Start};
 
@@ -15,32 +16,44 @@ pub(crate) enum Speech {
     InChannels,
     /// Thoughts stand between tags.
     Tagged(Tags),
+    /// Calls stand behind tokens of their own, and thoughts may stand between tags.
+    Marked(Option<Tags>),
 }
 
 impl Speech {
     pub(super) fn of(template: &str) -> Self {
         match Tags::of(template) {
             _ if channels::are_taught(template) => Self::InChannels,
+            tags if marked::are_taught(template) => Self::Marked(tags),
             Some(tags) => Self::Tagged(tags),
             None => Self::Plain,
         }
     }
 
+    /// What thoughts stand between.
+    fn tags(self) -> Option<Tags> {
+        match self {
+            Self::Tagged(tags) => Some(tags),
+            Self::Marked(tags) => tags,
+            Self::Plain | Self::InChannels => None,
+        }
+    }
+
     /// Where thoughts go that an answer to `prompt` has.
     pub(crate) fn thoughts_behind(self, prompt: &str) -> ThoughtsTold {
-        match self {
-            Self::Tagged(tags) if tags.are_open(prompt) => ThoughtsTold::ApartFromTheStart,
-            _ => ThoughtsTold::Apart,
+        match self.tags().is_some_and(|tags| tags.are_open(prompt)) {
+            true => ThoughtsTold::ApartFromTheStart,
+            false => ThoughtsTold::Apart,
         }
     }
 
     /// What stands between the end of `prompt`, which asks for the assistant's message, and those
     /// words of it that are for the caller: nothing is thought.
     pub(super) fn before_words(self, prompt: &str) -> String {
-        match self {
-            Self::InChannels => FINAL_HEAD.to_owned(),
-            Self::Tagged(tags) if tags.are_open(prompt) => tags.end(prompt),
-            Self::Tagged(_) | Self::Plain => String::new(),
+        match self.tags() {
+            _ if self == Self::InChannels => FINAL_HEAD.to_owned(),
+            Some(tags) if tags.are_open(prompt) => tags.end(prompt),
+            _ => String::new(),
         }
     }
 }
@@ -51,19 +64,20 @@ pub(crate) enum Hearing {
     Plain,
     InChannels(Channels),
     Tagged(Thoughts),
+    Marked(Marked),
 }
 
 impl Hearing {
     /// For one answer, which is a message from where it begins.
     pub(crate) fn new(speech: Speech, start: Start, told: ThoughtsTold) -> Self {
-        match (speech, start, told) {
-            (Speech::InChannels, start, _) => Self::InChannels(Channels::new(start)),
-            (Speech::Plain, ..)
-            | (Speech::Tagged(_), Start::Continuation, _)
-            | (Speech::Tagged(_), _, ThoughtsTold::AsText) => Self::Plain,
-            (Speech::Tagged(tags), Start::Text, told) => {
-                Self::Tagged(Thoughts::new(tags, told == ThoughtsTold::ApartFromTheStart))
-            }
+        let is_apart = start == Start::Text && told != ThoughtsTold::AsText;
+        let begun = told == ThoughtsTold::ApartFromTheStart;
+        let thoughts = speech.tags().filter(|_| is_apart).map(|tags| Thoughts::new(tags, begun));
+        match (speech, thoughts) {
+            (Speech::InChannels, _) => Self::InChannels(Channels::new(start)),
+            (Speech::Marked(_), thoughts) => Self::Marked(Marked::new(thoughts)),
+            (_, Some(thoughts)) => Self::Tagged(thoughts),
+            (_, None) => Self::Plain,
         }
     }
 
@@ -73,6 +87,7 @@ impl Hearing {
             Self::Plain => Heard::text(text),
             Self::InChannels(channels) => channels.say(text),
             Self::Tagged(thoughts) => thoughts.say(text),
+            Self::Marked(marked) => marked.say(text),
         }
     }
 
@@ -82,6 +97,7 @@ impl Hearing {
             Self::Plain => Heard::default(),
             Self::InChannels(channels) => channels.mark(mark),
             Self::Tagged(thoughts) => thoughts.mark(mark),
+            Self::Marked(marked) => marked.mark(mark),
         }
     }
 
@@ -91,6 +107,7 @@ impl Hearing {
             Self::Plain => Heard::default(),
             Self::InChannels(channels) => channels.finish(whole),
             Self::Tagged(thoughts) => thoughts.finish(),
+            Self::Marked(marked) => marked.finish(whole),
         }
     }
 
@@ -100,6 +117,7 @@ impl Hearing {
             Self::Plain => true,
             Self::InChannels(channels) => channels.is_text(),
             Self::Tagged(thoughts) => thoughts.is_text(),
+            Self::Marked(marked) => marked.is_text(),
         }
     }
 
@@ -109,6 +127,7 @@ impl Hearing {
             Self::Plain => false,
             Self::InChannels(channels) => channels.is_thinking(),
             Self::Tagged(thoughts) => thoughts.is_thinking(),
+            Self::Marked(marked) => marked.is_thinking(),
         }
     }
 }

@@ -9,6 +9,7 @@ mod gguf;
 mod hearing;
 mod hf;
 mod json;
+mod marked;
 mod model;
 mod parts;
 mod pieces;
@@ -20,7 +21,8 @@ mod template;
 mod thoughts;
 mod turn;
 
-pub use calls::{CallNotation, CallParser, Said};
+pub use calls::{ArgumentTags, CallNotation, CallParser, Said};
+pub(crate) use calls::{text_of, texts_of, words_of};
 pub use channels::{Call, Heard};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};

@@ -1,7 +1,5 @@
 //! Models that answer in channels: what is for the caller, what they thought, and what they call.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use aqueduct_coordinator::generation::Generator;
@@ -9,7 +7,7 @@ use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::{Start, TextModel};
 use serde_json::{Value, json};
 
-use super::client::{Reply, Server, answering, generator, serving, start};
+use super::client::{Reply, Server, answering, generator, serving, start, text_with_marks};
 use super::script::Script;
 
 const MARKS: [&str; 7] = [
@@ -38,35 +36,9 @@ const SAID: &str = "<|start|>assistant<|channel|>final<|message|>At Walden.<|ret
 const CALL: &str = "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json\
     <|message|>{\"x\": 1}<|call|>";
 
-fn json_of(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
 /// The shipped model's words, and the marks as tokens of their own.
 fn text() -> Arc<TextModel> {
-    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
-    let model = here.join("../model");
-    let mut tokenizer = json_of(&model.join("tokenizer.json"));
-    let mut config = json_of(&model.join("config.json"));
-    let first = config["vocab_size"].as_u64().unwrap();
-    config["vocab_size"] = json!(first + MARKS.len() as u64);
-    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
-    added.extend((first..).zip(MARKS).map(|(id, mark)| {
-        json!({
-            "id": id, "content": mark, "special": true, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false,
-        })
-    }));
-    let ends = json!({ "eos_token_id": [first + 5, first + 6] });
-    for (name, content) in [
-        ("tokenizer.json", tokenizer.to_string()),
-        ("config.json", config.to_string()),
-        ("generation_config.json", ends.to_string()),
-        ("chat_template.jinja", TEMPLATE.to_owned()),
-    ] {
-        fs::write(folder.path().join(name), content).unwrap();
-    }
-    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
+    text_with_marks(TEMPLATE, &MARKS, &["<|return|>", "<|call|>"])
 }
 
 /// Who answers so; where that is an end token, of itself.

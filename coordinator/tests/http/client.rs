@@ -12,7 +12,7 @@ use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -48,6 +48,37 @@ pub(crate) fn text_with_template(template: &str) -> Arc<TextModel> {
         fs::copy(here.join("../model").join(name), folder.path().join(name)).unwrap();
     }
     fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
+}
+
+/// The same with `marks` as tokens of their own, of which some end answers.
+pub(crate) fn text_with_marks(template: &str, marks: &[&str], ends: &[&str]) -> Arc<TextModel> {
+    let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let model = here.join("../model");
+    let json_of = |name: &str| -> Value {
+        serde_json::from_str(&fs::read_to_string(model.join(name)).unwrap()).unwrap()
+    };
+    let (mut tokenizer, mut config) = (json_of("tokenizer.json"), json_of("config.json"));
+    let first = config["vocab_size"].as_u64().unwrap();
+    config["vocab_size"] = json!(first + marks.len() as u64);
+    let marks = || (first..).zip(marks);
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    added.extend(marks().map(|(id, mark)| {
+        json!({
+            "id": id, "content": mark, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false,
+        })
+    }));
+    let ends = marks().filter(|(_, mark)| ends.contains(mark)).map(|(id, _)| id);
+    let ends = json!({ "eos_token_id": ends.collect::<Vec<_>>() });
+    for (name, content) in [
+        ("tokenizer.json", tokenizer.to_string()),
+        ("config.json", config.to_string()),
+        ("generation_config.json", ends.to_string()),
+        ("chat_template.jinja", template.to_owned()),
+    ] {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
     Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
 }
 

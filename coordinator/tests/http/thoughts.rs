@@ -7,7 +7,10 @@ use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::Start;
 use serde_json::{Value, json};
 
-use super::client::{Server, answering, generator, serving, text, text_with_template};
+use super::client::{
+    Server, answering, generator, serving, text, text_with_marks, text_with_template,
+};
+use super::script::Script;
 
 /// The gist of Qwen 3's and DeepSeek's.
 const TEMPLATE: &str = "\
@@ -152,6 +155,39 @@ async fn calls_stand_behind_them() {
     let message = &reply["choices"][0]["message"];
     assert_eq!(message["tool_calls"].as_array().map(Vec::len), Some(1), "{reply}");
     assert_eq!(message["reasoning_content"], format!("Say {call}?"));
+}
+
+/// Models whose tags and calls are tokens of their own, as Mistral's.
+#[tokio::test]
+async fn marks_are_tokens_of_their_own() {
+    let template = "{% for message in messages %}[INST]{{ message.content }}[/INST]\
+        {% if tools %}{{ tools | length }}{% endif %}{% endfor %}\
+        {# [THINK]..[/THINK][TOOL_CALLS]name[ARGS]{} #}";
+    let marks = ["[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "</end>"];
+    let text = text_with_marks(template, &marks, &["</end>"]);
+    let answer = "[THINK]By the pond.[/THINK]I look.[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]f[ARGS]{}\
+        </end>";
+    let answer = text.encode(answer, false).unwrap();
+    let script = Arc::new(Script { answer, ..Script::default() });
+    let generator = Generator { text, ..generator(script.clone()) };
+    let server = serving(generator, script, ApiOptions::new("tiny"), None).await;
+
+    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let reply = server.chat(asked(json!({ "tools": tools }))).await.json();
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{reply}");
+    assert_eq!(choice["message"]["content"], "I look.");
+    assert_eq!(choice["message"]["reasoning_content"], "By the pond.");
+    let [first, second] = choice["message"]["tool_calls"].as_array().unwrap().as_slice() else {
+        panic!("two calls: {reply}");
+    };
+    assert_eq!(first["function"], json!({ "name": "f", "arguments": "{\"x\": 1}" }));
+    assert_eq!(second["function"], json!({ "name": "f", "arguments": "{}" }));
+    assert_eq!(first["id"].as_str().map(str::len), Some(9));
+
+    let required = asked(json!({ "tools": tools, "tool_choice": "required" }));
+    let reply = server.chat(required).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));
 }
 
 #[tokio::test]

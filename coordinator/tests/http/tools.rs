@@ -42,9 +42,18 @@ async fn one_call_where_no_more_are_wanted() {
     let tagged = format!("<tool_call>\n{call}\n</tool_call>");
     let tagged = format!("See:\n{tagged}\n{tagged}\nThere.");
     let listed = format!("[{call}, {call}]");
-    for (template, answer, text) in
-        [("tools.jinja", tagged, json!("See:")), ("listed.jinja", listed, Value::Null)]
-    {
+    let parameters = "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n\
+        </tool_call>";
+    let invoke = "<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n</invoke>\n";
+    let block = format!("<minimax:tool_call>\n{invoke}{invoke}</minimax:tool_call>");
+    let keys = "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
+    for (template, answer, text) in [
+        ("tools.jinja", tagged, json!("See:")),
+        ("listed.jinja", listed, Value::Null),
+        ("parameters.jinja", format!("See:\n{parameters}\n{parameters}"), json!("See:")),
+        ("invoke.jinja", block, Value::Null),
+        ("keys.jinja", format!("See:\n{keys}\n{keys}"), json!("See:")),
+    ] {
         let server = saying(&answer, template).await;
         let reply = server.chat(offered(json!({}))).await.json();
         let calls = &reply["choices"][0]["message"]["tool_calls"];
@@ -74,6 +83,32 @@ fn calls_as_streamed(calls: &[Value]) -> Vec<Value> {
         call
     };
     calls.iter().enumerate().map(streamed).collect()
+}
+
+/// Arguments that are written as texts have the types of the schema.
+#[tokio::test]
+async fn what_looks_like_a_number_may_be_a_text() {
+    let call = "<tool_call>\n<function=f>\n<parameter=text>\n1\n</parameter>\n<parameter=x>\n1\n\
+        </parameter>\n</function>\n</tool_call>";
+    let server = saying(call, "parameters.jinja").await;
+    let properties = json!({ "text": { "type": "string" }, "x": { "type": "number" } });
+    let parameters = json!({ "type": "object", "properties": properties });
+    let function = json!({ "name": "f", "parameters": parameters });
+    let tools = json!([{ "type": "function", "function": function }]);
+    let reply = server.chat(offered(json!({ "tools": tools }))).await.json();
+    let call = &reply["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["arguments"], r#"{"text":"1","x":1}"#, "{reply}");
+
+    // A text between tags follows no pattern: who insists is refused, others are told.
+    let pattern = json!({ "type": "object", "properties": {
+        "x": { "type": "string", "pattern": "^a$" },
+    }, "required": ["x"], "additionalProperties": false });
+    let reply = server.chat(required(&pattern, true)).await;
+    let want = (400, json!("tools[0].function.parameters"));
+    assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+    let reply = server.chat(required(&pattern, false)).await.json();
+    let warning = reply["aqueduct"]["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.contains("properties.x.pattern is not followed"), "{reply}");
 }
 
 #[tokio::test]

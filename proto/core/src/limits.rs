@@ -207,6 +207,8 @@ pub const GROUPS_MAX: usize = 256;
 
 /// Most bytes of what a caller is told besides its answer.
 pub const WARNING_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of the names of tools' arguments that are texts.
+pub const TEXT_ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 /// How long an answer waits for a caller who may come back to it, unless configured otherwise.
 pub const RESUME_GRACE_MS: u64 = 60_000;
 /// The longest that it may be configured to.
@@ -325,6 +327,7 @@ const _: () = {
             + LOGIT_BIAS_MAX * 16
             + STOP_STRINGS_MAX * STOP_BYTES_MAX
             + WARNING_BYTES_MAX
+            + TEXT_ARGUMENTS_BYTES_MAX
             < 1 << 20
     );
     assert!(RESUME_GRACE_MS <= RESUME_GRACE_MS_MAX);

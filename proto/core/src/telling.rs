@@ -18,6 +18,9 @@ pub struct Telling {
     pub thoughts: ThoughtsTold,
     /// Whether tools may be called.
     pub tools: bool,
+    /// Arguments of tools that are texts, whatever they look like: each its tool's name, a space,
+    /// and its own. For models that write no types.
+    pub text_arguments: Vec<String>,
     /// Whether no more than one call of each answer is told of.
     pub one_call: bool,
     /// Whether token counts are told at the end.
@@ -92,6 +95,9 @@ impl Telling {
         }
         let bytes = self.warnings.iter().map(String::len).sum();
         Refusal::unless_within("warnings bytes", bytes, 0, limits::WARNING_BYTES_MAX)?;
+        let bytes = self.text_arguments.iter().map(String::len).sum();
+        let most = limits::TEXT_ARGUMENTS_BYTES_MAX;
+        Refusal::unless_within("text_arguments bytes", bytes, 0, most)?;
         let most = limits::API_KEY_BYTES_MAX;
         Refusal::unless_within("holder bytes", self.holder.len(), 0, most)?;
         let most = limits::PROMPT_TOKENS_MAX;
@@ -106,7 +112,8 @@ impl Telling {
 
     /// About how much memory it takes; the same wherever it is kept.
     pub fn bytes(&self) -> u64 {
-        let texts = self.stop.iter().chain(&self.warnings).chain([&self.holder]);
+        let texts = self.stop.iter().chain(&self.warnings).chain(&self.text_arguments);
+        let texts = texts.chain([&self.holder]);
         let once = self.once.as_ref().map_or(0, |once| once.name.len() + once.content.len());
         texts.map(|text| text.len() as u64).sum::<u64>() + once as u64
     }
@@ -130,6 +137,8 @@ mod tests {
         check(|bad| bad.stop.push(String::new()), empty);
         let long = "warnings bytes = 16385: must be between 0 and 16384";
         check(|bad| bad.warnings = vec!["a".repeat(16385)], long);
+        let long = "text_arguments bytes = 65537: must be between 0 and 65536";
+        check(|bad| bad.text_arguments = vec!["a".repeat(65537)], long);
         let long = "holder bytes = 129: must be between 0 and 128";
         check(|bad| bad.holder = "a".repeat(129), long);
         let most = "prompt_tokens = 4294967295: must be between 0 and 16777216";

@@ -273,6 +273,7 @@ mod tests {
                     stop: vec!["\n".to_owned(); 2],
                     tools: !scalars.2,
                     one_call: scalars.2,
+                    text_arguments: vec!["f x".to_owned()],
                     goes_on: !scalars.2,
                     thoughts: told[scalars.3 as usize % told.len()],
                     holder: caller_id.clone(),

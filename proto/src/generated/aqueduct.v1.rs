@@ -3173,6 +3173,9 @@ pub struct Telling {
     pub one_call: bool,
     #[prost(enumeration = "telling::Thoughts", tag = "15")]
     pub thoughts: i32,
+    /// Of tools, each its tool's name, a space, and its own: texts, whatever they look like.
+    #[prost(string, repeated, tag = "16")]
+    pub text_arguments: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `Telling`.
 pub mod telling {

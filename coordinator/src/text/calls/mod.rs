@@ -1,8 +1,14 @@
 //! Tool calls in what a model says, in the notations that templates teach.
 
+mod tags;
+
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use super::channels;
+use super::{channels, marked};
+pub use tags::ArgumentTags;
+pub(crate) use tags::{text_of, texts_of, words_of};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -23,21 +29,28 @@ pub enum CallNotation {
     Listed,
     /// In a channel of their own, as gpt-oss has them: see [`super::Heard`].
     InChannels,
+    /// Behind tokens of their own, as Mistral's models since Small 3.1 have them: likewise.
+    Marked,
+    /// Names and arguments between tags; other text may stand beside them.
+    ArgumentTags(ArgumentTags),
 }
 
 impl CallNotation {
     /// The notation that a chat template teaches; `None` if it is none of these.
     pub fn of(template: &str) -> Option<Self> {
-        // Others write a call's arguments as tags, between the same tags; in a template's
-        // strings quotes may be escaped.
+        // In a template's strings quotes may be escaped.
         let teaches_json = template.contains("arguments\"") || template.contains("arguments\\\"");
         if !template.contains("tools") {
             None
         } else if channels::are_taught(template) {
             Some(Self::InChannels)
+        } else if let Some(tags) = ArgumentTags::of(template) {
+            Some(Self::ArgumentTags(tags))
         } else if template.contains(OPEN) && teaches_json {
             Some(Self::Tagged)
-        } else if template.contains(LIST) && !template.contains("[ARGS]") {
+        } else if marked::are_taught(template) {
+            Some(Self::Marked)
+        } else if template.contains(LIST) {
             Some(Self::Listed)
         } else if template.contains("\"parameters\":") && template.contains("ipython") {
             Some(Self::Bare)
@@ -48,14 +61,29 @@ impl CallNotation {
 
     /// What ends a call, where others may follow.
     pub fn end(self) -> Option<&'static str> {
-        (self == Self::Tagged).then_some(CLOSE)
+        self.tags().map(|(_, close)| close)
+    }
+
+    /// What calls stand between, where text may stand beside them.
+    fn tags(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Tagged => Some((OPEN, CLOSE)),
+            Self::ArgumentTags(tags) => Some(tags.block),
+            Self::Bare | Self::Listed | Self::InChannels | Self::Marked => None,
+        }
+    }
+
+    /// Whether calls are told apart from text by tokens that are none, so that no grammar makes
+    /// them: see [`super::Heard`].
+    pub fn is_apart(self) -> bool {
+        matches!(self, Self::InChannels | Self::Marked)
     }
 
     /// What a call's arguments are named.
     pub fn arguments_name(self) -> &'static str {
         match self {
-            Self::Tagged | Self::Listed | Self::InChannels => "arguments",
             Self::Bare => "parameters",
+            _ => "arguments",
         }
     }
 }
@@ -79,6 +107,8 @@ pub enum Said {
 pub struct CallParser {
     notation: CallNotation,
     one_call: bool,
+    /// Arguments that are texts, each behind its function's name and a space.
+    texts: Arc<[String]>,
     /// The only call was told of.
     over: bool,
     held: String,
@@ -90,11 +120,13 @@ pub struct CallParser {
 }
 
 impl CallParser {
-    /// For one answer; `one_call`: of which the first call alone is told of.
-    pub fn new(notation: CallNotation, one_call: bool) -> Self {
+    /// For one answer; `one_call`: of which the first call alone is told of. `texts` are the
+    /// arguments that are texts even where they look like something else, each behind its
+    /// function's name and a space.
+    pub fn new(notation: CallNotation, one_call: bool, texts: Arc<[String]>) -> Self {
         let (held, gap) = (String::new(), String::new());
         let (over, in_call, is_text) = (false, false, false);
-        Self { notation, one_call, over, held, gap, in_call, calls: 0, is_text }
+        Self { notation, one_call, texts, over, held, gap, in_call, calls: 0, is_text }
     }
 
     /// How calls are written.
@@ -106,11 +138,13 @@ impl CallParser {
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);
         let said = match self.notation {
-            CallNotation::Tagged => self.tagged(false),
+            CallNotation::Tagged | CallNotation::ArgumentTags(_) => self.tagged(false),
             CallNotation::Bare => self.whole('{'),
             CallNotation::Listed => self.whole('['),
             // What was told apart has no calls in its text.
-            CallNotation::InChannels => shown(std::mem::take(&mut self.held)).into_iter().collect(),
+            CallNotation::InChannels | CallNotation::Marked => {
+                shown(std::mem::take(&mut self.held)).into_iter().collect()
+            }
         };
         self.up_to_the_last(said)
     }
@@ -119,7 +153,7 @@ impl CallParser {
     /// same if its object is complete.
     pub fn finish(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
-        if self.notation == CallNotation::Tagged {
+        if self.notation.tags().is_some() {
             said.extend(self.tagged(true));
         }
         said.extend(self.rest());
@@ -141,9 +175,9 @@ impl CallParser {
 
     fn rest(&mut self) -> Vec<Said> {
         let held = std::mem::take(&mut self.held);
-        let is_whole = self.notation != CallNotation::Tagged && !self.is_text;
+        let is_whole = self.notation.tags().is_none() && !self.is_text;
         let calls = if is_whole { self.calls_of(&held) } else { None };
-        let calls = calls.or_else(|| self.in_call.then(|| self.call(&held))?.map(|one| vec![one]));
+        let calls = calls.or_else(|| self.in_call.then(|| self.within(&held))?);
         if let Some(calls) = calls {
             return calls;
         }
@@ -154,11 +188,11 @@ impl CallParser {
 
     fn tagged(&mut self, is_last: bool) -> Vec<Said> {
         let mut said = Vec::new();
+        let Some((open, close)) = self.notation.tags() else { return said };
         loop {
-            let tag = if self.in_call { CLOSE } else { OPEN };
-            let at = if self.in_call { self.close(is_last) } else { self.held.find(tag) };
-            let first = self.held.trim_start().chars().next();
-            if self.in_call && first.is_some_and(|first| first != '{') {
+            let tag = if self.in_call { close } else { open };
+            let at = if self.in_call { self.close(close, is_last) } else { self.held.find(tag) };
+            if self.in_call && !self.may_begin() {
                 self.in_call = false; // text that has the tag in it
                 said.push(Said::Text(self.literal("")));
                 continue;
@@ -168,9 +202,9 @@ impl CallParser {
             let mut before = std::mem::replace(&mut self.held, rest);
             before.truncate(at);
             if self.in_call {
-                let call = self.call(&before);
-                let literal = || Said::Text(self.literal(&before) + CLOSE);
-                said.push(call.unwrap_or_else(literal));
+                let calls = self.within(&before);
+                let literal = || vec![Said::Text(self.literal(&before) + close)];
+                said.extend(calls.unwrap_or_else(literal));
             } else {
                 self.gap = before.split_off(before.trim_end().len());
                 said.extend(shown(before));
@@ -178,24 +212,39 @@ impl CallParser {
             self.in_call = !self.in_call;
         }
         if !self.in_call {
-            let text = &self.held[..self.held.len() - begun(&self.held, OPEN)];
+            let text = &self.held[..self.held.len() - begun(&self.held, open)];
             let rest = self.held.split_off(text.trim_end().len());
             said.extend(shown(std::mem::replace(&mut self.held, rest)));
         }
         said
     }
 
+    /// Whether what is held may become a call.
+    fn may_begin(&self) -> bool {
+        match self.notation {
+            CallNotation::ArgumentTags(tags) => tags.may_begin(&self.held),
+            _ => self.held.trim_start().chars().next().is_none_or(|first| first == '{'),
+        }
+    }
+
     /// Where the tag is that closes the call which is held: not within a string of its, unless
     /// nothing follows and no other is one.
-    fn close(&self, is_last: bool) -> Option<usize> {
-        let mut all = self.held.match_indices(CLOSE).map(|(at, _)| at);
-        let whole = all.clone().find(|at| !ends_in_string(&self.held[..*at]));
+    fn close(&self, close: &str, is_last: bool) -> Option<usize> {
+        let mut all = self.held.match_indices(close).map(|(at, _)| at);
+        let is_end = |at: &usize| match self.notation {
+            CallNotation::ArgumentTags(tags) => {
+                tags.calls(&self.held[..*at], |_, _| true).is_some()
+            }
+            _ => !ends_in_string(&self.held[..*at]),
+        };
+        let whole = all.clone().find(is_end);
         whole.or_else(|| all.next().filter(|_| is_last))
     }
 
     /// What was begun like a call and is none.
     fn literal(&mut self, text: &str) -> String {
-        format!("{}{OPEN}{text}", std::mem::take(&mut self.gap))
+        let open = self.notation.tags().map_or("", |(open, _)| open);
+        format!("{}{open}{text}", std::mem::take(&mut self.gap))
     }
 
     /// Everything is a call until it begins otherwise than with `open`.
@@ -224,10 +273,24 @@ impl CallParser {
         Some(calls)
     }
 
-    fn call(&mut self, text: &str) -> Option<Said> {
-        let call = said(self.notation, serde_json::from_str(text.trim()).ok()?)?;
-        self.calls += 1;
-        Some(call)
+    /// The calls that `text`, which stands between tags, is.
+    fn within(&mut self, text: &str) -> Option<Vec<Said>> {
+        let calls = match self.notation {
+            CallNotation::ArgumentTags(tags) => {
+                let is_text = |name: &str, key: &str| {
+                    let is_it = |text: &String| text.split_once(' ') == Some((name, key));
+                    self.texts.iter().any(is_it)
+                };
+                let call = |(name, arguments)| {
+                    let arguments = Value::Object(arguments).to_string();
+                    Said::Call { name, arguments }
+                };
+                tags.calls(text, is_text)?.into_iter().map(call).collect()
+            }
+            _ => vec![said(self.notation, serde_json::from_str(text.trim()).ok()?)?],
+        };
+        self.calls += calls.len();
+        Some(calls)
     }
 }
 
@@ -282,7 +345,7 @@ mod tests {
 
     /// In pieces of `cut` characters; neighbouring texts are one.
     fn parsed(notation: CallNotation, one_call: bool, answer: &str, cut: usize) -> Vec<Said> {
-        let mut parser = CallParser::new(notation, one_call);
+        let mut parser = CallParser::new(notation, one_call, Arc::from(["f text".to_owned()]));
         let characters: Vec<char> = answer.chars().collect();
         let mut said = Vec::new();
         for part in characters.chunks(cut) {
@@ -370,13 +433,56 @@ mod tests {
         check(&format!("[{one}, 1]"), &[text(&format!("[{one}, 1]"))]);
     }
 
+    /// What templates have that teach arguments as tags.
+    const TAGS: [&str; 4] = [
+        "<tool_call>\n<function=f>\n<parameter=x>",
+        "<seed:tool_call>\n<function=f>\n<parameter=x>",
+        "<minimax:tool_call>\n<invoke name=\\\"f\\\">",
+        "<tool_call>f\n<arg_key>x</arg_key>",
+    ];
+
+    #[test]
+    fn calls_with_tagged_arguments() {
+        let [coder, _, invocations, keys] =
+            TAGS.map(|tags| CallNotation::of(&format!("{{{{ tools }}}}{tags}")).unwrap());
+        let function = "<function=f>\n<parameter=x>\n1\n</parameter>\n<parameter=text>\n1\n\
+            </parameter>\n</function>";
+        let one = format!("<tool_call>\n{function}\n</tool_call>");
+        let want = call("f", "{\"x\":1,\"text\":\"1\"}");
+        let check = |answer: &str, want: &[Said]| check(coder, answer, want);
+        check(&one, &[want.clone()]);
+        check(&format!("I look.\n\n{one}\n{one}"), &[text("I look."), want.clone(), want.clone()]);
+        check(&one[..one.len() - 12], &[want.clone()]);
+        check(
+            &format!("The <tool_call> tag: {one}"),
+            &[text("The <tool_call> tag:"), want.clone()],
+        );
+        let within = "a</tool_call>\n<tool_call>b";
+        let quoted = one.replace("\n1\n</parameter>\n</f", &format!("{within}</parameter></f"));
+        let arguments = serde_json::json!({ "x": 1, "text": within }).to_string();
+        check(&quoted, &[call("f", &arguments)]);
+        for words in ["<tool_call>\n<function=f>", "<tool_call><function f></tool_call>!"] {
+            check(words, &[text(words)]);
+        }
+
+        let block = "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n\
+            </invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>";
+        super::tests::check(invocations, block, &[call("f", "{\"x\":1}"), call("g", "{}")]);
+        let one = "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
+        super::tests::check(keys, one, &[call("f", "{\"text\":\"1\"}")]);
+    }
+
     proptest! {
         #[test]
         fn any_cut_says_the_same(
-            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|[<a \n\"\\\\])\
-                {0,9}",
+            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|<function=f>|\
+                </function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|<arg_value>|\
+                </arg_value>|f|[<a \n\"\\\\]){0,12}",
         ) {
-            for notation in [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed] {
+            let tagged =
+                TAGS.map(|tags| CallNotation::of(&format!("{{{{ tools }}}}{tags}")).unwrap());
+            let objects = [CallNotation::Tagged, CallNotation::Bare, CallNotation::Listed];
+            for notation in objects.into_iter().chain(tagged) {
                 for one_call in [false, true] {
                     let whole = parsed(notation, one_call, &answer, 1000);
                     prop_assert_eq!(parsed(notation, one_call, &answer, 1), whole);
@@ -391,8 +497,10 @@ mod tests {
             let hermes = format!("{{{{ tools }}}}<tool_call>{{{taught}}}</tool_call>");
             assert_eq!(CallNotation::of(&hermes), Some(CallNotation::Tagged));
         }
-        let tags = "{{ tools }}<tool_call><function=f><parameter=a>{{ call.arguments['a'] }}";
-        assert_eq!(CallNotation::of(tags), None);
+        for tags in TAGS {
+            let named = CallNotation::of(&format!("{{{{ tools }}}}{tags}")).unwrap();
+            assert!(matches!(named, CallNotation::ArgumentTags(_)), "{tags}");
+        }
         let llama = r#"{{- '{"name": "' + n + '", "parameters": ' }} ipython {{ tools }}"#;
         assert_eq!(CallNotation::of(llama), Some(CallNotation::Bare));
         assert_eq!(CallNotation::of("{{ messages }}<tool_call>"), None);
@@ -400,7 +508,8 @@ mod tests {
         assert_eq!(CallNotation::of(harmony), Some(CallNotation::InChannels));
         let mistral = "{{ tools }}[TOOL_CALLS][{{ call | tojson }}]";
         assert_eq!(CallNotation::of(mistral), Some(CallNotation::Listed));
-        assert_eq!(CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}"), None);
+        let marked = CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}");
+        assert_eq!(marked, Some(CallNotation::Marked));
         assert_eq!(CallNotation::of("{{ tools }}<tools>"), None);
     }
 }

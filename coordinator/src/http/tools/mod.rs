@@ -1,13 +1,16 @@
 //! Tools that a caller offers: which there are, and whether one must be called.
 
-use aqueduct_core::{Grammar, Refusal};
+use aqueduct_core::{Grammar, Refusal, limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+mod grammar;
 
 use super::error::ApiError;
 use super::fields::Fields;
 use super::format::followed;
-use crate::text::{CallNotation, TextModel};
+use crate::text::{CallNotation, TextModel, texts_of};
+use grammar::{grammar_of, unfollowed};
 
 /// Tools of one request.
 const TOOLS_MAX: usize = 128;
@@ -89,6 +92,19 @@ impl Tools {
         !self.parallel || matches!(self.choice, Choice::Named(_))
     }
 
+    /// The arguments that are texts, each behind its function's name and a space.
+    ///
+    /// # Errors
+    /// More than a request's account has room for.
+    pub(super) fn text_arguments(&self) -> Result<Vec<String>, Refusal> {
+        let of = |function: &Function| texts_of(&function.name, &function.schema);
+        let texts: Vec<String> = self.functions.iter().flat_map(of).collect();
+        let bytes = texts.iter().map(String::len).sum();
+        let most = limits::TEXT_ARGUMENTS_BYTES_MAX;
+        Refusal::unless_within("tools' names of arguments in bytes", bytes, 0, most)?;
+        Ok(texts)
+    }
+
     /// Whether `function` may be called.
     fn may_call(&self, function: &Function) -> bool {
         match &self.choice {
@@ -109,7 +125,7 @@ impl Tools {
         answer: Option<&Value>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Grammar>, Refusal> {
-        if notation == CallNotation::InChannels {
+        if notation.is_apart() {
             return self.without_grammar(answer.is_some(), warnings);
         }
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
@@ -122,11 +138,20 @@ impl Tools {
         let followed = functions.map(|(idx, Function { name, schema, is_strict })| {
             let field = format!("tools[{idx}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
+            let is_tagged = matches!(notation, CallNotation::ArgumentTags(_));
+            match is_tagged.then(|| unfollowed(schema)).flatten() {
+                Some(what) if *is_strict => {
+                    let bound = "absent from a strict function: this model's calls are texts \
+                        between tags";
+                    return Err(Refusal::new(field, what, bound));
+                }
+                Some(what) => warnings.push(format!("{field}.{what} is not followed")),
+                None => {}
+            }
             Ok((name, followed.schema))
         });
         let functions = followed.collect::<Result<Vec<_>, Refusal>>()?;
-        let lark = grammar_of(&functions, notation, most, answer);
-        Ok(Some(Grammar::Lark(lark)))
+        Ok(grammar_of(&functions, notation, most, answer).map(Grammar::Lark))
     }
 }
 
@@ -150,43 +175,6 @@ impl Tools {
         }
         Ok(None)
     }
-}
-
-/// Calls of `functions`, `most` of them, or an `answer` of this schema.
-fn grammar_of(
-    functions: &[(&String, Value)],
-    notation: CallNotation,
-    most: usize,
-    answer: Option<&Value>,
-) -> String {
-    let (open, between, close, most) = match notation {
-        CallNotation::Tagged => ("<tool_call>\n", r#""\n""#, "\n</tool_call>", most),
-        CallNotation::Bare => ("", "", "", 1),
-        // Without a grammar.
-        CallNotation::InChannels => ("", "", "", 0),
-        CallNotation::Listed => ("", r#"", ""#, "", most),
-    };
-    let more =
-        if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
-    let all = match notation {
-        CallNotation::Listed => format!(r#""[" call{more} "]""#),
-        _ => format!("call{more}"),
-    };
-    let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
-    let answer = answer.map(|schema| aqueduct_grammar::narrowed(schema.clone()));
-    let (or, answer) = match answer {
-        Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
-        None => ("", String::new()),
-    };
-    let mut lark = format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
-    for (idx, (name, schema)) in functions.iter().enumerate() {
-        let name = json!(name);
-        let head = format!("{open}{{\"name\": {name}, \"{}\": ", notation.arguments_name());
-        let (head, tail) = (json!(head), json!(format!("}}{close}")));
-        let schema = aqueduct_grammar::narrowed(schema.clone());
-        lark += &format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n");
-    }
-    lark
 }
 
 /// The schema of arguments that `parameters` describe: an object in any case, and an empty one if
