@@ -57,7 +57,7 @@ def check(calls):
 
 @pytest.mark.parametrize('temperature', [0, 1.5])
 def test_required(caller, temperature):
-    answer = chat(caller, tools=TOOLS, tool_choice='required', max_tokens=600, n=3, seed=4,
+    answer = chat(caller, tools=TOOLS, tool_choice='required', max_tokens=1500, n=3, seed=4,
                   temperature=temperature)
     for choice in answer.choices:
         assert choice.finish_reason == 'tool_calls'
@@ -80,7 +80,7 @@ def test_a_format_beside_tools_is_that_of_answers_without_calls(caller):
     form = {'type': 'json_schema', 'json_schema': {'name': 'mood', 'schema': schema}}
     kinds = set()
     for seed in range(12):
-        choice = chat(caller, tools=TOOLS, response_format=form, max_tokens=600, temperature=1.5,
+        choice = chat(caller, tools=TOOLS, response_format=form, max_tokens=1500, temperature=1.5,
                       seed=seed).choices[0]
         kinds.add(choice.finish_reason)
         if choice.message.tool_calls:
@@ -89,7 +89,7 @@ def test_a_format_beside_tools_is_that_of_answers_without_calls(caller):
             jsonschema.validate(json.loads(choice.message.content), schema)
     assert kinds <= {'tool_calls', 'stop'}
     answer = chat(caller, tools=TOOLS, response_format=form, tool_choice='required',
-                  max_tokens=600, temperature=1.5, seed=1)
+                  max_tokens=1500, temperature=1.5, seed=1)
     check(answer.choices[0].message.tool_calls)
 
 
@@ -100,7 +100,7 @@ def test_one_call_only(caller):
 
 
 def test_streamed(caller):
-    fields = {'tools': TOOLS, 'tool_choice': 'required', 'max_tokens': 600, 'seed': 3,
+    fields = {'tools': TOOLS, 'tool_choice': 'required', 'max_tokens': 1500, 'seed': 3,
               'temperature': 1.5}
     calls = {}
     chunks = list(chat(caller, stream=True, **fields))
