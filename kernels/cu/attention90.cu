@@ -153,7 +153,7 @@ DEVICE void finish(const HopperAttention& p, const Work& work, u32 first_row, Ro
     if (thread_index() % 128 == 0) {
         if (!p.to.m) {
             for (u32 box = 0; box < F::BOXES; ++box) {
-                tma_store3(&p.output, output + box * 64 * 128, box * 64, first_row, work.head);
+                tma_store3(&p.output, output + box * 64 * 128, box * 64, work.head, first_row);
             }
             tma_store_commit();
             tma_store_wait<0>();

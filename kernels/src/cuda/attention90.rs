@@ -237,14 +237,14 @@ impl Maps<'_> {
         })
     }
 
-    /// `[tokens, heads * head_dim]` seen as `[heads, tokens, head_dim]`.
+    /// `[tokens, heads, head_dim]`: strides of a map ascend.
     fn output(&self, address: Address) -> Result<TensorMap, BackendError> {
         let Shape { heads, tokens, head_dim, .. } = self.rows.shape;
         self.map(&TensorMapSpec {
             address,
-            size: [head_dim, tokens, heads].map(|it| it as u64),
-            stride_bytes: [self.row_bytes() * heads as u64, self.row_bytes()],
-            box_size: [BOX_COLUMNS, CONSUMER_ROWS, 1],
+            size: [head_dim, heads, tokens].map(|it| it as u64),
+            stride_bytes: [self.row_bytes(), self.row_bytes() * heads as u64],
+            box_size: [BOX_COLUMNS, 1, CONSUMER_ROWS],
         })
     }
 

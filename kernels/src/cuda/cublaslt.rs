@@ -68,19 +68,26 @@ impl From<&Product> for Shape {
     }
 }
 
-struct Plan {
-    algorithm: Algorithm,
-    uses: u32,
+enum Plan {
+    Takes {
+        algorithm: Algorithm,
+        uses: u32,
+    },
+    /// The library said no, and is not asked again.
+    Refuses,
 }
 
 impl CublasLt {
-    /// The library on `driver`'s device; `None` where it is not installed, or does not work here.
-    pub(crate) fn open(driver: &Arc<Driver>, pool: &Arc<Pool<Arc<Driver>>>) -> Option<Self> {
-        library::found().ok()?;
-        driver.bind("cublasLtCreate").ok()?;
-        Some(Self {
-            handle: Handle::new().ok()?,
-            workspace: pool.allocate(WORKSPACE_BYTES).ok()?,
+    /// The library on `driver`'s device.
+    ///
+    /// # Errors
+    /// It is not installed, or does not work here.
+    pub(crate) fn open(driver: &Arc<Driver>, pool: &Arc<Pool<Arc<Driver>>>) -> Result<Self, Fault> {
+        library::found()?;
+        driver.bind("cublasLtCreate")?;
+        Ok(Self {
+            handle: Handle::new()?,
+            workspace: pool.allocate(WORKSPACE_BYTES)?,
             shapes: Mutex::default(),
             pool: pool.clone(),
             driver: driver.clone(),
@@ -91,27 +98,38 @@ impl CublasLt {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn choose(&self, operation: &Operation<'_>, product: &Product) -> Result<Algorithm, Fault> {
+    /// `None`: the library does not take products of this shape.
+    fn choose(&self, operation: &Operation<'_>, product: &Product) -> Option<Algorithm> {
         let mut shapes = self.shapes();
         if shapes.len() >= SHAPES_MAX {
             shapes.clear();
         }
         let shape = Shape::from(product);
-        let Some(plan) = shapes.get_mut(&shape) else {
-            let guess = operation.algorithms(&self.handle, 1)?.first().copied();
-            let what = || Fault::new("cublasLtMatmulAlgoGetHeuristic", format!("none: {shape:?}"));
-            let algorithm = guess.ok_or_else(what)?;
-            shapes.insert(shape, Plan { algorithm, uses: 1 });
-            return Ok(algorithm);
-        };
-        plan.uses = plan.uses.saturating_add(1);
-        if plan.uses == MEASURED_USE {
-            match self.fastest(operation, product, plan.algorithm)? {
-                Some(fastest) => plan.algorithm = fastest,
-                None => plan.uses = 0,
+        match shapes.get_mut(&shape) {
+            None => match operation.algorithms(&self.handle, 1).map(|all| all.first().copied()) {
+                Ok(Some(algorithm)) => {
+                    shapes.insert(shape, Plan::Takes { algorithm, uses: 1 });
+                    Some(algorithm)
+                }
+                other => {
+                    let why = other.err().map_or_else(|| "it has none".into(), |it| it.to_string());
+                    refuse(&mut shapes, shape, &why);
+                    None
+                }
+            },
+            Some(Plan::Refuses) => None,
+            Some(Plan::Takes { algorithm, uses }) => {
+                *uses = uses.saturating_add(1);
+                if *uses == MEASURED_USE {
+                    match self.fastest(operation, product, *algorithm) {
+                        Ok(Some(fastest)) => *algorithm = fastest,
+                        Ok(None) => *uses = 0,
+                        Err(_) => {} // the guess will do, or its use says what is wrong
+                    }
+                }
+                Some(*algorithm)
             }
         }
-        Ok(plan.algorithm)
     }
 
     /// The fastest algorithm whose bits are those of `first` on the operands at hand; `None`
@@ -155,12 +173,29 @@ impl CublasLt {
     }
 }
 
+/// Our own kernels multiply what the library does not: nothing that was asked for fails by it.
+fn refuse(shapes: &mut HashMap<Shape, Plan>, shape: Shape, why: &str) {
+    tracing::warn!(?shape, why, "cuBLASLt is not used for products of this shape");
+    shapes.insert(shape, Plan::Refuses);
+}
+
 impl GemmLibrary for CublasLt {
-    fn multiply(&self, product: &Product) -> Result<(), Fault> {
-        self.driver.bind("cublasLtMatmul")?;
-        let operation = Operation::new(product)?;
-        let algorithm = self.choose(&operation, product)?;
-        self.enqueue(&operation, &algorithm, product.out)
+    fn multiply(&self, product: &Product) -> bool {
+        // What is wrong with the device itself is told by whatever is asked of it next.
+        if self.driver.bind("cublasLtMatmul").is_err() {
+            return false;
+        }
+        let shape = Shape::from(product);
+        let refused = |fault: Fault| refuse(&mut self.shapes(), shape, &fault.to_string());
+        let operation = match Operation::new(product) {
+            Ok(operation) => operation,
+            Err(fault) => {
+                refused(fault);
+                return false;
+            }
+        };
+        let Some(algorithm) = self.choose(&operation, product) else { return false };
+        self.enqueue(&operation, &algorithm, product.out).map_err(refused).is_ok()
     }
 }
 

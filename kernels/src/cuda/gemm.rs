@@ -1,7 +1,5 @@
 //! The seam to a library of matrix products, where the machine has one.
 
-use super::device::Fault;
-
 /// Fewest rows that a library is asked to multiply. Fewer rows are a decode step's, and a
 /// decode row's bits may not depend on how many sequences are decoded beside it; a library
 /// chooses by shape. Up to 64 rows our own kernels stream the weight at the memory's pace.
@@ -40,7 +38,7 @@ impl Product {
 
 /// A library of matrix products on a device's stream.
 pub(crate) trait GemmLibrary: Send + Sync {
-    /// Enqueues `product`, which must [fit](Product::fits). The order of its sums depends on the
-    /// shape and on the library's version, and on nothing else.
-    fn multiply(&self, product: &Product) -> Result<(), Fault>;
+    /// Enqueues `product`, which must [fit](Product::fits), or says that it does not take it. The
+    /// order of its sums depends on the shape and on the library's version, and on nothing else.
+    fn multiply(&self, product: &Product) -> bool;
 }

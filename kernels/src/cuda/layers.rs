@@ -86,14 +86,20 @@ pub(super) fn linear(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, Bac
 }
 
 /// See [`Cuda::product`].
-pub(super) fn product(cuda: &Cuda, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
+pub(super) fn product(
+    cuda: &Cuda,
+    (x, residual): (&Rows, Option<&Rows>),
+    weight: &Linear,
+    own: bool,
+) -> Result<Rows, BackendError> {
     shapes::linear("linear", x, weight)?;
     let (shared, rows) = (&cuda.shared, x.rows());
     let weight = packed("linear", shared, weight)?;
-    let block = Block { shared, rows, broken: Broken::Project, own: false };
+    let block = Block { shared, rows, broken: Broken::Project, own };
     let source = Elements::of_rows(shared, x.array())?;
     let x = block.prepared(source, Prepare::Nothing, weight)?;
-    let y = block.product(&x, weight).sums()?;
+    let residual = residual.map(|rows| shared.place(rows.array())).transpose()?;
+    let y = Product { residual: residual.as_ref(), ..block.product(&x, weight) }.sums()?;
     shared.done(Rows::new(rows, weight.outputs, y.into_array()))
 }
 

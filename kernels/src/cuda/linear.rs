@@ -215,7 +215,9 @@ impl Product<'_> {
     fn by_library(&self, y: &OnDevice<f32>) -> Result<bool, BackendError> {
         let shared = &self.weight.shared;
         let Some((library, product)) = self.library(y.address()) else { return Ok(false) };
-        library.multiply(&product).map_err(|it| shared.fault(it))?;
+        if !library.multiply(&product) {
+            return Ok(false);
+        }
         // Inside a layer, whatever reads the sums next looks at them.
         if self.broken == Broken::Linear || shared.options.checked {
             check_finite(shared, y, self.weight.outputs, self.broken)?;
@@ -303,7 +305,6 @@ mod tests {
 
     use super::*;
     use crate::backend::LayerOps;
-    use crate::cuda::device::Fault;
     use crate::cuda::emulated::Emulated;
     use crate::cuda::{Cuda, CudaOptions};
     use crate::tensor::Rows;
@@ -312,9 +313,10 @@ mod tests {
     struct Notes(Arc<Mutex<Vec<gemm::Product>>>);
 
     impl gemm::GemmLibrary for Notes {
-        fn multiply(&self, product: &gemm::Product) -> Result<(), Fault> {
+        /// Takes no bias beside a residual.
+        fn multiply(&self, product: &gemm::Product) -> bool {
             self.0.lock().unwrap().push(*product);
-            Ok(())
+            product.bias.is_none() || product.residual.is_none()
         }
     }
 
@@ -343,5 +345,21 @@ mod tests {
         let shapes: Vec<_> = asked.iter().map(|it| (it.rows, it.inputs, it.outputs)).collect();
         assert_eq!(shapes, [(gemm::LIBRARY_ROWS_MIN, 8, 16)]);
         assert!(asked[0].bias.is_some() && asked[0].residual.is_none());
+    }
+
+    #[test]
+    fn what_a_library_does_not_take_is_multiplied_all_the_same() {
+        let (cuda, asked) = with_library();
+        let data = MatrixData::Bf16(vec![bf16::ONE; 16 * 8]);
+        let matrix = Matrix { outputs: 16, inputs: 8, data };
+        let packed = cuda.pack(matrix, Some(vec![1.0; 16])).unwrap();
+        let rows = gemm::LIBRARY_ROWS_MIN;
+        let x = Rows::from_vec(rows, 8, vec![1.0; rows * 8]);
+        let residual = Rows::from_vec(rows, 16, vec![0.5; rows * 16]);
+        for own in [false, true] {
+            let made = cuda.product_by(&x, &packed, Some(&residual), own).unwrap();
+            assert_eq!(made.row(rows - 1), [9.5; 16], "own: {own}");
+        }
+        assert_eq!(asked.lock().unwrap().len(), 1);
     }
 }

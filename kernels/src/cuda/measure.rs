@@ -188,7 +188,27 @@ impl Cuda {
     /// # Errors
     /// [`BackendError::Device`].
     pub fn product(&self, x: &Rows, weight: &Linear) -> Result<Rows, BackendError> {
-        layers::product(self, x, weight)
+        layers::product(self, (x, None), weight, false)
+    }
+
+    /// `x` through `weight`, plus `residual` of the product's shape: by a library, where one takes
+    /// it, and by our kernels alone if they are to.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    pub fn product_by(
+        &self,
+        x: &Rows,
+        weight: &Linear,
+        residual: Option<&Rows>,
+        own: bool,
+    ) -> Result<Rows, BackendError> {
+        layers::product(self, (x, residual), weight, own)
+    }
+
+    /// Whether a library multiplies many rows.
+    pub fn has_library(&self) -> bool {
+        self.shared.gemm_library().is_some()
     }
 
     /// Whether attention of many rows has kernels for this chip alone, beside those for every chip.
@@ -198,10 +218,7 @@ impl Cuda {
 
     /// Who multiplies many rows.
     pub fn multiplier(&self) -> &'static str {
-        match self.shared.gemm_library() {
-            Some(_) => "cuBLASLt",
-            None => "our kernels, without cuBLASLt",
-        }
+        if self.has_library() { "cuBLASLt" } else { "our kernels, without cuBLASLt" }
     }
 
     /// Waits until the device has done what was asked of it, and forgets numbers that were not

@@ -51,8 +51,8 @@ pub fn invite() -> Result<GroupId, FabricError> {
 pub struct Group {
     calls: &'static Calls,
     shared: Arc<Shared>,
-    driver: Arc<Driver>,
     stream: SideStream,
+    driver: Arc<Driver>,
     /// `None` when it was given up.
     member: Mutex<Option<Member>>,
     patience: Duration,

@@ -107,8 +107,9 @@ mod by_driver {
             };
             let pool = Arc::new(Pool::new(driver.clone(), limit_bytes));
             let mut shared = Shared::new(Box::new(pool.clone()), options).map_err(unusable)?;
-            if let Some(library) = CublasLt::open(&driver, &pool) {
-                shared.library = Some(Box::new(library));
+            match CublasLt::open(&driver, &pool) {
+                Ok(library) => shared.library = Some(Box::new(library)),
+                Err(why) => tracing::warn!(%why, "cuBLASLt is not used: our own kernels multiply"),
             }
             shared.driver = Some((driver, pool));
             Ok(Self::new(shared))

@@ -450,9 +450,10 @@ mod tests {
         let one = format!("<tool_call>\n{function}\n</tool_call>");
         let want = call("f", "{\"x\":1,\"text\":\"1\"}");
         let check = |answer: &str, want: &[Said]| check(coder, answer, want);
-        check(&one, &[want.clone()]);
+        let only = std::slice::from_ref(&want);
+        check(&one, only);
         check(&format!("I look.\n\n{one}\n{one}"), &[text("I look."), want.clone(), want.clone()]);
-        check(&one[..one.len() - 12], &[want.clone()]);
+        check(&one[..one.len() - 12], only);
         check(
             &format!("The <tool_call> tag: {one}"),
             &[text("The <tool_call> tag:"), want.clone()],

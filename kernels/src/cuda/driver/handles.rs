@@ -19,11 +19,10 @@ fn give_back(call: impl FnOnce(&Functions) -> i32) {
     }
 }
 
-/// A device's primary context, which every library in the process shares.
-pub(super) struct Context {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-}
+/// A device's primary context, which every library in the process shares. It is kept for as long
+/// as the process lives: what a library has under way when it is told to stop, and what is dropped
+/// on other threads, ends after whoever opened the device has gone.
+pub(super) struct Context(sys::CUcontext);
 
 // SAFETY: a context belongs to the process; any thread may make it its current one.
 unsafe impl Send for Context {}
@@ -33,22 +32,15 @@ unsafe impl Sync for Context {}
 impl Context {
     pub(super) fn of(device: sys::CUdevice) -> Result<Self, Fault> {
         let mut context = ptr::null_mut();
-        // SAFETY: `device` came from the driver; the context is released once, in `drop`.
+        // SAFETY: `device` came from the driver; the context is never released.
         let status = unsafe { (driver()?.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
-        check("cuDevicePrimaryCtxRetain", status).map(|()| Self { device, context })
+        check("cuDevicePrimaryCtxRetain", status).map(|()| Self(context))
     }
 
     /// Calls of this thread mean this device from now on.
     pub(super) fn bind(&self) -> Result<(), Fault> {
-        // SAFETY: the context is retained until `self` is dropped.
-        check("cuCtxSetCurrent", unsafe { (driver()?.cuCtxSetCurrent)(self.context) })
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once, in `of`.
-        give_back(|driver| unsafe { (driver.cuDevicePrimaryCtxRelease_v2)(self.device) });
+        // SAFETY: the context is retained for ever.
+        check("cuCtxSetCurrent", unsafe { (driver()?.cuCtxSetCurrent)(self.0) })
     }
 }
 
@@ -98,7 +90,11 @@ impl Drop for Stream {
 }
 
 /// A point in a stream's work.
-pub(crate) struct Event(sys::CUevent);
+pub(crate) struct Event {
+    event: sys::CUevent,
+    /// Whoever drops it may be on a thread whose calls mean no device.
+    context: sys::CUcontext,
+}
 
 // SAFETY: the driver's functions on events may be called from any thread.
 unsafe impl Send for Event {}
@@ -108,28 +104,31 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Of the current context; `timed` where [`since`](Self::since) will be asked.
     pub(super) fn new(timed: bool) -> Result<Self, Fault> {
-        let mut event = ptr::null_mut();
+        let (mut event, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: `context` is a place for one pointer.
+        let status = unsafe { (driver()?.cuCtxGetCurrent)(&raw mut context) };
+        check("cuCtxGetCurrent", status)?;
         let flags = if timed { 0 } else { WITHOUT_TIME };
         // SAFETY: `event` is a place for one pointer.
         let status = unsafe { (driver()?.cuEventCreate)(&raw mut event, flags) };
-        check("cuEventCreate", status).map(|()| Self(event))
+        check("cuEventCreate", status).map(|()| Self { event, context })
     }
 
     /// Now stands for everything that `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both live, and are of one context.
-        check("cuEventRecord", unsafe { (driver()?.cuEventRecord)(self.0, stream.0) })
+        check("cuEventRecord", unsafe { (driver()?.cuEventRecord)(self.event, stream.0) })
     }
 
     /// As the driver takes it; lives as long as `self`.
     pub(super) fn raw(&self) -> sys::CUevent {
-        self.0
+        self.event
     }
 
     /// Whether the device has come here.
     pub(crate) fn reached(&self) -> Result<bool, Fault> {
         // SAFETY: the event lives.
-        match unsafe { (driver()?.cuEventQuery)(self.0) } {
+        match unsafe { (driver()?.cuEventQuery)(self.event) } {
             library::NOT_READY => Ok(false),
             status => check("cuEventQuery", status).map(|()| true),
         }
@@ -138,9 +137,9 @@ impl Event {
     /// Milliseconds that the device took from `start`; both were reached, both are timed.
     pub(super) fn since(&self, start: &Self) -> Result<f32, Fault> {
         let mut milliseconds = 0.0;
+        let (start, end) = (start.event, self.event);
         // SAFETY: both events live, and the result is one f32.
-        let status =
-            unsafe { (driver()?.cuEventElapsedTime)(&raw mut milliseconds, start.0, self.0) };
+        let status = unsafe { (driver()?.cuEventElapsedTime)(&raw mut milliseconds, start, end) };
         check("cuEventElapsedTime", status).map(|()| milliseconds)
     }
 }
@@ -148,7 +147,11 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone; the driver may still be on its way to it.
-        give_back(|driver| unsafe { (driver.cuEventDestroy_v2)(self.0) });
+        // Its context is one that is kept, and all other calls of a thread say first whose they are.
+        give_back(|driver| unsafe {
+            (driver.cuCtxSetCurrent)(self.context);
+            (driver.cuEventDestroy_v2)(self.event)
+        });
     }
 }
 
@@ -195,6 +198,12 @@ impl Module {
         let status =
             unsafe { (driver()?.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
         check("cuModuleLoadData", status).map(|()| Self(module))
+    }
+
+    /// Loads all kernels now: the driver would load each when it is first asked for, and may wait
+    /// for what a stream has under way, which may be a wait for a peer.
+    pub(super) fn load_kernels(&self) -> Result<(), Fault> {
+        library::load_functions(self.0)
     }
 
     /// The kernel of that name, where the module has it.

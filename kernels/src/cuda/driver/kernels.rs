@@ -43,11 +43,10 @@ impl Kernels {
                 images.iter().map(load).collect()
             }
         };
-        Ok(Self {
-            found: RwLock::default(),
-            shared_bytes: properties.shared_bytes,
-            modules: modules?,
-        })
+        let modules = modules?;
+        modules.iter().try_for_each(Module::load_kernels)?;
+        let (found, shared_bytes) = (RwLock::default(), properties.shared_bytes);
+        Ok(Self { found, shared_bytes, modules })
     }
 
     /// The kernel called `name`, with its limit of shared memory raised to the device's.
@@ -73,9 +72,16 @@ impl Kernels {
     }
 }
 
+/// A block's launch may ask for what of `bytes` its kernel does not have anyway.
 fn allow_shared(function: sys::CUfunction, bytes: usize) -> Result<(), Fault> {
-    let limit = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // SAFETY: the function is of a loaded module.
-    let raised = unsafe { (driver()?.cuFuncSetAttribute)(function, limit, bytes as i32) };
+    use sys::CUfunction_attribute as Attribute;
+    let mut own = 0;
+    let is = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+    // SAFETY: the function is of a loaded module, and `own` is a place for one integer.
+    let told = unsafe { (driver()?.cuFuncGetAttribute)(&raw mut own, is, function) };
+    check("cuFuncGetAttribute", told)?;
+    let limit = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: as above.
+    let raised = unsafe { (driver()?.cuFuncSetAttribute)(function, limit, bytes as i32 - own) };
     check("cuFuncSetAttribute", raised)
 }

@@ -23,13 +23,13 @@ pub(super) const NOT_FOUND: c_int = 500;
 pub(super) const NOT_READY: c_int = 600;
 
 functions!(Functions of sys::culib(), {
+    cuCtxGetCurrent(*mut CUcontext);
     cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuCtxSetCurrent(CUcontext);
     cuDeviceGet(*mut CUdevice, c_int);
     cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
     cuDeviceGetCount(*mut c_int);
     cuDeviceGetName(*mut c_char, c_int, CUdevice);
-    cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDriverGetVersion(*mut c_int);
     cuEventCreate(*mut CUevent, c_uint);
@@ -37,6 +37,7 @@ functions!(Functions of sys::culib(), {
     cuEventElapsedTime(*mut f32, CUevent, CUevent);
     cuEventQuery(CUevent);
     cuEventRecord(CUevent, CUstream);
+    cuFuncGetAttribute(*mut c_int, CUfunction_attribute, CUfunction);
     cuFuncSetAttribute(CUfunction, CUfunction_attribute, c_int);
     cuGetErrorName(c_int, *mut *const c_char);
     cuGetErrorString(c_int, *mut *const c_char);
@@ -67,6 +68,10 @@ functions!(Functions of sys::culib(), {
 
 /// `cuFuncGetParamInfo`, which drivers before 12.4 lack.
 type ParamInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> c_int;
+/// `cuModuleGetFunctionCount`, `cuModuleEnumerateFunctions` and `cuFuncLoad`, which they lack too.
+type FunctionCount = unsafe extern "C" fn(*mut c_uint, CUmodule) -> c_int;
+type EnumerateFunctions = unsafe extern "C" fn(*mut CUfunction, c_uint, CUmodule) -> c_int;
+type LoadFunction = unsafe extern "C" fn(CUfunction) -> c_int;
 
 /// Opens the driver library and starts it.
 ///
@@ -125,6 +130,32 @@ pub(super) fn params_bytes(function: CUfunction) -> Option<usize> {
     // SAFETY: `function` is of a loaded module, and both results are words.
     let status = unsafe { told(function, 0, &raw mut offset, &raw mut bytes) };
     (status == SUCCESS).then_some(bytes)
+}
+
+/// Loads all functions of a loaded module, where the driver has a way to.
+pub(super) fn load_functions(module: CUmodule) -> Result<(), Fault> {
+    // SAFETY: the driver library is there, for a module of its is; these are the types of its
+    // headers.
+    let found = unsafe {
+        let library = sys::culib();
+        let count = library.get::<FunctionCount>(b"cuModuleGetFunctionCount");
+        let all = library.get::<EnumerateFunctions>(b"cuModuleEnumerateFunctions");
+        (count, all, library.get::<LoadFunction>(b"cuFuncLoad"))
+    };
+    let (Ok(count), Ok(all), Ok(load)) = found else { return Ok(()) };
+    let mut functions_count = 0;
+    // SAFETY: the module is loaded, and the count is one integer.
+    let status = unsafe { count(&raw mut functions_count, module) };
+    check("cuModuleGetFunctionCount", status)?;
+    let mut functions: Vec<CUfunction> = vec![ptr::null_mut(); functions_count as usize];
+    // SAFETY: there is room for as many as are asked for.
+    let status = unsafe { all(functions.as_mut_ptr(), functions_count, module) };
+    check("cuModuleEnumerateFunctions", status)?;
+    for function in functions.into_iter().filter(|function| !function.is_null()) {
+        // SAFETY: it is of the module.
+        check("cuFuncLoad", unsafe { load(function) })?;
+    }
+    Ok(())
 }
 
 /// What `status` says of memory of the device that was asked for; `room` is what there is of it,

@@ -94,13 +94,13 @@ impl Case {
     }
 }
 
-fn words(error: BackendError) -> String {
+pub(super) fn words(error: BackendError) -> String {
     error.to_string()
 }
 
 /// Of rows of `columns`: the largest length of a difference, over the length of what was wanted.
 /// Infinite where a number is none.
-fn worst_row(seen: &[f32], want: &[f32], columns: usize) -> f64 {
+pub(super) fn worst_row(seen: &[f32], want: &[f32], columns: usize) -> f64 {
     if seen.len() != want.len() {
         return f64::INFINITY;
     }
