@@ -74,6 +74,8 @@ pub struct TextToken {
     pub emitted: Emitted,
     /// What can be shown now; may be nothing.
     pub heard: Heard,
+    /// Whether it stands where text for the caller does, and not in a thought or a head.
+    pub is_said: bool,
     /// Whether it is an end token, which is no part of the answer.
     pub is_end: bool,
 }

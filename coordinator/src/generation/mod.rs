@@ -76,6 +76,14 @@ impl Choice {
         Heard { text: shown, ..heard }
     }
 
+    /// Whether its last token stands where text for the caller does.
+    fn says(&self, text: &TextModel, token: TokenId) -> bool {
+        match &self.hearing {
+            Hearing::Plain => true,
+            hearing => hearing.is_text() && !text.is_special(token),
+        }
+    }
+
     /// What was held back, when nothing follows. `whole`: the model ended it.
     fn rest(&mut self, whole: bool) -> Heard {
         let said = self.detokenizer.finish();
@@ -232,7 +240,8 @@ impl Generation {
         };
         let is_thought = choice.hearing.is_thinking() || !heard.reasoning.is_empty();
         self.report.reasoning_tokens += u32::from(is_thought);
-        self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_end }));
+        let is_said = choice.says(&self.generator.text, emitted.token);
+        self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_said, is_end }));
         if choice.stops.stopped() {
             choice.finish = Some(Finish::Stop);
             self.queue.extend(choice.done(idx, Heard::default()));

@@ -135,9 +135,10 @@ impl Pieces {
     }
 
     fn token(&mut self, token: TextToken) -> Piece {
-        let TextToken { emitted, heard, .. } = token;
+        let TextToken { emitted, heard, is_said, .. } = token;
         let choice = emitted.choice as usize;
-        let logprobs = self.view.logprobs.map(|top| match self.view.endpoint {
+        let asked = self.view.logprobs.filter(|_| is_said);
+        let logprobs = asked.map(|top| match self.view.endpoint {
             Endpoint::Completions => {
                 let list = &mut self.completion_logprobs[choice];
                 let scores = Some((emitted.logprob, emitted.top.as_slice()));

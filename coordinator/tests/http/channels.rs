@@ -94,6 +94,12 @@ async fn what_was_thought_stands_beside_what_was_said() {
     assert_eq!((&message["content"], &message["refusal"]), (&json!("At"), &Value::Null));
     assert_eq!(message["reasoning_content"], "By the pond.");
 
+    // Log probabilities are those of what is said.
+    let reply = server.chat(asked(json!({ "logprobs": true }))).await.json();
+    let entries = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let told: String = entries.iter().filter_map(|entry| entry["token"].as_str()).collect();
+    assert_eq!(told, "At Walden.", "{reply}");
+
     // Nothing begins in one message and ends in another.
     let both = "<|channel|>commentary<|message|>Look:\n<|end|><|start|>assistant<|channel|>final\
         <|message|>\nThere.<|return|>";

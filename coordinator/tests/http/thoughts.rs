@@ -82,6 +82,13 @@ async fn what_was_thought_stands_beside_what_was_said() {
     // A stop string is looked for in what is said.
     let stop = json!({ "stop": ["pond", " Wal"] });
     check(&server, stop, "At", Some("By the pond.")).await;
+    // Log probabilities are those of what is said.
+    let weighed = asked(json!({ "logprobs": true }));
+    let reply = server.chat(weighed).await.json();
+    let entries = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let told: String = entries.iter().filter_map(|entry| entry["token"].as_str()).collect();
+    assert_eq!(told.trim_start(), "At Walden.", "{reply}");
+
     let cut = json!({ "max_tokens": 4 });
     let reply = server.chat(asked(cut)).await.json();
     assert_eq!(reply["choices"][0]["message"]["content"], "", "{reply}");
