@@ -197,6 +197,9 @@ pub struct LayerWeights {
     pub ffn_norm: Option<Arc<[f32]>>,
     /// The feed-forward part.
     pub ffn: FeedForward,
+    /// It takes the stream as attention does, and not what attention has added to it
+    /// (Wang and Komatsuzaki 2021, GPT-J).
+    pub parallel: bool,
     /// `[width]`: the same norm for what the feed-forward part gives.
     pub ffn_post_norm: Option<Arc<[f32]>>,
 }

@@ -202,6 +202,7 @@ fn layer(backend: &dyn LayerOps, spec: LayerSpec, qk_norm: bool, weights: KvDtyp
             gate_up: pack(2 * ffn, width, 7, false),
             down: pack(width, ffn, 8, false),
         }),
+        parallel: false,
         ffn_post_norm: qk_norm.then(|| norm(width, 10)),
     }
 }

@@ -121,6 +121,7 @@ fn layer(backend: &dyn LayerOps, held: Held, ffn: usize, (head_dim, kv): Kv) -> 
             gate_up: pack(backend, held, (2 * ffn, WIDTH), 30),
             down: pack(backend, held, (WIDTH, ffn), 40),
         }),
+        parallel: false,
         ffn_post_norm: None,
     }
 }

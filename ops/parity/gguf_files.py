@@ -14,9 +14,13 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'granitemoe': 'granitemoe', 'glm4_moe': 'glm4moe', 'olmo2': 'olmo2',
                  'olmo3': 'olmo2', 'olmoe': 'olmoe', 'exaone4': 'exaone4',
                  'exaone_moe': 'exaone-moe', 'ernie4_5_moe': 'ernie4_5-moe',
-                 'minimax_m2': 'minimax-m2', 'gemma2': 'gemma2', 'gpt_oss': 'gpt-oss'}
+                 'minimax_m2': 'minimax-m2', 'gemma2': 'gemma2', 'gpt_oss': 'gpt-oss',
+                 'cohere': 'command-r', 'cohere2': 'cohere2', 'olmo': 'olmo',
+                 'stablelm': 'stablelm'}
+# Whose norms take the mean away first.
+LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe'}
+REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -97,7 +101,12 @@ def add_metadata(writer, config, head_dim):
     rope = config.rope_parameters
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.model_type in LAYER_NORMS:
+        writer.add_layer_norm_eps(getattr(config, 'layer_norm_eps', 1e-5))
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, 'logit_scale'):
+        writer.add_logit_scale(config.logit_scale)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_freq_base(rope['rope_theta'])
     if rope['rope_type'] in ('linear', 'yarn'):

@@ -149,6 +149,18 @@ MODELS.update({
                                                moe_intermediate_size=48)),
     'minimax-m2': ('MiniMaxM2Config', dict(num_local_experts=6, num_experts_per_tok=2,
                                            head_dim=32, rotary_dim=16)),
+    'cohere': ('CohereConfig', dict(logit_scale=0.25, pad_token_id=0)),
+    'cohere-biases': ('CohereConfig', dict(attention_bias=True, tie_word_embeddings=False,
+                                           num_key_value_heads=4, pad_token_id=0)),
+    'cohere2': ('Cohere2Config', dict(num_hidden_layers=5, sliding_window=9, pad_token_id=0)),
+    'cohere2-global': ('Cohere2Config', dict(layer_types=['full_attention'] * 3, pad_token_id=0)),
+    'olmo': ('OlmoConfig', dict(pad_token_id=0)),
+    'olmo-tied': ('OlmoConfig', dict(tie_word_embeddings=True, attention_bias=True,
+                                     pad_token_id=0)),
+    'stablelm': ('StableLmConfig', dict(pad_token_id=0, num_attention_heads=2)),
+    'stablelm-parallel': ('StableLmConfig', dict(pad_token_id=0, use_qkv_bias=True,
+                                                 use_parallel_residual=True,
+                                                 tie_word_embeddings=True)),
     'gpt-oss': ('GptOssConfig', dict(num_local_experts=6, num_experts_per_tok=3, head_dim=32,
                                      intermediate_size=64, num_hidden_layers=4, sliding_window=9,
                                      rope_parameters=dict(truncate=False, **YARN))),
@@ -195,7 +207,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'phi3', 'phi3-window', 'phi3-longrope', 'phi3-partial', 'granite', 'granite-tied',
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
-               'minimax-m2', 'gemma2', 'gpt-oss']
+               'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
+               'stablelm', 'stablelm-parallel']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -488,6 +501,7 @@ def shrink():
     MODELS['gemma3-odd'][1]['layer_types'] = ['full_attention', 'sliding_attention']
     MODELS['gemma2'][1].update(query_pre_attn_scalar=16, num_hidden_layers=2)
     MODELS['gpt-oss'][1].update(num_hidden_layers=2, intermediate_size=32)
+    MODELS['cohere2'][1]['num_hidden_layers'] = 4  # one of which sees all positions
 
 
 def narrow_case(cases, name, dtype):
@@ -534,6 +548,11 @@ def fixture_cases(cases):
     four_bits(cases, 'gpt-oss')
     gguf_case(cases, 'gpt-oss', 'MXFP4')
     gguf_case(cases, 'gemma2', 'Q8_0')
+    gguf_case(cases, 'cohere', 'Q4_0')
+    narrow_case(cases, 'cohere2', torch.bfloat16)
+    narrow_case(cases, 'olmo-tied', torch.float16)
+    narrow_case(cases, 'stablelm', torch.bfloat16)
+    gguf_case(cases, 'stablelm-parallel', 'Q8_0')
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

@@ -163,7 +163,9 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
             Family { ignores_merges: true, adds_bos: true, ..plain(words(&[LLAMA3])?) }
         }
         "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" => plain(words(&[LLAMA3])?),
-        "qwen2" | "deepseek-r1-qwen" => Family { composes: true, ..plain(words(&[QWEN2])?) },
+        "qwen2" | "deepseek-r1-qwen" | "stablelm2" => {
+            Family { composes: true, ..plain(words(&[QWEN2])?) }
+        }
         "megrez" | "kormo" => plain(words(&[QWEN2])?),
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
         "exaone-moe" => plain(words(&[EXAONE_MOE])?),

@@ -146,7 +146,9 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let gemma = Look { gemma: true, ..look };
             let olmo = Look { olmo: true, ..look };
             let oss = Look { oss: true, bias: true, ..look };
-            [look, gemma, olmo, oss].map(|look| [look, Look { experts: true, ..look }]).concat()
+            let parallel = Look { parallel: true, ..look };
+            let all = [look, gemma, olmo, oss, parallel];
+            all.map(|look| [look, Look { experts: true, ..look }]).concat()
         })
     };
     for look in Held::ALL.into_iter().flat_map(looks) {
@@ -184,6 +186,7 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         // Keys begin within a panel of sixteen outputs.
         check_rows_alone(backend, Look { head_dim: 20, gemma: true, ..look });
         check_rows_alone(backend, Look { experts: true, ..look });
+        check_rows_alone(backend, Look { parallel: true, ..look });
         check_rows_alone(backend, Look { olmo: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
         check_rows_alone(backend, Look { oss: true, experts: true, ..look });

@@ -92,6 +92,8 @@ pub(super) struct Look {
     pub(super) olmo: bool,
     /// Clamped gates, and a bias in everything.
     pub(super) oss: bool,
+    /// Both parts take the stream as it comes.
+    pub(super) parallel: bool,
     /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
     pub(super) experts: bool,
 }
@@ -109,6 +111,7 @@ pub(super) const PLAIN: Look = Look {
     gemma: false,
     olmo: false,
     oss: false,
+    parallel: false,
     experts: false,
 };
 
@@ -121,6 +124,7 @@ pub(super) struct PlainLayer {
     qkv: Plain,
     pub(super) out: Plain,
     ffn: PlainFeed,
+    parallel: bool,
 }
 
 /// A feed-forward part before it is packed.
@@ -261,6 +265,7 @@ impl PlainLayer {
             qkv: Plain::new(random, ((heads + 2 * kv_heads) * head_dim, width), look),
             out: Plain::new(random, (width, heads * head_dim), Look { bias: look.oss, ..look }),
             ffn: PlainFeed::new(random, (width, ffn), look),
+            parallel: look.parallel,
             post_norms: (look.gemma || look.olmo)
                 .then(|| [norm(random, width), norm(random, width)]),
         }
@@ -285,6 +290,7 @@ impl PlainLayer {
             attn_post_norm,
             ffn_norm,
             ffn: self.ffn.pack(backend),
+            parallel: self.parallel,
             ffn_post_norm,
         }
     }
@@ -315,11 +321,12 @@ impl PlainLayer {
             Some(norms) => norm(&y, &norms[i]),
             None => y,
         };
-        let x = sum(x, &behind(self.out.apply(attention), 0));
-        let before = |norms: &[Vec<f32>; 2]| norm(&x, &norms[1]);
-        let normed = self.norms.as_ref().map_or_else(|| x.clone(), before);
-        let fed = self.ffn.apply(&normed, activation);
-        sum(&x, &behind(fed, 1))
+        let attended = sum(x, &behind(self.out.apply(attention), 0));
+        let fed = if self.parallel { x } else { &attended };
+        let before = |norms: &[Vec<f32>; 2]| norm(fed, &norms[1]);
+        let normed = self.norms.as_ref().map_or_else(|| fed.to_vec(), before);
+        let made = self.ffn.apply(&normed, activation);
+        sum(&attended, &behind(made, 1))
     }
 }
 

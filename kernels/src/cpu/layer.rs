@@ -59,13 +59,17 @@ pub(super) fn finish(
     let eps = layer.spec.norm_eps;
     let attention = Argument { rows: attention, prepare: Prepare::Nothing };
     let through_out = |residual| linear("finish", place, attention, &layer.out, residual);
-    let x = match &layer.attn_post_norm {
+    let attended = match &layer.attn_post_norm {
         None => through_out(Some(x))?,
         Some(norm) => added(place, through_out(None)?, Some((norm, eps)), x),
     };
+    let fed = if layer.parallel { x } else { &attended };
     match &layer.ffn_post_norm {
-        None => feed(place, layer, &x, Some(&x)),
-        Some(norm) => Ok(added(place, feed(place, layer, &x, None)?, Some((norm, eps)), &x)),
+        None => feed(place, layer, fed, Some(&attended)),
+        Some(norm) => {
+            let y = feed(place, layer, fed, None)?;
+            Ok(added(place, y, Some((norm, eps)), &attended))
+        }
     }
 }
 

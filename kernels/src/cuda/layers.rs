@@ -221,18 +221,20 @@ pub(super) fn finish(
         return Ok(Rows::zeros(0, x.cols()));
     }
     let block = Block { shared, rows, broken: Broken::Finish, own: false };
-    let residual = shared.place(x.array())?;
+    let before = shared.place(x.array())?;
     let source = Elements::of_rows(shared, attention.array())?;
     let attention = block.prepared(source, Prepare::Nothing, out)?;
-    let attended = block.product(&attention, out);
-    let x = match &layer.attn_post_norm {
-        None => Product { residual: Some(&residual), ..attended }.sums()?,
-        Some(norm) => block.normed(cuda, attended.sums()?, (norm, eps), Some(&residual))?,
+    let product = block.product(&attention, out);
+    let attended = match &layer.attn_post_norm {
+        None => Product { residual: Some(&before), ..product }.sums()?,
+        Some(norm) => block.normed(cuda, product.sums()?, (norm, eps), Some(&before))?,
     };
+    let fed = if layer.parallel { &before } else { &attended };
     let y = match &layer.ffn_post_norm {
-        None => feed(cuda, layer, block, &x, Some(&x))?,
+        None => feed(cuda, layer, block, fed, Some(&attended))?,
         Some(norm) => {
-            block.normed(cuda, feed(cuda, layer, block, &x, None)?, (norm, eps), Some(&x))?
+            let y = feed(cuda, layer, block, fed, None)?;
+            block.normed(cuda, y, (norm, eps), Some(&attended))?
         }
     };
     shared.done(Rows::new(rows, layer.out.outputs, y.into_array()))

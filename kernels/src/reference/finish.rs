@@ -23,16 +23,17 @@ pub(super) fn finish(
         Some(weight) => norm(&y, weight, norm_eps),
         None => y,
     };
-    let mut x = x.clone();
-    add(&mut x, &behind(linear("finish", attention, &layer.out)?, &layer.attn_post_norm));
-    let normed = layer.ffn_norm.as_ref().map(|weight| norm(&x, weight, norm_eps));
-    let normed = normed.as_ref().unwrap_or(&x);
-    let fed = match &layer.ffn {
+    let mut attended = x.clone();
+    add(&mut attended, &behind(linear("finish", attention, &layer.out)?, &layer.attn_post_norm));
+    let fed = if layer.parallel { x } else { &attended };
+    let normed = layer.ffn_norm.as_ref().map(|weight| norm(fed, weight, norm_eps));
+    let normed = normed.as_ref().unwrap_or(fed);
+    let made = match &layer.ffn {
         FeedForward::Dense(dense) => through(dense, normed, activation)?,
         FeedForward::Experts(experts) => through_some(experts, normed, activation)?,
     };
-    add(&mut x, &behind(fed, &layer.ffn_post_norm));
-    Ok(x)
+    add(&mut attended, &behind(made, &layer.ffn_post_norm));
+    Ok(attended)
 }
 
 fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {

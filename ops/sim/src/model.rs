@@ -86,6 +86,7 @@ impl Weights {
                 gate_up: self.linear(2 * FFN, WIDTH, 0.4),
                 down: self.linear(WIDTH, FFN, 0.4),
             }),
+            parallel: false,
             ffn_post_norm: None,
         }
     }

@@ -117,6 +117,7 @@ fn model(golden: &GoldenModel, backend: Arc<dyn Backend>) -> Model {
             gate_up: pack(&*backend, &[&w.gate, &w.up]),
             down: pack(&*backend, &[&w.down]),
         }),
+        parallel: false,
         ffn_post_norm: None,
     };
     let embed = pack(&*backend, &[&golden.embed]);

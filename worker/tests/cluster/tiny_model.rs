@@ -45,6 +45,7 @@ pub(crate) fn tiny_on(kv: KvDtype, backend: Arc<dyn Backend>) -> Arc<Model> {
             gate_up: weights.linear(2 * 40, 24, 0.3),
             down: weights.linear(24, 40, 0.3),
         }),
+        parallel: false,
         ffn_post_norm: None,
     };
     let parts = ModelParts {

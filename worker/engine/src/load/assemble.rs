@@ -1,6 +1,7 @@
 //! Reads, checks, stacks and packs a checkpoint's tensors into a [`Model`].
 
 mod feed;
+mod layer_norms;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -83,7 +84,9 @@ impl<'a> Sources<'a> {
                 }
             }
         }
-        Ok(Self { decoder, checkpoint, names })
+        let mut sources = Self { decoder, checkpoint, names };
+        sources.centre()?;
+        Ok(sources)
     }
 
     /// Whether logits come from the embedding. A stored head that differs from it counts for
@@ -117,7 +120,7 @@ pub(crate) fn assemble(
     final_norm.iter_mut().for_each(|weight| *weight /= decoder.scales.logits);
     let head = match sources.is_tied() {
         true => embed.clone(),
-        false => assembler.table(names.head, vocab, width)?,
+        false => assembler.head(vocab, width)?,
     };
     assembler.skip_the_rest();
     let parts = ModelParts {
@@ -169,6 +172,8 @@ struct Stacked<'n> {
     parts: &'n [(&'n str, usize)],
     inputs: usize,
     bias: bool,
+    /// Whose result it takes, if it is a norm's.
+    norm: Option<&'n str>,
 }
 
 struct Assembler<'a, 'r> {
@@ -228,14 +233,25 @@ impl<'a, 'r> Assembler<'a, 'r> {
         };
         let qkv = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)];
         let qkv = self.parts(prefix, &qkv, names.qkv);
-        let out = Stacked { parts: &[(names.out, width)], inputs: q_rows, bias: biases.out };
+        let norm = Some(names.attn_norm);
+        let qkv = Stacked { parts: &qkv, inputs: width, bias: biases.qkv, norm };
+        let parts = &[(names.out, width)];
+        let out = Stacked { parts, inputs: q_rows, bias: biases.out, norm: None };
+        let (qkv, out) = (self.linear(prefix, qkv)?, self.linear(prefix, out)?);
+        let ffn = self.feed(prefix, idx)?;
+        let attn_norm = self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?;
+        let ffn_norm = match decoder.parallel {
+            true => attn_norm.clone(),
+            false => self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
+        };
         Ok(LayerWeights {
             spec,
-            qkv: self.linear(prefix, Stacked { parts: &qkv, inputs: width, bias: biases.qkv })?,
-            out: self.linear(prefix, out)?,
-            ffn: self.feed(prefix, idx)?,
-            attn_norm: self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?,
-            ffn_norm: self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
+            parallel: decoder.parallel,
+            qkv,
+            out,
+            ffn,
+            attn_norm,
+            ffn_norm,
             q_norm,
             k_norm,
             sinks,
@@ -265,9 +281,18 @@ impl<'a, 'r> Assembler<'a, 'r> {
         self.matrix(&names, inputs, None)
     }
 
+    /// What makes logits of the stream behind its last norm.
+    fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let parts = vec![(format!("{}.weight", names.head), rows)];
+        let mut bias = self.behind_norm(Some(names.final_norm), &parts, inputs)?;
+        bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
+        self.matrix(&parts, inputs, bias)
+    }
+
     /// A norm's weights.
     fn norm(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
-        let mut weights = self.read(name, &[len], Stored::f32)?;
+        let mut weights = self.weights_of_norm(name, len)?;
         let offset = self.sources.decoder.norm_offset;
         weights.iter_mut().for_each(|weight| *weight += offset);
         Ok(weights)
@@ -285,7 +310,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
     }
 
     fn linear(&mut self, prefix: &str, stacked: Stacked<'_>) -> Result<Linear, LoadError> {
-        let Stacked { parts, inputs, bias } = stacked;
+        let Stacked { parts, inputs, bias, norm } = stacked;
         let named = |suffix: &str| -> Vec<(String, usize)> {
             parts.iter().map(|(part, rows)| (format!("{prefix}.{part}.{suffix}"), *rows)).collect()
         };
@@ -293,7 +318,9 @@ impl<'a, 'r> Assembler<'a, 'r> {
             true => Some(self.stack(&named("bias"), &[], Stored::f32)?.concat()),
             false => None,
         };
-        self.matrix(&named("weight"), inputs, biases)
+        let norm = norm.map(|norm| format!("{prefix}.{norm}"));
+        let shift = self.behind_norm(norm.as_deref(), &named("weight"), inputs)?;
+        self.matrix(&named("weight"), inputs, layer_norms::sum(biases, shift))
     }
 
     /// Rows of all the tensors named in `parts`, one after the other.

@@ -1,6 +1,7 @@
 //! Where a model's tensors lie, and their elements in the form that is asked for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 
 use aqueduct_kernels::Int8Rows;
@@ -26,8 +27,19 @@ pub(crate) struct Stored<'a> {
     /// Of the first rows, where they do not stand as they are used here.
     pub(crate) order: Option<RowOrder>,
     pub(crate) laid: Laid<'a>,
+    /// What is taken from its rows, if anything.
+    pub(crate) centre: Option<Centre>,
     /// Exactly as many as shape and type ask for.
     pub(crate) bytes: &'a [u8],
+}
+
+/// What is taken from the rows of a tensor, so that what they make has no mean.
+#[derive(Debug, Clone)]
+pub(crate) enum Centre {
+    /// From each row its own mean.
+    OfRow,
+    /// From each row the mean of all.
+    OfRows(Arc<[f32]>),
 }
 
 /// How the rows of a matrix lie in its bytes.
@@ -253,10 +265,7 @@ impl Stored<'_> {
             }
             Ok(())
         });
-        done.map_err(|NotFinite { idx, value }| {
-            let what = format!("element {idx} is {value}: must be finite");
-            LoadError::tensor(self.path, name, what)
-        })
+        done.map_err(|what| self.not_finite(name, what))
     }
 
     /// The elements of row `row` of all `rows`, as they are stored.
@@ -307,11 +316,61 @@ impl Stored<'_> {
         let stored = self.order.map_or(row, |order| order.stored(row));
         self.widen_row(encoding, stored, to);
         // Without a way out of the loop it is done many elements at a time.
-        if to.iter().fold(true, |all, x| all & x.is_finite()) {
-            return Ok(());
+        if !to.iter().fold(true, |all, x| all & x.is_finite()) {
+            let idx = to.iter().position(|x| !x.is_finite()).expect("one is not finite");
+            return Err(NotFinite { idx: stored * inputs + idx, value: to[idx] });
         }
-        let idx = to.iter().position(|x| !x.is_finite()).expect("one is not finite");
-        Err(NotFinite { idx: stored * inputs + idx, value: to[idx] })
+        match &self.centre {
+            None => {}
+            Some(Centre::OfRow) => {
+                let sum: f64 = to.iter().copied().map(f64::from).sum();
+                let mean = (sum / inputs as f64) as f32;
+                to.iter_mut().for_each(|x| *x -= mean);
+            }
+            Some(Centre::OfRows(mean)) => {
+                to.iter_mut().zip(&**mean).for_each(|(x, mean)| *x -= mean)
+            }
+        }
+        Ok(())
+    }
+
+    /// The mean of all rows, `[inputs]`, summed in f64 by so many rows at a time, whatever threads
+    /// there are.
+    pub(crate) fn mean_row(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        const ROWS: usize = 256;
+        let (rows, inputs) = self.rows();
+        let encoding = self.known_encoding()?;
+        let mut sums = vec![vec![0.0_f64; inputs]; rows.div_ceil(ROWS)];
+        let share = self.rows_of_thread().div_ceil(ROWS);
+        let done = side_by_side(sums.iter_mut().collect(), share, |first, some: Vec<_>| {
+            let mut row = vec![0.0; inputs];
+            for (part, sums) in (first..).zip(some) {
+                for idx in part * ROWS..rows.min((part + 1) * ROWS) {
+                    self.read_row(encoding, idx, &mut row)?;
+                    sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += f64::from(*x));
+                }
+            }
+            Ok(())
+        });
+        done.map_err(|what| self.not_finite(name, what))?;
+        let mean =
+            |column: usize| sums.iter().map(|sums| sums[column]).sum::<f64>() / rows.max(1) as f64;
+        Ok((0..inputs).map(|column| mean(column) as f32).collect())
+    }
+
+    /// What the rows make of `x`: their dot products with it, summed in f64.
+    pub(crate) fn times(&self, name: &str, x: &[f32]) -> Result<Vec<f32>, LoadError> {
+        let mut made = vec![0.0; self.rows().0];
+        self.each_row(name, made.iter_mut().collect(), |row, to: &mut f32| {
+            let products = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            *to = products.sum::<f64>() as f32;
+        })?;
+        Ok(made)
+    }
+
+    fn not_finite(&self, name: &str, NotFinite { idx, value }: NotFinite) -> LoadError {
+        let what = format!("element {idx} is {value}: must be finite");
+        LoadError::tensor(self.path, name, what)
     }
 
     /// How many rows one of several threads reads; all of them where they are few.
@@ -377,7 +436,8 @@ mod tests {
 
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());
-        Stored { path, shape: vec![2], dtype, encoding, order: None, laid: Laid::Rows, bytes }
+        let (laid, centre) = (Laid::Rows, None);
+        Stored { path, shape: vec![2], dtype, encoding, order: None, laid, centre, bytes }
     }
 
     fn checkpoint<'a>(tensors: impl IntoIterator<Item = (&'a str, Stored<'a>)>) -> Checkpoint<'a> {
@@ -436,6 +496,22 @@ mod tests {
         assert!(error.contains("tensor type `?` is not supported; supported: F32"), "{error}");
     }
 
+    #[test]
+    fn means_are_taken_out() {
+        let bytes: Vec<u8> =
+            [1.0_f32, 2.0, 3.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let of =
+            |centre| Stored { shape: vec![2, 2], centre, ..stored(Some(Encoding::F32), &bytes) };
+        let plain = of(None);
+        assert_eq!(plain.mean_row("t").unwrap(), [2.0, 4.0]);
+        assert_eq!(plain.times("t", &[2.0, 0.5]).unwrap(), [3.0, 9.0]);
+        assert_eq!(of(Some(Centre::OfRow)).f32("t").unwrap(), [-0.5, 0.5, -1.5, 1.5]);
+        let rows = Centre::OfRows([2.0, 4.0].into());
+        assert_eq!(of(Some(rows)).f32("t").unwrap(), [-1.0, -2.0, 1.0, 2.0]);
+        let bias = Stored { shape: vec![4], ..plain };
+        assert_eq!(bias.mean_row("t").unwrap(), [3.0]);
+    }
+
     /// Large enough for several threads.
     #[test]
     fn integers_are_those_of_the_whole_tensor() {
@@ -450,5 +526,8 @@ mod tests {
         assert_eq!(exact[inputs], ((2 * inputs * 37) % 101) as f32 - 50.0);
         assert_eq!(tensor.int8("t").unwrap(), Int8Rows::from_f32(&exact, inputs));
         assert_eq!(tensor.bf16("t").unwrap().to_f32_vec(), exact);
+        let mean = tensor.mean_row("t").unwrap();
+        let first = exact.chunks(inputs).map(|row| f64::from(row[0])).sum::<f64>() / rows as f64;
+        assert_eq!(mean[0], first as f32);
     }
 }

@@ -62,6 +62,14 @@ pub(crate) enum Family {
     Ernie45Moe,
     MiniMaxM2,
     GptOss,
+    /// Command R, and Aya.
+    Cohere,
+    /// Command R7B, Command A and Tiny Aya: with windows in three layers of four.
+    Cohere2,
+    /// OLMo 1.
+    Olmo,
+    /// Stable LM 2 and 3B.
+    StableLm,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -74,7 +82,25 @@ pub(crate) enum QkNorm {
     AllHeads,
 }
 
+/// What the norms of the stream are, where they take its mean away first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LayerNorms {
+    /// Files have weights of theirs; else these are one.
+    pub(crate) weights: bool,
+    pub(crate) biases: bool,
+}
+
 impl Family {
+    /// `None`: the stream's norms are RMS norms.
+    pub(crate) fn layer_norms(self) -> Option<LayerNorms> {
+        match self {
+            Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
+            Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
+            Self::StableLm => Some(LayerNorms { weights: true, biases: true }),
+            _ => None,
+        }
+    }
+
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
@@ -88,7 +114,8 @@ impl Family {
     /// Elements that are rotated together stand beside each other in transformers' files.
     pub(crate) fn neighbours(self) -> bool {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
-        ernie || matches!(self, Self::Glm | Self::Glm4 | Self::Helium)
+        let cohere = matches!(self, Self::Cohere | Self::Cohere2);
+        ernie || cohere || matches!(self, Self::Glm | Self::Glm4 | Self::Helium)
     }
 
     /// RMS norm of what attention and feed-forward part give, before it is added to the stream.
@@ -122,7 +149,7 @@ pub(crate) const FULL_LAYER_INTERVAL: usize = 6;
 /// The same in Gemma 2 and gpt-oss.
 pub(crate) const ALTERNATE_LAYERS: usize = 2;
 
-/// The same in OLMo 3 and EXAONE 4.
+/// The same in OLMo 3, EXAONE 4 and Cohere's.
 pub(crate) const OLMO3_FULL_LAYER_INTERVAL: usize = 4;
 
 /// SmolLM3: of so many layers one does not rotate, unless a file says otherwise.
@@ -259,6 +286,9 @@ pub(crate) struct Decoder {
     pub(crate) family: Family,
     pub(crate) shape: ModelShape,
     pub(crate) norm_eps: f32,
+    pub(crate) layer_norms: Option<LayerNorms>,
+    /// The feed-forward part takes what attention takes, through the same norm.
+    pub(crate) parallel: bool,
     pub(crate) rope: Rope,
     /// `[layers]`: whether queries and keys are rotated.
     pub(crate) rotates: Vec<bool>,

@@ -16,7 +16,7 @@ use super::held::Held;
 /// builds share a cluster while it is upgraded, and what was snapshot is found again.
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
-    let Decoder { windows, biases, experts, expert_biases, softcaps, tied, .. } = decoder;
+    let Decoder { windows, biases, experts, expert_biases, softcaps, tied, parallel, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
@@ -32,6 +32,9 @@ fn described(decoder: &Decoder) -> String {
     }
     if *expert_biases {
         all += " expert_biases";
+    }
+    if *parallel {
+        all += " parallel";
     }
     if *softcaps != Softcaps::default() {
         all += &format!(" softcaps: {softcaps:?}");

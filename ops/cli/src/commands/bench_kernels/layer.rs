@@ -160,6 +160,7 @@ fn layers(cpu: &Cpu, dtype: Factors) -> Result<Vec<LayerWeights>, BackendError> 
                 gate_up: cpu.pack(gate_up.clone(), None)?,
                 down: cpu.pack(down.clone(), None)?,
             }),
+            parallel: false,
             ffn_post_norm: None,
         })
     };

@@ -136,6 +136,7 @@ impl Bench {
             attn_post_norm: None,
             ffn_norm: Some(norm),
             ffn: FeedForward::Dense(Gated { gate_up: map(2)?, down: map(3)? }),
+            parallel: false,
             ffn_post_norm: None,
         })
     }

@@ -18,6 +18,8 @@ struct PartNames<'n> {
     down: &'n str,
     /// Where there is no `down`.
     other_down: &'n str,
+    /// What stands before it.
+    norm: Option<&'n str>,
 }
 
 impl Assembler<'_, '_> {
@@ -33,6 +35,7 @@ impl Assembler<'_, '_> {
             gate_up: names.gate_up,
             down: names.down,
             other_down: names.down,
+            norm: Some(if decoder.parallel { names.attn_norm } else { names.ffn_norm }),
         };
         let (ffn, biases) = (decoder.shape.ffn as usize, decoder.biases);
         Ok(FeedForward::Dense(self.part(prefix, &part, ffn, biases)?))
@@ -49,11 +52,10 @@ impl Assembler<'_, '_> {
         let gate_up = [(names.gate, ffn), (names.up, ffn)];
         let gate_up = self.parts(prefix, &gate_up, names.gate_up);
         let down = self.parts(prefix, &[(names.down, width)], names.other_down);
-        Ok(Gated {
-            gate_up: self
-                .linear(prefix, Stacked { parts: &gate_up, inputs: width, bias: biases.gate_up })?,
-            down: self.linear(prefix, Stacked { parts: &down, inputs: ffn, bias: biases.down })?,
-        })
+        let norm = names.norm;
+        let gate_up = Stacked { parts: &gate_up, inputs: width, bias: biases.gate_up, norm };
+        let down = Stacked { parts: &down, inputs: ffn, bias: biases.down, norm: None };
+        Ok(Gated { gate_up: self.linear(prefix, gate_up)?, down: self.linear(prefix, down)? })
     }
 
     fn experts(&mut self, prefix: &str, experts: &ManyExperts) -> Result<Experts, LoadError> {
@@ -76,6 +78,7 @@ impl Assembler<'_, '_> {
                 gate_up: "",
                 down: names.shared_down,
                 other_down: names.shared_down,
+                norm: None,
             };
             self.part(prefix, &part, ffn as usize, Biases::default())
         });
@@ -103,6 +106,7 @@ impl Assembler<'_, '_> {
             gate_up: &numbered(names.gate_up),
             down: &numbered(names.down),
             other_down: &numbered(names.downs),
+            norm: None,
         };
         let biased = self.sources.decoder.expert_biases;
         let biases = Biases { gate_up: biased, down: biased, ..Biases::default() };

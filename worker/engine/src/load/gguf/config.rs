@@ -6,7 +6,7 @@ use aqueduct_gguf::{Field, Gguf, GgufError};
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
-use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm, Scales, Softcaps};
+use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
 use crate::load::names::{self, Names};
 
 /// Architectures that are served, by the name in `general.architecture`.
@@ -41,21 +41,24 @@ pub(crate) enum Architecture {
     Ernie45Moe,
     MiniMaxM2,
     GptOss,
+    CommandR,
+    /// Command R7B and what came after it.
+    Cohere2,
+    /// OLMo 1.
+    Olmo,
+    StableLm,
 }
 
 const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
      ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, granitemoe, \
-     glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss";
+     glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, \
+     command-r, cohere2, olmo, stablelm";
 
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
-/// By which llama.cpp tells Gemma 2 27B and Gemma 3 27B from the others.
-const GEMMA2_27B_LAYERS: u32 = 46;
-const GEMMA3_27B_LAYERS: u32 = 62;
-
 impl Architecture {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 28] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -80,6 +83,10 @@ impl Architecture {
         Self::Ernie45Moe,
         Self::MiniMaxM2,
         Self::GptOss,
+        Self::CommandR,
+        Self::Cohere2,
+        Self::Olmo,
+        Self::StableLm,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -110,6 +117,10 @@ impl Architecture {
             Self::Ernie45Moe => ("ernie4_5-moe", Family::Ernie45Moe, true),
             Self::MiniMaxM2 => ("minimax-m2", Family::MiniMaxM2, false),
             Self::GptOss => ("gpt-oss", Family::GptOss, false),
+            Self::CommandR => ("command-r", Family::Cohere, true),
+            Self::Cohere2 => ("cohere2", Family::Cohere2, true),
+            Self::Olmo => ("olmo", Family::Olmo, true),
+            Self::StableLm => ("stablelm", Family::StableLm, false),
         }
     }
 
@@ -182,7 +193,7 @@ impl Config<'_, '_> {
         checkpoint: &Checkpoint<'_>,
     ) -> Result<Decoder, LoadError> {
         let keys = Keys { gguf: self.gguf, architecture };
-        self.refuse_variants(&keys)?;
+        self.refuse_variants(&keys, checkpoint)?;
         let refused = |refusal| LoadError::refused(self.path, refusal);
         let mut shape = self.shape(&keys, checkpoint)?;
         let rotary_dim = self.rotary_dim(&keys, &shape)?;
@@ -207,12 +218,19 @@ impl Config<'_, '_> {
         let scales = self.scales(architecture, &keys, &shape)?.checked().map_err(refused)?;
         let rotates = self.rotates(architecture, &keys, &windows)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
-        let norm_eps = keys.required("attention.layer_norm_rms_epsilon").and_then(Field::f32);
+        let family = architecture.family();
+        let eps = match family.layer_norms() {
+            Some(_) => "attention.layer_norm_epsilon",
+            None => "attention.layer_norm_rms_epsilon",
+        };
+        let norm_eps = keys.required(eps).and_then(Field::f32);
         let norm_eps = norm_eps.map_err(|err| self.malformed(err))?;
         Ok(Decoder {
-            family: architecture.family(),
-            norm_eps: Refusal::unless_within("layer_norm_rms_epsilon", norm_eps, 0.0, 1.0)
-                .map_err(refused)?,
+            family,
+            norm_eps: Refusal::unless_within(eps, norm_eps, 0.0, 1.0).map_err(refused)?,
+            layer_norms: family.layer_norms(),
+            parallel: family.layer_norms().is_some_and(|norms| norms.weights)
+                && !has("blk.0.ffn_norm.weight"),
             window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,
             rotates,
@@ -231,7 +249,7 @@ impl Config<'_, '_> {
             softcaps: self.softcaps(architecture, &keys)?,
             qk_norm: match architecture {
                 Architecture::Glm4Moe if has("blk.0.attn_q_norm.weight") => QkNorm::EachHead,
-                _ => architecture.family().qk_norm(),
+                _ => family.qk_norm(),
             },
             tied: !has("output.weight"),
             shape,
@@ -239,42 +257,28 @@ impl Config<'_, '_> {
     }
 
     /// What would load and give wrong answers.
-    fn refuse_variants(&self, keys: &Keys<'_, '_>) -> Result<(), LoadError> {
+    fn refuse_variants(
+        &self,
+        keys: &Keys<'_, '_>,
+        checkpoint: &Checkpoint<'_>,
+    ) -> Result<(), LoadError> {
+        let refused = |refusal| Err(LoadError::refused(self.path, refusal));
         let causal =
             keys.get("attention.causal", Field::bool).map_err(|err| self.malformed(err))?;
-        match causal {
-            Some(false) => {
-                let refusal = Refusal::new("attention.causal", false, "true");
-                Err(LoadError::refused(self.path, refusal))
-            }
+        if causal == Some(false) {
+            return refused(Refusal::new("attention.causal", false, "true"));
+        }
+        let most =
+            keys.get("attention.clamp_kqv", Field::f32).map_err(|err| self.malformed(err))?;
+        if let Some(most) = most.filter(|&most| most != 0.0) {
+            return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
+        }
+        let normed = "blk.0.attn_q_norm.weight";
+        let is_normed = checkpoint.tensors.contains_key(normed);
+        match keys.architecture.family().layer_norms() {
+            Some(_) if is_normed => refused(Refusal::new("tensor", normed, "absent")),
             _ => Ok(()),
         }
-    }
-
-    /// Gemma 2's, which has them where a file does not say; 0 is none. No other is served with any.
-    fn softcaps(
-        &self,
-        architecture: Architecture,
-        keys: &Keys<'_, '_>,
-    ) -> Result<Softcaps, LoadError> {
-        let get = |key| {
-            let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
-            match architecture {
-                Architecture::Gemma2 => Ok(cap),
-                _ => match cap.filter(|&cap| cap != 0.0) {
-                    Some(cap) => {
-                        let refusal = Refusal::new(key, cap, "absent");
-                        Err(LoadError::refused(self.path, refusal))
-                    }
-                    None => Ok(Some(0.0)),
-                },
-            }
-        };
-        let or = |cap: Option<f32>, usual| Some(cap.unwrap_or(usual)).filter(|&cap| cap != 0.0);
-        let attention = or(get("attn_logit_softcapping")?, 50.0);
-        let tokens = or(get("final_logit_softcapping")?, 30.0);
-        let softcaps = Softcaps { attention, tokens }.checked();
-        softcaps.map_err(|refusal| LoadError::refused(self.path, refusal))
     }
 
     /// Whether query and key rows stand as they rotate neighbours. Text models of GLM 4 that see
@@ -300,41 +304,6 @@ impl Config<'_, '_> {
         let bound = format!("an even number from 2 to the head size {}", shape.head_dim);
         let refusal = Refusal::new("rope.dimension_count", rotary_dim, bound);
         Err(LoadError::refused(self.path, refusal))
-    }
-
-    /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual. What
-    /// Gemma has no key says.
-    fn scales(
-        &self,
-        architecture: Architecture,
-        keys: &Keys<'_, '_>,
-        shape: &ModelShape,
-    ) -> Result<Scales, LoadError> {
-        let usual = Scales::usual(shape.head_dim);
-        match architecture {
-            Architecture::Granite | Architecture::GraniteMoe => {}
-            // The largest have fewer elements in a head than their widths would give them.
-            Architecture::Gemma2 if shape.layers == GEMMA2_27B_LAYERS => {
-                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
-            }
-            Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
-                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
-            }
-            Architecture::Gemma | Architecture::Gemma2 | Architecture::Gemma3 => {
-                return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
-            }
-            _ => return Ok(usual),
-        }
-        let or = |key: &str, usual: f32| -> Result<f32, LoadError> {
-            let given = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
-            Ok(given.filter(|&scale| scale != 0.0).unwrap_or(usual))
-        };
-        Ok(Scales {
-            embed: or("embedding_scale", usual.embed)?,
-            residual: or("residual_scale", usual.residual)?,
-            attention: or("attention.scale", usual.attention)?,
-            logits: or("logit_scale", usual.logits)?,
-        })
     }
 
     fn shape(

@@ -33,6 +33,7 @@ impl Config<'_, '_> {
             Architecture::Olmo2 | Architecture::Exaone4 | Architecture::ExaoneMoe => {
                 OLMO3_FULL_LAYER_INTERVAL
             }
+            Architecture::Cohere2 => OLMO3_FULL_LAYER_INTERVAL,
             // Qwen's configurations name a window that none of their models uses.
             Architecture::Qwen2
             | Architecture::Qwen3
@@ -94,6 +95,7 @@ impl Config<'_, '_> {
             {
                 windows.iter().map(Option::is_some).collect()
             }
+            Architecture::Cohere2 => windows.iter().map(Option::is_some).collect(),
             _ => vec![true; windows.len()],
         })
     }

@@ -5,6 +5,7 @@ mod experts;
 mod layers;
 mod parts;
 mod rope;
+mod scales;
 mod tensors;
 
 use std::path::PathBuf;

@@ -41,6 +41,7 @@ fn stored<'a>(tensor: &Tensor<'a>, path: &'a str) -> Stored<'a> {
         encoding: encoding(tensor.ty.name),
         order: None,
         laid: Laid::Rows,
+        centre: None,
         bytes: tensor.bytes,
     }
 }

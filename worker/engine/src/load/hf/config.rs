@@ -29,7 +29,8 @@ const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, 
      HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
      Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
      ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
-     GptOssForCausalLM, and what reads text of \
+     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
+     StableLmForCausalLM, and what reads text of \
      Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
@@ -56,6 +57,7 @@ struct Config {
     hidden_activation: Option<String>,
     max_position_embeddings: Option<u32>,
     rms_norm_eps: Option<f32>,
+    layer_norm_eps: Option<f32>,
     attention_bias: Option<bool>,
     #[serde(default)]
     attention_out_bias: bool,
@@ -134,6 +136,15 @@ struct Config {
     attention_multiplier: f32,
     #[serde(default = "one")]
     logits_scaling: f32,
+    /// What logits are multiplied by (Cohere).
+    logit_scale: Option<f32>,
+    #[serde(default)]
+    use_qkv_bias: bool,
+    #[serde(default)]
+    qk_layernorm: bool,
+    /// The feed-forward part takes what attention takes (Stable LM).
+    #[serde(default)]
+    use_parallel_residual: bool,
     quantization_config: Option<Value>,
     #[serde(flatten)]
     rope: RopeFields,
@@ -199,6 +210,11 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let decoder = Decoder {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
+        layer_norms: family.layer_norms(),
+        parallel: match family {
+            Family::Cohere | Family::Cohere2 => true,
+            _ => family == Family::StableLm && config.use_parallel_residual,
+        },
         window_rope: window_rope.filter(|rope| *rope != found.rope),
         norm_offset: match family {
             Family::Gemma | Family::Gemma2 | Family::Gemma3 => 1.0,
@@ -260,6 +276,10 @@ fn family_of(architecture: &str) -> Option<Family> {
         "Ernie4_5_MoeForCausalLM" => Family::Ernie45Moe,
         "MiniMaxM2ForCausalLM" => Family::MiniMaxM2,
         "GptOssForCausalLM" => Family::GptOss,
+        "CohereForCausalLM" => Family::Cohere,
+        "Cohere2ForCausalLM" => Family::Cohere2,
+        "OlmoForCausalLM" => Family::Olmo,
+        "StableLmForCausalLM" => Family::StableLm,
         _ => return None,
     })
 }
@@ -305,8 +325,14 @@ impl Config {
         if self.is_causal == Some(false) {
             return Err(Refusal::new("is_causal", false, "true"));
         }
-        if let (Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
+        if let (Family::Olmo | Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
             return Err(Refusal::new("clip_qkv", most, "null"));
+        }
+        if family == Family::Cohere && self.use_qk_norm == Some(true) {
+            return Err(Refusal::new("use_qk_norm", true, "false"));
+        }
+        if family == Family::StableLm && self.qk_layernorm {
+            return Err(Refusal::new("qk_layernorm", true, "false"));
         }
         if family == Family::Ernie45Moe && self.use_bias == Some(true) {
             return Err(Refusal::new("use_bias", true, "false, where there are experts"));

@@ -79,7 +79,16 @@ mod tests {
 
     fn stored<'a>(shape: &[usize], encoding: Encoding, bytes: &'a [u8]) -> Stored<'a> {
         let (shape, dtype, laid) = (shape.to_vec(), format!("{encoding:?}"), Laid::Rows);
-        Stored { path: "file", shape, dtype, encoding: Some(encoding), order: None, laid, bytes }
+        Stored {
+            path: "file",
+            shape,
+            dtype,
+            encoding: Some(encoding),
+            order: None,
+            laid,
+            centre: None,
+            bytes,
+        }
     }
 
     /// Six ones beside `scales`: what they are then.

@@ -112,7 +112,16 @@ mod tests {
 
     fn stored<'a>(shape: &[usize], dtype: &str, bytes: &'a [u8]) -> Stored<'a> {
         let (shape, dtype, laid) = (shape.to_vec(), dtype.to_owned(), Laid::Rows);
-        Stored { path: "file", shape, dtype, encoding: None, order: None, laid, bytes }
+        Stored {
+            path: "file",
+            shape,
+            dtype,
+            encoding: None,
+            order: None,
+            laid,
+            centre: None,
+            bytes,
+        }
     }
 
     fn experts(count: u32) -> ManyExperts {

@@ -82,6 +82,7 @@ impl Shards {
                         encoding: encoding(tensor.dtype()),
                         order: None,
                         laid: Laid::Rows,
+                        centre: None,
                         bytes: tensor.data(),
                     };
                     tensors.insert(name, stored);

@@ -30,6 +30,11 @@ impl Config {
                 let windows = self.windows(family, &[])?;
                 Ok(windows.iter().map(Option::is_some).collect())
             }
+            // The same, and without a window none does.
+            (Family::Cohere2, _) => {
+                let windows = self.windows(family, &[])?;
+                Ok(windows.iter().map(Option::is_some).collect())
+            }
             (Family::Granite4, _) => {
                 let rotates = self.position_embedding_type.as_deref() == Some("rope");
                 Ok(vec![rotates; layers])
@@ -49,6 +54,8 @@ impl Config {
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
+            Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
+            Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
             Family::Cwm => both(false, self.mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
             Family::Dots1 => both(is_biased, false),
@@ -90,7 +97,7 @@ impl Config {
             Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
                 given.unwrap_or(Some(4096))
             }
-            Family::ExaoneMoe => given.unwrap_or(Some(4096)),
+            Family::ExaoneMoe | Family::Cohere2 => given.unwrap_or(Some(4096)),
             Family::GptOss => given.unwrap_or(Some(128)),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen2Moe | Family::Qwen3Moe => {
                 given.unwrap_or(Some(4096)).filter(|_| self.use_sliding_window)
@@ -104,6 +111,7 @@ impl Config {
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
             Family::Ernie45Moe | Family::MiniMaxM2 => None,
+            Family::Cohere | Family::Olmo | Family::StableLm => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
@@ -122,7 +130,7 @@ impl Config {
                 all_but_every(ALTERNATE_LAYERS, self.num_hidden_layers)
             }
             (Family::Gemma3, None) => self.patterned(FULL_LAYER_INTERVAL)?,
-            (Family::Exaone4 | Family::ExaoneMoe, None) => {
+            (Family::Exaone4 | Family::ExaoneMoe | Family::Cohere2, None) => {
                 self.patterned(OLMO3_FULL_LAYER_INTERVAL)?
             }
             (Family::Olmo3, None) => {
@@ -182,7 +190,7 @@ impl Family {
         let qwen = matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe);
         let others = matches!(self, Self::SmolLm3 | Self::Ministral | Self::Cwm | Self::GptOss);
         let gemma = matches!(self, Self::Gemma2 | Self::Gemma3);
-        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe);
+        let exaone = matches!(self, Self::Exaone4 | Self::ExaoneMoe | Self::Cohere2);
         qwen || others || gemma || exaone || matches!(self, Self::Dots1 | Self::Olmo3)
     }
 }

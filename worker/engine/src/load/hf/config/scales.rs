@@ -7,8 +7,12 @@ use crate::load::decoder::{Family, Scales, Softcaps};
 
 impl Config {
     pub(super) fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
-        let norm_eps = self.rms_norm_eps.unwrap_or(family.norm_eps());
-        Refusal::unless_within("rms_norm_eps", norm_eps, 0.0, 1.0)
+        let (field, given) = match family {
+            Family::Olmo => ("layer_norm_eps", None), // which no file says
+            _ if family.layer_norms().is_some() => ("layer_norm_eps", self.layer_norm_eps),
+            _ => ("rms_norm_eps", self.rms_norm_eps),
+        };
+        Refusal::unless_within(field, given.unwrap_or(family.norm_eps()), 0.0, 1.0)
     }
 
     /// Gemma 2's, and Gemma 3's if a file has them.
@@ -38,6 +42,11 @@ impl Config {
             Family::Gemma2 | Family::Gemma3 => {
                 let divisor = self.query_pre_attn_scalar.unwrap_or(256.0);
                 Scales::gemma(shape.width, divisor).checked()
+            }
+            Family::Cohere | Family::Cohere2 => {
+                let scale = self.logit_scale.unwrap_or(0.0625);
+                let scale = Refusal::unless_within("logit_scale", scale, 1e-6, 1e6)?;
+                Scales { logits: 1.0 / scale, ..Scales::usual(shape.head_dim) }.checked()
             }
             _ => Ok(Scales::usual(shape.head_dim)),
         }

@@ -1,0 +1,93 @@
+//! Layer norms as RMS norms.
+//!
+//! LN(x) = (x − mean(x)) / sqrt(var(x) + ε) · w + b  (Ba, Kiros and Hinton 2016) is the RMS norm of
+//! x − mean(x), plus b. All that the stream is a sum of is the embedding and what attention and
+//! feed-forward parts give, so if each of these has no mean, the stream has none, and its layer
+//! norm is its RMS norm. Each has none when the mean is taken from the weights: from a table's rows
+//! each one's own, from a map into the stream the mean of its rows. A norm's b becomes W b, a bias
+//! of each map that follows. So no kernel knows layer norms, and every test of RMS norms is one of
+//! these.
+
+use super::{Assembler, Sources};
+use crate::error::LoadError;
+use crate::load::checkpoint::{Centre, Stored};
+
+impl Sources<'_> {
+    /// Takes the means out of what makes the stream, where it is read through layer norms.
+    ///
+    /// # Errors
+    /// A tensor with a number that is not finite.
+    pub(super) fn centre(&mut self) -> Result<(), LoadError> {
+        if self.decoder.layer_norms.is_none() {
+            return Ok(());
+        }
+        let (names, table) = (self.names, format!("{}.weight", self.names.embed));
+        let tensors = &self.checkpoint.tensors;
+        if self.is_tied()
+            && let Some(embed) = tensors.get(&table).cloned()
+        {
+            // Logits are of the table as it is.
+            self.checkpoint.tensors.insert(format!("{}.weight", names.head), embed);
+            self.decoder.tied = false;
+        }
+        if let Some(embed) = self.checkpoint.tensors.get_mut(&table) {
+            embed.centre = Some(Centre::OfRow);
+        }
+        for layer in 0..self.decoder.shape.layers {
+            for (part, suffix) in
+                [names.out, names.down].into_iter().flat_map(|it| [(it, "weight"), (it, "bias")])
+            {
+                let name = format!("{}.{layer}.{part}.{suffix}", names.layer);
+                let Some(tensor) = self.checkpoint.tensors.get_mut(&name) else { continue };
+                tensor.centre = Some(Centre::OfRows(tensor.mean_row(&name)?.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Assembler<'_, '_> {
+    /// What the bias of layer norm `norm` adds to the maps in `parts`, which follow it; `None`
+    /// where it has none.
+    pub(super) fn behind_norm(
+        &mut self,
+        norm: Option<&str>,
+        parts: &[(String, usize)],
+        inputs: usize,
+    ) -> Result<Option<Vec<f32>>, LoadError> {
+        let has_biases = self.sources.decoder.layer_norms.is_some_and(|norms| norms.biases);
+        let Some(norm) = norm.filter(|_| has_biases) else { return Ok(None) };
+        let (name, checkpoint) = (format!("{norm}.bias"), &self.sources.checkpoint);
+        let shift = match self.used.contains(&name) {
+            true => checkpoint.find(&name, &[inputs])?.f32(&name)?, // another map follows it too
+            false => self.read(&name, &[inputs], Stored::f32)?,
+        };
+        let made = parts.iter().map(|(part, rows)| {
+            self.sources.checkpoint.find(part, &[*rows, inputs])?.times(part, &shift)
+        });
+        Ok(Some(made.collect::<Result<Vec<_>, _>>()?.concat()))
+    }
+
+    /// The weights of a norm, which are all one where files have none.
+    pub(super) fn weights_of_norm(
+        &mut self,
+        name: &str,
+        len: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        match self.sources.decoder.layer_norms.is_some_and(|norms| !norms.weights) {
+            true => Ok(vec![1.0; len]),
+            false => self.read(name, &[len], Stored::f32),
+        }
+    }
+}
+
+/// Both biases, where there are any.
+pub(super) fn sum(one: Option<Vec<f32>>, other: Option<Vec<f32>>) -> Option<Vec<f32>> {
+    match (one, other) {
+        (Some(mut one), Some(other)) => {
+            one.iter_mut().zip(other).for_each(|(one, other)| *one += other);
+            Some(one)
+        }
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,80 @@
+//! What multiplies what in GGUF metadata, and what keeps logits within bounds.
+
+use aqueduct_core::{ModelShape, Refusal};
+use aqueduct_gguf::Field;
+
+use super::config::{Architecture, Config, Keys};
+use crate::error::LoadError;
+use crate::load::decoder::{Scales, Softcaps};
+
+/// By which llama.cpp tells Gemma 2 27B and Gemma 3 27B from the others.
+const GEMMA2_27B_LAYERS: u32 = 46;
+const GEMMA3_27B_LAYERS: u32 = 62;
+
+impl Config<'_, '_> {
+    /// Gemma 2's, which has them where a file does not say; 0 is none. No other is served with any.
+    pub(super) fn softcaps(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+    ) -> Result<Softcaps, LoadError> {
+        let get = |key| {
+            let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            match architecture {
+                Architecture::Gemma2 => Ok(cap),
+                _ => match cap.filter(|&cap| cap != 0.0) {
+                    Some(cap) => {
+                        let refusal = Refusal::new(key, cap, "absent");
+                        Err(LoadError::refused(self.path, refusal))
+                    }
+                    None => Ok(Some(0.0)),
+                },
+            }
+        };
+        let or = |cap: Option<f32>, usual| Some(cap.unwrap_or(usual)).filter(|&cap| cap != 0.0);
+        let attention = or(get("attn_logit_softcapping")?, 50.0);
+        let tokens = or(get("final_logit_softcapping")?, 30.0);
+        let softcaps = Softcaps { attention, tokens }.checked();
+        softcaps.map_err(|refusal| LoadError::refused(self.path, refusal))
+    }
+
+    /// Granite's keys; elsewhere they mean other things, or nothing. 0 stands for the usual. What
+    /// Gemma has no key says.
+    pub(super) fn scales(
+        &self,
+        architecture: Architecture,
+        keys: &Keys<'_, '_>,
+        shape: &ModelShape,
+    ) -> Result<Scales, LoadError> {
+        let usual = Scales::usual(shape.head_dim);
+        match architecture {
+            Architecture::Granite | Architecture::GraniteMoe => {}
+            // The largest have fewer elements in a head than their widths would give them.
+            Architecture::Gemma2 if shape.layers == GEMMA2_27B_LAYERS => {
+                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
+            }
+            Architecture::Gemma3 if shape.layers == GEMMA3_27B_LAYERS => {
+                return Ok(Scales::gemma(shape.width, (shape.width / shape.heads) as f32));
+            }
+            Architecture::Gemma | Architecture::Gemma2 | Architecture::Gemma3 => {
+                return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
+            }
+            Architecture::CommandR | Architecture::Cohere2 => {
+                let scale = keys.get("logit_scale", Field::f32);
+                let scale = scale.map_err(|err| self.malformed(err))?.filter(|&it| it != 0.0);
+                return Ok(Scales { logits: 1.0 / scale.unwrap_or(1.0), ..usual });
+            }
+            _ => return Ok(usual),
+        }
+        let or = |key: &str, usual: f32| -> Result<f32, LoadError> {
+            let given = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            Ok(given.filter(|&scale| scale != 0.0).unwrap_or(usual))
+        };
+        Ok(Scales {
+            embed: or("embedding_scale", usual.embed)?,
+            residual: or("residual_scale", usual.residual)?,
+            attention: or("attention.scale", usual.attention)?,
+            logits: or("logit_scale", usual.logits)?,
+        })
+    }
+}
