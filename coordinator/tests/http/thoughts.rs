@@ -172,8 +172,8 @@ async fn marks_are_tokens_of_their_own() {
         {# [THINK]..[/THINK][TOOL_CALLS]name[ARGS]{} #}";
     let marks = ["[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "</end>"];
     let text = text_with_marks(template, &marks, &["</end>"]);
-    let answer = "[THINK]By the pond.[/THINK]I look.[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]f[ARGS]{}\
-        </end>";
+    let answer = "[THINK]By the pond.[/THINK]I look.[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]f\
+        [ARGS]{}</end>";
     let answer = text.encode(answer, false).unwrap();
     let script = Arc::new(Script { answer, ..Script::default() });
     let generator = Generator { text, ..generator(script.clone()) };

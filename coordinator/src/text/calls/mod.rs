@@ -466,8 +466,8 @@ mod tests {
             check(words, &[text(words)]);
         }
 
-        let block = "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n\
-            </invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>";
+        let block = "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1\
+            </parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>";
         super::tests::check(invocations, block, &[call("f", "{\"x\":1}"), call("g", "{}")]);
         let one = "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
         super::tests::check(keys, one, &[call("f", "{\"text\":\"1\"}")]);

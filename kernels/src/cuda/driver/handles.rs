@@ -147,7 +147,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone; the driver may still be on its way to it.
-        // Its context is one that is kept, and all other calls of a thread say first whose they are.
+        // Its context is kept, and all other calls of a thread say first whose they are.
         give_back(|driver| unsafe {
             (driver.cuCtxSetCurrent)(self.context);
             (driver.cuEventDestroy_v2)(self.event)

@@ -281,15 +281,6 @@ impl<'a, 'r> Assembler<'a, 'r> {
         self.matrix(&names, inputs, None)
     }
 
-    /// What makes logits of the stream behind its last norm.
-    fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
-        let Sources { decoder, names, .. } = self.sources;
-        let parts = vec![(format!("{}.weight", names.head), rows)];
-        let mut bias = self.behind_norm(Some(names.final_norm), &parts, inputs)?;
-        bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
-        self.matrix(&parts, inputs, bias)
-    }
-
     /// A norm's weights.
     fn norm(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let mut weights = self.weights_of_norm(name, len)?;

@@ -11,6 +11,7 @@ use half::slice::HalfFloatSliceExt;
 
 use super::blocks::mxfp4_beside;
 use super::encoding::{ENCODINGS, Encoding};
+pub(crate) use super::row_order::RowOrder;
 use crate::error::LoadError;
 
 /// A tensor in a file.
@@ -79,36 +80,6 @@ impl Scales<'_> {
             let mut factor = [0.0];
             encoding.widen(scale, &mut factor);
             to.iter_mut().for_each(|x| *x *= factor[0]);
-        }
-    }
-}
-
-/// Where the rows of query and key heads stand. Here element i of a head is rotated with element
-/// i + head_dim / 2, and those that are not rotated stand behind the others in either half.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RowOrder {
-    /// So many rows belong to such heads; others follow as they are.
-    pub(crate) rows: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) rotary_dim: usize,
-    /// Rotated elements stand beside each other in pairs (llama.cpp's order of most models).
-    pub(crate) neighbours: bool,
-}
-
-impl RowOrder {
-    /// Where row `row` is stored.
-    fn stored(self, row: usize) -> usize {
-        let Self { rows, head_dim, rotary_dim, neighbours } = self;
-        if row >= rows {
-            return row;
-        }
-        let (head, row) = (row / head_dim * head_dim, row % head_dim);
-        let (firsts, pairs) = (head_dim.div_ceil(2), rotary_dim / 2);
-        let (second, pair) = (row / firsts, row % firsts);
-        head + match pair.checked_sub(pairs) {
-            None if neighbours => 2 * pair + second,
-            None => pair + second * pairs,
-            Some(still) => rotary_dim + still + second * (firsts - pairs),
         }
     }
 }
@@ -410,29 +381,6 @@ fn side_by_side<T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn heads_become_half_split() {
-        let check = |order: RowOrder, stored: &str, want: &str| {
-            let stored: Vec<&str> = stored.split(' ').collect();
-            let seen: Vec<_> = (0..stored.len()).map(|row| stored[order.stored(row)]).collect();
-            assert_eq!(seen.join(" "), want, "{order:?}");
-        };
-        // Two heads of four rows, named by head, pair and half, and a row that is in none.
-        let all = RowOrder { rows: 8, head_dim: 4, rotary_dim: 4, neighbours: true };
-        let stored = "000 001 010 011 100 101 110 111 v";
-        check(all, stored, "000 010 001 011 100 110 101 111 v");
-        let halves = "000 010 001 011 100 110 101 111 v";
-        check(RowOrder { neighbours: false, ..all }, halves, halves);
-        // One head of eight, of which four are rotated and w to z are not.
-        let part = RowOrder { rows: 8, head_dim: 8, rotary_dim: 4, neighbours: true };
-        check(part, "00 01 10 11 w x y z", "00 10 w x 01 11 y z");
-        let part = RowOrder { neighbours: false, ..part };
-        check(part, "00 10 01 11 w x y z", "00 10 w x 01 11 y z");
-        // Six of eight: one pair is left.
-        let most = RowOrder { rotary_dim: 6, ..part };
-        check(most, "00 10 20 01 11 21 y z", "00 10 20 y 01 11 21 z");
-    }
 
     fn stored(encoding: Option<Encoding>, bytes: &[u8]) -> Stored<'_> {
         let (path, dtype) = ("file", "?".to_owned());

@@ -15,6 +15,7 @@ mod gguf;
 mod held;
 mod hf;
 mod names;
+mod row_order;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,6 +8,8 @@
 //! of each map that follows. So no kernel knows layer norms, and every test of RMS norms is one of
 //! these.
 
+use aqueduct_kernels::Linear;
+
 use super::{Assembler, Sources};
 use crate::error::LoadError;
 use crate::load::checkpoint::{Centre, Stored};
@@ -47,6 +49,15 @@ impl Sources<'_> {
 }
 
 impl Assembler<'_, '_> {
+    /// What makes logits of the stream behind its last norm.
+    pub(super) fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
+        let Sources { decoder, names, .. } = self.sources;
+        let parts = vec![(format!("{}.weight", names.head), rows)];
+        let mut bias = self.behind_norm(Some(names.final_norm), &parts, inputs)?;
+        bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
+        self.matrix(&parts, inputs, bias)
+    }
+
     /// What the bias of layer norm `norm` adds to the maps in `parts`, which follow it; `None`
     /// where it has none.
     pub(super) fn behind_norm(

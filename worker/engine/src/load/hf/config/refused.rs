@@ -1,0 +1,69 @@
+//! What would load and give wrong answers.
+
+use aqueduct_core::Refusal;
+use aqueduct_kernels::Activation;
+
+use super::Config;
+use crate::load::decoder::Family;
+
+impl Config {
+    /// Variants of families that are served otherwise.
+    pub(super) fn refuse_variants(&self, family: Family) -> Result<(), Refusal> {
+        if self.is_causal == Some(false) {
+            return Err(Refusal::new("is_causal", false, "true"));
+        }
+        if let (Family::Olmo | Family::Olmoe, Some(most)) = (family, self.clip_qkv) {
+            return Err(Refusal::new("clip_qkv", most, "null"));
+        }
+        if family == Family::Cohere && self.use_qk_norm == Some(true) {
+            return Err(Refusal::new("use_qk_norm", true, "false"));
+        }
+        if family == Family::StableLm && self.qk_layernorm {
+            return Err(Refusal::new("qk_layernorm", true, "false"));
+        }
+        if family == Family::Ernie45Moe && self.use_bias == Some(true) {
+            return Err(Refusal::new("use_bias", true, "false, where there are experts"));
+        }
+        if family == Family::GptOss {
+            let [alpha, limit] = Activation::CLAMPED;
+            for (field, given, want) in [
+                ("swiglu_alpha", self.swiglu_alpha, alpha),
+                ("swiglu_limit", self.swiglu_limit, limit),
+            ] {
+                Refusal::unless_within(field, given.unwrap_or(want), want, want)?;
+            }
+        }
+        if !matches!(family, Family::Gemma | Family::Gemma2 | Family::Gemma3) {
+            return Ok(());
+        }
+        for (field, cap) in [
+            ("attn_logit_softcapping", self.attn_logit_softcapping.flatten()),
+            ("final_logit_softcapping", self.final_logit_softcapping.flatten()),
+        ] {
+            if let (Family::Gemma, Some(cap)) = (family, cap) {
+                return Err(Refusal::new(field, cap, "null"));
+            }
+        }
+        match self.use_bidirectional_attention {
+            Some(true) => Err(Refusal::new("use_bidirectional_attention", true, "false")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Granite 4 has models of attention alone, and others.
+    pub(super) fn refuse_hybrids(&self, family: Family) -> Result<(), Refusal> {
+        if family != Family::Granite4 {
+            return Ok(());
+        }
+        let experts = self.num_local_experts.unwrap_or(8);
+        Refusal::unless_within("num_local_experts", experts, 0, 0)?;
+        let layers = self.num_hidden_layers as usize;
+        let types = self.layer_types.as_deref().unwrap_or_default();
+        Refusal::unless_within("layer_types count", types.len(), layers, layers)?;
+        let is_attention = |name: &&String| matches!(name.as_str(), "attention" | "full_attention");
+        match types.iter().find(|name| !is_attention(name)) {
+            Some(name) => Err(Refusal::new("layer_types", name, "attention, in every layer")),
+            None => Ok(()),
+        }
+    }
+}
