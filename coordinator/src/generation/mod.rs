@@ -76,11 +76,11 @@ impl Choice {
         Heard { text: shown, ..heard }
     }
 
-    /// Whether its last token stands where text for the caller does.
-    fn says(&self, text: &TextModel, token: TokenId) -> bool {
+    /// Whether its last token, of which `said` was heard, stands where text for the caller does.
+    fn says(&self, said: &str, is_special: bool) -> bool {
         match &self.hearing {
             Hearing::Plain => true,
-            hearing => hearing.is_text() && !text.is_special(token),
+            hearing => hearing.is_text() && !(is_special && said.is_empty()),
         }
     }
 
@@ -240,7 +240,7 @@ impl Generation {
         };
         let is_thought = choice.hearing.is_thinking() || !heard.reasoning.is_empty();
         self.report.reasoning_tokens += u32::from(is_thought);
-        let is_said = choice.says(&self.generator.text, emitted.token);
+        let is_said = choice.says(&heard.text, self.generator.text.is_special(emitted.token));
         self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_said, is_end }));
         if choice.stops.stopped() {
             choice.finish = Some(Finish::Stop);

@@ -137,7 +137,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
     request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
     let text_arguments = match (tools, notation) {
-        (Some(tools), Some(CallNotation::ArgumentTags(_))) => tools.text_arguments()?,
+        (Some(tools), Some(CallNotation::ArgumentTags(tags))) => tools.text_arguments(tags)?,
         _ => Vec::new(),
     };
     let one_call = tools.is_some_and(Tools::is_one_call);

@@ -213,7 +213,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
 }
 
 /// Whether thoughts stay in the text, in llama.cpp's words.
-fn take_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+pub(super) fn take_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
     const FIELD: &str = "reasoning_format";
     match fields.take::<String>(FIELD)?.as_deref() {
         Some("none") => Ok(true),

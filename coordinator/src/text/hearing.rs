@@ -72,7 +72,10 @@ impl Hearing {
     pub(crate) fn new(speech: Speech, start: Start, told: ThoughtsTold) -> Self {
         let is_apart = start == Start::Text && told != ThoughtsTold::AsText;
         let begun = told == ThoughtsTold::ApartFromTheStart;
-        let thoughts = speech.tags().filter(|_| is_apart).map(|tags| Thoughts::new(tags, begun));
+        let thoughts = speech.tags().map(|tags| match is_apart {
+            true => Thoughts::new(tags, begun),
+            false => Thoughts::shown(tags),
+        });
         match (speech, thoughts) {
             (Speech::InChannels, _) => Self::InChannels(Channels::new(start)),
             (Speech::Marked(_), thoughts) => Self::Marked(Marked::new(thoughts)),

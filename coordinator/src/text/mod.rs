@@ -22,7 +22,6 @@ mod thoughts;
 mod turn;
 
 pub use calls::{ArgumentTags, CallNotation, CallParser, Said};
-pub(crate) use calls::{text_of, texts_of, words_of};
 pub use channels::{Call, Heard};
 pub use chat::{ChatMessage, Conversation, Ending, Role, ToolCall};
 pub use detokenizer::{Detokenizer, Start};

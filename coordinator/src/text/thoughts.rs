@@ -73,6 +73,11 @@ impl Thoughts {
         Self { tags, state: State::Before { begun }, held: String::new() }
     }
 
+    /// For one answer, of which all is text: the tags too, where they are tokens of their own.
+    pub(crate) fn shown(tags: Tags) -> Self {
+        Self { tags, state: State::Text, held: String::new() }
+    }
+
     /// Takes more text.
     pub(crate) fn say(&mut self, text: String) -> Heard {
         if self.state == State::Text {

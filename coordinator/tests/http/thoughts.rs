@@ -192,6 +192,12 @@ async fn marks_are_tokens_of_their_own() {
     assert_eq!(second["function"], json!({ "name": "f", "arguments": "{}" }));
     assert_eq!(first["id"].as_str().map(str::len), Some(9));
 
+    let shown = json!({ "reasoning_format": "none", "tools": tools, "logprobs": true });
+    let choice = &server.chat(asked(shown)).await.json()["choices"][0];
+    assert_eq!(choice["message"]["content"], "[THINK]By the pond.[/THINK]I look.", "{choice}");
+    let first = &choice["logprobs"]["content"][0]["token"];
+    assert_eq!(first, "[THINK]", "{choice}");
+
     let required = asked(json!({ "tools": tools, "tool_choice": "required" }));
     let reply = server.chat(required).await;
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));

@@ -99,6 +99,13 @@ async fn what_looks_like_a_number_may_be_a_text() {
     let call = &reply["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"]["arguments"], r#"{"text":"1","x":1}"#, "{reply}");
 
+    // What would be read otherwise than it is written is refused.
+    let named = json!({ "type": "object", "properties": { "a>b": { "type": "number" } } });
+    let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": named } }]);
+    let reply = server.chat(offered(json!({ "tools": tools }))).await;
+    let want = (400, json!("tools[0].function.parameters.properties"));
+    assert_eq!((reply.status, reply.json()["error"]["param"].clone()), want, "{}", reply.body);
+
     // A text between tags follows no pattern: who insists is refused, others are told.
     let pattern = json!({ "type": "object", "properties": {
         "x": { "type": "string", "pattern": "^a$" },

@@ -4,13 +4,15 @@ use aqueduct_core::{Grammar, Refusal, limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+mod arguments;
 mod grammar;
 
 use super::error::ApiError;
 use super::fields::Fields;
 use super::format::followed;
-use crate::text::{CallNotation, TextModel, texts_of};
-use grammar::{grammar_of, unfollowed};
+use crate::text::{ArgumentTags, CallNotation, TextModel};
+use arguments::{Argument, Arguments, Kind};
+use grammar::grammar_of;
 
 /// Tools of one request.
 const TOOLS_MAX: usize = 128;
@@ -95,10 +97,22 @@ impl Tools {
     /// The arguments that are texts, each behind its function's name and a space.
     ///
     /// # Errors
-    /// More than a request's account has room for.
-    pub(super) fn text_arguments(&self) -> Result<Vec<String>, Refusal> {
-        let of = |function: &Function| texts_of(&function.name, &function.schema);
-        let texts: Vec<String> = self.functions.iter().flat_map(of).collect();
+    /// A name that cannot stand between these tags; more than a request's account has room for.
+    pub(super) fn text_arguments(&self, tags: ArgumentTags) -> Result<Vec<String>, Refusal> {
+        let mut texts = Vec::new();
+        for (idx, function) in self.functions.iter().enumerate() {
+            for Argument { name, kind, .. } in Arguments::of(&function.schema).list {
+                if !tags.can_name(&name) {
+                    let field = format!("tools[{idx}].function.parameters.properties");
+                    let bound = "names without space around them, and without what ends them in \
+                        this model's calls";
+                    return Err(Refusal::new(field, format!("{name:?}"), bound));
+                }
+                if !matches!(kind, Kind::Json(_)) {
+                    texts.push(format!("{} {name}", function.name));
+                }
+            }
+        }
         let bytes = texts.iter().map(String::len).sum();
         let most = limits::TEXT_ARGUMENTS_BYTES_MAX;
         Refusal::unless_within("tools' names of arguments in bytes", bytes, 0, most)?;
@@ -139,7 +153,7 @@ impl Tools {
             let field = format!("tools[{idx}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
             let is_tagged = matches!(notation, CallNotation::ArgumentTags(_));
-            match is_tagged.then(|| unfollowed(schema)).flatten() {
+            match is_tagged.then(|| Arguments::of(schema).unfollowed).flatten() {
                 Some(what) if *is_strict => {
                     let bound = "absent from a strict function: this model's calls are texts \
                         between tags";

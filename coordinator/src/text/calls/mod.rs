@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{channels, marked};
 pub use tags::ArgumentTags;
-pub(crate) use tags::{text_of, texts_of, words_of};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";

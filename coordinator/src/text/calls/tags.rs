@@ -14,9 +14,6 @@
 
 use serde_json::{Map, Value};
 
-/// Schemas that are looked at to see that one is a text: they may name each other.
-const SCHEMAS_MAX: u32 = 64;
-
 /// How a family of models writes such calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgumentTags {
@@ -99,6 +96,12 @@ impl ArgumentTags {
         (head, format!("{}{}\n", self.pad, self.value.1))
     }
 
+    /// Whether an argument may have this name: what is read is what was written.
+    pub(crate) fn can_name(self, key: &str) -> bool {
+        let ends = format!("{key}{}", self.key.1).find(self.key.1);
+        key.trim() == key && ends == Some(key.len())
+    }
+
     /// Whether calls may begin with `text`, behind the block's tag.
     pub(super) fn may_begin(self, text: &str) -> bool {
         let (text, open) = (text.trim_start(), self.name.0);
@@ -121,8 +124,8 @@ impl ArgumentTags {
             let (name, mut behind) = self.name(rest)?;
             let mut arguments = Map::new();
             while let Some((key, value, after)) = self.argument(behind) {
-                let value = value.strip_prefix('\n').unwrap_or(value);
-                let value = value.strip_suffix('\n').unwrap_or(value);
+                let value = value.strip_prefix(self.pad).unwrap_or(value);
+                let value = value.strip_suffix(self.pad).unwrap_or(value);
                 arguments.insert(key.to_owned(), typed(value, is_text(name, key)));
                 behind = after;
             }
@@ -184,57 +187,6 @@ fn typed(text: &str, is_text: bool) -> Value {
         "None" => Value::Null,
         json => serde_json::from_str(json).unwrap_or_else(|_| as_text()),
     }
-}
-
-/// The arguments of function `name` that are texts by `schema`, each as its function's name, a
-/// space, and its own.
-pub(crate) fn texts_of(name: &str, schema: &Value) -> Vec<String> {
-    let Some(properties) = schema["properties"].as_object() else { return Vec::new() };
-    let texts = properties.iter().filter(|(_, property)| text_of(schema, property).is_some());
-    texts.map(|(key, _)| format!("{name} {key}")).collect()
-}
-
-/// What `property` of the schema `root` says of its value, if that is always a text, or null.
-pub(crate) fn text_of<'a>(root: &'a Value, property: &'a Value) -> Option<&'a Value> {
-    let mut left = SCHEMAS_MAX;
-    text_within(root, property, &mut left)
-}
-
-/// The texts that a text's schema allows, if it names them.
-pub(crate) fn words_of(text: &Value) -> Option<Vec<String>> {
-    let one = || Some(vec![text.get("const")?.clone()]);
-    let words = text["enum"].as_array().cloned().or_else(one)?;
-    let words = words.into_iter().filter_map(|word| word.as_str().map(str::to_owned));
-    Some(words.collect::<Vec<_>>()).filter(|words| !words.is_empty())
-}
-
-/// `left` schemas may be looked at.
-fn text_within<'a>(root: &'a Value, schema: &'a Value, left: &mut u32) -> Option<&'a Value> {
-    *left = left.checked_sub(1)?;
-    if let Some(reference) = schema["$ref"].as_str() {
-        return text_within(root, root.pointer(reference.strip_prefix('#')?)?, left);
-    }
-    let is_text = match (&schema["type"], &schema["enum"]) {
-        (Value::String(kind), _) => kind == "string",
-        (Value::Array(kinds), _) => {
-            kinds.iter().all(|kind| kind == "string" || kind == "null")
-                && kinds.iter().any(|kind| kind == "string")
-        }
-        (_, Value::Array(values)) => values.iter().all(Value::is_string),
-        _ if schema["const"].is_string() => true,
-        _ => {
-            let any = ["anyOf", "oneOf"].into_iter().find_map(|name| schema[name].as_array())?;
-            let others = any.iter().filter(|one| one["type"] != "null");
-            let texts: Option<Vec<&Value>> =
-                others.map(|one| text_within(root, one, left)).collect();
-            return match texts?.as_slice() {
-                [] => None,
-                [text] => Some(text),
-                _ => Some(schema),
-            };
-        }
-    };
-    is_text.then_some(schema)
 }
 
 #[cfg(test)]
@@ -316,32 +268,9 @@ mod tests {
             check(bad, None);
         }
         assert!(tags.may_begin("\n") && tags.may_begin("f") && !tags.may_begin("{\"name\""));
+        for (tags, bad) in [(PARAMETERS, "a>b"), (PARAMETERS, " a"), (tags, "a</arg_key>")] {
+            assert!(tags.can_name("a b") && tags.can_name("</") && !tags.can_name(bad), "{bad}");
+        }
         assert!(PARAMETERS.may_begin("\n<func") && !PARAMETERS.may_begin("<fn"));
-    }
-
-    #[test]
-    fn schemas_say_what_is_text() {
-        let schema = json!({
-            "$defs": { "unit": { "enum": ["c", "f"] }, "loop": { "$ref": "#/$defs/loop" } },
-            "properties": {
-                "a": { "type": "string" },
-                "b": { "type": "integer" },
-                "c": { "type": ["string", "null"] },
-                "d": { "type": ["string", "integer"] },
-                "e": { "$ref": "#/$defs/unit" },
-                "f": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
-                "g": { "anyOf": [{ "type": "string" }, { "type": "integer" }] },
-                "h": { "$ref": "#/$defs/loop" },
-                "i": { "const": "x" },
-                "j": {},
-                "k": { "anyOf": [{ "type": "null" }] },
-            },
-        });
-        assert_eq!(texts_of("t", &schema), ["t a", "t c", "t e", "t f", "t i"]);
-        assert!(texts_of("t", &json!({})).is_empty());
-        let words = |key: &str| words_of(text_of(&schema, &schema["properties"][key])?);
-        assert_eq!(words("e"), Some(vec!["c".to_owned(), "f".to_owned()]));
-        assert_eq!(words("i"), Some(vec!["x".to_owned()]));
-        assert_eq!((words("a"), words("h")), (None, None));
     }
 }

@@ -167,7 +167,7 @@ impl<'g, 'a> Keys<'g, 'a> {
         self.gguf.get(&format!("{}.{key}", self.architecture.name())).map(read).transpose()
     }
 
-    fn required(&self, key: &str) -> Result<Field<'g, 'a>, GgufError> {
+    pub(super) fn required(&self, key: &str) -> Result<Field<'g, 'a>, GgufError> {
         self.gguf.field(&format!("{}.{key}", self.architecture.name()))
     }
 

@@ -20,6 +20,10 @@ impl Config<'_, '_> {
         keys: &Keys<'_, '_>,
         shape: &ModelShape,
     ) -> Result<Vec<Option<u32>>, LoadError> {
+        if architecture == Architecture::Cohere2 {
+            // Without it nobody knows whether a layer has one, and so whether it rotates.
+            keys.required("attention.sliding_window").map_err(|err| self.malformed(err))?;
+        }
         let window = keys.get("attention.sliding_window", Field::u32);
         let window = window.map_err(|err| self.malformed(err))?.or(match architecture {
             Architecture::Gemma2 => Some(4096), // as llama.cpp has it

@@ -60,9 +60,10 @@ impl Config<'_, '_> {
                 return Ok(Scales::gemma(shape.width, shape.head_dim as f32));
             }
             Architecture::CommandR | Architecture::Cohere2 => {
-                let scale = keys.get("logit_scale", Field::f32);
-                let scale = scale.map_err(|err| self.malformed(err))?.filter(|&it| it != 0.0);
-                return Ok(Scales { logits: 1.0 / scale.unwrap_or(1.0), ..usual });
+                let scale = keys.required("logit_scale").and_then(Field::f32);
+                let scale = scale.map_err(|err| self.malformed(err))?;
+                let scale = if scale == 0.0 { 1.0 } else { scale }; // as llama.cpp has it
+                return Ok(Scales { logits: 1.0 / scale, ..usual });
             }
             _ => return Ok(usual),
         }
