@@ -83,7 +83,7 @@ def test_a_form(client):
 
 
 def test_calls(caller):  # noqa: F811
-    asked = {'tools': TOOLS, 'tool_choice': 'required', 'max_output_tokens': 600, 'temperature': 1.5}
+    asked = {'tools': TOOLS, 'tool_choice': 'required', 'max_output_tokens': 1500, 'temperature': 1.5}
     answer = respond(caller, **asked, extra_body={'seed': 4})
     assert answer.status == 'completed' and answer.output
     for call in answer.output:
