@@ -7,7 +7,7 @@ use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::{Start, TextModel};
 use serde_json::{Value, json};
 
-use super::client::{Reply, Server, answering, generator, serving, start, text_with_marks};
+use super::client::{Reply, Server, answering, asked, generator, serving, start, text_with_marks};
 use super::script::Script;
 
 const MARKS: [&str; 7] = [
@@ -48,12 +48,6 @@ async fn saying(answer: &str) -> Server {
     let script = Arc::new(Script { answer, ..Script::default() });
     let generator = Generator { text, ..generator(script.clone()) };
     serving(generator, script, ApiOptions::new("tiny"), None).await
-}
-
-fn asked(more: Value) -> Value {
-    let mut body = json!({ "messages": [{ "role": "user", "content": "Where?" }] });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 fn with_tools(more: Value) -> Value {

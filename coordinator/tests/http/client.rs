@@ -82,6 +82,13 @@ pub(crate) fn text_with_marks(template: &str, marks: &[&str], ends: &[&str]) -> 
     Arc::new(TextModel::load(folder.path()).unwrap().with_prompt_tokens_max(1000))
 }
 
+/// A chat that asks where, and for `more`.
+pub(crate) fn asked(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Where?" }] });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
 /// A script that answers with the tokens of `answer`.
 pub(crate) fn answering(answer: &str) -> Script {
     Script { answer: text().encode(answer, false).unwrap(), ..Script::default() }

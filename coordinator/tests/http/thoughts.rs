@@ -8,7 +8,7 @@ use aqueduct_coordinator::text::Start;
 use serde_json::{Value, json};
 
 use super::client::{
-    Server, answering, generator, serving, text, text_with_marks, text_with_template,
+    Server, answering, asked, generator, serving, text, text_with_marks, text_with_template,
 };
 use super::script::Script;
 
@@ -35,12 +35,6 @@ async fn saying(answer: &str) -> Server {
     let script = Arc::new(script);
     let generator = Generator { text, ..generator(script.clone()) };
     serving(generator, script, ApiOptions::new("tiny"), None).await
-}
-
-fn asked(more: Value) -> Value {
-    let mut body = json!({ "messages": [{ "role": "user", "content": "Where?" }] });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 /// How the prompt ended that was asked for last.

@@ -34,6 +34,8 @@ const OF_TEXTS: [&str; 11] = [
 ];
 /// Of these, what no text between tags follows.
 const UNFOLLOWED: [&str; 5] = ["pattern", "format", "contentEncoding", "not", "allOf"];
+/// Of these, what names several.
+const CHOICES: [&str; 2] = ["anyOf", "oneOf"];
 /// Where schemas have what their parts refer to, and how they are compiled.
 const BESIDE: [&str; 3] = ["$defs", "definitions", "x-guidance"];
 /// Characters that texts may be made to have, at most: a grammar grows with them.
@@ -148,8 +150,8 @@ impl Arguments {
         for &Text { schema, .. } in &texts {
             UNFOLLOWED.into_iter().filter(|key| schema.get(key).is_some()).for_each(&mut miss);
         }
-        if let Some(Text { beside, .. }) = texts.iter().find(|text| text.beside.is_some()) {
-            miss(beside.unwrap_or_default());
+        if let Some(beside) = texts.iter().find_map(|text| text.beside) {
+            miss(beside);
         }
         let words: Option<Vec<Vec<String>>> = texts.iter().map(Text::words).collect();
         match (words, texts.as_slice()) {
@@ -232,18 +234,16 @@ fn add_texts<'a>(
         (_, Value::Array(values)) => values.iter().all(Value::is_string),
         _ if schema["const"].is_string() => true,
         _ => {
-            for key in ["anyOf", "oneOf"] {
-                let Some(any) = schema[key].as_array() else { continue };
-                let mut some = any.iter().filter(|one| one["type"] != "null");
-                let is_text = some.all(|one| add_texts(root, one, texts, left));
-                beside(texts, key);
-                return is_text;
-            }
-            false
+            let either = |key| Some((key, schema[key].as_array()?));
+            let Some((key, any)) = CHOICES.into_iter().find_map(either) else { return false };
+            let mut some = any.iter().filter(|one| one["type"] != "null");
+            let is_text = some.all(|one| add_texts(root, one, texts, left));
+            beside(texts, key);
+            return is_text;
         }
     };
     if is_text {
-        let beside = ["anyOf", "oneOf"].into_iter().find(|key| schema.get(key).is_some());
+        let beside = CHOICES.into_iter().find(|key| schema.get(key).is_some());
         texts.push(Text { schema, beside });
     }
     is_text
