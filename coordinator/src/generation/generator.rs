@@ -75,8 +75,7 @@ impl Generator {
         let start = if follows { Start::Continuation } else { Start::Text };
         let stops = || StopMatcher::new(&telling.stop);
         let min_tokens = submission.sampling.min_tokens;
-        // What follows a grammar has no room for thoughts and heads, nor has a text.
-        let hearing = match telling.continues || submission.constraint.is_some() {
+        let hearing = match telling.continues {
             true => Hearing::Plain,
             false => Hearing::new(self.text.template().speech(), start, telling.thoughts),
         };

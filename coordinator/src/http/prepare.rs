@@ -10,7 +10,7 @@ use super::params::Params;
 use super::reply::Endpoint;
 use super::request::{ChatRequest, Prompt, parse_chat, parse_completion};
 use super::tools::Tools;
-use crate::text::{CallNotation, Ending};
+use crate::text::{CallNotation, Ending, Wanted};
 
 /// A call that is ready to be submitted.
 pub(super) struct Prepared {
@@ -89,7 +89,9 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         logprobs: request.logprobs,
         goes_on: false,
         thoughts: ThoughtsTold::AsText,
-        constraint: format.map(|format| format.constraint),
+        constraint: format
+            .map(|format| text.constraint("response_format", format.grammar.into()))
+            .transpose()?,
         tools: false,
         one_call: false,
         text_arguments: Vec::new(),
@@ -119,23 +121,31 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let called = tools
         .zip(notation)
         .map(|(tools, notation)| tools.grammar((text, notation), schema, &mut warnings));
-    let constraint = match called.transpose()?.flatten() {
-        Some(grammar) => Some(text.constraint("tools", grammar)?),
-        None => format.map(|format| format.constraint),
+    let called = called.transpose()?.flatten();
+    let has_heads = called.is_some() && notation.is_some_and(CallNotation::is_apart);
+    let grammar = match called {
+        Some(grammar) => Some(("tools", grammar)),
+        None => format.map(|format| ("response_format", format.grammar)),
     };
+    let may_call = tools.is_some() && notation.is_some();
+    let budget = request.chat.budget;
+    let wanted = Wanted { budget, grammar, has_heads, tools: may_call };
     let mut conversation = request.chat.conversation();
-    if constraint.is_some() && conversation.ending == Ending::Asks {
-        conversation.ending = Ending::Says;
+    if conversation.ending == Ending::Asks {
+        conversation.ending = wanted.ending();
     }
+    let ending = conversation.ending;
     let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;
-    let thoughts = match request.chat.shows_thoughts {
-        true => ThoughtsTold::AsText,
-        false => template.speech().thoughts_behind(&prompt),
-    };
     // Where nothing is asked for, the model's positions are the bound, and not a reason to refuse.
     let before = goes_on.map_or(0, |session| session.end.saturating_add(1));
     let left = text.tokens_left(before.saturating_add(tokens.len() as u32));
-    request.params.max_tokens.get_or_insert(left.clamp(1, shared.options.chat_max_tokens));
+    let most = left.clamp(1, shared.options.chat_max_tokens);
+    let most = *request.params.max_tokens.get_or_insert(most);
+    let (constraint, told) = text.form((&prompt, ending), most, wanted)?;
+    let thoughts = match request.chat.shows_thoughts && told != ThoughtsTold::Over {
+        true => ThoughtsTold::AsText,
+        false => told,
+    };
     let text_arguments = match (tools, notation) {
         (Some(tools), Some(CallNotation::ArgumentTags(tags))) => tools.text_arguments(tags)?,
         _ => Vec::new(),
@@ -159,7 +169,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
         goes_on: request.chat.ending == Ending::GoesOn,
         thoughts,
         constraint,
-        tools: tools.is_some() && notation.is_some(),
+        tools: may_call,
         one_call,
         text_arguments,
         warnings,

@@ -8,7 +8,12 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::params::Params;
 use super::tools::Tools;
-use crate::text::{ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, Role, ToolCall};
+use crate::text::{
+    BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, Role, ToolCall,
+};
+
+/// The same field, as llama.cpp has it.
+const BUDGET_TOKENS: &str = "thinking_budget_tokens";
 
 /// Body of `/v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +63,8 @@ pub struct Chat {
     pub effort: Option<Effort>,
     /// Whether what the model thinks between tags stays in the text.
     pub shows_thoughts: bool,
+    /// How many tokens the model may think.
+    pub(crate) budget: Budget,
     /// Where the prompt ends.
     pub ending: Ending,
 }
@@ -96,8 +103,9 @@ impl Chat {
         let variables = fields.take("chat_template_kwargs")?;
         let effort = Effort::of(EFFORT, fields.take(EFFORT)?)?;
         let shows_thoughts = take_thoughts(fields)?;
+        let budget = take_budget(fields)?;
         let (messages, ending) = take_messages(fields)?;
-        Ok(Self { messages, tools, variables, effort, shows_thoughts, ending })
+        Ok(Self { messages, tools, variables, effort, shows_thoughts, budget, ending })
     }
 
     /// The same for this template, which is told of the effort if it asks for it.
@@ -143,6 +151,9 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         [("tools", is_empty as fn(&Value) -> bool), ("tool_choice", is_none), (EFFORT, is_none)]
     {
         fields.refuse(name, harmless)?;
+    }
+    if let Budget::Most(_) = take_budget(&mut fields)? {
+        return Err(ApiError::field(BUDGET, "is not supported: a text is not thought about"));
     }
     let echo = fields.take_or("echo", false)?;
     let raw = fields.raw("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
@@ -220,6 +231,19 @@ pub(super) fn take_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
         None | Some("auto" | "deepseek") => Ok(false),
         Some(other) => Err(Refusal::new(FIELD, other, "one of none, auto, deepseek").into()),
     }
+}
+
+/// How many tokens the model may think: vLLM's word for it, or llama.cpp's; -1 is any number.
+pub(super) fn take_budget(fields: &mut Fields<'_>) -> Result<Budget, ApiError> {
+    let mut budget = Budget::Unsaid;
+    for name in [BUDGET_TOKENS, BUDGET] {
+        if let Some(tokens) = fields.take::<i64>(name)? {
+            let most = i64::from(limits::OUTPUT_TOKENS_MAX);
+            let tokens = Refusal::unless_within(name, tokens, -1, most)?;
+            budget = u32::try_from(tokens).map_or(Budget::Any, Budget::Most);
+        }
+    }
+    Ok(budget)
 }
 
 /// A chat, and where the prompt that is made of it ends.

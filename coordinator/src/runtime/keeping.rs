@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aqueduct_core::journal::Kept;
-use aqueduct_core::{Constraint, Grammar, Refusal, RequestId};
+use aqueduct_core::{Constraint, Form, Refusal, RequestId};
 use aqueduct_journal::{AppendError, Journal, Standing};
 
 use super::Coordinator;
@@ -12,8 +12,8 @@ use super::event_loop::Inbound;
 use crate::keys::{Keys, Permit};
 use crate::peers::Group;
 
-/// Says how the model spells what a grammar allows.
-pub type Constrain = dyn Fn(Grammar) -> Result<Constraint, Refusal> + Send + Sync;
+/// Says how the model spells what a form allows.
+pub type Constrain = dyn Fn(Form) -> Result<Constraint, Refusal> + Send + Sync;
 
 /// Where requests are written down, and what it takes to run them again.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
-    Grammar, Refusal, Session, SessionUse, StartKey, Telling, ThoughtsTold, TokenId,
+    Constraint, Grammar, Refusal, Session, SessionUse, StartKey, Telling, ThoughtsTold, TokenId,
 };
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::generation::draw_seed;
 use crate::request_id::{REQUEST_ID, or_drawn};
 use crate::submit::Submission;
-use crate::text::{ChatMessage, Conversation, Ending, Role, TextModel};
+use crate::text::{BUDGET, Budget, ChatMessage, Conversation, Ending, Role, TextModel, Wanted};
 
 const MAX_TOKENS_DEFAULT: u32 = 256;
 
@@ -38,14 +38,19 @@ pub(super) fn submission(
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
     let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
     let goes_on = session.as_ref().and_then(SessionUse::goes_on);
-    let ending = if message.grammar.is_some() { Ending::Says } else { Ending::Asks };
-    let mut thoughts = ThoughtsTold::AsText;
+    let grammar = message.grammar.map(Grammar::try_from).transpose()?;
+    let grammar = grammar.map(|grammar| ("grammar", grammar));
+    let budget = message.thinking_token_budget.map_or(Budget::Unsaid, Budget::Most);
+    let wanted = Wanted { budget, grammar, ..Wanted::default() };
+    let max_tokens = message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
+    let mut answered = None;
     let prompt = match message.prompt.ok_or_else(|| Refusal::new("prompt", "absent", "present"))? {
         Prompt::Text(prompt) => text.encode(&prompt, goes_on.is_none())?,
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
         Prompt::Chat(chat) => {
+            let ending = wanted.ending();
             let (prompt, tokens) = encode_chat(chat, ending, goes_on, text)?;
-            thoughts = text.template().speech().thoughts_behind(&prompt);
+            answered = Some(text.form((&prompt, ending), max_tokens, wanted.clone())?);
             tokens
         }
     };
@@ -56,8 +61,10 @@ pub(super) fn submission(
     } else {
         Outputs::None
     };
-    let grammar = message.grammar.map(Grammar::try_from).transpose()?;
-    let constraint = grammar.map(|grammar| text.constraint("grammar", grammar)).transpose()?;
+    let (constraint, thoughts) = match answered {
+        Some(answered) => answered,
+        None => (continued(wanted, text)?, ThoughtsTold::AsText),
+    };
     let quality = quality(message.quality)?;
     let warning = is_chat.then(|| text.template().warning()).flatten();
     let telling = Telling {
@@ -81,7 +88,7 @@ pub(super) fn submission(
         steering: message.steering.unwrap_or_default().try_into()?,
         constraint,
         choices: message.choices.unwrap_or(1),
-        max_tokens: message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
+        max_tokens,
         eos: text.ends(message.ignore_eos, "stop_tokens", &message.stop_tokens)?,
         outputs,
         priority: message.priority.unwrap_or(0),
@@ -91,6 +98,15 @@ pub(super) fn submission(
         telling,
         deadline: timeout.unwrap_or(config.request_deadline).min(config.request_deadline),
     })
+}
+
+/// What makes text go on as is wanted, which nobody thinks about.
+fn continued(wanted: Wanted, text: &TextModel) -> Result<Option<Constraint>, Refusal> {
+    if wanted.budget != Budget::Unsaid {
+        return Err(Refusal::new(BUDGET, "present", "absent: a text is not thought about"));
+    }
+    let constrain = |(field, grammar): (_, Grammar)| text.constraint(field, grammar.into());
+    wanted.grammar.map(constrain).transpose()
 }
 
 /// What a `Tokenize` call asks for.

@@ -14,6 +14,10 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 /// How the message begins that is for the caller.
 pub(super) const FINAL_HEAD: &str = "<|channel|>final<|message|>";
+/// How one begins that is thought.
+pub(super) const THOUGHT_HEAD: &str = "<|channel|>analysis<|message|>";
+/// How the head of one begins that calls, or says what comes.
+pub(super) const COMMENTARY: &str = "<|channel|>commentary";
 /// What a template has that teaches it.
 const TAUGHT: [&str; 3] = [CHANNEL, MESSAGE, "<|start|>assistant"];
 /// What ends an answer.
@@ -34,6 +38,16 @@ const OWN_TOOLS: [&str; 3] = ["python", "browser", "container"];
 const BETWEEN: &str = "\n\n";
 /// Heads are short; text that is longer and has none is said without channels.
 const HEAD_BYTES_MAX: usize = 512;
+
+/// What stands between one message of an answer and the next, whose head begins so.
+pub(super) fn next_message(head: &str) -> String {
+    format!("{START}{ASSISTANT}{head}")
+}
+
+/// How a message begins that calls `function`.
+pub(super) fn head_of_call(function: &str) -> String {
+    format!("{COMMENTARY} {TO}{TOOLS}{function} <|constrain|>json{MESSAGE}")
+}
 
 /// Whether models of this chat template answer in channels.
 pub(super) fn are_taught(template: &str) -> bool {

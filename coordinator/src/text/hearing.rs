@@ -2,7 +2,7 @@
 
 use aqueduct_core::ThoughtsTold;
 
-use super::channels::{self, Channels, FINAL_HEAD};
+use super::channels::{self, Channels, END_OF_MESSAGE, FINAL_HEAD, THOUGHT_HEAD};
 use super::marked::{self, Marked};
 use super::thoughts::{Tags, Thoughts};
 use super::{Heard, Start};
@@ -18,6 +18,34 @@ pub(crate) enum Speech {
     Tagged(Tags),
     /// Calls stand behind tokens of their own, and thoughts may stand between tags.
     Marked(Option<Tags>),
+}
+
+/// What stands behind thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// Words, as the model likes.
+    Anything,
+    /// Likewise, or calls.
+    Calls,
+    /// Words that follow a grammar.
+    Words,
+    /// Messages, heads and all, that follow a grammar.
+    Messages,
+}
+
+/// What thoughts stand between, tokens by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Whether the prompt ends within them.
+    pub(super) begun: bool,
+    /// Whether nothing that a grammar wants is said without thoughts before it.
+    pub(super) always: bool,
+    pub(super) open: &'static str,
+    pub(super) close: &'static str,
+    /// What ends them if they are too long.
+    pub(super) ending: String,
+    /// What stands between them and what follows a grammar.
+    pub(super) head: String,
 }
 
 impl Speech {
@@ -47,6 +75,38 @@ impl Speech {
         }
     }
 
+    /// Whether models of it are known to think before they answer.
+    pub(super) fn thinks(self) -> bool {
+        self == Self::InChannels || self.tags().is_some()
+    }
+
+    /// What thoughts stand between that an answer to `prompt` may have; `None` where they are over,
+    /// or nothing is known of them.
+    pub(super) fn marks(self, prompt: &str, behind: Behind) -> Option<Marks> {
+        if self == Self::InChannels {
+            let head = match behind {
+                Behind::Anything | Behind::Words => channels::next_message(FINAL_HEAD),
+                Behind::Calls => channels::next_message(channels::COMMENTARY),
+                Behind::Messages => channels::next_message(""),
+            };
+            // The model's own way to go on is not known to be words, unless a grammar wants them.
+            let (ending, head) = match behind {
+                Behind::Anything | Behind::Calls => {
+                    (format!("{END_OF_MESSAGE}{head}"), String::new())
+                }
+                Behind::Words | Behind::Messages => (END_OF_MESSAGE.to_owned(), head),
+            };
+            let (open, close) = (THOUGHT_HEAD, END_OF_MESSAGE);
+            let always = behind == Behind::Words; // no grammar of words has heads
+            return Some(Marks { begun: false, always, open, close, ending, head });
+        }
+        let tags = self.tags().filter(|tags| !tags.are_closed(prompt))?;
+        let begun = tags.are_open(prompt);
+        let (open, close) = tags.both();
+        let (ending, head) = (tags.end(""), String::new());
+        Some(Marks { begun, always: false, open, close, ending, head })
+    }
+
     /// What stands between the end of `prompt`, which asks for the assistant's message, and those
     /// words of it that are for the caller: nothing is thought.
     pub(super) fn before_words(self, prompt: &str) -> String {
@@ -70,6 +130,7 @@ pub(crate) enum Hearing {
 impl Hearing {
     /// For one answer, which is a message from where it begins.
     pub(crate) fn new(speech: Speech, start: Start, told: ThoughtsTold) -> Self {
+        let start = if told == ThoughtsTold::Over { Start::Continuation } else { start };
         let is_apart = start == Start::Text && told != ThoughtsTold::AsText;
         let begun = told == ThoughtsTold::ApartFromTheStart;
         let thoughts = speech.tags().map(|tags| match is_apart {

@@ -19,6 +19,11 @@ pub(super) fn are_taught(template: &str) -> bool {
     template.contains(CALL) && template.contains(ARGUMENTS)
 }
 
+/// What stands before the arguments of a call of `function`.
+pub(super) fn head_of_call(function: &str) -> String {
+    format!("{CALL}{function}{ARGUMENTS}")
+}
+
 /// Whose text something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {

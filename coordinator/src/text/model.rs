@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes, TokenId, limits};
+use aqueduct_core::{Constraint, Form, Refusal, TokenBytes, TokenId, limits};
 use aqueduct_gguf::ModelFiles;
 use tokenizers::Tokenizer;
 
@@ -206,24 +206,58 @@ impl TextModel {
         self.pieces.is_special(token)
     }
 
-    /// What makes answers follow `grammar`, which comes from `field`.
+    /// `text` as grammars of llguidance's Lark have it: names of tokens that are no text, which
+    /// stand between `<` and `>` or `[` and `]`, as those tokens.
+    pub(crate) fn in_grammar(&self, text: &str) -> String {
+        let special =
+            |name: &str| self.tokenizer.token_to_id(name).filter(|token| self.is_special(*token));
+        let named = |(start, close): (usize, char)| {
+            let end = start + text[start..].find(close)? + close.len_utf8();
+            Some((start..end, special(&text[start..end])?))
+        };
+        let opens = text.char_indices().filter_map(|(at, c)| match c {
+            '<' => Some((at, '>')),
+            '[' => Some((at, ']')),
+            _ => None,
+        });
+        let (mut parts, mut from) = (Vec::new(), 0);
+        let literal = |text: &str| serde_json::Value::from(text).to_string();
+        for (name, token) in opens.filter_map(named) {
+            if from < name.start {
+                parts.push(literal(&text[from..name.start]));
+            }
+            parts.push(format!("<[{token}]>"));
+            from = name.end;
+        }
+        if from < text.len() {
+            parts.push(literal(&text[from..]));
+        }
+        parts.join(" ")
+    }
+
+    /// What makes answers be of `form`, whose grammar comes from `field`.
     ///
     /// # Errors
     /// A grammar that is too costly, is not understood or allows no answer; a vocabulary that is
     /// too large.
-    pub fn constraint(&self, field: &str, grammar: Grammar) -> Result<Constraint, Refusal> {
+    pub fn constraint(&self, field: &str, form: Form) -> Result<Constraint, Refusal> {
         let spelling = self.spelling.get_or_init(|| self.spelling()).as_ref();
         let Spelling { bytes, vocabulary } = spelling.map_err(Clone::clone)?;
-        vocabulary.compile(field, &grammar)?;
-        Ok(Constraint { grammar, vocabulary: bytes.clone() })
+        vocabulary.compile(field, &form)?;
+        Ok(Constraint { form, vocabulary: bytes.clone() })
     }
 
     fn spelling(&self) -> Result<Spelling, Refusal> {
-        let in_text = |token: TokenId| {
-            let is_none = self.is_special(token) || self.eos.contains(&token);
-            if is_none { &[] } else { self.token_bytes(token) }
+        let spelled = |token: TokenId| {
+            let bytes = self.token_bytes(token);
+            match self.is_special(token) {
+                _ if self.eos.contains(&token) => Vec::new(),
+                true => [&[TokenBytes::MARK], bytes].concat(),
+                false => bytes.to_vec(),
+            }
         };
-        let bytes = TokenBytes::of((0..self.pieces.len() as TokenId).map(in_text));
+        let words: Vec<Vec<u8>> = (0..self.pieces.len() as TokenId).map(spelled).collect();
+        let bytes = TokenBytes::of(words.iter().map(Vec::as_slice));
         bytes.validate()?;
         let vocabulary = aqueduct_grammar::Vocabulary::new(&bytes)?;
         Ok(Spelling { bytes: Arc::new(bytes), vocabulary })

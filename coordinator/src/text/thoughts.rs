@@ -39,9 +39,20 @@ impl Tags {
         prompt.trim_end().ends_with(self.open)
     }
 
-    /// What ends thoughts that were begun where `prompt` ends, as Qwen's template writes none.
+    /// Whether thoughts are over where `prompt` ends.
+    pub(super) fn are_closed(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.close)
+    }
+
+    /// What they begin with, and end with.
+    pub(super) fn both(self) -> (&'static str, &'static str) {
+        (self.open, self.close)
+    }
+
+    /// What ends thoughts that were begun where `prompt` ends, as Qwen's template writes none; or
+    /// behind thoughts, which no prompt has.
     pub(super) fn end(self, prompt: &str) -> String {
-        let line = if prompt.ends_with('\n') { "\n" } else { "\n\n" };
+        let line = if prompt.is_empty() || prompt.ends_with('\n') { "\n" } else { "\n\n" };
         format!("{line}{}\n\n", self.close)
     }
 }

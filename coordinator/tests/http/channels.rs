@@ -7,7 +7,9 @@ use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::{Start, TextModel};
 use serde_json::{Value, json};
 
-use super::client::{Reply, Server, answering, asked, generator, serving, start, text_with_marks};
+use super::client::{
+    Reply, Server, allows, answering, asked, generator, last_form, serving, start, text_with_marks,
+};
 use super::script::Script;
 
 const MARKS: [&str; 7] = [
@@ -139,9 +141,28 @@ async fn calls_are_told_of() {
         assert_eq!(message["tool_calls"].as_array().map(Vec::len), Some(1));
     }
 
+    // One that must come is one that may be thought about, and has the schema's arguments.
     let required = with_tools(json!({ "tool_choice": "required" }));
-    let reply = server.chat(required).await;
-    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));
+    let reply = server.chat(required).await.json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls", "{reply}");
+    let head = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>";
+    let next = "<|start|>assistant";
+    for (answer, is_allowed) in [
+        (format!("{THOUGHT}{next}{head}{{}}"), true),
+        (format!("{head}{{}}"), true),
+        (format!("{THOUGHT}{next}{head}{{\"x\": 1}}"), false),
+        (format!("{THOUGHT}{SAID}"), false),
+        (format!("{THOUGHT}{head}{{}}"), false),
+    ] {
+        assert_eq!(allows(&server, &text(), &answer), is_allowed, "{answer}");
+    }
+    let format = json!({ "type": "json_object" });
+    let reply = server.chat(with_tools(json!({ "response_format": format }))).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let said = format!("{THOUGHT}{next}<|channel|>final<|message|>{{\"y\": 2}}");
+    assert!(allows(&server, &text(), &said));
+    assert!(allows(&server, &text(), &format!("{THOUGHT}{next}{head}{{}}")));
+    assert!(!allows(&server, &text(), &format!("{THOUGHT}{SAID}")));
 }
 
 #[tokio::test]
@@ -246,12 +267,28 @@ async fn the_template_is_told_how_long_to_think_and_what_was_thought() {
     }
 
     // What follows a grammar is the message that is for the caller.
-    let body = asked(json!({ "response_format": { "type": "json_object" } }));
-    let reply = server.chat(body).await;
+    let format = json!({ "type": "json_object" });
+    let reply = server.chat(asked(json!({ "response_format": format }))).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
-    let prompt = self::prompt(&server);
-    let want = "<|start|>assistant<|channel|>final<|message|>";
-    assert!(prompt.ends_with(want), "{prompt}");
+    let head = "<|start|>assistant<|channel|>final<|message|>";
+    assert!(allows(&server, &text(), &format!("{THOUGHT}{head}{{}}")));
+    assert!(!allows(&server, &text(), "{}"));
+    assert!(self::prompt(&server).ends_with("<|start|>assistant"));
+    let at_once = asked(json!({ "response_format": format, "thinking_token_budget": 0 }));
+    let reply = server.chat(at_once).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert!(allows(&server, &text(), "{}"));
+    assert!(self::prompt(&server).ends_with(head));
+    // Thoughts that are too long are ended, and words or a call follow.
+    for (tools, channel) in
+        [(json!([]), "final"), (with_tools(json!({}))["tools"].take(), "comment")]
+    {
+        let most = asked(json!({ "thinking_token_budget": 1, "tools": tools }));
+        server.chat(most).await;
+        let ending = last_form(&server).thinking.unwrap().ending;
+        let ending = text().spell(&ending, Start::Continuation);
+        assert!(ending.starts_with(&format!("<|end|><|start|>assistant<|channel|>{channel}")));
+    }
 
     // A model that is asked for no effort makes none.
     let server = start(answering("There.")).await;

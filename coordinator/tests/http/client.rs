@@ -12,6 +12,8 @@ use aqueduct_coordinator::http::{ApiOptions, ApiState, serve};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
+use aqueduct_core::{Constraint, Form, TokenId};
+use aqueduct_grammar::Vocabulary;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -224,4 +226,25 @@ impl Reply {
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
         data.into_iter().map(|one| serde_json::from_str(one).unwrap()).collect()
     }
+}
+
+/// Whether what the request that was asked for last wants of answers allows `answer`, to its end.
+pub(crate) fn allows(server: &Server, text: &TextModel, answer: &str) -> bool {
+    follows(server, &text.encode(answer, false).unwrap())
+}
+
+/// The same of tokens.
+pub(crate) fn follows(server: &Server, tokens: &[TokenId]) -> bool {
+    let seen = server.script.seen.lock().unwrap();
+    let Constraint { form, vocabulary } = seen.last().unwrap().constraint.clone().unwrap();
+    let mut follower = Vocabulary::new(&vocabulary).unwrap().compile("form", &form).unwrap();
+    let allowed =
+        |token: &TokenId| follower.mask().unwrap().allows(*token) && follower.take(*token).is_ok();
+    tokens.iter().all(allowed) && follower.mask().unwrap().may_end()
+}
+
+/// What the request that was asked for last wants of answers.
+pub(crate) fn last_form(server: &Server) -> Form {
+    let seen = server.script.seen.lock().unwrap();
+    seen.last().unwrap().constraint.clone().map_or_else(Form::default, |asked| asked.form)
 }

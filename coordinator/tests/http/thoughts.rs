@@ -8,7 +8,8 @@ use aqueduct_coordinator::text::Start;
 use serde_json::{Value, json};
 
 use super::client::{
-    Server, answering, asked, generator, serving, text, text_with_marks, text_with_template,
+    Server, allows, answering, asked, follows, generator, last_form, serving, start, text,
+    text_with_marks, text_with_template,
 };
 use super::script::Script;
 
@@ -111,17 +112,104 @@ async fn a_prompt_may_begin_them() {
 
 #[tokio::test]
 async fn a_grammar_is_of_what_is_said() {
-    for begins in [false, true] {
-        let server = saying("{}").await;
+    let text = text_with_template(TEMPLATE);
+    for (begins, budget) in [(false, None), (true, None), (false, Some(0)), (true, Some(0))] {
+        let has_thoughts = budget.is_none();
+        let thought = if begins { "\nHm.\n</think>\n\n" } else { "<think>\nHm.\n</think>\n\n" };
+        let answer = if has_thoughts { format!("{thought}{{}}") } else { "{}".to_owned() };
+        let server = saying(&answer).await;
         let asked = json!({
             "response_format": { "type": "json_object" },
             "chat_template_kwargs": { "begins": begins },
+            "thinking_token_budget": budget,
+            "max_tokens": 90,
         });
-        check(&server, asked, "{}", None).await;
-        let ended = if begins { "<assistant><think>\n\n</think>\n\n" } else { "<assistant>" };
+        check(&server, asked, "{}", has_thoughts.then_some("Hm.")).await;
+        assert!(allows(&server, &text, &answer), "{begins} {budget:?}");
+        // Where the prompt does not begin them, there may be none.
+        assert_eq!(allows(&server, &text, "{}"), !begins || !has_thoughts);
+        assert!(!allows(&server, &text, &format!("{thought}Yes.")));
+        let thinking = last_form(&server).thinking;
+        assert_eq!(thinking.map(|thinking| thinking.most), has_thoughts.then_some(Some(45)));
+        let ended = match (begins, has_thoughts) {
+            (true, true) => "<assistant><think>\n",
+            (true, false) => "<assistant><think>\n\n</think>\n\n",
+            (false, _) => "<assistant>",
+        };
         let prompt = prompt(&server);
         assert!(prompt.ends_with(ended), "{prompt}");
     }
+    // Thoughts that the template has ended are over.
+    let server = saying("{}").await;
+    let silent = json!({
+        "response_format": { "type": "json_object" },
+        "chat_template_kwargs": { "enable_thinking": false },
+    });
+    check(&server, silent, "{}", None).await;
+    assert!(last_form(&server).thinking.is_none() && allows(&server, &text, "{}"));
+    // Who goes on with a message is behind its thoughts.
+    let messages =
+        json!([{ "role": "user", "content": "?" }, { "role": "assistant", "content": "{" }]);
+    let body = json!({
+        "messages": messages, "continue_final_message": true,
+        "response_format": { "type": "json_object" },
+    });
+    let reply = server.chat(body).await.json();
+    assert_eq!(reply["choices"][0]["message"]["content"], "{}", "{reply}");
+    assert!(last_form(&server).thinking.is_none());
+}
+
+#[tokio::test]
+async fn thoughts_may_be_bounded() {
+    let text = text_with_template(TEMPLATE);
+    let server = saying(BEGUN).await;
+    let begins = |more: Value| {
+        let mut body = json!({ "chat_template_kwargs": { "begins": true } });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (budget, most) in [
+        (json!({ "thinking_token_budget": 3 }), Some(Some(3))),
+        (json!({ "thinking_budget_tokens": 0 }), Some(Some(0))),
+        (json!({ "thinking_token_budget": -1 }), None),
+        (json!({ "thinking_token_budget": null }), None),
+    ] {
+        let schema = json!({ "response_format": { "type": "json_object" }, "max_tokens": 40 });
+        check(&server, begins(budget.clone()), "At Walden.", Some("By the pond.")).await;
+        let seen = server.script.seen.lock().unwrap().pop().unwrap();
+        let form = seen.constraint.map(|constraint| constraint.form);
+        let told = form.map(|form| form.thinking.unwrap().most);
+        assert_eq!(told, most, "{budget}");
+        // Any number is more than half of all.
+        if budget["thinking_token_budget"] == -1 {
+            let mut body = begins(budget);
+            body.as_object_mut().unwrap().extend(schema.as_object().unwrap().clone());
+            assert_eq!(server.chat(asked(body)).await.status, 200);
+            assert_eq!(last_form(&server).thinking.map(|thinking| thinking.most), Some(None));
+        }
+    }
+    // They are ended as the template would end them, and what follows is the model's.
+    server.chat(asked(begins(json!({ "thinking_token_budget": 1 })))).await;
+    let tokens = |text_of: &[&str]| -> Vec<_> {
+        text_of.iter().flat_map(|part| text.encode(part, false).unwrap()).collect()
+    };
+    assert!(follows(&server, &tokens(&["a", "\n</think>\n\n", "So."])));
+    assert!(!follows(&server, &tokens(&["a", "So."])));
+
+    let refused = async |server: &Server, path: &str, body: Value, param: &str| {
+        let reply = server.post(path, &body.to_string()).await;
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert_eq!(reply.json()["error"]["param"], param, "{}", reply.body);
+    };
+    let chat = "/v1/chat/completions";
+    let (vllm, llama) = ("thinking_token_budget", "thinking_budget_tokens");
+    refused(&server, chat, asked(json!({ llama: -2 })), llama).await;
+    refused(&server, chat, asked(json!({ vllm: "high" })), vllm).await;
+    refused(&server, "/v1/completions", json!({ "prompt": "a", vllm: 5 }), vllm).await;
+    refused(&server, "/v1/responses", json!({ "input": "a", vllm: 1u64 << 40 }), vllm).await;
+    let plain = start(answering("There.")).await;
+    refused(&plain, chat, asked(json!({ vllm: 5 })), vllm).await;
+    assert_eq!(plain.chat(asked(json!({ vllm: -1 }))).await.status, 200);
 }
 
 #[tokio::test]
@@ -194,7 +282,23 @@ async fn marks_are_tokens_of_their_own() {
 
     let required = asked(json!({ "tools": tools, "tool_choice": "required" }));
     let reply = server.chat(required).await;
-    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let text = text_with_marks(template, &marks, &["</end>"]);
+    for (answer, is_allowed) in [
+        ("[TOOL_CALLS]f[ARGS]{}", true),
+        ("[THINK]By the pond.[/THINK][TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[ARGS]{}", true),
+        ("[THINK]By the pond.[/THINK]I look.[TOOL_CALLS]f[ARGS]{}", false),
+        ("[TOOL_CALLS]g[ARGS]{}", false),
+        ("[THINK]By[TOOL_CALLS]f[ARGS]{}", false),
+    ] {
+        assert_eq!(allows(&server, &text, answer), is_allowed, "{answer}");
+    }
+    let either = json!({ "tools": tools, "response_format": { "type": "json_object" } });
+    assert_eq!(server.chat(asked(either)).await.status, 200);
+    assert!(
+        allows(&server, &text, "{\"f\": 1}") && allows(&server, &text, "[TOOL_CALLS]f[ARGS]{}")
+    );
+    assert!(!allows(&server, &text, "There."));
 }
 
 #[tokio::test]

@@ -148,7 +148,7 @@ async fn grammar(server: &Server, body: Value) -> String {
     let reply = server.chat(body).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
     let seen = server.script.seen.lock().unwrap().pop().unwrap();
-    seen.constraint.unwrap().grammar.text().to_owned()
+    seen.constraint.unwrap().form.grammar.unwrap().text().to_owned()
 }
 
 #[tokio::test]

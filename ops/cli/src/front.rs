@@ -198,7 +198,7 @@ async fn keep(
 ) -> anyhow::Result<()> {
     let journal = Journal::open(folder, aqueduct_journal::Options::alone(), ());
     let journal = journal.with_context(|| format!("data_dir = {}", folder.display()))?;
-    let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
+    let constrain = Arc::new(move |form| text.constraint("grammar", form));
     let kept = coordinator.keep(Keeping { journal, constrain, keys, group: None }).await;
     let unwritten = || format!("data_dir = {}: the journal cannot be written", folder.display());
     let interrupted = kept.with_context(unwritten)?;

@@ -75,7 +75,7 @@ impl Membership {
         let (member, group_id) = (ear.member(), format!("{:016x}", ear.group()));
         tracing::info!(folder = %folder.display(), member, group_id, "joins its group");
         let (publish, known) = watch::channel(Known::default());
-        let constrain = Arc::new(move |grammar| text.constraint("grammar", grammar));
+        let constrain = Arc::new(move |form| text.constraint("grammar", form));
         let of_group = Some(group.clone());
         candidate.stand(Keeping { journal, constrain, keys, group: of_group }, known);
         Ok(move |stop: front::Stop| -> front::Server {

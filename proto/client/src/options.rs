@@ -71,6 +71,9 @@ pub struct GenerateOptions {
     pub wire: Option<WireDtype>,
     /// What each completion must look like.
     pub grammar: Option<Grammar>,
+    /// Most tokens that the model thinks before it answers a chat; its thoughts are ended then.
+    /// Unless given any number, or beside a grammar half of `max_tokens`.
+    pub thinking_token_budget: Option<u32>,
     /// Strings that end a completion.
     pub stop: Vec<String>,
     /// Tokens that end a completion as the model's own end tokens do.
@@ -126,6 +129,7 @@ impl GenerateOptions {
             exchange: None,
             wire: None,
             grammar: None,
+            thinking_token_budget: None,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             choices: None,
@@ -194,6 +198,7 @@ impl GenerateOptions {
             exchange: self.exchange.map_or(v1::Exchange::Unspecified, Into::into).into(),
             wire: self.wire.map_or(v1::WireDtype::Unspecified, Into::into).into(),
             grammar: self.grammar.map(Into::into),
+            thinking_token_budget: self.thinking_token_budget,
             stop: self.stop,
             choices: self.choices,
             prompt_logprobs: self.prompt_logprobs,

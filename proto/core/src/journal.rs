@@ -4,7 +4,7 @@
 
 use crate::work::{FailureKind, Outputs, TokenLogprob};
 use crate::{
-    Exchange, Floor, Grammar, MemoryPolicy, Refusal, RequestId, Sampling, SessionUse, Steering,
+    Exchange, Floor, Form, MemoryPolicy, Refusal, RequestId, Sampling, SessionUse, Steering,
     Telling, TokenId, WireDtype, limits,
 };
 
@@ -76,8 +76,8 @@ pub struct Accepted {
     pub sampling: Sampling,
     /// What bends logits before that.
     pub steering: Steering,
-    /// What each completion must look like; its vocabulary is the model's.
-    pub grammar: Option<Grammar>,
+    /// What each completion must be like; its vocabulary is the model's.
+    pub form: Form,
     /// Completions of the one prompt.
     pub choices: u32,
     /// Most tokens of each; 0 prefills only.
@@ -172,8 +172,8 @@ impl Kept {
 
     /// About how much memory it takes; the same wherever it is kept.
     pub fn bytes(&self) -> u64 {
-        let Accepted { prompt, steering, grammar, eos, telling, .. } = &self.accepted;
-        let grammar = grammar.as_ref().map_or(0, |grammar| grammar.text().len());
+        let Accepted { prompt, steering, form, eos, telling, .. } = &self.accepted;
+        let grammar = form.grammar.as_ref().map_or(0, |grammar| grammar.text().len());
         let tokens = self.choices.iter().flat_map(|choice| &choice.tokens);
         let drawn: u64 = tokens.map(Drawn::bytes).sum();
         let words = prompt.len() + eos.len() + 2 * steering.bias.len();
@@ -202,7 +202,7 @@ impl Accepted {
             wire: WireDtype::default(),
             sampling: Sampling::greedy(),
             steering: Steering::default(),
-            grammar: None,
+            form: Form::default(),
             choices: 1,
             max_tokens: 0,
             eos: Vec::new(),
@@ -252,7 +252,7 @@ impl Accepted {
         self.sampling.validate()?;
         self.steering.validate(limits::VOCAB_MAX)?;
         self.telling.validate()?;
-        self.grammar.as_ref().map_or(Ok(()), Grammar::validate)
+        self.form.validate()
     }
 }
 
@@ -269,6 +269,8 @@ fn tokens(field: &str, ids: &[TokenId]) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Grammar;
+
     use super::*;
 
     #[test]
@@ -292,6 +294,6 @@ mod tests {
         let long = "caller_id bytes = 129: must be between 0 and 128";
         check(|bad| bad.caller_id = "a".repeat(129), long);
         let empty = "grammar bytes = 0: must be between 1 and 131072";
-        check(|bad| bad.grammar = Some(Grammar::Regex(String::new())), empty);
+        check(|bad| bad.form = Grammar::Regex(String::new()).into(), empty);
     }
 }

@@ -30,7 +30,7 @@ pub use chunk::{ChunkGrid, ChunkSpan};
 pub use clip::clipped;
 pub use error::Refusal;
 pub use exchange::{Carry, Directory, Exchange, WireDtype};
-pub use grammar::{Constraint, Grammar, TokenBytes};
+pub use grammar::{Constraint, Form, Grammar, Thinking, TokenBytes};
 pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
 pub use model::{ModelShape, scaled_positions};
 pub use peers::{Addresses, Tenure};

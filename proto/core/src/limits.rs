@@ -52,6 +52,10 @@ pub const MAPS_MAX: usize = 8;
 pub const BOARD_REQUESTS_MAX: usize = 64;
 /// Longest grammar that an answer may have to follow, in bytes.
 pub const GRAMMAR_BYTES_MAX: usize = 128 << 10;
+/// Bytes of what an answer's thoughts begin or end with.
+pub const THOUGHT_MARK_BYTES_MAX: usize = 64;
+/// Tokens that end an answer's thoughts, and that follow their end.
+pub const THOUGHT_END_TOKENS_MAX: usize = 64;
 /// Most bytes of all the tokens of a vocabulary that answers follow grammars in.
 pub const VOCABULARY_BYTES_MAX: usize = 3 << 20;
 /// Tokens of one request whose logits are biased.

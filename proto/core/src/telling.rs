@@ -39,7 +39,7 @@ pub struct Telling {
     pub once: Option<StartKey>,
 }
 
-/// Where that is told which a model thinks between tags before it answers.
+/// Where that is told which a model thinks before it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThoughtsTold {
     /// Beside the answer's text, without the tags.
@@ -49,6 +49,8 @@ pub enum ThoughtsTold {
     ApartFromTheStart,
     /// In the text, as they were generated.
     AsText,
+    /// Nowhere: the prompt ends behind them, where the words begin that are for the caller.
+    Over,
 }
 
 /// By what the start of a request is known: one that is made again, because its answer was lost,

@@ -1,6 +1,7 @@
-//! Grammars: what a caller wants an answer to look like, and which tokens may come next.
+//! Forms: what a caller wants an answer to look like and how long it may be thought about before,
+//! and so which tokens may come next.
 //!
-//! The coordinator compiles a grammar to refuse a bad one before anything is prefilled, the
+//! The coordinator compiles a form to refuse a bad one before anything is prefilled, the
 //! worker compiles it again to follow it while tokens are drawn; both do it here, within the
 //! same limits, so what the one accepts the other can follow. The crate knows tokens as bytes:
 //! those come from the coordinator, which alone knows tokenisers.
@@ -8,6 +9,7 @@
 
 mod follower;
 mod schema;
+mod thinker;
 mod vocabulary;
 
 pub use follower::{Follower, Mask};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_core::{Constraint, Grammar, Refusal, TokenBytes};
+use aqueduct_core::{Constraint, Form, Grammar, Refusal, Thinking, TokenBytes};
 
 use super::{Under, required};
 use crate::v1;
@@ -33,13 +33,43 @@ impl TryFrom<v1::Grammar> for Grammar {
     }
 }
 
+impl From<Thinking> for v1::Thinking {
+    fn from(thinking: Thinking) -> Self {
+        let Thinking { begun, always, open, close, ending, head, most } = thinking;
+        Self { begun, always, open, close, ending, head, most }
+    }
+}
+
+impl TryFrom<v1::Thinking> for Thinking {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Thinking) -> Result<Self, Refusal> {
+        let v1::Thinking { begun, always, open, close, ending, head, most } = wire;
+        let thinking = Self { begun, always, open, close, ending, head, most };
+        thinking.validate()?;
+        Ok(thinking)
+    }
+}
+
+/// The form that these parts make.
+pub(super) fn form(
+    thinking: Option<v1::Thinking>,
+    grammar: Option<v1::Grammar>,
+) -> Result<Form, Refusal> {
+    Ok(Form {
+        thinking: thinking.map(TryInto::try_into).transpose().under("thinking")?,
+        grammar: grammar.map(TryInto::try_into).transpose().under("grammar")?,
+    })
+}
+
 impl From<Constraint> for v1::Constraint {
     fn from(constraint: Constraint) -> Self {
         let (bytes, lengths) = constraint.vocabulary.parts();
         Self {
             token_bytes: bytes.to_vec().into(),
             token_lengths: lengths.to_vec(),
-            grammar: Some(constraint.grammar.into()),
+            grammar: constraint.form.grammar.map(Into::into),
+            thinking: constraint.form.thinking.map(Into::into),
         }
     }
 }
@@ -48,9 +78,12 @@ impl TryFrom<v1::Constraint> for Constraint {
     type Error = Refusal;
 
     fn try_from(wire: v1::Constraint) -> Result<Self, Refusal> {
-        let grammar = required("grammar", wire.grammar)?.try_into().under("grammar")?;
+        let form = form(wire.thinking, wire.grammar)?;
+        if form.is_any() {
+            return Err(Refusal::new("grammar", "absent", "present, or thinking"));
+        }
         let vocabulary = TokenBytes::from_parts(wire.token_bytes.into(), wire.token_lengths)?;
-        Ok(Self { grammar, vocabulary: Arc::new(vocabulary) })
+        Ok(Self { form, vocabulary: Arc::new(vocabulary) })
     }
 }
 
@@ -65,12 +98,13 @@ mod tests {
         let check = |change: fn(&mut v1::Constraint), field: &str| {
             let vocabulary = Arc::new(TokenBytes::of([b"ab".as_slice()]));
             let grammar = Grammar::json_object();
-            let mut wire = v1::Constraint::from(Constraint { grammar, vocabulary });
+            let mut wire = v1::Constraint::from(Constraint { form: grammar.into(), vocabulary });
             change(&mut wire);
             assert_eq!(Constraint::try_from(wire).unwrap_err().field, field);
         };
         check(|wire| wire.grammar = None, "grammar");
         check(|wire| wire.grammar = Some(v1::Grammar { kind: None }), "grammar.grammar");
+        check(|wire| wire.thinking = Some(v1::Thinking::default()), "thinking.open bytes");
         check(|wire| wire.token_lengths.push(1), "vocabulary lengths");
         check(|wire| wire.token_bytes = vec![0; 4 << 20].into(), "vocabulary bytes");
     }

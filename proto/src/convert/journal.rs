@@ -11,6 +11,7 @@ use aqueduct_core::{
 
 use super::event::failure;
 use super::exchange::{exchange, wire_dtype};
+use super::grammar::form;
 use super::quality::quality;
 use super::sampling::{logprob, top, top_to_wire};
 use super::{Under, bounded, choice, required};
@@ -74,7 +75,8 @@ impl From<Accepted> for v1::JournalAccepted {
             wire: v1::WireDtype::from(accepted.wire).into(),
             sampling: Some(accepted.sampling.into()),
             steering: Some(accepted.steering.into()),
-            grammar: accepted.grammar.map(Into::into),
+            grammar: accepted.form.grammar.map(Into::into),
+            thinking: accepted.form.thinking.map(Into::into),
             choices: accepted.choices,
             max_tokens: accepted.max_tokens,
             eos: accepted.eos,
@@ -101,7 +103,7 @@ fn options(wire: v1::JournalAccepted) -> Result<Accepted, Refusal> {
         wire: required::<WireDtype>("wire", wire_dtype(wire.wire)?)?,
         sampling: required("sampling", wire.sampling)?.try_into().under("sampling")?,
         steering: wire.steering.unwrap_or_default().try_into().under("steering")?,
-        grammar: wire.grammar.map(TryInto::try_into).transpose()?,
+        form: form(wire.thinking, wire.grammar)?,
         choices: wire.choices,
         max_tokens: wire.max_tokens,
         eos: wire.eos,
@@ -259,15 +261,15 @@ mod tests {
 
     fn accepted() -> impl Strategy<Value = Accepted> {
         let prompt = prop::collection::vec(0..limits::VOCAB_MAX, 1..9);
-        let grammar = prop::option::of(arbitrary::constraint());
+        let form = prop::option::of(arbitrary::form());
         let floor = prop::option::of(0.1f64..=1.0);
         let how = (arbitrary::policy(), arbitrary::sampling(), arbitrary::steering(), floor);
         let scalars = (1..=limits::CHUNK_TOKENS_MAX, -100..=100i32, any::<bool>(), any::<u64>());
-        (prompt.clone(), prompt, how, grammar, scalars, "[a-z]{0,9}").prop_map(
-            |(prompt, eos, (policy, sampling, steering, floor), grammar, scalars, caller_id)| {
+        (prompt.clone(), prompt, how, form, scalars, "[a-z]{0,9}").prop_map(
+            |(prompt, eos, (policy, sampling, steering, floor), form, scalars, caller_id)| {
                 let below = BelowFloor::Report;
-                use ThoughtsTold::{Apart, ApartFromTheStart, AsText};
-                let told = [Apart, ApartFromTheStart, AsText];
+                use ThoughtsTold::{Apart, ApartFromTheStart, AsText, Over};
+                let told = [Apart, ApartFromTheStart, AsText, Over];
                 let telling = Telling {
                     resumable: scalars.2,
                     stop: vec!["\n".to_owned(); 2],
@@ -291,7 +293,7 @@ mod tests {
                     wire: WireDtype::F16,
                     sampling,
                     steering,
-                    grammar: grammar.map(|constraint| constraint.grammar),
+                    form: form.unwrap_or_default(),
                     choices: 3,
                     max_tokens: 50,
                     eos,

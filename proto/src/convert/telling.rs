@@ -61,6 +61,7 @@ fn thoughts(told: ThoughtsTold) -> Thoughts {
         ThoughtsTold::Apart => Thoughts::Unspecified,
         ThoughtsTold::ApartFromTheStart => Thoughts::ApartFromTheStart,
         ThoughtsTold::AsText => Thoughts::AsText,
+        ThoughtsTold::Over => Thoughts::Over,
     }
 }
 
@@ -69,7 +70,8 @@ fn thoughts_told(wire: i32) -> Result<ThoughtsTold, Refusal> {
         Ok(Thoughts::Unspecified) => Ok(ThoughtsTold::Apart),
         Ok(Thoughts::ApartFromTheStart) => Ok(ThoughtsTold::ApartFromTheStart),
         Ok(Thoughts::AsText) => Ok(ThoughtsTold::AsText),
-        Err(_) => Err(Refusal::new("thoughts", wire, "0, 1 or 2")),
+        Ok(Thoughts::Over) => Ok(ThoughtsTold::Over),
+        Err(_) => Err(Refusal::new("thoughts", wire, "0, 1, 2 or 3")),
     }
 }
 

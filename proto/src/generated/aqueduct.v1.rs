@@ -393,6 +393,11 @@ pub struct GenerateRequest {
     /// those at most 64.
     #[prost(uint32, repeated, tag = "22")]
     pub stop_tokens: ::prost::alloc::vec::Vec<u32>,
+    /// Most tokens that the model thinks before it answers a chat, if it does: then its thoughts are
+    /// ended. Present: its template must know thoughts. Absent: any number, and beside a grammar half
+    /// of max_tokens.
+    #[prost(uint32, optional, tag = "23")]
+    pub thinking_token_budget: ::core::option::Option<u32>,
     #[prost(oneof = "generate_request::Prompt", tags = "1, 2, 3")]
     pub prompt: ::core::option::Option<generate_request::Prompt>,
 }
@@ -1710,12 +1715,39 @@ pub struct Begun {
     #[prost(bool, tag = "3")]
     pub ended: bool,
 }
-/// A grammar, and the vocabulary in which an answer follows it.
+/// What of an answer is thought before what it says. Texts have tokens that are no text by name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Thinking {
+    /// the prompt ends within thoughts
+    #[prost(bool, tag = "1")]
+    pub begun: bool,
+    /// what thoughts begin with otherwise
+    #[prost(string, tag = "2")]
+    pub open: ::prost::alloc::string::String,
+    /// what they end with
+    #[prost(string, tag = "3")]
+    pub close: ::prost::alloc::string::String,
+    /// tokens that end thoughts which are too long
+    #[prost(uint32, repeated, tag = "4")]
+    pub ending: ::prost::alloc::vec::Vec<u32>,
+    /// tokens between thoughts and what follows the grammar
+    #[prost(uint32, repeated, tag = "5")]
+    pub head: ::prost::alloc::vec::Vec<u32>,
+    /// tokens of thoughts; absent: any number
+    #[prost(uint32, optional, tag = "6")]
+    pub most: ::core::option::Option<u32>,
+    /// nothing is said without thoughts before it
+    #[prost(bool, tag = "7")]
+    pub always: bool,
+}
+/// What an answer must be like, and the vocabulary in which it is: a grammar, thoughts, or both.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Constraint {
     #[prost(message, optional, tag = "1")]
     pub grammar: ::core::option::Option<Grammar>,
-    /// of all tokens, one after another
+    #[prost(message, optional, tag = "4")]
+    pub thinking: ::core::option::Option<Thinking>,
+    /// of all tokens, one after another; 0xff and a name: no text
     #[prost(bytes = "bytes", tag = "2")]
     pub token_bytes: ::prost::bytes::Bytes,
     #[prost(uint32, repeated, tag = "3")]
@@ -3127,6 +3159,8 @@ pub struct JournalAccepted {
     pub session: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "20")]
     pub telling: ::core::option::Option<Telling>,
+    #[prost(message, optional, tag = "21")]
+    pub thinking: ::core::option::Option<Thinking>,
 }
 /// How an answer is told, to whoever comes back to it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3198,6 +3232,8 @@ pub mod telling {
         /// the prompt ends with the opening tag
         ApartFromTheStart = 1,
         AsText = 2,
+        /// the prompt ends behind them, where words begin
+        Over = 3,
     }
     impl Thoughts {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -3209,6 +3245,7 @@ pub mod telling {
                 Self::Unspecified => "THOUGHTS_UNSPECIFIED",
                 Self::ApartFromTheStart => "THOUGHTS_APART_FROM_THE_START",
                 Self::AsText => "THOUGHTS_AS_TEXT",
+                Self::Over => "THOUGHTS_OVER",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -3217,6 +3254,7 @@ pub mod telling {
                 "THOUGHTS_UNSPECIFIED" => Some(Self::Unspecified),
                 "THOUGHTS_APART_FROM_THE_START" => Some(Self::ApartFromTheStart),
                 "THOUGHTS_AS_TEXT" => Some(Self::AsText),
+                "THOUGHTS_OVER" => Some(Self::Over),
                 _ => None,
             }
         }

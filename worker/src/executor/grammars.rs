@@ -1,4 +1,4 @@
-//! Grammars of requests, and the vocabulary that they are spelled in.
+//! Forms of answers, and the vocabulary that they are spelled in.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ impl Grammars {
     /// An answer that follows `constraint`, before its first token.
     ///
     /// # Errors
-    /// A grammar that cannot be followed.
+    /// A form that cannot be followed.
     pub(super) fn begin(
         &mut self,
         constraint: Option<&Constraint>,
     ) -> Result<Option<Follower>, Refusal> {
-        let Some(Constraint { grammar, vocabulary }) = constraint else { return Ok(None) };
+        let Some(Constraint { form, vocabulary }) = constraint else { return Ok(None) };
         if self.known.as_ref().is_none_or(|(known, _)| known != vocabulary) {
             self.known = Some((vocabulary.clone(), Vocabulary::new(vocabulary)?));
         }
         let known = self.known.as_ref();
-        known.map(|(_, known)| known.compile("grammar", grammar)).transpose()
+        known.map(|(_, known)| known.compile("grammar", form)).transpose()
     }
 }

@@ -12,7 +12,8 @@ use bytes::Bytes;
 const _: () = assert!(cfg!(target_endian = "little"));
 
 /// What [`encode`](super::codec::encode) makes of the set that `owner` keeps, piece by piece;
-/// keys that do not lie in order of position are laid out first.
+/// keys that do not lie in order of position are laid out first. What lies in pages is read from
+/// there, so that no copy of it stays with its owner, outside the pool.
 ///
 /// # Errors
 /// An array that cannot be read from its device.
@@ -24,8 +25,10 @@ where
     memory.keys.positions.host()?;
     memory.score.host()?;
     memory.votes.host()?;
-    read(&memory.keys.k)?;
-    read(&memory.keys.v)?;
+    if memory.keys.pool().is_none() {
+        read(&memory.keys.k)?;
+        read(&memory.keys.v)?;
+    }
     let view =
         |bytes: fn(&MemorySet) -> &[u8]| Bytes::from_owner(View { owner: owner.clone(), bytes });
     let [k, v] = match memory.keys.in_order() {

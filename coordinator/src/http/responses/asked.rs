@@ -10,7 +10,7 @@ use super::super::fields::Fields;
 use super::super::format::{self, Format};
 use super::super::params::{Harmless, Params};
 use super::super::reply::as_written;
-use super::super::request::{Chat, ChatRequest, Effort, arguments_of, take_thoughts};
+use super::super::request::{Chat, ChatRequest, Effort, arguments_of, take_budget, take_thoughts};
 use super::super::tools::{Tools, raw_choice_of};
 use crate::text::{ChatMessage, Ending, Role, ToolCall};
 
@@ -65,6 +65,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
     let variables = fields.take("chat_template_kwargs")?;
     let effort = take_effort(&mut fields)?;
     let shows_thoughts = take_thoughts(&mut fields)?;
+    let budget = take_budget(&mut fields)?;
     let input: Value =
         fields.take("input")?.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let mut params = Params::take(&mut fields)?;
@@ -101,7 +102,7 @@ pub fn parse_response(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>), 
         return Err(ApiError::field("input", "must have at least one message"));
     }
     let ending = Ending::Asks;
-    let chat = Chat { messages, tools, variables, effort, shows_thoughts, ending };
+    let chat = Chat { messages, tools, variables, effort, shows_thoughts, budget, ending };
     Ok((ChatRequest { chat, params, logprobs, warning }, echo))
 }
 

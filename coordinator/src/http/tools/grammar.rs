@@ -4,21 +4,21 @@ use aqueduct_grammar::narrowed;
 use serde_json::{Value, json};
 
 use super::arguments::{Argument, Arguments, Kind};
-use crate::text::{ArgumentTags, CallNotation};
+use crate::text::{ArgumentTags, CallNotation, TextModel};
 
 /// Calls of `functions`, by name and schema of their arguments, `most` of them, or an `answer` of
-/// this schema. `None` where calls are no text.
+/// this schema.
 pub(super) fn grammar_of(
+    text: &TextModel,
     functions: &[(&String, Value)],
-    notation: CallNotation,
-    most: usize,
+    (notation, most): (CallNotation, usize),
     answer: Option<&Value>,
-) -> Option<String> {
+) -> String {
     let (between, most) = match notation {
         CallNotation::Tagged | CallNotation::ArgumentTags(_) => (r#""\n""#, most),
         CallNotation::Listed => (r#"", ""#, most),
-        CallNotation::Bare => ("", 1),
-        CallNotation::InChannels | CallNotation::Marked => return None,
+        CallNotation::Marked => ("", most),
+        CallNotation::Bare | CallNotation::InChannels => ("", 1),
     };
     let more =
         if most > 1 { format!(" ({between} call){{0,{}}}", most - 1) } else { String::new() };
@@ -29,31 +29,23 @@ pub(super) fn grammar_of(
     let any: Vec<String> = (0..functions.len()).map(|idx| format!("call_{idx}")).collect();
     let answer = answer.map(|schema| narrowed(schema.clone()));
     let (or, answer) = match answer {
-        Some(schema) => (" | answer", format!("answer: %json {schema}\n")),
+        Some(schema) => {
+            let head = text.in_grammar(notation.before_words());
+            (" | answer", format!("answer: {head} words\nwords: %json {schema}\n"))
+        }
         None => ("", String::new()),
     };
     let start = format!("start: calls{or}\n{answer}calls: {all}\ncall: {}\n", any.join(" | "));
     let rules = functions.iter().enumerate().map(|(idx, (name, schema))| match notation {
         CallNotation::ArgumentTags(tags) => between_tags(idx, tags, name, schema),
-        CallNotation::Tagged => {
-            of_object(idx, notation, ("<tool_call>\n", "\n</tool_call>"), (name, schema))
+        _ => {
+            let (head, tail) = notation.around_arguments(name);
+            let (head, tail) = (text.in_grammar(&head), text.in_grammar(&tail));
+            let schema = narrowed(schema.clone());
+            format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n")
         }
-        _ => of_object(idx, notation, ("", ""), (name, schema)),
     });
-    Some(start + &rules.collect::<String>())
-}
-
-/// A call that is an object between `tags`.
-fn of_object(
-    idx: usize,
-    notation: CallNotation,
-    (open, close): (&str, &str),
-    (name, schema): (&String, &Value),
-) -> String {
-    let head = format!("{open}{{\"name\": {}, \"{}\": ", json!(name), notation.arguments_name());
-    let (head, tail) = (json!(head), json!(format!("}}{close}")));
-    let schema = narrowed(schema.clone());
-    format!("call_{idx}: {head} args_{idx} {tail}\nargs_{idx}: %json {schema}\n")
+    start + &rules.collect::<String>()
 }
 
 /// A call whose arguments are texts of their own, in the order in which the schema has them.

@@ -139,9 +139,6 @@ impl Tools {
         answer: Option<&Value>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Grammar>, Refusal> {
-        if notation.is_apart() {
-            return self.without_grammar(answer.is_some(), warnings);
-        }
         let answer = answer.filter(|_| matches!(self.choice, Choice::Auto));
         if answer.is_none() && matches!(self.choice, Choice::Auto) {
             return Ok(None);
@@ -165,29 +162,7 @@ impl Tools {
             Ok((name, followed.schema))
         });
         let functions = followed.collect::<Result<Vec<_>, Refusal>>()?;
-        Ok(grammar_of(&functions, notation, most, answer).map(Grammar::Lark))
-    }
-}
-
-impl Tools {
-    /// The same of a model whose calls no grammar follows: their heads are no text.
-    fn without_grammar(
-        &self,
-        answers_json: bool,
-        warnings: &mut Vec<String>,
-    ) -> Result<Option<Grammar>, Refusal> {
-        if !matches!(self.choice, Choice::Auto) {
-            let bound = "auto or none: this model's calls cannot be made to come";
-            let asked = match &self.choice {
-                Choice::Named(name) => name.as_str(),
-                Choice::Auto | Choice::Required => "required",
-            };
-            return Err(Refusal::new("tool_choice", asked, bound));
-        }
-        if answers_json {
-            warnings.push("beside response_format this model calls no tools".to_owned());
-        }
-        Ok(None)
+        Ok(Some(Grammar::Lark(grammar_of(text, &functions, (notation, most), answer))))
     }
 }
 

@@ -159,8 +159,8 @@ impl EventLoop {
     }
 
     fn ask_again(&self, accepted: Accepted, model: &ModelInfo) -> Result<Asked, RequestError> {
-        let constrain = |grammar| match &self.keeping {
-            Some(keeping) => (keeping.constrain)(grammar),
+        let constrain = |form| match &self.keeping {
+            Some(keeping) => (keeping.constrain)(form),
             None => Err(keeping::no_vocabulary()),
         };
         let submission = to_submission(accepted, model, constrain)?;

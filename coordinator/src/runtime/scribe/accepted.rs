@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aqueduct_core::journal::{Accepted, Outcome};
 use aqueduct_core::work::FailureKind;
-use aqueduct_core::{Constraint, Grammar, Refusal, clipped, limits};
+use aqueduct_core::{Constraint, Form, Refusal, clipped, limits};
 
 use super::super::ModelInfo;
 use super::now_ms;
@@ -29,7 +29,7 @@ pub(crate) fn of_submission(
         wire: submission.wire,
         sampling: submission.sampling,
         steering: submission.steering.clone(),
-        grammar: submission.constraint.as_ref().map(|constraint| constraint.grammar.clone()),
+        form: submission.constraint.as_ref().map_or_else(Form::default, |kept| kept.form.clone()),
         choices: submission.choices,
         max_tokens: submission.max_tokens,
         eos: submission.eos.clone(),
@@ -43,14 +43,14 @@ pub(crate) fn of_submission(
 }
 
 /// The submission again, with what is left of its time. `constrain` says how the model spells
-/// what a grammar allows.
+/// what a form allows.
 ///
 /// # Errors
 /// A request of another model, or whose time is over.
 pub(crate) fn to_submission(
     accepted: Accepted,
     model: &ModelInfo,
-    constrain: impl FnOnce(Grammar) -> Result<Constraint, Refusal>,
+    constrain: impl FnOnce(Form) -> Result<Constraint, Refusal>,
 ) -> Result<Submission, RequestError> {
     if accepted.model != model.fingerprint {
         let bound = format!("{}, with which its tokens were drawn", accepted.model);
@@ -60,8 +60,8 @@ pub(crate) fn to_submission(
     if left.is_zero() {
         return Err(overdue());
     }
-    let grammar = accepted.grammar.clone();
-    let constraint = grammar.map(constrain).transpose()?;
+    let form = Some(accepted.form.clone()).filter(|form| !form.is_any());
+    let constraint = form.map(constrain).transpose()?;
     Ok(Submission { constraint, deadline: left, ..as_asked(accepted) })
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn overdue() -> RequestError {
     RequestError::Failed { kind: FailureKind::Deadline, message }
 }
 
-/// What was asked for, less the grammar and as if there were time: to tell the answer.
+/// What was asked for, less the form and as if there were time: to tell the answer.
 pub(crate) fn as_asked(accepted: Accepted) -> Submission {
     Submission {
         session: accepted.session,

@@ -72,8 +72,29 @@ impl CallNotation {
         }
     }
 
-    /// Whether calls are told apart from text by tokens that are none, so that no grammar makes
-    /// them: see [`super::Heard`].
+    /// What stands around the arguments of a call of `function`, where these are an object.
+    pub fn around_arguments(self, function: &str) -> (String, String) {
+        let named = || {
+            let function = Value::from(function);
+            format!("{{\"name\": {function}, \"{}\": ", self.arguments_name())
+        };
+        match self {
+            Self::Tagged => (format!("{OPEN}\n{}", named()), format!("}}\n{CLOSE}")),
+            Self::InChannels => (channels::head_of_call(function), String::new()),
+            Self::Marked => (marked::head_of_call(function), String::new()),
+            Self::Bare | Self::Listed | Self::ArgumentTags(_) => (named(), "}".to_owned()),
+        }
+    }
+
+    /// What stands before words for the caller, where a call might.
+    pub fn before_words(self) -> &'static str {
+        match self {
+            Self::InChannels => channels::FINAL_HEAD,
+            _ => "",
+        }
+    }
+
+    /// Whether calls are told apart from text by tokens that are none: see [`super::Heard`].
     pub fn is_apart(self) -> bool {
         matches!(self, Self::InChannels | Self::Marked)
     }

@@ -134,6 +134,9 @@ class GenerateOptions:
     exchange: Exchange | None = None
     wire: WireDtype | None = None
     grammar: Grammar | None = None
+    thinking_token_budget: int | None = None
+    """Most tokens that the model thinks before it answers a chat; its thoughts are ended then.
+    Otherwise any number, or beside a grammar half of `max_tokens`."""
     stop: str | Sequence[str] = ()
     """Strings that end a completion, or the only one."""
     stop_tokens: Sequence[int] = ()

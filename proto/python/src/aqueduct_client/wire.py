@@ -101,7 +101,7 @@ def request(prompt: Prompt, options: GenerateOptions) -> api.GenerateRequest:
     of_kind('options', options, GenerateOptions)
     message = _prompt(api.GenerateRequest(), prompt)
     _set(message, options, 'max_tokens', 'chunk_tokens', 'choices', 'priority', 'session',
-         'prompt_logprobs', 'ignore_eos', 'cache_prompt')
+         'prompt_logprobs', 'ignore_eos', 'cache_prompt', 'thinking_token_budget')
     _set_key(message, options)
     stop = options.stop
     put_all(message, 'stop', [stop] if isinstance(stop, str) else stop)

@@ -12,7 +12,7 @@ use super::{Sampled, pick, tell, usable_max};
 
 /// Draws the tokens of one completion, one after another.
 ///
-/// In this order, each in f32: tokens that the grammar does not allow are barred, end tokens
+/// In this order, each in f32: tokens that the form does not allow are barred, end tokens
 /// where the answer may not end among them, and before `min_tokens` anywhere; bias is added;
 /// `repetition_penalty` divides positive logits of tokens of the prompt and of the completion
 /// and multiplies others; `frequency_penalty` times the token's count in the completion is taken
@@ -25,15 +25,15 @@ pub struct Sampler {
     /// Tokens of the completion, and how often it has each.
     counts: HashMap<TokenId, u32>,
     token_idx: u32,
-    grammar: Option<Follower>,
+    form: Option<Follower>,
 }
 
 impl Sampler {
-    /// Of completion number `choice` of the request, which follows `grammar` from its beginning.
-    pub fn new(spec: Arc<DecodeSpec>, choice: u32, grammar: Option<Follower>) -> Self {
+    /// Of completion number `choice` of the request, which follows `form` from its beginning.
+    pub fn new(spec: Arc<DecodeSpec>, choice: u32, form: Option<Follower>) -> Self {
         let seed = spec.sampling.seed.wrapping_add(choice.into());
         let sampling = Sampling { seed, ..spec.sampling };
-        Self { spec, sampling, counts: HashMap::new(), token_idx: 0, grammar }
+        Self { spec, sampling, counts: HashMap::new(), token_idx: 0, form }
     }
 
     /// Tokens drawn so far.
@@ -41,9 +41,9 @@ impl Sampler {
         self.token_idx
     }
 
-    /// Whether the grammar has come to its end: nothing may follow but the end.
+    /// Whether the form has come to its end: nothing may follow but the end.
     pub fn is_complete(&self) -> bool {
-        self.grammar.as_ref().is_some_and(Follower::must_end)
+        self.form.as_ref().is_some_and(Follower::must_end)
     }
 
     /// Draws the next token from `logits` (`[vocab]`).
@@ -66,11 +66,11 @@ impl Sampler {
     /// Goes on by `token`, the next one, as if it had just been drawn.
     ///
     /// # Errors
-    /// A token that the grammar does not allow.
+    /// A token that the form does not allow.
     pub fn follow(&mut self, token: TokenId) -> Result<(), Refusal> {
         self.token_idx += 1;
-        if let Some(grammar) = self.grammar.as_mut().filter(|_| !self.spec.eos.contains(&token)) {
-            grammar.take(token)?;
+        if let Some(form) = self.form.as_mut().filter(|_| !self.spec.eos.contains(&token)) {
+            form.take(token)?;
         }
         if self.sampling.penalises() {
             *self.counts.entry(token).or_default() += 1;
@@ -82,12 +82,14 @@ impl Sampler {
     fn steered(&mut self, logits: &[f32]) -> Result<Option<Vec<f32>>, Refusal> {
         let is_plain = self.spec.steering.bias.is_empty() && !self.sampling.penalises();
         let may_end = self.token_idx >= self.sampling.min_tokens || self.spec.eos.is_empty();
-        if is_plain && may_end && self.grammar.is_none() {
+        let mask = self.form.as_mut().map(Follower::mask).transpose()?;
+        let mask = mask.filter(|mask| !mask.is_any());
+        if is_plain && may_end && mask.is_none() {
             return Ok(None);
         }
         let mut steered = logits.to_vec();
-        if let Some(grammar) = &mut self.grammar {
-            grammar.mask()?.bar(&mut steered, &self.spec.eos);
+        if let Some(mask) = mask {
+            mask.bar(&mut steered, &self.spec.eos);
         }
         if !may_end {
             let ends = self.spec.eos.iter();
@@ -213,7 +215,8 @@ mod tests {
     fn spelled(grammar: Grammar, temperature: f32, seed: u64) -> Vec<u8> {
         let bytes: Vec<u8> = (0..=255).collect();
         let vocabulary = TokenBytes::of(bytes.chunks(1));
-        let follower = Vocabulary::new(&vocabulary).unwrap().compile("grammar", &grammar).unwrap();
+        let follower =
+            Vocabulary::new(&vocabulary).unwrap().compile("grammar", &grammar.into()).unwrap();
         let presence_penalty = 0.3;
         let sampling = Sampling { temperature, seed, presence_penalty, ..Sampling::default() };
         let spec = DecodeSpec { eos: vec![256], ..spec(sampling, &[(65, 3.0)], &[]) };

@@ -28,7 +28,31 @@ pub(super) enum RoundStep {
     Settled(Vec<(u32, RetainedMass)>),
 }
 
+/// What one block's rounds came to.
+#[derive(Debug)]
+pub(super) struct Settled {
+    epoch: Epoch,
+    start: u32,
+    pub(super) masses: Vec<(u32, RetainedMass)>,
+}
+
+impl Settled {
+    /// Whether it was `place`'s block that asked.
+    pub(super) fn is_of(&self, place: &Place) -> bool {
+        (self.epoch, self.start) == (place.epoch, place.start)
+    }
+}
+
 impl Round {
+    /// What it came to, if it did.
+    pub(super) fn settled(self) -> Option<Settled> {
+        let Self { epoch, start, step } = self;
+        match step {
+            RoundStep::Settled(masses) => Some(Settled { epoch, start, masses }),
+            RoundStep::Asked(_) | RoundStep::Counted(_) => None,
+        }
+    }
+
     pub(super) fn asked(place: &Place, q: Arc<Heads>) -> Self {
         Self { epoch: place.epoch, start: place.start, step: RoundStep::Asked(q) }
     }

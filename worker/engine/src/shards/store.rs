@@ -17,13 +17,17 @@ use aqueduct_kernels::{
 
 use super::place::{Branch, Place, ShardKey};
 use super::port::Spent;
-use super::round::{Round, RoundStep};
+use super::round::{Round, RoundStep, Settled};
 use super::states::{Masses, Whole, states_over};
 use crate::model::Model;
 use crate::prefill::selection_of;
 
 /// Requests remembered as forgotten, so that nobody waits for their shards.
 const FORGOTTEN_MAX: usize = 4096;
+
+/// Rounds of a layer of which it is remembered what they settled: as many blocks of a request may
+/// be under way one behind the other, and more.
+const SETTLED_MAX: usize = 16;
 
 /// What is asked may not be there yet.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,9 +85,34 @@ struct State {
 struct Layer {
     shards: BTreeMap<u32, (Epoch, Arc<Shard>)>,
     round: Option<Round>,
+    /// What the rounds before it settled, the last ones.
+    settled: VecDeque<Settled>,
 }
 
 impl Layer {
+    /// Begins `round`. What the one before settled is kept, for its asker may not know it yet:
+    /// blocks follow each other closely, and an answer may be lost on its way.
+    fn begin(&mut self, round: Round) {
+        let before = self.round.replace(round).and_then(Round::settled);
+        self.settled.extend(before);
+        if self.settled.len() > SETTLED_MAX {
+            self.settled.pop_front();
+        }
+    }
+
+    /// The mass that each chunk's shard kept of `place`'s block, where that is settled.
+    fn settled(&self, place: &Place) -> Option<&Vec<(u32, RetainedMass)>> {
+        let of_round = self.round.as_ref().filter(|round| round.is_of(place));
+        match of_round.map(|round| &round.step) {
+            Some(RoundStep::Settled(masses)) => Some(masses),
+            Some(RoundStep::Asked(_) | RoundStep::Counted(_)) => None,
+            None => {
+                let settled = self.settled.iter().rev().find(|settled| settled.is_of(place));
+                settled.map(|settled| &settled.masses)
+            }
+        }
+    }
+
     fn bytes(&self) -> u64 {
         let shards = self.shards.values().map(|(_, shard)| shard.bytes() as u64);
         shards.sum::<u64>() + self.round.as_ref().map_or(0, Round::bytes)
@@ -175,7 +204,7 @@ impl ShardStore {
         state.change(at(place), |layer| {
             // Asked once more, perhaps long ago: what was counted since remains.
             if !layer.round.as_ref().is_some_and(|round| round.is_of(place)) {
-                layer.round = Some(round);
+                layer.begin(round);
             }
         });
         Ok(())
@@ -258,7 +287,7 @@ impl ShardStore {
             Some(_) => {} // asked once more meanwhile
             None if matches!(state.find(place)?, Answer::Ready(_)) => {
                 let round = Round::counted(place, tallies.clone());
-                state.change(at(place), |layer| layer.round = Some(round));
+                state.change(at(place), |layer| layer.begin(round));
             }
             None => return Err(place.unasked().into()),
         }
@@ -276,11 +305,13 @@ impl ShardStore {
         cutoffs: &[Cutoff],
     ) -> Result<Vec<(u32, RetainedMass)>, ShardError> {
         let mut state = self.lock();
-        let tallies = match state.round(place) {
-            Some(RoundStep::Settled(masses)) => return Ok(masses.clone()),
-            Some(RoundStep::Counted(tallies)) => tallies.clone(),
-            Some(RoundStep::Asked(_)) | None => return Err(place.unasked().into()),
+        if let Some(masses) = state.layers.get(&at(place)).and_then(|layer| layer.settled(place)) {
+            return Ok(masses.clone());
+        }
+        let Some(RoundStep::Counted(tallies)) = state.round(place) else {
+            return Err(place.unasked().into());
         };
+        let tallies = tallies.clone();
         let Answer::Ready(shards) = state.find(place)? else { return Err(place.unasked().into()) };
         let kv_heads = shards.values().next().map_or(cutoffs.len(), |shard| shard.kv_heads());
         Refusal::unless_within("cutoffs", cutoffs.len(), kv_heads, kv_heads)?;
@@ -390,21 +421,47 @@ mod tests {
 
     use super::*;
 
-    /// Found by `bench soak`: states take long, and the request may end meanwhile.
-    #[test]
-    fn a_round_of_a_forgotten_request_is_not_begun() {
-        let (store, request) = (ShardStore::default(), RequestId(1));
-        let place = Place {
+    /// A block of a token, behind one chunk.
+    fn block(request: RequestId, start: u32) -> Place {
+        Place {
             request,
             branch: Branch::PROMPT,
             layer: 0,
             epoch: Epoch(0),
-            start: 8,
+            start,
             tokens: 1,
             chunks: 1,
             shards: [(0, Epoch(0))].into(),
             policy: MemoryPolicy::h2o(1, 2, 3),
+        }
+    }
+
+    /// The answer to the first may be lost while the second is computed.
+    #[test]
+    fn what_a_block_settled_is_told_again_when_the_next_has_asked() {
+        let store = ShardStore::default();
+        let blocks = |count: u32| (0..count).map(|idx| block(RequestId(1), 8 + idx));
+        let q = Arc::new(Heads::zeros(2, 1, 4));
+        let masses = |place: &Place| {
+            vec![(0, RetainedMass { kept: f64::from(place.start), total: 99.0 })]
         };
+        for place in blocks(20) {
+            store.begin_round(&place, &q).unwrap();
+            assert_eq!(store.settle(&place, &[]), Err(place.unasked().into()));
+            store.lock().step(&place, RoundStep::Settled(masses(&place)));
+        }
+        for (idx, place) in blocks(20).enumerate() {
+            let told = store.settle(&place, &[]);
+            let want = if idx < 3 { Err(place.unasked().into()) } else { Ok(masses(&place)) };
+            assert_eq!(told, want, "block {idx}: the last one, and 16 before it");
+        }
+    }
+
+    /// Found by `bench soak`: states take long, and the request may end meanwhile.
+    #[test]
+    fn a_round_of_a_forgotten_request_is_not_begun() {
+        let (store, request) = (ShardStore::default(), RequestId(1));
+        let place = block(request, 8);
         let q = Arc::new(Heads::zeros(2, 1, 4));
         assert_eq!(store.begin_round(&place, &q), Ok(()));
         assert!(store.bytes() > 0);

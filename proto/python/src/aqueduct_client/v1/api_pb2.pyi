@@ -41,7 +41,7 @@ class ChatPrompt(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "tokens", "chat", "max_tokens", "sampling", "policy", "chunk_tokens", "stop", "choices", "prompt_logprobs", "ignore_eos", "exchange", "wire", "quality", "priority", "steering", "grammar", "cache_prompt", "session", "resumable", "idempotency_key", "stop_tokens")
+    __slots__ = ("text", "tokens", "chat", "max_tokens", "sampling", "policy", "chunk_tokens", "stop", "choices", "prompt_logprobs", "ignore_eos", "exchange", "wire", "quality", "priority", "steering", "grammar", "cache_prompt", "session", "resumable", "idempotency_key", "stop_tokens", "thinking_token_budget")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class GenerateRequest(_message.Message):
     RESUMABLE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    THINKING_TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _common_pb2.TokenList
     chat: ChatPrompt
@@ -86,7 +87,8 @@ class GenerateRequest(_message.Message):
     resumable: bool
     idempotency_key: str
     stop_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[_common_pb2.TokenList, _Mapping]] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., policy: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ..., chunk_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., choices: _Optional[int] = ..., prompt_logprobs: bool = ..., ignore_eos: bool = ..., exchange: _Optional[_Union[_common_pb2.Exchange, str]] = ..., wire: _Optional[_Union[_common_pb2.WireDtype, str]] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., priority: _Optional[int] = ..., steering: _Optional[_Union[_common_pb2.Steering, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.Grammar, _Mapping]] = ..., cache_prompt: bool = ..., session: _Optional[str] = ..., resumable: bool = ..., idempotency_key: _Optional[str] = ..., stop_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    thinking_token_budget: int
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[_common_pb2.TokenList, _Mapping]] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., policy: _Optional[_Union[_common_pb2.MemoryPolicy, _Mapping]] = ..., chunk_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., choices: _Optional[int] = ..., prompt_logprobs: bool = ..., ignore_eos: bool = ..., exchange: _Optional[_Union[_common_pb2.Exchange, str]] = ..., wire: _Optional[_Union[_common_pb2.WireDtype, str]] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., priority: _Optional[int] = ..., steering: _Optional[_Union[_common_pb2.Steering, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.Grammar, _Mapping]] = ..., cache_prompt: bool = ..., session: _Optional[str] = ..., resumable: bool = ..., idempotency_key: _Optional[str] = ..., stop_tokens: _Optional[_Iterable[int]] = ..., thinking_token_budget: _Optional[int] = ...) -> None: ...
 
 class Quality(_message.Message):
     __slots__ = ("kind", "min_retained_mass", "below_floor")
