@@ -21,6 +21,12 @@ impl Doorbell {
         self.bell.notify_all();
     }
 
+    /// Whether it was rung since the last wait.
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns when the bell was rung since the last wait, or at `deadline`.
     pub fn wait_until(&self, deadline: Option<Instant>) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);

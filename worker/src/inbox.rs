@@ -1,15 +1,17 @@
 //! Memory sets that wait here for the chunk that takes them.
 
+mod fit;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aqueduct_core::work::Traffic;
 use aqueduct_core::{ChunkKey, Epoch, Refusal, RequestId, limits};
-use aqueduct_engine::Model;
-use aqueduct_kernels::{KvDtype, MemorySet, SetShape};
+use aqueduct_kernels::{MemorySet, SetShape};
 
 use crate::doorbell::Doorbell;
+pub use fit::Fit;
 
 /// What even an empty set costs, so that no number of empty ones is free.
 const SET_OVERHEAD_BYTES: u64 = 256;
@@ -43,19 +45,6 @@ pub enum Came<'a> {
         /// What did not, because it was here.
         spared_bytes: u64,
     },
-}
-
-/// The shape that every set must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fit {
-    /// Layers of the model.
-    pub layers: u32,
-    /// G.
-    pub kv_heads: usize,
-    /// D.
-    pub head_dim: usize,
-    /// Storage.
-    pub kv: KvDtype,
 }
 
 /// Keyed by request, chunk and layer; bounded in bytes; rings the doorbell when a set arrives.
@@ -92,32 +81,6 @@ struct Slot {
     /// The chunk has ended and takes nothing more.
     done: bool,
     since: Instant,
-}
-
-impl Fit {
-    /// What sets of `model` look like.
-    pub fn of(model: &Model) -> Self {
-        let shape = model.shape();
-        Self {
-            layers: shape.layers,
-            kv_heads: shape.kv_heads as usize,
-            head_dim: shape.head_dim as usize,
-            kv: model.kv(),
-        }
-    }
-
-    fn check(&self, layer: u32, set: &SetShape) -> Result<(), Refusal> {
-        let same = |field: &str, seen: usize, want: usize| {
-            Refusal::unless_within(field, seen, want, want).map(drop)
-        };
-        Refusal::unless_within("layer", layer, 0, self.layers - 1)?;
-        same("kv_heads", set.kv_heads, self.kv_heads)?;
-        same("head_dim", set.head_dim, self.head_dim)?;
-        if set.kv != self.kv {
-            return Err(Refusal::new("kv", format!("{:?}", set.kv), format!("{:?}", self.kv)));
-        }
-        Ok(())
-    }
 }
 
 impl Slot {
@@ -383,6 +346,7 @@ fn cost(set_bytes: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::link::conformance::{fit, key, set};
+    use aqueduct_kernels::KvDtype;
 
     const FAR: Came<'_> = Came::Far { bytes: 100, spared_bytes: 7 };
 

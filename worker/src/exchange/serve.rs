@@ -78,14 +78,17 @@ impl Desk {
     pub(crate) async fn run(mut self, outgoing: mpsc::Sender<Result<ExchangeFrame, Status>>) {
         let mut notice = interval(NOTICE_EVERY);
         notice.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Goes out before the rest of an answer, however long that takes.
+        let mut owes_notice = false;
         loop {
             tokio::select! {
                 () = outgoing.closed() => return,
-                permit = outgoing.reserve(), if !self.outbox.is_empty() => {
-                    let (Ok(permit), Some(next)) = (permit, self.outbox.pop()) else {
-                        return;
-                    };
-                    permit.send(Ok(next));
+                permit = outgoing.reserve(), if owes_notice || !self.outbox.is_empty() => {
+                    let Ok(permit) = permit else { return };
+                    let notice = mem::take(&mut owes_notice).then(|| self.waiting()).flatten();
+                    if let Some(frame) = notice.or_else(|| self.outbox.pop()) {
+                        permit.send(Ok(frame));
+                    }
                 }
                 Some(message) = self.told.recv(), if self.outbox.is_empty() => self.send(message),
                 // Who asks what is refused and does not read that is not heard further.
@@ -97,11 +100,7 @@ impl Desk {
                         return;
                     }
                 }
-                _ = notice.tick(), if !self.open.is_empty() => {
-                    if let (Ok(permit), Some(frame)) = (outgoing.try_reserve(), self.waiting()) {
-                        permit.send(Ok(frame));
-                    }
-                }
+                _ = notice.tick(), if !self.open.is_empty() => owes_notice = true,
             }
         }
     }

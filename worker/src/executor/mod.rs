@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::work::{Assignment, Event, PoolUse};
 use aqueduct_core::{ChunkKey, RequestId};
 use aqueduct_engine::Model;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::config::{HomeMemory, WorkerOptions};
@@ -75,6 +76,8 @@ pub(crate) struct Executor {
     pool_told: Instant,
     audit_every: u32,
     grammars: Grammars,
+    /// For threads that answer beside this one.
+    runtime: Handle,
 }
 
 impl Executor {
@@ -83,6 +86,7 @@ impl Executor {
         Self {
             waker: shared.doorbell.clone().into(),
             homes: options.homes.clone(),
+            runtime: options.runtime.clone(),
             audit_every: options.audit_every,
             schedule: Schedule::new(options.scheduling),
             grammars: Grammars::default(),

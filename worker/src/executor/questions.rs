@@ -3,16 +3,21 @@
 //! waits for a disk or a checksum.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_core::RequestId;
 use aqueduct_core::ask::{Answer, Ask, Declined, Question, Remembered, Rememberer, Reply};
 use aqueduct_core::limits;
 use aqueduct_core::work::Event;
 use aqueduct_kernels::MemorySet;
+use tokio::time::timeout;
 
 use super::Executor;
 use super::request::{Memory, Request};
 use super::session::SessionId;
+
+/// How long an answer waits for its asker to read what came before.
+const DEADLINE: Duration = Duration::from_millis(limits::OPERATOR_DEADLINE_MS);
 
 impl Executor {
     /// Answers, now or soon.
@@ -27,10 +32,12 @@ impl Executor {
             } => self.remembered((request, choice), (layer, head, start)),
             about_snapshots => {
                 let Some(asker) = self.sessions.get(&session) else { return };
-                let answers = asker.answers.clone();
+                let (answers, runtime) = (asker.answers.clone(), self.runtime.clone());
                 let asked = self.shared.snapshots.ask(about_snapshots, move |reply| {
                     let answer = Event::Answered(Box::new(Answer { ticket, reply }));
-                    let _ = answers.blocking_send(answer); // whoever asked may be gone
+                    // Whoever asked may be gone, or not read what it is told.
+                    let _ =
+                        runtime.block_on(async { timeout(DEADLINE, answers.send(answer)).await });
                 });
                 match asked {
                     Ok(()) => return,

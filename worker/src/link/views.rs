@@ -88,7 +88,7 @@ mod tests {
     use crate::link::codec;
     use crate::link::conformance::set;
     use aqueduct_core::WireDtype;
-    use aqueduct_kernels::{Array, Keys, KvDtype, Resident};
+    use aqueduct_kernels::{Array, Keys, KvDtype, Pool, Resident};
 
     struct Held(MemorySet);
 
@@ -106,12 +106,26 @@ mod tests {
         };
         check(set(0, 1));
         check(set(300, 2));
+        let pool = Pool::new(8, KvDtype::Bf16, 1 << 20).unwrap();
+        check(set(300, 2).put_in(&pool).unwrap());
         let rows = |data: &[f32], kv| KvHeads::from_f32(1, data.len(), 1, data, kv);
         for kv in [KvDtype::F32, KvDtype::Bf16] {
             let (k, v) = (rows(&[3.0, 1.0, 2.0, 8.0], kv), rows(&[6.0, 4.0, 5.0, 8.0], kv));
             let keys = Keys::scattered(vec![2, 5, 7], k, v, vec![1, 2, 0]);
             let (score, votes) = (vec![0.5; 3].into(), vec![1.0; 3].into());
             check(MemorySet { keys, score, votes, end: 9 });
+        }
+    }
+
+    /// Who answers for a shard holds on to it: a copy of its keys would stay as long as it does.
+    #[test]
+    fn what_lies_in_pages_is_not_copied_to_stay() {
+        let pool = Pool::new(8, KvDtype::Bf16, 1 << 20).unwrap();
+        let held = Arc::new(Held(set(300, 2).put_in(&pool).unwrap()));
+        drop(views(&held).unwrap());
+        for heads in [&held.0.keys.k, &held.0.keys.v] {
+            let KvData::Bf16(data) = &heads.data else { panic!("bf16") };
+            assert!(data.on_host().is_none());
         }
     }
 

@@ -18,7 +18,7 @@ mod store;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::ask::{Declined, Question, Reply};
 use aqueduct_core::snapshot::SnapshotNews;
@@ -168,6 +168,7 @@ impl Snapshots {
         question: Question,
         answered: impl FnOnce(Result<Reply, Declined>) + Send + 'static,
     ) -> Result<(), Declined> {
+        self.curator.tidy(Instant::now());
         self.curator.ask(question, answered)
     }
 
@@ -183,6 +184,8 @@ impl Snapshots {
 
     /// How many, and how large.
     pub(crate) fn held(&self) -> SnapshotsHeld {
+        // Gauges are read now and then, whatever else happens.
+        self.curator.tidy(Instant::now());
         self.store.held()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::ask::{Declined, FilePart, Question, Rememberer, Reply};
 use aqueduct_core::{SnapshotKey, limits};
@@ -19,15 +19,47 @@ pub(super) struct Curator {
     model: file::Model,
     under_way: AtomicUsize,
     /// The file that was asked for last: it is asked for in parts.
-    exported: Mutex<Option<(SnapshotKey, Arc<Vec<u8>>)>>,
+    exported: Mutex<Option<Exported>>,
     /// What has come of a file, from its beginning on.
-    imported: Mutex<Vec<u8>>,
+    imported: Mutex<Imported>,
 }
+
+/// A file that is read in parts.
+#[derive(Debug)]
+struct Exported {
+    key: SnapshotKey,
+    file: Arc<Vec<u8>>,
+    /// When a part was asked for last.
+    asked: Instant,
+}
+
+/// A file that comes in parts.
+#[derive(Debug, Default)]
+struct Imported {
+    bytes: Vec<u8>,
+    /// When the last part came.
+    came: Option<Instant>,
+}
+
+/// How long a file stays of which nothing more is asked for, or comes.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Curator {
     pub(super) fn new(store: Arc<Store>, model: file::Model) -> Self {
         let (exported, imported) = (Mutex::default(), Mutex::default());
         Self { store, model, under_way: AtomicUsize::new(0), exported, imported }
+    }
+
+    /// Lets go of files that nobody went on with up to `now`.
+    pub(super) fn tidy(&self, now: Instant) {
+        let is_idle = |since: Instant| now.saturating_duration_since(since) > PATIENCE;
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        exported.take_if(|exported| is_idle(exported.asked));
+        drop(exported);
+        let mut imported = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
+        if imported.came.is_some_and(is_idle) {
+            *imported = Imported::default();
+        }
     }
 
     /// Has `answered` told what a thread of its own finds.
@@ -45,9 +77,8 @@ impl Curator {
             return Err(Declined::Busy);
         }
         let run = move || {
-            let reply = this.answer(question);
+            answered(this.answer(question));
             this.under_way.fetch_sub(1, Ordering::AcqRel);
-            answered(reply);
         };
         let thread = std::thread::Builder::new().name("operator".into()).spawn(run);
         thread.map(drop).map_err(|_| {
@@ -92,11 +123,15 @@ impl Curator {
 
     fn export(&self, key: SnapshotKey, start: u64) -> Result<FilePart, Declined> {
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = match exported.as_ref().filter(|(known, _)| *known == key && start > 0) {
-            Some((_, file)) => file.clone(),
+        let asked = Instant::now();
+        let file = match exported.as_mut().filter(|known| known.key == key && start > 0) {
+            Some(known) => {
+                known.asked = asked;
+                known.file.clone()
+            }
             None => {
-                let file = file::encode(&self.model, &key, &*self.find(&key)?);
-                exported.insert((key, Arc::new(file))).1.clone()
+                let file = Arc::new(file::encode(&self.model, &key, &*self.find(&key)?));
+                exported.insert(Exported { key, file, asked }).file.clone()
             }
         };
         let total = file.len() as u64;
@@ -121,16 +156,18 @@ impl Curator {
         }
         let mut imported = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         if part.start == 0 {
-            imported.clear();
+            *imported = Imported::default();
         }
-        if part.start != imported.len() as u64 {
-            return Err(Declined::Refused("another import has begun meanwhile".into()));
+        if part.start != imported.bytes.len() as u64 {
+            let reason = "another import has begun meanwhile, or this one was left";
+            return Err(Declined::Refused(reason.into()));
         }
-        imported.extend(part.bytes);
-        if (imported.len() as u64) < part.total {
+        imported.bytes.extend(part.bytes);
+        imported.came = Some(Instant::now());
+        if (imported.bytes.len() as u64) < part.total {
             return Ok(Reply::Done);
         }
-        let bytes = std::mem::take(&mut *imported);
+        let bytes = std::mem::take(&mut *imported).bytes;
         drop(imported);
         let refused = |error: file::FileError| Declined::Refused(error.to_string());
         let (key, snapshot) = file::open(&bytes, &self.model).map_err(refused)?;
@@ -141,5 +178,39 @@ impl Curator {
         is_kept.then_some(Reply::Snapshots(held)).ok_or_else(|| {
             Declined::Refused("there is no room for it within --snapshot-bytes".into())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::conformance::{fit, set};
+
+    fn curator() -> (Curator, SnapshotKey) {
+        let store = Arc::new(Store::new((u64::MAX, None), Arc::default()));
+        let key = SnapshotKey([7; 32]);
+        let layers = (0..fit().layers).map(|layer| Arc::new(set(4000, layer))).collect();
+        store.keep(key, Some(Snapshot { layers, retained: Vec::new() }));
+        (Curator::new(store, file::Model::new("model", fit())), key)
+    }
+
+    #[test]
+    fn files_that_nobody_goes_on_with_are_let_go() {
+        let (curator, key) = curator();
+        let now = Instant::now();
+        let part = curator.export(key, 0).unwrap();
+        let second = part.bytes.len() as u64;
+        assert!(second < part.total, "several parts");
+        curator.tidy(now + PATIENCE / 2);
+        assert!(curator.exported.lock().unwrap().is_some());
+        curator.tidy(now + 2 * PATIENCE);
+        assert!(curator.exported.lock().unwrap().is_none());
+        assert_eq!(curator.export(key, second).unwrap().start, second, "it is read anew");
+
+        assert_eq!(curator.import(part.clone()), Ok(Reply::Done));
+        curator.tidy(Instant::now() + 2 * PATIENCE);
+        let rest = FilePart { start: second, ..part };
+        let Err(Declined::Refused(why)) = curator.import(rest) else { panic!("it was let go") };
+        assert!(why.contains("was left"), "{why}");
     }
 }

@@ -225,7 +225,12 @@ impl Store {
             if state.disk.stopped {
                 return None;
             }
-            if let Some(job) = state.next_job() {
+            let asked = state.disk.reads.len();
+            let job = state.next_job();
+            if state.disk.reads.len() < asked {
+                self.doorbell.ring(); // somebody who waits for a file was told that there is none
+            }
+            if let Some(job) = job {
                 return Some(job);
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -567,5 +572,15 @@ mod tests {
         store.written(&first, None);
         assert_eq!(write_all(&store), [key(3)]);
         assert!(matches!(coming.poll(), Found::Gone), "writing failed");
+        // Who waits for it may have looked before that was said.
+        store.keep(key(4), Some(snapshot(4)));
+        let Some(Job::Write(fourth, _)) = store.next_job() else { panic!("it is to be written") };
+        store.keep(key(5), Some(snapshot(5)));
+        let Found::Coming(coming) = store.restore(&fourth) else { panic!("it will be on disk") };
+        store.written(&fourth, None);
+        store.doorbell.wait_until(None);
+        assert!(matches!(store.next_job(), Some(Job::Write(..))));
+        assert!(store.doorbell.is_rung());
+        assert!(matches!(coming.poll(), Found::Gone));
     }
 }

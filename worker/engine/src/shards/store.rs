@@ -2,6 +2,7 @@
 
 mod drops;
 mod kept;
+mod layer;
 mod room;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,17 +18,14 @@ use aqueduct_kernels::{
 
 use super::place::{Branch, Place, ShardKey};
 use super::port::Spent;
-use super::round::{Round, RoundStep, Settled};
+use super::round::{Round, RoundStep};
 use super::states::{Masses, Whole, states_over};
 use crate::model::Model;
 use crate::prefill::selection_of;
+use layer::Layer;
 
 /// Requests remembered as forgotten, so that nobody waits for their shards.
 const FORGOTTEN_MAX: usize = 4096;
-
-/// Rounds of a layer of which it is remembered what they settled: as many blocks of a request may
-/// be under way one behind the other, and more.
-const SETTLED_MAX: usize = 16;
 
 /// What is asked may not be there yet.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,44 +77,6 @@ struct State {
     layers: BTreeMap<(RequestId, Branch, u32), Layer>,
     bytes: u64,
     forgotten: VecDeque<RequestId>,
-}
-
-#[derive(Debug, Default)]
-struct Layer {
-    shards: BTreeMap<u32, (Epoch, Arc<Shard>)>,
-    round: Option<Round>,
-    /// What the rounds before it settled, the last ones.
-    settled: VecDeque<Settled>,
-}
-
-impl Layer {
-    /// Begins `round`. What the one before settled is kept, for its asker may not know it yet:
-    /// blocks follow each other closely, and an answer may be lost on its way.
-    fn begin(&mut self, round: Round) {
-        let before = self.round.replace(round).and_then(Round::settled);
-        self.settled.extend(before);
-        if self.settled.len() > SETTLED_MAX {
-            self.settled.pop_front();
-        }
-    }
-
-    /// The mass that each chunk's shard kept of `place`'s block, where that is settled.
-    fn settled(&self, place: &Place) -> Option<&Vec<(u32, RetainedMass)>> {
-        let of_round = self.round.as_ref().filter(|round| round.is_of(place));
-        match of_round.map(|round| &round.step) {
-            Some(RoundStep::Settled(masses)) => Some(masses),
-            Some(RoundStep::Asked(_) | RoundStep::Counted(_)) => None,
-            None => {
-                let settled = self.settled.iter().rev().find(|settled| settled.is_of(place));
-                settled.map(|settled| &settled.masses)
-            }
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        let shards = self.shards.values().map(|(_, shard)| shard.bytes() as u64);
-        shards.sum::<u64>() + self.round.as_ref().map_or(0, Round::bytes)
-    }
 }
 
 impl Default for ShardStore {
@@ -442,9 +402,8 @@ mod tests {
         let store = ShardStore::default();
         let blocks = |count: u32| (0..count).map(|idx| block(RequestId(1), 8 + idx));
         let q = Arc::new(Heads::zeros(2, 1, 4));
-        let masses = |place: &Place| {
-            vec![(0, RetainedMass { kept: f64::from(place.start), total: 99.0 })]
-        };
+        let masses =
+            |place: &Place| vec![(0, RetainedMass { kept: f64::from(place.start), total: 99.0 })];
         for place in blocks(20) {
             store.begin_round(&place, &q).unwrap();
             assert_eq!(store.settle(&place, &[]), Err(place.unasked().into()));

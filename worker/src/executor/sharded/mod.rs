@@ -12,7 +12,7 @@ use aqueduct_core::exchange::keys_bytes;
 use aqueduct_core::work::{Assignment, ChunkReport, Peer};
 use aqueduct_core::{Carry, ChunkKey, Directory, Epoch, MemoryPolicy, RequestId, WireDtype};
 use aqueduct_engine::shards::Branch;
-use aqueduct_engine::{Block, Past, PortError, prefill_sharded};
+use aqueduct_engine::{Block, EngineError, Past, PortError, prefill_sharded};
 use aqueduct_kernels::Leaves;
 
 pub(super) use self::calls::Exchange;
@@ -117,6 +117,7 @@ impl Executor {
         report.wait_us = micros(waited);
         report.busy_us = micros(since.elapsed().saturating_sub(waited));
         self.attend(Boundary::Layer);
+        self.check_wanted(work.key).map_err(EngineError::from)?;
         self.emit_outputs(work, &done.hidden)?;
         if work.is_last() {
             let logits = model.logits(&done.hidden.last_row())?.into_vec();

@@ -20,7 +20,7 @@ use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
 pub(super) use self::bring::Brought;
-use self::failures::{failed, not_kept, unexpected};
+use self::failures::{failed, fitting, not_kept, unexpected};
 use self::torn::Torn;
 use super::Holders;
 use super::calls::Exchange;
@@ -157,7 +157,10 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
             if let Some(answered) = answered {
                 self.report.traffic.sent_bytes += answered.bytes.0;
                 self.report.traffic.received_bytes += answered.bytes.1;
-                return answered.reply.map_err(|error| failed(layer, peer, &error));
+                let reply = answered
+                    .reply
+                    .and_then(|reply| fitting(self.wait.exchange().holder.model(), reply));
+                return reply.map_err(|error| failed(layer, peer, &error));
             }
             let waited = self.check(layer).and_then(|()| self.wait.rest(self.deadline));
             if waited.is_err() {

@@ -1,14 +1,25 @@
 //! What a port says of answers that do not come, or are none.
 
 use aqueduct_core::work::Peer;
-use aqueduct_engine::PortError;
 use aqueduct_engine::shards::ShardError;
+use aqueduct_engine::{Model, PortError};
 use aqueduct_kernels::BackendError;
 
 use crate::exchange::{CallError, Reply};
+use crate::inbox::Fit;
 
 pub(super) fn failed(layer: usize, peer: &Peer, error: &CallError) -> PortError {
     PortError::Peer { layer, what: format!("shards at {peer}: {error}") }
+}
+
+/// What a peer has sent; keys that are not those of `model` are refused.
+pub(super) fn fitting(model: &Model, reply: Reply) -> Result<Reply, CallError> {
+    if let Reply::Keys(shards) = &reply {
+        let fit = Fit::of(model);
+        let checked = shards.values().try_for_each(|shard| fit.check_shard(shard));
+        checked.map_err(|refusal| CallError::Refused(refusal.to_string()))?;
+    }
+    Ok(reply)
 }
 
 /// Why a shard of `layer` is not here.
