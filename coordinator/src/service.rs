@@ -26,7 +26,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::Instrument;
 
-use crate::generation::Generator;
+use crate::generation::{About, Generator};
 use crate::keys::{Holder, Keys};
 use crate::operator::nodes;
 use crate::request_id::{REQUEST_ID, call_span};
@@ -303,7 +303,9 @@ impl Service {
         let Served { coordinator, generator, .. } = &self.served;
         let holder = beside::<Holder>(&request);
         let v1::ResumeRequest { request, next } = request.into_inner();
-        let reader = generator.resume(holder.as_ref(), RequestId(request)).await;
+        let stands = next.clone();
+        let may_read = move |about: &About| Place::after(&stands, about.choices).map(drop);
+        let reader = generator.resume(holder.as_ref(), RequestId(request), may_read).await;
         let reader = reader.map_err(status_of)?;
         let place = Place::after(&next, reader.about().choices);
         let place = place.map_err(|refusal| status_of(refusal.into()))?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::Refusal;
 use aqueduct_core::journal::Record;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout_at;
 
 use crate::config::Options;
 use crate::node::{
@@ -88,10 +89,21 @@ pub struct Journal {
 type Reply = oneshot::Sender<Result<(), AppendError>>;
 
 pub(crate) enum Ask {
-    Append { record: Box<Record>, term: Option<u64>, reply: Reply },
+    /// Of which each is added only if those before it are.
+    Append {
+        records: Vec<(Record, Reply)>,
+        term: Option<u64>,
+    },
     Look(Box<dyn FnOnce(&Node) + Send>),
-    Hear { birth: u64, message: Box<Message> },
-    Sent { kind: MessageType, to: u64, arrived: bool },
+    Hear {
+        birth: u64,
+        message: Box<Message>,
+    },
+    Sent {
+        kind: MessageType,
+        to: u64,
+        arrived: bool,
+    },
     Resign,
 }
 
@@ -132,22 +144,39 @@ impl Journal {
     /// # Errors
     /// It was not added, or that is not known yet.
     pub async fn append(&self, record: Record) -> Result<(), AppendError> {
-        self.append_in(None, record).await
+        self.append_in(None, vec![record]).await.pop().unwrap_or(Ok(()))
     }
 
-    /// The same, if this member still leads in `term` when the record's turn comes, or in any if
-    /// that is `None`: whoever has stopped leading adds nothing, even if it leads again.
-    ///
-    /// # Errors
-    /// It was not added, or that is not known yet.
-    pub async fn append_in(&self, term: Option<u64>, record: Record) -> Result<(), AppendError> {
-        let (reply, answer) = oneshot::channel();
-        let ask = Ask::Append { record: Box::new(record), term, reply };
-        let answered = async {
-            self.asks.send(ask).await.map_err(|_| AppendError::Ended)?;
-            answer.await.map_err(|_| AppendError::Ended)?
-        };
-        self.in_time(answered).await
+    /// The same of `records`, in their order, if this member still leads in `term` when their turn
+    /// comes, or in any if that is `None`: whoever has stopped leading adds nothing, even if it
+    /// leads again. Where one finds no room none behind it is added either, so that nothing is read
+    /// before what it follows. What came of each.
+    pub async fn append_in(
+        &self,
+        term: Option<u64>,
+        records: Vec<Record>,
+    ) -> Vec<Result<(), AppendError>> {
+        let asked = records.into_iter().map(|record| {
+            let (reply, answer) = oneshot::channel();
+            ((record, reply), answer)
+        });
+        let (records, answers): (Vec<_>, Vec<_>) = asked.unzip();
+        let until = Instant::now() + self.append_deadline;
+        let late = || AppendError::Deadline(self.append_deadline);
+        let sent = timeout_at(until.into(), self.asks.send(Ask::Append { records, term })).await;
+        let sent = sent.map_err(|_| late()).and_then(|sent| sent.map_err(|_| AppendError::Ended));
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            results.push(match &sent {
+                Err(error) => Err(error.clone()),
+                Ok(()) => match timeout_at(until.into(), answer).await {
+                    Ok(Ok(result)) => result,
+                    Ok(Err(_)) => Err(AppendError::Ended),
+                    Err(_) => Err(late()),
+                },
+            });
+        }
+        results
     }
 
     /// What `read` makes of the state: of all that was added before, on a member that leads.
@@ -259,10 +288,7 @@ impl<T: Transport> Keeper<T> {
 
     fn take(&mut self, ask: Ask) {
         match ask {
-            Ask::Append { record, term, reply } => match self.node.propose(*record, term) {
-                Ok(ticket) => drop(self.waiting.insert(ticket, reply)),
-                Err(unable) => drop(reply.send(Err(unable.into()))),
-            },
+            Ask::Append { records, term } => self.append(records, term),
             Ask::Look(look) => look(&self.node),
             Ask::Hear { birth, message } => {
                 let from = message.from;
@@ -272,6 +298,21 @@ impl<T: Transport> Keeper<T> {
             }
             Ask::Sent { kind, to, arrived } => self.node.sent(kind, to, arrived),
             Ask::Resign => self.node.resign(),
+        }
+    }
+
+    fn append(&mut self, records: Vec<(Record, Reply)>, term: Option<u64>) {
+        let mut is_full = false;
+        for (record, reply) in records {
+            let proposed = match is_full {
+                true => Err(Unable::Busy),
+                false => self.node.propose(record, term),
+            };
+            is_full |= proposed == Err(Unable::Busy);
+            match proposed {
+                Ok(ticket) => drop(self.waiting.insert(ticket, reply)),
+                Err(unable) => drop(reply.send(Err(unable.into()))),
+            }
         }
     }
 

@@ -106,6 +106,9 @@ pub enum Unable {
     /// Too much waits for a majority.
     #[error("too much waits for a majority")]
     Busy,
+    /// Nobody could read it again: its fields are out of bounds.
+    #[error("the record is out of bounds")]
+    Unreadable,
 }
 
 /// A member that cannot go on: what it has been given is not what this program writes.
@@ -260,13 +263,16 @@ impl Node {
     /// `None`. Where it will stand.
     ///
     /// # Errors
-    /// This member does not lead, or too much waits already.
+    /// This member does not lead, or too much waits already; a record out of bounds, which would
+    /// end every journal that it stands in.
     pub fn propose(&mut self, record: Record, term: Option<u64>) -> Result<Ticket, Unable> {
         let is_now = term.is_none_or(|term| term == self.raw.raft.term);
         if !self.is_leading() || !is_now {
             return Err(Unable::NotLeading);
         }
-        let data = v1::JournalRecord::from(record).encode_to_vec();
+        let wire = v1::JournalRecord::from(record);
+        let data = wire.encode_to_vec();
+        Record::try_from(wire).map_err(|_| Unable::Unreadable)?;
         self.raw.propose(Vec::new(), data).map_err(|_| Unable::Busy)?;
         let raft = &self.raw.raft;
         Ok(Ticket { index: raft.raft_log.last_index(), term: raft.term })

@@ -82,6 +82,37 @@ async fn a_coordinator_that_is_alone_finds_again_what_it_wrote() {
     assert_eq!(late, Err(AppendError::Misfit(Misfit::Over)));
 }
 
+/// Whoever writes has much to write when its disk was slow.
+#[tokio::test]
+async fn many_records_at_once_are_added_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = alone(folder.path()).await;
+    let of = |request: u64| {
+        let ends = (0..2).map(|choice| RecordKind::ChoiceEnded { choice, eos: true });
+        let kinds = [accepted(), tokens(0, &[1, 2])].into_iter().chain(ends);
+        let kinds = kinds.chain([RecordKind::Ended(Outcome::Finished)]);
+        kinds.map(move |kind| record(request, kind)).collect::<Vec<_>>()
+    };
+    let results = journal.append_in(None, (1..=200).flat_map(of).collect()).await;
+    let wrong: Vec<_> = results.iter().enumerate().filter(|(_, result)| result.is_err()).collect();
+    assert!(results.len() == 1000 && wrong.is_empty(), "{wrong:?}");
+    assert_eq!(read_tokens(&journal, 200).await, Some(vec![1, 2]));
+}
+
+/// It would end every journal that reads it, its own first.
+#[tokio::test]
+async fn a_record_that_nobody_could_read_is_not_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = alone(folder.path()).await;
+    let drained =
+        |bytes: usize| record(0, RecordKind::Drained { worker: "w".repeat(bytes), draining: true });
+    let results = journal.append_in(None, vec![drained(300), drained(20)]).await;
+    assert_eq!(results, [Err(AppendError::Unable(Unable::Unreadable)), Ok(())]);
+    ended(journal).await;
+    let journal = alone(folder.path()).await;
+    assert_eq!(journal.read(|state| state.drained().count()).await, Ok(1));
+}
+
 #[tokio::test]
 async fn what_is_kept_outlives_many_compactions() {
     let folder = tempfile::tempdir().unwrap();

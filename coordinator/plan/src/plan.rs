@@ -9,7 +9,7 @@ mod resume;
 use std::collections::BTreeMap;
 
 use aqueduct_core::work::{FailureKind, Peer};
-use aqueduct_core::{ChunkKey, RequestId, WorkerId};
+use aqueduct_core::{ChunkKey, RequestId, SnapshotKey, WorkerId};
 
 use crate::pace::Pace;
 use crate::queue::Queue;
@@ -75,8 +75,8 @@ impl Plan {
     /// Takes in what happened and says what is to be done, in order.
     pub fn step(&mut self, event: Event) -> Vec<Command> {
         match event {
-            Event::WorkerUp { worker, peer, pool_tokens } => {
-                self.worker_up(worker, Worker { peer, pool_tokens, up: true, draining: false });
+            Event::WorkerUp { worker, peer, pool_tokens, draining, kept } => {
+                self.worker_up(worker, Worker { peer, pool_tokens, up: true, draining }, kept);
             }
             Event::WorkerDown { worker } => self.worker_down(worker),
             Event::Snapshots { worker, kept, dropped } => {
@@ -149,11 +149,12 @@ impl Plan {
         running.chain(queued).chain(self.grace_until_ms).chain(self.next_hedge_ms()).min()
     }
 
-    fn worker_up(&mut self, id: WorkerId, worker: Worker) {
+    fn worker_up(&mut self, id: WorkerId, worker: Worker, kept: Vec<SnapshotKey>) {
         if self.is_up(id) {
             self.worker_down(id);
         }
         self.workers.insert(id, worker);
+        self.snapshots_changed(id, kept, Vec::new());
         self.running.iter_mut().for_each(|request| request.begin_again_with(id));
         self.place_stranded();
         // Beside one that stays, what is drained counts no more.
@@ -181,7 +182,8 @@ impl Plan {
         self.too_long(job).map(Failure::TooLong)
     }
 
-    /// The caller waits already, so a full queue is no reason to send it away. What has ended in
+    /// The caller waits already, so a full queue is no reason to send it away, and what has no
+    /// place now may have one when a worker comes. What has ended in
     /// the moment before, by its deadline, ends under the name that its caller waits by.
     fn again(&mut self, request: RequestId, anew: RequestId, job: Job) {
         if self.position(request).is_none() {
@@ -189,11 +191,18 @@ impl Plan {
             return self.commands.push(Command::Ended { request: anew, end });
         }
         self.end(request, End::Cancelled);
-        if let Some(failure) = self.without_a_place(&job) {
-            let end = End::Failed(failure);
-            return self.commands.push(Command::Ended { request: anew, end });
+        match self.without_a_place(&job).filter(|_| self.grace_until_ms.is_none()) {
+            Some(Failure::TooLong(refusal)) if self.all_could_hold(&job) => {
+                // Whoever is to be left may stay after all.
+                let end = End::Failed(Failure::Unavailable(refusal.to_string()));
+                self.commands.push(Command::Ended { request: anew, end });
+            }
+            Some(failure) => {
+                let end = End::Failed(failure);
+                self.commands.push(Command::Ended { request: anew, end });
+            }
+            None => self.queue.push_front(anew, job),
         }
-        self.queue.push_front(anew, job);
     }
 
     /// It was accepted: what is refused is what nobody could serve for as long as others may come.

@@ -24,9 +24,14 @@ pub(crate) struct Queue(Vec<Waiting>);
 
 impl Queue {
     pub(crate) fn push(&mut self, request: RequestId, job: Job) {
-        let arrived = i64::try_from(job.arrived_at_ms).unwrap_or(i64::MAX);
-        let later = i64::from(job.priority).saturating_mul(PRIORITY_STEP_MS.cast_signed());
-        self.insert(arrived.saturating_add(later), request, job);
+        self.insert(rank(&job), request, job);
+    }
+
+    /// Those behind which `job` would stand, in order.
+    pub(crate) fn before(&self, job: &Job) -> impl Iterator<Item = &Job> {
+        let rank = rank(job);
+        let before = self.0.iter().take_while(move |waiting| waiting.rank <= rank);
+        before.map(|waiting| &waiting.job)
     }
 
     /// In front of all that wait, for a request that has waited before.
@@ -56,6 +61,12 @@ impl Queue {
     pub(crate) fn prompt_tokens(&self) -> u64 {
         self.0.iter().map(|waiting| u64::from(waiting.job.grid.prompt_tokens())).sum()
     }
+}
+
+fn rank(job: &Job) -> i64 {
+    let arrived = i64::try_from(job.arrived_at_ms).unwrap_or(i64::MAX);
+    let later = i64::from(job.priority).saturating_mul(PRIORITY_STEP_MS.cast_signed());
+    arrived.saturating_add(later)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! One admitted request: where its chunks are, and which of them must be done again.
 
+mod chunk;
 mod leave;
 mod loss;
 mod race;
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aqueduct_core::work::Base;
 use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
+use self::chunk::{Chunk, State};
 pub(crate) use self::leave::Departure;
 use crate::room::output;
 use crate::turns;
@@ -19,48 +21,6 @@ use crate::words::Job;
 /// leaves a memory to go on from: were it one, losing the worker of the newest done chunk
 /// would send the request back to its first.
 pub(crate) const HELD_CHUNKS: usize = 2;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// To be assigned.
-    Waiting,
-    /// Assigned, not done.
-    Running,
-    /// Done; its worker keeps what it gave.
-    Held,
-    /// Done; what it gave is gone.
-    Released,
-}
-
-impl State {
-    fn is_done(self) -> bool {
-        matches!(self, Self::Held | Self::Released)
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Chunk {
-    worker: WorkerId,
-    epoch: Epoch,
-    state: State,
-    /// Its place in the total order of chunks, from its first dispatch on.
-    ticket: Option<u64>,
-    /// When it was assigned last.
-    since_ms: u64,
-    /// Whether it was ever given to a second worker as well.
-    raced: bool,
-    /// Who has the shard that an earlier try of it left, until it is assigned again.
-    left_at: Option<WorkerId>,
-    /// Whether a snapshot at its worker stands for its shard.
-    kept: bool,
-}
-
-impl Chunk {
-    /// Another worker than its own that has a shard of an earlier try.
-    fn left_elsewhere(&self) -> Option<WorkerId> {
-        self.left_at.filter(|worker| *worker != self.worker)
-    }
-}
 
 /// What a request is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +69,7 @@ pub(crate) struct Request {
     /// Where memory is handed on, the chunk that a snapshot stands for; those before it need
     /// nobody.
     restored: Option<usize>,
-    /// Chunks that are assigned and not done, and their tokens.
+    /// Chunks that are assigned and not done, and those of their tokens that are computed.
     pub(crate) in_flight: usize,
     pub(crate) in_flight_tokens: u64,
     /// When its next chunk is due, in virtual time.
@@ -123,13 +83,10 @@ pub(crate) struct Request {
 impl Request {
     /// A request whose chunks go to `places`.
     pub(crate) fn new(id: RequestId, job: Job, places: Vec<WorkerId>) -> Self {
-        let (epoch, state) = (Epoch::default(), State::Waiting);
-        let (ticket, since_ms, raced, left_at, kept) = (None, 0, false, None, false);
-        let chunk = |worker| Chunk { worker, epoch, state, ticket, since_ms, raced, left_at, kept };
         Self {
             id,
             waiting: places.len(),
-            chunks: places.into_iter().map(chunk).collect(),
+            chunks: places.into_iter().map(Chunk::waiting).collect(),
             open: (0..job.choices).collect(),
             told_prefilled: false,
             job,
@@ -385,8 +342,10 @@ impl Request {
         self.waiting -= usize::from(old == State::Waiting);
         self.in_flight += usize::from(state == State::Running);
         self.in_flight -= usize::from(old == State::Running);
-        self.in_flight_tokens += if state == State::Running { self.tokens(idx) } else { 0 };
-        self.in_flight_tokens -= if old == State::Running { self.tokens(idx) } else { 0 };
+        let is_computed = state == State::Running && self.snapshot(idx).is_none();
+        let tokens = if is_computed { self.tokens(idx) } else { 0 };
+        let before = std::mem::replace(&mut self.chunks[idx].in_flight_tokens, tokens);
+        self.in_flight_tokens = self.in_flight_tokens - before + tokens;
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Shards {
 /// that is gone) are legal and change nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A worker may be given work; it remembers nothing.
+    /// A worker may be given work; it remembers nothing but snapshots.
     WorkerUp {
         /// The worker.
         worker: WorkerId,
@@ -55,6 +55,10 @@ pub enum Event {
         peer: Peer,
         /// Most tokens whose keys it keeps in shards; `u64::MAX` is no bound.
         pool_tokens: u64,
+        /// Whether it is to be left, and is given work only if there is no other.
+        draining: bool,
+        /// Snapshots that it has.
+        kept: Vec<SnapshotKey>,
     },
     /// A worker and all it remembered are gone, since the last [`Event::Tick`].
     WorkerDown {

@@ -76,6 +76,8 @@ fn event(line: &str) -> Event {
             worker: worker(),
             peer: Peer(words[1].into()),
             pool_tokens: named("pool").map_or(u64::MAX, u64::from),
+            draining: words.contains(&"draining"),
+            kept: named("kept").map_or(Vec::new(), |first| names(first, 1)),
         },
         "drain" => Event::Drain { worker: worker(), draining: true },
         "undrain" => Event::Drain { worker: worker(), draining: false },
@@ -1615,5 +1617,95 @@ fn who_cannot_reach_a_holder_again_and_again_is_left() {
          = w2: drop r1 c4
          = w0: assign r1 c2 e9 after w0e0 w1e0
          = w1: assign r1 c4 e10 after w0e0 w1e0 w0e9 w0e0",
+    );
+}
+
+/// Accepted is what begins, or what has a place in the queue; what is held up is neither.
+#[test]
+fn what_is_held_up_by_who_waits_for_room_takes_a_place_in_the_queue() {
+    let limits = Limits { queued_requests: 1, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         submit r1 5 keep 8 choices 0
+         = w0: assign r1 c0 e0 after
+         submit r2 9 keep 6 choices 0
+         submit r3 5 mem 6 choices 0
+         = r3 1 requests are waiting, the most allowed
+         submit r4 5 mem 5 choices 0
+         = w0: assign r4 c0 e0 -> home
+         submit r5 5 keep 1 choices 0
+         = r5 1 requests are waiting, the most allowed",
+    );
+}
+
+#[test]
+fn what_has_no_place_anew_waits_for_who_may_come() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         up w1 pool 20
+         .. submit r1 35
+         .. down w1
+         again r1 r2 35 keep 0
+         = w0: cancel r1
+         = r1 cancelled
+         up w1 pool 20
+         = w0: assign r2 c0 e0 after
+         = w1: assign r2 c1 e0 after w0e0",
+    );
+    check_with(
+        LIMITS,
+        "up w0 pool 20
+         up w1 pool 20
+         .. submit r1 35
+         .. drain w1
+         again r1 r2 35 keep 0
+         = w0: cancel r1
+         = w1: cancel r1
+         = r1 cancelled
+         = r2 unavailable: prompt_tokens = 35: must be at most 20, what the pools of 1 worker \
+         (20 tokens) hold",
+    );
+}
+
+#[test]
+fn who_comes_back_brings_its_snapshots() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 kept 5
+         .. submit r1 15 session 5
+         down w0
+         up w0 kept 5
+         = w0: restore r1 c0 e1 by 5 -> w0 e2
+         = w0: assign r1 c1 e2 -> w0 e3",
+    );
+}
+
+#[test]
+fn who_comes_back_drained_is_given_nothing_new() {
+    check(
+        "up w0 draining
+         up w1
+         submit r1 15
+         = w1: assign r1 c0 e0 -> w1 e0
+         = w1: assign r1 c1 e0 -> home",
+    );
+}
+
+/// What is restored is not computed.
+#[test]
+fn a_session_leaves_room_in_flight() {
+    let limits = Limits { batch_tokens: 20, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 kept 5
+         submit r1 15 session 5
+         = w0: restore r1 c0 e0 by 5 -> w0 e0
+         = w0: assign r1 c1 e0 -> w0 e0
+         submit r2 5
+         = w0: assign r2 c0 e0 -> home",
     );
 }

@@ -73,7 +73,13 @@ impl Scene {
         let mut scene = Self { plan, running, dearest: 0, next_id: 0 };
         for worker in (0..WORKERS).map(WorkerId) {
             let peer = Peer(format!("local://{worker}"));
-            scene.step(Event::WorkerUp { worker, peer, pool_tokens: u64::MAX });
+            scene.step(Event::WorkerUp {
+                worker,
+                peer,
+                pool_tokens: u64::MAX,
+                draining: false,
+                kept: Vec::new(),
+            });
         }
         scene
     }

@@ -202,7 +202,8 @@ impl Cluster {
         if !self.workers[idx].up {
             self.workers[idx].up = true;
             let (worker, pool_tokens) = (WorkerId(idx as u32), self.pools[idx]);
-            self.step(Event::WorkerUp { worker, peer: peer(idx), pool_tokens });
+            let (draining, kept) = (false, Vec::new());
+            self.step(Event::WorkerUp { worker, peer: peer(idx), pool_tokens, draining, kept });
         }
     }
 

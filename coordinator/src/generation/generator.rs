@@ -151,7 +151,7 @@ impl Generator {
         match started {
             None => self.start_new(holder, submission).await,
             Some((request, content)) if content == key.content => {
-                self.resume(holder, request).await.map(Into::into)
+                self.resume(holder, request, |_| Ok(())).await.map(Into::into)
             }
             Some((request, _)) => {
                 self.metrics.rejected("invalid");
@@ -190,11 +190,12 @@ impl Generator {
         &self,
         holder: Option<&Holder>,
         request: RequestId,
+        may_read: impl FnOnce(&About) -> Result<(), Refusal> + Send + 'static,
     ) -> Result<Reader, RequestError> {
         let (generator, id) = (self.clone(), id_of(holder).to_owned());
         let read = async move {
             let comes_back = async || generator.taken_up(request, &id).await;
-            generator.streams.read(request, &id, comes_back).await
+            generator.streams.read(request, &id, may_read, comes_back).await
         };
         // Who goes away again meanwhile may come back as well: what it has taken up is not dropped.
         let read = tokio::spawn(read.in_current_span()).await;

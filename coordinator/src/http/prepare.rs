@@ -65,6 +65,14 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
     if session.is_some() {
         Refusal::unless_within("prompts beside a session", request.prompts.len(), 1, 1)?;
     }
+    if request.echo
+        && request.logprobs.is_some()
+        && session.as_ref().and_then(SessionUse::goes_on).is_some()
+    {
+        let reason = "is not supported with logprobs where a session goes on: earlier turns are \
+            not computed again";
+        return Err(ApiError::field("echo", reason));
+    }
     let begins = session.as_ref().and_then(SessionUse::goes_on).is_none();
     let prepare = |prompt| match prompt {
         Prompt::Text(prompt) => {

@@ -11,7 +11,7 @@ use aqueduct_core::{Refusal, RequestId};
 
 use super::stream::{self, Running};
 use super::{ApiError, ApiState, calls};
-use crate::generation::Source;
+use crate::generation::{About, Source};
 use crate::keys::Holder;
 use crate::streams::{EventId, Place, request_of};
 
@@ -79,12 +79,16 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let shared = &state.0;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
-    let reader = shared.generator.resume(holder, request).await?;
+    let stands = last.clone().flatten();
+    let may_read = move |about: &About| {
+        stands.map_or(Ok(()), |place| place.check(LAST_EVENT_ID, about.choices))
+    };
+    let reader = shared.generator.resume(holder, request, may_read).await?;
     let about = reader.about().clone();
     let envelope = shared.envelope(request, &about);
     let place = match last {
         Some(None) => return Ok(stream::nothing_more(envelope)),
-        Some(Some(place)) => place.of(about.choices)?,
+        Some(Some(place)) => place,
         None => Place::start(about.choices),
     };
     let mut source = Source::from(reader);

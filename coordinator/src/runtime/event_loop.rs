@@ -56,6 +56,8 @@ pub(crate) struct EventLoop {
     claims: Claims,
     /// Workers that said that they are going to stop.
     leaving: BTreeSet<WorkerId>,
+    /// Those that have left the cluster.
+    away: BTreeSet<WorkerId>,
     drained: Drained,
     /// For those who look after the cluster.
     desk: Desk,
@@ -92,6 +94,7 @@ impl EventLoop {
             resume_at: None,
             claims: Claims::default(),
             leaving: BTreeSet::new(),
+            away: BTreeSet::new(),
             drained: Drained::default(),
             desk: Desk::default(),
             outputs,

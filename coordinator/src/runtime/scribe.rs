@@ -10,7 +10,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
 use aqueduct_journal::{AppendError, Journal, Unable};
-use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
@@ -169,8 +168,8 @@ pub(crate) fn now_ms() -> u64 {
 /// Adds `notes` in their order. From the first that is to be written once more all are: what is
 /// there already counts once.
 async fn write(journal: &Journal, term: Option<u64>, notes: Vec<Note>) -> Written {
-    let append = |note: &Note| journal.append_in(term, note.record.clone());
-    let appended = join_all(notes.iter().map(append)).await;
+    let records = notes.iter().map(|note| note.record.clone()).collect();
+    let appended = journal.append_in(term, records).await;
     let mut again = Vec::new();
     for (note, result) in notes.into_iter().zip(appended) {
         match result {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use aqueduct_core::work::Outputs;
 use aqueduct_core::{
     Constraint, Grammar, Refusal, Session, SessionUse, StartKey, Telling, ThoughtsTold, TokenId,
+    limits,
 };
 use aqueduct_proto::convert::exchange::{exchange, wire_dtype};
 use aqueduct_proto::convert::generate::{policy_or, sampling_or};
@@ -30,18 +31,11 @@ pub(super) fn submission(
     text: &TextModel,
     config: &Config,
 ) -> Result<Submission, Refusal> {
-    let once = message.idempotency_key.clone().map(|name| {
-        let content = blake3::hash(&message.encode_to_vec()).into();
-        StartKey { name, content }
-    });
-    once.as_ref().map_or(Ok(()), StartKey::validate)?;
+    let once = start_key(&message)?;
     let is_chat = matches!(message.prompt, Some(Prompt::Chat(_)));
     let session: Option<SessionUse> = message.session.map(|session| session.parse()).transpose()?;
     let goes_on = session.as_ref().and_then(SessionUse::goes_on);
-    let grammar = message.grammar.map(Grammar::try_from).transpose()?;
-    let grammar = grammar.map(|grammar| ("grammar", grammar));
-    let budget = message.thinking_token_budget.map_or(Budget::Unsaid, Budget::Most);
-    let wanted = Wanted { budget, grammar, ..Wanted::default() };
+    let wanted = wanted(message.grammar, message.thinking_token_budget)?;
     let max_tokens = message.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT);
     let mut answered = None;
     let prompt = match message.prompt.ok_or_else(|| Refusal::new("prompt", "absent", "present"))? {
@@ -61,10 +55,7 @@ pub(super) fn submission(
     } else {
         Outputs::None
     };
-    let (constraint, thoughts) = match answered {
-        Some(answered) => answered,
-        None => (continued(wanted, text)?, ThoughtsTold::AsText),
-    };
+    let (constraint, thoughts) = answered.map_or_else(|| continued(wanted, text), Ok)?;
     let quality = quality(message.quality)?;
     let warning = is_chat.then(|| text.template().warning()).flatten();
     let telling = Telling {
@@ -100,13 +91,33 @@ pub(super) fn submission(
     })
 }
 
+/// By what its caller may ask for it again.
+fn start_key(message: &v1::GenerateRequest) -> Result<Option<StartKey>, Refusal> {
+    let Some(name) = message.idempotency_key.clone() else { return Ok(None) };
+    let once = StartKey { name, content: blake3::hash(&message.encode_to_vec()).into() };
+    once.validate()?;
+    Ok(Some(once))
+}
+
+fn wanted(grammar: Option<v1::Grammar>, budget: Option<u32>) -> Result<Wanted, Refusal> {
+    let grammar = grammar.map(Grammar::try_from).transpose()?;
+    let grammar = grammar.map(|grammar| ("grammar", grammar));
+    let most = limits::OUTPUT_TOKENS_MAX;
+    Refusal::unless_within(BUDGET, budget.unwrap_or(0), 0, most)?;
+    let budget = budget.map_or(Budget::Unsaid, Budget::Most);
+    Ok(Wanted { budget, grammar, ..Wanted::default() })
+}
+
 /// What makes text go on as is wanted, which nobody thinks about.
-fn continued(wanted: Wanted, text: &TextModel) -> Result<Option<Constraint>, Refusal> {
+fn continued(
+    wanted: Wanted,
+    text: &TextModel,
+) -> Result<(Option<Constraint>, ThoughtsTold), Refusal> {
     if wanted.budget != Budget::Unsaid {
         return Err(Refusal::new(BUDGET, "present", "absent: a text is not thought about"));
     }
     let constrain = |(field, grammar): (_, Grammar)| text.constraint(field, grammar.into());
-    wanted.grammar.map(constrain).transpose()
+    Ok((wanted.grammar.map(constrain).transpose()?, ThoughtsTold::AsText))
 }
 
 /// What a `Tokenize` call asks for.

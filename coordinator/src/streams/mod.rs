@@ -15,10 +15,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aqueduct_core::{RequestId, limits};
+use aqueduct_core::{Refusal, RequestId, limits};
 use tokio::sync::{Mutex as Turn, MutexGuard as TurnOf};
 
-use crate::generation::{Generation, Started, TextEvent};
+use crate::generation::{About, Generation, Started, TextEvent};
 use crate::submit::RequestError;
 use tape::{Tape, Whose};
 
@@ -90,25 +90,39 @@ impl Streams {
         self.tapes().by_request.insert(tape.request(), tape.clone());
         let (streams, recorded) = (self.clone(), tape.clone());
         tokio::spawn(async move {
-            if recorded.record(generation, streams.0.grace).await {
-                streams.tapes().end(recorded.clone());
-                tokio::time::sleep(streams.0.grace).await;
+            if !recorded.record(generation, streams.0.grace).await {
+                return streams.tapes().forget(&recorded);
             }
-            streams.tapes().forget(&recorded);
+            streams.let_go(recorded).await;
         });
         tape
     }
 
+    /// Keeps a tape that has ended for a while, or until others need its room: that it is waited
+    /// for here does not hold it.
+    async fn let_go(self, recorded: Arc<Tape>) {
+        let ended = Arc::downgrade(&recorded);
+        self.tapes().end(recorded);
+        tokio::time::sleep(self.0.grace).await;
+        if let Some(tape) = ended.upgrade() {
+            self.tapes().forget(&tape);
+        }
+    }
+
     /// The answer to `request`, for the holder of the key that asked for it: the one that is
     /// kept, or the one that `comes_back` finds for that holder. It may be long until there is
-    /// anything to read: nothing else waits for that.
+    /// anything to read: nothing else waits for that. Whoever reads it now reads on unless
+    /// `may_read` says that this caller does.
     pub(crate) async fn read(
         &self,
         request: RequestId,
         holder: &str,
+        may_read: impl FnOnce(&About) -> Result<(), Refusal>,
         comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
     ) -> Result<Reader, RequestError> {
-        self.taken_up(request, holder, comes_back).await.map(Reader::of)
+        let tape = self.taken_up(request, holder, comes_back).await?;
+        may_read(tape.about())?;
+        Ok(Reader::of(tape))
     }
 
     /// Ends a request that nobody will come back to.
@@ -168,5 +182,33 @@ impl Tapes {
             self.ended.remove(at);
             self.ended_bytes -= tape.bytes();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::Telling;
+
+    use super::*;
+
+    fn tape(request: u64) -> Arc<Tape> {
+        let about = About { choices: 1, logprobs: None, telling: Telling::default() };
+        Arc::new(Tape::new(RequestId(request), about, Whose::Starts))
+    }
+
+    #[tokio::test]
+    async fn ended_answers_are_let_go_when_there_are_enough() {
+        let streams = Streams::new(Duration::from_secs(3600));
+        let first = tape(0);
+        let is_there = Arc::downgrade(&first);
+        tokio::spawn(streams.clone().let_go(first));
+        while streams.tapes().ended.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        for request in 1..=limits::STREAMS_ENDED_MAX as u64 {
+            assert!(is_there.upgrade().is_some(), "before {request}");
+            streams.tapes().end(tape(request));
+        }
+        assert!(is_there.upgrade().is_none(), "something holds it");
     }
 }

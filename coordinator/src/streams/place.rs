@@ -30,16 +30,18 @@ impl Place {
         if events.is_empty() {
             return Ok(Self(vec![1; choices as usize]));
         }
-        Self(events.iter().map(|events| events.saturating_add(1)).collect()).of(choices)
+        let place = Self(events.iter().map(|events| events.saturating_add(1)).collect());
+        place.check("next", choices)?;
+        Ok(place)
     }
 
-    /// The same, if it is one in an answer of so many completions.
+    /// Checks that it is one in an answer of so many completions; it comes from `field`.
     ///
     /// # Errors
     /// It is not.
-    pub fn of(self, choices: u32) -> Result<Self, Refusal> {
-        Refusal::unless_within("completions", self.0.len() as u32, choices, choices)?;
-        Ok(self)
+    pub fn check(&self, field: &str, choices: u32) -> Result<(), Refusal> {
+        let field = format!("completions in {field}");
+        Refusal::unless_within(&field, self.0.len() as u32, choices, choices).map(drop)
     }
 
     /// Whether the beginning of a completion is new; then it is no more.
@@ -154,6 +156,6 @@ mod tests {
         assert_eq!(Place::after(&[], 2), Ok(Place(vec![1, 1])));
         assert_eq!(Place::after(&[0, 4], 2), Ok(Place(vec![1, 5])));
         let refused = Place::after(&[3], 2).unwrap_err().to_string();
-        assert_eq!(refused, "completions = 1: must be between 2 and 2");
+        assert_eq!(refused, "completions in next = 1: must be between 2 and 2");
     }
 }

@@ -230,8 +230,9 @@ impl Reader {
         state.reader += 1;
         state.next = 0;
         let (number, report) = (state.reader, state.report.clone());
-        drop(state);
+        // Before the next one comes, which may leave at once: what it says then is the last word.
         tape.is_read(Reading::Now);
+        drop(state);
         tape.changed.notify_waiters();
         Self { tape, number, report, is_over: false }
     }

@@ -11,8 +11,8 @@ use aqueduct_core::work::{
     Peer, RetainedMass, TokenLogprob,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Grammar, KvDtype, MemoryPolicy,
-    RequestId, Sampling, StartKey, Steering, Telling, TokenBytes, TraceParent, WireDtype,
+    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Form, Grammar, KvDtype, MemoryPolicy,
+    RequestId, Sampling, StartKey, Steering, Telling, Thinking, TokenBytes, TraceParent, WireDtype,
 };
 use aqueduct_gguf::write::Writer;
 use aqueduct_proto::convert::call::{self, CallBlock, CallHeader, Kind};
@@ -153,7 +153,18 @@ fn decode() -> Command {
         request: KEY.request,
         sampling: Sampling { repetition_penalty: 1.1, ..Sampling::default() },
         constraint: Some(Constraint {
-            grammar: Grammar::json_object(),
+            form: Form {
+                thinking: Some(Thinking {
+                    begun: false,
+                    always: true,
+                    open: "<think>".to_owned(),
+                    close: "</think>".to_owned(),
+                    ending: vec![1, 2],
+                    head: vec![3],
+                    most: Some(9),
+                }),
+                grammar: Some(Grammar::json_object()),
+            },
             vocabulary: TokenBytes::of([b"{".as_slice(), b"}"]).into(),
         }),
         steering: Steering::by_bias([(3, -1.0)]),

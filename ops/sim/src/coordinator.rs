@@ -132,9 +132,9 @@ impl Coordinator {
     /// A worker said hello.
     pub(crate) fn worker_up(&mut self, now_ms: u64, worker: usize) -> Result<(), Violation> {
         let (id, peer) = (WorkerId(worker as u32), peer(worker));
-        self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens: u64::MAX })?;
-        let draining = self.drained.contains(&id);
-        if draining { self.step(now_ms, Event::Drain { worker: id, draining }) } else { Ok(()) }
+        let (draining, kept) = (self.drained.contains(&id), Vec::new());
+        let pool_tokens = u64::MAX;
+        self.step(now_ms, Event::WorkerUp { worker: id, peer, pool_tokens, draining, kept })
     }
 
     /// An operator has a worker left, or not any more.

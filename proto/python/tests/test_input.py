@@ -83,6 +83,7 @@ def test_integers_of_all_kinds_are_token_ids(prompt: Any) -> None:
 @pytest.mark.parametrize('options, words', [
     ({'max_tokens': -1}, 'max_tokens = -1: must be an integer between 0 and 4294967295'),
     ({'max_tokens': 2.5}, 'max_tokens = 2.5: must be an integer'),
+    ({'thinking_token_budget': -1}, 'thinking_token_budget = -1: must be an integer between 0'),
     ({'seed': -1}, 'seed = -1: must be an integer between 0 and 18446744073709551615'),
     ({'priority': 2**31}, 'priority = 2147483648: must be an integer'),
     ({'temperature': 'hot'}, "temperature = 'hot': must be a number"),

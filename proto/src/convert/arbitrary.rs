@@ -2,6 +2,7 @@
 
 mod ask;
 mod decode;
+mod form;
 
 use aqueduct_core::ask::{Answer, Ask};
 use aqueduct_core::snapshot::{Keep, Made, Restore, SnapshotNews};
@@ -10,12 +11,12 @@ use aqueduct_core::work::{
     Outputs, Peer, PoolUse, RetainedMass, TokenLogprob, Traffic, WorkerInfo,
 };
 use aqueduct_core::{
-    Carry, ChunkKey, ChunkSpan, Constraint, Directory, Epoch, Form, Grammar, KvDtype, MemoryPolicy,
-    ModelShape, PolicyKind, RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering,
-    Thinking, TokenBytes, TraceParent, WireDtype, limits,
+    Carry, ChunkKey, ChunkSpan, Directory, Epoch, KvDtype, MemoryPolicy, ModelShape, PolicyKind,
+    RequestId, Sampling, Scoring, SnapshotKey, SnapshotsHeld, Steering, TraceParent, WireDtype,
+    limits,
 };
+pub(crate) use form::{constraint, form};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 pub(crate) fn key() -> impl Strategy<Value = ChunkKey> {
     (any::<u64>(), 0..limits::PROMPT_TOKENS_MAX, any::<u32>()).prop_map(|(request, idx, epoch)| {
@@ -54,40 +55,6 @@ pub(crate) fn sampling() -> impl Strategy<Value = Sampling> {
             logprobs,
         },
     )
-}
-
-fn thinking() -> impl Strategy<Value = Thinking> {
-    let tokens = || prop::collection::vec(0..limits::VOCAB_MAX, 1..4);
-    let most = prop::option::of(any::<u32>());
-    (any::<bool>(), "[a-z]{1,9}", "[a-z]{1,9}", tokens(), tokens(), most).prop_map(
-        |(begun, open, close, ending, head, most)| Thinking {
-            begun,
-            always: !begun,
-            open,
-            close,
-            ending,
-            head,
-            most,
-        },
-    )
-}
-
-/// Not that of any answer.
-pub(crate) fn form() -> impl Strategy<Value = Form> {
-    let grammar = (0..3, "[a-z]{1,9}").prop_map(|(kind, text)| {
-        [Grammar::JsonSchema, Grammar::Regex, Grammar::Lark][kind as usize](text)
-    });
-    let of = (prop::option::of(thinking()), prop::option::of(grammar));
-    let form = of.prop_map(|(thinking, grammar)| Form { thinking, grammar });
-    form.prop_filter("asks for something", |form| !form.is_any())
-}
-
-pub(crate) fn constraint() -> impl Strategy<Value = Constraint> {
-    let tokens = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5), 0..5);
-    (form(), tokens).prop_map(|(form, tokens)| {
-        let vocabulary = TokenBytes::of(tokens.iter().map(Vec::as_slice));
-        Constraint { form, vocabulary: Arc::new(vocabulary) }
-    })
 }
 
 pub(crate) fn steering() -> impl Strategy<Value = Steering> {

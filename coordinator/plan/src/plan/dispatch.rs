@@ -80,11 +80,20 @@ impl Plan {
     }
 
     /// Whether `job` would begin at once. While a place among the running is free, what waits
-    /// waits for room.
-    pub(super) fn may_admit(&self, job: &Job) -> bool {
-        let is_free = self.running.len() < self.limits.running_requests;
-        let is_held_up = job.sharded.is_some() && self.queue.len() > 0;
-        is_free && !is_held_up && self.places(job).is_some()
+    /// waits for room, and holds up what is behind it.
+    fn may_admit(&self, job: &Job) -> bool {
+        if self.running.len() >= self.limits.running_requests {
+            return false;
+        }
+        let Some(places) = self.places(job) else { return false };
+        let first = self.queue.before(job).find(|first| !self.waits_for_a_worker(first));
+        first
+            .is_none_or(|first| job.sharded.is_none() && self.would_fit_beside(first, job, &places))
+    }
+
+    /// Whether `job`, which is in the queue, waits for a worker to come.
+    fn waits_for_a_worker(&self, job: &Job) -> bool {
+        self.grace_until_ms.is_some() && self.without_a_place(job).is_some()
     }
 
     /// Why `job` may not wait, if it would have to.
@@ -113,7 +122,7 @@ impl Plan {
         }
         let mut waits: Option<&Job> = None;
         let next = self.queue.iter().find_map(|(id, job)| {
-            if self.grace_until_ms.is_some() && self.without_a_place(job).is_some() {
+            if self.waits_for_a_worker(job) {
                 return None;
             }
             let may_pass =
@@ -272,6 +281,12 @@ impl Plan {
             None => room.too_small(self.set_tokens(job)),
         };
         (!self.fits(job, &room)).then(refusal)
+    }
+
+    /// The same of all workers that are up, also of those that are to be left.
+    pub(super) fn all_could_hold(&self, job: &Job) -> bool {
+        let up = self.workers.iter().filter(|(_, worker)| worker.up);
+        self.fits(job, &Room::new(up.map(|(id, worker)| (*id, worker.pool_tokens))))
     }
 
     /// Whether nothing more may be in flight for the first time. What is in flight is earlier in

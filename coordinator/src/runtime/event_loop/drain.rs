@@ -55,8 +55,9 @@ impl EventLoop {
     pub(super) fn drain_as_ordered(&mut self, order: DrainOrder) {
         let DrainOrder { worker, draining, done } = order;
         let name = self.outputs.shown.cluster.borrow().name_of(worker);
+        let away = self.away.contains(&worker).then(Instant::now);
         match draining {
-            true => drop(self.drained.0.insert(name.clone(), None)),
+            true => drop(self.drained.0.entry(name.clone()).or_insert(away)),
             false => drop(self.drained.0.remove(&name)),
         }
         self.drain(worker, draining);
@@ -108,7 +109,7 @@ impl EventLoop {
         }
     }
 
-    fn is_drained(&self, worker: WorkerId) -> bool {
+    pub(super) fn is_drained(&self, worker: WorkerId) -> bool {
         self.drained.contains(&self.outputs.shown.cluster.borrow().name_of(worker))
     }
 

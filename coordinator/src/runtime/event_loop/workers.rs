@@ -15,6 +15,7 @@ impl EventLoop {
     pub(super) fn worker_joined(&mut self, worker: WorkerId, name: String) {
         tracing::info!(%worker, name, "worker is a member");
         self.outputs.shown.cluster.send_modify(|cluster| {
+            self.away.remove(&worker);
             self.drained.seen(&name, None);
             let draining = self.drained.contains(&name);
             let status = WorkerStatus { draining, ..WorkerStatus::connecting(worker, name) };
@@ -28,6 +29,7 @@ impl EventLoop {
     pub(super) fn worker_left(&mut self, worker: WorkerId) {
         let name = self.outputs.shown.cluster.borrow().name_of(worker);
         self.drained.seen(&name, Some(Instant::now()));
+        self.away.insert(worker);
         self.worker_down(worker, WorkerState::Down, "it has left the cluster");
     }
 
@@ -70,7 +72,9 @@ impl EventLoop {
             cluster.workers[worker.0 as usize].info = Some(info);
         });
         self.orders.insert(worker, orders);
-        self.step(Event::WorkerUp { worker, peer, pool_tokens });
+        let draining = self.is_drained(worker);
+        let kept = snapshots.as_ref().map_or(Vec::new(), |news| news.kept.clone());
+        self.step(Event::WorkerUp { worker, peer, pool_tokens, draining, kept });
         snapshots.into_iter().for_each(|news| self.snapshots_changed(worker, *news));
         self.resume_soon();
         self.drain_again(worker);
