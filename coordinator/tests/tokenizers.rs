@@ -126,6 +126,9 @@ fn answers_end_with_what_is_called_an_end() {
     check(turn(CONTROL), &[9], &[9, 7, end]);
     check(turn(ORDINARY), &[end], &[end]);
     check(turn(ORDINARY), &[], &[end]);
+    // Ordinary ones are text, but for those that no text has.
+    let gemma = [(7, "<start_of_turn>", ORDINARY), (9, "<end_of_turn>", ORDINARY)];
+    check(gemma, &[end], &[end, 9]);
     check([(7, "<|eot_id|>", CONTROL), (9, "<|start|>", CONTROL)], &[5, end], &[5, end, 7]);
 }
 
@@ -296,4 +299,42 @@ fn a_turn_of_a_session_is_what_follows_the_answer() {
     let plain = self::shipped();
     let (turn, _) = plain.chat(Conversation::of(&asked), Some(&session(None)), UNIX_EPOCH).unwrap();
     assert_eq!(turn, "\nuser: Why?\nassistant:");
+}
+
+/// As those of their `tokenizer.json`.
+#[test]
+fn letters_and_their_marks_are_one_where_the_model_has_it_so() {
+    for (pre, is_composed) in [("olmo", true), ("command-r", true), ("gpt-2", false)] {
+        let vocabulary = GgufVocabulary { pre: Some(pre.into()), ..families() };
+        let text = TextModel::new(vocabulary.build().unwrap()).unwrap();
+        let encoded = |said: &str| text.encode(said, false).unwrap();
+        assert_eq!(encoded("e\u{301}") == encoded("\u{e9}"), is_composed, "{pre}");
+    }
+}
+
+#[test]
+fn turns_that_a_file_takes_for_text_are_none() {
+    let mut vocabulary = families();
+    for (id, name) in [(7, "<start_of_turn>"), (9, "<end_of_turn>")] {
+        vocabulary.tokens[id] = name.into();
+        vocabulary.kinds[id] = 1;
+    }
+    let text = TextModel::new(vocabulary.build().unwrap()).unwrap();
+    assert_eq!(text.encode("<start_of_turn><end_of_turn>", false).unwrap(), [7, 9]);
+    assert_eq!(text.decode(&[7, 9]), "");
+}
+
+/// A file may not say how much memory its tokens take.
+#[test]
+fn ids_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = serde_json::json!({ "type": "BPE", "vocab": { "a": u32::MAX }, "merges": [] });
+    let decoder = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false,
+        "trim_offsets": true, "use_regex": true });
+    let file = serde_json::json!({ "version": "1.0", "model": model, "decoder": decoder,
+        "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null });
+    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let error = TextModel::load(folder.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("token id"), "{error}");
 }

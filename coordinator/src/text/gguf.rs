@@ -26,6 +26,8 @@ const LLAMA: &str = "llama";
 const STRIPS_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 /// Metadata is read in steps of this many bytes, doubled: the tensors behind it need not be.
 const METADATA_STEP_BYTES: u64 = 16 << 20;
+/// What Gemma's turns stand between.
+const TURNS: [&str; 2] = ["<start_of_turn>", "<end_of_turn>"];
 /// Tokens that end a turn, a message or a text, by the names that models give them. Files often
 /// tell of one where a model has two: the one that ends a text, and not what ends its turns.
 const ENDS: [&str; 14] = [
@@ -49,6 +51,7 @@ const SPACE: &str = "▁";
 
 /// A token's role, as GGUF numbers it.
 mod kind {
+    pub(super) const NORMAL: i32 = 1;
     pub(super) const UNKNOWN: i32 = 2;
     pub(super) const CONTROL: i32 = 3;
     pub(super) const USER_DEFINED: i32 = 4;
@@ -100,7 +103,12 @@ pub(super) fn read(path: &Path) -> Result<Vocabulary, TextError> {
         let more = wanted - prefix.len() as u64;
         (&file).take(more).read_to_end(&mut prefix).map_err(io)?;
         match Gguf::parse_metadata(&prefix) {
-            Err(GgufError::Truncated { .. }) if wanted < file_bytes => wanted *= 2,
+            // What is longer than the file is damaged, and nothing more is read for it.
+            Err(GgufError::Truncated { offset, needs, .. })
+                if wanted < file_bytes && offset.saturating_add(needs) <= file_bytes =>
+            {
+                wanted *= 2;
+            }
             gguf => return GgufVocabulary::from_gguf(&gguf.map_err(invalid)?)?.build(),
         }
     }
@@ -168,6 +176,7 @@ impl GgufVocabulary {
             }
         }
         self.validate()?;
+        self.mark_turns();
         let (mut tokenizer, adds_bos) = match self.model.as_str() {
             "gpt2" => self.byte_level()?,
             LLAMA => (self.sentence_piece()?, true),
@@ -215,6 +224,18 @@ impl GgufVocabulary {
             }
         }
         Ok(())
+    }
+
+    /// Some files of Gemma 3 have what turns stand between as ordinary tokens, of which no prompt
+    /// would be made and with which no answer would end. No text has them, as llama.cpp knows too.
+    fn mark_turns(&mut self) {
+        let at = |name: &str| {
+            let at = self.tokens.iter().position(|token| token == name)?;
+            (self.kinds.get(at) == Some(&kind::NORMAL)).then_some(at)
+        };
+        for at in TURNS.map(at).into_iter().flatten() {
+            self.kinds[at] = kind::CONTROL;
+        }
     }
 
     /// The tokens that the file says end an answer, and those that do by their names; ordinary

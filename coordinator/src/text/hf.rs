@@ -51,11 +51,16 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let of_text = text_model(&config);
     let number = |field: &str| of_text[field].as_u64().and_then(|value| u32::try_from(value).ok());
     let model_tokens = number("vocab_size");
-    let max_positions = number("max_position_embeddings").map(|most| positions(most, of_text));
+    // Command R was made for more positions than the field says that others have.
+    let made_for = number("model_max_length").filter(|_| of_text["model_type"] == "cohere");
+    let max_positions =
+        made_for.or_else(|| number("max_position_embeddings").map(|most| positions(most, of_text)));
     let named = &texts["chat_template"];
+    let of_processor = json(&folder.join("chat_template.json"))?;
     let template = text(&folder.join("chat_template.jinja"))?
         .or_else(|| named.as_str().map(str::to_owned))
-        .or_else(|| among(named, "default"));
+        .or_else(|| among(named, "default"))
+        .or_else(|| of_processor["chat_template"].as_str().map(str::to_owned));
     let tool_template = text(&folder.join(format!("additional_chat_templates/{TOOL_USE}.jinja")))?
         .or_else(|| among(named, TOOL_USE));
     let special = SPECIAL.iter().filter_map(|name| Some((*name, token_text(&texts[*name])?)));

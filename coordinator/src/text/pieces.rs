@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use aqueduct_core::TokenId;
+use aqueduct_core::{Refusal, TokenId, limits};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -30,6 +30,8 @@ impl Pieces {
     /// # Errors
     /// A decoder that is neither byte-level nor SentencePiece.
     pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let last = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
+        Refusal::unless_within("token id", last, 0, limits::VOCAB_MAX - 1)?;
         let decoder = serde_json::to_value(tokenizer.get_decoder())
             .map_err(|error| TextError::invalid("decoder", error))?;
         let kinds = decoder_kinds(&decoder);

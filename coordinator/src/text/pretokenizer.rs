@@ -153,11 +153,14 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     };
     Ok(match name {
         "default" => plain(words(&UNNAMED)?),
-        "gpt-2" | "phi-2" | "olmo" | "exaone4" | "trillion" | "mellum" | "a.x-4.0"
-        | "granite-docling" => plain(byte_level(true)),
+        "olmo" => Family { composes: true, ..plain(byte_level(true)) },
+        "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling" => {
+            plain(byte_level(true))
+        }
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "minerva-7b"
         | "mellum2" => {
-            plain(Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into())
+            let words = Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into();
+            Family { composes: name == "command-r", ..plain(words) }
         }
         "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" => {
             Family { ignores_merges: true, adds_bos: true, ..plain(words(&[LLAMA3])?) }

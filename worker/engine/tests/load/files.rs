@@ -6,12 +6,13 @@ use aqueduct_core::MemoryPolicy;
 use aqueduct_engine::{
     Block, LoadOptions, LoadProgress, LocalPort, Model, Want, WeightDtype, prefill,
 };
+use aqueduct_gguf::write::Writer;
 use aqueduct_kernels::KvDtype;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Folder, Tensor, config, described_by, fused, gguf, hf_folder, load, options, safetensors,
-    split_gguf, tensors, with_metadata,
+    Folder, Tensor, config, described_as, described_by, fused, gguf, hf_folder, load, options,
+    safetensors, split_gguf, tensors, with_metadata,
 };
 
 fn logits(model: &Model) -> Vec<f32> {
@@ -48,6 +49,9 @@ fn every_container_makes_the_same_model() {
     let file = Folder::empty().with("tiny.gguf", gguf(&all));
     assert_eq!(logits(&load(&file.file("tiny.gguf")).unwrap()), logits(&whole));
     assert_eq!(logits(&load(file.path()).unwrap()), logits(&whole));
+
+    let mistral = Folder::empty().with("m.gguf", described_as("mistral3", |all| all));
+    assert_eq!(logits(&load(mistral.path()).unwrap()), logits(&whole));
 
     let sharded = sharded(&all, "b.safetensors");
     let sharded = load(sharded.path()).unwrap();
@@ -299,6 +303,13 @@ fn gguf_metadata_is_refused_by_key() {
     check(experts(8, 2), &["blk.0.ffn_gate_inp.weight", "missing"]);
     let capped = described_by(|all| all.f32("llama.final_logit_softcapping", 30.0));
     check(capped, &["final_logit_softcapping = 30: must be absent"]);
+    // Of Gemma 3 a file may say it: here it is tensors that are missing.
+    let capped = |all: Writer| all.f32("gemma3.final_logit_softcapping", 30.0);
+    check(described_as("gemma3", capped), &["attn_q_norm", "missing"]);
+    let capped = |all: Writer| all.f32("gemma3.attn_logit_softcapping", 30.0);
+    check(described_as("gemma3", capped), &["attn_logit_softcapping = 30: must be absent"]);
+    let ministral = |all: Writer| all.f32("mistral3.attention.temperature_scale", 0.1);
+    check(described_as("mistral3", ministral), &["attention.temperature_scale = 0.1"]);
     for dims in [0, 3, 6] {
         let file = with_metadata("llama.rope.dimension_count", dims);
         check(file, &["rope.dimension_count", "an even number from 2 to the head size 4"]);

@@ -1,6 +1,7 @@
 //! Damaged model files: an error or a model, never a panic.
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use crate::support::{Folder, config, gguf, hf_folder, load, safetensors, tensors};
 
@@ -34,6 +35,21 @@ fn every_truncation_of_a_container_is_refused() {
         let error = load(folder.path()).unwrap_err().to_string();
         assert!(error.contains("m.gguf: "), "{keep}: {error}");
     }
+}
+
+/// Means are taken of maps before all other tensors are looked for.
+#[test]
+fn a_map_whose_mean_is_taken_has_the_shape_of_the_model() {
+    let name = "model.layers.0.self_attn.o_proj.weight";
+    let header = json!({ name: { "dtype": "F32", "shape": [1u64 << 62, 2, 0],
+        "data_offsets": [0, 0] } });
+    let header = header.to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let mut config = config();
+    config["architectures"] = json!(["CohereForCausalLM"]);
+    config["model_type"] = json!("cohere");
+    let error = load(hf_folder(&config).with("model.safetensors", file).path()).unwrap_err();
+    assert!(error.to_string().contains(name), "{error}");
 }
 
 proptest! {

@@ -170,19 +170,29 @@ pub(crate) fn split_gguf(tensors: &[Tensor], second: u32) -> [Vec<u8>; 2] {
     ]
 }
 
+/// The same as a file of this architecture, with other keys more.
+pub(crate) fn described_as(architecture: &str, more: impl FnOnce(Writer) -> Writer) -> Vec<u8> {
+    with_tensors(more(metadata(architecture)), &tensors()).finish()
+}
+
 /// Metadata alone.
 fn described() -> Writer {
+    metadata("llama")
+}
+
+fn metadata(architecture: &str) -> Writer {
+    let key = |name: &str| format!("{architecture}.{name}");
     Writer::new()
-        .str("general.architecture", "llama")
-        .u32("llama.block_count", LAYERS as u32)
-        .u32("llama.embedding_length", WIDTH as u32)
-        .u32("llama.feed_forward_length", FFN as u32)
-        .u32("llama.attention.head_count", HEADS as u32)
-        .u32("llama.attention.head_count_kv", 1)
-        .u32("llama.attention.key_length", HEAD_DIM as u32)
-        .u32("llama.context_length", 64)
-        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-        .f32("llama.rope.freq_base", 10_000.0)
+        .str("general.architecture", architecture)
+        .u32(&key("block_count"), LAYERS as u32)
+        .u32(&key("embedding_length"), WIDTH as u32)
+        .u32(&key("feed_forward_length"), FFN as u32)
+        .u32(&key("attention.head_count"), HEADS as u32)
+        .u32(&key("attention.head_count_kv"), 1)
+        .u32(&key("attention.key_length"), HEAD_DIM as u32)
+        .u32(&key("context_length"), 64)
+        .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
+        .f32(&key("rope.freq_base"), 10_000.0)
 }
 
 fn with_tensors(mut writer: Writer, tensors: &[Tensor]) -> Writer {

@@ -8,6 +8,7 @@
 //! of each map that follows. So no kernel knows layer norms, and every test of RMS norms is one of
 //! these.
 
+use aqueduct_core::ModelShape;
 use aqueduct_kernels::Linear;
 
 use super::{Assembler, Sources};
@@ -18,7 +19,7 @@ impl Sources<'_> {
     /// Takes the means out of what makes the stream, where it is read through layer norms.
     ///
     /// # Errors
-    /// A tensor with a number that is not finite.
+    /// A tensor of another shape, or with a number that is not finite.
     pub(super) fn centre(&mut self) -> Result<(), LoadError> {
         if self.decoder.layer_norms.is_none() {
             return Ok(());
@@ -35,13 +36,22 @@ impl Sources<'_> {
         if let Some(embed) = self.checkpoint.tensors.get_mut(&table) {
             embed.centre = Some(Centre::OfRow);
         }
-        for layer in 0..self.decoder.shape.layers {
-            for (part, suffix) in
-                [names.out, names.down].into_iter().flat_map(|it| [(it, "weight"), (it, "bias")])
-            {
+        let ModelShape { layers, width, heads, head_dim, ffn, .. } = self.decoder.shape;
+        let (width, ffn, q_rows) = (width as usize, ffn as usize, (heads * head_dim) as usize);
+        for layer in 0..layers {
+            let of_part =
+                |part, inputs| [(part, "weight", vec![width, inputs]), (part, "bias", vec![width])];
+            let parts =
+                [of_part(names.out, q_rows), of_part(names.down, ffn)].into_iter().flatten();
+            for (part, suffix, shape) in parts {
                 let name = format!("{}.{layer}.{part}.{suffix}", names.layer);
-                let Some(tensor) = self.checkpoint.tensors.get_mut(&name) else { continue };
-                tensor.centre = Some(Centre::OfRows(tensor.mean_row(&name)?.into()));
+                if !self.checkpoint.tensors.contains_key(&name) {
+                    continue;
+                }
+                let mean = self.checkpoint.find(&name, &shape)?.mean_row(&name)?;
+                if let Some(tensor) = self.checkpoint.tensors.get_mut(&name) {
+                    tensor.centre = Some(Centre::OfRows(mean.into()));
+                }
             }
         }
         Ok(())

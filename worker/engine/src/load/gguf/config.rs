@@ -14,6 +14,8 @@ use crate::load::names::{self, Names};
 pub(crate) enum Architecture {
     /// Mistral too.
     Llama,
+    /// What reads text of Mistral 3.
+    Mistral3,
     Qwen2,
     Qwen3,
     Phi3,
@@ -49,8 +51,8 @@ pub(crate) enum Architecture {
     StableLm,
 }
 
-const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, smollm3, seed_oss, \
-     ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, granitemoe, \
+const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, granite, smollm3, \
+     seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, granitemoe, \
      glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, \
      command-r, cohere2, olmo, stablelm";
 
@@ -58,8 +60,9 @@ const ARCHITECTURES: &str = "llama (Mistral too), qwen2, qwen3, phi3, granite, s
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
 
 impl Architecture {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Llama,
+        Self::Mistral3,
         Self::Qwen2,
         Self::Qwen3,
         Self::Phi3,
@@ -94,6 +97,7 @@ impl Architecture {
     fn known(self) -> (&'static str, Family, bool) {
         match self {
             Self::Llama => ("llama", Family::Llama, true),
+            Self::Mistral3 => ("mistral3", Family::Llama, true),
             Self::Qwen2 => ("qwen2", Family::Qwen2, false),
             Self::Qwen3 => ("qwen3", Family::Qwen3, false),
             Self::Phi3 => ("phi3", Family::Phi3, false),
@@ -272,6 +276,14 @@ impl Config<'_, '_> {
             keys.get("attention.clamp_kqv", Field::f32).map_err(|err| self.malformed(err))?;
         if let Some(most) = most.filter(|&most| most != 0.0) {
             return refused(Refusal::new("attention.clamp_kqv", most, "absent"));
+        }
+        // Ministral 3 scales queries by how far they are.
+        for key in ["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"] {
+            let scale = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
+            let scale = scale.filter(|&scale| scale != 0.0);
+            if let Some(scale) = scale.filter(|_| keys.architecture == Architecture::Mistral3) {
+                return refused(Refusal::new(key, scale, "absent"));
+            }
         }
         let normed = "blk.0.attn_q_norm.weight";
         let is_normed = checkpoint.tensors.contains_key(normed);

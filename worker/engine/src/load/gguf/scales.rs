@@ -11,8 +11,12 @@ use crate::load::decoder::{Scales, Softcaps};
 const GEMMA2_27B_LAYERS: u32 = 46;
 const GEMMA3_27B_LAYERS: u32 = 62;
 
+/// The key of the cap of tokens' logits.
+const TOKENS_CAP: &str = "final_logit_softcapping";
+
 impl Config<'_, '_> {
-    /// Gemma 2's, which has them where a file does not say; 0 is none. No other is served with any.
+    /// Gemma 2's, which has them where a file does not say; 0 is none. Gemma 3 may have the one of
+    /// tokens' logits, and no other is served with any.
     pub(super) fn softcaps(
         &self,
         architecture: Architecture,
@@ -22,6 +26,7 @@ impl Config<'_, '_> {
             let cap = keys.get(key, Field::f32).map_err(|err| self.malformed(err))?;
             match architecture {
                 Architecture::Gemma2 => Ok(cap),
+                Architecture::Gemma3 if key == TOKENS_CAP => Ok(cap.or(Some(0.0))),
                 _ => match cap.filter(|&cap| cap != 0.0) {
                     Some(cap) => {
                         let refusal = Refusal::new(key, cap, "absent");
@@ -33,7 +38,7 @@ impl Config<'_, '_> {
         };
         let or = |cap: Option<f32>, usual| Some(cap.unwrap_or(usual)).filter(|&cap| cap != 0.0);
         let attention = or(get("attn_logit_softcapping")?, 50.0);
-        let tokens = or(get("final_logit_softcapping")?, 30.0);
+        let tokens = or(get(TOKENS_CAP)?, 30.0);
         let softcaps = Softcaps { attention, tokens }.checked();
         softcaps.map_err(|refusal| LoadError::refused(self.path, refusal))
     }

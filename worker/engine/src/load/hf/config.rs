@@ -56,6 +56,8 @@ struct Config {
     /// The same of Gemma 3.
     hidden_activation: Option<String>,
     max_position_embeddings: Option<u32>,
+    /// Of Command R, which was made for more positions than the field above says.
+    model_max_length: Option<u32>,
     rms_norm_eps: Option<f32>,
     layer_norm_eps: Option<f32>,
     attention_bias: Option<bool>,
@@ -341,7 +343,11 @@ impl Config {
                 Family::Granite4 => self.shared_intermediate_size,
                 _ => self.intermediate_size,
             },
-            max_positions: self.max_position_embeddings.unwrap_or(0),
+            max_positions: match family {
+                Family::Cohere => self.model_max_length.or(self.max_position_embeddings),
+                _ => self.max_position_embeddings,
+            }
+            .unwrap_or(0),
         };
         shape.validate()?;
         Ok(shape)
@@ -588,6 +594,13 @@ mod tests {
         assert!(activation(Family::Gemma3, json!({ "hidden_act": "silu" })));
         assert!(!activation(Family::Gemma3, json!({ "hidden_activation": "gelu" })));
         assert!(!activation(Family::Llama, json!({ "hidden_act": "gelu_pytorch_tanh" })));
+    }
+
+    #[test]
+    fn command_r_was_made_for_more_positions_than_its_oldest_field_says() {
+        let fields = || json!({ "max_position_embeddings": 8192, "model_max_length": 131_072 });
+        let positions = |family| config(fields()).shape(family).unwrap().max_positions;
+        assert_eq!([Family::Cohere, Family::Llama].map(positions), [131_072, 8192]);
     }
 
     #[test]
