@@ -77,14 +77,21 @@ impl Client {
                 Ok(answer) => break answer,
                 Err(status) => status,
             };
-            if self.routes.moved(&url, &status, patience).await {
+            // Once it was lost it may take longer to be taken up again than to find nobody.
+            let patience = match lost.give_up_at(self.options.resume_within, until) {
+                Some(give_up_at) => self.patience().min(give_up_at),
+                None => patience.min(until),
+            };
+            let moved = self.routes.moved(&url, &status, patience);
+            if within(until, deadline, moved).await? {
                 continue;
             }
             if is_keyed && is_unheard(&status) {
-                if lost.again(self.options.resume_within, until).await.is_none() {
+                let Some(give_up_at) = lost.again(self.options.resume_within, until).await else {
                     return Err(status.into());
-                }
-                self.routes.leave(&url, &status, patience).await;
+                };
+                let patience = self.patience().min(give_up_at);
+                within(until, deadline, self.routes.leave(&url, &status, patience)).await?;
                 continue;
             }
             tries = tries.saturating_sub(1);

@@ -35,7 +35,8 @@ pub struct Generation {
     events: BoxStream<'static, Result<GenerateEvent, ClientError>>,
     /// The request, if it goes on without its caller.
     kept: Option<(Client, RequestId)>,
-    is_over: Arc<AtomicBool>,
+    /// Whether the server has ended it.
+    is_ended: Arc<AtomicBool>,
 }
 
 impl Generation {
@@ -51,7 +52,7 @@ impl Generation {
         let request_id = said(REQUEST_ID).unwrap_or_default().to_owned();
         span.record("request_id", &request_id);
         let request = said(ANSWER_ID).and_then(|number| number.parse().ok()).map(RequestId);
-        let is_over = Arc::new(AtomicBool::new(false));
+        let is_ended = Arc::new(AtomicBool::new(false));
         let kept = request.map(|request| (client.clone(), request));
         let listening = Listening {
             client,
@@ -60,13 +61,14 @@ impl Generation {
             until,
             deadline,
             standing: request.map(|request| Standing::new(request, choices)),
-            is_over: is_over.clone(),
+            is_over: false,
+            is_ended: is_ended.clone(),
         };
         let events = stream::unfold(listening, async |mut listening| {
             let event = listening.next().await?;
             Some((event, listening))
         });
-        Self { request_id, events: events.boxed(), kept, is_over }
+        Self { request_id, events: events.boxed(), kept, is_ended }
     }
 
     /// The id by which the server's log knows the request: the caller's own, or a new one.
@@ -80,13 +82,13 @@ impl Generation {
     /// The server's silence. One that does not know the request any more has ended it.
     pub async fn cancel(mut self) -> Result<(), ClientError> {
         match self.kept.take() {
-            Some((client, request)) if !self.is_over() => client.cancel(request).await,
+            Some((client, request)) if !self.is_ended() => client.cancel(request).await,
             _ => Ok(()),
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
     }
 }
 
@@ -101,7 +103,7 @@ impl Stream for Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         // What the server is not told, it finds out by itself: nobody comes back.
-        let kept = self.kept.take().filter(|_| !self.is_over());
+        let kept = self.kept.take().filter(|_| !self.is_ended());
         if let (Some((client, request)), Ok(runtime)) =
             (kept, tokio::runtime::Handle::try_current())
         {
@@ -125,21 +127,30 @@ struct Listening {
     deadline: Duration,
     /// Where the caller stands, if the server lets it come back.
     standing: Option<Standing>,
-    is_over: Arc<AtomicBool>,
+    /// Nothing more is told.
+    is_over: bool,
+    is_ended: Arc<AtomicBool>,
 }
 
 impl Listening {
     /// The next event: nothing after the summary or an error.
     async fn next(&mut self) -> Option<Result<GenerateEvent, ClientError>> {
-        if self.is_over.load(Ordering::Relaxed) {
+        if self.is_over {
             return None;
         }
         let event = self.next_new().await;
         if let Err(error) = &event {
             trace::failed(&self.span, error);
         }
-        let is_last = matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
-        self.is_over.store(is_last, Ordering::Relaxed);
+        self.is_over |= matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
+        // What the server has said of its end; what was not understood, or took too long for this
+        // caller, it goes on with unless it is told.
+        let is_ended = match &event {
+            Ok(event) => matches!(event, GenerateEvent::Summary(_)),
+            Err(ClientError::Server(_) | ClientError::Deadline(_)) => false,
+            Err(_) => true,
+        };
+        self.is_ended.store(is_ended, Ordering::Relaxed);
         Some(event)
     }
 
@@ -225,11 +236,17 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// When to give up what was lost, that is `within` after the first loss, or `until`; `None`
+    /// where nothing was.
+    pub(crate) fn give_up_at(&self, within: Duration, until: Instant) -> Option<Instant> {
+        Some(self.lost_at?.checked_add(within).map_or(until, |at| until.min(at)))
+    }
+
     /// Waits until it is time to ask again, and says when to give up; `None`: now, because that is
     /// `within` after the first loss, or `until`.
     pub(crate) async fn again(&mut self, within: Duration, until: Instant) -> Option<Instant> {
-        let lost_at = *self.lost_at.get_or_insert_with(Instant::now);
-        let give_up_at = lost_at.checked_add(within).map_or(until, |at| until.min(at));
+        self.lost_at.get_or_insert_with(Instant::now);
+        let give_up_at = self.give_up_at(within, until).unwrap_or(until);
         let again_at = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         if again_at >= give_up_at {

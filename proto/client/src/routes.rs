@@ -104,7 +104,8 @@ impl Routes {
             return true;
         }
         let urls = &self.0.urls;
-        if urls.len() == 1 && leader.is_none() {
+        // Who is asked because it led is left for the one that was named.
+        if urls.len() == 1 && leader.is_none() && asked == urls[0] {
             return false;
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,6 +1,7 @@
 //! The client against a scripted server on a real socket.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_client::{
@@ -272,10 +273,14 @@ async fn nobody_there_is_unavailable() {
 }
 
 /// A coordinator that knows who leads, if anybody does, and serves nothing.
-struct Follower(Option<String>);
+struct Follower(Arc<Mutex<Option<String>>>);
 
 impl Follower {
     async fn start(leader: Option<String>) -> String {
+        Self::start_with(Arc::new(Mutex::new(leader))).await
+    }
+
+    async fn start_with(leader: Arc<Mutex<Option<String>>>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server =
@@ -288,7 +293,7 @@ impl Follower {
         let mut status = Status::unavailable("it does not lead");
         // As it answers every call.
         status.metadata_mut().insert("x-request-id", "mine".parse().unwrap());
-        if let Some(leader) = &self.0 {
+        if let Some(leader) = &*self.0.lock().unwrap() {
             status.metadata_mut().insert("aqueduct-leader", leader.parse().unwrap());
         }
         status
@@ -356,6 +361,45 @@ async fn whoever_leads_is_found() {
     check(&[&knows]).await;
     check(&[&gone, &knows_not, &misled, &leader]).await;
     check(&[&misled, &gone, &knows]).await;
+}
+
+/// Of a group by its service: it leads nowhere itself, and says who does.
+#[tokio::test]
+async fn who_is_named_alone_is_asked_again_when_the_leader_is_gone() {
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let (_, leader, _) = first.spawn(start_busy(vec![summary()], false, 0)).await.unwrap();
+    let (_, second, _) = start_busy(vec![summary()], false, 0).await;
+    let named = Arc::new(Mutex::new(Some(leader)));
+    let knows = Follower::start_with(named.clone()).await;
+    let client = Client::connect(&knows, ClientOptions::default()).await.unwrap();
+    let ask = async || {
+        let mut events = client.generate(GenerateOptions::text("x")).await.unwrap();
+        assert!(matches!(events.next().await, Some(Ok(GenerateEvent::Summary(_)))));
+    };
+    ask().await;
+    *named.lock().unwrap() = Some(second);
+    first.shutdown_background();
+    ask().await;
+}
+
+/// Nobody waits longer than it said, whoever is looked for.
+#[tokio::test]
+async fn a_deadline_bounds_the_search_for_a_leader() {
+    // Nothing answers there: a connection is never accepted.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    let knows_not = Follower::start(None).await;
+    let urls = [knows_not.as_str(), "http://192.0.2.1:1", &silent].join(",");
+    let client = Client::connect(&urls, ClientOptions::default()).await.unwrap();
+    let deadline = Duration::from_millis(500);
+    let started = std::time::Instant::now();
+    let options = GenerateOptions { deadline, ..GenerateOptions::text("x") };
+    let refused = client.generate(options).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(
+        matches!(refused, ClientError::Deadline(_) | ClientError::Unavailable(_)),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]

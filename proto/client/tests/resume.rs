@@ -280,6 +280,15 @@ async fn whoever_drops_a_stream_cancels_its_request() {
     asked.recv().await;
     assert_eq!(asked.recv().await, Some(Asked::Cancel(REQUEST)));
 
+    // Nor does a server go on for a caller that cannot read what it says.
+    let (client, mut asked) = serve(vec![(vec![accepted(), token(0, 3)], away())]).await;
+    let (_, error) = told(&client).await;
+    assert!(matches!(error, Some(ClientError::Server(_))), "{error:?}");
+    asked.recv().await;
+    let cancelled = tokio::time::timeout(Duration::from_secs(20), asked.recv()).await;
+    assert_eq!(cancelled.unwrap(), Some(Asked::Cancel(REQUEST)));
+    let (client, mut asked) = serve(vec![(whole(), away()); 3]).await;
+
     // One that has ended is not.
     assert_eq!(told(&client).await.1, None);
     asked.recv().await;

@@ -1,6 +1,7 @@
 //! How an etcd is, for somebody who looks before it is relied on.
 
 use etcd_client::GetOptions;
+use futures::future::join_all;
 
 use crate::etcd::{Etcd, EtcdError, asked};
 
@@ -18,13 +19,13 @@ pub struct Health {
 }
 
 impl Etcd {
-    /// Asks each endpoint by itself, one after the other.
+    /// Asks each endpoint by itself, all at the same time.
     pub async fn examine(&self) -> Vec<(String, Result<Health, EtcdError>)> {
-        let mut all = Vec::new();
-        for url in self.endpoints() {
-            all.push((url.clone(), self.only(url).health().await));
-        }
-        all
+        let asked = self.endpoints().iter().map(async |url| {
+            let health = self.only(url).health().await;
+            (url.clone(), health)
+        });
+        join_all(asked).await
     }
 
     async fn health(&self) -> Result<Health, EtcdError> {

@@ -144,6 +144,9 @@ fn config(
     Ok(config)
 }
 
+/// Before the next connection is accepted, where one could not be.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// A bound address, and who may come in.
 #[derive(Debug)]
 pub struct Listener {
@@ -164,15 +167,18 @@ impl Listener {
     /// once; more wait to be accepted. Dropping the stream closes the address.
     pub fn incoming(self) -> impl Stream<Item = io::Result<Conn>> + Send {
         let tls = self.tls;
-        let looked_at = TcpListenerStream::new(self.tcp).map(move |stream| {
-            let tls = tls.clone();
-            async move {
-                match stream {
-                    // A task of its own: who takes long keeps nobody waiting.
-                    Ok(stream) => tokio::spawn(enter(stream, tls)).await.ok().flatten().map(Ok),
-                    Err(error) => Some(Err(error)),
-                }
+        let accepted = TcpListenerStream::new(self.tcp).then(async |stream| {
+            if let Err(error) = &stream {
+                // As a rule no file handles are left: the next try would fail as fast.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+            stream
+        });
+        let looked_at = accepted.filter_map(async |stream| stream.ok()).map(move |stream| {
+            // A task of its own: who takes long keeps nobody waiting.
+            let entering = tokio::spawn(enter(stream, tls.clone()));
+            async move { entering.await.ok().flatten().map(Ok) }
         });
         looked_at.buffer_unordered(limits::HANDSHAKES_MAX).filter_map(std::future::ready)
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use aqueduct_client::operator::{
     ListSnapshotsRequest, MemoryView, Of, ShowMemoryRequest, SnapshotChange, SnapshotList,
 };
@@ -100,12 +101,13 @@ async fn export(args: CacheExportArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     let parts = client.export_snapshot(&args.snapshot, &args.worker).await?;
     pin_mut!(parts);
-    let wrong = |error| unusable(&args.file, error);
-    let mut whole = Whole::create(&args.file).map_err(wrong)?;
+    let mut whole = Whole::create(&args.file).map_err(|error| unusable(&args.file, error))?;
+    // From here on it is the disk, or who reads, and not what was asked for.
+    let file = || args.file.display().to_string();
     while let Some(part) = parts.next().await {
-        whole.write(&part?.bytes).map_err(wrong)?;
+        whole.write(&part?.bytes).with_context(file)?;
     }
-    Ok(whole.end().map_err(wrong)?)
+    whole.end().with_context(file)
 }
 
 async fn import(args: CacheImportArgs) -> anyhow::Result<()> {

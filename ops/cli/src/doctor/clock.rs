@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::Check;
 
@@ -11,6 +12,8 @@ use super::Check;
 const SKEW_SEEN: f64 = 0.5;
 /// Certificates and keys are taken for expired.
 const SKEW_HARMS: f64 = 30.0;
+/// Whoever has just said how it is says what time it is as soon.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// An answer to a question without a body has no longer head.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
@@ -43,7 +46,8 @@ pub(crate) fn judge(whom: &str, theirs: f64, (asked, heard): (f64, f64), grain: 
 /// Looks at the clock of the HTTP server at `host:port`, which dates its answers to a second.
 pub(crate) async fn look(whom: &str, host: &str) -> Check {
     let asked = now();
-    match date_of(host).await {
+    let late = |_| Err(std::io::ErrorKind::TimedOut.into());
+    match timeout(PATIENCE, date_of(host)).await.unwrap_or_else(late) {
         Ok(Some(theirs)) => judge(whom, theirs, (asked, now()), 1.0),
         Ok(None) => {
             Check::warn(&format!("clock {whom}"), "it does not date its answers", "compare by hand")

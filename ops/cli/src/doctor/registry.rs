@@ -1,27 +1,29 @@
 //! How the etcd is in which workers register.
 
 use aqueduct_members::{Etcd, Health};
+use futures::future::join_all;
 
 use super::{Check, clock};
 
 /// Asks each of the members that were named.
 pub(crate) async fn look(etcd: Etcd) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for (url, health) in etcd.examine().await {
-        checks.push(match health {
-            Ok(health) => judge(&url, &health),
+    let looks = etcd.examine().await.into_iter().map(async |(url, health)| {
+        let health = match health {
+            Ok(health) => health,
             Err(error) => {
                 let next = "see whether it runs, and --etcd and its certificates; workers that \
                             were found remain meanwhile";
-                Check::fail("etcd", format!("{url}: {error}"), next)
+                return vec![Check::fail("etcd", format!("{url}: {error}"), next)];
             }
-        });
+        };
+        let mut checks = vec![judge(&url, &health)];
         // Over TLS the clock is judged by the certificates.
         if let Some(host) = url.strip_prefix("http://") {
             checks.push(clock::look("etcd", host.trim_end_matches('/')).await);
         }
-    }
-    checks
+        checks
+    });
+    join_all(looks).await.concat()
 }
 
 fn judge(url: &str, health: &Health) -> Check {

@@ -310,6 +310,7 @@ class Client:
                 if lost and is_unheard(status):
                     self._routes.move(asked, status)
                     delay_s = lost.pause_s()
+                    patience = min(until, self._call_until())
                 elif status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                     delay_s = None if next(delays_s, None) is None else pushback_s(status)
                 elif is_away(status) and is_safe(status):
