@@ -163,14 +163,38 @@ impl Generator {
     async fn start_new(
         &self,
         holder: Option<&Holder>,
-        mut submission: Submission,
+        submission: Submission,
     ) -> Result<Source, RequestError> {
-        let prompt_tokens = u32::try_from(submission.prompt.len()).unwrap_or(u32::MAX);
-        let permit = holder.map(|holder| holder.admit(prompt_tokens)).transpose();
-        let mut permit = permit.inspect_err(|error| {
+        let permit = self.admit(holder, std::iter::once(submission.prompt.len()))?.pop();
+        self.start_admitted(holder, permit, submission).await
+    }
+
+    /// Places for requests of `holder` with prompts of so many tokens, all or none; none are needed
+    /// where no keys are asked for.
+    ///
+    /// # Errors
+    /// What its key does not allow.
+    pub(crate) fn admit(
+        &self,
+        holder: Option<&Holder>,
+        prompts: impl Iterator<Item = usize>,
+    ) -> Result<Vec<Permit>, RequestError> {
+        let Some(holder) = holder else { return Ok(Vec::new()) };
+        let tokens = |tokens| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let permits = holder.admit(&prompts.map(tokens).collect::<Vec<_>>());
+        permits.inspect_err(|error| {
             self.metrics.rejected(error.reason());
             self.metrics.ended(Outcome::Refused, Duration::ZERO);
-        })?;
+        })
+    }
+
+    /// As [`start_for`](Self::start_for) a request without a key of its own, which has its place.
+    pub(crate) async fn start_admitted(
+        &self,
+        holder: Option<&Holder>,
+        mut permit: Option<Permit>,
+        mut submission: Submission,
+    ) -> Result<Source, RequestError> {
         submission.telling.holder = id_of(holder).to_owned();
         let is_resumable = submission.telling.resumable;
         let mut generation = self.start(submission).await?;

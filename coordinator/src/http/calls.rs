@@ -142,6 +142,10 @@ pub(super) async fn start(
     let seed = params.seed.unwrap_or_else(draw_seed);
     let mut running: Vec<Running> = Vec::with_capacity(prompts.len());
     let mut envelope = None;
+    let holder = holder.as_ref().map(|Extension(holder)| holder);
+    // Several begin together or not at all: each by itself would be charged for and cancelled.
+    let lengths = prompts.iter().filter(|_| prompts.len() > 1).map(|prompt| prompt.tokens.len());
+    let mut permits = shared.generator.admit(holder, lengths)?.into_iter();
     for PreparedPrompt { tokens, text } in prompts {
         let goes_on = params.memory.session.as_ref().and_then(SessionUse::goes_on);
         if tokens.is_empty() && goes_on.is_none() {
@@ -165,8 +169,11 @@ pub(super) async fn start(
             ..submission.telling
         };
         let submission = Submission { caller_id, constraint, telling, ..submission };
-        let holder = holder.as_ref().map(|Extension(holder)| holder);
-        let mut source = shared.generator.start_for(holder, submission).await?;
+        let generator = &shared.generator;
+        let mut source = match permits.next() {
+            Some(permit) => generator.start_admitted(holder, Some(permit), submission).await?,
+            None => generator.start_for(holder, submission).await?,
+        };
         let request = accepted(&mut source).await?;
         let first_choice = running.len() * params.choices as usize;
         let running_usage = params.running_usage;

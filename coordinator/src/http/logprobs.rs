@@ -18,6 +18,8 @@ pub(super) struct CompletionLogprobs {
     text_offset: Vec<usize>,
     /// Characters of the returned text so far.
     offset: usize,
+    /// Whether that begins with the prompt.
+    is_echo: bool,
 }
 
 impl CompletionLogprobs {
@@ -36,8 +38,13 @@ impl CompletionLogprobs {
             let all = top.iter().copied().chain([sampled]);
             all.map(|one| (token_key(text, one.token), json!(one.logprob.max(LEAST)))).collect()
         }));
+        self.is_echo |= scores.is_none();
         if !text.is_special(token) {
-            self.offset += characters_begun(text.token_bytes(token));
+            let bytes = text.token_bytes(token);
+            // The space before a prompt's first word may be the tokeniser's, and is not in it.
+            let strips = self.offset == 0 && self.is_echo && text.strips_first_space();
+            let bytes = bytes.strip_prefix(b" ").filter(|_| strips).unwrap_or(bytes);
+            self.offset += characters_begun(bytes);
         }
     }
 

@@ -85,7 +85,8 @@ pub struct MemoryFields {
 
 /// Fields that would change the answer and are not supported, each with the values that ask
 /// for nothing.
-const UNSUPPORTED: [(&str, Harmless); 20] = [
+const UNSUPPORTED: [(&str, Harmless); 21] = [
+    ("include_reasoning", |value| value == true),
     ("verbosity", |value| value == "medium"),
     ("prediction", Value::is_null),
     ("functions", is_empty),
@@ -149,14 +150,12 @@ impl Params {
         if fields.take("best_of")?.is_some_and(|best: u32| best != choices) {
             return Err(ApiError::field("best_of", "is not supported unless it is n"));
         }
-        let max_tokens = fields.take("max_tokens")?;
-        let max_tokens = fields.take("max_completion_tokens")?.or(max_tokens);
-        Refusal::unless_within(
-            "max_tokens",
-            max_tokens.unwrap_or(0),
-            0,
-            limits::OUTPUT_TOKENS_MAX,
-        )?;
+        let mut max_tokens = None;
+        for name in ["max_tokens", "max_completion_tokens"] {
+            let asked: Option<u32> = fields.take(name)?;
+            Refusal::unless_within(name, asked.unwrap_or(0), 0, limits::OUTPUT_TOKENS_MAX)?;
+            max_tokens = asked.or(max_tokens);
+        }
         let stream = fields.take_or("stream", false)?;
         let mut stream_options = fields.object("stream_options")?;
         let return_progress = fields.take_or("return_progress", false)?;

@@ -137,6 +137,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     };
     let may_call = tools.is_some() && notation.is_some();
     let budget = request.chat.budget;
+    let has_grammar = grammar.is_some();
     let wanted = Wanted { budget, grammar, has_heads, tools: may_call };
     let mut conversation = request.chat.conversation();
     if conversation.ending == Ending::Asks {
@@ -160,11 +161,7 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     };
     let one_call = tools.is_some_and(Tools::is_one_call);
     let (session, stop) = (request.params.memory.session, &mut request.params.stop);
-    if one_call
-        && constraint.is_none()
-        && session.is_none()
-        && stop.len() < limits::STOP_STRINGS_MAX
-    {
+    if one_call && !has_grammar && session.is_none() && stop.len() < limits::STOP_STRINGS_MAX {
         // What is behind the only call is not shown, so it need not be generated.
         stop.extend(notation.and_then(CallNotation::end).map(str::to_owned));
     }

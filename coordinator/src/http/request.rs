@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::params::Params;
+use super::params::{Harmless, Params};
 use super::tools::Tools;
 use crate::text::{
     BUDGET, Budget, ChatMessage, ChatTemplate, Conversation, EFFORT, Ending, Role, ToolCall,
@@ -147,9 +147,13 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
     let params = Params::take(&mut fields)?;
     let logprobs = fields.take("logprobs")?;
     Refusal::unless_within("logprobs", logprobs.unwrap_or(0), 0, limits::TOP_LOGPROBS_MAX)?;
-    for (name, harmless) in
-        [("tools", is_empty as fn(&Value) -> bool), ("tool_choice", is_none), (EFFORT, is_none)]
-    {
+    let harmless: [(&str, Harmless); 4] = [
+        ("tools", is_empty),
+        ("tool_choice", is_none),
+        (EFFORT, is_none),
+        ("add_special_tokens", |value| value == true),
+    ];
+    for (name, harmless) in harmless {
         fields.refuse(name, harmless)?;
     }
     if let Budget::Most(_) = take_budget(&mut fields)? {
@@ -212,6 +216,7 @@ pub fn parse_chat(body: &[u8]) -> Result<ChatRequest, ApiError> {
     let mut fields = Fields::parse(body)?;
     let params = Params::take(&mut fields)?;
     fields.refuse("echo", |value| value == false)?;
+    fields.refuse("add_special_tokens", |value| value == false)?;
     let wanted = fields.take_or("logprobs", false)?;
     let top = fields.take_or("top_logprobs", 0)?;
     if top > 0 && !wanted {

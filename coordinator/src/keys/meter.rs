@@ -44,18 +44,22 @@ struct Account {
 impl Meter {
     /// A prompt that is larger than what comes back in a minute is let in when nothing is owed,
     /// and owed for afterwards: that the key may send it at all is for its other limit to say.
+    /// So are several prompts together, of which none begins without the others.
     pub(super) fn admit(
         self: &Arc<Self>,
-        prompt_tokens: u32,
+        prompts: &[u32],
         limits: &KeyLimits,
-    ) -> Result<Permit, RequestError> {
+    ) -> Result<Vec<Permit>, RequestError> {
         let mut account = self.account(limits, Instant::now());
-        if let Some(most) = limits.requests.filter(|most| account.running >= *most) {
+        let count = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
+        let running = account.running.saturating_add(count);
+        if let Some(most) = limits.requests.filter(|most| running > *most) {
             let limit = Limit::Requests(most);
             return Err(RequestError::Limited { limit, retry_after: REQUEST_RETRY });
         }
+        let prompt_tokens: f64 = prompts.iter().copied().map(f64::from).sum();
         if let Some(most) = limits.tokens_per_minute {
-            let room = most as f64 - f64::from(prompt_tokens).min(most as f64);
+            let room = most as f64 - prompt_tokens.min(most as f64);
             if account.owed > room {
                 let wait_s = (account.owed - room) * MINUTE_S / most as f64;
                 let retry_after = Duration::from_secs_f64(wait_s);
@@ -65,10 +69,12 @@ impl Meter {
                 });
             }
         }
-        account.running += 1;
-        account.owed += f64::from(prompt_tokens);
+        account.running = running;
+        account.owed += prompt_tokens;
         drop(account);
-        Ok(Permit { meter: self.clone(), refund: prompt_tokens, limits: *limits })
+        let permit =
+            |refund: &u32| Permit { meter: self.clone(), refund: *refund, limits: *limits };
+        Ok(prompts.iter().map(permit).collect())
     }
 
     /// The place of a request that was let in before. What it has spent by then is not known here.
@@ -123,7 +129,7 @@ mod tests {
     use super::*;
 
     fn limited(meter: &Arc<Meter>, prompt_tokens: u32, limits: &KeyLimits) -> Duration {
-        match meter.admit(prompt_tokens, limits) {
+        match meter.admit(&[prompt_tokens], limits) {
             Err(RequestError::Limited { retry_after, .. }) => retry_after,
             other => panic!("{other:?}"),
         }
@@ -133,22 +139,36 @@ mod tests {
     fn requests_at_once_end_with_their_permits() {
         let (meter, limits) =
             (Arc::<Meter>::default(), KeyLimits { requests: Some(2), ..KeyLimits::default() });
-        let first = meter.admit(5, &limits).unwrap();
-        let _second = meter.admit(5, &limits).unwrap();
+        let first = meter.admit(&[5], &limits).unwrap();
+        let _second = meter.admit(&[5], &limits).unwrap();
         assert_eq!(limited(&meter, 1, &limits), REQUEST_RETRY);
         drop(first);
-        drop(meter.admit(5, &limits).unwrap());
+        drop(meter.admit(&[5], &limits).unwrap());
+    }
+
+    #[test]
+    fn several_are_let_in_together_or_not_at_all() {
+        let meter = Arc::<Meter>::default();
+        let limits =
+            KeyLimits { requests: Some(3), tokens_per_minute: Some(600), ..KeyLimits::default() };
+        let one = meter.admit(&[100], &limits).unwrap();
+        let refused = |prompts: &[u32]| meter.admit(prompts, &limits).is_err();
+        assert!(refused(&[1; 3]) && refused(&[300, 300]));
+        let more = meter.admit(&[200, 300], &limits).unwrap();
+        assert!(more.len() == 2 && refused(&[1]));
+        drop((one, more));
+        drop(meter.admit(&[200, 400], &limits).expect("none of them began"));
     }
 
     #[test]
     fn tokens_come_back_over_a_minute() {
         let meter = Arc::<Meter>::default();
         let limits = KeyLimits { tokens_per_minute: Some(600), ..KeyLimits::default() };
-        let mut permit = meter.admit(500, &limits).unwrap();
+        let mut permit = meter.admit(&[500], &limits).unwrap().remove(0);
         permit.begin();
         (0..50).for_each(|_| permit.spend());
         drop(permit);
-        drop(meter.admit(50, &limits).expect("what is left"));
+        drop(meter.admit(&[50], &limits).expect("what is left"));
         // 550 are owed, and 600 is the most: 250 want 200 more, at ten in a second.
         let wait = limited(&meter, 250, &limits).as_secs_f64();
         assert!((18.0..=20.0).contains(&wait), "{wait}");
@@ -163,8 +183,8 @@ mod tests {
     fn a_request_that_does_not_begin_costs_nothing() {
         let meter = Arc::<Meter>::default();
         let limits = KeyLimits { tokens_per_minute: Some(600), ..KeyLimits::default() };
-        drop(meter.admit(10_000, &limits).unwrap());
-        let mut permit = meter.admit(600, &limits).expect("nothing is owed");
+        drop(meter.admit(&[10_000], &limits).unwrap());
+        let mut permit = meter.admit(&[600], &limits).expect("nothing is owed").remove(0);
         permit.begin();
         drop(permit);
         limited(&meter, 600, &limits);

@@ -142,16 +142,22 @@ impl Holder {
         self.record.admin
     }
 
-    /// Takes the place of one request with a prompt of so many tokens.
+    /// Takes the places of requests with prompts of so many tokens each: of all or of none.
     ///
     /// # Errors
-    /// A prompt that is too long for this key; too many requests at once, or tokens in a minute.
-    pub fn admit(&self, prompt_tokens: u32) -> Result<Permit, crate::submit::RequestError> {
+    /// A prompt that is too long for this key, or more of them than it may ever have at once; too
+    /// many requests at once, or tokens in a minute.
+    pub fn admit(&self, prompts: &[u32]) -> Result<Vec<Permit>, crate::submit::RequestError> {
         let limits = &self.record.limits;
-        if let Some(most) = limits.prompt_tokens.filter(|most| prompt_tokens > *most) {
+        let is_long = |tokens: &&u32| limits.prompt_tokens.is_some_and(|most| **tokens > most);
+        if let (Some(most), Some(tokens)) = (limits.prompt_tokens, prompts.iter().find(is_long)) {
             let bound = format!("at most {most}, the limit of this API key");
-            return Err(Refusal::new("prompt_tokens", prompt_tokens, bound).into());
+            return Err(Refusal::new("prompt_tokens", tokens, bound).into());
         }
-        self.meter.admit(prompt_tokens, limits)
+        if let Some(most) = limits.requests.filter(|most| prompts.len() > *most as usize) {
+            let bound = format!("at most {most}, as many requests as this API key has at once");
+            return Err(Refusal::new("prompt", format!("{} prompts", prompts.len()), bound).into());
+        }
+        self.meter.admit(prompts, limits)
     }
 }

@@ -69,9 +69,10 @@ impl Speech {
 
     /// Where thoughts go that an answer to `prompt` has.
     pub(crate) fn thoughts_behind(self, prompt: &str) -> ThoughtsTold {
-        match self.tags().is_some_and(|tags| tags.are_open(prompt)) {
-            true => ThoughtsTold::ApartFromTheStart,
-            false => ThoughtsTold::Apart,
+        match self.tags() {
+            Some(tags) if tags.are_open(prompt) => ThoughtsTold::ApartFromTheStart,
+            Some(tags) if tags.are_closed(prompt) => ThoughtsTold::Over,
+            _ => ThoughtsTold::Apart,
         }
     }
 

@@ -235,6 +235,11 @@ impl TextModel {
         parts.join(" ")
     }
 
+    /// Whether the space before a text's first word is the tokeniser's and not the text's.
+    pub(crate) fn strips_first_space(&self) -> bool {
+        self.pieces.strips_first_space()
+    }
+
     /// What makes answers be of `form`, whose grammar comes from `field`.
     ///
     /// # Errors

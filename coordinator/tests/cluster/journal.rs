@@ -395,7 +395,7 @@ fn keys<const N: usize>(path: &Path, limits: [KeyLimits; N]) -> (Keys, [Secret; 
 /// What is said to a prompt of one token from who shows `secret`, if it is over a limit.
 fn over(keys: &Keys, secret: &Secret) -> Option<(Limit, Duration)> {
     let holder = keys.check(Some(&format!("Bearer {}", secret.reveal()))).unwrap();
-    match holder.admit(1) {
+    match holder.admit(&[1]) {
         Ok(_) => None,
         Err(RequestError::Limited { limit, retry_after }) => Some((limit, retry_after)),
         Err(other) => panic!("{other}"),

@@ -143,6 +143,7 @@ async fn values_that_ask_for_nothing_are_fine() {
         "suffix": null, "user": "u", "metadata": { "a": [1] }, "stop": null, "seed": -1,
         "prompt_logprobs": null, "chat_template": null, "skip_special_tokens": true,
         "length_penalty": 1.0, "include_stop_str_in_output": false, "max_tokens": 5.0,
+        "include_reasoning": true, "add_special_tokens": true,
     });
     let reply = server.completion(body.clone()).await;
     assert_eq!(reply.status, 200, "{}", reply.body);

@@ -188,3 +188,25 @@ async fn an_answer_is_its_callers_alone() {
     let seen = guarded.server.script.seen.lock().unwrap()[0].clone();
     assert_eq!(Some(seen.telling.holder.as_str()), secrets[0].id());
 }
+
+#[tokio::test]
+async fn a_list_of_prompts_begins_as_a_whole_or_not_at_all() {
+    let most = |requests: Option<u32>, tokens_per_minute: Option<u64>| KeyLimits {
+        requests,
+        tokens_per_minute,
+        ..KeyLimits::default()
+    };
+    let limits = [most(Some(1), None), most(None, Some(8)), most(Some(2), None)];
+    let (guarded, keys) = start(answering("x"), &limits).await;
+    let prompts = json!({ "prompt": [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]], "max_tokens": 1 });
+    let ask =
+        async |key: usize| guarded.complete(&bearer(keys[key].reveal()), prompts.clone()).await;
+    let reply = ask(0).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("prompt")));
+    // More than a minute brings is let in when nothing is owed, as one prompt is.
+    assert_eq!(ask(1).await.status, 200);
+    assert_eq!(ask(2).await.status, 200);
+    let seen = guarded.server.script.seen.lock().unwrap().len();
+    assert_eq!(ask(1).await.status, 429);
+    assert_eq!(guarded.server.script.seen.lock().unwrap().len(), seen, "none of them began");
+}

@@ -107,7 +107,15 @@ async fn a_prompt_may_begin_them() {
 
     let silent = saying("At Walden.").await;
     let none = json!({ "chat_template_kwargs": { "enable_thinking": false } });
-    check(&silent, none, "At Walden.", None).await;
+    check(&silent, none.clone(), "At Walden.", None).await;
+    // Where they are over nothing is held back, so log probabilities are of all that is said.
+    let marked = saying("<b>At Walden.").await;
+    let mut weighed = asked(none);
+    weighed["logprobs"] = json!(true);
+    let reply = marked.chat(weighed).await.json();
+    let entries = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let told: String = entries.iter().filter_map(|entry| entry["token"].as_str()).collect();
+    assert_eq!(told, "<b>At Walden.", "{reply}");
 }
 
 #[tokio::test]
@@ -188,6 +196,12 @@ async fn thoughts_may_be_bounded() {
             assert_eq!(last_form(&server).thinking.map(|thinking| thinking.most), Some(None));
         }
     }
+    // An answer of one call ends with it, whether or not thoughts are bounded.
+    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let one = json!({ "tools": tools, "parallel_tool_calls": false, "thinking_token_budget": 3 });
+    server.chat(asked(one)).await;
+    let stop = server.script.seen.lock().unwrap().pop().unwrap().telling.stop;
+    assert_eq!(stop, ["</tool_call>"]);
     // They are ended as the template would end them, and what follows is the model's.
     server.chat(asked(begins(json!({ "thinking_token_budget": 1 })))).await;
     let tokens = |text_of: &[&str]| -> Vec<_> {

@@ -1,5 +1,7 @@
 //! Follows one answer through its form, token by token.
 
+use std::collections::HashMap;
+
 use aqueduct_core::{Refusal, TokenId};
 use llguidance::Matcher;
 use llguidance::toktrie::{SimpleVob, TokEnv};
@@ -16,6 +18,8 @@ pub struct Follower {
     matcher: Option<Matcher>,
     /// Where the grammar is if what was said so far does not become thoughts.
     beside: Option<Matcher>,
+    /// What thoughts may have next, by how much of their end has been said.
+    thoughts: HashMap<usize, SimpleVob>,
 }
 
 /// Which tokens may come next.
@@ -35,6 +39,7 @@ impl Clone for Follower {
             thinker: self.thinker.clone(),
             matcher: self.matcher.as_ref().map(Matcher::deep_clone),
             beside: self.beside.as_ref().map(Matcher::deep_clone),
+            thoughts: self.thoughts.clone(),
         }
     }
 }
@@ -49,7 +54,7 @@ impl Follower {
         let is_said = |thinker: &Thinker| thinker.is_before() && !thinker.is_needed();
         let may_say = thinker.as_ref().is_some_and(is_said);
         let beside = matcher.as_ref().filter(|_| may_say).map(Matcher::deep_clone);
-        Self { words, tokens, thinker, matcher, beside }
+        Self { words, tokens, thinker, matcher, beside, thoughts: HashMap::new() }
     }
 
     /// Finds errors of the grammar that show only when it is used.
@@ -82,7 +87,10 @@ impl Follower {
         };
         match next {
             Next::Forced(token) => Ok(self.only(token)),
-            Next::Thoughts => Ok(self.with(self.none(), |thinker, word| thinker.may_think(word))),
+            Next::Thoughts => {
+                let place = thinker.ended_bytes();
+                Ok(self.mask_of_thoughts(place))
+            }
             Next::Says => {
                 let said = self.mask_of_grammar()?;
                 Ok(self.with(said, |thinker, word| thinker.is_gap(word)))
@@ -132,6 +140,18 @@ impl Follower {
             Some(matcher) => mask_of(matcher, self.tokens),
             None => Ok(self.any()),
         }
+    }
+
+    /// Looked for in the whole vocabulary once for each of the few places that there are.
+    fn mask_of_thoughts(&mut self, place: Option<usize>) -> Mask {
+        if let Some(allowed) = place.and_then(|place| self.thoughts.get(&place)) {
+            return Mask { allowed: Some(allowed.clone()), ..self.none() };
+        }
+        let mask = self.with(self.none(), |thinker, word| thinker.may_think(word));
+        if let (Some(place), Some(allowed)) = (place, &mask.allowed) {
+            self.thoughts.insert(place, allowed.clone());
+        }
+        mask
     }
 
     /// `mask`, and what the thinker allows besides.

@@ -97,9 +97,23 @@ impl Thinker {
     /// Whether `word` goes on with, or ends, what thoughts begin with.
     pub(crate) fn opens(&self, word: &[u8]) -> bool {
         let Stage::Before(said) = &self.stage else { return false };
-        let rest = self.thinking.open.as_bytes().strip_prefix(said.as_slice());
-        !word.is_empty()
-            && rest.is_some_and(|rest| word.starts_with(rest) || rest.starts_with(word))
+        let begun = said.trim_ascii_start();
+        let is_gap = begun.is_empty() && is_blank(word);
+        if is_gap || word.is_empty() {
+            return is_gap && !word.is_empty() && said.len() + word.len() <= GAP_BYTES_MAX;
+        }
+        // White space stands before the mark and not within it.
+        let word = if begun.is_empty() { word.trim_ascii_start() } else { word };
+        let rest = self.thinking.open.as_bytes().strip_prefix(begun);
+        rest.is_some_and(|rest| word.starts_with(rest) || rest.starts_with(word))
+    }
+
+    /// How much of what ends thoughts has been said: by that alone it is decided what they may
+    /// have next.
+    pub(crate) fn ended_bytes(&self) -> Option<usize> {
+        let Stage::Within(tail) = &self.stage else { return None };
+        let close = self.thinking.close.as_bytes();
+        (0..close.len()).rev().find(|bytes| tail.ends_with(&close[..*bytes]))
     }
 
     /// Whether `word` is white space for which there is room before what is said.
@@ -134,9 +148,13 @@ impl Thinker {
             Stage::Before(said) => {
                 said.extend_from_slice(word);
                 let (said, open) = (std::mem::take(said), self.thinking.open.as_bytes());
-                self.stage = match said.strip_prefix(open) {
+                let begun = said.trim_ascii_start();
+                let gap_bytes = said.len() - begun.len();
+                self.stage = match begun.strip_prefix(open) {
                     Some(rest) => Stage::Within(rest.to_vec()),
-                    None if open.starts_with(&said) => Stage::Before(said),
+                    None if open.starts_with(begun) && gap_bytes <= GAP_BYTES_MAX => {
+                        Stage::Before(said)
+                    }
                     None => Stage::Without,
                 };
                 self.bound();
@@ -256,6 +274,7 @@ mod tests {
         check(true, &[&[257, 258, 259], &said("H\n {")[..]].concat(), "{");
         check(true, &said("a</thin</think>H1"), "1");
         check(false, &said("{}"), "{}");
+        check(false, &said("\n<think>a</think>H{}"), "{}");
         // What might have been the tag is known to be said from here on.
         check(false, &said("<t>"), ">");
     }
@@ -265,7 +284,8 @@ mod tests {
         let mut thinker = Thinker::new(&thinking(false, None), true);
         assert_eq!(thinker.next(), Next::Begins);
         assert!(thinker.opens(b"<") && thinker.opens(b"<think>") && thinker.opens(b"<think>\n"));
-        assert!(!thinker.opens(b"") && !thinker.opens(b"think") && !thinker.opens(b" <"));
+        assert!(!thinker.opens(b"") && !thinker.opens(b"think") && !thinker.opens(b"     "));
+        assert!(thinker.opens(b"\n") && thinker.opens(b" <"));
         thinker.take(60, b"<");
         assert!(thinker.opens(b"think") && !thinker.opens(b"<"));
         taken(&mut thinker, &said("think>"));
@@ -301,6 +321,14 @@ mod tests {
                 assert_eq!(thinker.is_over(), !has_grammar);
             }
         }
+    }
+
+    /// GLM's begin with a new line.
+    #[test]
+    fn thoughts_behind_white_space_are_bounded_too() {
+        let mut thinker = Thinker::new(&thinking(false, Some(1)), false);
+        taken(&mut thinker, &said("\n<think>a"));
+        assert_eq!(thinker.next(), Next::Forced(10));
     }
 
     #[test]
