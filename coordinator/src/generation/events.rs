@@ -67,6 +67,18 @@ impl TextEvent {
     }
 }
 
+/// Where a token stands in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    /// Where text for the caller does.
+    InText,
+    /// In a thought or a head.
+    Apart,
+    /// Where text does if what follows does, and nothing else before: at the beginning of what may
+    /// be the mark that thoughts begin with.
+    Either,
+}
+
 /// A generated token and the text that it completes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextToken {
@@ -74,8 +86,8 @@ pub struct TextToken {
     pub emitted: Emitted,
     /// What can be shown now; may be nothing.
     pub heard: Heard,
-    /// Whether it stands where text for the caller does, and not in a thought or a head.
-    pub is_said: bool,
+    /// Where it stands.
+    pub stands: Stands,
     /// Whether it is an end token, which is no part of the answer.
     pub is_end: bool,
 }

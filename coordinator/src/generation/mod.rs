@@ -8,7 +8,7 @@ mod runtime;
 mod source;
 
 pub use board::{Board, Entry, Map, Stage};
-pub use events::{Finish, Report, TextEvent, TextToken};
+pub use events::{Finish, Report, Stands, TextEvent, TextToken};
 pub use generator::Generator;
 pub(crate) use generator::draw_seed;
 pub use runtime::{Attached, Load, Started, Submit, Updates};
@@ -76,11 +76,14 @@ impl Choice {
         Heard { text: shown, ..heard }
     }
 
-    /// Whether its last token, of which `said` was heard, stands where text for the caller does.
-    fn says(&self, said: &str, is_special: bool) -> bool {
+    /// Where its last token stands, of which `said` was heard.
+    fn stands(&self, said: &str, is_special: bool) -> Stands {
         match &self.hearing {
-            Hearing::Plain => true,
-            hearing => hearing.is_text() && !(is_special && said.is_empty()),
+            Hearing::Plain => Stands::InText,
+            _ if is_special && said.is_empty() => Stands::Apart,
+            hearing if hearing.is_text() => Stands::InText,
+            hearing if hearing.is_undecided() => Stands::Either,
+            _ => Stands::Apart,
         }
     }
 
@@ -240,8 +243,8 @@ impl Generation {
         };
         let is_thought = choice.hearing.is_thinking() || !heard.reasoning.is_empty();
         self.report.reasoning_tokens += u32::from(is_thought);
-        let is_said = choice.says(&heard.text, self.generator.text.is_special(emitted.token));
-        self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, is_said, is_end }));
+        let stands = choice.stands(&heard.text, self.generator.text.is_special(emitted.token));
+        self.queue.push_back(TextEvent::Token(TextToken { emitted, heard, stands, is_end }));
         if choice.stops.stopped() {
             choice.finish = Some(Finish::Stop);
             self.queue.extend(choice.done(idx, Heard::default()));

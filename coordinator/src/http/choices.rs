@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::logprobs::{CompletionLogprobs, chat_entry};
 use super::reply::{Endpoint, finish_reason};
-use crate::generation::{Finish, TextEvent, TextToken};
+use crate::generation::{Finish, Stands, TextEvent, TextToken};
 use crate::text::{Call, CallNotation, CallParser, Heard, Said, TextModel};
 
 /// What the caller asked to see.
@@ -52,6 +52,8 @@ pub(super) struct Pieces {
     view: View,
     /// One for each choice.
     completion_logprobs: Vec<CompletionLogprobs>,
+    /// Of a chat, those of tokens of which it is not known yet whether they are told.
+    held_entries: Vec<Vec<Value>>,
     prompt_logprobs: BTreeMap<u32, Entry>,
     /// One for each choice, where tools may be called.
     calls: Vec<Calls>,
@@ -94,7 +96,8 @@ impl Pieces {
             .notation
             .map(|notation| CallParser::new(notation, view.one_call, view.text_arguments.clone()));
         let calls = parser.map_or(Vec::new(), |parser| vec![Calls { parser, told: 0 }; choices]);
-        Self { view, completion_logprobs, prompt_logprobs: BTreeMap::new(), calls }
+        let (held_entries, prompt_logprobs) = (vec![Vec::new(); choices], BTreeMap::new());
+        Self { view, completion_logprobs, held_entries, prompt_logprobs, calls }
     }
 
     pub(super) fn take(&mut self, event: TextEvent) -> Vec<Piece> {
@@ -135,19 +138,25 @@ impl Pieces {
     }
 
     fn token(&mut self, token: TextToken) -> Piece {
-        let TextToken { emitted, heard, is_said, .. } = token;
+        let TextToken { emitted, heard, stands, .. } = token;
         let choice = emitted.choice as usize;
-        let asked = self.view.logprobs.filter(|_| is_said);
-        let logprobs = asked.map(|top| match self.view.endpoint {
+        let logprobs = self.view.logprobs.and_then(|top| match self.view.endpoint {
             Endpoint::Completions => {
                 let list = &mut self.completion_logprobs[choice];
                 let scores = Some((emitted.logprob, emitted.top.as_slice()));
                 list.push(&self.view.text, emitted.token, scores);
-                list.take(top)
+                Some(list.take(top))
             }
             Endpoint::Chat => {
                 let (logprob, top) = (emitted.logprob, &emitted.top);
-                json!({ "content": [chat_entry(&self.view.text, emitted.token, logprob, top)] })
+                let held = &mut self.held_entries[choice];
+                match stands {
+                    Stands::Apart => held.clear(),
+                    Stands::InText | Stands::Either => {
+                        held.push(chat_entry(&self.view.text, emitted.token, logprob, top));
+                    }
+                }
+                (stands == Stands::InText).then(|| content(held))
             }
         });
         Piece { logprobs, ..self.said(choice, heard, false) }
@@ -155,7 +164,9 @@ impl Pieces {
 
     /// What ends a choice.
     fn last(&mut self, choice: usize, finish: Finish, heard: Heard) -> Piece {
-        let piece = self.said(choice, heard, true);
+        let held = &mut self.held_entries[choice];
+        let logprobs = (!held.is_empty() && !heard.text.is_empty()).then(|| content(held));
+        let piece = Piece { logprobs, ..self.said(choice, heard, true) };
         let is_called =
             self.calls.get(choice).is_some_and(|calls| calls.told > 0) && finish == Finish::Stop;
         let finish = if is_called { "tool_calls" } else { finish_reason(finish) };
@@ -201,6 +212,11 @@ impl Pieces {
         }));
         Piece { parts, ..Piece::of(choice) }
     }
+}
+
+/// The log probabilities of what is told now, which are held no longer.
+fn content(held: &mut Vec<Value>) -> Value {
+    json!({ "content": std::mem::take(held) })
 }
 
 /// A call's name in the conversation: the same whoever tells it, and another one for each call.

@@ -186,6 +186,15 @@ impl Hearing {
         }
     }
 
+    /// Whether it is not known yet if what was said is text.
+    pub(crate) fn is_undecided(&self) -> bool {
+        match self {
+            Self::Plain | Self::InChannels(_) => false,
+            Self::Tagged(thoughts) => thoughts.is_undecided(),
+            Self::Marked(marked) => marked.is_undecided(),
+        }
+    }
+
     /// Whether text is what the model thinks.
     pub(crate) fn is_thinking(&self) -> bool {
         match self {

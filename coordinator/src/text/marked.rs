@@ -107,6 +107,12 @@ impl Marked {
         self.state == State::Answer && self.thoughts.as_ref().is_none_or(Thoughts::is_text)
     }
 
+    /// Whether what was said so far may be text or the mark of thoughts.
+    pub(crate) fn is_undecided(&self) -> bool {
+        let of_thoughts = self.thoughts.as_ref().is_some_and(Thoughts::is_undecided);
+        self.state == State::Answer && of_thoughts
+    }
+
     /// Whether text is what the model thinks.
     pub(crate) fn is_thinking(&self) -> bool {
         self.state == State::Answer && self.thoughts.as_ref().is_some_and(Thoughts::is_thinking)

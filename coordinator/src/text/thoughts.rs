@@ -113,6 +113,11 @@ impl Thoughts {
         self.state == State::Text
     }
 
+    /// Whether what was said so far may be text or the mark of thoughts.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.state == State::Before { begun: false }
+    }
+
     /// Whether the model is thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Within { .. } | State::Before { begun: true })

@@ -95,6 +95,19 @@ async fn what_was_thought_stands_beside_what_was_said() {
 
     let plain = saying("At Walden.").await;
     check(&plain, json!({}), "At Walden.", None).await;
+    // What was held back because thoughts might have begun so is told with what follows.
+    for answer in [" \n<b>At Walden.", "<thin", "\n"] {
+        let held = saying(answer).await;
+        for stream in [false, true] {
+            let weighed = asked(json!({ "logprobs": true, "stream": stream }));
+            let reply = held.chat(weighed).await;
+            let events = if stream { reply.events() } else { vec![reply.json()] };
+            let lists = events.iter().map(|event| &event["choices"][0]["logprobs"]["content"]);
+            let entries = lists.filter_map(Value::as_array).flatten();
+            let told: String = entries.filter_map(|entry| entry["token"].as_str()).collect();
+            assert_eq!(told, answer, "{}", reply.body);
+        }
+    }
 }
 
 #[tokio::test]
