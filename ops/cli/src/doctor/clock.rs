@@ -12,8 +12,8 @@ use super::Check;
 const SKEW_SEEN: f64 = 0.5;
 /// Certificates and keys are taken for expired.
 const SKEW_HARMS: f64 = 30.0;
-/// Whoever has just said how it is says what time it is as soon.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// What is further away tells no time that is worth a wait.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// An answer to a question without a body has no longer head.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 

@@ -8,15 +8,14 @@ use super::{Check, clock};
 /// Asks each of the members that were named.
 pub(crate) async fn look(etcd: Etcd) -> Vec<Check> {
     let looks = etcd.examine().await.into_iter().map(async |(url, health)| {
-        let health = match health {
-            Ok(health) => health,
+        let mut checks = vec![match health {
+            Ok(health) => judge(&url, &health),
             Err(error) => {
                 let next = "see whether it runs, and --etcd and its certificates; workers that \
                             were found remain meanwhile";
-                return vec![Check::fail("etcd", format!("{url}: {error}"), next)];
+                Check::fail("etcd", format!("{url}: {error}"), next)
             }
-        };
-        let mut checks = vec![judge(&url, &health)];
+        }];
         // Over TLS the clock is judged by the certificates.
         if let Some(host) = url.strip_prefix("http://") {
             checks.push(clock::look("etcd", host.trim_end_matches('/')).await);
