@@ -183,26 +183,23 @@ impl Plan {
     }
 
     /// The caller waits already, so a full queue is no reason to send it away, and what has no
-    /// place now may have one when a worker comes. What has ended in
-    /// the moment before, by its deadline, ends under the name that its caller waits by.
+    /// place now may have one when a worker comes. What has ended in the moment before, by its
+    /// deadline, ends under the name that its caller waits by.
     fn again(&mut self, request: RequestId, anew: RequestId, job: Job) {
         if self.position(request).is_none() {
             let end = End::Failed(Failure::Deadline);
             return self.commands.push(Command::Ended { request: anew, end });
         }
         self.end(request, End::Cancelled);
-        match self.without_a_place(&job).filter(|_| self.grace_until_ms.is_none()) {
+        let failure = match self.without_a_place(&job).filter(|_| self.grace_until_ms.is_none()) {
+            // Whoever is to be left may stay after all.
             Some(Failure::TooLong(refusal)) if self.all_could_hold(&job) => {
-                // Whoever is to be left may stay after all.
-                let end = End::Failed(Failure::Unavailable(refusal.to_string()));
-                self.commands.push(Command::Ended { request: anew, end });
+                Failure::Unavailable(refusal.to_string())
             }
-            Some(failure) => {
-                let end = End::Failed(failure);
-                self.commands.push(Command::Ended { request: anew, end });
-            }
-            None => self.queue.push_front(anew, job),
-        }
+            Some(failure) => failure,
+            None => return self.queue.push_front(anew, job),
+        };
+        self.commands.push(Command::Ended { request: anew, end: End::Failed(failure) });
     }
 
     /// It was accepted: what is refused is what nobody could serve for as long as others may come.

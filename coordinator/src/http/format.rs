@@ -1,6 +1,6 @@
 //! `response_format`: what an answer must look like.
 
-use aqueduct_core::{Grammar, Refusal};
+use aqueduct_core::{Constraint, Grammar, Refusal};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -76,8 +76,8 @@ impl Format {
 /// A schema that can be followed.
 pub(super) struct Followed {
     pub(super) schema: Value,
-    /// The same as a grammar.
-    pub(super) grammar: Grammar,
+    /// What makes an answer follow it.
+    pub(super) constraint: Constraint,
 }
 
 /// The schema in `field` as it can be followed, which is all of it if it `is_strict`: compiled
@@ -91,20 +91,18 @@ pub(super) fn followed(
     (schema, is_strict): (Value, bool),
     warnings: &mut Vec<String>,
 ) -> Result<Followed, Refusal> {
-    let compile = |schema: &Value| {
-        let grammar = Grammar::JsonSchema(schema.to_string());
-        text.constraint(field, grammar.clone().into()).map(|_| grammar)
-    };
+    let compile =
+        |schema: &Value| text.constraint(field, Grammar::JsonSchema(schema.to_string()).into());
     let refusal = match compile(&schema) {
-        Ok(grammar) => return Ok(Followed { schema, grammar }),
+        Ok(constraint) => return Ok(Followed { schema, constraint }),
         Err(refusal) => refusal,
     };
     let schema = aqueduct_grammar::lenient(schema);
     match compile(&schema) {
-        Ok(grammar) if !is_strict => {
+        Ok(constraint) if !is_strict => {
             let reason = aqueduct_grammar::reason(&refusal);
             warnings.push(format!("{field} is not followed in all that it says: {reason}"));
-            Ok(Followed { schema, grammar })
+            Ok(Followed { schema, constraint })
         }
         _ => Err(refusal),
     }

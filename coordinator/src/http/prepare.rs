@@ -97,9 +97,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
         logprobs: request.logprobs,
         goes_on: false,
         thoughts: ThoughtsTold::AsText,
-        constraint: format
-            .map(|format| text.constraint("response_format", format.grammar.into()))
-            .transpose()?,
+        constraint: format.map(|format| format.constraint),
         tools: false,
         one_call: false,
         text_arguments: Vec::new(),
@@ -133,7 +131,9 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let has_heads = called.is_some() && notation.is_some_and(CallNotation::is_apart);
     let grammar = match called {
         Some(grammar) => Some(("tools", grammar)),
-        None => format.map(|format| ("response_format", format.grammar)),
+        None => format
+            .and_then(|format| format.constraint.form.grammar)
+            .map(|grammar| ("response_format", grammar)),
     };
     let may_call = tools.is_some() && notation.is_some();
     let budget = request.chat.budget;

@@ -157,7 +157,7 @@ pub(crate) fn with_metadata(key: &str, value: u32) -> Vec<u8> {
 
 /// The same with other keys more.
 pub(crate) fn described_by(more: impl FnOnce(Writer) -> Writer) -> Vec<u8> {
-    with_tensors(more(described()), &tensors()).finish()
+    described_as("llama", more)
 }
 
 /// The same in two parts, as llama.cpp splits it, of which the second calls itself `second`.
