@@ -3,14 +3,13 @@
 //! It is not the device thread: a chunk under way does not keep others waiting for theirs.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aqueduct_core::limits;
 use aqueduct_engine::Model;
 use aqueduct_engine::shards::{Answer, ShardError, ShardStore};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{Ask, CallError, Reply};
 use crate::doorbell::Doorbell;
@@ -38,6 +37,15 @@ struct Waiting {
     ask: Ask,
     deadline: Instant,
     tell: Box<dyn Tell>,
+    room: OwnedSemaphorePermit,
+}
+
+impl Waiting {
+    /// Gives its room back and tells who asked, in this order: who is told may ask again.
+    fn end(self, reply: Result<Reply, CallError>) {
+        drop(self.room);
+        self.tell.tell(reply);
+    }
 }
 
 /// Where asks are left, and the thread behind it.
@@ -46,8 +54,8 @@ pub struct Holder {
     store: Arc<ShardStore>,
     doorbell: Doorbell,
     arrivals: Mutex<Vec<Waiting>>,
-    /// Asks that arrived earlier and wait on.
-    waiting: AtomicUsize,
+    /// Room for asks that wait.
+    room: Arc<Semaphore>,
     stopped: watch::Sender<bool>,
 }
 
@@ -68,7 +76,7 @@ impl Holder {
             store,
             doorbell: Doorbell::default(),
             arrivals: Mutex::default(),
-            waiting: AtomicUsize::new(0),
+            room: Arc::new(Semaphore::new(limits::EXCHANGE_CALLS_MAX)),
             stopped: watch::Sender::new(false),
         });
         let thread = holder.clone();
@@ -89,19 +97,18 @@ impl Holder {
     /// Leaves an ask; `tell` is told once, by `deadline` or soon after.
     pub fn ask(&self, ask: Ask, deadline: Instant, tell: Box<dyn Tell>) {
         let mut arrivals = self.lock();
-        let waiting = arrivals.len() + self.waiting.load(Ordering::Relaxed);
         // Under the lock, so that a stopping thread cannot miss it.
         let refusal = if *self.stopped.borrow() {
-            CallError::Lost("the worker is stopping".to_owned())
-        } else if waiting >= limits::EXCHANGE_CALLS_MAX {
-            CallError::Lost(format!("{waiting} asks wait"))
-        } else {
-            arrivals.push(Waiting { ask, deadline, tell });
+            "the worker is stopping".to_owned()
+        } else if let Ok(room) = self.room.clone().try_acquire_owned() {
+            arrivals.push(Waiting { ask, deadline, tell, room });
             self.doorbell.ring();
             return;
+        } else {
+            format!("{} asks wait", limits::EXCHANGE_CALLS_MAX)
         };
         drop(arrivals);
-        tell.tell(Err(refusal));
+        tell.tell(Err(CallError::Lost(refusal)));
     }
 
     /// The store has changed: who waits for a shard may find it now.
@@ -128,16 +135,12 @@ impl Holder {
         let _stop = StopOnDrop(self); // also when an answer panics
         let mut waiting: Vec<Waiting> = Vec::new();
         while !*self.stopped.borrow() {
-            let mut arrivals = self.lock();
-            waiting.append(&mut arrivals);
-            self.waiting.store(waiting.len(), Ordering::Relaxed);
-            drop(arrivals);
+            waiting.append(&mut self.lock());
             waiting = waiting.into_iter().filter_map(|one| self.serve(one)).collect();
-            self.waiting.store(waiting.len(), Ordering::Relaxed);
             self.doorbell.wait_until(waiting.iter().map(|one| one.deadline).min());
         }
         for one in waiting {
-            one.tell.tell(Err(CallError::Lost("the worker is stopping".to_owned())));
+            one.end(Err(CallError::Lost("the worker is stopping".to_owned())));
         }
     }
 
@@ -147,10 +150,10 @@ impl Holder {
             return None;
         }
         match self.answer(&one.ask) {
-            Ok(Answer::Ready(reply)) => one.tell.tell(Ok(reply)),
+            Ok(Answer::Ready(reply)) => one.end(Ok(reply)),
             Ok(Answer::NotYet) if Instant::now() < one.deadline => return Some(one),
             Ok(Answer::NotYet) => {
-                one.tell.tell(Err(CallError::Lost("a shard was not there in time".to_owned())));
+                one.end(Err(CallError::Lost("a shard was not there in time".to_owned())));
             }
             Err(error) => {
                 if let ShardError::Backend(source) = &error
@@ -158,7 +161,7 @@ impl Holder {
                 {
                     self.stop(); // and with it the worker, so that others have its shards made
                 }
-                one.tell.tell(Err(CallError::Refused(error.to_string())));
+                one.end(Err(CallError::Refused(error.to_string())));
             }
         }
         None
@@ -196,8 +199,40 @@ struct StopOnDrop<'a>(&'a Holder);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop();
-        for one in self.0.lock().drain(..) {
-            one.tell.tell(Err(CallError::Lost("the worker is stopping".to_owned())));
+        let arrived = std::mem::take(&mut *self.0.lock());
+        for one in arrived {
+            one.end(Err(CallError::Lost("the worker is stopping".to_owned())));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exchange::conformance::{dense, place};
+    use crate::link::conformance::fit;
+    use crate::tiny_model;
+
+    #[test]
+    fn who_is_told_may_ask_again_of_a_full_holder() {
+        let holder = Holder::start(tiny_model::tiny(fit().kv), Arc::default()).unwrap();
+        let ask = Ask::Keys { place: place(7, 2, dense()) };
+        let (told, answers) = mpsc::channel();
+        let soon = Instant::now() + Duration::from_millis(300);
+        for _ in 0..limits::EXCHANGE_CALLS_MAX {
+            let (again, told, ask) = (holder.clone(), told.clone(), ask.clone());
+            let tell =
+                move |_| again.ask(ask, soon, Box::new(move |said| told.send(said).unwrap()));
+            holder.ask(Ask::Keys { place: place(7, 2, dense()) }, soon, Box::new(tell));
+        }
+        for _ in 0..limits::EXCHANGE_CALLS_MAX {
+            let said = answers.recv_timeout(Duration::from_secs(30)).unwrap();
+            let late = "a shard was not there in time".to_owned();
+            assert_eq!(said.err(), Some(CallError::Lost(late)));
+        }
+        holder.stop();
     }
 }
