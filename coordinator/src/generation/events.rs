@@ -72,8 +72,10 @@ impl TextEvent {
 pub enum Stands {
     /// Where text for the caller does.
     InText,
-    /// In a thought or a head.
+    /// In a thought, a call or a head.
     Apart,
+    /// It is no text and says nothing: what was held back before it still is.
+    Nowhere,
     /// Where text does if what follows does, and nothing else before: at the beginning of what may
     /// be the mark that thoughts begin with.
     Either,

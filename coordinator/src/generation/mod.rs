@@ -80,7 +80,8 @@ impl Choice {
     fn stands(&self, said: &str, is_special: bool) -> Stands {
         match &self.hearing {
             Hearing::Plain => Stands::InText,
-            _ if is_special && said.is_empty() => Stands::Apart,
+            hearing if hearing.is_thinking() => Stands::Apart,
+            _ if is_special && said.is_empty() => Stands::Nowhere,
             hearing if hearing.is_text() => Stands::InText,
             hearing if hearing.is_undecided() => Stands::Either,
             _ => Stands::Apart,

@@ -144,6 +144,7 @@ pub(super) async fn start(
     let mut envelope = None;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
     // Several begin together or not at all: each by itself would be charged for and cancelled.
+    // One is let in where it is known whether its call was made before.
     let lengths = prompts.iter().filter(|_| prompts.len() > 1).map(|prompt| prompt.tokens.len());
     let mut permits = shared.generator.admit(holder, lengths)?.into_iter();
     for PreparedPrompt { tokens, text } in prompts {

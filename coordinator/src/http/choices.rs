@@ -150,13 +150,20 @@ impl Pieces {
             Endpoint::Chat => {
                 let (logprob, top) = (emitted.logprob, &emitted.top);
                 let held = &mut self.held_entries[choice];
-                match stands {
-                    Stands::Apart => held.clear(),
-                    Stands::InText | Stands::Either => {
-                        held.push(chat_entry(&self.view.text, emitted.token, logprob, top));
-                    }
+                let is_told = match stands {
+                    Stands::InText => true,
+                    Stands::Either => false,
+                    // What was held back may be told with what follows it, a call for instance.
+                    Stands::Apart | Stands::Nowhere => !held.is_empty() && !heard.text.is_empty(),
+                };
+                if matches!(stands, Stands::InText | Stands::Either) {
+                    held.push(chat_entry(&self.view.text, emitted.token, logprob, top));
                 }
-                (stands == Stands::InText).then(|| content(held))
+                let told = is_told.then(|| content(held));
+                if stands == Stands::Apart {
+                    held.clear();
+                }
+                told
             }
         });
         Piece { logprobs, ..self.said(choice, heard, false) }

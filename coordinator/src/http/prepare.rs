@@ -141,7 +141,8 @@ pub(super) fn chat_of(shared: &Shared, mut request: ChatRequest) -> Result<Prepa
     let wanted = Wanted { budget, grammar, has_heads, tools: may_call };
     let mut conversation = request.chat.conversation();
     if conversation.ending == Ending::Asks {
-        conversation.ending = wanted.ending();
+        let most = request.params.max_tokens.unwrap_or(shared.options.chat_max_tokens);
+        conversation.ending = wanted.ending(most);
     }
     let ending = conversation.ending;
     let (prompt, tokens) = text.chat(conversation, goes_on, SystemTime::now())?;

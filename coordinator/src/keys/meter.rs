@@ -50,6 +50,9 @@ impl Meter {
         prompts: &[u32],
         limits: &KeyLimits,
     ) -> Result<Vec<Permit>, RequestError> {
+        if prompts.is_empty() {
+            return Ok(Vec::new()); // whatever is owed
+        }
         let mut account = self.account(limits, Instant::now());
         let count = u32::try_from(prompts.len()).unwrap_or(u32::MAX);
         let running = account.running.saturating_add(count);

@@ -42,7 +42,7 @@ pub(super) fn submission(
         Prompt::Text(prompt) => text.encode(&prompt, goes_on.is_none())?,
         Prompt::Tokens(prompt) => checked(prompt.ids, text)?,
         Prompt::Chat(chat) => {
-            let ending = wanted.ending();
+            let ending = wanted.ending(max_tokens);
             let (prompt, tokens) = encode_chat(chat, ending, goes_on, text)?;
             answered = Some(text.form((&prompt, ending), max_tokens, wanted.clone())?);
             tokens

@@ -63,9 +63,13 @@ enum Found {
 
 impl Tape {
     pub(super) fn new(request: RequestId, about: About, whose: Whose) -> Self {
-        let reader = if whose == Whose::Starts { 0 } else { FIRST };
+        let (reader, reading) = match whose {
+            Whose::Starts => (0, Reading::Now),
+            // Who asked may turn out not to read it, and then nobody does.
+            Whose::ComesBack => (FIRST, Reading::NotSince(Instant::now())),
+        };
         let state = Mutex::new(State { reader, ..State::default() });
-        let (changed, reading) = (Notify::new(), watch::Sender::new(Reading::Now));
+        let (changed, reading) = (Notify::new(), watch::Sender::new(reading));
         Self { request, about, state, changed, reading }
     }
 

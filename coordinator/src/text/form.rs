@@ -8,10 +8,15 @@ use super::{Ending, TextModel};
 /// Field of a call that has the budget.
 pub(crate) const BUDGET: &str = "thinking_token_budget";
 
+/// An answer of fewer tokens that must look like something has no room for thoughts: where they
+/// begin and end takes a dozen.
+const FEW_TOKENS: u32 = 64;
+
 /// How many tokens a model may think.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Budget {
-    /// Nobody said: any number, and before what follows a grammar half of those that there are.
+    /// Nobody said: any number, and before what follows a grammar half of those that there are,
+    /// none of fewer than 64.
     #[default]
     Unsaid,
     Any,
@@ -31,11 +36,22 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Where the prompt ends that asks for such an answer.
-    pub(crate) fn ending(&self) -> Ending {
-        match self.grammar.is_some() && !self.has_heads && self.budget == Budget::Most(0) {
+    /// Where the prompt ends that asks for such an answer of at most `max_tokens`.
+    pub(crate) fn ending(&self, max_tokens: u32) -> Ending {
+        match self.grammar.is_some() && !self.has_heads && self.most(max_tokens) == Some(0) {
             true => Ending::Says,
             false => Ending::Asks,
+        }
+    }
+
+    /// Tokens of thoughts, if there is a bound, of an answer of at most `max_tokens`.
+    fn most(&self, max_tokens: u32) -> Option<u32> {
+        match self.budget {
+            Budget::Most(most) => Some(most),
+            Budget::Unsaid if self.grammar.is_none() => None,
+            Budget::Unsaid if max_tokens < FEW_TOKENS => Some(0),
+            Budget::Unsaid => Some(max_tokens / 2),
+            Budget::Any => None,
         }
     }
 }
@@ -58,11 +74,7 @@ impl TextModel {
             return Err(Refusal::new(BUDGET, "present", bound));
         }
         let has_grammar = wanted.grammar.is_some();
-        let most = match wanted.budget {
-            Budget::Most(most) => Some(most),
-            Budget::Unsaid if has_grammar => Some(max_tokens / 2),
-            Budget::Any | Budget::Unsaid => None,
-        };
+        let most = wanted.most(max_tokens);
         let behind = match (has_grammar, wanted.has_heads) {
             (true, true) => Behind::Messages,
             (true, false) => Behind::Words,

@@ -161,6 +161,19 @@ async fn a_key_has_so_many_tokens() {
     assert!((20..=27).contains(&after.trim().parse::<u32>().unwrap()), "{after}");
     assert_eq!(guarded.rejected("key_tokens").await, "1");
 
+    // What is paid for is told again, whatever is owed.
+    let (guarded, secrets) = start(answering("some words more"), &[tokens, prompts]).await;
+    let key = bearer(secrets[0].reveal());
+    let keyed = async |key: &str, more: &str, count: usize| {
+        guarded.complete(&format!("{key}{more}"), ask(count)).await
+    };
+    let mine = "idempotency-key: mine\r\n";
+    let first = keyed(&key, mine, 19).await;
+    assert_eq!(first.status, 200, "{}", first.body);
+    assert_eq!(keyed(&key, "", 1).await.status, 429, "more is owed than a minute brings");
+    let again = keyed(&key, mine, 19).await;
+    assert_eq!((again.status, again.body), (200, first.body));
+
     let key = bearer(secrets[1].reveal());
     assert_eq!(guarded.complete(&key, ask(4)).await.status, 200);
     let reply = guarded.complete(&key, ask(5)).await;

@@ -160,6 +160,19 @@ async fn a_grammar_is_of_what_is_said() {
         let prompt = prompt(&server);
         assert!(prompt.ends_with(ended), "{prompt}");
     }
+    // In a short answer there is no room for them.
+    for (max_tokens, most) in [(63, None), (64, Some(Some(32)))] {
+        let server = saying("{}").await;
+        let short = json!({
+            "response_format": { "type": "json_object" },
+            "chat_template_kwargs": { "begins": true },
+            "max_tokens": max_tokens,
+        });
+        assert_eq!(server.chat(asked(short)).await.status, 200);
+        assert_eq!(last_form(&server).thinking.map(|thinking| thinking.most), most);
+        let is_closed = prompt(&server).ends_with("</think>\n\n");
+        assert_eq!(is_closed, most.is_none(), "{max_tokens}");
+    }
     // Thoughts that the template has ended are over.
     let server = saying("{}").await;
     let silent = json!({

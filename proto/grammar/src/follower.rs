@@ -6,7 +6,7 @@ use aqueduct_core::{Refusal, TokenId};
 use llguidance::Matcher;
 use llguidance::toktrie::{SimpleVob, TokEnv};
 
-use crate::thinker::{Next, Part, Thinker, name};
+use crate::thinker::{Next, Part, Thinker, is_blank, name};
 
 /// Where an answer stands in its form.
 pub struct Follower {
@@ -98,7 +98,13 @@ impl Follower {
             Next::Begins => {
                 let said = self.beside.as_mut().map(|beside| mask_of(beside, self.tokens));
                 let said = said.transpose()?.unwrap_or_else(|| self.none());
-                Ok(self.with(said, |thinker, word| thinker.opens(name(word))))
+                // White space alone says nothing of thoughts: a grammar that has none of it would
+                // be left for good, and thoughts forced on who had none.
+                let may_say = self.beside.is_some();
+                let opens = |thinker: &Thinker, word: &[u8]| {
+                    thinker.opens(name(word)) && !(may_say && is_blank(word))
+                };
+                Ok(self.with(said, opens))
             }
         }
     }

@@ -143,6 +143,9 @@ impl Thinker {
         if is_forced {
             self.forced.pop_front();
         }
+        if !is_forced && self.is_left_by(word) {
+            self.stage = Stage::Without;
+        }
         let word = name(word);
         match &mut self.stage {
             Stage::Before(said) => {
@@ -193,6 +196,18 @@ impl Thinker {
         }
     }
 
+    /// Whether `word` ends thoughts that it is no end of: a call that begins at once, for instance,
+    /// or another message. Where there is a grammar thoughts may have no such token.
+    fn is_left_by(&self, word: &[u8]) -> bool {
+        let (Stage::Within(tail), Some(&TokenBytes::MARK)) = (&self.stage, word.first()) else {
+            return false;
+        };
+        let Thinking { open, close, .. } = &self.thinking;
+        let is_part = |mark: &str| mark.contains(&*String::from_utf8_lossy(name(word)));
+        let goes_on = behind(tail, name(word), close.as_bytes()).is_some();
+        !self.has_grammar && !goes_on && !is_part(open) && !is_part(close)
+    }
+
     /// Ends thoughts that have come to their bound.
     fn bound(&mut self) {
         let is_at_bound = self.thinking.most.is_some_and(|most| self.tokens >= most);
@@ -207,7 +222,7 @@ pub(crate) fn name(word: &[u8]) -> &[u8] {
     word.strip_prefix(&[TokenBytes::MARK]).unwrap_or(word)
 }
 
-fn is_blank(word: &[u8]) -> bool {
+pub(crate) fn is_blank(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_whitespace)
 }
 
@@ -329,6 +344,21 @@ mod tests {
         let mut thinker = Thinker::new(&thinking(false, Some(1)), false);
         taken(&mut thinker, &said("\n<think>a"));
         assert_eq!(thinker.next(), Next::Forced(10));
+    }
+
+    /// Magistral's calls may begin without an end of its thoughts, and gpt-oss's next message.
+    #[test]
+    fn a_mark_of_something_else_leaves_thoughts() {
+        let check = |mark: &[u8], is_left: bool| {
+            let mut thinker = Thinker::new(&thinking(true, Some(3)), false);
+            thinker.take(97, b"a");
+            thinker.take(300, mark);
+            assert_eq!(thinker.is_over(), is_left, "{mark:?}");
+        };
+        check(b"\xFF[TOOL_CALLS]", true);
+        check(b"\xFF</", false);
+        check(b"\xFF<think>", false);
+        check(b"[TOOL_CALLS]", false);
     }
 
     #[test]
