@@ -58,6 +58,8 @@ pub(crate) struct EventLoop {
     leaving: BTreeSet<WorkerId>,
     /// Those that have left the cluster.
     away: BTreeSet<WorkerId>,
+    /// Since when there is none.
+    unserved_since: Option<Instant>,
     drained: Drained,
     /// For those who look after the cluster.
     desk: Desk,
@@ -95,6 +97,7 @@ impl EventLoop {
             claims: Claims::default(),
             leaving: BTreeSet::new(),
             away: BTreeSet::new(),
+            unserved_since: None,
             drained: Drained::default(),
             desk: Desk::default(),
             outputs,
@@ -148,6 +151,10 @@ impl EventLoop {
             let bound = "absent: no worker keeps anything (snapshot_bytes is 0)";
             let refusal = Refusal::new("session", "present", bound);
             return drop(reply.send(Err(refusal.into())));
+        }
+        if !self.outputs.shown.cluster.borrow().serves(&asked.model) {
+            let why = "another model is served since this was asked".to_owned();
+            return drop(reply.send(Err(RequestError::Unavailable(why))));
         }
         let request = self.ids.draw();
         let timing = self.timing(asked.submission.deadline);

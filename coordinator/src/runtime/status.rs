@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use aqueduct_core::work::{CONVENTION, PoolUse, WorkerInfo};
 use aqueduct_core::{KvDtype, ModelShape, SnapshotsHeld, WireDtype, WorkerId};
 
-/// The model that the cluster serves: that of the first worker.
+/// The model that the cluster serves: that of the first worker, and of whoever comes when no worker
+/// has had it for a while.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// Hash of weights, configuration and dtypes, the same on every worker.
@@ -98,6 +99,11 @@ impl Cluster {
     /// Whether any worker takes what is new.
     pub fn takes_requests(&self) -> bool {
         self.workers_open() > 0
+    }
+
+    /// Whether `model` is the one that is served, as far as that is known.
+    pub(crate) fn serves(&self, model: &ModelInfo) -> bool {
+        self.model.as_ref().is_none_or(|served| served.fingerprint == model.fingerprint)
     }
 
     /// The worker with this name, or at this address.

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::fake::{Fake, Habit, SOON, all, submission};
-use aqueduct_coordinator::runtime::WorkerState;
+use aqueduct_coordinator::runtime::{Cluster, WorkerState};
 use aqueduct_coordinator::{Config, Coordinator, Session};
 use aqueduct_core::work::Command;
 use aqueduct_proto::v1;
@@ -160,6 +161,36 @@ async fn a_worker_that_is_refused_hears_why_until_it_is_let_in() {
     other.close();
     let welcome = tokio::time::timeout(SOON, hears.wait_for(Option::is_none)).await;
     assert!(welcome.is_ok(), "what was is said again");
+}
+
+#[tokio::test]
+async fn another_model_is_served_when_no_worker_has_the_first_one_any_more() {
+    let (first, mut next) = (Fake::new("first", Habit::Obey), Fake::new("next", Habit::Obey));
+    next.fingerprint = "another".into();
+    let (address, task) = serve(&next, anywhere()).await;
+    task.abort();
+    drop(task.await);
+    let remote = Session::connect(&format!("http://{address}")).unwrap();
+    let config = Config { worker_grace: Duration::from_millis(100), ..Config::default() };
+    let coordinator = Coordinator::start(config, vec![first.session(), remote]).unwrap();
+    assert!(coordinator.wait_for_workers(1, SOON).await);
+    let _task = serve(&next, address).await;
+    let mut cluster = coordinator.watch();
+    let mut until = async |state: WorkerState, model: &str| {
+        let is_so = |seen: &Cluster| {
+            let served = seen.model.as_ref().unwrap();
+            seen.workers[1].state == state && served.fingerprint == model
+        };
+        tokio::time::timeout(SOON, cluster.wait_for(is_so)).await.expect(model).unwrap();
+    };
+    until(WorkerState::Refused, "same").await;
+    let mut handle = coordinator.submit(submission(8)).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
+
+    first.close();
+    until(WorkerState::Up, "another").await;
+    let mut handle = coordinator.submit(submission(8)).await.unwrap();
+    assert_eq!(all(&mut handle).await.1, None);
 }
 
 #[test]

@@ -46,6 +46,7 @@ impl EventLoop {
         snapshots: Option<Box<SnapshotNews>>,
         orders: mpsc::Sender<Order>,
     ) {
+        self.forget_model(&info);
         let accepted = self.outputs.shown.cluster.borrow().accepts(worker, &info);
         let twin = match accepted {
             Ok(twin) => twin,
@@ -72,12 +73,35 @@ impl EventLoop {
             cluster.workers[worker.0 as usize].info = Some(info);
         });
         self.orders.insert(worker, orders);
+        self.unserved_since = None;
         let draining = self.is_drained(worker);
         let kept = snapshots.as_ref().map_or(Vec::new(), |news| news.kept.clone());
         self.step(Event::WorkerUp { worker, peer, pool_tokens, draining, kept });
         snapshots.into_iter().for_each(|news| self.snapshots_changed(worker, *news));
         self.resume_soon();
         self.drain_again(worker);
+    }
+
+    /// A model that no worker has had for so long that its requests have failed gives way to that
+    /// of the worker that says hello: it was changed, a worker at a time.
+    fn forget_model(&self, info: &WorkerInfo) {
+        let grace = self.config.worker_grace;
+        let is_over = self.unserved_since.is_some_and(|since| since.elapsed() >= grace);
+        if !is_over || !self.live.is_empty() {
+            return;
+        }
+        self.outputs.shown.cluster.send_if_modified(|cluster| {
+            let given_up = cluster.model.take_if(|model| model.fingerprint != info.fingerprint);
+            if let Some(model) = &given_up {
+                let ModelInfo { fingerprint: before, .. } = model;
+                tracing::warn!(
+                    before,
+                    now = info.fingerprint,
+                    "another model is served from now on"
+                );
+            }
+            given_up.is_some()
+        });
     }
 
     /// `orders` dropped here end the session.
@@ -87,6 +111,9 @@ impl EventLoop {
         self.desk.asks.forget(worker);
         self.has_left(worker);
         self.stats.pools.remove(&worker);
+        if was_up && self.orders.is_empty() {
+            self.unserved_since = Some(Instant::now());
+        }
         let changed = self
             .outputs
             .shown
