@@ -3,7 +3,7 @@
 //! group of coordinators there is such a loop where one leads, anew for each term ([`terms`]).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
@@ -41,6 +41,7 @@ pub use terms::Candidate;
 use crate::config::Config;
 use crate::discovery::{Discovery, Members};
 use crate::dispatch::{Notice, Session};
+use crate::peers::Passage;
 use crate::submit::{RequestError, Submission, Update};
 use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs, Shown};
 use ids::Ids;
@@ -81,6 +82,8 @@ pub struct Coordinator {
     life: mpsc::Sender<Never>,
     cluster: watch::Receiver<Cluster>,
     stats: watch::Receiver<Stats>,
+    /// To others of its group, when it has joined one.
+    passage: Arc<OnceLock<Passage>>,
 }
 
 impl Coordinator {
@@ -127,9 +130,10 @@ impl Coordinator {
         let (shown, cluster, stats) = Shown::new(Cluster::default());
         let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
         let seat_of = (seat_sender, alive, stopping.clone());
-        let candidate = Candidate::new(config.clone(), members, shown, seat_of);
+        let passage = Arc::<OnceLock<Passage>>::default();
+        let candidate = Candidate::new(config.clone(), members, shown, (seat_of, passage.clone()));
         let config = Arc::new(config);
-        Ok((Self { config, seat, closing, stopping, life, cluster, stats }, candidate))
+        Ok((Self { config, seat, closing, stopping, life, cluster, stats, passage }, candidate))
     }
 
     /// A coordinator, and where it hears of its workers.
@@ -145,8 +149,8 @@ impl Coordinator {
             drop(alive);
         });
         let (_, seat) = watch::channel(Seat::Here(office));
-        let config = Arc::new(config);
-        Ok((Self { config, seat, closing, stopping, life, cluster, stats }, notices))
+        let (config, passage) = (Arc::new(config), Arc::default());
+        Ok((Self { config, seat, closing, stopping, life, cluster, stats, passage }, notices))
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.
@@ -213,11 +217,19 @@ impl Coordinator {
         self.closing.subscribe()
     }
 
-    /// Waits until it has no requests.
+    /// Waits until it has no requests, and has passed none on that are under way.
     pub async fn idle(&self) {
         let mut stats = self.stats.clone();
         let is_idle = |stats: &Stats| stats.running == 0 && stats.queued == 0;
         stats.wait_for(is_idle).await.ok(); // one that has ended has none
+        if let Some(passage) = self.passage() {
+            passage.idle().await;
+        }
+    }
+
+    /// The way to whichever other coordinator of its group leads.
+    pub(crate) fn passage(&self) -> Option<&Passage> {
+        self.passage.get()
     }
 
     /// Ends this coordinator and all its clones: requests under way fail as unavailable, and

@@ -3,6 +3,7 @@
 mod error;
 mod events;
 mod operator;
+mod passing;
 mod receiving;
 mod request;
 
@@ -16,11 +17,14 @@ use aqueduct_proto::convert::shape::pool_tokens_to_wire;
 use aqueduct_proto::v1;
 use aqueduct_proto::v1::aqueduct_server::{Aqueduct, AqueductServer};
 use aqueduct_tls::Listener;
+use axum::Router;
+use axum::middleware::from_fn_with_state;
 use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt, stream};
 use prost::Message as _;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -127,27 +131,39 @@ fn answer(
                 .with_service_name("aqueduct.v1.Operator")
                 .with_service_name("grpc.health.v1.Health")
         };
-        let operator = operator::service(served.clone());
-        let known = knowing(served.clone());
-        let generator = served.generator.clone();
-        let service = Service { served, turns: Turns::new() };
-        let service = AqueductServer::new(service)
-            .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
-            .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
-        let served = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_service(Receiving::new(InterceptedService::new(service, known), generator))
-            .add_service(operator)
+        let to_leader = from_fn_with_state(served.clone(), passing::to_leader);
+        let routes = routes(served)
             .add_service(health_service)
             .add_service(reflection().build_v1()?)
             // The only version that gRPC's own Python and Go clients have long spoken.
-            .add_service(reflection().build_v1alpha()?)
+            .add_service(reflection().build_v1alpha()?);
+        let routes = Routes::from(routes.into_axum_router().layer(to_leader));
+        let served = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_TIMEOUT))
+            .add_routes(routes)
             .serve_with_incoming_shutdown(listener.incoming(), shutdown)
             .await;
         watching.abort();
         Ok(served?)
     })
+}
+
+/// What answers calls that another coordinator has passed on.
+pub fn passed_on(served: Served) -> Router {
+    routes(served).into_axum_router()
+}
+
+fn routes(served: Served) -> Routes {
+    let operator = operator::service(served.clone());
+    let known = knowing(served.clone());
+    let generator = served.generator.clone();
+    let service = Service { served, turns: Turns::new() };
+    let service = AqueductServer::new(service)
+        .max_decoding_message_size(limits::PROMPT_BYTES_MAX)
+        .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
+    let service = Receiving::new(InterceptedService::new(service, known), generator);
+    Routes::new(service).add_service(operator)
 }
 
 /// Healthy is a coordinator that takes requests.

@@ -4,6 +4,7 @@ use aqueduct_core::work::PoolUse;
 use aqueduct_core::{RequestId, SnapshotsHeld};
 use futures::future::BoxFuture;
 
+use crate::peers::Passage;
 use crate::runtime::{Cluster, Leader};
 use crate::submit::{RequestError, Submission, Update};
 
@@ -37,6 +38,11 @@ pub trait Submit: Send + Sync + 'static {
 
     /// The workers, and what they serve.
     fn cluster(&self) -> Cluster;
+
+    /// The way to whichever other coordinator leads, where there are others.
+    fn passage(&self) -> Option<&Passage> {
+        None
+    }
 }
 
 /// A request that is taken up again.

@@ -1,13 +1,17 @@
 //! Who may call, where that is asked; and who is asked, where coordinators are a group.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::request_id::CallerId;
 use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
+use crate::peers::{PassedOn, Way};
+use crate::request_id::REQUEST_ID;
 use crate::runtime::Leader;
+use crate::submit::RequestError;
 
 /// Lets those in who show a key, and says to what follows who they are. A body that is encoded is
 /// not read.
@@ -53,7 +57,9 @@ pub(super) async fn of_own_page(
     }
 }
 
-/// Sends those who want an answer to the coordinator that leads, if this one does not.
+/// Passes the calls of those who want an answer on to the coordinator that leads, if this one does
+/// not. Where that one is not reached from here, this one is about to go, or another coordinator
+/// has passed the call on already, its caller is sent there.
 pub(super) async fn to_leader(
     State(state): State<ApiState>,
     request: Request,
@@ -61,14 +67,25 @@ pub(super) async fn to_leader(
 ) -> Response {
     // A stream that is come back to, or is not wanted any more, is the leader's too.
     let is_asked = request.method() != Method::GET || request.uri().path().ends_with("/events");
-    let leader = match is_asked {
-        true => state.0.generator.runtime.load().leader,
-        false => Leader::default(),
+    let (leader, closing) = match is_asked {
+        true => {
+            let load = state.0.generator.runtime.load();
+            (load.leader, load.closing)
+        }
+        false => (Leader::default(), false),
     };
     let error = match leader.is_here() {
         Ok(()) => return next.run(request).await,
         Err(error) => error,
     };
+    // Who is about to go, too, has its callers look for another one.
+    let goes_no_further = closing || request.extensions().get::<PassedOn>().is_some();
+    let passage = state.0.generator.runtime.passage().filter(|_| !goes_no_further);
+    if let Some(passage) = passage
+        && let Some(way) = passage.open().await
+    {
+        return pass(&state, way, request).await;
+    }
     state.0.generator.metrics.rejected(error.reason());
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let location = match &leader {
@@ -80,6 +97,27 @@ pub(super) async fn to_leader(
     let Some(location) = location else { return error.into_response() };
     let error = ApiError { status: StatusCode::TEMPORARY_REDIRECT, retry_after: None, ..error };
     ([(header::LOCATION, location)], error).into_response()
+}
+
+/// The answer of who leads, as that one gives it.
+async fn pass(state: &ApiState, way: Way, mut request: Request) -> Response {
+    let id = request.extensions().get::<CallerId>();
+    if let Some(id) = id.and_then(|CallerId(id)| HeaderValue::from_str(id).ok()) {
+        request.headers_mut().insert(HeaderName::from_static(REQUEST_ID), id);
+    }
+    let answer = way.pass(request, false).await;
+    let answer = answer.inspect_err(|error| {
+        tracing::warn!(%error, "a call that was passed on has no answer");
+    });
+    // A coordinator of a version that knows of no such calls says so in gRPC.
+    let is_none = |answer: &Response| {
+        answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/grpc")
+    };
+    answer.ok().filter(|answer| !is_none(answer)).unwrap_or_else(|| {
+        let error = RequestError::Stopping;
+        state.0.generator.metrics.rejected(error.reason());
+        ApiError::from(error).into_response()
+    })
 }
 
 impl ApiState {

@@ -129,18 +129,11 @@ fn watched() -> Router<ApiState> {
 /// All routes. Where they are `of_this_machine`, not for a page that has made its name lead here.
 fn router(state: ApiState, of_this_machine: bool) -> Router {
     let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
-    let to_leader = axum::middleware::from_fn_with_state(state.clone(), guard::to_leader);
     let named = axum::middleware::from_fn_with_state(state.clone(), names::of_this_machine);
-    let routes = Router::new()
-        .route("/v1/completions", post(calls::completions))
-        .route("/v1/chat/completions", post(calls::chat))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/requests/{request}/events", get(resume::events))
-        .route("/v1/requests/{request}", delete(resume::cancel))
+    let routes = of_the_leader(&state)
         .route("/v1/models", get(models))
         // Names may have slashes.
         .route("/v1/models/{*model}", get(model))
-        .route_layer(to_leader)
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(guard)
@@ -155,6 +148,26 @@ fn router(state: ApiState, of_this_machine: bool) -> Router {
         .method_not_allowed_fallback(no_such_method);
     let routes = if of_this_machine { routes.layer(named) } else { routes };
     routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)
+}
+
+/// What answers calls that another coordinator has passed on, which has looked at where they came
+/// from.
+pub fn passed_on(state: ApiState) -> Router {
+    let guard = axum::middleware::from_fn_with_state(state.clone(), guard::guard);
+    let routes = of_the_leader(&state).route_layer(guard);
+    routes.layer(axum::middleware::from_fn(request_id::echo)).with_state(state)
+}
+
+/// What the coordinator that leads answers alone.
+fn of_the_leader(state: &ApiState) -> Router<ApiState> {
+    let to_leader = axum::middleware::from_fn_with_state(state.clone(), guard::to_leader);
+    Router::new()
+        .route("/v1/completions", post(calls::completions))
+        .route("/v1/chat/completions", post(calls::chat))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/requests/{request}/events", get(resume::events))
+        .route("/v1/requests/{request}", delete(resume::cancel))
+        .route_layer(to_leader)
 }
 
 async fn no_such_path(State(state): State<ApiState>, request: Request) -> ApiError {

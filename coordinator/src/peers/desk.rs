@@ -8,11 +8,13 @@ use aqueduct_proto::convert::peers::{Envelope, Gathering};
 use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
 use aqueduct_proto::v1::{PeerFrame, PeerReceipt};
 use aqueduct_tls::{Caller, Listener, Role};
+use axum::extract::Request;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, watch};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::service::Routes;
+use tonic::{Response, Status, Streaming};
 
-use super::{Group, Known, Reason, Unheard};
+use super::{Answers, Group, Known, Reason, Unheard};
 
 /// A batch of more bytes is a long one; a member sends one of these at a time.
 const SHORT_BYTES_MAX: u64 = 16 << 20;
@@ -43,26 +45,42 @@ pub async fn serve(
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), tonic::transport::Error> {
+    serve_with(Answers::default(), (group, ear), (known, unheard), listener, shutdown).await
+}
+
+/// The same; `answers` has calls that the others pass on.
+///
+/// # Errors
+/// What the transport reports.
+pub async fn serve_with(
+    answers: Answers,
+    (group, ear): (Group, Ear),
+    (known, unheard): (watch::Sender<Known>, Unheard),
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), tonic::transport::Error> {
     let calls = Semaphore::new(limits::PEER_CALLS_MAX);
     let long = Semaphore::new(group.others().count());
     let desk = Desk { group, ear, known, unheard, calls, long };
-    answer(desk, listener.into(), Box::pin(shutdown)).await
+    answer((desk, answers), listener.into(), Box::pin(shutdown)).await
 }
 
 /// Boxed, it is compiled here, and not again in each crate that waits for it.
 fn answer(
-    desk: Desk,
+    (desk, answers): (Desk, Answers),
     listener: Listener,
     shutdown: BoxFuture<'_, ()>,
 ) -> BoxFuture<'_, Result<(), tonic::transport::Error>> {
     let desk =
         CoordinatorsServer::new(desk).max_decoding_message_size(limits::GRPC_MESSAGE_BYTES_MAX);
+    let passed_on = move |request: Request| answers.clone().answer(request);
+    let routes = Routes::new(desk).into_axum_router().fallback(passed_on);
     let served = tonic::transport::Server::builder()
         .max_frame_size(limits::HTTP2_FRAME_BYTES_MAX)
         .initial_stream_window_size(limits::HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_WINDOW_BYTES)
         .http2_keepalive_interval(Some(PING_INTERVAL))
-        .add_service(desk)
+        .add_routes(routes.into())
         .serve_with_incoming_shutdown(listener.incoming(), shutdown);
     Box::pin(served)
 }
@@ -71,7 +89,7 @@ fn answer(
 impl Coordinators for Desk {
     async fn deliver(
         &self,
-        request: Request<Streaming<PeerFrame>>,
+        request: tonic::Request<Streaming<PeerFrame>>,
     ) -> Result<Response<PeerReceipt>, Status> {
         let caller = request.extensions().get::<Caller>();
         if !caller.is_some_and(|caller| caller.may_be(Role::Coordinator)) {

@@ -1,15 +1,20 @@
-//! What coordinators of one group say to each other: raft's messages, and where callers reach
-//! whom. Whoever is away, hangs or is slow costs the others nothing: each has lanes of its own,
-//! which are bounded, and every call has a deadline.
+//! What coordinators of one group say to each other: raft's messages, where callers reach whom,
+//! and what callers ask of one that does not lead. Whoever is away, hangs or is slow costs the
+//! others nothing: each has lanes of its own, which are bounded, and every call between members has
+//! a deadline.
 
 mod desk;
 mod group;
 mod lane;
+mod passage;
 mod unheard;
 
-pub use desk::serve;
+pub use desk::{serve, serve_with};
 pub use group::Group;
+pub use passage::{Answers, Calls, Passage};
 pub use unheard::{Reason, Unheard};
+
+pub(crate) use passage::{PassedOn, Way};
 
 use std::collections::BTreeMap;
 

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 
 use super::{Cluster, Coordinator, Leader, ModelInfo, RequestHandle};
 use crate::generation::{Attached, Load, Started, Submit, Updates};
+use crate::peers::Passage;
 use crate::submit::{RequestError, Submission, Update};
 
 impl Submit for Coordinator {
@@ -73,6 +74,10 @@ impl Submit for Coordinator {
 
     fn cluster(&self) -> Cluster {
         self.describe()
+    }
+
+    fn passage(&self) -> Option<&Passage> {
+        Coordinator::passage(self)
     }
 }
 

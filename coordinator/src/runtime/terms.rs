@@ -2,7 +2,7 @@
 //! loop of its own, which begins as after a restart, with the journal, and of which nothing is
 //! left when the term is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aqueduct_core::Tenure;
@@ -16,7 +16,7 @@ use super::seat::Seat;
 use super::{Keeping, Never, seated};
 use crate::config::Config;
 use crate::discovery::{Discovery, Members};
-use crate::peers::Known;
+use crate::peers::{Known, Passage};
 
 /// A loop that could not write ends before it is known who leads; that is waited for.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -31,9 +31,13 @@ pub struct Candidate {
     shown: Shown,
     seat: watch::Sender<Seat>,
     stopping: Arc<Notify>,
+    passage: Arc<OnceLock<Passage>>,
     /// The coordinator has not ended while this is there.
     _alive: mpsc::Receiver<Never>,
 }
+
+/// Who serves, what is there as long as the coordinator is, and what it is told to stop by.
+type OfSeat = (watch::Sender<Seat>, mpsc::Receiver<Never>, Arc<Notify>);
 
 /// What ended a term.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,9 +53,17 @@ impl Candidate {
         config: Config,
         members: Members,
         shown: Shown,
-        (seat, alive, stopping): (watch::Sender<Seat>, mpsc::Receiver<Never>, Arc<Notify>),
+        ((seat, alive, stopping), passage): (OfSeat, Arc<OnceLock<Passage>>),
     ) -> Self {
-        Self { config, members, shown, seat, stopping, _alive: alive }
+        Self { config, members, shown, seat, stopping, passage, _alive: alive }
+    }
+
+    /// What comes to the coordinator while it follows is passed on by `passage`.
+    #[must_use]
+    pub fn passing(self, passage: Passage) -> Self {
+        // It is given once, before it stands.
+        self.passage.set(passage).ok();
+        self
     }
 
     /// From now on the coordinator serves whenever the journal of `keeping` has it lead, and says

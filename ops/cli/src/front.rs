@@ -10,6 +10,7 @@ use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{self, ApiOptions, ApiState, Origins};
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::metrics::Metrics;
+use aqueduct_coordinator::peers::{Answers, Calls};
 use aqueduct_coordinator::service::{self, Served};
 use aqueduct_coordinator::streams::Streams;
 use aqueduct_coordinator::text::TextModel;
@@ -69,6 +70,8 @@ pub(crate) struct Front {
     grpc: SocketAddr,
     http: Option<SocketAddr>,
     generator: Generator,
+    /// Answers to what other coordinators pass on.
+    passed_on: Calls,
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
 }
@@ -122,17 +125,17 @@ impl Front {
         let (stop, stopped) = watch::channel(false);
         let mut servers = JoinSet::new();
         let text = generator.text.clone();
-        match (&doors.data_dir, doors.membership) {
+        let keys = doors.keys.clone();
+        let serve_peers = match (&doors.data_dir, doors.membership) {
             (Some(folder), Some((membership, candidate))) => {
-                let keys = doors.keys.clone();
-                let serve_peers = membership.join(candidate, folder, (text, keys))?;
-                let coordinator = coordinator.clone();
-                // Who goes hands the lead over when its own doors are closed.
-                tokio::spawn(serve_peers(async move { coordinator.ended().await }.boxed()));
+                Some(membership.join(candidate, folder, (text, keys))?)
             }
-            (Some(folder), None) => keep(coordinator, text, doors.keys.clone(), folder).await?,
-            (None, _) => {}
-        }
+            (Some(folder), None) => {
+                keep(coordinator, text, keys, folder).await?;
+                None
+            }
+            (None, _) => None,
+        };
         let name = doors.name.unwrap_or_else(|| aqueduct_gguf::name_of(model));
         let mut options = ApiOptions::new(name.clone());
         options.origins = doors.origins;
@@ -145,14 +148,22 @@ impl Front {
         let grpc = doors.grpc.tcp.local_addr()?;
         let http = doors.http.as_ref().map(|listener| listener.tcp.local_addr()).transpose()?;
         let state = ApiState::guarded(generator.clone(), options, doors.keys.clone());
+        let (coordinator, keys) = (coordinator.clone(), doors.keys);
+        let served = Served { coordinator, generator: generator.clone(), model: name, keys };
+        let passed_on = Calls::default();
+        if let Some(serve_peers) = serve_peers {
+            let answers = answers(&state, &served, &passed_on);
+            let coordinator = served.coordinator.clone();
+            // Who goes hands the lead over when its own doors are closed.
+            let ended = async move { coordinator.ended().await }.boxed();
+            tokio::spawn(serve_peers(answers, ended));
+        }
         if let Some(listener) = doors.monitor {
             servers.spawn(http::monitor(state.clone(), listener, once(stopped.clone())));
         }
         if let Some(listener) = doors.http {
             servers.spawn(http::serve(state, listener, once(stopped.clone())));
         }
-        let (coordinator, keys) = (coordinator.clone(), doors.keys);
-        let served = Served { coordinator, generator: generator.clone(), model: name, keys };
         servers.spawn(async move {
             let stop = once(stopped);
             let served = service::serve(served, doors.grpc, stop).await;
@@ -160,7 +171,7 @@ impl Front {
                 tracing::error!(%error, "the gRPC server ended");
             }
         });
-        Ok(Self { grpc, http, generator, stop, servers })
+        Ok(Self { grpc, http, generator, passed_on, stop, servers })
     }
 
     /// Where a client of this machine reaches the gRPC API.
@@ -182,10 +193,23 @@ impl Front {
     /// Closes the doors and gives answers under way a while to end.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
-        let drained = async { while self.servers.join_next().await.is_some() {} };
+        let drained = async {
+            while self.servers.join_next().await.is_some() {}
+            self.passed_on.none().await;
+        };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             tracing::warn!(seconds = DRAIN.as_secs(), "answers under way were cut off");
         }
+    }
+}
+
+/// What answers calls that other coordinators pass on, which are counted.
+fn answers(state: &ApiState, served: &Served, calls: &Calls) -> Answers {
+    Answers {
+        http: http::passed_on(state.clone()),
+        grpc: service::passed_on(served.clone()),
+        is_open: served.keys.is_none(),
+        calls: calls.clone(),
     }
 }
 

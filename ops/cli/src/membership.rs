@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use aqueduct_coordinator::keys::Keys;
-use aqueduct_coordinator::peers::{Group, Known, Post, Unheard, serve};
+use aqueduct_coordinator::peers::{Answers, Group, Known, Passage, Post, Unheard, serve_with};
 use aqueduct_coordinator::text::TextModel;
 use aqueduct_coordinator::{Candidate, Keeping};
 use aqueduct_core::Addresses;
@@ -28,6 +28,8 @@ pub(crate) struct Membership {
     addresses: Addresses,
     /// How other members are spoken to; plaintext if `None`.
     tls: Option<ClientTls>,
+    /// Whether calls are passed on between members. Not in plaintext what callers encrypt.
+    passes: bool,
 }
 
 impl Membership {
@@ -46,8 +48,10 @@ impl Membership {
         let grpc = url_of(&doors.grpc, group.url())?;
         let http = doors.http.as_ref().map(|listener| url_of(listener, group.url()));
         let http = http.transpose()?.unwrap_or_else(|| grpc.clone());
+        let is_safe = doors.http.iter().chain([&doors.grpc]).any(|door| door.tls.is_some());
         Ok(Some(Self {
             addresses: args.addresses(Addresses { http, grpc }),
+            passes: !is_safe || listening.is_some(),
             listener: Listener { tcp, tls: listening },
             tls: tls.dial((Role::Coordinator, "peers"), &doors.refusals)?,
             unheard: Unheard::default(),
@@ -56,7 +60,8 @@ impl Membership {
     }
 
     /// Opens the journal in `folder`, and has the coordinator behind `candidate` serve whenever
-    /// the others agree that it leads. What serves the others until `shutdown`.
+    /// the others agree that it leads. What serves the others, and answers what callers ask of
+    /// them, until `shutdown`.
     ///
     /// # Errors
     /// A journal that is not this member's, or addresses that are none.
@@ -65,9 +70,9 @@ impl Membership {
         candidate: Candidate,
         folder: &Path,
         (text, keys): (Arc<TextModel>, Option<Keys>),
-    ) -> anyhow::Result<impl FnOnce(front::Stop) -> front::Server + use<>> {
-        let Self { group, unheard, listener, addresses, tls } = self;
-        let post = Post::new(group.clone(), addresses, tls, unheard.clone())?;
+    ) -> anyhow::Result<impl FnOnce(Answers, front::Stop) -> front::Server + use<>> {
+        let Self { group, unheard, listener, addresses, tls, passes } = self;
+        let post = Post::new(group.clone(), addresses, tls.clone(), unheard.clone())?;
         let options = Options { identity: group.identity(), ..Options::alone() };
         let journal = Journal::open(folder, options, post);
         let journal = journal.with_context(|| format!("data_dir = {}", folder.display()))?;
@@ -77,10 +82,16 @@ impl Membership {
         let (publish, known) = watch::channel(Known::default());
         let constrain = Arc::new(move |form| text.constraint("grammar", form));
         let of_group = Some(group.clone());
-        candidate.stand(Keeping { journal, constrain, keys, group: of_group }, known);
-        Ok(move |stop: front::Stop| -> front::Server {
+        let passage = Passage::new(group.clone(), journal.standing(), tls);
+        let keeping = Keeping { journal, constrain, keys, group: of_group };
+        let candidate = if passes { candidate.passing(passage) } else { candidate };
+        candidate.stand(keeping, known);
+        Ok(move |answers: Answers, stop: front::Stop| -> front::Server {
+            let answers = if passes { answers } else { Answers::default() };
             Box::pin(async move {
-                if let Err(error) = serve(group, ear, (publish, unheard), listener, stop).await {
+                let (member, heard) = ((group, ear), (publish, unheard));
+                let served = serve_with(answers, member, heard, listener, stop).await;
+                if let Err(error) = served {
                     tracing::error!(%error, "other coordinators are not heard any more");
                 }
             })

@@ -9,6 +9,7 @@ mod trio;
 use std::process::Child;
 
 use aqueduct_core::journal::Outcome;
+use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use binary::{aqueduct, wait_for};
 use caller::{Token, answer, in_decode, in_prefill, tokens, uninterrupted, worker};
 use serde_json::{Value, json};
@@ -97,16 +98,16 @@ fn callers_see_one_stream_whoever_leads() {
 }
 
 #[test]
-fn followers_say_who_leads_and_nobody_leads_without_a_majority() {
+fn followers_pass_calls_on_and_nobody_leads_without_a_majority() {
     let mut trio = start(1);
     let leader = trio.leader(None);
     let (follower, other) = ((leader + 1) % COORDINATORS, (leader + 2) % COORDINATORS);
     trio.follows(follower, leader);
     let body = json!({ "prompt": "Once", "max_tokens": 2 }).to_string();
     let sent = trio.at(follower).http_head("POST", "/v1/completions?x=1", &body);
-    let location = format!("http://{}/v1/completions?x=1", trio.at(leader).address("http"));
-    assert!(sent.starts_with("HTTP/1.1 307"), "{sent}");
-    assert!(sent.contains(&format!("location: {location}\r\n")), "{sent}");
+    assert!(sent.starts_with("HTTP/1.1 200") && sent.contains("x-request-id: "), "{sent}");
+    let metrics = trio.at(follower).http("GET", "/metrics", "").1;
+    assert!(!metrics.contains("reason=\"elsewhere\""), "{metrics}");
     assert_eq!(trio.at(follower).http("GET", "/leader", "").0, 503);
     assert_eq!(trio.at(leader).http("GET", "/leader", "").0, 200);
     assert_eq!(trio.at(follower).http("GET", "/v1/models", "").0, 200);
@@ -115,6 +116,22 @@ fn followers_say_who_leads_and_nobody_leads_without_a_majority() {
     let urls = format!("{},{}", trio.url(follower), trio.url(other));
     let told = aqueduct().args(["generate", "--server", &urls, "--json", "Once"]).output().unwrap();
     assert!(told.status.success(), "{}", binary::stderr(&told));
+    // What members say to each other is nobody else's to say, not by way of one of them either.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for idx in [leader, follower] {
+        let said = runtime.block_on(async {
+            let mut member = CoordinatorsClient::connect(trio.url(idx)).await.unwrap();
+            member.deliver(tokio_stream::iter(Vec::new())).await
+        });
+        assert_eq!(said.unwrap_err().code(), tonic::Code::Unimplemented);
+    }
+    let (status, answer) = trio.at(follower).http("POST", "/passed-on/v1/completions", &body);
+    assert_eq!(status, 404, "{answer}");
+    // Those who look after it, too, need reach one of them.
+    for asked in [["node", "list"], ["request", "list"]] {
+        let told = aqueduct().args(asked).args(["--server", &trio.url(follower)]).output().unwrap();
+        assert!(told.status.success(), "{}", binary::stderr(&told));
+    }
 
     // Of another group, whoever has its name and address.
     trio.kill(other);

@@ -1,0 +1,273 @@
+//! Calls that come to a coordinator which follows are passed on to the one that leads, over the
+//! way that members have to each other: callers need reach one of the group, whichever it is.
+//! Each call has a connection of its own, so that none waits for how slowly another is read.
+//!
+//! A call that is passed on has a path of its own ([`PASSED_ON`]), so that none can be taken for
+//! what members say to each other.
+
+use std::sync::Arc;
+
+use aqueduct_core::limits;
+use aqueduct_journal::Standing;
+use aqueduct_tls::{Caller, ClientTls, Role};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tonic::codegen::Service;
+use tonic::transport::{self, Channel};
+
+use super::{Group, lane};
+
+/// What stands before the path of a call that is passed on.
+const PASSED_ON: &str = "/passed-on";
+/// Header by which a member says that whose call it passes on may look after the cluster.
+const OPERATES: HeaderName = HeaderName::from_static("aqueduct-operates");
+/// What all paths of the gRPC API begin with.
+const GRPC: &str = "/aqueduct.v1.";
+
+/// Headers of one connection, which say nothing on the next; of a page's origin, which was looked
+/// at where it came in; of the host that was called there; and what only members say.
+const NOT_PASSED_ON: [HeaderName; 11] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::EXPECT,
+    header::TRAILER,
+    header::ORIGIN,
+    header::HOST,
+    OPERATES,
+];
+
+/// The way to whichever other member leads.
+#[derive(Debug, Clone)]
+pub struct Passage {
+    group: Group,
+    standing: watch::Receiver<Standing>,
+    /// Plaintext if `None`.
+    tls: Option<ClientTls>,
+    room: Arc<Semaphore>,
+    calls: Calls,
+}
+
+impl Passage {
+    /// To the other members of `group`, of whom `standing` says which one leads.
+    pub fn new(group: Group, standing: watch::Receiver<Standing>, tls: Option<ClientTls>) -> Self {
+        let room = Arc::new(Semaphore::new(limits::HTTP_CONNECTIONS_MAX));
+        Self { group, standing, tls, room, calls: Calls::default() }
+    }
+
+    /// A connection to the member that leads; `None` if there is none, or too many calls are under
+    /// way.
+    pub(crate) async fn open(&self) -> Option<Way> {
+        let room = self.room.clone().try_acquire_owned().ok()?;
+        let Standing::Follows { leader: Some(leader) } = *self.standing.borrow() else {
+            return None;
+        };
+        let (_, url) = self.group.others().find(|(other, _)| *other == leader)?;
+        // hyper takes a connection for idle of which only an answer is left, and asks no more
+        // whether the other end lives.
+        let endpoint = lane::endpoint(url, self.tls.is_some()).ok()?.keep_alive_while_idle(true);
+        match aqueduct_tls::connect(&endpoint, self.tls.as_ref()).await {
+            Ok(channel) => Some(Way { channel, counted: (self.calls.one(), room) }),
+            Err(error) => {
+                tracing::warn!(peer = url, %error, "a call cannot be passed on to who leads");
+                None
+            }
+        }
+    }
+
+    /// Waits until all calls that were passed on have ended.
+    pub(crate) async fn idle(&self) {
+        self.calls.none().await;
+    }
+}
+
+/// A connection for one call.
+#[derive(Debug)]
+pub(crate) struct Way {
+    channel: Channel,
+    counted: (Counted, OwnedSemaphorePermit),
+}
+
+impl Way {
+    /// The answer of who leads. `operates`: its caller may look after the cluster.
+    ///
+    /// # Errors
+    /// The connection broke before there was one.
+    pub(crate) async fn pass(
+        self,
+        request: Request,
+        operates: bool,
+    ) -> Result<Response, transport::Error> {
+        let Self { mut channel, counted } = self;
+        let (parts, body) = request.into_parts();
+        let mut passed = axum::http::Request::new(tonic::body::Body::new(body));
+        *passed.method_mut() = parts.method;
+        *passed.uri_mut() = passed_on(&parts.uri);
+        *passed.headers_mut() = end_to_end(parts.headers, operates);
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;
+        let response = channel.call(passed).await?;
+        // It counts for as long as it is read.
+        Ok(response.map(|body| holding(Body::new(body), counted)).into_response())
+    }
+}
+
+/// `body`, with which goes what is held.
+fn holding(body: Body, held: impl Send + 'static) -> Body {
+    Body::new(body.map_frame(move |frame| {
+        let _ = &held;
+        frame
+    }))
+}
+
+fn passed_on(uri: &Uri) -> Uri {
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    // What was one with less before it is one.
+    Uri::try_from(format!("{PASSED_ON}{path}")).unwrap_or_default()
+}
+
+/// Headers for the next connection.
+fn end_to_end(mut headers: HeaderMap, operates: bool) -> HeaderMap {
+    let listed = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let listed = listed.flat_map(|names| names.split(','));
+    let named: Vec<HeaderName> = listed.filter_map(|name| name.trim().parse().ok()).collect();
+    for name in named.into_iter().chain(NOT_PASSED_ON) {
+        headers.remove(name);
+    }
+    // The only one that HTTP/2 has.
+    if headers.remove(header::TE).is_some_and(|value| value == "trailers") {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    if operates {
+        headers.insert(OPERATES, HeaderValue::from_static("yes"));
+    }
+    headers
+}
+
+/// How many calls are under way. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Calls(Arc<watch::Sender<usize>>);
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+}
+
+impl Calls {
+    fn one(&self) -> Counted {
+        self.0.send_modify(|calls| *calls += 1);
+        Counted(self.clone())
+    }
+
+    /// Waits until there is none.
+    pub async fn none(&self) {
+        // This counts, so that somebody does.
+        self.0.subscribe().wait_for(|calls| *calls == 0).await.ok();
+    }
+}
+
+/// One of the calls under way, until it is dropped.
+#[derive(Debug)]
+struct Counted(Calls);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|calls| *calls -= 1);
+    }
+}
+
+/// A call that another member has passed on, beside the call: it goes no further.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PassedOn {
+    /// Its caller may look after the cluster, as that member has seen.
+    pub(crate) operates: bool,
+}
+
+/// What answers calls that other members pass on; nothing by default.
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    /// The HTTP API.
+    pub http: Router,
+    /// The gRPC API.
+    pub grpc: Router,
+    /// Whether anybody may look after the cluster: then members are believed that say so of their
+    /// callers though they show no certificates.
+    pub is_open: bool,
+    /// How many are made.
+    pub calls: Calls,
+}
+
+impl Answers {
+    /// The answer to what has come to the members' own door and is nothing that members say.
+    pub(super) async fn answer(self, mut request: Request) -> Response {
+        let nothing = || tonic::Status::unimplemented("").into_http();
+        let uri = request.uri().path_and_query().map(PathAndQuery::as_str);
+        let path = uri.and_then(|uri| uri.strip_prefix(PASSED_ON)).map(str::parse::<Uri>);
+        let Some(Ok(path)) = path else { return nothing() };
+        *request.uri_mut() = path;
+        // It is the member's, and says nothing of the caller.
+        let Some(member) = request.extensions_mut().remove::<Caller>() else { return nothing() };
+        if !member.may_be(Role::Coordinator) {
+            let only = format!("only for {}", Role::Coordinator.name());
+            return (StatusCode::FORBIDDEN, only).into_response();
+        }
+        let says_so = request.headers_mut().remove(OPERATES).is_some();
+        let operates = says_so && (self.is_open || member.is(Role::Coordinator));
+        request.extensions_mut().insert(PassedOn { operates });
+        let counted = self.calls.one();
+        let is_grpc = request.uri().path().starts_with(GRPC);
+        let mut routes = if is_grpc { self.grpc } else { self.http };
+        let Ok(response) = routes.call(request).await;
+        response.map(|body| holding(body, counted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_a_connection_end_with_it() {
+        let check = |given: &[(&str, &str)], operates: bool, want: &[(&str, &str)]| {
+            let headers = |pairs: &[(&str, &str)]| -> HeaderMap {
+                let one = |(name, value): &(&str, &str)| {
+                    (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
+                };
+                pairs.iter().map(one).collect()
+            };
+            assert_eq!(end_to_end(headers(given), operates), headers(want), "{given:?}");
+        };
+        let own = ("authorization", "Bearer a");
+        check(
+            &[own, ("host", "a"), ("connection", "close, x-mine"), ("x-mine", "1")],
+            false,
+            &[own],
+        );
+        check(&[("te", "trailers")], false, &[("te", "trailers")]);
+        check(&[("te", "gzip"), ("origin", "https://a")], false, &[]);
+        check(&[("aqueduct-operates", "yes")], false, &[]);
+        check(&[("aqueduct-operates", "no")], true, &[("aqueduct-operates", "yes")]);
+    }
+
+    #[test]
+    fn a_path_is_the_same_behind_another() {
+        let check = |uri: &str, want: &str| {
+            assert_eq!(passed_on(&uri.parse().unwrap()).to_string(), want);
+        };
+        check("/v1/completions?x=1", "/passed-on/v1/completions?x=1");
+        check(
+            "http://a:1/aqueduct.v1.Coordinators/Deliver",
+            "/passed-on/aqueduct.v1.Coordinators/Deliver",
+        );
+        check("/", "/passed-on/");
+    }
+}
