@@ -114,6 +114,10 @@ def add_metadata(writer, config, head_dim):
         writer.add_rope_scaling_factor(rope['factor'])
     if rope['rope_type'] == 'yarn':
         writer.add_rope_scaling_orig_ctx_len(rope['original_max_position_embeddings'])
+        if config.model_type == 'olmo3':
+            # All of it: what OLMo 3 is published with, and transformers takes if nothing is said.
+            inferred = 0.1 * math.log(rope['factor']) + 1
+            writer.add_rope_scaling_attn_factors(rope.get('attention_factor', inferred))
     if rope['rope_type'] == 'longrope':
         original = rope['original_max_position_embeddings']
         factor = config.max_position_embeddings / original

@@ -144,8 +144,11 @@ fn config(
     Ok(config)
 }
 
-/// Before the next connection is accepted, where one could not be.
+/// Before the next connection is accepted, where there was nothing left to accept one with.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// ENOMEM, ENFILE, EMFILE and ENOBUFS: only the first has a kind of its own in [`io::ErrorKind`].
+const NOTHING_LEFT: [i32; 4] = [12, 23, 24, if cfg!(target_os = "linux") { 105 } else { 55 }];
 
 /// A bound address, and who may come in.
 #[derive(Debug)]
@@ -167,21 +170,31 @@ impl Listener {
     /// once; more wait to be accepted. Dropping the stream closes the address.
     pub fn incoming(self) -> impl Stream<Item = io::Result<Conn>> + Send {
         let tls = self.tls;
-        let accepted = TcpListenerStream::new(self.tcp).then(async |stream| {
-            if let Err(error) = &stream {
-                // As a rule no file handles are left: the next try would fail as fast.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-            stream
-        });
-        let looked_at = accepted.filter_map(async |stream| stream.ok()).map(move |stream| {
+        let accepted = TcpListenerStream::new(self.tcp).filter_map(accepted);
+        let looked_at = accepted.map(move |stream| {
             // A task of its own: who takes long keeps nobody waiting.
             let entering = tokio::spawn(enter(stream, tls.clone()));
             async move { entering.await.ok().flatten().map(Ok) }
         });
         looked_at.buffer_unordered(limits::HANDSHAKES_MAX).filter_map(std::future::ready)
     }
+}
+
+/// The connection, if there is one. Where there is none for want of file handles or memory, the
+/// next try would fail as fast, and waits. Any other error is of one connection, which may have
+/// gone before it was accepted; those behind it do not wait for that.
+async fn accepted(stream: io::Result<TcpStream>) -> Option<TcpStream> {
+    let error = match stream {
+        Ok(stream) => return Some(stream),
+        Err(error) => error,
+    };
+    if error.raw_os_error().is_some_and(|code| NOTHING_LEFT.contains(&code)) {
+        tracing::warn!(%error, "no connection can be accepted");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    } else {
+        tracing::debug!(%error, "a connection could not be accepted");
+    }
+    None
 }
 
 async fn enter(stream: TcpStream, tls: Option<ServerTls>) -> Option<Conn> {
@@ -285,5 +298,25 @@ impl AsyncWrite for Conn {
             Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn others_wait_only_where_nothing_is_left() {
+        let check = |code: i32, waits: bool| {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(accepted(Err(error)).now_or_never().is_none(), waits, "{code}");
+        };
+        NOTHING_LEFT.into_iter().for_each(|code| check(code, true));
+        // EPERM by a firewall's rule, EPROTO, ECONNABORTED, EHOSTUNREACH: as Linux has them.
+        [1, 71, 103, 113].into_iter().for_each(|code| check(code, false));
+        let unknown = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert!(accepted(Err(unknown)).now_or_never().is_some_and(|none| none.is_none()));
     }
 }

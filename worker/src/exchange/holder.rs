@@ -220,7 +220,7 @@ mod tests {
     fn who_is_told_may_ask_again_of_a_full_holder() {
         let holder = Holder::start(tiny_model::tiny(fit().kv), Arc::default()).unwrap();
         let ask = Ask::Keys { place: place(7, 2, dense()) };
-        let (told, answers) = mpsc::channel();
+        let (told, answers) = mpsc::sync_channel(limits::EXCHANGE_CALLS_MAX);
         let soon = Instant::now() + Duration::from_millis(300);
         for _ in 0..limits::EXCHANGE_CALLS_MAX {
             let (again, told, ask) = (holder.clone(), told.clone(), ask.clone());

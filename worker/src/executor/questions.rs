@@ -10,11 +10,13 @@ use aqueduct_core::ask::{Answer, Ask, Declined, Question, Remembered, Rememberer
 use aqueduct_core::limits;
 use aqueduct_core::work::Event;
 use aqueduct_kernels::MemorySet;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::Executor;
 use super::request::{Memory, Request};
 use super::session::SessionId;
+use crate::snapshots::Place;
 
 /// How long an answer waits for its asker to read what came before.
 const DEADLINE: Duration = Duration::from_millis(limits::OPERATOR_DEADLINE_MS);
@@ -33,11 +35,9 @@ impl Executor {
             about_snapshots => {
                 let Some(asker) = self.sessions.get(&session) else { return };
                 let (answers, runtime) = (asker.answers.clone(), self.runtime.clone());
-                let asked = self.shared.snapshots.ask(about_snapshots, move |reply| {
+                let asked = self.shared.snapshots.ask(about_snapshots, move |reply, place| {
                     let answer = Event::Answered(Box::new(Answer { ticket, reply }));
-                    // Whoever asked may be gone, or not read what it is told.
-                    let _ =
-                        runtime.block_on(async { timeout(DEADLINE, answers.send(answer)).await });
+                    runtime.block_on(tell(&answers, answer, place));
                 });
                 match asked {
                     Ok(()) => return,
@@ -61,6 +61,15 @@ impl Executor {
         let set = held.remembers(choice, layer as usize)?;
         shown(set, (layers, head, start)).map(|it| Reply::Memory(Box::new(it)))
     }
+}
+
+/// Tells who asked. It may ask for the next part as soon as it is told, so the place is given back
+/// before; it is kept while there is no room for the answer, or unread answers would pile up.
+async fn tell(answers: &mpsc::Sender<Event>, answer: Event, place: Place) {
+    // Whoever asked may be gone, or not read what it is told.
+    let Ok(Ok(room)) = timeout(DEADLINE, answers.reserve()).await else { return };
+    drop(place);
+    room.send(answer);
 }
 
 /// The keys of one KV head, from the `start`-th on.
@@ -107,5 +116,53 @@ impl Request {
         let mut given = self.outbox.values().rev();
         let given = given.find_map(|outgoing| outgoing.sets.get(layer)).map(|kept| &kept.memory);
         left.or(given).map(Arc::as_ref).ok_or(Declined::Gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Somebody who waits for an answer, and sees how many places there are when it is told.
+    struct Asker {
+        places: Arc<Semaphore>,
+        seen: AtomicUsize,
+    }
+
+    impl Wake for Asker {
+        fn wake(self: Arc<Self>) {
+            self.seen.store(self.places.available_permits(), Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_told_may_ask_again_at_once() {
+        let places = Arc::new(Semaphore::new(1));
+        let place = || places.clone().try_acquire_owned().unwrap();
+        let event = || Event::ChoiceDone { request: RequestId(1), choice: 0, eos: true };
+        let (answers, mut told) = mpsc::channel(1);
+        let asker = Arc::new(Asker { places: places.clone(), seen: AtomicUsize::new(9) });
+        let waker = Waker::from(asker.clone());
+        assert!(told.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+        tell(&answers, event(), place()).await;
+        assert_eq!(asker.seen.load(Ordering::Relaxed), 1);
+
+        // Its answer before was not read.
+        let mut telling = std::pin::pin!(tell(&answers, event(), place()));
+        let mut poll = || telling.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll().is_pending());
+        assert_eq!(places.available_permits(), 0, "it takes up room until it is read");
+        assert_eq!(told.try_recv(), Ok(event()));
+        assert_eq!(poll(), Poll::Ready(()));
+        assert_eq!((told.try_recv(), places.available_permits()), (Ok(event()), 1));
+
+        drop(told);
+        tell(&answers, event(), place()).await;
+        assert_eq!(places.available_permits(), 1, "nobody is there to be told");
     }
 }

@@ -8,17 +8,19 @@
 //! disk.rs       the folder, and the thread that reads and writes it
 //! file.rs       one snapshot as bytes
 //! questions.rs  what those who look after the cluster ask
+//! parts.rs      files that they take or give in parts
 //! ```
 
 mod disk;
 mod file;
+mod parts;
 mod questions;
 mod store;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_core::ask::{Declined, Question, Reply};
 use aqueduct_core::snapshot::SnapshotNews;
@@ -30,6 +32,7 @@ use crate::doorbell::Doorbell;
 use crate::inbox::Fit;
 use disk::Folder;
 use questions::Curator;
+pub(crate) use questions::Place;
 use store::Store;
 
 /// How much a worker keeps beyond the requests that made it.
@@ -102,7 +105,7 @@ impl Coming {
     }
 }
 
-/// What a worker keeps. The last handle to be dropped ends the thread for the disk.
+/// What a worker keeps. The last handle to be dropped ends the threads for it.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     is_on: bool,
@@ -159,16 +162,16 @@ impl Snapshots {
         self.store.restore(key)
     }
 
-    /// Has `answered` told the answer to a question about snapshots, by another thread.
+    /// Has `answered` told the answer to a question about snapshots, by another thread. It is given
+    /// the place that the question has: when it drops it, somebody else may ask.
     ///
     /// # Errors
     /// Too many are asked.
     pub(crate) fn ask(
         &self,
         question: Question,
-        answered: impl FnOnce(Result<Reply, Declined>) + Send + 'static,
+        answered: impl FnOnce(Result<Reply, Declined>, Place) + Send + 'static,
     ) -> Result<(), Declined> {
-        self.curator.tidy(Instant::now());
         self.curator.ask(question, answered)
     }
 
@@ -184,8 +187,6 @@ impl Snapshots {
 
     /// How many, and how large.
     pub(crate) fn held(&self) -> SnapshotsHeld {
-        // Gauges are read now and then, whatever else happens.
-        self.curator.tidy(Instant::now());
         self.store.held()
     }
 }
@@ -193,5 +194,41 @@ impl Snapshots {
 impl Drop for Snapshots {
     fn drop(&mut self) {
         self.store.stop();
+        self.curator.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::store::Job;
+    use super::*;
+    use crate::link::conformance::{fit, set};
+
+    #[test]
+    fn nobody_who_asks_waits_for_a_file_that_comes_from_disk() {
+        let store = Arc::new(Store::new((u64::MAX, Some(u64::MAX)), Arc::default()));
+        let key = SnapshotKey([7; 32]);
+        store.found(vec![(key, 1)], Vec::new());
+        let curator = Arc::new(Curator::new(store.clone(), file::Model::new("model", fit())));
+        let snapshots = Snapshots { is_on: true, store: store.clone(), curator };
+        let (told, answers) = sync_channel(2);
+        let ask = |question| {
+            let told = told.clone();
+            snapshots.ask(question, move |reply, _| told.send(reply).unwrap()).unwrap();
+        };
+        let answer = || answers.recv_timeout(Duration::from_secs(30)).unwrap();
+
+        ask(Question::Export { snapshot: key, start: 0 });
+        assert!(matches!(store.next_job(), Some(Job::Read(..))), "who exports waits for it");
+        ask(Question::Snapshots { from: key, limit: 1 });
+        assert_eq!(snapshots.held().count, 1);
+        let first = answer();
+        assert!(matches!(first, Ok(Reply::Snapshots(_))), "{first:?}");
+        let layers = (0..fit().layers).map(|layer| Arc::new(set(4, layer))).collect();
+        store.was_read(&key, Some(Snapshot { layers, retained: Vec::new() }));
+        let second = answer();
+        assert!(matches!(second, Ok(Reply::Part(_))), "the others let it go on: {second:?}");
     }
 }

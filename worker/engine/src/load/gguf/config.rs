@@ -157,7 +157,7 @@ pub(crate) struct Config<'g, 'a> {
 
 /// Metadata of one architecture: keys are written after its name.
 pub(super) struct Keys<'g, 'a> {
-    gguf: &'g Gguf<'a>,
+    pub(super) gguf: &'g Gguf<'a>,
     pub(super) architecture: Architecture,
 }
 

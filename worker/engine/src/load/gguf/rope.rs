@@ -55,11 +55,24 @@ pub(super) fn rope(
     let theta = theta.unwrap_or(THETA);
     let mut rope = Rope::scaled(theta, rotary_dim as usize, &scaling)
         .map_err(|refusal| LoadError::refused(config.path, refusal))?;
-    let sharper = keys.get("rope.scaling.attn_factor", Field::f64);
-    let sharper = sharper.map_err(|err| config.malformed(err))?.unwrap_or(1.0);
-    rope.attention_factor *= Refusal::unless_within("rope.scaling.attn_factor", sharper, 1e-3, 1e3)
-        .map_err(|refusal| LoadError::refused(config.path, refusal))?;
+    rope.attention_factor = attention_factor(config, keys, (&scaling, rope.attention_factor))?;
     Ok((rope, positions))
+}
+
+/// What cosine and sine are multiplied by, where `scaling` alone would have `inferred`.
+fn attention_factor(
+    config: &Config<'_, '_>,
+    keys: &Keys<'_, '_>,
+    (scaling, inferred): (&Scaling, f64),
+) -> Result<f64, LoadError> {
+    let given = keys.get("rope.scaling.attn_factor", Field::f64);
+    let Some(given) = given.map_err(|err| config.malformed(err))? else { return Ok(inferred) };
+    let given = Refusal::unless_within("rope.scaling.attn_factor", given, 1e-3, 1e3)
+        .map_err(|refusal| LoadError::refused(config.path, refusal))?;
+    // Of OLMo 3 the converter writes what config.json has, which is all of it; of others what
+    // comes on top.
+    let is_all = keys.architecture == Architecture::Olmo2 && matches!(scaling, Scaling::Yarn(_));
+    Ok(if is_all { given } else { inferred * given })
 }
 
 /// The rotation of layers that have a window, where it is not stretched (Gemma 3, OLMo 3), by
@@ -114,4 +127,61 @@ fn per_frequency(
 ) -> Result<Vec<f64>, LoadError> {
     let stored = checkpoint.find(name, &[rotary_dim as usize / 2])?;
     Ok(stored.f32(name)?.into_iter().map(f64::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use aqueduct_gguf::Gguf;
+    use aqueduct_gguf::write::Writer;
+
+    use super::*;
+
+    const SHAPE: ModelShape = ModelShape {
+        vocab: 32,
+        layers: 4,
+        width: 32,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 8,
+        ffn: 48,
+        max_positions: 65_536,
+    };
+
+    #[test]
+    fn olmo_3_says_all_of_its_attention_factor_and_others_what_comes_on_top() {
+        let check = |(architecture, name): (Architecture, &str),
+                     (scaling, given): (&str, Option<f32>),
+                     want: f64| {
+            let key = |key: &str| format!("{name}.rope.{key}");
+            let file = Writer::new()
+                .str(&key("scaling.type"), scaling)
+                .f32(&key("scaling.factor"), 8.0)
+                .u32(&key("scaling.original_context_length"), 8192);
+            let file = match given {
+                Some(given) => file.f32(&key("scaling.attn_factor"), given),
+                None => file,
+            };
+            let bytes = file.finish();
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            let (rope, positions) = rope(&config, &keys, &none, (&SHAPE, 8)).unwrap();
+            assert_eq!(positions, if scaling == "yarn" { 65_536 } else { 8 * 65_536 });
+            let seen = rope.attention_factor;
+            assert!((seen - want).abs() < 1e-6, "{name} {scaling} {given:?}: {seen}, not {want}");
+        };
+        let (olmo, qwen) = ((Architecture::Olmo2, "olmo2"), (Architecture::Qwen3, "qwen3"));
+        // 0.1 ln 8 + 1, which OLMo 3 is published with.
+        let published = 1.207_944_2;
+        let inferred = yarn_attention_factor(8.0, 1.0);
+        check(olmo, ("yarn", Some(published)), inferred);
+        check(olmo, ("yarn", Some(1.5)), 1.5);
+        check(olmo, ("yarn", None), inferred);
+        check(olmo, ("linear", Some(1.5)), 1.5);
+        check(qwen, ("yarn", Some(1.5)), 1.5 * inferred);
+        check(qwen, ("yarn", None), inferred);
+    }
 }

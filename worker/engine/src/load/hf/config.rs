@@ -56,8 +56,9 @@ struct Config {
     /// The same of Gemma 3.
     hidden_activation: Option<String>,
     max_position_embeddings: Option<u32>,
-    /// Of Command R, which was made for more positions than the field above says.
-    model_max_length: Option<u32>,
+    /// Of Command R, which was made for more positions than the field above says. In others' files
+    /// it is a tokenizer's, and may be any number.
+    model_max_length: Option<Value>,
     rms_norm_eps: Option<f32>,
     layer_norm_eps: Option<f32>,
     attention_bias: Option<bool>,
@@ -344,13 +345,22 @@ impl Config {
                 _ => self.intermediate_size,
             },
             max_positions: match family {
-                Family::Cohere => self.model_max_length.or(self.max_position_embeddings),
+                Family::Cohere => self.model_max_length()?.or(self.max_position_embeddings),
                 _ => self.max_position_embeddings,
             }
             .unwrap_or(0),
         };
         shape.validate()?;
         Ok(shape)
+    }
+
+    fn model_max_length(&self) -> Result<Option<u32>, Refusal> {
+        let Some(given) = &self.model_max_length else { return Ok(None) };
+        let positions = given.as_u64().and_then(|positions| u32::try_from(positions).ok());
+        positions.map(Some).ok_or_else(|| {
+            let bound = format!("a whole number from 0 to {}", u32::MAX);
+            Refusal::new("model_max_length", given, bound)
+        })
     }
 }
 
@@ -360,7 +370,7 @@ mod tests {
 
     use super::*;
     use crate::load::decoder::{Scales, Softcaps};
-    use crate::rope::Rope;
+    use crate::rope::{Rope, Scaling};
 
     pub(super) fn config(changes: Value) -> Config {
         let mut config = json!({
@@ -601,6 +611,18 @@ mod tests {
         let fields = || json!({ "max_position_embeddings": 8192, "model_max_length": 131_072 });
         let positions = |family| config(fields()).shape(family).unwrap().max_positions;
         assert_eq!([Family::Cohere, Family::Llama].map(positions), [131_072, 8192]);
+        for odd in [json!(1e30), json!(512.5), json!(1_u64 << 32), json!(-1), json!("all")] {
+            let fields = || json!({ "max_position_embeddings": 8192, "model_max_length": odd });
+            let shape = |family| config(fields()).shape(family);
+            assert_eq!(shape(Family::Llama).unwrap().max_positions, 8192, "{odd}");
+            let refusal = shape(Family::Cohere).unwrap_err();
+            assert_eq!(
+                (refusal.field, refusal.value),
+                ("model_max_length".into(), odd.to_string())
+            );
+        }
+        let none = json!({ "max_position_embeddings": 8192, "model_max_length": null });
+        assert_eq!(config(none).shape(Family::Cohere).unwrap().max_positions, 8192);
     }
 
     #[test]
@@ -642,6 +664,34 @@ mod tests {
         let mut both = new;
         both["rope_scaling"] = json!({ "factor": 4.0 });
         assert_eq!(ropes(both).unwrap().0.rope.inv_freq[0], 1.0 / 4.0);
+    }
+
+    #[test]
+    fn flat_parameters_are_of_layers_that_see_all_positions() {
+        let check = |family: Family, changes: Value, named: Value| {
+            let ropes = |changes: Value| {
+                let config = config(changes);
+                let shape = config.shape(family).unwrap();
+                let local_theta = (family == Family::Gemma3).then_some(GEMMA3_LOCAL_THETA);
+                rope::ropes_by_layer_type(&config.rope, &shape, family.rope(), local_theta).ok()
+            };
+            let want = ropes(json!({ "rope_parameters": named }));
+            assert!(want.is_some(), "{named}");
+            assert_eq!(ropes(changes), want, "{named}");
+        };
+        let flat = json!({ "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 });
+        let named = |local: Value| json!({ "full_attention": flat, "sliding_attention": local });
+        let by = |theta: f64| named(json!({ "rope_theta": theta }));
+        check(Family::Olmo3, json!({ "rope_parameters": flat }), by(2e6));
+        check(Family::Gemma3, json!({ "rope_parameters": flat }), by(1e4));
+        let local = json!({ "rope_parameters": flat, "rope_local_base_freq": 3e4 });
+        check(Family::Gemma3, local, by(3e4));
+        let plain = json!({ "rope_type": "default", "rope_theta": 2e6 });
+        let scaling = json!({ "rope_type": "linear", "factor": 8.0 });
+        let beside = json!({ "rope_parameters": plain, "rope_scaling": scaling });
+        check(Family::Olmo3, beside, by(2e6));
+        let one = json!({ "rope_parameters": { "full_attention": flat, "rope_theta": 7.0 } });
+        check(Family::Olmo3, one, by(5e5));
     }
 
     #[test]
@@ -695,6 +745,29 @@ mod tests {
         let mut differing = nested;
         differing["sliding_attention"]["rope_theta"] = json!(1e4);
         assert_eq!(rope(json!({ "rope_parameters": differing })), None);
+    }
+
+    #[test]
+    fn scaling_beside_parameters_leaves_what_it_does_not_say() {
+        let scaling = json!({ "rope_type": "linear", "factor": 4.0 });
+        let check = |changes: Value, (theta, rotary_dim): (f64, usize)| {
+            let mut fields = json!({ "rope_scaling": scaling, "head_dim": 16 });
+            fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let config = config(fields.clone());
+            let shape = config.shape(Family::Glm).unwrap();
+            let found = rope::rope(&config.rope, &shape, Family::Glm.rope()).ok().unwrap();
+            let want = Scaling::Linear { factor: 4.0 };
+            let want = Rope::scaled(theta, rotary_dim, &want).unwrap();
+            assert_eq!(found.rope, want, "{fields}");
+        };
+        let parameters = json!({ "rope_theta": 5e5, "partial_rotary_factor": 0.25 });
+        check(json!({}), (1e4, 8));
+        check(json!({ "rope_parameters": parameters }), (5e5, 4));
+        check(json!({ "rope_parameters": parameters, "rope_theta": 2e6 }), (2e6, 4));
+        let mut whole = scaling.clone();
+        whole["rope_theta"] = json!(3e6);
+        whole["partial_rotary_factor"] = json!(0.75);
+        check(json!({ "rope_parameters": parameters, "rope_scaling": whole }), (3e6, 12));
     }
 
     #[test]

@@ -101,9 +101,7 @@ pub(crate) fn rope(
     shape: &ModelShape,
     defaults: RopeDefaults,
 ) -> Result<Found, RopeError> {
-    // As in transformers, what was added by hand counts where both are there.
-    let scaling = fields.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty());
-    let given = scaling.or(fields.rope_parameters.as_ref()).cloned().unwrap_or_default();
+    let given = fields.given();
     let nested: Vec<Value> = LAYER_TYPES
         .iter()
         .filter_map(|name| given.get(*name))
@@ -122,26 +120,53 @@ pub(crate) fn rope(
     Ok(first)
 }
 
+impl RopeFields {
+    /// The parameters of whichever layout is there. As in transformers, what was added by hand in
+    /// the words of 4 counts where both are. It need not say what scaling leaves as it is: that is
+    /// then as before, though transformers forgets it and turns by what the family has.
+    fn given(&self) -> Map<String, Value> {
+        let parameters = self.rope_parameters.as_ref();
+        let scaling = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty());
+        let Some(scaling) = scaling else { return parameters.cloned().unwrap_or_default() };
+        let mut given = scaling.clone();
+        let said = [
+            ("rope_theta", self.rope_theta),
+            ("partial_rotary_factor", self.partial_rotary_factor),
+        ];
+        for (name, beside) in said {
+            let is_said = beside.is_some() || given.get(name).is_some_and(|value| !value.is_null());
+            if let Some(value) = parameters.and_then(|given| given.get(name)).filter(|_| !is_said) {
+                given.insert(name.to_owned(), value.clone());
+            }
+        }
+        given
+    }
+}
+
 /// The rotations of layers that see all positions and of those that have a window (Gemma 3, OLMo
-/// 3). Scaling that does not say for which layers is for the former. The latter turn by
-/// `local_theta`, if the file does not say otherwise, or else as the former would without scaling.
+/// 3). Parameters and scaling that do not say for which layers are for the former. The latter turn
+/// by `local_theta`, if the file does not say otherwise, or else as the former would without
+/// scaling.
 pub(crate) fn ropes_by_layer_type(
     fields: &RopeFields,
     shape: &ModelShape,
     defaults: RopeDefaults,
     local_theta: Option<f64>,
 ) -> Result<(Found, Rope), RopeError> {
+    let given = fields.rope_parameters.as_ref();
     let of_type = |layer_type: &str| {
-        let parameters = fields.rope_parameters.as_ref().and_then(|given| given.get(layer_type));
+        let parameters = given.and_then(|given| given.get(layer_type));
         parameters.filter(|value| !value.is_null()).cloned()
     };
     let [full, local] = LAYER_TYPES.map(of_type);
-    let mut full = full.unwrap_or_else(|| Map::new().into());
+    let flat = given.filter(|_| full.is_none() && local.is_none());
+    let flat_theta = flat.and_then(|flat| flat.get("rope_theta")).and_then(Value::as_f64);
+    let mut full = full.unwrap_or_else(|| flat.cloned().unwrap_or_default().into());
     if let (Value::Object(full), Some(scaling)) = (&mut full, &fields.rope_scaling) {
         full.extend(scaling.clone());
     }
     let local = local.unwrap_or_else(|| Map::new().into());
-    let unsaid = if local_theta.is_none() { fields.rope_theta } else { None };
+    let unsaid = flat_theta.or(fields.rope_theta).filter(|_| local_theta.is_none());
     let rope_theta = fields.rope_local_base_freq.or(unsaid);
     let local_fields = RopeFields { rope_theta, ..fields.clone() };
     let local_defaults = RopeDefaults { theta: local_theta.unwrap_or(defaults.theta), ..defaults };
