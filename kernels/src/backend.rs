@@ -14,11 +14,13 @@
 //! Products are summed in f32. Hidden states, norms, rotations, the softmax, l, masses and
 //! scores stay f32 always. A backend may keep more than bf16 of a probability, never less.
 
+mod error;
 mod selection;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+pub use self::error::BackendError;
 pub use self::selection::{Choice, Selected, SelectionOps};
 use crate::array::Array;
 use crate::fabric::{Fabric, FabricError};
@@ -66,8 +68,8 @@ pub struct Qkv {
 
 impl Qkv {
     /// With the queries of the last `queries` tokens alone.
-    pub(crate) fn of_last(self, queries: usize) -> Self {
-        Self { q: self.q.of_last(queries), ..self }
+    pub(crate) fn of_last(self, queries: usize) -> Result<Self, BackendError> {
+        Ok(Self { q: self.q.of_last(queries)?, ..self })
     }
 
     /// Each row as a block of its own, row i at `positions[i]`.
@@ -119,8 +121,8 @@ pub struct Attended {
 
 impl Attended {
     /// Without the outputs that nobody wants, of those of all rows.
-    pub(crate) fn of_last(self, outputs: usize) -> Self {
-        Self { output: self.output.of_last(outputs), ..self }
+    pub(crate) fn of_last(self, outputs: usize) -> Result<Self, BackendError> {
+        Ok(Self { output: self.output.of_last(outputs)?, ..self })
     }
 }
 
@@ -143,61 +145,10 @@ pub enum Op {
     Pages,
 }
 
-/// An operation that a backend cannot do.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum BackendError {
-    /// Shapes that do not belong together.
-    #[error("{op}: {what}")]
-    Shape {
-        /// The operation.
-        op: &'static str,
-        /// What was seen and what was needed.
-        what: String,
-    },
-    /// A weight that another backend packed.
-    #[error("{op}: the weight was packed by another backend")]
-    ForeignWeight {
-        /// The operation.
-        op: &'static str,
-    },
-    /// What a device that is not the host could not do; nothing else can be asked of it.
-    #[error("{device}: {what}")]
-    Device {
-        /// Its name.
-        device: String,
-        /// The driver's words, and the operation.
-        what: String,
-    },
-    /// No memory left for keys or, on a device that is not the host, for anything; nothing was
-    /// changed.
-    #[error("a pool of {bytes} bytes has {free_bytes} free, and {wanted_bytes} are needed")]
-    Exhausted {
-        /// Bytes of the pages that were asked for.
-        wanted_bytes: u64,
-        /// Bytes of the pages that nobody holds.
-        free_bytes: u64,
-        /// Bytes of the pool.
-        bytes: u64,
-    },
-    /// A key or value beyond what it is to be rounded to.
-    #[error("{what} is beyond {most}")]
-    OutOfRange {
-        /// Which.
-        what: &'static str,
-        /// The greatest magnitude that can be held.
-        most: f32,
-    },
-    /// A value that is not a number where the arithmetic needs one.
-    #[error("{op}: {what} is not finite")]
-    NotFinite {
-        /// The operation.
-        op: &'static str,
-        /// Which value.
-        what: &'static str,
-    },
-}
-
 /// What becomes of states; a backend for which that is much work shares it out.
+///
+/// Neither can fail, so states that a device made are brought to the host first
+/// ([`AttentionState::host`]), where that is an error.
 pub trait StateOps: Send + Sync {
     /// The state over the keys of both, bit for bit [`AttentionState::merge`].
     fn merge(&self, state: AttentionState, other: &AttentionState) -> AttentionState {
@@ -233,7 +184,7 @@ pub trait AttentionOps: StateOps {
         shapes::folded("attend", keys, (whole, chunks))?;
         let merge = |state, other: &_| self.merge(state, other);
         let mut leaf = |node: Node| {
-            let leaf = || self.attend(queries, keys[whole.index(node.first)]);
+            let leaf = || self.attend(queries, keys[whole.index(node.first)])?.on_host();
             node.is_leaf(chunks).then(leaf).transpose()
         };
         fold_all(whole, chunks, &merge, &mut leaf)
@@ -273,7 +224,8 @@ pub trait AttentionOps: StateOps {
         shapes::sinks("attend", &queries, &scope)?;
         let past = Parted::new(scope.past, scope.leaves);
         let merge = |state, other: &_| self.merge(state, other);
-        let state = past.fold(merge, |keys| self.attend(queries, keys))?;
+        own.host()?;
+        let state = past.fold(merge, |keys| self.attend(queries, keys)?.on_host())?;
         let state = self.merge(state, own).with_sinks(scope.sinks.map(|sinks| &**sinks));
         let (mut past_mass, mut own_mass) = (Array::default(), Array::default());
         if let Some(row_weights) = scope.row_weights {
@@ -282,7 +234,7 @@ pub trait AttentionOps: StateOps {
             own_mass = self.weigh(queries, scope.own, &lse, row_weights)?;
         }
         let attended = Attended { output: self.output(&state), past_mass, own_mass };
-        Ok(attended.of_last(scope.outputs))
+        attended.of_last(scope.outputs)
     }
 
     /// [`attend_all`](Self::attend_all) for blocks that have nothing to do with each other, as
@@ -386,6 +338,16 @@ pub trait Backend: AttentionOps + SelectionOps + LayerOps {
     /// # Errors
     /// [`BackendError::Device`]: it is lost to this process, which has to be started again.
     fn alive(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Waits for what the calling thread has asked of the device, and reports what it met there
+    /// that nobody has read yet. What leaves a device in another thread's hands is heard of here
+    /// alone.
+    ///
+    /// # Errors
+    /// [`BackendError::NotFinite`] and [`BackendError::Device`].
+    fn sound(&self) -> Result<(), BackendError> {
         Ok(())
     }
 

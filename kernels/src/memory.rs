@@ -229,6 +229,32 @@ impl MemorySet {
         }
     }
 
+    /// Brings positions, scores and votes to the host, so that nothing that reads them can fail.
+    ///
+    /// # Errors
+    /// As [`Array::host`] has it.
+    pub fn fetch_lists(&self) -> Result<(), BackendError> {
+        self.keys.positions.host()?;
+        self.score.host()?;
+        self.votes.host().map(drop)
+    }
+
+    /// The same, and keys and values, but for those in pages, which are on the host anyway.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch(&self) -> Result<(), BackendError> {
+        self.fetch_lists()?;
+        if self.keys.pool().is_some() {
+            return Ok(());
+        }
+        if let Some(table) = &self.keys.table {
+            table.host()?;
+        }
+        self.keys.k.data.host()?;
+        self.keys.v.data.host()
+    }
+
     /// The same set, its keys in order of position, side by side and without a cell to spare.
     pub fn in_order(&self) -> Self {
         Self {

@@ -176,11 +176,15 @@ impl Shard {
 
     /// The keys of all `shards`, each of later positions than the one before, to be attended to as
     /// one; their scores are left behind.
-    pub fn joined(shards: &[Arc<Self>]) -> Arc<Self> {
-        match shards {
-            [one] => one.clone(),
-            _ => Arc::new(joined(shards)),
+    ///
+    /// # Errors
+    /// What lies on a device and cannot be read.
+    pub fn joined(shards: &[Arc<Self>]) -> Result<Arc<Self>, BackendError> {
+        if let [one] = shards {
+            return Ok(one.clone());
         }
+        shards.iter().try_for_each(|shard| shard.fetch())?;
+        Ok(Arc::new(joined(shards)))
     }
 
     /// Keys over all KV heads.
@@ -210,6 +214,7 @@ impl Shard {
         if let Some(keys) = self.of_all_heads() {
             return backend.attend(queries, keys);
         }
+        queries.q.data.host()?;
         let (mut m, mut l, mut o) = (Vec::new(), Vec::new(), Vec::new());
         for (part, q) in self.parts.iter().zip(self.heads_of(queries.q)) {
             let state = backend.attend(Queries { q: &q, ..queries }, &part.keys)?;
@@ -233,6 +238,7 @@ impl Shard {
         lse: &[f32],
         ranking: &Ranking,
     ) -> Result<Vec<f32>, BackendError> {
+        queries.q.data.host()?;
         let tokens = queries.q.tokens;
         let weights = ranking.row_weights(tokens);
         let mut masses = Vec::with_capacity(self.keys());
@@ -283,13 +289,15 @@ impl Shard {
     /// stay.
     ///
     /// # Errors
-    /// [`BackendError::Exhausted`], where others took the pages that it gave back.
+    /// [`BackendError::Exhausted`], where others took the pages that it gave back; what lies on a
+    /// device and cannot be read.
     pub fn settle(
         self: Arc<Self>,
         tally: Tally,
         cutoffs: &[Cutoff],
         passed: Passed<'_>,
     ) -> Result<Self, BackendError> {
+        self.fetch_lists()?;
         let ranking = &passed.selection.ranking;
         let kept: Vec<Vec<usize>> = self
             .each_head()
@@ -310,6 +318,7 @@ impl Shard {
             (part.score, part.votes, part.end) = (score.into(), votes.into(), passed.end);
         }
         if kept.iter().map(Vec::len).sum::<usize>() < shard.keys() {
+            shard.fetch()?;
             let pool = shard.parts[0].keys.pool().cloned();
             shard.parts = shard.pruned(&kept); // what it held of the pool goes first
             if let Some(pool) = pool {
@@ -332,8 +341,9 @@ impl Shard {
         let (heads, pool) = (shard.kv_heads(), shard.parts[0].keys.pool().cloned());
         let (parts, own_parts) = match shard.parts.len() {
             parts if parts == own.parts.len() => (shard.parts, own.parts.clone()),
-            parts if parts == heads => (shard.parts, own.split()), // what is held stays where it is
-            _ => (shard.split(), own.split()),
+            // What is held stays where it is.
+            parts if parts == heads => (shard.parts, own.split()?),
+            _ => (shard.split()?, own.split()?),
         };
         let joined = parts.into_iter().zip(&own_parts).map(|(part, own)| join(backend, part, own));
         let joined = Self { parts: joined.collect::<Result<_, _>>()?, end: own.end };

@@ -1,6 +1,7 @@
 //! The partial softmax state `(m, l, o)` and its max-rescaled merge.
 
 use crate::array::Array;
+use crate::backend::BackendError;
 use crate::tensor::Rows;
 
 /// What T queries know after seeing some of the keys: for every head and row,
@@ -69,6 +70,26 @@ impl AttentionState {
             l: vec![0.0; heads * tokens].into(),
             o: vec![0.0; heads * tokens * head_dim].into(),
         }
+    }
+
+    /// Brings m, l and o to the host. What reads them here (all but this) panics where that fails,
+    /// so it comes first wherever a device may have made them.
+    ///
+    /// # Errors
+    /// As [`Array::host`] has it.
+    pub fn host(&self) -> Result<(), BackendError> {
+        self.m.host()?;
+        self.l.host()?;
+        self.o.host().map(drop)
+    }
+
+    /// The same state, which is on the [host](Self::host) then.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn on_host(self) -> Result<Self, BackendError> {
+        self.host()?;
+        Ok(self)
     }
 
     /// The state over the keys of both. Commutative bit for bit; associative up to rounding,
@@ -144,5 +165,80 @@ impl AttentionState {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::array::Resident;
+    use crate::backend::{AttentionOps, Queries, Scope, StateOps};
+    use crate::fold::Node;
+    use crate::memory::{Keys, Leaves};
+    use crate::tensor::{Heads, KvDtype, KvHeads};
+
+    /// So many elements that a device failed to make.
+    struct Lost(usize);
+
+    impl Resident<f32> for Lost {
+        fn count(&self) -> usize {
+            self.0
+        }
+
+        fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+            Err(BackendError::NotFinite { op: "test", what: "an element" })
+        }
+    }
+
+    /// A device that says only to who reads what went wrong.
+    struct Breaks;
+
+    impl StateOps for Breaks {}
+
+    impl AttentionOps for Breaks {
+        fn attend(&self, queries: Queries<'_>, _: &Keys) -> Result<AttentionState, BackendError> {
+            let Heads { heads, tokens, head_dim, .. } = *queries.q;
+            let o = Array::on_device(Arc::new(Lost(heads * tokens * head_dim)));
+            Ok(AttentionState { o, ..AttentionState::empty(heads, tokens, head_dim) })
+        }
+
+        fn weigh(
+            &self,
+            _: Queries<'_>,
+            keys: &Keys,
+            _: &[f32],
+            _: &[f32],
+        ) -> Result<Array<f32>, BackendError> {
+            Ok(vec![0.0; keys.positions.len()].into())
+        }
+    }
+
+    fn is_told<T>(seen: Result<T, BackendError>) -> bool {
+        matches!(seen, Err(BackendError::NotFinite { op: "test", .. }))
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_is_an_error_before_it_is_merged() {
+        let q = Heads::zeros(1, 1, 2);
+        let queries = Queries { q: &q, start: 4, scale: 1.0, window: None, softcap: None };
+        let row = KvHeads::from_f32(1, 1, 2, &[0.0; 2], KvDtype::F32);
+        let [past, own] = [0_u32, 4].map(|at| Keys::new(vec![at], row.clone(), row.clone()));
+        let state = Breaks.attend(queries, &own).unwrap();
+        assert!(is_told(state.host()) && is_told(state.clone().on_host()));
+        assert!(is_told(Breaks.attend_folded(queries, &[&past, &past], (Node::ROOT, 2))));
+        let scope = Scope {
+            past: &past,
+            leaves: Leaves::ONE,
+            own: &own,
+            row_weights: Some(&[1.0]),
+            sinks: None,
+            outputs: 1,
+            rounded: false,
+        };
+        assert!(is_told(Breaks.attend_all(queries, scope)));
+        let own = AttentionState::empty(1, 1, 2);
+        assert!(is_told(Breaks.attend_rest(queries, scope, &own)), "of past keys");
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 pub use self::kv::{KvData, KvDtype, KvHeads, KvRow};
 use crate::array::Array;
+use crate::backend::BackendError;
 
 /// Activations: `[rows, cols]` f32, one row per token.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -97,11 +98,17 @@ impl Rows {
     }
 
     /// The last `rows` of them; neither all nor none are read, wherever they lie.
-    pub fn of_last(self, rows: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`Array::host`] has it, where some are read.
+    pub fn of_last(self, rows: usize) -> Result<Self, BackendError> {
         match rows {
-            0 => Self::zeros(0, self.cols),
-            _ if rows == self.rows => self,
-            _ => self.some(self.rows - rows..self.rows),
+            0 => Ok(Self::zeros(0, self.cols)),
+            _ if rows == self.rows => Ok(self),
+            _ => {
+                self.data.host()?;
+                Ok(self.some(self.rows - rows..self.rows))
+            }
         }
     }
 
@@ -156,17 +163,21 @@ impl Heads {
     }
 
     /// The last `tokens` of every head; neither all nor none are read, wherever they lie.
-    pub fn of_last(self, tokens: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`Array::host`] has it, where some are read.
+    pub fn of_last(self, tokens: usize) -> Result<Self, BackendError> {
         if tokens == self.tokens {
-            return self;
+            return Ok(self);
         }
         if tokens == 0 {
-            return Self::zeros(self.heads, 0, self.head_dim);
+            return Ok(Self::zeros(self.heads, 0, self.head_dim));
         }
+        self.data.host()?;
         let first = (self.tokens - tokens) * self.head_dim;
         let data: Vec<f32> =
             (0..self.heads).flat_map(|h| &self.head(h)[first..]).copied().collect();
-        Self { tokens, data: data.into(), ..self }
+        Ok(Self { tokens, data: data.into(), ..self })
     }
 
     /// `[head_dim]` of head `h` and token `t`.
@@ -189,7 +200,39 @@ fn rows_of_token<T: Copy>(data: &[T], (tokens, head_dim): (usize, usize), t: usi
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::array::Resident;
+
+    /// So many elements that a device failed to make.
+    struct Lost(usize);
+
+    impl Resident<f32> for Lost {
+        fn count(&self) -> usize {
+            self.0
+        }
+
+        fn fetch(&self) -> Result<Vec<f32>, BackendError> {
+            Err(BackendError::NotFinite { op: "test", what: "an element" })
+        }
+    }
+
+    /// Whoever asks for a part of them is told, and does not panic.
+    #[test]
+    fn what_cannot_be_read_is_an_error_where_some_of_it_is() {
+        let lost = |count| Array::on_device(Arc::new(Lost(count)));
+        let x = Rows::new(4, 3, lost(12));
+        let told = x.clone().of_last(2);
+        assert!(matches!(told, Err(BackendError::NotFinite { .. })), "{told:?}");
+        assert_eq!(x.clone().of_last(0).unwrap(), Rows::zeros(0, 3));
+        assert_eq!(x.of_last(4).unwrap().rows(), 4, "nothing was read");
+        let q = Heads { heads: 2, tokens: 3, head_dim: 2, data: lost(12) };
+        let told = q.clone().of_last(1);
+        assert!(matches!(told, Err(BackendError::NotFinite { .. })), "{told:?}");
+        assert_eq!(q.clone().of_last(0).unwrap(), Heads::zeros(2, 0, 2));
+        assert_eq!(q.of_last(3).unwrap().tokens, 3, "nothing was read");
+    }
 
     #[test]
     fn rows_are_those_of_their_parts() {
@@ -198,7 +241,7 @@ mod tests {
         assert_eq!(Rows::stack(3, parts.to_vec()), x);
         assert_eq!(Rows::stack(3, Vec::new()), Rows::zeros(0, 3));
         assert_eq!(x.last_row().data(), [9.0, 10.0, 11.0]);
-        let [none, some, all] = [0, 3, 4].map(|rows| x.clone().of_last(rows));
+        let [none, some, all] = [0, 3, 4].map(|rows| x.clone().of_last(rows).unwrap());
         assert_eq!((none, some, all), (x.some(4..4), x.some(1..4), x));
     }
 
@@ -206,9 +249,9 @@ mod tests {
     fn the_last_tokens_of_every_head() {
         let data: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let q = Heads { heads: 2, tokens: 3, head_dim: 2, data: data.into() };
-        assert_eq!(q.clone().of_last(3), q);
-        assert_eq!(q.clone().of_last(0), Heads::zeros(2, 0, 2));
-        let last = q.of_last(2);
+        assert_eq!(q.clone().of_last(3).unwrap(), q);
+        assert_eq!(q.clone().of_last(0).unwrap(), Heads::zeros(2, 0, 2));
+        let last = q.of_last(2).unwrap();
         assert_eq!((last.tokens, &last.data[..]), (2, &[2., 3., 4., 5., 8., 9., 10., 11.][..]));
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aqueduct_kernels::compare::{Tolerance, close, identical};
 use aqueduct_kernels::cuda::{Cuda, CudaOptions};
 use aqueduct_kernels::{
-    Activation, Angles, BackendError, Cpu, CpuOptions, FeedForward, Gated, Int8Rows, KvDtype,
-    LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
+    Activation, Angles, Backend, BackendError, Cpu, CpuOptions, FeedForward, Gated, Int8Rows,
+    KvDtype, LayerOps, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Reference, Rows,
 };
 use half::bf16;
 
@@ -157,6 +157,29 @@ fn broken_numbers_are_reported_when_they_are_read() {
     assert!(matches!(read, Err(BackendError::NotFinite { op: "linear", .. })), "{read:?}");
     let y = cuda.linear(&rows(2, 8, 2), &packed).unwrap();
     assert!(y.array().host().is_ok(), "once");
+}
+
+/// Whoever reads meanwhile neither hears of it nor takes it away.
+#[test]
+fn broken_numbers_are_told_to_the_thread_that_asked_for_them() {
+    let cuda = Cuda::emulated(90, CudaOptions::default()).unwrap();
+    let packed = pack(&cuda, Held::Bf16, (8, 8), 1);
+    let good = cuda.linear(&rows(2, 8, 2), &packed).unwrap();
+    let mut x = rows(2, 8, 2);
+    x.data_mut()[3] = f32::NAN;
+    let y = cuda.linear(&x, &packed).expect("nobody has looked");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            good.array().host().expect("a reader who computes nothing");
+            let own = cuda.linear(&rows(2, 8, 3), &packed).unwrap();
+            own.array().host().expect("what was computed here is good");
+            cuda.sound().expect("as is all of it");
+        });
+    });
+    let told = cuda.sound();
+    assert!(matches!(told, Err(BackendError::NotFinite { op: "linear", .. })), "{told:?}");
+    cuda.sound().expect("once");
+    assert!(y.array().host().unwrap().iter().any(|y| y.is_nan()), "and nobody else hears of it");
 }
 
 /// A device's weights are of no use to another.

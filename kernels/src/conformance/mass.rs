@@ -197,7 +197,7 @@ fn check_leaves(
     let check = |outputs: usize, what: &str, seen: Attended| {
         let of = format!("{what}, the last {outputs} of {of}");
         assert_eq!((seen.output.rows(), seen.output.cols()), (outputs, want.output.cols()), "{of}");
-        let last = want.output.clone().of_last(outputs);
+        let last = want.output.clone().of_last(outputs).expect("it can be read");
         // Of what may be rounded, the bits that the next product reads.
         let read = |rows: &Rows| -> Vec<f32> {
             let read = |&x: &f32| if rounded { bf16::from_f32(x).to_f32() } else { x };

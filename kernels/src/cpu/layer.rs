@@ -26,7 +26,7 @@ pub(super) fn project(
     shapes::projection(layer, x, (start, angles), queries)?;
     if norms_all_heads(layer) {
         let qkv = project_rows(place, layer, normed(layer, x), (start, angles))?;
-        return Ok(qkv.of_last(queries));
+        return qkv.of_last(queries);
     }
     if queries == x.rows() {
         return project_heads(place, layer, normed(layer, x), (start, angles), true);

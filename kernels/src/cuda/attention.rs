@@ -296,7 +296,7 @@ impl<'a> Block<'a> {
         let q = self.rows.queries.q;
         let output = Rows::new(q.tokens, q.heads * q.head_dim, data.into_array());
         let attended = self.shared.done(Attended { output, past_mass, own_mass })?;
-        Ok(attended.of_last(scope.outputs))
+        attended.of_last(scope.outputs)
     }
 
     /// What the rows spend on past and on own keys.

@@ -42,10 +42,13 @@ const TIMED_RUNS: usize = 3;
 const COMPARED_ROWS: usize = 128;
 
 /// The library on one device. Choosing an algorithm locks the shapes, for some milliseconds when
-/// one is measured; enqueueing locks nothing.
+/// one is measured; enqueueing locks the workspace.
 pub(crate) struct CublasLt {
     handle: Handle,
     workspace: Address,
+    /// A product may be several kernels, which take the workspace from one another: those of
+    /// another thread's product must not come between them on the stream.
+    enqueues: Mutex<()>,
     shapes: Mutex<HashMap<Shape, Plan>>,
     pool: Arc<Pool<Arc<Driver>>>,
     driver: Arc<Driver>,
@@ -88,6 +91,7 @@ impl CublasLt {
         Ok(Self {
             handle: Handle::new()?,
             workspace: pool.allocate(WORKSPACE_BYTES)?,
+            enqueues: Mutex::default(),
             shapes: Mutex::default(),
             pool: pool.clone(),
             driver: driver.clone(),
@@ -167,6 +171,7 @@ impl CublasLt {
         out: u64,
     ) -> Result<(), Fault> {
         let memory = (out, self.workspace.0);
+        let _whole = self.enqueues.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: whoever filled the product in vouches for its addresses; the workspace is ours,
         // and the stream lives as long as the driver, whose context `multiply` has bound.
         unsafe { operation.enqueue(&self.handle, algorithm, memory, self.driver.stream().cast()) }

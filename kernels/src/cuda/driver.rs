@@ -4,6 +4,7 @@ mod compile;
 mod handles;
 mod kernels;
 pub(crate) mod library;
+mod progress;
 pub(crate) mod side;
 mod staging;
 
@@ -23,6 +24,7 @@ pub(crate) use self::handles::Event;
 use self::handles::{Context, Stream, Turn};
 use self::kernels::Kernels;
 use self::library::{check, check_memory, driver};
+use self::progress::{Progress, Stall};
 use self::staging::{Outbox, SLOT_BYTES, Slot};
 use super::device::{Address, Device, Fault, Launch, Properties, TensorMap, TensorMapSpec};
 
@@ -49,6 +51,7 @@ struct Parts {
     outbox: Mutex<Outbox>,
     /// For copies to the host, as many as threads ever made at once, two for each.
     inbox: Mutex<Vec<Slot>>,
+    progress: Progress,
     stream: Stream,
     context: Context,
 }
@@ -83,7 +86,7 @@ impl Driver {
         })
     }
 
-    /// Device `index`, which counts as lost when it does not answer within `patience`.
+    /// Device `index`, which counts as lost when it gets no further within `patience`.
     pub(crate) fn open(index: usize, patience: Duration) -> Result<Self, Fault> {
         let properties = Self::describe(index)?;
         let capability = properties.capability;
@@ -98,6 +101,7 @@ impl Driver {
             kernels: Kernels::load(&properties)?,
             outbox: Mutex::default(),
             inbox: Mutex::default(),
+            progress: Progress::default(),
             stream: Stream::new(Turn::Usual)?,
             context,
         };
@@ -140,17 +144,20 @@ impl Driver {
         Ok(event)
     }
 
-    /// Waits until the device has come to `event`, or is lost.
+    /// Waits until the device has come to `event`, or is lost: gets no further on its way there.
     pub(crate) fn wait(&self, event: &Event) -> Result<(), Fault> {
         let start = Instant::now();
+        while !event.reached()? && start.elapsed() < SPIN {
+            std::hint::spin_loop();
+        }
+        let mut stall = Stall::new(start, self.parts.progress.made());
         while !event.reached()? {
-            let waited = start.elapsed();
-            if waited > self.patience {
+            if stall.lasts(Instant::now(), self.parts.progress.passed()) > self.patience {
                 self.lost.store(true, Ordering::Release);
                 let what = format!("the device did not answer within {:?}", self.patience);
                 return Err(Fault::new("wait", what));
             }
-            if waited < SPIN { std::hint::spin_loop() } else { nap() }
+            nap();
         }
         Ok(())
     }
@@ -319,7 +326,8 @@ impl Device for Driver {
                 ptr::null_mut(),
             )
         };
-        check(launch.kernel, launched)
+        check(launch.kernel, launched)?;
+        self.parts.progress.kernel_went_to(&self.parts.stream)
     }
 
     fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, Fault> {

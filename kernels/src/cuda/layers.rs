@@ -123,7 +123,7 @@ pub(super) fn project(
         let qkv = block.product(&normed, weight).sums()?;
         made.split(cuda, layer, &qkv, (start, angles))?;
     }
-    Ok(shared.done(made.into_qkv(spec, start))?.of_last(queries))
+    shared.done(made.into_qkv(spec, start))?.of_last(queries)
 }
 
 /// A block's queries, keys and values, to be written.

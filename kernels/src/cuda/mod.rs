@@ -17,6 +17,7 @@
 mod attention;
 mod attention80;
 mod attention90;
+mod chain;
 #[cfg(feature = "cuda")]
 mod cublaslt;
 pub(crate) mod device;
@@ -82,7 +83,7 @@ pub struct CudaOptions {
     pub checked: bool,
     /// The most device memory to hold; `None` is nine tenths of what is free when it is opened.
     pub memory_bytes: Option<usize>,
-    /// How long the device may take to finish what was asked of it before it counts as lost.
+    /// How long the device may get no further in what was asked of it before it counts as lost.
     pub patience: Duration,
     /// The most blocks of a kernel whose blocks take item after item; `None` is one for every
     /// multiprocessor. For tests: with few blocks small arrays are many rounds of each.
@@ -116,7 +117,8 @@ pub(crate) struct Shared {
     driver: Option<Driven>,
     pub(crate) device: Box<dyn Device>,
     pub(crate) options: CudaOptions,
-    /// One [`Broken`] as u32: kernels write it where they meet a number that is not finite.
+    /// [`chain::CHAINS`] times one [`Broken`] as u32: kernels write that of the thread which
+    /// enqueued them where they meet a number that is not finite.
     broken: Address,
 }
 
@@ -148,8 +150,9 @@ impl Broken {
 
 impl Shared {
     fn new(device: Box<dyn Device>, options: CudaOptions) -> Result<Self, Fault> {
-        let broken = device.allocate(size_of::<u32>())?;
-        device.write(broken, &0_u32.to_ne_bytes())?;
+        let none = [0; size_of::<[u32; chain::CHAINS]>()];
+        let broken = device.allocate(none.len())?;
+        device.write(broken, &none)?;
         Ok(Self {
             library: None,
             #[cfg(feature = "cuda")]
@@ -165,19 +168,26 @@ impl Shared {
         self.library.as_deref()
     }
 
-    /// Where kernels report a number that is not finite.
+    /// Where kernels that the calling thread enqueues report a number that is not finite.
     pub(crate) fn broken_at(&self) -> u64 {
-        self.broken.0
+        self.broken_of(chain::begun()).0
     }
 
-    /// Waits for everything, and reports a number that was not finite if an operation met one
-    /// since the last time.
+    fn broken_of(&self, chain: usize) -> Address {
+        Address(self.broken.0 + (chain * size_of::<u32>()) as u64)
+    }
+
+    /// Waits for everything, and reports a number that was not finite if an operation of the
+    /// calling thread met one since the last time. Who reads what others have made hears nothing
+    /// of them, and takes nothing from them: only this thread's kernels write its word, and none
+    /// is enqueued between the two copies.
     pub(crate) fn broken(&self) -> Result<(), BackendError> {
-        let mut code = [0; 4];
-        self.device.read(self.broken, &mut code).map_err(|it| self.fault(it))?;
+        let Some(chain) = chain::known() else { return self.alive() };
+        let (at, mut code) = (self.broken_of(chain), [0; size_of::<u32>()]);
+        self.device.read(at, &mut code).map_err(|it| self.fault(it))?;
         let code = u32::from_ne_bytes(code);
         let Some(&met) = Broken::ALL.iter().find(|&&it| it as u32 == code) else { return Ok(()) };
-        self.device.write(self.broken, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
+        self.device.write(at, &0_u32.to_ne_bytes()).map_err(|it| self.fault(it))?;
         Err(met.error())
     }
 
@@ -333,6 +343,10 @@ impl Backend for Cuda {
 
     fn alive(&self) -> Result<(), BackendError> {
         self.shared.alive()
+    }
+
+    fn sound(&self) -> Result<(), BackendError> {
+        self.shared.broken()
     }
 
     #[cfg(feature = "cuda")]

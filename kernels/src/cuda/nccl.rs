@@ -153,8 +153,9 @@ impl Group {
 
     /// Gives the group up, with all that is under way; every later call fails at once.
     pub fn abort(&self) {
-        let mut member = self.member.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Member(handle)) = member.take()
+        // Not under the lock: this may take a while, and whoever waits is to hear of it at once.
+        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Member(handle)) = member
             && self.driver.bind("ncclCommAbort").is_ok()
         {
             // SAFETY: taken, so nobody uses it afterwards.

@@ -382,7 +382,7 @@ mod tests {
             free_bytes: free_bytes as u64,
             bytes: bytes as u64,
         };
-        // The pool itself has handed out one number.
+        // The pool itself has handed out the words of numbers that are not finite.
         let (limited, open) = (shared(2 * MIB), shared(64 * MIB));
         let free = 2 * MIB - STEP_BYTES_MIN;
         assert_eq!(refused(&limited, 2 * MIB), exhausted(2 * MIB, free, 2 * MIB));

@@ -44,7 +44,7 @@ pub(super) fn project(
         q: Heads { heads: h, tokens, head_dim: spec.head_dim, data: q.into() },
         keys: Keys::new(positions.repeat(g), stored(&k), stored(&v)),
     };
-    Ok(qkv.of_last(queries))
+    qkv.of_last(queries)
 }
 
 /// Applies to each row the norms that are of all its heads; gives those that are of each head.

@@ -11,6 +11,22 @@ use crate::tensor::{KvData, KvDtype, KvHeads};
 use super::Shard;
 
 impl Shard {
+    /// Brings positions, scores and votes to the host: see [`MemorySet::fetch_lists`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_lists(&self) -> Result<(), BackendError> {
+        self.parts.iter().try_for_each(MemorySet::fetch_lists)
+    }
+
+    /// The same, and keys and values: see [`MemorySet::fetch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch(&self) -> Result<(), BackendError> {
+        self.parts.iter().try_for_each(MemorySet::fetch)
+    }
+
     /// The parts with the keys `kept` of each KV head.
     pub(super) fn pruned(&self, kept: &[Vec<usize>]) -> Vec<MemorySet> {
         let heads: Vec<_> =
@@ -23,10 +39,11 @@ impl Shard {
     }
 
     /// A part for each KV head.
-    pub(super) fn split(&self) -> Vec<MemorySet> {
+    pub(super) fn split(&self) -> Result<Vec<MemorySet>, BackendError> {
+        self.fetch()?;
         let all = |(part, _): (usize, usize)| (0..self.parts[part].keys.len()).collect::<Vec<_>>();
         let heads: Vec<_> = self.each_head().map(|at| (at, all(at))).collect();
-        heads.iter().map(|(at, kept)| self.gathered(&[(*at, kept)])).collect()
+        Ok(heads.iter().map(|(at, kept)| self.gathered(&[(*at, kept)])).collect())
     }
 
     /// One set of these KV heads, each with as many of its keys.
@@ -135,6 +152,9 @@ pub(super) fn join(
     mut part: MemorySet,
     own: &MemorySet,
 ) -> Result<MemorySet, BackendError> {
+    part.score.host()?;
+    part.votes.host()?;
+    own.fetch_lists()?;
     let (score, votes) =
         (beside(&part, own, |set| &set.score), beside(&part, own, |set| &set.votes));
     // What was given up in between left a gap that does not matter here.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Reference;
+use crate::array::{Array, Resident};
 use crate::backend::{AttentionOps, Scope, SelectionOps};
 use crate::memory::Leaves;
 use crate::tensor::{KvDtype, KvHeads};
@@ -193,7 +194,8 @@ fn tokens_are_added_within_the_pool() {
         for start in 4..7 {
             let (_, own) = block(start, 1, start.into());
             let own = Shard::new(own, start + 1);
-            let plain = Shard::joined(&[Arc::new(shard.clone()), Arc::new(own.clone())]);
+            let both = [Arc::new(shard.clone()), Arc::new(own.clone())];
+            let plain = Shard::joined(&both).unwrap();
             shard = Arc::new(shard).append(&Reference, &own).unwrap();
             let lies = |part: &MemorySet| part.keys.pool().is_some();
             assert!(shard.parts().iter().all(lies), "{cuts:?} at {start}");
@@ -223,7 +225,7 @@ fn shards_that_are_joined_are_one() {
         let shards = [shard(0, cuts[0]), shard(8, cuts[1]), shard(16, [2., 3.])];
         let (q, _) = block(20, 3, 7);
         let queries = queries(&q, 20);
-        let joined = Shard::joined(&shards);
+        let joined = Shard::joined(&shards).unwrap();
         assert_eq!(joined.keys(), shards.iter().map(|shard| shard.keys()).sum::<usize>());
         // One head after the other, from the entries themselves.
         let parts: Vec<&MemorySet> = shards.iter().flat_map(|shard| shard.parts()).collect();
@@ -243,4 +245,36 @@ fn shards_that_are_joined_are_one() {
         let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
         assert!(state.lse().iter().zip(&merged.lse()).all(near));
     }
+}
+
+/// So many positions that a device failed to make.
+struct Lost(usize);
+
+impl Resident<u32> for Lost {
+    fn count(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&self) -> Result<Vec<u32>, BackendError> {
+        Err(BackendError::NotFinite { op: "test", what: "a position" })
+    }
+}
+
+#[test]
+fn what_a_device_lost_is_an_error_to_whoever_counts_on_it() {
+    let (_, keys) = block(0, 3, 1);
+    let positions = Array::on_device(Arc::new(Lost(keys.positions.len())));
+    let shard = Arc::new(Shard::new(Keys::new(positions, keys.k, keys.v), 3));
+    let told = |error: Option<BackendError>| {
+        assert!(matches!(error, Some(BackendError::NotFinite { op: "test", .. })), "{error:?}");
+    };
+    let ranking = Ranking { decay: 1.0, window: 0, age_normalised: false };
+    let selection = Selection { keep_all: false, sinks: 0, local: 0, heavy: 1, ranking };
+    let tally = shard.count_own(&[1.0; 3 * KV_HEADS], &ranking);
+    told(shard.fetch_lists().err());
+    told(shard.fetch().err());
+    told(Shard::joined(&[shard.clone(), shard.clone()]).err());
+    told(shard.clone().append(&Reference, &shard).err());
+    let passed = Passed { selection: &selection, end: 3 };
+    told(shard.settle(tally, &[Cutoff::None; KV_HEADS], passed).err());
 }

@@ -216,7 +216,7 @@ impl<'a> Step<'a> {
         x: Rows,
         output: &Rows,
     ) -> Result<Rows, EngineError> {
-        let x = x.of_last(output.rows());
+        let x = x.of_last(output.rows())?;
         match x.rows() {
             0 => Ok(x),
             _ => Ok(self.model.backend().finish(layer, &x, output)?),

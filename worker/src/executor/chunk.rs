@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::work::{Assignment, ChunkReport, Event, FailureKind, Outputs};
 use aqueduct_core::{ChunkKey, Refusal, WireDtype};
 use aqueduct_engine::{Block, EngineError, MemoryPort, PortError, Prefilled, Want, prefill};
-use aqueduct_kernels::{BackendError, Leaves, MemorySet, Rounding};
+use aqueduct_kernels::{BackendError, Leaves, MemorySet, Rounding, Rows};
 
 use super::Executor;
 use super::request::{Home, Kept, Memory};
@@ -117,6 +117,9 @@ impl Executor {
         let mut port = ChunkPort::new(self, work);
         let done = prefill(&model, block, &work.policy, &mut port, want(work))?;
         let retained = done.retained()?; // a device is at work until this is there
+        // Where every key is kept, nothing was read of it: what a device met is told here, and not
+        // to whoever comes next.
+        model.backend().sound().map_err(EngineError::from)?;
         let Given { home, mut report, aside } = port.given;
         report.busy_us = micros(since.elapsed().saturating_sub(aside));
         self.attend(Boundary::Layer);
@@ -147,6 +150,14 @@ impl Executor {
         }
     }
 
+    /// The logits after the last of some tokens, whose hidden states these are.
+    pub(super) fn last_logits(&self, hidden: &Rows) -> Result<Vec<f32>, EngineError> {
+        hidden.array().host()?; // the last of several cannot be picked elsewhere
+        let logits = self.model.logits(&hidden.last_row())?;
+        logits.array().host()?;
+        Ok(logits.into_vec())
+    }
+
     /// The worker of the last chunk is the request's home.
     fn keep_home(
         &mut self,
@@ -154,11 +165,12 @@ impl Executor {
         memory: Vec<Arc<MemorySet>>,
         done: &Prefilled,
     ) -> Result<(), ChunkError> {
-        let logits = self.model.logits(&done.hidden.last_row())?.into_vec();
+        let logits = self.last_logits(&done.hidden)?;
         let bytes = memory.iter().map(|set| set.bytes() as u64).sum();
         let charge = self.shared.gauges.home_bytes.charge(bytes);
         if let Some(homes) = &self.homes {
             // A copy: whoever looks at it may do so for as long as it likes.
+            memory.iter().try_for_each(|set| set.fetch()).map_err(EngineError::from)?;
             let layers = memory.iter().map(|set| Arc::new(set.in_order())).collect();
             let home = HomeMemory { request: work.key.request, policy: work.policy, layers };
             homes.send_replace(Some(home));

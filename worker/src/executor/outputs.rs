@@ -24,11 +24,13 @@ impl Executor {
         if work.outputs == Outputs::None {
             return Ok(());
         }
+        hidden.array().host().map_err(EngineError::from)?;
         let row_bytes = self.model.shape().vocab as usize * size_of::<f32>();
         let step = (limits::LOGITS_EVENT_BYTES / row_bytes).max(1);
         for first in (0..hidden.rows()).step_by(step) {
             let rows = step.min(hidden.rows() - first);
             let logits = self.model.logits(&slice(hidden, first, rows))?;
+            logits.array().host().map_err(EngineError::from)?;
             if let Some(event) = event(work, first, logits) {
                 self.send_patiently(work, event)?;
             }

@@ -66,10 +66,16 @@ pub(in crate::cpu) fn norm_row<S: Simd>(simd: S, x: &mut [f32], weight: &[f32], 
     }
 }
 
-/// 1 / sqrt(mean of x² + eps), of so many x with these sums of squares.
+/// 1 / sqrt(mean of x² + eps), of so many x with these sums of squares. NaN where their sum is
+/// beyond f32: 1 / infinity would make zeros of the row, which nobody could tell from a good one.
 #[inline(always)]
 pub(in crate::cpu) fn norm_scale<S: Simd>(simd: S, squares: S::V, count: usize, eps: f32) -> S::V {
-    simd.splat(1.0 / (sum(squares) / count as f32 + eps).sqrt())
+    let total = sum(squares);
+    let scale = match total.is_finite() {
+        true => 1.0 / (total / count as f32 + eps).sqrt(),
+        false => f32::NAN,
+    };
+    simd.splat(scale)
 }
 
 /// activation(gate) * up.
@@ -101,4 +107,39 @@ pub(super) fn gated<S: Simd>(simd: S, activation: Activation, gate: S::V, up: S:
         }
     };
     gate / (one + exp(simd, zero - x)) * up
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::Isa;
+    use crate::cpu::simd::Kernel;
+
+    /// A row, normed by weights of 1.
+    struct Normed(Vec<f32>);
+
+    impl Kernel for Normed {
+        type Out = Vec<f32>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Vec<f32> {
+            let Self(mut row) = self;
+            let ones = vec![1.0; row.len()];
+            norm_row(simd, &mut row, &ones, 1e-5);
+            row
+        }
+    }
+
+    #[test]
+    fn a_row_whose_squares_are_beyond_f32_is_no_row_of_zeros() {
+        for isa in Isa::available() {
+            for len in [LANES, 2 * LANES + 3] {
+                let mut row = vec![1.0; len];
+                row[1] = 1e20;
+                assert!(isa.run(Normed(row)).iter().all(|x| x.is_nan()), "{isa:?}, {len}");
+                let row = isa.run(Normed(vec![1e18; len]));
+                assert!(row.iter().all(|x| (x - 1.0).abs() < 1e-5), "{isa:?}, {len}: {row:?}");
+            }
+        }
+    }
 }

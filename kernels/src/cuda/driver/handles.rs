@@ -53,8 +53,17 @@ pub(super) enum Turn {
     First,
 }
 
-/// A stream of its own, which waits for no other.
-pub(super) struct Stream(pub(super) sys::CUstream);
+/// The current context.
+fn current() -> Result<sys::CUcontext, Fault> {
+    let mut context = ptr::null_mut();
+    // SAFETY: `context` is a place for one pointer.
+    let status = unsafe { (driver()?.cuCtxGetCurrent)(&raw mut context) };
+    check("cuCtxGetCurrent", status).map(|()| context)
+}
+
+/// A stream of its own, which waits for no other, and its context: whoever drops it may be on a
+/// thread whose calls mean no device.
+pub(super) struct Stream(pub(super) sys::CUstream, sys::CUcontext);
 
 // SAFETY: the driver's functions on streams may be called from any thread.
 unsafe impl Send for Stream {}
@@ -64,7 +73,7 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// Of the current context.
     pub(super) fn new(turn: Turn) -> Result<Self, Fault> {
-        let driver = driver()?;
+        let (driver, context) = (driver()?, current()?);
         let (mut last, mut first) = (0, 0);
         // SAFETY: both are places for one integer.
         let range = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut last, &raw mut first) };
@@ -78,14 +87,18 @@ impl Stream {
         let status = unsafe {
             (driver.cuStreamCreateWithPriority)(&raw mut stream, WAITS_FOR_NO_OTHER, priority)
         };
-        check("cuStreamCreateWithPriority", status).map(|()| Self(stream))
+        check("cuStreamCreateWithPriority", status).map(|()| Self(stream, context))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed here alone; what is under way is finished first.
-        give_back(|driver| unsafe { (driver.cuStreamDestroy_v2)(self.0) });
+        // Its context is kept, and all other calls of a thread say first whose they are.
+        give_back(|driver| unsafe {
+            (driver.cuCtxSetCurrent)(self.1);
+            (driver.cuStreamDestroy_v2)(self.0)
+        });
     }
 }
 
@@ -104,10 +117,7 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Of the current context; `timed` where [`since`](Self::since) will be asked.
     pub(super) fn new(timed: bool) -> Result<Self, Fault> {
-        let (mut event, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: `context` is a place for one pointer.
-        let status = unsafe { (driver()?.cuCtxGetCurrent)(&raw mut context) };
-        check("cuCtxGetCurrent", status)?;
+        let (mut event, context) = (ptr::null_mut(), current()?);
         let flags = if timed { 0 } else { WITHOUT_TIME };
         // SAFETY: `event` is a place for one pointer.
         let status = unsafe { (driver()?.cuEventCreate)(&raw mut event, flags) };

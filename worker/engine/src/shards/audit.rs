@@ -38,6 +38,7 @@ fn rows_of<'s>(
     let mut rows = vec![Row::empty(q.head_dim); q.heads];
     let kv_heads = shards.clone().map(Shard::kv_heads).max().unwrap_or(1);
     for shard in shards {
+        shard.fetch()?;
         let mut first = 0;
         for keys in shard.parts().iter().map(|part| &part.keys) {
             for g in 0..keys.kv_heads() {

@@ -69,11 +69,14 @@ impl Asked {
         let mut torn = Vec::new();
         if chunks > 0 {
             let Found { mut states, torn: fetched, shards } = port.states(*idx)?;
-            torn = Whole::of_each(&fetched);
+            torn = Whole::of_each(&fetched)?;
             for leaf in torn.iter().filter(|leaf| leaf.is_all_of(chunks)) {
                 states.extend([leaf.state(backend, queries, chunks)?]);
             }
             let leaves = leaves_of(chunks, !step.selection.keep_all);
+            // Merging cannot fail, and a device tells what went wrong to whoever reads.
+            states.values().try_for_each(AttentionState::host)?;
+            state.host()?;
             state = backend.merge(folded(backend, leaves, states, *idx)?, &state);
             if let Some(past) = shards {
                 let all = past.values().chain([own]).map(Arc::as_ref);
@@ -81,7 +84,7 @@ impl Asked {
                 audited = Some(audit(row, queries, all, &state)?);
             }
         }
-        state = state.with_sinks(step.model.parts.layers[*idx].sinks.as_deref());
+        state = state.on_host()?.with_sinks(step.model.parts.layers[*idx].sinks.as_deref());
         let mut weighed = None;
         if !step.selection.keep_all {
             let lse: Arc<[f32]> = state.lse().into();
@@ -109,6 +112,7 @@ impl Weighed {
         let selection = &step.selection;
         let queries = step.queries(idx, &q);
         let mass = own.weigh(step.model.backend(), queries, &lse, &selection.ranking)?;
+        own.fetch_lists()?;
         let tally = own.count_own(&mass, &selection.ranking);
         let passed = Passed { selection, end: step.end() };
         let mut candidates = port.candidates(idx)?;

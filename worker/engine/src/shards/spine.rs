@@ -46,12 +46,12 @@ pub fn prefill_sharded(
         let qkv = step.project(layer, &x, angles.of(idx), want)?;
         if qkv.q.tokens == 0 {
             port.keep(idx, Arc::new(Shard::new(qkv.keys, step.end())))?;
-            x = x.of_last(0);
+            x = x.of_last(0)?;
             continue; // nobody asks, and nobody waits
         }
         let asked = Asked::new(&step, idx, qkv, port)?;
         let merged = asked.merge(&step, chunks, port)?;
-        let output = model.backend().output(&merged.state).of_last(step.outputs(want));
+        let output = model.backend().output(&merged.state).of_last(step.outputs(want))?;
         audits.extend(merged.audit);
         if let Some(weighed) = merged.weighed {
             retained[idx] = weighed.settle(&step, port)?;

@@ -29,14 +29,14 @@ pub fn states_over(
     let (leaves, queries) = (place.leaves(), model.queries(place.layer as usize, q, place.start));
     let whole: Shards = match place.is_scored() {
         true => {
-            Whole::of_each(shards).into_iter().map(|whole| (whole.leaf, whole.joined)).collect()
+            Whole::of_each(shards)?.into_iter().map(|whole| (whole.leaf, whole.joined)).collect()
         }
         false => shards.clone(),
     };
     let backend = model.backend();
     let mut leaf = |node: Node| -> Result<Option<AttentionState>, ShardError> {
         let whole = node.is_leaf(leaves).then(|| whole.get(&node.first)).flatten();
-        Ok(whole.map(|whole| whole.attend(backend, queries)).transpose()?)
+        Ok(whole.map(|whole| whole.attend(backend, queries)?.on_host()).transpose()?)
     };
     let merge = |state, other: &_| backend.merge(state, other);
     let mut of_node = |node: Node| -> Result<AttentionState, ShardError> {
@@ -46,7 +46,7 @@ pub fn states_over(
             None => fold(node, leaves, &merge, &mut leaf),
         }
     };
-    place.nodes().into_iter().map(|node| Ok((node, of_node(node)?))).collect()
+    place.nodes().into_iter().map(|node| Ok((node, of_node(node)?.on_host()?))).collect()
 }
 
 /// Shards of the same leaf of a memory, as they are attended to: all of that leaf, and one.
@@ -59,9 +59,12 @@ pub(super) struct Whole {
 
 impl Whole {
     /// Of each leaf of which there are any in `shards`.
+    ///
+    /// # Errors
+    /// What lies on a device and cannot be read.
     pub(super) fn of_each<'s>(
         shards: impl IntoIterator<Item = (&'s u32, &'s Arc<Shard>)>,
-    ) -> Vec<Self> {
+    ) -> Result<Vec<Self>, BackendError> {
         let mut leaves: BTreeMap<u32, (Vec<u32>, Vec<Arc<Shard>>)> = BTreeMap::new();
         for (&chunk, shard) in shards {
             let (chunks, shards) = leaves.entry(Leaves::of(chunk)).or_default();
@@ -69,8 +72,8 @@ impl Whole {
             shards.push(shard.clone());
         }
         let whole = |(leaf, (chunks, shards)): (u32, (Vec<u32>, Vec<_>))| {
-            let joined = Shard::joined(&shards);
-            Self { leaf, chunks, shards, joined }
+            let joined = Shard::joined(&shards)?;
+            Ok::<_, BackendError>(Self { leaf, chunks, shards, joined })
         };
         leaves.into_iter().map(whole).collect()
     }

@@ -225,13 +225,15 @@ impl ShardStore {
         // Of a shard that has given up all keys nothing is told, and there is nothing to count.
         let is_told = |chunk: &u32| spent.masses.contains_key(chunk);
         let own = shards.iter().filter(|(chunk, shard)| !is_told(chunk) && shard.keys() > 0);
-        for whole in Whole::of_each(own) {
+        for whole in Whole::of_each(own)? {
             let q = q.as_ref().ok_or_else(|| place.unasked())?;
             let want = q.heads * q.tokens;
             Refusal::unless_within("lse", spent.lse.len(), want, want)?;
             let queries = model.queries(place.layer as usize, q, place.start);
             masses.extend(whole.masses(model.backend(), queries, &spent.lse, &ranking)?);
         }
+        // Counting, and naming candidates after it, cannot fail.
+        shards.values().try_for_each(|shard| shard.fetch_lists())?;
         let count = |(&chunk, shard): (&u32, &Arc<Shard>)| {
             let masses = masses.get(&chunk).or_else(|| spent.masses.get(&chunk));
             let masses = masses.map_or(&[][..], Vec::as_slice);

@@ -111,6 +111,7 @@ impl Executor {
         let past = Past { chunks: work.key.chunk_idx, port: &mut port };
         let done = prefill_sharded(&model, block, &work.policy, past, want(work))?;
         let retained = done.retained()?;
+        model.backend().sound().map_err(EngineError::from)?; // as for chunks whose past is in sets
         let (mut report, wait) = port.report();
         let waited = wait.aside;
         drop(port);
@@ -120,7 +121,7 @@ impl Executor {
         self.check_wanted(work.key).map_err(EngineError::from)?;
         self.emit_outputs(work, &done.hidden)?;
         if work.is_last() {
-            let logits = model.logits(&done.hidden.last_row())?.into_vec();
+            let logits = self.last_logits(&done.hidden)?;
             let mut holders = holders;
             holders.add(&self.shared.info.peer, work.key.chunk_idx, work.key.epoch);
             let home = ShardedHome {

@@ -135,8 +135,11 @@ pub(super) fn attend_each(
     each.zip(outputs)
         .map(|((results, refused), outputs)| match refused {
             Some(error) => Err(error),
-            // SAFETY: every KV head came to its end, which clears its place.
-            None => Ok(unsafe { results.attended() }.of_last(outputs)),
+            None => {
+                // SAFETY: every KV head came to its end, which clears its place.
+                let attended = unsafe { results.attended() };
+                attended.of_last(outputs)
+            }
         })
         .collect()
 }
