@@ -23,9 +23,11 @@ def values_of(name):
     return yaml.safe_load((CHART / f'ci/{name}-values.yaml').read_text()) or {}
 
 
-def render(values):
-    """All documents of the chart; `Refused` where the schema or a check is broken."""
-    texts = by_command(values) if shutil.which('helm') else by_package(values)
+def render(values, cluster=None):
+    """All documents of the chart; `Refused` where the schema or a check is broken. Where templates
+    look for what there is, that is what `cluster`, a kubeconfig, leads to, or nothing."""
+    by_helm = cluster is None and shutil.which('helm')
+    texts = by_command(values) if by_helm else by_package(values, cluster)
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
@@ -45,16 +47,30 @@ def helm(values, *args):
         return subprocess.run(command, capture_output=True, text=True)
 
 
-def by_package(values):
+def by_package(values, cluster=None):
+    rendered = files_of(values, cluster)
+    return [text for path, text in rendered.items() if path.endswith('.yaml')]
+
+
+def files_of(values, cluster=None):
+    """What becomes of each file of the templates, NOTES.txt too, which `helm template` keeps."""
     import helm_python
 
+    release = {'name': NAME, 'namespace': NAMESPACE}
     try:
         with helm_python.Chart.load(CHART) as chart:
             chart.validate_schema(values)
-            rendered = chart.render(values, name=NAME, namespace=NAMESPACE)
+            if cluster is None:
+                return chart.render(values, **release)
+            with helm_python.Config(kubeconfig_content=cluster, namespace=NAMESPACE) as config:
+                return config.render(chart, values, **release, is_upgrade=True)
     except helm_python.HelmError as error:
         raise Refused(str(error)) from error
-    return [text for path, text in rendered.items() if path.endswith('.yaml')]
+
+
+def notes_of(values):
+    """What Helm says to whoever installs."""
+    return files_of(values)['aqueduct/templates/NOTES.txt']
 
 
 def lint(values):
@@ -71,8 +87,8 @@ def lint(values):
 class Manifests:
     """The documents of one value set, and the questions that tests ask of them."""
 
-    def __init__(self, values):
-        self.all = render(values)
+    def __init__(self, values, cluster=None):
+        self.all = render(values, cluster)
 
     def of(self, *kinds):
         return [document for document in self.all if document['kind'] in kinds]

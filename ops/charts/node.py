@@ -85,6 +85,7 @@ class Node:
 
     def __init__(self, manifests, binary, folder, secrets=None):
         self.binary, self.folder, self.secrets = binary, pathlib.Path(folder), secrets or {}
+        self.models = {}  # of roles that have another one than the repository's
         self.pods = {}
         for workload in manifests.workloads():
             for idx in range(workload['spec'].get('replicas', 1)):
@@ -155,7 +156,7 @@ class Node:
         if 'secret' in volume:
             return str(self.secrets[volume['secret']['secretName']])
         if volume['name'] == 'model':
-            return str(ROOT / 'model')
+            return str(self.models.get(role_of(pod), ROOT / 'model'))
         folder = pod.folder / volume['name']
         folder.mkdir(exist_ok=True)
         return str(folder)

@@ -1,8 +1,10 @@
 """What a value means is what the manifests say."""
 
+import re
+
 import pytest
 
-from chart import NAMESPACE, Manifests, flag, flags, ours
+from chart import NAMESPACE, ROOT, Manifests, flag, flags, ours
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,59 @@ def test_a_model_is_fetched_to_the_volume_of_the_values(volume, source):
     for workload in manifests.workloads():
         volumes = workload['spec']['template']['spec']['volumes']
         assert {'name': 'model', **source} in volumes
+
+
+@pytest.mark.parametrize('own', [[], ['sync', '--exclude', '*.safetensors']])
+def test_coordinators_may_fetch_less_of_a_model(own):
+    fetch = {'image': 'fetcher', 'command': ['aws'], 'args': ['sync'], 'coordinatorArgs': own}
+    manifests = Manifests({'model': {'source': 'fetch', 'path': '/model', 'fetch': fetch}})
+    inits = [
+        manifests.one('StatefulSet', f'aqueduct-{name}')['spec']['template']['spec'][
+            'initContainers'
+        ][0]
+        for name in ('coordinator', 'worker-default')
+    ]
+    assert [init['args'] for init in inits] == [own or ['sync'], ['sync']]
+    assert {**inits[0], 'args': []} == {**inits[1], 'args': []}
+
+
+@pytest.mark.parametrize(
+    'pool, threads',
+    [
+        ({'resources': {'requests': {'cpu': '8'}}}, '8'),
+        ({'resources': {'requests': {'cpu': 12}}}, '12'),
+        ({'resources': {'requests': {'cpu': '16000m'}}}, '16'),
+        ({}, '1'),
+        ({'resources': {'requests': {'cpu': '1500m'}}}, None),
+        ({'resources': {'requests': {'cpu': '800m'}}}, None),
+        ({'resources': {'requests': {'cpu': 0.5}}}, None),
+        ({'resources': {'requests': {'cpu': '0'}}}, None),
+        ({'resources': {'requests': {'cpu': None}}}, None),
+        # What it may have at most it sees by itself.
+        ({'resources': {'requests': {'cpu': '8'}, 'limits': {'cpu': '8'}}}, None),
+        ({'gpu': {'count': 1}}, None),
+        ({'options': {'threads': 3}}, '3'),
+        ({'options': {'threads': 0}}, '0'),
+    ],
+)
+def test_a_worker_has_threads_for_the_processors_that_it_asks_for(pool, threads):
+    # One pool says nothing of another.
+    manifests = Manifests({'pools': {'a': pool, 'b': {'resources': {'requests': {'cpu': '2'}}}}})
+    seen = []
+    for name in 'ab':
+        spec = manifests.one('StatefulSet', f'aqueduct-worker-{name}')['spec']['template']['spec']
+        seen.append([value for key, value in flags(ours(spec)) if key == 'threads'])
+    assert seen == [[threads] if threads else [], ['2']]
+
+
+def test_a_coordinator_has_room_for_the_bodies_that_it_reads_at_once():
+    """As they come, parsed, and as what is made of them."""
+    limits = (ROOT / 'proto/core/src/limits.rs').read_text()
+    [mib] = re.findall(r'PROMPT_BYTES_MAX: usize = (\d+) << 20;', limits)
+    [times] = re.findall(r'BODIES_BYTES_MAX: usize = (\d+) \* PROMPT_BYTES_MAX;', limits)
+    spec = Manifests({}).one('StatefulSet', 'aqueduct-coordinator')['spec']['template']['spec']
+    limit = ours(spec)['resources']['limits']['memory']
+    assert limit.endswith('Gi') and int(limit[:-2]) * 1024 > 3 * int(mib) * int(times)
 
 
 def test_a_budget_of_the_values_is_one_of_workers():
@@ -159,6 +214,28 @@ def test_a_public_certificate_has_no_name_of_the_cluster():
     assert flag(ours(pod), 'tls-ca') == '/etc/ssl/certs/ca-certificates.crt'
 
 
+def test_a_certificate_of_the_chart_has_the_names_that_callers_use():
+    manager = {'issuer': {'name': 'company'}, 'dnsNames': ['localhost', 'prompts.example.org']}
+    manifests = callers(certManager=manager)
+    spec = manifests.one('Certificate', 'aqueduct-tls')['spec']
+    names = spec['dnsNames']
+    assert len(names) == len(set(names)) and spec['ipAddresses'] == ['127.0.0.1']
+    public = callers(certManager=manager, public=True).one('Certificate', 'aqueduct-tls')['spec']
+    assert public['dnsNames'] == manager['dnsNames'] and 'ipAddresses' not in public
+
+    def has(host):
+        return host in names or '*.' + host.split('.', 1)[1] in names
+
+    pods = [f'aqueduct-coordinator-{idx}.aqueduct-coordinator' for idx in range(3)]
+    for host in ['aqueduct', *pods]:
+        for rest in ('', '.svc', '.svc.cluster.local'):
+            assert has(f'{host}.{NAMESPACE}{rest}'), host + rest
+    # Those that the walk-through calls by, and what is at the end of a forwarded port.
+    text = (ROOT / 'docs/KUBERNETES.md').read_text()
+    called = set(re.findall(r'https?://([a-z0-9.-]+):(?:7070|8080)', text))
+    assert len(called) >= 4 and all(has(host) for host in called), called
+
+
 def test_another_number_of_etcd_s_members_is_another_etcd():
     seen = []
     for replicas in (1, 3, 5):
@@ -230,7 +307,8 @@ def test_the_queue_says_how_many_workers(value_set):
     [scaler] = manifests.of('HorizontalPodAutoscaler')
     target = scaler['spec']['scaleTargetRef']
     workload = manifests.one(target['kind'], target['name'])
-    assert 'replicas' not in workload['spec'], 'an upgrade must not undo what the autoscaler did'
+    # Without a cluster to look at; what an upgrade finds there is in test_upgrade.py.
+    assert workload['spec']['replicas'] == scaler['spec']['minReplicas'] == 1
     metrics = [each['external'] for each in scaler['spec']['metrics']]
     labels = {'namespace': NAMESPACE, 'release': 'aqueduct'}
     assert [each['metric']['selector']['matchLabels'] for each in metrics] == [labels, labels]

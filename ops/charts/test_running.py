@@ -1,6 +1,7 @@
 """The pods of the manifests run, are ready when they should be, answer, and leave in time."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -10,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from chart import Manifests, values_of
+from chart import ROOT, Manifests, notes_of, values_of
 from node import Node, has_ipv6, status
 
 WORDS = 'I went to the woods because'
@@ -72,15 +73,18 @@ def test_tls_and_keys_need_nothing_of_probes(nodes, binary, tmp_path):
     keys.mkdir()
     new = [binary, 'keys', 'new', '--name', 'alice', '--api-keys', keys / 'keys.json']
     key = subprocess.run(new, capture_output=True, text=True, check=True).stdout.split()[0]
+    values = values_of('tls') | {'model': {}, 'coordinator': {'replicas': 3}}
+    named = Manifests(values).one('Certificate', 'aqueduct-tls')['spec']
+    names = [f'DNS:{name}' for name in named['dnsNames']]
+    names += [f'IP:{address}' for address in named['ipAddresses']]
     secrets = {
-        'aqueduct-tls': authority.sign('server', 'DNS:localhost,IP:127.0.0.1'),
+        'aqueduct-tls': authority.sign('server', ','.join(names)),
         'aqueduct-coordinator-cluster-tls': authority.sign(
             'coordinator', 'DNS:coordinator.aqueduct'
         ),
         'aqueduct-worker-cluster-tls': authority.sign('worker', 'DNS:worker.aqueduct'),
         'aqueduct-keys': keys,
     }
-    values = values_of('tls') | {'model': {}, 'coordinator': {'replicas': 3}}
     node = nodes(values, secrets)
     coordinators, workers = node.of('coordinator'), node.of('worker')
     node.start(*coordinators, *workers)
@@ -102,7 +106,36 @@ def test_tls_and_keys_need_nothing_of_probes(nodes, binary, tmp_path):
             [*asks, *more, WORDS], env=environment, capture_output=True, text=True
         )
         assert done.returncode == code, done.stderr
+    # As the notes of the release have it, at the end of a forwarded port.
+    for name in ('caller.crt', 'caller.key'):
+        shutil.copy(caller / name.replace('caller', 'tls'), caller / name)
+    [said] = re.findall(r'^  aqueduct (node list .*)$', notes_of(values), re.M)
+    said = said.replace(':7070', f':{coordinators[0].port("grpc")}')
+    listed = subprocess.run(
+        [binary, *said.split()],
+        cwd=caller,
+        env={'AQUEDUCT_API_KEY': key},
+        capture_output=True,
+        text=True,
+    )
+    assert listed.returncode == 0 and listed.stdout.count('up') == 2, listed.stderr
     assert [pod.stop() for pod in [*coordinators, *workers]] == [0, 0, 0, 0, 0]
+
+
+def test_coordinators_need_no_weights(nodes, tmp_path):
+    """Which `model.fetch.coordinatorArgs` may leave out."""
+    fetch = {'source': 'fetch', 'path': '/model', 'fetch': {'image': 'fetcher'}}
+    node = nodes({'model': fetch})
+    without = shutil.ignore_patterns('*.safetensors')
+    node.models['coordinator'] = shutil.copytree(
+        ROOT / 'model', tmp_path / 'without', ignore=without
+    )
+    [coordinator], workers = node.of('coordinator'), node.of('worker')
+    node.start(coordinator, *workers)
+    for pod in workers + [coordinator]:
+        pod.wait('readinessProbe')
+    assert ask(coordinator)
+    assert [pod.stop() for pod in [coordinator, *workers]] == [0, 0, 0]
 
 
 def test_three_coordinators_survive_the_loss_of_one(nodes):
@@ -125,26 +158,31 @@ def test_three_coordinators_survive_the_loss_of_one(nodes):
 
 
 def agreed(coordinators):
-    """Who answers, once all others send their callers there, and what it answers."""
+    """Who leads, once all others say so, and what each of them answers."""
     deadline = time.monotonic() + coordinators[0].start_seconds()
     while time.monotonic() < deadline:
-        answers = [heard(pod) for pod in coordinators]
-        places = [place for text, place in answers if text is None]
-        for leader, (text, _) in zip(coordinators, answers):
-            here = f'127.0.0.1:{leader.port("http")}'
-            if text is not None and places == [here] * (len(coordinators) - 1):
-                return leader, text
+        known = [led(pod) for pod in coordinators]
+        leaders = [pod for pod, (leads, _) in zip(coordinators, known) if leads]
+        if len(leaders) == 1:
+            here = f'127.0.0.1:{leaders[0].port("http")}'
+            if all(leads or place == here for leads, place in known):
+                answers = {ask(pod) for pod in coordinators}
+                assert len(answers) == 1, answers
+                return leaders[0], answers.pop()
         time.sleep(0.05)
     raise AssertionError([pod.log() for pod in coordinators])
 
 
-def heard(coordinator):
-    """What a coordinator answers, or where it sends a caller instead."""
+def led(coordinator):
+    """Whether a coordinator leads, and where it says that another one does."""
+    url = f'http://127.0.0.1:{coordinator.port("http")}/leader'
     try:
-        return ask(coordinator), None
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            health = json.load(answer)
     except urllib.error.HTTPError as error:
-        assert error.code in (307, 503), error
-        return None, urllib.parse.urlsplit(error.headers.get('location', '')).netloc
+        health = json.load(error)
+    place = health.get('leader', {}).get('http', '')
+    return health['role'] == 'leader', urllib.parse.urlsplit(place).netloc
 
 
 def test_workers_of_every_kind_register_in_the_chart_s_own_etcd(nodes):

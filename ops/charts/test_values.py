@@ -99,13 +99,6 @@ REFUSED_BY_CHECKS = [
         {'tls': {'callers': {'enabled': True, 'public': True, 'certManager': ISSUED}}},
         'tls.callers.certManager.dnsNames',
     ),
-    (
-        {
-            'coordinator': {'replicas': 3},
-            'tls': {'callers': {'enabled': True, 'public': True, 'secret': 'a'}},
-        },
-        'coordinator.replicas',
-    ),
     ({'tls': {'callers': {'enabled': True}}}, 'tls.callers.secret'),
     ({'tls': {'cluster': {'enabled': True, 'workerSecret': 'a'}}}, 'coordinatorSecret'),
     ({'apiKeys': {'secret': 'a', 'file': 'b'}}, 'exclude each other'),
@@ -161,8 +154,9 @@ EVERYTHING = {
 
 def set_by_the_chart(role, variables):
     """Flags that the chart gives a role itself, as arguments or in the environment."""
-    # Without etcd the coordinator is told of workers.
-    for values in (EVERYTHING, {}):
+    # Without etcd the coordinator is told of workers. `threads` is an option, which the chart only
+    # says where the values do not, and a whole number of processors is asked for.
+    for values in (EVERYTHING, {'worker': {'resources': {'requests': {'cpu': '500m'}}}}):
         for _, _, spec in Manifests(values).templates():
             container = ours(spec)
             if container and container['args'][0] == role:

@@ -147,6 +147,18 @@
 {{- include "aqueduct.options" $coordinator.options }}
 {{- end -}}
 
+{{/* How many whole processors a pool's worker asks for, where nothing else tells it how many are its
+own: without a limit it would start a thread for each core of the node, and the slowest of those
+that take turns on its share would hold up every layer. A limit it sees itself, and a device computes
+without threads. */}}
+{{- define "aqueduct.threads" -}}
+{{- $asked := get (default dict .resources.requests) "cpu" | toString -}}
+{{- $limited := hasKey (default dict .resources.limits) "cpu" -}}
+{{- if and (not .gpu.count) (not $limited) (regexMatch "^[1-9][0-9]*(000m)?$" $asked) -}}
+{{- trimSuffix "000m" $asked -}}
+{{- end -}}
+{{- end -}}
+
 {{/* (dict "root" . "name" POOL "pool" VALUES) */}}
 {{- define "aqueduct.workerArgs" -}}
 {{- $root := .root -}}
@@ -179,5 +191,10 @@
 {{- include "aqueduct.etcdArgs" $root }}
 {{- end }}
 {{- include "aqueduct.clusterTlsArgs" $root }}
+{{- if not (hasKey $pool.options "threads") }}
+{{- with include "aqueduct.threads" $pool }}
+- --threads={{ . }}
+{{- end }}
+{{- end }}
 {{- include "aqueduct.options" $pool.options }}
 {{- end -}}

@@ -36,9 +36,6 @@
 {{- if and .enabled .public (not .secret) (not .certManager.dnsNames) -}}
 {{- fail "tls.callers.public wants tls.callers.certManager.dnsNames: the certificate has no others" -}}
 {{- end -}}
-{{- if and .enabled .public (gt (int $.Values.coordinator.replicas) 1) -}}
-{{- fail (printf "tls.callers.public goes with coordinator.replicas 1, and it is %d: callers are sent to the leader by its pod's name, which no public certificate has" (int $.Values.coordinator.replicas)) -}}
-{{- end -}}
 {{- end -}}
 {{- with .Values.tls.cluster -}}
 {{- if and .enabled (not .certManager.enabled) (not (and .coordinatorSecret .workerSecret)) -}}

@@ -134,21 +134,22 @@ lifecycle:
 {{- end }}
 {{- end -}}
 
+{{/* (dict "root" . "args" ARGS): coordinators may want less of a model than workers do. */}}
 {{- define "aqueduct.modelFetch" -}}
-{{- if eq .Values.model.source "fetch" }}
+{{- $values := .root.Values -}}
+{{- if eq $values.model.source "fetch" }}
+{{- $fetch := set (deepCopy $values.model.fetch) "args" .args }}
 initContainers:
   - name: fetch-model
-    image: {{ .Values.model.fetch.image }}
-    {{- with .Values.model.fetch }}
+    image: {{ $fetch.image }}
     {{- range $field := list "command" "args" "env" "envFrom" "resources" }}
-    {{- with get $.Values.model.fetch $field }}
+    {{- with get $fetch $field }}
     {{ $field }}:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     {{- end }}
-    {{- end }}
     securityContext:
-      {{- toYaml .Values.containerSecurityContext | nindent 6 }}
+      {{- toYaml $values.containerSecurityContext | nindent 6 }}
     volumeMounts:
       - name: model
         mountPath: /model
