@@ -15,7 +15,7 @@ use prost::Message as _;
 use raft::eraftpb::{Entry as RaftEntry, Message, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
-use crate::config::{Identity, Options};
+use crate::config::{Bounds, Identity, Options};
 use crate::log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
 use crate::logger::logger;
 use crate::shelf::Shelf;
@@ -154,6 +154,15 @@ pub struct Node {
 struct Volume {
     entries: u64,
     bytes: u64,
+}
+
+impl Volume {
+    /// In bytes. An entry costs something however short it is; so what is written is about twice
+    /// what it cost to propose, however much is kept.
+    fn cost(&self, bounds: &Bounds) -> u64 {
+        let each = (bounds.log_bytes / bounds.log_entries.max(1)).max(1);
+        self.bytes.saturating_add(self.entries.saturating_mul(each))
+    }
 }
 
 impl Node {
@@ -354,10 +363,8 @@ impl Node {
     /// Puts what the log comes to in its place, if it is long. Whether it does.
     fn compact(&mut self, write: &mut Write) -> bool {
         let bounds = self.options.bounds;
-        // What is written is at most twice what was proposed, however much is kept.
         let bytes = bounds.log_bytes.max(self.state.bytes());
-        let is_due = self.since.entries >= bounds.log_entries || self.since.bytes >= bytes;
-        if !is_due || write.frozen.is_some() {
+        if self.since.cost(&bounds) < bytes || write.frozen.is_some() {
             return false;
         }
         self.since = Volume::default();

@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
 const TOGETHER: Duration = Duration::from_millis(20);
+/// How often what is left at the end is written before it is left.
+const LAST_TRIES: usize = 2;
 
 /// Who waits for something to be written down.
 pub(crate) type Reply = oneshot::Sender<Result<(), AppendError>>;
@@ -145,10 +147,19 @@ impl Scribe {
         {
             self.again(again);
         }
-        let notes = self.take();
-        if let Written::Broken(error) = write(&self.journal, self.term, notes).await {
-            tracing::warn!(%error, "the end of the journal was not written");
+        for _ in 0..LAST_TRIES {
+            let notes = self.take();
+            match write(&self.journal, self.term, notes).await {
+                Written::Done(again) if again.is_empty() => return,
+                Written::Done(again) => self.again(again),
+                Written::Broken(error) => {
+                    return tracing::warn!(%error, "the end of the journal was not written");
+                }
+            }
+            tokio::time::sleep(TOGETHER).await;
         }
+        let notes = self.notes.len();
+        tracing::warn!(notes, "the end of the journal was not written: it takes too long");
     }
 
     fn take(&mut self) -> Vec<Note> {

@@ -2,7 +2,8 @@
 //! whom it voted for and what it confirmed, and others may count on both.
 //!
 //! So it takes part in no election but a group's first, that of term 1, in which nobody has
-//! anything; whoever votes there is a newborn no more. Later ones are not for it: who stands in
+//! anything; whoever votes there is a newborn no more. It is over where anybody leads: another
+//! newborn's vote would make a second leader of the same term. Later ones are not for it: who stands in
 //! them with an empty log may have been told of nothing that the newborn has forgotten. It hears
 //! nobody for as long as one may lead who does not know yet that it is deposed, then it follows,
 //! and when it has all that its leader knew to be agreed on, it votes.
@@ -26,6 +27,8 @@ pub(super) struct Newborn {
     ticks: u64,
     /// What its leader knew to be agreed on, and the leader's term.
     goal: Option<Point>,
+    /// Somebody leads, or did: the first election is over.
+    is_late: bool,
 }
 
 impl Newborn {
@@ -42,7 +45,17 @@ impl Node {
 
     /// A newborn stands in the first election only.
     pub(super) fn may_stand(&self) -> bool {
-        self.newborn.is_none() || self.raw.raft.term + 1 == FIRST_TERM
+        let in_first = self.raw.raft.term + 1 == FIRST_TERM;
+        self.newborn.as_ref().is_none_or(|newborn| in_first && !newborn.is_late)
+    }
+
+    /// What a newborn makes of a message, whether or not it may hear it.
+    pub(super) fn overhears(&mut self, message: &Message) {
+        let is_leaders = matches!(
+            message.msg_type,
+            MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
+        );
+        self.newborn.iter_mut().for_each(|newborn| newborn.is_late |= is_leaders);
     }
 
     /// Whether a newborn must not hear `message`, or not yet.
@@ -50,11 +63,13 @@ impl Node {
         let Some(newborn) = &self.newborn else { return false };
         match message.msg_type {
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
-                message.term != FIRST_TERM || self.raw.raft.raft_log.last_index() > 0
+                newborn.is_late
+                    || message.term != FIRST_TERM
+                    || self.raw.raft.raft_log.last_index() > 0
             }
             // It would take over the term, and could not stand in the first one any more.
             MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse => {
-                message.reject
+                newborn.is_late || message.reject
             }
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => {
                 newborn.ticks < DEAF_TICKS

@@ -47,6 +47,7 @@ impl Node {
             }
         }
         self.heard_ms.insert(message.from, self.ticked_ms.unwrap_or(0));
+        self.overhears(&message);
         if self.is_too_young_for(&message) {
             return Ok(());
         }

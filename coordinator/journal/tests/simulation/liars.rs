@@ -236,6 +236,28 @@ proptest! {
     }
 }
 
+/// It may have voted for whoever leads, and forgotten that; so may another newborn.
+#[test]
+fn a_newborn_that_knows_of_a_leader_is_in_no_first_election() {
+    for knows in [false, true] {
+        let mut member = Member::new(Role::Deaf);
+        if knows {
+            member.hears(2, of(Kind::Heartbeat, 1));
+        }
+        let stands = (0..100).any(|_| {
+            member.waits();
+            !member.works().is_empty()
+        });
+        assert_eq!(stands, !knows);
+        let mut member = Member::new(Role::Deaf);
+        if knows {
+            member.hears(2, of(Kind::Heartbeat, 1));
+        }
+        member.hears(3, of(Kind::Vote, 1));
+        assert_eq!(member.node.is_newborn(), knows, "whoever votes is one no more");
+    }
+}
+
 #[test]
 fn what_fits_nothing_here_is_refused() {
     let check = |role: Role, letter: v1::PeerMessage, want: &str| {
