@@ -224,6 +224,8 @@ impl Aqueduct for Service {
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
         let caller_id = request::caller_id(request.metadata());
+        // Without a name: nobody has taken the request in, and it may be asked of another.
+        self.served.is_here()?;
         let traceparent = request.metadata().get(TRACEPARENT).and_then(|text| text.to_str().ok());
         let span = call_span("grpc", &caller_id, traceparent);
         let answer = self.start(request, caller_id.clone()).instrument(span).await;
@@ -292,7 +294,6 @@ impl Service {
     ) -> Result<Response<Events>, Status> {
         let Served { coordinator, generator, .. } = &self.served;
         let (holder, room) = (beside::<Holder>(&request), beside::<InRoom>(&request));
-        self.served.is_here()?;
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();

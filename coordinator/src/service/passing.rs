@@ -46,7 +46,7 @@ pub(super) async fn to_leader(
     }
     let Some(way) = passage.open().await else { return next.run(request).await };
     match way.pass(request, operates).await {
-        Ok(response) => response.map(whole),
+        Ok(answer) => whole(answer),
         Err(error) => {
             tracing::warn!(%error, "a call that was passed on has no answer");
             gone().into_http()
@@ -66,20 +66,28 @@ fn gone() -> Status {
     Status::unavailable("the coordinator that leads has gone")
 }
 
-/// `body`, which ends with a status also where its connection does not.
-fn whole(body: Body) -> Body {
-    let frames = stream::unfold(Some(BodyStream::new(body)), async |frames| {
-        let mut frames = frames?;
-        Some(match frames.next().await? {
-            Ok(frame) => (Ok::<Frame<Bytes>, Infallible>(frame), Some(frames)),
-            Err(error) => {
-                tracing::warn!(%error, "a call that was passed on has lost its answer");
-                let mut trailers = HeaderMap::new();
-                // It has no metadata that could be wrong.
-                gone().add_header(&mut trailers).ok();
-                (Ok(Frame::trailers(trailers)), None)
-            }
-        })
-    });
-    Body::new(StreamBody::new(frames))
+/// An answer that ends with a status, also where the connection that it comes by does not.
+fn whole(answer: Response) -> Response {
+    if answer.headers().contains_key(Status::GRPC_STATUS) {
+        return answer; // and nothing more
+    }
+    answer.map(|body| {
+        let frames = stream::unfold(Some(BodyStream::new(body)), async |frames| {
+            let mut frames = frames?;
+            let lost = match frames.next().await {
+                Some(Ok(frame)) => {
+                    let rest = (!frame.is_trailers()).then_some(frames);
+                    return Some((Ok::<Frame<Bytes>, Infallible>(frame), rest));
+                }
+                Some(Err(error)) => error.to_string(),
+                None => "it ended without a status".to_owned(),
+            };
+            tracing::warn!(error = lost, "a call that was passed on has lost its answer");
+            let mut trailers = HeaderMap::new();
+            // It has no metadata that could be wrong.
+            gone().add_header(&mut trailers).ok();
+            Some((Ok(Frame::trailers(trailers)), None))
+        });
+        Body::new(StreamBody::new(frames))
+    })
 }

@@ -8,7 +8,7 @@ use crate::event::{GenerateEvent, StopReason, Summary};
 /// Answer of [`Client::complete`](crate::Client::complete).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// As many as were asked for, one otherwise; none where `max_tokens` is 0.
+    /// As many as were asked for, one otherwise; without text where `max_tokens` is 0.
     pub completions: Vec<Completion>,
     /// Figures.
     pub summary: Summary,

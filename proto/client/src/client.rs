@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::RequestId;
+use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_proto::v1;
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -229,8 +229,12 @@ impl Client {
 
 fn request_id(asked: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, ClientError> {
     let parse = |id: &str| {
-        id.parse()
-            .map_err(|error| ClientError::InvalidArgument(format!("request_id = {id}: {error}")))
+        let most = limits::REQUEST_ID_BYTES_MAX;
+        let is_one = (1..=most).contains(&id.len()) && id.bytes().all(|it| it.is_ascii_graphic());
+        let bound = format!("1 to {most} visible ASCII characters");
+        let refused = || Refusal::new("request_id", id, bound);
+        let parsed = is_one.then(|| id.parse().ok()).flatten();
+        parsed.ok_or_else(|| ClientError::InvalidArgument(refused().to_string()))
     };
     asked.map(parse).transpose()
 }
@@ -257,6 +261,18 @@ fn late(who: &str, deadline: Duration) -> ClientError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_is_short_and_visible() {
+        let check = |id: &str, is_one: bool| {
+            let parsed = request_id(Some(id));
+            assert_eq!(parsed.is_ok(), is_one, "{id:?}: {parsed:?}");
+        };
+        check("7f-a:b/c", true);
+        check(&"x".repeat(128), true);
+        ["", "two words", "\u{e9}", &"x".repeat(129)].iter().for_each(|id| check(id, false));
+        assert_eq!(request_id(None).unwrap(), None);
+    }
 
     #[tokio::test]
     async fn no_deadline_is_too_late() {

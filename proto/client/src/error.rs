@@ -72,6 +72,10 @@ impl From<Status> for ClientError {
                 false => Self::Unavailable(cause.to_string()),
             };
         }
+        // A stream breaks off beneath hyper, and with any code.
+        if let Some(lost) = lost.filter(|_| is_lost(&status)) {
+            return Self::Unavailable(root_cause(lost));
+        }
         let message = match (status.code(), status.message()) {
             // What gRPC servers say of services that they do not have.
             (Code::Unimplemented, "") => {
@@ -141,6 +145,15 @@ pub(crate) fn pushback(status: &Status) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_that_breaks_off_is_unavailable() {
+        let broken = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        let status = Status::from_error(Box::new(broken));
+        assert_eq!(status.code(), Code::Unknown);
+        let error = ClientError::from(status);
+        assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");
+    }
 
     #[test]
     fn maps_codes_to_what_the_caller_can_do() {

@@ -11,6 +11,7 @@ use aqueduct_proto::v1;
 use aqueduct_proto::v1::generate_event::Kind;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tonic::{Code, Response, Status, Streaming};
 use tracing::Span;
@@ -37,6 +38,8 @@ pub struct Generation {
     kept: Option<(Client, RequestId)>,
     /// Whether the server has ended it.
     is_ended: Arc<AtomicBool>,
+    /// Of the client: who drops this may be in none.
+    runtime: Handle,
 }
 
 impl Generation {
@@ -68,7 +71,8 @@ impl Generation {
             let event = listening.next().await?;
             Some((event, listening))
         });
-        Self { request_id, events: events.boxed(), kept, is_ended }
+        let runtime = Handle::current(); // in which the answer came
+        Self { request_id, events: events.boxed(), kept, is_ended, runtime }
     }
 
     /// The id by which the server's log knows the request: the caller's own, or a new one.
@@ -103,11 +107,8 @@ impl Stream for Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         // What the server is not told, it finds out by itself: nobody comes back.
-        let kept = self.kept.take().filter(|_| !self.is_ended());
-        if let (Some((client, request)), Ok(runtime)) =
-            (kept, tokio::runtime::Handle::try_current())
-        {
-            runtime.spawn(async move { drop(client.cancel(request).await) });
+        if let Some((client, request)) = self.kept.take().filter(|_| !self.is_ended()) {
+            self.runtime.spawn(async move { drop(client.cancel(request).await) });
         }
     }
 }
@@ -143,11 +144,13 @@ impl Listening {
             trace::failed(&self.span, error);
         }
         self.is_over |= matches!(event, Err(_) | Ok(GenerateEvent::Summary(_)));
-        // What the server has said of its end; what was not understood, or took too long for this
-        // caller, it goes on with unless it is told.
+        // What the server has said of its end; what was not understood, took too long for this
+        // caller or could not be come back to, it goes on with unless it is told.
         let is_ended = match &event {
             Ok(event) => matches!(event, GenerateEvent::Summary(_)),
-            Err(ClientError::Server(_) | ClientError::Deadline(_)) => false,
+            Err(
+                ClientError::Server(_) | ClientError::Deadline(_) | ClientError::Unavailable(_),
+            ) => false,
             Err(_) => true,
         };
         self.is_ended.store(is_ended, Ordering::Relaxed);

@@ -49,7 +49,7 @@ impl Routes {
     /// `Unavailable` when nobody answers.
     pub(crate) async fn connect(urls: &str, options: &ClientOptions) -> Result<Self, ClientError> {
         let wrong = |error: &dyn Display| ClientError::InvalidArgument(error.to_string());
-        let urls: Vec<_> = urls.split(',').map(str::to_owned).collect();
+        let urls: Vec<_> = urls.split(',').map(|url| url.trim().to_owned()).collect();
         let count = urls.len();
         Refusal::unless_within("url", count, 1, limits::JOURNAL_MEMBERS_MAX)
             .map_err(|error| wrong(&error))?;

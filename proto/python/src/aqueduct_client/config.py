@@ -50,7 +50,7 @@ class Retry:
         """Before each try but the first: twice as long each time, less up to a half by chance,
         so that callers of a server that comes back do not come together."""
         for again in range(self.tries - 1):
-            yield min(self.first_delay_s * 2**again, self.longest_delay_s) * uniform(0.5, 1)
+            yield min(self.first_delay_s * 2 ** min(again, 30), self.longest_delay_s) * uniform(0.5, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
