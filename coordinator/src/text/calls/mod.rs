@@ -14,6 +14,8 @@ const CLOSE: &str = "</tool_call>";
 /// What Mistral's models say before a list of calls: a token that is no text, if their tokeniser
 /// has it.
 const LIST: &str = "[TOOL_CALLS]";
+/// What Granite 3 says before one.
+const GRANITE_LIST: &str = "<|tool_call|>";
 
 /// How a model writes that it calls a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,8 @@ pub enum CallNotation {
     /// The answer is one object, `{"name": .., "parameters": ..}`, as Llama 3 has it.
     Bare,
     /// The answer is a list, `[TOOL_CALLS][{"name": .., "arguments": ..}, ..]`, as Mistral 7B and
-    /// Nemo have it. Their templates take ids of nine letters and digits only.
+    /// Nemo have it, or the same behind `<|tool_call|>`, as Granite 3 does. Mistral's templates
+    /// take ids of nine letters and digits only.
     Listed,
     /// In a channel of their own, as gpt-oss has them: see [`super::Heard`].
     InChannels,
@@ -49,7 +52,7 @@ impl CallNotation {
             Some(Self::Tagged)
         } else if marked::are_taught(template) {
             Some(Self::Marked)
-        } else if template.contains(LIST) {
+        } else if template.contains(LIST) || teaches_list_of_granite(template) {
             Some(Self::Listed)
         } else if template.contains("\"parameters\":") && template.contains("ipython") {
             Some(Self::Bare)
@@ -106,6 +109,11 @@ impl CallNotation {
             _ => "arguments",
         }
     }
+}
+
+/// Granite 3's words for it; others have the mark before something else.
+fn teaches_list_of_granite(template: &str) -> bool {
+    template.contains("<|tool_call|> followed by a JSON list")
 }
 
 /// A part of an answer.
@@ -269,8 +277,10 @@ impl CallParser {
 
     /// Everything is a call until it begins otherwise than with `open`.
     fn whole(&mut self, open: char) -> Vec<Said> {
-        let first = self.held.trim_start().chars().next();
-        self.is_text |= first.is_some_and(|first| first != open);
+        let held = self.held.trim_start();
+        let is_mark = self.notation == CallNotation::Listed
+            && (held.starts_with(GRANITE_LIST) || GRANITE_LIST.starts_with(held));
+        self.is_text |= !is_mark && held.chars().next().is_some_and(|first| first != open);
         if !self.is_text {
             return Vec::new();
         }
@@ -283,7 +293,8 @@ impl CallParser {
         let answer = answer.trim();
         let calls: Vec<Value> = match self.notation {
             CallNotation::Listed => {
-                serde_json::from_str(answer.strip_prefix(LIST).unwrap_or(answer)).ok()?
+                let list = [LIST, GRANITE_LIST].iter().find_map(|mark| answer.strip_prefix(mark));
+                serde_json::from_str(list.unwrap_or(answer)).ok()?
             }
             _ => vec![serde_json::from_str(answer).ok()?],
         };
@@ -451,6 +462,11 @@ mod tests {
             check(words, &[text(words)]);
         }
         check(&format!("[{one}, 1]"), &[text(&format!("[{one}, 1]"))]);
+        let granite = format!("<|tool_call|>[{one}]");
+        check(&granite, &[call("f", "{\"x\":1}")]);
+        for words in ["<b>", "<|tool", "<|tool_call|>f", &granite[..granite.len() - 1]] {
+            check(words, &[text(words)]);
+        }
     }
 
     /// What templates have that teach arguments as tags.
@@ -496,9 +512,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_cut_says_the_same(
-            answer in "(<tool_call>|</tool_call>|\\[TOOL_CALLS\\]|\\[|\\{|\"name\"|<function=f>|\
-                </function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|<arg_value>|\
-                </arg_value>|f|[<a \n\"\\\\]){0,12}",
+            answer in "(<tool_call>|</tool_call>|<\\|tool_call\\|>|\\[TOOL_CALLS\\]|\\[|\\{|\
+                \"name\"|<function=f>|</function>|<parameter=x>|</parameter>|<arg_key>x</arg_key>|\
+                <arg_value>|</arg_value>|f|[<a \n\"\\\\]){0,12}",
         ) {
             let tagged =
                 TAGS.map(|tags| CallNotation::of(&format!("{{{{ tools }}}}{tags}")).unwrap());
@@ -529,6 +545,8 @@ mod tests {
         assert_eq!(CallNotation::of(harmony), Some(CallNotation::InChannels));
         let mistral = "{{ tools }}[TOOL_CALLS][{{ call | tojson }}]";
         assert_eq!(CallNotation::of(mistral), Some(CallNotation::Listed));
+        let granite = "{%- if tools %}Respond with <|tool_call|> followed by a JSON list of tools.";
+        assert_eq!(CallNotation::of(granite), Some(CallNotation::Listed));
         let marked = CallNotation::of("{{ tools }}[TOOL_CALLS]f[ARGS]{}");
         assert_eq!(marked, Some(CallNotation::Marked));
         assert_eq!(CallNotation::of("{{ tools }}<tools>"), None);
