@@ -5,6 +5,7 @@ mod births;
 mod newborn;
 mod others;
 mod sound;
+mod volume;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use prost::Message as _;
 use raft::eraftpb::{Entry as RaftEntry, Message, Snapshot};
 use raft::{RawNode, Ready, StateRole};
 
-use crate::config::{Bounds, Identity, Options};
+use crate::config::{Identity, Options};
 use crate::log::{Cut, Entry, Frozen, Hard, Point, Saved, Write};
 use crate::logger::logger;
 use crate::shelf::Shelf;
@@ -23,6 +24,7 @@ use crate::state::{Misfit, State};
 use births::Births;
 use newborn::Newborn;
 pub use others::Member;
+use volume::Volume;
 
 /// Raft counts time in these.
 pub(crate) const TICK_MS: u64 = 50;
@@ -147,22 +149,6 @@ pub struct Node {
     births: Births,
     /// While what this member promised may have been lost.
     newborn: Option<Newborn>,
-}
-
-/// Part of a log.
-#[derive(Debug, Clone, Copy, Default)]
-struct Volume {
-    entries: u64,
-    bytes: u64,
-}
-
-impl Volume {
-    /// In bytes. An entry costs something however short it is; so what is written is about twice
-    /// what it cost to propose, however much is kept.
-    fn cost(&self, bounds: &Bounds) -> u64 {
-        let each = (bounds.log_bytes / bounds.log_entries.max(1)).max(1);
-        self.bytes.saturating_add(self.entries.saturating_mul(each))
-    }
 }
 
 impl Node {

@@ -3,10 +3,10 @@
 //!
 //! So it takes part in no election but a group's first, that of term 1, in which nobody has
 //! anything; whoever votes there is a newborn no more. It is over where anybody leads: another
-//! newborn's vote would make a second leader of the same term. Later ones are not for it: who stands in
-//! them with an empty log may have been told of nothing that the newborn has forgotten. It hears
-//! nobody for as long as one may lead who does not know yet that it is deposed, then it follows,
-//! and when it has all that its leader knew to be agreed on, it votes.
+//! newborn's vote would make a second leader of the same term. Later ones are not for it: who
+//! stands in them with an empty log may have been told of nothing that the newborn has forgotten.
+//! It hears nobody for as long as one may lead who does not know yet that it is deposed, then it
+//! follows, and when it has all that its leader knew to be agreed on, it votes.
 
 use aqueduct_core::limits;
 use raft::eraftpb::{Message, MessageType};
