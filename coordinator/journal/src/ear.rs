@@ -2,8 +2,8 @@
 
 use tokio::sync::mpsc;
 
-use crate::journal::Ask;
-use crate::{Message, MessageType, Saved};
+use crate::ask::Ask;
+use crate::{Message, MessageType, Node, Saved};
 
 /// A member's ear: what others say goes in here, and what came of what was said to them. It does
 /// not keep its journal running, and hears nothing when that has ended.
@@ -43,6 +43,15 @@ impl Ear {
     /// A message came to the member that it was for, or did not.
     pub async fn sent(&self, kind: MessageType, to: u64, arrived: bool) {
         self.ask(Ask::Sent { kind, to, arrived }).await;
+    }
+
+    /// A member of another group has one of our numbers: if this journal is new, what was in its
+    /// place was that group's, and none is to begin beside it. Where there is no room to say so it
+    /// is said when that member comes again.
+    pub fn begins_late(&self) {
+        if let Some(asks) = self.asks.upgrade() {
+            let _ = asks.try_send(Ask::Do(Box::new(Node::begins_late)));
+        }
     }
 
     async fn ask(&self, ask: Ask) -> bool {

@@ -11,6 +11,7 @@ use aqueduct_core::journal::Record;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout_at;
 
+use crate::ask::{Ask, Records, Reply};
 use crate::config::Options;
 use crate::node::{
     Applied, Broken, ELECTION_TICKS, Member, Node, Standing, TICK_MS, Ticket, Unable,
@@ -86,27 +87,6 @@ pub struct Journal {
     ear: Ear,
 }
 
-type Reply = oneshot::Sender<Result<(), AppendError>>;
-
-pub(crate) enum Ask {
-    /// Of which each is added only if those before it are.
-    Append {
-        records: Vec<(Record, Reply)>,
-        term: Option<u64>,
-    },
-    Look(Box<dyn FnOnce(&Node) + Send>),
-    Hear {
-        birth: u64,
-        message: Box<Message>,
-    },
-    Sent {
-        kind: MessageType,
-        to: u64,
-        arrived: bool,
-    },
-    Resign,
-}
-
 impl Journal {
     /// Opens the journal in `folder`, or makes one, and starts to keep it, on the current tokio
     /// runtime.
@@ -150,7 +130,8 @@ impl Journal {
     /// The same of `records`, in their order, if this member still leads in `term` when their turn
     /// comes, or in any if that is `None`: whoever has stopped leading adds nothing, even if it
     /// leads again. Where one finds no room none behind it is added either, so that nothing is read
-    /// before what it follows. What came of each.
+    /// before what it follows. What came of each. What the disk has not let the journal come to by
+    /// the deadline is never added.
     pub async fn append_in(
         &self,
         term: Option<u64>,
@@ -161,6 +142,7 @@ impl Journal {
             ((record, reply), answer)
         });
         let (records, answers): (Vec<_>, Vec<_>) = asked.unzip();
+        let (records, _offer) = Records::offered(records);
         let until = Instant::now() + self.append_deadline;
         let late = || AppendError::Deadline(self.append_deadline);
         let sent = timeout_at(until.into(), self.asks.send(Ask::Append { records, term })).await;
@@ -187,7 +169,7 @@ impl Journal {
         &self,
         read: impl FnOnce(&State) -> T + Send + 'static,
     ) -> Result<T, AppendError> {
-        self.look(|node| read(node.state())).await
+        self.on_node(|node| read(node.state())).await
     }
 
     /// All members, if this one leads; nothing otherwise.
@@ -195,18 +177,18 @@ impl Journal {
     /// # Errors
     /// The journal has ended, or its disk takes its time.
     pub async fn members(&self) -> Result<Vec<Member>, AppendError> {
-        self.look(Node::members).await
+        self.on_node(|node| node.members()).await
     }
 
-    /// What `look` makes of the node between two pieces of its work.
-    async fn look<T: Send + 'static>(
+    /// What `act` makes of the node between two pieces of its work.
+    async fn on_node<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Node) -> T + Send + 'static,
+        act: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
-        let look = move |node: &Node| drop(reply.send(look(node)));
+        let act = move |node: &mut Node| drop(reply.send(act(node)));
         let answered = async {
-            let sent = self.asks.send(Ask::Look(Box::new(look))).await;
+            let sent = self.asks.send(Ask::Do(Box::new(act))).await;
             sent.map_err(|_| AppendError::Ended)?;
             answer.await.map_err(|_| AppendError::Ended)
         };
@@ -227,9 +209,18 @@ impl Journal {
         self.ear.clone()
     }
 
-    /// Has another member lead, if this one does.
-    pub async fn resign(&self) {
-        let _ = self.asks.send(Ask::Resign).await; // one that has ended does not lead
+    /// Has another member lead, if this one does, and says which: one that is there, and that was
+    /// not `tried`. `None`: there is nobody.
+    pub async fn resign(&self, tried: &[u64]) -> Option<u64> {
+        let tried = tried.to_vec();
+        let next = self.on_node(move |node| node.resign(&tried)).await;
+        next.ok().flatten() // one that has ended does not lead
+    }
+
+    /// This member is about to go: from now on the others come before it when one is to lead.
+    pub async fn be_reluctant(&self) {
+        // One that has ended stands for nothing.
+        let _ = self.asks.send(Ask::Do(Box::new(Node::be_reluctant))).await;
     }
 
     /// How this member stands, to be watched; it closes when the journal has ended.
@@ -288,8 +279,8 @@ impl<T: Transport> Keeper<T> {
 
     fn take(&mut self, ask: Ask) {
         match ask {
-            Ask::Append { records, term } => self.append(records, term),
-            Ask::Look(look) => look(&self.node),
+            Ask::Append { records, term } => self.append(records.take(), term),
+            Ask::Do(act) => act(&mut self.node),
             Ask::Hear { birth, message } => {
                 let from = message.from;
                 if let Err(refusal) = self.node.hear(birth, *message) {
@@ -297,7 +288,6 @@ impl<T: Transport> Keeper<T> {
                 }
             }
             Ask::Sent { kind, to, arrived } => self.node.sent(kind, to, arrived),
-            Ask::Resign => self.node.resign(),
         }
     }
 

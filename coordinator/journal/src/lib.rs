@@ -10,6 +10,7 @@
 //!   members say, which [`encode`] and [`decode`] make bytes of.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod config;
 mod ear;
 mod journal;

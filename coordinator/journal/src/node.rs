@@ -2,9 +2,13 @@
 //! messages and records, and carries out its [`Work`], in order: write, then send.
 
 mod births;
+mod leaving;
 mod newborn;
 mod others;
+mod patience;
 mod sound;
+#[cfg(test)]
+mod tests;
 mod volume;
 
 use std::collections::BTreeMap;
@@ -24,6 +28,7 @@ use crate::state::{Misfit, State};
 use births::Births;
 use newborn::Newborn;
 pub use others::Member;
+use patience::Patience;
 use volume::Volume;
 
 /// Raft counts time in these.
@@ -140,9 +145,8 @@ pub struct Node {
     applied: Point,
     /// How much was applied since the last compaction.
     since: Volume,
-    random: u64,
-    /// Ticks that an election is put off by.
-    patience: u64,
+    /// How long an election is put off.
+    patience: Patience,
     ticked_ms: Option<u64>,
     /// When others were heard last.
     heard_ms: BTreeMap<u64, u64>,
@@ -180,7 +184,7 @@ impl Node {
             ..raft::Config::default()
         };
         let raw = RawNode::new(&config, Shelf::new(members, saved), &logger())?;
-        let random = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let seed = options.seed ^ member.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let since = Volume::default();
         let mut node = Self {
             raw,
@@ -188,14 +192,12 @@ impl Node {
             state,
             applied,
             since,
-            random,
-            patience: 0,
+            patience: Patience::new(seed),
             ticked_ms: None,
             heard_ms: BTreeMap::new(),
             births: Births::default(),
             newborn: saved.is_newborn.then(Newborn::default),
         };
-        node.patience = node.draw();
         if node.options.identity.is_alone() {
             node.raw.campaign()?;
         }
@@ -241,15 +243,12 @@ impl Node {
     fn tick_once(&mut self) {
         self.newborn.iter_mut().for_each(Newborn::tick);
         let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader && raft.election_elapsed + 1 >= ELECTION_TICKS {
-            if !self.may_stand() {
-                return;
-            }
-            if self.patience > 0 {
-                self.patience -= 1;
-                return;
-            }
-            self.patience = self.draw();
+        let may_lead =
+            raft.state != StateRole::Leader && raft.election_elapsed + 1 >= ELECTION_TICKS;
+        if may_lead && (!self.may_stand() || self.patience.lasts()) {
+            // Whoever has led was not heard for so long that another one may be voted for.
+            self.raw.raft.election_elapsed = ELECTION_TICKS;
+            return;
         }
         self.raw.tick();
     }
@@ -350,7 +349,7 @@ impl Node {
     fn compact(&mut self, write: &mut Write) -> bool {
         let bounds = self.options.bounds;
         let bytes = bounds.log_bytes.max(self.state.bytes());
-        if self.since.cost(&bounds) < bytes || write.frozen.is_some() {
+        if self.since.cost(&bounds) < bytes + self.later_by(bytes) || write.frozen.is_some() {
             return false;
         }
         self.since = Volume::default();
@@ -367,6 +366,13 @@ impl Node {
         true
     }
 
+    /// A member promises nothing while it writes all of that, so not all of them do at one entry.
+    fn later_by(&self, bytes: u64) -> u64 {
+        let Identity { member, members, .. } = &self.options.identity;
+        let before = members.iter().filter(|other| *other < member).count();
+        bytes / 2 / members.len() as u64 * before as u64
+    }
+
     /// The last entry that may go: what a member that is there still lacks stays, unless that
     /// is more than a snapshot.
     fn cut_at(&self, bytes: u64) -> u64 {
@@ -378,14 +384,5 @@ impl Node {
         let there = raft.prs().iter().filter(|(_, progress)| progress.recent_active);
         let slowest = there.map(|(_, progress)| progress.matched).min();
         slowest.unwrap_or(u64::MAX).clamp(shelf.cut().index, self.applied.index)
-    }
-
-    /// Ticks from 0 up to those of an election, by xorshift.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.max(1);
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % ELECTION_TICKS as u64
     }
 }

@@ -13,6 +13,16 @@ use prost::Message;
 
 use crate::config::Bounds;
 
+/// What all requests under way, with the answers that may come, take at most in a snapshot; the
+/// rest is for those that have ended, and for what is written around all of them.
+const SNAPSHOT_BYTES_MAX: u64 = limits::PEER_BATCH_BYTES_MAX / 8 * 7;
+/// Most bytes of a token, and of each of its alternatives, in memory or in a snapshot.
+const TOKEN_BYTES: u64 = 32;
+const ALTERNATIVE_BYTES: u64 = 12;
+
+// Whoever asks for no alternatives is bound by what is under way alone.
+const _: () = assert!(limits::JOURNAL_LIVE_BYTES_MAX < SNAPSHOT_BYTES_MAX);
+
 /// Why a record changes nothing. Whoever wrote it is told, and no member differs from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
@@ -40,6 +50,9 @@ pub enum Misfit {
     /// The journal keeps no more requests under way.
     #[error("the journal is full")]
     Full,
+    /// Its answer may come to more than a journal keeps, whatever else is there.
+    #[error("choices * max_tokens is more than a journal keeps with so many logprobs")]
+    TooLong,
 }
 
 /// The state.
@@ -54,6 +67,8 @@ pub struct State {
     /// Names of workers.
     drained: BTreeSet<String>,
     live_bytes: u64,
+    /// Most bytes of the answers under way that are told with alternatives.
+    promised_bytes: u64,
     ended_bytes: u64,
     /// The latest time that a record was written at.
     clock_ms: u64,
@@ -69,6 +84,7 @@ impl State {
             ended: BTreeSet::new(),
             drained: BTreeSet::new(),
             live_bytes: 0,
+            promised_bytes: 0,
             ended_bytes: 0,
             clock_ms: 0,
         }
@@ -146,12 +162,16 @@ impl State {
         if key.as_ref().is_some_and(|key| self.started.contains_key(key)) {
             return Err(Misfit::KeyKnown);
         }
+        let promised = promised_bytes(&accepted);
         let kept = Kept::new(accepted);
-        let bytes = self.live_bytes + kept.bytes();
-        if bytes > self.bounds.live_bytes {
+        if kept.bytes() + promised > SNAPSHOT_BYTES_MAX {
+            return Err(Misfit::TooLong);
+        }
+        let (bytes, promised) = (self.live_bytes + kept.bytes(), self.promised_bytes + promised);
+        if bytes > self.bounds.live_bytes || bytes + promised > SNAPSHOT_BYTES_MAX {
             return Err(Misfit::Full);
         }
-        self.live_bytes = bytes;
+        (self.live_bytes, self.promised_bytes) = (bytes, promised);
         self.started.extend(key.map(|key| (key, request)));
         self.requests.insert(request, kept);
         Ok(())
@@ -181,12 +201,13 @@ impl State {
     fn end(&mut self, request: RequestId, outcome: Outcome) -> Result<(), Misfit> {
         let at_ms = self.clock_ms;
         let kept = self.under_way(request)?;
-        let before = kept.bytes();
+        let (before, promised) = (kept.bytes(), promised_bytes(&kept.accepted));
         kept.accepted.prompt = Vec::new();
         let freed = start_key(&kept.accepted).filter(|_| outcome == Outcome::Cancelled);
         kept.ended = Some(Ended { outcome, at_ms });
         let after = kept.bytes();
         self.live_bytes -= before;
+        self.promised_bytes -= promised;
         self.ended_bytes += after;
         self.ended.insert((at_ms, request));
         if let Some(key) = freed {
@@ -253,7 +274,10 @@ impl State {
                     state.ended_bytes += kept.bytes();
                     state.ended.insert((ended.at_ms, request));
                 }
-                None => state.live_bytes += kept.bytes(),
+                None => {
+                    state.live_bytes += kept.bytes();
+                    state.promised_bytes += promised_bytes(&kept.accepted);
+                }
             }
             if !kept.ended.as_ref().is_some_and(|ended| ended.outcome == Outcome::Cancelled) {
                 state.started.extend(start_key(&kept.accepted).map(|key| (key, request)));
@@ -273,6 +297,19 @@ fn start_key(accepted: &Accepted) -> Option<(String, String)> {
     Some((accepted.telling.holder.clone(), once.name.clone()))
 }
 
+/// Most bytes of an answer whose tokens are told with alternatives: each is many times as long as
+/// one without. 0 of any other one: few come to what they may come to, and all of them together
+/// are no longer than prompts.
+fn promised_bytes(accepted: &Accepted) -> u64 {
+    match u64::from(accepted.sampling.logprobs.unwrap_or(0)) {
+        0 => 0,
+        top => {
+            let tokens = u64::from(accepted.choices) * u64::from(accepted.max_tokens);
+            tokens * (TOKEN_BYTES + ALTERNATIVE_BYTES * top)
+        }
+    }
+}
+
 fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
     kept.choices.get_mut(choice as usize).ok_or(Misfit::Beyond)
 }
@@ -281,7 +318,7 @@ fn completion(kept: &mut Kept, choice: u32) -> Result<&mut Completion, Misfit> {
 mod tests {
     use aqueduct_core::journal::Drawn;
     use aqueduct_core::work::TokenLogprob;
-    use aqueduct_core::{StartKey, Telling};
+    use aqueduct_core::{Sampling, StartKey, Telling};
 
     use super::*;
 
@@ -370,6 +407,27 @@ mod tests {
         at(&mut state, 3, 1, accepted(5)).unwrap();
         at(&mut state, 1, 1, RecordKind::Ended(Outcome::Cancelled)).unwrap();
         at(&mut state, 2, 1, accepted(500)).unwrap();
+    }
+
+    #[test]
+    fn answers_that_a_snapshot_could_not_hold_are_refused() {
+        let answer = |choices: u32, max_tokens: u32, top: u32| {
+            let sampling = Sampling { logprobs: Some(top), ..Sampling::greedy() };
+            let accepted = Accepted::of("m", vec![1]);
+            let accepted = Accepted { choices, max_tokens, sampling, ..accepted };
+            RecordKind::Accepted(Box::new(accepted))
+        };
+        let mut state = State::new(Bounds::default());
+        let mut check = |request: u64, kind: RecordKind, want: Result<(), Misfit>| {
+            assert_eq!(at(&mut state, request, 1, kind), want);
+            assert_eq!(read_again(&state), state);
+        };
+        check(1, answer(64, 1 << 20, 20), Err(Misfit::TooLong));
+        check(1, answer(64, 1 << 20, 0), Ok(()));
+        (2..34).for_each(|request| check(request, answer(1, 1 << 17, 20), Ok(())));
+        check(34, answer(8, 1 << 20, 20), Err(Misfit::Full));
+        (2..34).for_each(|request| check(request, RecordKind::Ended(Outcome::Finished), Ok(())));
+        check(34, answer(8, 1 << 20, 20), Ok(()));
     }
 
     fn keyed(holder: &str, name: &str) -> RecordKind {

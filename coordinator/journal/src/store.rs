@@ -95,7 +95,7 @@ impl Store {
             let path = path.to_owned();
             move |source| StoreError::Io { path, source }
         };
-        fs::create_dir_all(folder).map_err(io(folder))?;
+        make(folder).map_err(io(folder))?;
         let (path, new) = (folder.join(FILE), folder.join(NEW_FILE));
         if !path.try_exists().map_err(io(&path))? {
             // What is half made was never used.
@@ -234,6 +234,22 @@ impl Store {
     }
 }
 
+/// Makes a folder, and those above it, where they are not there. After a crash they are there,
+/// with what was flushed in them.
+fn make(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let Some(above) = folder.parent() else { return fs::create_dir(folder) };
+    // A name alone stands in the folder that the process is in.
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    make(above)?;
+    match fs::create_dir(folder) {
+        Err(error) if !folder.is_dir() => Err(error),
+        _ => File::open(above)?.sync_all(),
+    }
+}
+
 fn builder() -> Builder {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES);
@@ -340,6 +356,22 @@ mod tests {
     use std::io::{Error, ErrorKind};
 
     use super::*;
+
+    #[test]
+    fn a_folder_is_made_with_those_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |path: &str, is_made: bool| {
+            let path = folder.path().join(path);
+            assert_eq!(make(&path).is_ok(), is_made, "{path:?}");
+            assert_eq!(path.is_dir(), is_made, "{path:?}");
+        };
+        check("a/b/c", true);
+        check("a/b/c", true);
+        check("a/d/../e", true);
+        fs::write(folder.path().join("file"), []).unwrap();
+        check("file", false);
+        check("file/a", false);
+    }
 
     #[test]
     fn a_file_system_that_refuses_makes_no_journal_corrupt() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use aqueduct_core::RequestId;
@@ -136,6 +136,43 @@ async fn what_is_kept_outlives_many_compactions() {
         .read(move |state| (1..=20).filter(|request| is_kept(state, request)).collect::<Vec<_>>());
     assert_eq!(kept.await.unwrap(), vec![5, 18, 19, 20]);
     assert_eq!(read_tokens(&journal, 5).await, Some(vec![5]));
+}
+
+/// Keeps whoever writes waiting, as a disk does that hangs; not for ever, or a test that fails
+/// would not end.
+struct Hanging(Arc<(Mutex<bool>, Condvar)>);
+
+impl Transport for Hanging {
+    fn send(&mut self, _: Vec<Message>) -> Vec<(MessageType, u64)> {
+        let (hangs, changed) = &*self.0;
+        let hangs = hangs.lock().unwrap();
+        drop(changed.wait_timeout_while(hangs, PATIENCE, |hangs| *hangs).unwrap());
+        Vec::new()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_disk_had_no_time_for_is_not_added_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let hangs = Arc::<(Mutex<bool>, Condvar)>::default();
+    let options = Options { append_deadline: Duration::from_millis(200), ..Options::alone() };
+    let journal = Journal::open(folder.path(), options, Hanging(hangs.clone())).unwrap();
+    leading(&journal).await;
+    *hangs.0.lock().unwrap() = true;
+    // One is on its way to the disk; the next ones wait behind it.
+    for request in 1..=3 {
+        let late = journal.append(record(request, accepted())).await;
+        assert!(matches!(late, Err(AppendError::Deadline(_))), "{late:?}");
+    }
+    *hangs.0.lock().unwrap() = false;
+    hangs.1.notify_all();
+    let mut reads: Vec<Vec<u64>> = Vec::new();
+    // The first may be read before what was taken together with it is agreed on.
+    while reads.len() < 2 {
+        let read = journal.read(|state| state.iter().map(|(request, _)| request.0).collect());
+        reads.extend(read.await.ok());
+    }
+    assert!(reads[1].len() <= 1, "{reads:?}");
 }
 
 type Wires = Arc<Mutex<BTreeMap<u64, Journal>>>;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aqueduct_core::RequestId;
 use aqueduct_core::journal::{Accepted, Batch, Drawn, Outcome, Record, RecordKind};
-use aqueduct_journal::{AppendError, Journal, Unable};
+use aqueduct_journal::{AppendError, Journal, Misfit, Unable};
 use tokio::sync::{mpsc, oneshot};
 
 /// Tokens wait so long for others: a disk that is quick is not flushed for each.
@@ -203,10 +203,13 @@ fn tell(note: Note, result: Result<(), AppendError>) {
     match note.reply {
         // A caller that has gone cancels its request by itself.
         Some(reply) => drop(reply.send(result)),
-        None => {
-            if let Err(error) = result {
-                tracing::error!(%request, %error, "a record was not written");
+        None => match result {
+            Ok(()) => {}
+            // Of a request that was not accepted in time, or that had ended.
+            Err(AppendError::Misfit(error @ (Misfit::Unknown | Misfit::Over))) => {
+                tracing::debug!(%request, %error, "a record was not written");
             }
-        }
+            Err(error) => tracing::error!(%request, %error, "a record was not written"),
+        },
     }
 }

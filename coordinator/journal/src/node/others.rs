@@ -41,14 +41,17 @@ impl Node {
         match self.births.note(message.from, birth) {
             Whose::Known => {}
             Whose::Reborn => self.forget(message.from),
-            Whose::Gone => {
+            Whose::Gone { kept, is_first } => {
+                if is_first {
+                    warn_of_two(message.from, birth, kept);
+                }
                 let bound = "that of a journal that is not lost";
                 return Err(Refusal::new("birth", format_args!("{birth:016x}"), bound));
             }
         }
         self.heard_ms.insert(message.from, self.ticked_ms.unwrap_or(0));
         self.overhears(&message);
-        if self.is_too_young_for(&message) {
+        if self.is_too_young_for(&message) || self.declines(&message) {
             return Ok(());
         }
         self.check(&message)?;
@@ -103,18 +106,6 @@ impl Node {
         members
     }
 
-    /// Has the member lead that has most of the journal, if this one does: the others need not
-    /// find out that it goes.
-    pub fn resign(&mut self) {
-        let raft = &self.raw.raft;
-        let others = raft.prs().iter().filter(|(member, _)| **member != raft.id);
-        let there = others.filter(|(_, progress)| progress.recent_active);
-        let best = there.max_by_key(|(member, progress)| (progress.matched, **member));
-        if let Some(best) = best.map(|(member, _)| *member).filter(|_| self.is_leading()) {
-            self.raw.transfer_leader(best);
-        }
-    }
-
     /// Stops leading, in favour of nobody: who was silent for so long that another one leads, or
     /// soon will, does not go on in its term.
     pub fn abdicate(&mut self) {
@@ -123,4 +114,14 @@ impl Node {
             self.raw.raft.become_follower(term, raft::INVALID_ID);
         }
     }
+}
+
+/// Once for each journal: whatever was under way says no more, a second member goes on.
+fn warn_of_two(member: u64, birth: u64, kept: u64) {
+    tracing::warn!(
+        member,
+        birth = format_args!("{birth:016x}"),
+        kept = format_args!("{kept:016x}"),
+        "a coordinator's journal that is lost says something: if it goes on, two have one number"
+    );
 }
