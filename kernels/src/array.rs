@@ -209,6 +209,21 @@ impl<T: fmt::Debug> fmt::Debug for Array<T> {
     }
 }
 
+/// So many elements, of any kind, that a device failed to make.
+#[cfg(test)]
+pub(crate) struct Lost(pub(crate) usize);
+
+#[cfg(test)]
+impl<T> Resident<T> for Lost {
+    fn count(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&self) -> Result<Vec<T>, BackendError> {
+        Err(BackendError::NotFinite { op: "test", what: "an element" })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -173,24 +173,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::array::Resident;
+    use crate::array::Lost;
     use crate::backend::{AttentionOps, Queries, Scope, StateOps};
     use crate::fold::Node;
     use crate::memory::{Keys, Leaves};
     use crate::tensor::{Heads, KvDtype, KvHeads};
-
-    /// So many elements that a device failed to make.
-    struct Lost(usize);
-
-    impl Resident<f32> for Lost {
-        fn count(&self) -> usize {
-            self.0
-        }
-
-        fn fetch(&self) -> Result<Vec<f32>, BackendError> {
-            Err(BackendError::NotFinite { op: "test", what: "an element" })
-        }
-    }
 
     /// A device that says only to who reads what went wrong.
     struct Breaks;
@@ -200,7 +187,7 @@ mod tests {
     impl AttentionOps for Breaks {
         fn attend(&self, queries: Queries<'_>, _: &Keys) -> Result<AttentionState, BackendError> {
             let Heads { heads, tokens, head_dim, .. } = *queries.q;
-            let o = Array::on_device(Arc::new(Lost(heads * tokens * head_dim)));
+            let o = Array::<f32>::on_device(Arc::new(Lost(heads * tokens * head_dim)));
             Ok(AttentionState { o, ..AttentionState::empty(heads, tokens, head_dim) })
         }
 

@@ -203,25 +203,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::array::Resident;
-
-    /// So many elements that a device failed to make.
-    struct Lost(usize);
-
-    impl Resident<f32> for Lost {
-        fn count(&self) -> usize {
-            self.0
-        }
-
-        fn fetch(&self) -> Result<Vec<f32>, BackendError> {
-            Err(BackendError::NotFinite { op: "test", what: "an element" })
-        }
-    }
+    use crate::array::Lost;
 
     /// Whoever asks for a part of them is told, and does not panic.
     #[test]
     fn what_cannot_be_read_is_an_error_where_some_of_it_is() {
-        let lost = |count| Array::on_device(Arc::new(Lost(count)));
+        let lost = |count| Array::<f32>::on_device(Arc::new(Lost(count)));
         let x = Rows::new(4, 3, lost(12));
         let told = x.clone().of_last(2);
         assert!(matches!(told, Err(BackendError::NotFinite { .. })), "{told:?}");

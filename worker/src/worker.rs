@@ -230,6 +230,11 @@ impl Worker {
         self.handle.shared.inbox.clone()
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
     pub(crate) fn ledger(&self) -> Ledger {
         self.handle.shared.ledger.clone()
     }

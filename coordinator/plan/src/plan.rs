@@ -105,6 +105,8 @@ impl Plan {
             Event::Tick { now_ms } => self.tick(now_ms),
         }
         self.leave_drained();
+        // What has begun has the room that is free before what is new.
+        self.place_stranded();
         self.dispatch();
         self.hedge();
         std::mem::take(&mut self.commands)
@@ -156,13 +158,16 @@ impl Plan {
         self.workers.insert(id, worker);
         self.snapshots_changed(id, kept, Vec::new());
         self.running.iter_mut().for_each(|request| request.begin_again_with(id));
-        self.place_stranded();
         // Beside one that stays, what is drained counts no more.
         self.fail_those_without_a_place();
     }
 
     fn submit(&mut self, request: RequestId, job: Job) {
-        let failure = self.closed().or_else(|| self.without_a_place(&job));
+        let failure = self.closed().or_else(|| match self.without_a_place_for_long(&job)? {
+            // Whoever has its memory may come back, as for what was accepted before.
+            Failure::SessionLost if self.grace_until_ms.is_some() => None,
+            failure => Some(failure),
+        });
         match failure.or_else(|| self.no_place_in_queue(&job).map(Failure::Busy)) {
             Some(failure) => {
                 self.commands.push(Command::Ended { request, end: End::Failed(failure) });
@@ -182,6 +187,19 @@ impl Plan {
         self.too_long(job).map(Failure::TooLong)
     }
 
+    /// The same; but nothing is too long that others may have room for who come, or come back, or
+    /// are to be left and stay after all.
+    fn without_a_place_for_long(&self, job: &Job) -> Option<Failure> {
+        match self.without_a_place(job)? {
+            Failure::TooLong(refusal)
+                if self.grace_until_ms.is_some() || self.all_could_hold(job) =>
+            {
+                Some(Failure::Unavailable(refusal.to_string()))
+            }
+            failure => Some(failure),
+        }
+    }
+
     /// The caller waits already, so a full queue is no reason to send it away, and what has no
     /// place now may have one when a worker comes. What has ended in the moment before, by its
     /// deadline, ends under the name that its caller waits by.
@@ -191,15 +209,13 @@ impl Plan {
             return self.commands.push(Command::Ended { request: anew, end });
         }
         self.end(request, End::Cancelled);
-        let failure = match self.without_a_place(&job).filter(|_| self.grace_until_ms.is_none()) {
-            // Whoever is to be left may stay after all.
-            Some(Failure::TooLong(refusal)) if self.all_could_hold(&job) => {
-                Failure::Unavailable(refusal.to_string())
+        let failure = self.without_a_place_for_long(&job);
+        match failure.filter(|_| self.grace_until_ms.is_none()) {
+            Some(failure) => {
+                self.commands.push(Command::Ended { request: anew, end: End::Failed(failure) });
             }
-            Some(failure) => failure,
-            None => return self.queue.push_front(anew, job),
-        };
-        self.commands.push(Command::Ended { request: anew, end: End::Failed(failure) });
+            None => self.queue.push_front(anew, job),
+        }
     }
 
     /// It was accepted: what is refused is what nobody could serve for as long as others may come.

@@ -13,7 +13,7 @@ use aqueduct_core::{ChunkKey, ChunkSpan, Epoch, RequestId, WorkerId};
 
 use self::chunk::{Chunk, State};
 pub(crate) use self::leave::Departure;
-use crate::room::output;
+use crate::room::{Chunks, Keeping, output};
 use crate::turns;
 use crate::words::Job;
 
@@ -138,14 +138,19 @@ impl Request {
         if !self.is_sharded() {
             return self.reserved_for_sets(page_tokens);
         }
+        let keeping = Keeping::of(&self.job, page_tokens);
+        let mut held: BTreeMap<WorkerId, Chunks> = BTreeMap::new();
+        for (chunk, span) in self.chunks.iter().zip(self.job.grid.chunks()) {
+            let own_and_left = [Some(chunk.worker), chunk.left_elsewhere()];
+            for worker in own_and_left.into_iter().flatten() {
+                let all = held.entry(worker).or_default();
+                *all = all.plus(keeping.chunk(span.tokens.into()));
+            }
+        }
         let at_home = output(&self.job, page_tokens) + self.gathered_tokens;
         let home = self.chunks.last().map(|last| (last.worker, at_home));
-        let at = |(chunk, span): (&Chunk, ChunkSpan)| {
-            let own_and_left = [Some(chunk.worker), chunk.left_elsewhere()];
-            own_and_left.map(|worker| Some((worker?, in_pages(span, page_tokens))))
-        };
-        let parts = self.chunks.iter().zip(self.job.grid.chunks()).flat_map(at);
-        parts.flatten().chain(home).collect()
+        let held = held.into_iter().map(|(worker, chunks)| (worker, keeping.taken(chunks)));
+        held.chain(home).collect()
     }
 
     /// Tokens that the shards of other workers than the home would take there.

@@ -8,26 +8,133 @@ use crate::words::Job;
 #[derive(Debug, Clone)]
 pub(crate) struct Room(Vec<(WorkerId, u64)>);
 
+/// How the keys of a request lie in shards.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    page_tokens: u64,
+    /// Keys of each KV head that all shards together keep at most, where any are given up.
+    kept_tokens: u64,
+    /// Completions that have copies of the prompt's shards, as each gives up keys of its own.
+    copies: u64,
+}
+
+/// Chunks of a request that one worker has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Chunks {
+    count: u64,
+    /// Of their keys, each chunk in whole pages.
+    tokens: u64,
+    /// Of what the shard of each may keep, in whole pages too.
+    kept_tokens: u64,
+}
+
+impl Keeping {
+    pub(crate) fn of(job: &Job, page_tokens: u64) -> Self {
+        let is_pruned = job.sharded.is_some_and(|sharded| sharded.pruned);
+        let copies = if is_pruned { job.choices.into() } else { 0 };
+        Self { page_tokens, kept_tokens: job.memory_tokens, copies }
+    }
+
+    /// One chunk of so many tokens.
+    pub(crate) fn chunk(self, tokens: u64) -> Chunks {
+        let in_pages = |tokens: u64| tokens.next_multiple_of(self.page_tokens);
+        let kept_tokens = in_pages(tokens.min(self.kept_tokens));
+        Chunks { count: 1, tokens: in_pages(tokens), kept_tokens }
+    }
+
+    /// Tokens that `chunks` take of their worker's pool: all of their keys during the prefill,
+    /// and after it what is kept of them, once for the prompt and once for each completion.
+    pub(crate) fn taken(self, chunks: Chunks) -> u64 {
+        // Each shard that keeps any key may leave all but a cell of its last page unused.
+        let unused = self.kept_tokens.min(chunks.count).saturating_mul(self.page_tokens - 1);
+        let kept = self.kept_tokens.saturating_add(unused).min(chunks.kept_tokens);
+        chunks.tokens.max(kept.saturating_mul(self.copies + 1))
+    }
+}
+
+impl Chunks {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            tokens: self.tokens + other.tokens,
+            kept_tokens: self.kept_tokens + other.kept_tokens,
+        }
+    }
+
+    fn times(self, count: u64) -> Self {
+        Self {
+            count: self.count * count,
+            tokens: self.tokens * count,
+            kept_tokens: self.kept_tokens * count,
+        }
+    }
+}
+
 /// Chunks that need a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
-    pub(crate) chunk_tokens: u64,
-    /// How many chunks of that size.
+    keeping: Keeping,
+    /// A full one.
+    chunk: Chunks,
     pub(crate) full_chunks: u64,
-    /// The prompt's last chunk and what is generated after it, if it needs a place.
-    pub(crate) home_tokens: Option<u64>,
+    /// What only the home has, if it needs a place.
+    pub(crate) home: Option<Home>,
+}
+
+/// What the home has beside full chunks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Home {
+    /// The prompt's last chunk.
+    last: Chunks,
+    /// Of what is generated after it.
+    output_tokens: u64,
 }
 
 impl Need {
     /// All chunks of `job`, in whole pages.
     pub(crate) fn of(job: &Job, page_tokens: u64) -> Self {
+        let keeping = Keeping::of(job, page_tokens);
         let full_chunks = u64::from(job.grid.chunk_count()) - 1;
         let chunk_tokens = u64::from(job.grid.chunk_tokens());
         let last_tokens = u64::from(job.grid.prompt_tokens()) - full_chunks * chunk_tokens;
-        let home_tokens = last_tokens.next_multiple_of(page_tokens) + output(job, page_tokens);
-        let chunk_tokens = chunk_tokens.next_multiple_of(page_tokens);
-        Self { chunk_tokens, full_chunks, home_tokens: Some(home_tokens) }
+        let output_tokens = output(job, page_tokens);
+        let home = Some(Home { last: keeping.chunk(last_tokens), output_tokens });
+        Self { keeping, chunk: keeping.chunk(chunk_tokens), full_chunks, home }
     }
+
+    /// The same, with a last chunk of so many tokens.
+    fn ending(self, last_tokens: u64) -> Self {
+        let last = self.keeping.chunk(last_tokens);
+        Self { home: self.home.map(|home| Home { last, ..home }), ..self }
+    }
+
+    /// Tokens that so many full chunks take of a worker's pool, the home's if it `is_home`.
+    fn taken(&self, full_chunks: u64, is_home: bool) -> u64 {
+        let home = self.home.filter(|_| is_home).unwrap_or_default();
+        let chunks = self.chunk.times(full_chunks).plus(home.last);
+        self.keeping.taken(chunks).saturating_add(home.output_tokens)
+    }
+
+    /// How many of the full chunks `free` tokens hold; `None` if they are the home's and do not
+    /// even hold the rest of that.
+    fn held_by(&self, free: u64, is_home: bool) -> Option<u64> {
+        let fits = |full_chunks| self.taken(full_chunks, is_home) <= free;
+        fits(0).then(|| greatest(self.full_chunks, fits))
+    }
+}
+
+/// The largest number up to `max` that `fits`, where 0 does and none above one that does not.
+fn greatest(max: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let (mut least, mut max) = (0, max);
+    while least < max {
+        let middle = max - (max - least) / 2;
+        if fits(middle) {
+            least = middle;
+        } else {
+            max = middle - 1;
+        }
+    }
+    least
 }
 
 /// What the home of `job` keeps of what it generates: every completion has chunks of its own.
@@ -64,56 +171,42 @@ impl Room {
         rotation: usize,
         wishes: &[Option<WorkerId>],
     ) -> Option<Vec<WorkerId>> {
-        let mut free = self.0.clone();
+        let mut left = self.hold(need);
+        let all: u64 = left.iter().sum();
         let after_full = rotation.wrapping_add(need.full_chunks as usize);
         // First of all, because it alone needs another size than all the others.
-        let home = match need.home_tokens {
-            Some(tokens) => Some(self.take(&mut free, after_full, tokens, |idx| {
-                self.beside(idx, need).is_some_and(|left| left >= tokens)
-            })?),
+        let home = match need.home {
+            Some(_) => {
+                let at_home = |idx: usize| {
+                    let own = need.held_by(self.0[idx].1, true)?;
+                    (own + all - left[idx] >= need.full_chunks).then_some((idx, own))
+                };
+                let (idx, own) = around(after_full, left.len()).find_map(at_home)?;
+                left[idx] = own;
+                Some(idx)
+            }
             None => None,
         };
         let mut places = vec![None; need.full_chunks as usize];
         for (place, wish) in places.iter_mut().zip(wishes) {
             let wish = wish.and_then(|wish| self.0.iter().position(|(worker, _)| *worker == wish));
-            *place = wish.filter(|idx| free[*idx].1 >= need.chunk_tokens);
-            place.iter().for_each(|idx| free[*idx].1 -= need.chunk_tokens);
+            *place = wish.filter(|idx| left[*idx] > 0);
+            place.iter().for_each(|idx| left[*idx] -= 1);
         }
         let mut start = rotation;
         for place in places.iter_mut().filter(|place| place.is_none()) {
-            let idx = self.take(&mut free, start, need.chunk_tokens, |_| true)?;
+            let idx = around(start, left.len()).find(|idx| left[*idx] > 0)?;
+            left[idx] -= 1;
             *place = Some(idx);
             start = idx + 1;
         }
         Some(places.into_iter().chain([home]).flatten().map(|idx| self.0[idx].0).collect())
     }
 
-    /// Takes `tokens` of the first worker from `start` on that has them and is `fit`.
-    fn take(
-        &self,
-        free: &mut [(WorkerId, u64)],
-        start: usize,
-        tokens: u64,
-        fit: impl Fn(usize) -> bool,
-    ) -> Option<usize> {
-        let count = free.len();
-        let mut order = (0..count).map(|step| (start % count + step) % count);
-        let idx = order.find(|&idx| free[idx].1 >= tokens && fit(idx))?;
-        free[idx].1 -= tokens;
-        Some(idx)
-    }
-
-    /// Tokens left of worker `idx` when as few of the full chunks as possible are there.
-    fn beside(&self, idx: usize, need: Need) -> Option<u64> {
-        let here = need.full_chunks - self.elsewhere(idx, need);
-        self.0[idx].1.checked_sub(here.checked_mul(need.chunk_tokens)?)
-    }
-
-    /// How many of the full chunks find room on other workers than `idx`.
-    fn elsewhere(&self, idx: usize, need: Need) -> u64 {
-        let others = self.0.iter().enumerate().filter(|(other, _)| *other != idx);
-        let chunks = others.map(|(_, (_, free))| free / need.chunk_tokens);
-        chunks.fold(0, u64::saturating_add).min(need.full_chunks)
+    /// How many of the full chunks each worker holds that is not the home.
+    fn hold(&self, need: Need) -> Vec<u64> {
+        let hold = |(_, free): &(WorkerId, u64)| need.held_by(*free, false).unwrap_or_default();
+        self.0.iter().map(hold).collect()
     }
 
     /// Why memory sets that take `set_tokens` of every worker have a place nowhere.
@@ -128,15 +221,16 @@ impl Room {
         let need = Need::of(job, page_tokens);
         let output_tokens = job.sharded.map_or(0, |sharded| sharded.output_tokens);
         let chunk_tokens = u64::from(job.grid.chunk_tokens());
-        // Tokens of as many whole chunks as fit, and of what is left beside them.
-        let fit = |pages: u64| {
-            let last = pages % need.chunk_tokens / page_tokens * page_tokens;
-            (pages / need.chunk_tokens).saturating_mul(chunk_tokens) + last
-        };
+        let hold = self.hold(need);
+        let all: u64 = hold.iter().sum();
+        // As many full chunks as fit, and a last one of what is left beside them.
         let at_home = |idx: usize| {
-            let own = self.0[idx].1.checked_sub(output(job, page_tokens))?;
-            let own = fit(own).min(u64::from(u32::MAX));
-            (own > 0).then(|| self.elsewhere(idx, need) * chunk_tokens + own)
+            let free = self.0[idx].1;
+            let own = need.ending(1).held_by(free, true)?;
+            let fits = |more: u64| need.ending(1 + more).taken(own, true) <= free;
+            let last_tokens = 1 + greatest(chunk_tokens - 1, fits);
+            let elsewhere = (all - hold[idx]).min(need.full_chunks);
+            Some((elsewhere + own) * chunk_tokens + last_tokens)
         };
         let Some(most) = (0..self.0.len()).filter_map(at_home).max() else {
             let largest = self.0.iter().map(|(_, free)| *free).max().unwrap_or_default();
@@ -155,6 +249,11 @@ impl Room {
         );
         Refusal::new("prompt_tokens", job.grid.prompt_tokens(), bound)
     }
+}
+
+/// All of `count` workers, from the one at `start` on.
+fn around(start: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |step| (start % count + step) % count)
 }
 
 #[cfg(test)]
@@ -204,6 +303,30 @@ mod tests {
     }
 
     #[test]
+    fn every_completion_has_copies_of_what_is_pruned() {
+        let pruned = |prompt_tokens, choices, memory_tokens| {
+            let sharded = Some(Sharded { output_tokens: 0, pruned: true, gathers: false });
+            Job { choices, sharded, memory_tokens, ..job(prompt_tokens, 10, 0) }
+        };
+        let check = |page_tokens, asked: Job, least: u64| {
+            let need = Need::of(&asked, page_tokens);
+            let fits = |pool| room(&[pool]).place(need, 0, &[]).is_some();
+            assert!(fits(least) && !fits(least - 1), "{least}: {asked:?}");
+        };
+        check(1, pruned(40, 0, 25), 40);
+        check(1, pruned(40, 1, 25), 2 * 25);
+        check(1, pruned(40, 3, 25), 4 * 25);
+        check(1, pruned(40, 1, 20), 40); // by then the prompt has given up as much
+        check(1, pruned(40, 1, 99), 2 * 40);
+        check(4, pruned(40, 1, 25), 2 * (25 + 4 * 3)); // each shard has a page that is not full
+        check(4, pruned(5, 2, 3), 3 * 4);
+        check(4, pruned(400, 1, 25), 12 * 40);
+        let refusal = room(&[45]).refusal(&pruned(40, 1, 25), 1).to_string();
+        let bound = "at most 22, what the pools of 1 worker (45 tokens) hold";
+        assert_eq!(refusal, format!("prompt_tokens = 40: must be {bound}"));
+    }
+
+    #[test]
     fn wishes_are_heard_where_there_is_room() {
         let check = |pools: &[u64], wishes: &[Option<u32>], want: &[u32]| {
             let wishes: Vec<_> = wishes.iter().map(|wish| wish.map(WorkerId)).collect();
@@ -245,13 +368,30 @@ mod tests {
     fn fits(pools: &[u64], asked: &Job, page_tokens: u64) -> bool {
         let need = Need::of(asked, page_tokens);
         (0..pools.len()).any(|home| {
-            let mut free = pools.to_vec();
-            let Some(left) = free[home].checked_sub(need.home_tokens.unwrap()) else {
-                return false;
+            let holds = |(idx, pool): (usize, &u64)| {
+                (0..=need.full_chunks).rev().find(|full| need.taken(*full, idx == home) <= *pool)
             };
-            free[home] = left;
-            free.iter().map(|free| free / need.chunk_tokens).sum::<u64>() >= need.full_chunks
+            let all: Option<Vec<u64>> = pools.iter().enumerate().map(holds).collect();
+            all.is_some_and(|all| all.iter().sum::<u64>() >= need.full_chunks)
         })
+    }
+
+    /// Most that shards of chunks of so many tokens take which keep `kept_tokens` together.
+    fn worst(chunks: &[u64], kept_tokens: u64, page_tokens: u64) -> u64 {
+        // The first key of a shard needs a page, and so does the first behind each full one.
+        let costs = |tokens: &u64| {
+            let pages = 0..tokens.div_ceil(page_tokens);
+            pages.map(move |page| if page == 0 { 1 } else { page_tokens })
+        };
+        let mut costs: Vec<u64> = chunks.iter().flat_map(costs).collect();
+        costs.sort_unstable();
+        let mut left = kept_tokens;
+        let paid = costs.iter().take_while(|cost| {
+            let rest = left.checked_sub(**cost);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        });
+        paid.count() as u64 * page_tokens
     }
 
     proptest! {
@@ -264,8 +404,13 @@ mod tests {
             chunk_tokens in 1u32..20,
             output_tokens in 0u64..30,
             page_tokens in 1u64..5,
+            (pruned, choices, memory_tokens) in (any::<bool>(), 0u32..4, 0u64..60),
         ) {
-            let asked = job(tokens, chunk_tokens, output_tokens);
+            let of_tokens = |tokens: u32| {
+                let sharded = Some(Sharded { output_tokens, pruned, gathers: false });
+                Job { choices, sharded, memory_tokens, ..job(tokens, chunk_tokens, 0) }
+            };
+            let asked = of_tokens(tokens);
             let need = Need::of(&asked, page_tokens);
             let wishes: Vec<_> = wishes.into_iter().map(|wish| wish.map(WorkerId)).collect();
             let places = room(&pools).place(need, rotation, &wishes);
@@ -274,20 +419,24 @@ mod tests {
                 let refusal = room(&pools).refusal(&asked, page_tokens);
                 let most = refusal.bound.trim_start_matches("at most ").split(',').next().unwrap();
                 if let Ok(most) = most.parse::<u32>() {
-                    let shorter = job(most, chunk_tokens, output_tokens);
+                    let shorter = of_tokens(most);
                     prop_assert!(most < tokens && fits(&pools, &shorter, page_tokens));
                 } else {
-                    let least = output(&asked, page_tokens) + page_tokens;
+                    let least = need.ending(1).taken(0, true);
                     prop_assert!(pools.iter().all(|pool| *pool < least));
                 }
                 return Ok(());
             };
             prop_assert_eq!(places.len(), asked.grid.chunk_count() as usize);
             for (worker, pool) in (0..).map(WorkerId).zip(&pools) {
-                let full = &places[..places.len() - 1];
-                let held = full.iter().filter(|place| **place == worker).count() as u64;
-                let home = need.home_tokens.filter(|_| places.last() == Some(&worker));
-                prop_assert!(held * need.chunk_tokens + home.unwrap_or(0) <= *pool);
+                let here = asked.grid.chunks().zip(&places).filter(|(_, place)| **place == worker);
+                let here: Vec<u64> = here.map(|(span, _)| span.tokens.into()).collect();
+                let given: u64 = here.iter().map(|it| it.next_multiple_of(page_tokens)).sum();
+                let copies = if pruned { u64::from(choices) } else { 0 };
+                let kept = worst(&here, memory_tokens, page_tokens) * (copies + 1);
+                let is_home = places.last() == Some(&worker);
+                let output_tokens = if is_home { output(&asked, page_tokens) } else { 0 };
+                prop_assert!(given.max(kept) + output_tokens <= *pool);
             }
         }
     }

@@ -884,7 +884,7 @@ fn what_was_accepted_before_waits_for_workers_however_many_wait() {
          submit r6 5
          = r6 4 requests are waiting, the most allowed
          submit r7 15 session 5
-         = r7 no worker has the memory of the session any more
+         = r7 4 requests are waiting, the most allowed
          done w0 r3 c0 e0
          = r3 prefilled, 0 retried
          = w0: decode r3
@@ -970,6 +970,22 @@ fn what_has_no_place_anew_fails() {
          = w1: cancel r1
          = r1 cancelled
          = r2 prompt_tokens = 35: must be at most 20, what the pools of 2 workers (20 tokens) hold",
+    );
+}
+
+#[test]
+fn completions_have_room_for_copies_of_shards_that_are_pruned() {
+    check_with(
+        Limits { batch_tokens: 100, ..LIMITS },
+        "up w0 pool 59
+         submit r1 40 prune 0 mem 25 choices 2
+         = r1 prompt_tokens = 40: must be at most 19, what the pools of 1 worker (59 tokens) hold
+         .. submit r2 40 prune 0 mem 25
+         submit r3 10 keep 0
+         cancel r2
+         = w0: cancel r2
+         = r2 cancelled
+         = w0: assign r3 c0 e0 after",
     );
 }
 
@@ -1707,5 +1723,111 @@ fn a_session_leaves_room_in_flight() {
          = w0: assign r1 c1 e0 -> w0 e0
          submit r2 5
          = w0: assign r2 c0 e0 -> home",
+    );
+}
+
+/// What is too long for good is the caller's fault; what is too long until somebody comes is not.
+#[test]
+fn nothing_is_too_long_that_others_may_have_room_for() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         up w1 pool 20
+         submit r1 45 keep 0
+         = r1 prompt_tokens = 45: must be at most 40, what the pools of 2 workers (40 tokens) hold
+         drain w1
+         submit r2 35 keep 0
+         = r2 unavailable: prompt_tokens = 35: must be at most 20, what the pools of 1 worker \
+         (20 tokens) hold
+         undrain w1
+         down w1
+         submit r3 45 keep 0
+         = r3 unavailable: prompt_tokens = 45: must be at most 20, what the pools of 1 worker \
+         (20 tokens) hold
+         tick 100
+         submit r4 35 keep 0
+         = r4 unavailable: prompt_tokens = 35: must be at most 20, what the pools of 1 worker \
+         (20 tokens) hold
+         submit r5 45 keep 0
+         = r5 prompt_tokens = 45: must be at most 20, what the pools of 1 worker (20 tokens) hold",
+    );
+}
+
+/// And while they wait nothing is counted against them.
+#[test]
+fn chunks_without_a_worker_are_placed_before_what_is_new_begins() {
+    let limits = Limits { grace_ms: 100, retries: 1, ..LIMITS };
+    check_with(
+        limits,
+        "up w0 pool 20
+         up w1 pool 20
+         .. submit r1 15 keep 0
+         submit r2 10 keep 0
+         = w0: assign r2 c0 e0 after
+         down w1
+         submit r3 10 keep 0
+         tick 10
+         tick 20
+         cancel r2
+         = w0: cancel r2
+         = r2 cancelled
+         = w0: assign r1 c1 e2 after w0e0
+         up w1 pool 20
+         = w1: assign r3 c0 e0 after",
+    );
+}
+
+/// A break of the network is no end of a conversation.
+#[test]
+fn a_turn_waits_for_who_has_its_session() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits.clone(),
+        "up w0
+         up w1 kept 5
+         down w1
+         submit r1 15 session 5
+         submit r2 15 session 5
+         = r2 1 requests are waiting, the most allowed
+         up w1 kept 5
+         = w1: restore r1 c0 e0 by 5 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0",
+    );
+    check_with(
+        limits,
+        "up w0
+         up w1 kept 5
+         down w1
+         submit r1 15 session 5
+         submit r2 5
+         = w0: assign r2 c0 e0 -> home
+         tick 99
+         tick 100
+         = r1 no worker has the memory of the session any more
+         submit r3 15 session 5
+         = r3 no worker has the memory of the session any more",
+    );
+}
+
+#[test]
+fn a_turn_that_has_begun_waits_for_who_has_its_session() {
+    let limits = Limits { grace_ms: 100, ..LIMITS };
+    check_with(
+        limits,
+        "up w0
+         up w1 kept 5
+         submit r1 15 session 5
+         = w1: restore r1 c0 e0 by 5 -> w1 e0
+         = w1: assign r1 c1 e0 -> w0 e0
+         down w1
+         up w1 kept 5
+         = w1: restore r1 c0 e1 by 5 -> w0 e2
+         = w0: assign r1 c1 e2 -> w0 e0
+         down w1
+         tick 99
+         tick 100
+         = w0: cancel r1
+         = r1 no worker has the memory of the session any more",
     );
 }

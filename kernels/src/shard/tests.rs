@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Reference;
-use crate::array::{Array, Resident};
+use crate::array::{Array, Lost};
 use crate::backend::{AttentionOps, Scope, SelectionOps};
 use crate::memory::Leaves;
 use crate::tensor::{KvDtype, KvHeads};
@@ -247,23 +247,10 @@ fn shards_that_are_joined_are_one() {
     }
 }
 
-/// So many positions that a device failed to make.
-struct Lost(usize);
-
-impl Resident<u32> for Lost {
-    fn count(&self) -> usize {
-        self.0
-    }
-
-    fn fetch(&self) -> Result<Vec<u32>, BackendError> {
-        Err(BackendError::NotFinite { op: "test", what: "a position" })
-    }
-}
-
 #[test]
 fn what_a_device_lost_is_an_error_to_whoever_counts_on_it() {
     let (_, keys) = block(0, 3, 1);
-    let positions = Array::on_device(Arc::new(Lost(keys.positions.len())));
+    let positions = Array::<u32>::on_device(Arc::new(Lost(keys.positions.len())));
     let shard = Arc::new(Shard::new(Keys::new(positions, keys.k, keys.v), 3));
     let told = |error: Option<BackendError>| {
         assert!(matches!(error, Some(BackendError::NotFinite { op: "test", .. })), "{error:?}");

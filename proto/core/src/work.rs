@@ -302,7 +302,7 @@ pub enum Event {
     Pool(PoolUse),
     /// Snapshots came or went. Said at the beginning of a session by every worker that keeps any.
     Snapshots(Box<SnapshotNews>),
-    /// What there is in a memory, and what is looked at.
+    /// What there is in a memory, and what is looked at; lost where there is no room for it.
     Seen(Box<Seen>),
     /// A token was generated.
     Token(Box<Emitted>),

@@ -11,12 +11,12 @@ use aqueduct_core::limits;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
 use super::{Answered, Call, CallError, ExchangeLink, Reply};
 use crate::doorbell::Doorbell;
 use crate::link::Remote;
-use session::{Ended, Session};
+use session::{Ended, IDLE, Session};
 
 /// First and longest pause before another stream.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -47,20 +47,20 @@ impl GrpcExchange {
         doorbell: Arc<Doorbell>,
     ) -> Self {
         let retry = Duration::from_millis(limits::EXCHANGE_RETRY_MS);
-        Self::open_with(runtime, (peer.into(), fingerprint), doorbell, retry)
+        Self::open_with(runtime, (peer.into(), fingerprint), doorbell, (retry, IDLE))
     }
 
-    /// The same, which asks again after `retry`.
+    /// The same, which asks again after `retry` and closes when nothing was asked for `idle`.
     pub(crate) fn open_with(
         runtime: &Handle,
         (peer, fingerprint): (Remote, String),
         doorbell: Arc<Doorbell>,
-        retry: Duration,
+        (retry, idle): (Duration, Duration),
     ) -> Self {
         let (calls, queue) = mpsc::channel(limits::EXCHANGE_CALLS_MAX);
         let (done, answers) = mpsc::channel(limits::EXCHANGE_CALLS_MAX);
         let desk = Desk { queue, done, doorbell, pending: BTreeMap::new() };
-        let asker = Asker { peer, fingerprint, retry, desk };
+        let asker = Asker { peer, fingerprint, retry, idle, desk };
         Self { calls, answers, under_way: 0, asker: runtime.spawn(asker.run()) }
     }
 }
@@ -83,6 +83,10 @@ impl ExchangeLink for GrpcExchange {
 
     fn is_open(&self) -> bool {
         !self.calls.is_closed()
+    }
+
+    fn is_over(&self) -> bool {
+        self.asker.is_finished() && self.answers.is_empty()
     }
 }
 
@@ -166,6 +170,7 @@ struct Asker {
     peer: Remote,
     fingerprint: String,
     retry: Duration,
+    idle: Duration,
     desk: Desk,
 }
 
@@ -177,8 +182,14 @@ impl Asker {
         loop {
             self.desk.expire(&why); // a request that is gone asks nothing again
             if self.desk.pending.is_empty() {
-                let Some(call) = self.desk.queue.recv().await else { return };
-                self.desk.take(call);
+                match timeout(self.idle, self.desk.queue.recv()).await {
+                    Ok(Some(call)) => self.desk.take(call),
+                    Ok(None) => return,
+                    Err(_) => {
+                        self.desk.queue.close(); // what was asked at this moment is still taken
+                        continue;
+                    }
+                };
             }
             let mut tried = Instant::now();
             let opening = Session::open(&self.peer, &self.fingerprint, patience);

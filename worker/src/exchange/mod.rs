@@ -139,6 +139,11 @@ pub trait ExchangeLink: Send {
 
     /// Whether the link can be used further.
     fn is_open(&self) -> bool;
+
+    /// Whether there is nothing more to be had of a link that is not open.
+    fn is_over(&self) -> bool {
+        !self.is_open()
+    }
 }
 
 impl Ask {

@@ -159,7 +159,12 @@ impl Begun {
         Ok(true)
     }
 
+    /// The shard: one set of all KV heads, or one for each. Who reads it counts on that.
     fn finish(self, header: &CallHeader) -> Result<Shard, Refusal> {
+        let is_one = self.parts.len() == 1;
+        self.parts.iter().filter(|_| !is_one).try_for_each(|part| {
+            Refusal::unless_within("kv_heads", part.keys.kv_heads(), 1, 1).map(drop)
+        })?;
         let shard = Shard::of_parts(self.parts, self.end);
         let (seen, want) = (shard.kv_heads() as u32, header.heads);
         Refusal::unless_within("kv_heads", seen, want, want)?;

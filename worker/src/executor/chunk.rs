@@ -195,12 +195,7 @@ impl Executor {
             return;
         }
         self.progress_told = Instant::now();
-        let Self { requests, sessions, waker, .. } = self;
-        let session =
-            requests.get(&key.request).and_then(|request| sessions.get_mut(&request.session));
-        if let Some(session) = session {
-            session.outlet.offer(Event::Progress { key, layers_done }, waker);
-        }
+        self.offer(key.request, Event::Progress { key, layers_done });
     }
 
     /// Whether the chunk is still wanted.
@@ -258,7 +253,7 @@ impl<'a> ChunkPort<'a> {
             }
             if !self.executor.attend(Boundary::Idle) {
                 self.executor.check_wanted(key)?;
-                self.executor.shared.rest(Some(deadline));
+                self.executor.rest(deadline);
             }
             self.executor.check_wanted(key)?;
         }

@@ -90,7 +90,7 @@ impl Executor {
                 return;
             }
         };
-        self.show_memory(session, &spec, &home);
+        self.show_memory(&spec, &home);
         let decoded = match &home.memory {
             Memory::Sharded(home) => Some(home.clone()),
             Memory::Sets(..) => None,
@@ -103,8 +103,8 @@ impl Executor {
         }
     }
 
-    /// Tells what the prompt left, if somebody wants to see it.
-    fn show_memory(&mut self, session: SessionId, spec: &DecodeSpec, home: &Home) {
+    /// Tells what the prompt left, if somebody wants to see it and reads what is told.
+    fn show_memory(&mut self, spec: &DecodeSpec, home: &Home) {
         let Memory::Sets(sets, _) = &home.memory else { return };
         for (layer, set) in (0..).zip(sets).filter(|_| spec.shows) {
             let heads = match seen::remembered(set) {
@@ -112,18 +112,19 @@ impl Executor {
                 Err(error) => return tracing::warn!(%error, "a memory cannot be shown"),
             };
             let seen = Seen { request: spec.request, token_idx: None, layer, heads };
-            self.send_to(session, Event::Seen(Box::new(seen)));
+            self.offer(spec.request, Event::Seen(Box::new(seen)));
         }
     }
 
-    /// Tells what a completion's last step looked at, if somebody wants to see it.
+    /// Tells what a completion's last step looked at, if somebody wants to see it. It has asked
+    /// for room for one token, not for an event a layer.
     fn show_looks(&mut self, request: RequestId, choice: &mut Choice) {
         let Continuation::Sets(sequence) = &mut choice.sequence else { return };
         let token_idx = choice.sampler.token_idx() - 1; // that of the row
         for (layer, heads) in (0..).zip(sequence.take_looks()) {
             if token_idx < limits::LOOKED_TOKENS_MAX {
                 let seen = Seen { request, token_idx: Some(token_idx), layer, heads };
-                self.send(request, Event::Seen(Box::new(seen)));
+                self.offer(request, Event::Seen(Box::new(seen)));
             }
         }
     }

@@ -225,6 +225,22 @@ impl Executor {
         }
     }
 
+    /// Sends an event about a request that may be lost, if there is room for it now.
+    fn offer(&mut self, request: RequestId, event: Event) {
+        let Self { requests, sessions, waker, .. } = self;
+        let owner = requests.get(&request).map(|request| request.session);
+        if let Some(session) = owner.and_then(|owner| sessions.get_mut(&owner)) {
+            session.outlet.offer(event, waker);
+        }
+    }
+
+    /// Waits for the bell, at most `until`. Nothing rings it for what does not come from disk: who
+    /// waits for something else looks after that, too.
+    fn rest(&self, until: Instant) {
+        let restored = self.restore_deadline();
+        self.shared.rest(restored.into_iter().chain([until]).min());
+    }
+
     fn stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Acquire)
     }

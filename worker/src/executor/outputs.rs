@@ -53,7 +53,7 @@ impl Executor {
                 return Err(ChunkError::Unread { deadline_ms });
             }
             if !attended {
-                self.shared.rest(Some(deadline));
+                self.rest(deadline);
             }
         }
     }

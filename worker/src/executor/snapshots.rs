@@ -217,3 +217,36 @@ fn copied(memory: &Arc<MemorySet>) -> Arc<MemorySet> {
 fn deadline() -> Instant {
     Instant::now() + Duration::from_millis(limits::SNAPSHOT_READ_DEADLINE_MS)
 }
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_core::Epoch;
+    use tokio::runtime::Runtime;
+
+    use super::*;
+    use crate::link::conformance::fit;
+    use crate::snapshots::Coming;
+    use crate::{LoopbackHub, Worker, WorkerOptions, tiny_model};
+
+    #[test]
+    fn who_waits_for_something_else_looks_after_a_disk_that_hangs() {
+        let runtime = Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let model = tiny_model::tiny(fit().kv);
+        let options = WorkerOptions::new("local://hangs", LoopbackHub::default());
+        let worker = Worker::start(model.clone(), options.clone()).unwrap();
+        let mut executor = Executor::new(model, worker.shared().clone(), options);
+        let key = ChunkKey { request: RequestId(1), chunk_idx: 2, epoch: Epoch(0) };
+        let ((_disk, coming), since) = (Coming::pending(), Instant::now());
+        let deadline = since + Duration::from_millis(50);
+        let held = executor.request_of(SessionId(0), key.request);
+        held.restoring.insert(key.chunk_idx, Restoring { key, coming, deadline });
+        while Instant::now() < deadline {
+            executor.rest(since + Duration::from_secs(60)); // the bell may ring before
+        }
+        assert!(since.elapsed() < Duration::from_secs(30));
+        assert_eq!(executor.restore_deadline(), Some(deadline));
+        executor.receive_restored();
+        assert_eq!(executor.restore_deadline(), None);
+    }
+}

@@ -90,6 +90,13 @@ pub(crate) enum Found {
 pub(crate) struct Coming(Receiver<Option<Arc<Snapshot>>>);
 
 impl Coming {
+    /// One that is not there as long as nothing is said of it.
+    #[cfg(test)]
+    pub(crate) fn pending() -> (std::sync::mpsc::SyncSender<Option<Arc<Snapshot>>>, Self) {
+        let (told, coming) = std::sync::mpsc::sync_channel(1);
+        (told, Self(coming))
+    }
+
     /// How it went, if that is known in time.
     fn wait(self, deadline: Duration) -> Option<Arc<Snapshot>> {
         self.0.recv_timeout(deadline).ok().flatten()

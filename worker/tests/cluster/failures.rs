@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use aqueduct_core::work::{Command, Event, FailureKind, NextHop, Outputs, Peer};
-use aqueduct_core::{Epoch, MemoryPolicy};
+use aqueduct_core::work::{Command, DecodeSpec, Event, FailureKind, NextHop, Outputs, Peer};
+use aqueduct_core::{Epoch, MemoryPolicy, RequestId};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::{LoopbackHub, Stats, Worker, WorkerOptions};
 use tokio::sync::watch;
@@ -289,6 +289,41 @@ async fn a_newer_epoch_supersedes_a_chunk_that_waits() {
     members[1].assign(job.assignment(1, 1, (&peers[0], 0))).await;
     members[0].assign(job.assignment(0, 0, (&peers[1], 1))).await;
     finish(&mut members[1], job.key(1, 1), &mut Answer::default()).await;
+}
+
+/// What is shown is for whoever looks. A coordinator that reads late misses some of it, and no
+/// request ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_shown_is_lost_where_nobody_reads() {
+    let mut members = cluster(&tiny(KvDtype::F32), 1, Carrier::Loopback).await;
+    let member = &mut members[0];
+    let policy = MemoryPolicy::h2o(2, 3, 3);
+    let job = |request| Job { request, outputs: Outputs::None, ..Job::new(1, policy) };
+    // Each is shown eight layers; the session may have twice 1024 events under way.
+    let jobs: Vec<Job> = (1..=300).map(|request| job(RequestId(request))).collect();
+    for job in &jobs {
+        member.assign(job.assignment(0, 0, (&member.peer, 0))).await;
+        finish(member, job.key(0, 0), &mut Answer::default()).await;
+    }
+    for job in &jobs {
+        let Command::Decode(spec) = job.decode(1, 2) else { unreachable!() };
+        member.send(Command::Decode(Box::new(DecodeSpec { shows: true, ..*spec }))).await;
+    }
+    let commands = &member.commands;
+    let obeyed = || commands.is_closed() || commands.capacity() == commands.max_capacity();
+    while !obeyed() {
+        tokio::task::yield_now().await;
+    }
+    let (mut shown, mut ended) = (0, 0);
+    while ended < jobs.len() {
+        match member.event().await {
+            Event::Seen(_) => shown += 1,
+            Event::ChoiceDone { .. } => ended += 1,
+            Event::Token(_) => {}
+            other => panic!("while decoding: {other:?}"),
+        }
+    }
+    assert!((1..jobs.len() * 2 * 8).contains(&shown), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

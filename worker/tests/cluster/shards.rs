@@ -2,7 +2,7 @@
 //! travels, and nothing left behind.
 
 use aqueduct_core::exchange::merge_error_bound;
-use aqueduct_core::work::{Assignment, Command, FailureKind};
+use aqueduct_core::work::{Assignment, Command, Event, FailureKind};
 use aqueduct_core::{Carry, Directory, Epoch, MemoryPolicy, WireDtype};
 use aqueduct_kernels::KvDtype;
 use aqueduct_worker::link::codec;
@@ -249,6 +249,33 @@ async fn torn_leaves_come_home_if_there_is_room() {
         decode(&mut members[home], &job, 11, &mut seen).await;
         assert_eq!(elsewhere(&members) == before, come, "{count} workers");
         assert_eq!(seen.tokens, want.tokens, "{count} workers");
+        forget(&members, &job).await;
+    }
+}
+
+/// Each completion gives up keys in copies of the prompt's shards. Where the pool has no room for
+/// them, this is what is said: no peer was lost, so nothing is done again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_that_have_no_room_are_said_to_have_none() {
+    // All of the prompt is kept, and each token that is generated takes the place of one of it.
+    let job = Job { chunk_tokens: 16, ..Job::new(64, MemoryPolicy::window(49, 15)) };
+    let (model, how) = (tiny(KvDtype::Bf16), How::exact(in_turn, Carry::Queries));
+    // The prompt alone; and three times that, with a page for what each of two completions adds.
+    for (pool_tokens, fits) in [(64, false), (3 * 64 + 2 * 16, true)] {
+        let pool_bytes = pool_tokens * model.token_bytes();
+        let options = WorkerOptions { pool_bytes, ..in_process(&model, &LoopbackHub::default()) };
+        let mut members = [Member::join(Worker::start(model.clone(), options).unwrap()).await];
+        let mut seen = prefill(&mut members, &job, how).await;
+        if fits {
+            decode(&mut members[0], &job, 3, &mut seen).await;
+            assert_eq!(seen.tokens.len(), 6);
+        } else {
+            members[0].send(job.decode(2, 3)).await;
+            let is_failure = |event: &Event| matches!(event, Event::DecodeFailed { .. });
+            let failed = members[0].event_where(is_failure).await;
+            let Event::DecodeFailed { kind, message, .. } = failed else { unreachable!() };
+            assert_eq!(kind, FailureKind::Exhausted, "{message}");
+        }
         forget(&members, &job).await;
     }
 }

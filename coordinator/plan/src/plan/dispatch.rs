@@ -82,16 +82,16 @@ impl Plan {
     /// Whether `job` would begin at once. While a place among the running is free, what waits
     /// waits for room, and holds up what is behind it.
     fn may_admit(&self, job: &Job) -> bool {
-        if self.running.len() >= self.limits.running_requests {
+        if self.running.len() >= self.limits.running_requests || self.waits_for_a_worker(job) {
             return false;
         }
-        let Some(places) = self.places(job) else { return false };
+        let Some(places) = self.places(job, &self.room()) else { return false };
         let first = self.queue.before(job).find(|first| !self.waits_for_a_worker(first));
         first
             .is_none_or(|first| job.sharded.is_none() && self.would_fit_beside(first, job, &places))
     }
 
-    /// Whether `job`, which is in the queue, waits for a worker to come.
+    /// Whether `job`, in the queue, waits for a worker to come.
     fn waits_for_a_worker(&self, job: &Job) -> bool {
         self.grace_until_ms.is_some() && self.without_a_place(job).is_some()
     }
@@ -120,22 +120,7 @@ impl Plan {
         if self.running.len() >= self.limits.running_requests {
             return false;
         }
-        let mut waits: Option<&Job> = None;
-        let next = self.queue.iter().find_map(|(id, job)| {
-            if self.waits_for_a_worker(job) {
-                return None;
-            }
-            let may_pass =
-                |first: &Job, places: &[WorkerId]| self.would_fit_beside(first, job, places);
-            let may_try = waits.is_none() || job.sharded.is_none();
-            let places = may_try.then(|| self.places(job)).flatten();
-            let places = places.filter(|places| waits.is_none_or(|first| may_pass(first, places)));
-            if places.is_none() {
-                waits.get_or_insert(job);
-            }
-            Some((id, places?))
-        });
-        let Some((id, places)) = next else { return false };
+        let Some((id, places)) = self.next_to_begin() else { return false };
         let Some(job) = self.queue.take(id) else { return false };
         self.rotation = self.rotation.wrapping_add(places.len());
         let resumed = self.resumed(&job);
@@ -154,6 +139,26 @@ impl Plan {
         self.restore_shards(pos, chunks);
         self.running[pos].turn = self.turns.first(self.running[pos].first_cost());
         true
+    }
+
+    /// The first in the queue that may begin, and where its chunks go.
+    fn next_to_begin(&self) -> Option<(RequestId, Vec<WorkerId>)> {
+        let room = self.room();
+        let mut waits: Option<&Job> = None;
+        for (id, job) in self.queue.iter().filter(|(_, job)| !self.waits_for_a_worker(job)) {
+            let may_try = waits.is_none() || job.sharded.is_none();
+            let places = may_try.then(|| self.places(job, &room)).flatten();
+            let may_pass = |places: &Vec<WorkerId>| {
+                waits.is_none_or(|first| self.would_fit_beside(first, job, places))
+            };
+            if let Some(places) = places.filter(may_pass) {
+                return Some((id, places));
+            }
+            // Nothing goes past a first one whose memory is handed on, however many there are.
+            let first = waits.get_or_insert(job);
+            first.sharded?;
+        }
+        None
     }
 
     /// Whether `first` would find room once every request with shards has ended, if `job` began
@@ -191,14 +196,14 @@ impl Plan {
 
     /// A worker for every chunk of a new request: in rotation, with shards where there is room,
     /// and best where they are.
-    fn places(&self, job: &Job) -> Option<Vec<WorkerId>> {
+    fn places(&self, job: &Job, room: &Room) -> Option<Vec<WorkerId>> {
         if job.sharded.is_some() {
             let chunks = 0..job.grid.chunk_count() as usize - 1;
             let wishes: Vec<_> = chunks.map(|idx| self.holder_of_shard(job, idx)).collect();
             let need = Need::of(job, self.limits.page_tokens);
-            return self.room().place(need, self.rotation, &wishes);
+            return room.place(need, self.rotation, &wishes);
         }
-        let roomy = self.room().with(self.set_tokens(job));
+        let roomy = room.with(self.set_tokens(job));
         self.rotated(job.grid.chunk_count() as usize, &roomy)
     }
 
@@ -219,12 +224,9 @@ impl Plan {
         let home = request.chunk_count() - 1;
         let full = moved.iter().filter(|idx| **idx != home);
         let wishes: Vec<_> = full.map(|idx| self.holder_of_shard(&request.job, *idx)).collect();
-        let need = Need::of(&request.job, self.limits.page_tokens);
-        let need = Need {
-            full_chunks: wishes.len() as u64,
-            home_tokens: need.home_tokens.filter(|_| moved.contains(&home)),
-            ..need
-        };
+        let mut need = Need::of(&request.job, self.limits.page_tokens);
+        need.full_chunks = wishes.len() as u64;
+        need.home = need.home.filter(|_| moved.contains(&home));
         let stay = || moved.iter().map(|idx| request.worker(*idx)).collect::<Vec<_>>();
         self.room().of(workers).place(need, self.rotation, &wishes).or_else(|| {
             // What only failed keeps its place where no other has room.
@@ -283,10 +285,10 @@ impl Plan {
         (!self.fits(job, &room)).then(refusal)
     }
 
-    /// The same of all workers that are up, also of those that are to be left.
+    /// Whether all workers that there ever were could, also those that are gone or to be left.
     pub(super) fn all_could_hold(&self, job: &Job) -> bool {
-        let up = self.workers.iter().filter(|(_, worker)| worker.up);
-        self.fits(job, &Room::new(up.map(|(id, worker)| (*id, worker.pool_tokens))))
+        let all = self.workers.iter().map(|(id, worker)| (*id, worker.pool_tokens));
+        self.fits(job, &Room::new(all))
     }
 
     /// Whether nothing more may be in flight for the first time. What is in flight is earlier in

@@ -23,7 +23,8 @@ impl Plan {
         self.fail_those_without_a_place();
     }
 
-    /// Gives chunks whose worker was lost when no other could take over to those who are there.
+    /// Gives chunks that no other worker could take over when theirs was lost to those who can now.
+    /// A try that comes to nothing costs the request nothing: the loss was counted when it came.
     pub(super) fn place_stranded(&mut self) {
         let ids: Vec<RequestId> = self.running.iter().map(|request| request.id).collect();
         for id in ids {
@@ -186,6 +187,10 @@ impl Plan {
             return self.fail(id, Failure::Unavailable(why));
         }
         if !self.resume_again(pos, moved) {
+            // Who has it may come back.
+            if self.grace_until_ms.is_some() {
+                return self.running[pos].stranded.extend(moved);
+            }
             return self.fail(id, Failure::SessionLost);
         }
         self.rotation = self.rotation.wrapping_add(moved.len());

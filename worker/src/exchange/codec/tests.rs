@@ -4,7 +4,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use aqueduct_core::WireDtype;
-use aqueduct_kernels::AttentionState;
+use aqueduct_kernels::{AttentionState, Keys, KvHeads, Shard};
 use aqueduct_proto::convert::call::Form;
 use proptest::prelude::*;
 
@@ -196,6 +196,29 @@ fn empty_shards_arrive() {
     same_bits(&answered(&ask, Reply::Keys(held)).unwrap(), &{
         Reply::Keys([(0, shard(0, 0, 5)), (2, shard(2, 3, 4000))].into())
     });
+}
+
+#[test]
+fn a_shard_is_one_set_of_all_heads_or_one_for_each() {
+    let ask = call(Ask::Keys { place: place(1, 2, dense()) }, WireDtype::F32);
+    let part = |kv_heads: usize| {
+        let head_dim = fit().head_dim;
+        let numbers = |seed| numbers(kv_heads * 3 * head_dim, seed);
+        let rows = |seed| KvHeads::from_f32(kv_heads, 3, head_dim, &numbers(seed), fit().kv);
+        let positions: Vec<u32> = (0..kv_heads).flat_map(|_| 0..3).collect();
+        Shard::new(Keys::new(positions, rows(1), rows(2)), 3).parts()[0].clone()
+    };
+    let taken = |heads: &[usize]| {
+        let parts = || heads.iter().map(|kv_heads| part(*kv_heads)).collect();
+        let shard = || Arc::new(Shard::of_parts(parts(), 3));
+        answered(&ask, Reply::Keys([(0, shard()), (2, shard())].into()))
+    };
+    for heads in [&[4][..], &[1, 1, 1, 1]] {
+        assert!(taken(heads).is_ok(), "{heads:?}");
+    }
+    for heads in [&[2, 1, 1][..], &[1, 1, 2], &[2, 2]] {
+        assert_eq!(taken(heads).unwrap_err().field, "kv_heads", "{heads:?}");
+    }
 }
 
 /// The answer that `payload` is when it comes in parts that end at `cuts`.

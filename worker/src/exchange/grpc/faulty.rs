@@ -162,7 +162,7 @@ fn rig(seed: u64) -> Rig {
     let (doorbell, holder) = (Arc::<Doorbell>::default(), worker.holder().clone());
     let about = (aqueduct_core::work::Peer(middle).into(), holder.model().fingerprint().to_owned());
     let retry = Duration::from_millis(50);
-    let link = GrpcExchange::open_with(own.handle(), about, doorbell.clone(), retry);
+    let link = GrpcExchange::open_with(own.handle(), about, doorbell.clone(), (retry, IDLE));
     let keep = Box::new((own, theirs, worker));
     Rig { link: Box::new(link), doorbell, holder, _keep: keep }
 }

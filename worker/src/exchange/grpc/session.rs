@@ -24,8 +24,8 @@ use crate::exchange::{Ask, Call, CallError};
 use crate::link::Remote;
 use crate::link::grpc::{connect, describe};
 
-/// A stream that nothing was asked over for this long is closed.
-const IDLE: Duration = Duration::from_secs(60);
+/// A stream that nothing was asked over for this long is closed, and then so is its link.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// How long the answer to opening a stream may take.
 const OPENING: Duration = Duration::from_millis(limits::CONNECT_DEADLINE_MS);
 

@@ -93,3 +93,22 @@ fn a_peer_that_comes_back_is_asked_again() {
     let reply = rig.wait(1).remove(&1).unwrap().reply;
     assert_eq!(reply, Ok(rig.told(&ask)));
 }
+
+#[test]
+fn a_link_that_nothing_is_asked_over_closes() {
+    let (theirs, worker, peer) = worker_at("127.0.0.1:0");
+    let (retry, idle) = (Duration::from_secs(2), Duration::from_millis(50));
+    let fingerprint = worker.holder().model().fingerprint().to_owned();
+    let (doorbell, holder) = (Arc::<Doorbell>::default(), worker.holder().clone());
+    let whom = (Remote::from(Peer(peer)), fingerprint);
+    let link = GrpcExchange::open_with(theirs.handle(), whom, doorbell.clone(), (retry, idle));
+    let mut rig = Rig { link: Box::new(link), doorbell, holder, _keep: Box::new(()) };
+    let since = Instant::now();
+    while !rig.link.is_over() && since.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!rig.link.is_open() && rig.link.is_over());
+    let (ask, wire) = (Ask::Keys { place: place(0, 2, dense()) }, WireDtype::F32);
+    let (deadline, asker) = (Instant::now() + LONG, crate::exchange::conformance::asker());
+    rig.link.send(Box::new(Call { id: 1, ask, wire, deadline, asker })).unwrap_err();
+}

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use aqueduct_core::WireDtype;
 use aqueduct_core::work::Peer;
-use aqueduct_engine::shards::Answer;
+use aqueduct_engine::shards::{Answer, ShardError};
 
 use crate::exchange::{Answered, Ask, Call, CallError, ExchangeLinks, Holder, Reply};
 
@@ -85,7 +85,7 @@ impl Exchange {
     }
 
     /// What this worker's own shards say.
-    pub(super) fn own(&self, ask: &Ask) -> Result<Answer<Reply>, CallError> {
-        self.holder.answer(ask).map_err(|error| CallError::Refused(error.to_string()))
+    pub(super) fn own(&self, ask: &Ask) -> Result<Answer<Reply>, ShardError> {
+        self.holder.answer(ask)
     }
 }

@@ -188,7 +188,7 @@ impl Wait for ChunkWait<'_> {
         let since = Instant::now();
         if !self.executor.attend(Boundary::Idle) {
             self.executor.check_wanted(self.key)?;
-            self.executor.shared.rest(Some(until));
+            self.executor.rest(until);
         }
         self.aside += since.elapsed();
         self.executor.check_wanted(self.key)

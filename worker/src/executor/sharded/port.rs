@@ -20,7 +20,7 @@ use aqueduct_kernels::{Cutoff, Heads, Shard};
 
 pub(super) use self::audit::Sampling;
 pub(super) use self::bring::Brought;
-use self::failures::{failed, fitting, not_kept, unexpected};
+use self::failures::{failed, fitting, not_kept, unanswered, unexpected};
 use self::torn::Torn;
 use super::Holders;
 use super::calls::Exchange;
@@ -182,7 +182,7 @@ impl<'a, W: Wait> ShardsPort<'a, W> {
                     let soon = Instant::now() + OWN_POLL;
                     self.wait.rest(soon.min(self.deadline))?;
                 }
-                Err(error) => return Err(failed(layer, &Peer("its own shards".into()), &error)),
+                Err(error) => return Err(unanswered(layer, error)),
             }
         }
     }

@@ -223,7 +223,7 @@ impl Wait for StepWait<'_, '_> {
         if !device.decodes(self.request) {
             return Err(PortError::Cancelled);
         }
-        device.shared.rest(Some(until));
+        device.rest(until);
         Ok(())
     }
 

@@ -32,6 +32,17 @@ pub(super) fn not_kept(layer: usize, error: ShardError) -> PortError {
     }
 }
 
+/// Why this worker's own shards of `layer` do not answer. What the pool has no room for is no
+/// other worker's fault: to do it again there would bring the same.
+pub(super) fn unanswered(layer: usize, error: ShardError) -> PortError {
+    match not_kept(layer, error) {
+        PortError::Peer { layer, what } => {
+            PortError::Peer { layer, what: format!("shards here: {what}") }
+        }
+        error => error,
+    }
+}
+
 pub(super) fn unexpected(layer: usize, reply: &Reply) -> PortError {
     let kind = match reply {
         Reply::States(_) => "states",
