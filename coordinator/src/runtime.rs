@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::{Refusal, RequestId, WorkerId, limits};
 use aqueduct_journal::AppendError;
@@ -12,10 +12,12 @@ use aqueduct_tls::ClientTls;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 mod attaching;
+mod carrying;
 mod event_loop;
 mod history;
 mod ids;
 mod keeping;
+mod leaving;
 mod live;
 mod mailbox;
 mod operator;
@@ -43,8 +45,10 @@ use crate::discovery::{Discovery, Members};
 use crate::dispatch::{Notice, Session};
 use crate::peers::Passage;
 use crate::submit::{RequestError, Submission, Update};
+use carrying::Carriers;
 use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs, Shown};
 use ids::Ids;
+use leaving::Leaving;
 use live::Asked;
 use mailbox::Mailbox;
 use seat::{Office, Seat};
@@ -56,7 +60,14 @@ const INQUIRIES_MAX: usize = 16;
 /// What was written, and has not been heard of: one thing is at a time.
 const WRITTEN_MAX: usize = 1;
 
+/// A new leader's workers may take so long to come before a request is refused for want of them.
+const WORKERS_COME: Duration = Duration::from_secs(5);
+
 type NoticeSender = mpsc::Sender<(WorkerId, Notice)>;
+
+/// A request that is taken up: what was asked for, if not the prompt's tokens, and what is known
+/// of it, from its beginning.
+pub(crate) type Attached = (Submission, RequestHandle);
 
 /// What is never sent.
 #[derive(Debug)]
@@ -84,6 +95,9 @@ pub struct Coordinator {
     stats: watch::Receiver<Stats>,
     /// To others of its group, when it has joined one.
     passage: Arc<OnceLock<Passage>>,
+    /// Whether it is to hand the lead over.
+    leaving: watch::Sender<Leaving>,
+    carriers: Carriers,
 }
 
 impl Coordinator {
@@ -129,11 +143,24 @@ impl Coordinator {
         let (life, alive) = mpsc::channel(1);
         let (shown, cluster, stats) = Shown::new(Cluster::default());
         let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
-        let seat_of = (seat_sender, alive, stopping.clone());
         let passage = Arc::<OnceLock<Passage>>::default();
-        let candidate = Candidate::new(config.clone(), members, shown, (seat_of, passage.clone()));
+        let carriers = Carriers::new(passage.clone());
+        let leaving = watch::Sender::new(Leaving::No);
         let config = Arc::new(config);
-        Ok((Self { config, seat, closing, stopping, life, cluster, stats, passage }, candidate))
+        let coordinator = Self {
+            config,
+            seat,
+            closing,
+            stopping,
+            life,
+            cluster,
+            stats,
+            passage,
+            leaving,
+            carriers,
+        };
+        let candidate = Candidate::new(&coordinator, (seat_sender, alive), members, shown);
+        Ok((coordinator, candidate))
     }
 
     /// A coordinator, and where it hears of its workers.
@@ -145,12 +172,26 @@ impl Coordinator {
         let (event_loop, inputs, office, notices) = seated(&config, shown, Ids::of(0));
         let inputs = Inputs { stopping: stopping.clone(), ..inputs };
         tokio::spawn(async move {
-            event_loop.run(inputs).await;
+            event_loop.run(inputs).await.left.into_iter().for_each(|left| left.end());
             drop(alive);
         });
         let (_, seat) = watch::channel(Seat::Here(office));
-        let (config, passage) = (Arc::new(config), Arc::default());
-        Ok((Self { config, seat, closing, stopping, life, cluster, stats, passage }, notices))
+        let (config, passage) = (Arc::new(config), Arc::<OnceLock<Passage>>::default());
+        let carriers = Carriers::new(passage.clone());
+        let leaving = watch::Sender::new(Leaving::No);
+        let coordinator = Self {
+            config,
+            seat,
+            closing,
+            stopping,
+            life,
+            cluster,
+            stats,
+            passage,
+            leaving,
+            carriers,
+        };
+        Ok((coordinator, notices))
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.
@@ -170,6 +211,7 @@ impl Coordinator {
             return Err(RequestError::Stopping);
         }
         let office = self.office()?;
+        self.workers_come(&office).await;
         let Some(model) = self.cluster.borrow().model.clone() else {
             return Err(RequestError::Unavailable("no worker has connected yet".into()));
         };
@@ -217,11 +259,12 @@ impl Coordinator {
         self.closing.subscribe()
     }
 
-    /// Waits until it has no requests, and has passed none on that are under way.
+    /// Waits until it has no requests, and those have ended that others lead for callers here.
     pub async fn idle(&self) {
         let mut stats = self.stats.clone();
         let is_idle = |stats: &Stats| stats.running == 0 && stats.queued == 0;
         stats.wait_for(is_idle).await.ok(); // one that has ended has none
+        self.carriers.idle().await;
         if let Some(passage) = self.passage() {
             passage.idle().await;
         }
@@ -349,6 +392,7 @@ fn seated(config: &Config, shown: Shown, ids: Ids) -> (EventLoop, Inputs, Office
         inquiries: inquiries_sender,
         wished: wished.clone(),
         term: None,
+        since: Instant::now(),
     };
     let inputs = Inputs { inbound, notices, inquiries, written, wished, stopping, deposed };
     (event_loop, inputs, office, notices_sender)

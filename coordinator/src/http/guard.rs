@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use super::request_id::CallerId;
 use super::{ApiError, ApiState, body};
 use crate::keys::Holder;
-use crate::peers::{PassedOn, Way};
+use crate::peers::{Passage, PassedOn, Way};
 use crate::request_id::REQUEST_ID;
 use crate::runtime::Leader;
 use crate::submit::RequestError;
@@ -58,8 +58,8 @@ pub(super) async fn of_own_page(
 }
 
 /// Passes the calls of those who want an answer on to the coordinator that leads, if this one does
-/// not. Where that one is not reached from here, this one is about to go, or another coordinator
-/// has passed the call on already, its caller is sent there.
+/// not. Where that one is not reached from here, this one is about to go, or the call has been
+/// passed on already, its caller is sent there.
 pub(super) async fn to_leader(
     State(state): State<ApiState>,
     request: Request,
@@ -69,7 +69,9 @@ pub(super) async fn to_leader(
     let is_asked = request.method() != Method::GET || request.uri().path().ends_with("/events");
     let (leader, closing) = match is_asked {
         true => {
-            let load = state.0.generator.runtime.load();
+            let runtime = &state.0.generator.runtime;
+            runtime.settled().await;
+            let load = runtime.load();
             (load.leader, load.closing)
         }
         false => (Leader::default(), false),
@@ -78,9 +80,8 @@ pub(super) async fn to_leader(
         Ok(()) => return next.run(request).await,
         Err(error) => error,
     };
-    // Who is about to go, too, has its callers look for another one.
-    let goes_no_further = closing || request.extensions().get::<PassedOn>().is_some();
-    let passage = state.0.generator.runtime.passage().filter(|_| !goes_no_further);
+    let goes_on = Passage::takes(request.extensions().get::<PassedOn>(), closing);
+    let passage = state.0.generator.runtime.passage().filter(|_| goes_on);
     if let Some(passage) = passage
         && let Some(way) = passage.open().await
     {

@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{Refusal, limits};
+use aqueduct_core::{Refusal, RequestId, limits};
 use aqueduct_journal::{Ear, decode};
 use aqueduct_proto::convert::peers::{Envelope, Gathering};
 use aqueduct_proto::v1::coordinators_server::{Coordinators, CoordinatorsServer};
-use aqueduct_proto::v1::{PeerFrame, PeerReceipt};
+use aqueduct_proto::v1::{Carried, CarryAsk, CarryBegin, PeerFrame, PeerReceipt};
 use aqueduct_tls::{Caller, Listener, Role};
 use axum::extract::Request;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 use tonic::{Response, Status, Streaming};
 
-use super::{Answers, Group, Known, Reason, Unheard};
+use super::{Answers, Group, Known, Reason, Unheard, carriage};
+use crate::runtime::Coordinator;
+use crate::submit::RequestError;
 
 /// A batch of more bytes is a long one; a member sends one of these at a time.
 const SHORT_BYTES_MAX: u64 = 16 << 20;
@@ -30,6 +33,9 @@ struct Desk {
     unheard: Unheard,
     calls: Semaphore,
     long: Semaphore,
+    /// Who knows of requests, where members are told of them, and whether those are that show no
+    /// certificates: where there are keys, what one has asked for is nobody else's to read.
+    coordinator: Option<(Coordinator, bool)>,
 }
 
 /// Hears the other members of `group` on `listener` until `shutdown`, and makes `known` where
@@ -61,7 +67,8 @@ pub async fn serve_with(
 ) -> Result<(), tonic::transport::Error> {
     let calls = Semaphore::new(limits::PEER_CALLS_MAX);
     let long = Semaphore::new(group.others().count());
-    let desk = Desk { group, ear, known, unheard, calls, long };
+    let coordinator = answers.coordinator.clone().map(|it| (it, answers.is_open));
+    let desk = Desk { group, ear, known, unheard, calls, long, coordinator };
     answer((desk, answers), listener.into(), Box::pin(shutdown)).await
 }
 
@@ -91,21 +98,15 @@ impl Coordinators for Desk {
         &self,
         request: tonic::Request<Streaming<PeerFrame>>,
     ) -> Result<Response<PeerReceipt>, Status> {
-        let caller = request.extensions().get::<Caller>();
-        if !caller.is_some_and(|caller| caller.may_be(Role::Coordinator)) {
-            return Err(Status::permission_denied(format!(
-                "only for {}",
-                Role::Coordinator.name()
-            )));
-        }
+        only_for_members(&request)?;
         let busy = |_| Status::resource_exhausted("too many calls of coordinators");
         let _call = self.calls.try_acquire().map_err(busy)?;
         let mut frames = request.into_inner();
         let first = next(&mut frames).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("no frame"))?;
         let mut gathering = Gathering::begin(first).map_err(|refusal| self.misread(0, &refusal))?;
-        self.check(gathering.envelope())?;
-        let from = gathering.envelope().from;
+        let Envelope { group, from, to, .. } = *gathering.envelope();
+        self.check(group, (from, to))?;
         let is_long = gathering.bytes() > SHORT_BYTES_MAX;
         let _long = is_long.then(|| self.long.try_acquire()).transpose().map_err(busy)?;
         while let Some(frame) = next(&mut frames).await? {
@@ -114,17 +115,56 @@ impl Coordinators for Desk {
         self.hear(gathering, is_long).await?;
         Ok(Response::new(PeerReceipt {}))
     }
+
+    type CarryStream = BoxStream<'static, Result<Carried, Status>>;
+
+    async fn carry(
+        &self,
+        request: tonic::Request<Streaming<CarryAsk>>,
+    ) -> Result<Response<Self::CarryStream>, Status> {
+        only_for_members(&request)?;
+        let Some((coordinator, is_open)) = &self.coordinator else {
+            return Err(Status::unimplemented("members are told of no requests here"));
+        };
+        let caller = request.extensions().get::<Caller>();
+        if !is_open && !caller.is_some_and(|caller| caller.is(Role::Coordinator)) {
+            return Err(Status::permission_denied(
+                "only for who shows a coordinator's certificate",
+            ));
+        }
+        let mut asks = request.into_inner();
+        let CarryBegin { group, from, to, request } = carriage::begin(&mut asks).await?;
+        self.check(group, (from, to))?;
+        let attached = coordinator.attach_for_member(RequestId(request)).await;
+        let attached = attached.map_err(|error| match error {
+            RequestError::Unknown(_) => Status::not_found(error.to_string()),
+            RequestError::TakenOver => Status::aborted(error.to_string()),
+            _ => Status::unavailable(error.to_string()),
+        })?;
+        tracing::info!(request = %RequestId(request), member = from, "a member carries a request to its caller");
+        Ok(Response::new(carriage::tell(attached, asks, coordinator.config().resume_grace)))
+    }
+}
+
+fn only_for_members<T>(request: &tonic::Request<T>) -> Result<(), Status> {
+    let caller = request.extensions().get::<Caller>();
+    match caller.is_some_and(|caller| caller.may_be(Role::Coordinator)) {
+        true => Ok(()),
+        false => Err(Status::permission_denied(format!("only for {}", Role::Coordinator.name()))),
+    }
 }
 
 impl Desk {
     /// Whether it is for this member, of another one.
-    fn check(&self, envelope: &Envelope) -> Result<(), Status> {
-        let Envelope { group, from, to, .. } = *envelope;
+    fn check(&self, group: u64, (from, to): (u64, u64)) -> Result<(), Status> {
         let (ours, member) = (self.ear.group(), self.ear.member());
         if group != ours {
             let bound = format!("{ours:016x}, the group that this coordinator belongs to");
             let refusal = Refusal::new("group", format_args!("{group:016x}"), bound);
             self.unheard.count(Reason::Group, from, &refusal);
+            if self.group.others().any(|(other, _)| other == from) {
+                self.ear.begins_late();
+            }
             return Err(Status::failed_precondition(refusal.to_string()));
         }
         if to != member || self.group.others().all(|(other, _)| other != from) {

@@ -1,8 +1,11 @@
 //! What coordinators of one group say to each other: raft's messages, where callers reach whom,
-//! and what callers ask of one that does not lead. Whoever is away, hangs or is slow costs the
+//! what callers ask of one that does not lead, and what those want to hear who asked one that led
+//! before. Whoever is away, hangs or is slow costs the
 //! others nothing: each has lanes of its own, which are bounded, and every call between members has
 //! a deadline.
 
+mod carriage;
+mod carried;
 mod desk;
 mod group;
 mod lane;
@@ -14,7 +17,9 @@ pub use group::Group;
 pub use passage::{Answers, Calls, Passage};
 pub use unheard::{Reason, Unheard};
 
-pub(crate) use passage::{PassedOn, Way};
+pub(crate) use carriage::Carriage;
+pub(crate) use carried::Heard;
+pub(crate) use passage::{Counted, PassedOn, Way};
 
 use std::collections::BTreeMap;
 

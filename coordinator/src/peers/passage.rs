@@ -6,9 +6,11 @@
 //! what members say to each other.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use aqueduct_core::limits;
+use aqueduct_core::{RequestId, limits};
 use aqueduct_journal::Standing;
+use aqueduct_proto::v1::CarryBegin;
 use aqueduct_tls::{Caller, ClientTls, Role};
 use axum::Router;
 use axum::body::Body;
@@ -21,18 +23,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tonic::codegen::Service;
 use tonic::transport::{self, Channel};
 
+use super::carriage::Carriage;
 use super::{Group, lane};
+use crate::runtime::Coordinator;
 
 /// What stands before the path of a call that is passed on.
 const PASSED_ON: &str = "/passed-on";
 /// Header by which a member says that whose call it passes on may look after the cluster.
 const OPERATES: HeaderName = HeaderName::from_static("aqueduct-operates");
+/// Header by which a member says that another one has passed it the call.
+const AGAIN: HeaderName = HeaderName::from_static("aqueduct-passed-again");
 /// What all paths of the gRPC API begin with.
 const GRPC: &str = "/aqueduct.v1.";
 
 /// Headers of one connection, which say nothing on the next; of a page's origin, which was looked
 /// at where it came in; of the host that was called there; and what only members say.
-const NOT_PASSED_ON: [HeaderName; 11] = [
+const NOT_PASSED_ON: [HeaderName; 12] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -44,24 +50,47 @@ const NOT_PASSED_ON: [HeaderName; 11] = [
     header::ORIGIN,
     header::HOST,
     OPERATES,
+    AGAIN,
 ];
 
 /// The way to whichever other member leads.
 #[derive(Debug, Clone)]
 pub struct Passage {
     group: Group,
+    /// The group's number, as this member's journal has it.
+    id: u64,
     standing: watch::Receiver<Standing>,
     /// Plaintext if `None`.
     tls: Option<ClientTls>,
     room: Arc<Semaphore>,
     calls: Calls,
+    carries: bool,
 }
 
 impl Passage {
-    /// To the other members of `group`, of whom `standing` says which one leads.
-    pub fn new(group: Group, standing: watch::Receiver<Standing>, tls: Option<ClientTls>) -> Self {
+    /// To the other members of `group`, whose journal has the number `id`, and of whom `standing`
+    /// says which one leads.
+    pub fn new(
+        group: Group,
+        id: u64,
+        standing: watch::Receiver<Standing>,
+        tls: Option<ClientTls>,
+    ) -> Self {
         let room = Arc::new(Semaphore::new(limits::HTTP_CONNECTIONS_MAX));
-        Self { group, standing, tls, room, calls: Calls::default() }
+        let carries = tls.is_some();
+        Self { group, id, standing, tls, room, calls: Calls::default(), carries }
+    }
+
+    /// Anybody may read everything, so that members tell of requests also those who show no
+    /// certificates.
+    #[must_use]
+    pub fn open_to_all(self) -> Self {
+        Self { carries: true, ..self }
+    }
+
+    /// Whether members tell each other of requests.
+    pub(crate) fn carries(&self) -> bool {
+        self.carries
     }
 
     /// A connection to the member that leads; `None` if there is none, or too many calls are under
@@ -84,6 +113,24 @@ impl Passage {
         }
     }
 
+    /// Tells of `request`, from its beginning, as the member that leads does; `None` if there is
+    /// none, or it does not answer in time. Where it does not know of it that is what it tells.
+    pub(crate) async fn carry(&self, request: RequestId) -> Option<Carriage> {
+        let way = self.open().await?;
+        let Standing::Follows { leader: Some(to) } = *self.standing.borrow() else { return None };
+        let (group, from) = (self.id, self.group.identity().member);
+        let begin = CarryBegin { group, from, to, request: request.0 };
+        let deadline = Duration::from_millis(limits::PEER_DEADLINE_MS);
+        let carriage = Carriage::begin(way.channel, begin, way.counted);
+        tokio::time::timeout(deadline, carriage).await.ok()?
+    }
+
+    /// Whether a call that was passed on here already, or not, as `passed` says, goes on: it goes
+    /// to no third member, and who is `closing` has its callers look for another one.
+    pub(crate) fn takes(passed: Option<&PassedOn>, closing: bool) -> bool {
+        passed.map_or(!closing, |passed| !passed.again)
+    }
+
     /// Waits until all calls that were passed on have ended.
     pub(crate) async fn idle(&self) {
         self.calls.none().await;
@@ -94,8 +141,11 @@ impl Passage {
 #[derive(Debug)]
 pub(crate) struct Way {
     channel: Channel,
-    counted: (Counted, OwnedSemaphorePermit),
+    counted: InRoom,
 }
+
+/// A call that is counted, and its place among those that there may be.
+pub(crate) type InRoom = (Counted, OwnedSemaphorePermit);
 
 impl Way {
     /// The answer of who leads. `operates`: its caller may look after the cluster.
@@ -109,10 +159,11 @@ impl Way {
     ) -> Result<Response, transport::Error> {
         let Self { mut channel, counted } = self;
         let (parts, body) = request.into_parts();
+        let is_again = parts.extensions.get::<PassedOn>().is_some();
         let mut passed = axum::http::Request::new(tonic::body::Body::new(body));
         *passed.method_mut() = parts.method;
         *passed.uri_mut() = passed_on(&parts.uri);
-        *passed.headers_mut() = end_to_end(parts.headers, operates);
+        *passed.headers_mut() = end_to_end(parts.headers, operates, is_again);
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;
         let response = channel.call(passed).await?;
         // It counts for as long as it is read.
@@ -135,7 +186,7 @@ fn passed_on(uri: &Uri) -> Uri {
 }
 
 /// Headers for the next connection.
-fn end_to_end(mut headers: HeaderMap, operates: bool) -> HeaderMap {
+fn end_to_end(mut headers: HeaderMap, operates: bool, is_again: bool) -> HeaderMap {
     let listed = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let listed = listed.flat_map(|names| names.split(','));
     let named: Vec<HeaderName> = listed.filter_map(|name| name.trim().parse().ok()).collect();
@@ -146,8 +197,10 @@ fn end_to_end(mut headers: HeaderMap, operates: bool) -> HeaderMap {
     if headers.remove(header::TE).is_some_and(|value| value == "trailers") {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    if operates {
-        headers.insert(OPERATES, HeaderValue::from_static("yes"));
+    for (name, holds) in [(OPERATES, operates), (AGAIN, is_again)] {
+        if holds {
+            headers.insert(name, HeaderValue::from_static("yes"));
+        }
     }
     headers
 }
@@ -163,7 +216,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    fn one(&self) -> Counted {
+    pub(crate) fn one(&self) -> Counted {
         self.0.send_modify(|calls| *calls += 1);
         Counted(self.clone())
     }
@@ -177,7 +230,7 @@ impl Calls {
 
 /// One of the calls under way, until it is dropped.
 #[derive(Debug)]
-struct Counted(Calls);
+pub(crate) struct Counted(Calls);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -185,11 +238,13 @@ impl Drop for Counted {
     }
 }
 
-/// A call that another member has passed on, beside the call: it goes no further.
+/// A call that another member has passed on, beside the call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn {
     /// Its caller may look after the cluster, as that member has seen.
     pub(crate) operates: bool,
+    /// It had been passed on before: whom it came from had just led.
+    again: bool,
 }
 
 /// What answers calls that other members pass on; nothing by default.
@@ -204,6 +259,8 @@ pub struct Answers {
     pub is_open: bool,
     /// How many are made.
     pub calls: Calls,
+    /// Who tells members of requests whose callers they have.
+    pub coordinator: Option<Coordinator>,
 }
 
 impl Answers {
@@ -222,7 +279,8 @@ impl Answers {
         }
         let says_so = request.headers_mut().remove(OPERATES).is_some();
         let operates = says_so && (self.is_open || member.is(Role::Coordinator));
-        request.extensions_mut().insert(PassedOn { operates });
+        let again = request.headers_mut().remove(AGAIN).is_some();
+        request.extensions_mut().insert(PassedOn { operates, again });
         let counted = self.calls.one();
         let is_grpc = request.uri().path().starts_with(GRPC);
         let mut routes = if is_grpc { self.grpc } else { self.http };
@@ -244,7 +302,8 @@ mod tests {
                 };
                 pairs.iter().map(one).collect()
             };
-            assert_eq!(end_to_end(headers(given), operates), headers(want), "{given:?}");
+            let passed = end_to_end(headers(given), operates, false);
+            assert_eq!(passed, headers(want), "{given:?}");
         };
         let own = ("authorization", "Bearer a");
         check(
@@ -255,6 +314,7 @@ mod tests {
         check(&[("te", "trailers")], false, &[("te", "trailers")]);
         check(&[("te", "gzip"), ("origin", "https://a")], false, &[]);
         check(&[("aqueduct-operates", "yes")], false, &[]);
+        check(&[("aqueduct-passed-again", "yes")], false, &[]);
         check(&[("aqueduct-operates", "no")], true, &[("aqueduct-operates", "yes")]);
     }
 

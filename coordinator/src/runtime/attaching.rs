@@ -1,4 +1,5 @@
-//! A caller comes back to a request of this coordinator, or of one before it.
+//! A caller comes back to a request of this coordinator, or of one before it, by itself or by way
+//! of the coordinator that had it.
 
 use std::sync::Arc;
 
@@ -8,9 +9,10 @@ use tokio::sync::oneshot;
 
 use super::event_loop::{Comeback, Inbound};
 use super::mailbox::Mailbox;
-use super::{Coordinator, Reader, RequestHandle, Silent};
+use super::seat::Office;
+use super::{Attached, Coordinator, Reader, RequestHandle, Silent};
 use crate::generation::Started;
-use crate::submit::{RequestError, Submission};
+use crate::submit::RequestError;
 
 impl Coordinator {
     /// Takes up a request that was under way, or has ended, before this coordinator began: what
@@ -19,20 +21,20 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`RequestError::Unknown`], or `Stopping`: it may be known soon, or to another one.
-    pub async fn attach(
+    pub async fn attach(&self, request: RequestId, holder: &str) -> Result<Attached, RequestError> {
+        attach(self.office()?, request, Some(holder.to_owned())).await
+    }
+
+    /// The same for another coordinator of the group, which has the caller of the request, be it
+    /// one to which nobody can come back by themselves.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); and [`RequestError::TakenOver`]: its caller has come here.
+    pub(crate) async fn attach_for_member(
         &self,
         request: RequestId,
-        holder: &str,
-    ) -> Result<(Submission, RequestHandle), RequestError> {
-        let office = self.office()?;
-        let mailbox = Arc::new(Mailbox::new(office.wished.clone()));
-        let reader = Reader(mailbox.clone());
-        let (reply, answer) = oneshot::channel();
-        let holder = holder.to_owned();
-        let inbound = Inbound::Attach(Comeback { request, holder, mailbox, reply });
-        office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
-        let submission = answer.await.map_err(|_| RequestError::Stopping)??;
-        Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))
+    ) -> Result<Attached, RequestError> {
+        attach(self.office()?, request, None).await
     }
 
     /// What the journal has of a request that `holder` started with the key `name`, by whichever
@@ -56,4 +58,26 @@ impl Coordinator {
         };
         journal.read(read).await.map_err(|_| RequestError::Stopping)
     }
+}
+
+/// Takes up a request for `holder`, or for a member of the group where that is `None`.
+///
+/// # Errors
+/// As [`Coordinator::attach`].
+pub(super) async fn attach(
+    office: Office,
+    request: RequestId,
+    holder: Option<String>,
+) -> Result<Attached, RequestError> {
+    let of_wishes = office.wished.clone();
+    let mailbox = Arc::new(match &holder {
+        Some(_) => Mailbox::new(of_wishes),
+        None => Mailbox::for_member(of_wishes),
+    });
+    let reader = Reader(mailbox.clone());
+    let (reply, answer) = oneshot::channel();
+    let inbound = Inbound::Attach(Comeback { request, holder, mailbox, reply });
+    office.inbound.send(inbound).await.map_err(|_| RequestError::Stopping)?;
+    let submission = answer.await.map_err(|_| RequestError::Stopping)??;
+    Ok((submission, RequestHandle { request, reader, _inbound: office.inbound }))
 }

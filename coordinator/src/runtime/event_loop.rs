@@ -14,16 +14,19 @@ mod time;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::snapshot::Restore;
 use aqueduct_core::work::{Command as Order, Event as Said};
-use aqueduct_core::{Refusal, RequestId, SnapshotsHeld, WorkerId};
+use aqueduct_core::{RequestId, SnapshotsHeld, WorkerId};
 use aqueduct_plan::{Command, Event, Plan};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
+use super::carrying::Left;
 use super::ids::Ids;
 use super::keeping::{Interrupted, Keeping};
+use super::leaving::Farewell;
 use super::live::Live;
 use super::pace::Pace;
 use super::scribe::Scribe;
@@ -70,6 +73,10 @@ pub(crate) struct EventLoop {
     ids: Ids,
     /// What the plan was last told the time is.
     told_ms: u64,
+    /// What it waits for before it says that it could end.
+    farewell: Option<Farewell>,
+    /// Another coordinator is to lead.
+    leaves: bool,
 }
 
 /// How a loop has ended.
@@ -79,6 +86,10 @@ pub(crate) struct Ended {
     pub(crate) ids: Ids,
     /// Whether it was told to, or nobody could submit any more.
     pub(crate) as_wished: bool,
+    /// Whether that was to hand the lead over.
+    pub(crate) leaves: bool,
+    /// Callers of what was under way, whom another one could tell the rest.
+    pub(crate) left: Vec<Left>,
 }
 
 impl EventLoop {
@@ -106,6 +117,8 @@ impl EventLoop {
             started: Instant::now(),
             ids,
             told_ms: 0,
+            farewell: None,
+            leaves: false,
         }
     }
 
@@ -133,28 +146,51 @@ impl EventLoop {
             }
             self.write_down();
             self.publish_stats();
+            if self.leaves {
+                break true;
+            }
+            self.say_farewell();
         };
+        if self.leaves {
+            // Those who ask from now on ask another one; who is at the door is accepted first.
+            inputs.inbound.close();
+            while let Some(Inbound::Request(arrival)) = inputs.inbound.recv().await {
+                self.arrive(*arrival);
+            }
+        }
         // Who does not lead adds nothing.
         if let Some(scribe) = self.scribe.filter(|_| as_wished) {
             scribe.finish(&mut inputs.written).await;
         }
-        for live in self.live.values() {
-            live.mailbox.end(Some(RequestError::Stopping));
-        }
+        let left = self.live.into_values().filter_map(Live::leave).collect();
         self.claims.end();
-        Ended { ids: self.ids, as_wished }
+        Ended { ids: self.ids, as_wished, leaves: self.leaves, left }
+    }
+
+    /// Has it tell `over` when what is under way has ended, or can be carried on, as [`Farewell`]
+    /// has it.
+    pub(crate) fn prepare(&mut self, times: (Instant, Instant), over: Arc<Notify>) {
+        let before = self.live.values().map(Live::request).collect();
+        self.farewell = Some(Farewell::new(before, times, over));
+    }
+
+    /// Has it end, so that another one can lead.
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+    }
+
+    fn say_farewell(&mut self) {
+        let live = self.live.values().filter(|live| !live.mailbox.is_unread());
+        let under_way = live.map(|live| (live.request(), live.can_be_carried()));
+        let now = Instant::now();
+        let over = self.farewell.take_if(|farewell| farewell.is_over(now, under_way));
+        over.into_iter().for_each(Farewell::tell);
     }
 
     fn arrive(&mut self, arrival: Arrival) {
         let Arrival { asked, mailbox, reply } = arrival;
-        if asked.submission.session.is_some() && self.keepers.is_empty() {
-            let bound = "absent: no worker keeps anything (snapshot_bytes is 0)";
-            let refusal = Refusal::new("session", "present", bound);
-            return drop(reply.send(Err(refusal.into())));
-        }
-        if !self.outputs.shown.cluster.borrow().serves(&asked.model) {
-            let why = "another model is served since this was asked".to_owned();
-            return drop(reply.send(Err(RequestError::Unavailable(why))));
+        if let Some(error) = self.serves_none_like(&asked) {
+            return drop(reply.send(Err(error)));
         }
         let request = self.ids.draw();
         let timing = self.timing(asked.submission.deadline);
@@ -166,6 +202,7 @@ impl EventLoop {
         match refused {
             Some((_, error)) => drop(reply.send(Err(error))),
             None => {
+                self.with(request, |live| live.is_accepted = true);
                 self.answer_written(request, reply);
                 // Its caller may have gone before there was anything to cancel.
                 self.grant_wishes();
@@ -302,6 +339,7 @@ impl EventLoop {
                 let is_again = live.placed(worker, key, false) && !is_hedge;
                 live.retried += u32::from(is_again);
                 self.stats.chunks_retried += u64::from(is_again);
+                self.stats.chunk_hedges += u64::from(is_hedge);
                 (worker, Order::Assign(Box::new(live.assignment(key, span, next, shards))))
             }
             Command::Restore { worker, key, snapshot, next } => {

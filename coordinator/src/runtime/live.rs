@@ -20,7 +20,7 @@ use aqueduct_core::work::{
 };
 use aqueduct_core::{
     Carry, ChunkGrid, ChunkKey, ChunkSpan, Directory, Exchange, MemoryPolicy, RequestId, Session,
-    WorkerId,
+    TokenId, WorkerId,
 };
 use aqueduct_plan::{Job, Sharded, Shards};
 
@@ -43,6 +43,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Live {
     pub(crate) submission: Submission,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// Whether it is, or may still be refused.
+    pub(crate) is_accepted: bool,
     /// Whether the journal has it, or will.
     pub(crate) is_kept: bool,
     /// Its place among the requests of its key, if its caller's connection does not hold that.
@@ -60,6 +62,8 @@ pub(crate) struct Live {
     /// When its first chunk was given to a worker.
     began: Option<Instant>,
     prefill: Prefill,
+    /// The prompt's tokens, ascending and each once, where what is drawn depends on them.
+    words: Vec<TokenId>,
     /// What the caller was told when the whole prompt was in memory.
     prefilled: Option<Box<PrefillReport>>,
     escalations: Vec<Escalation>,
@@ -113,7 +117,7 @@ impl Live {
         mailbox: Arc<Mailbox>,
         timing: Timing,
     ) -> Self {
-        let Asked { submission, grid, model, trace } = asked;
+        let Asked { submission, grid, model, trace, prefix, words } = asked;
         trace.accepted(request);
         let (policy, clamps) = submission.policy.clamped(grid.chunk_tokens());
         let chunk_count = grid.chunk_count();
@@ -122,10 +126,11 @@ impl Live {
         tracing::debug!(%request, caller_id, prompt_tokens, priority, "request arrived");
         clamps.iter().for_each(|clamp| tracing::warn!(%request, %clamp, "memory budget lowered"));
         mailbox.push(Update::Accepted { request, chunk_count, policy, clamps });
-        let mut live = Self {
+        Self {
             choices: vec![Completion::default(); submission.choices as usize],
             submission,
             mailbox,
+            is_accepted: false,
             is_kept: false,
             permit: None,
             request,
@@ -136,7 +141,8 @@ impl Live {
             timing,
             accepted: Instant::now(),
             began: None,
-            prefill: Prefill::default(),
+            prefill: Prefill { prefix, ..Prefill::default() },
+            words,
             prefilled: None,
             escalations: Vec::new(),
             session: None,
@@ -147,9 +153,7 @@ impl Live {
             trace,
             placed: BTreeMap::new(),
             trail: Trail::default(),
-        };
-        live.prefill.prefix = live.prefix();
-        live
+        }
     }
 
     /// As its caller knows it.
@@ -175,14 +179,6 @@ impl Live {
             resumes: self.submission.goes_on().is_some(),
             deadline_at_ms: self.timing.deadline_at_ms,
         }
-    }
-
-    /// What travels between workers whose keys stay; `None` where memory sets are handed from
-    /// chunk to chunk.
-    pub(crate) fn carry(&self) -> Option<Carry> {
-        let Submission { exchange, wire, .. } = self.submission;
-        let model = (&self.model.shape, self.model.kv);
-        exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
     }
 
     /// Most tokens whose keys one memory set keeps.
@@ -423,8 +419,7 @@ mod tests {
         let model = ModelInfo { fingerprint: "same".into(), shape, kv: KvDtype::F32 };
         let grid = ChunkGrid::new(40, 16).unwrap();
         let mailbox = Arc::new(Mailbox::new(Arc::default()));
-        let trace = RequestTrace::begin(&submission, grid);
-        let asked = Asked { submission, grid, model, trace };
+        let asked = Asked::read(submission, grid, model);
         let handoff_deadline = Duration::from_secs(1);
         let timing = Timing { handoff_deadline, arrived_at_ms: 0, deadline_at_ms: 1 };
         Live::new(RequestId(7), asked, mailbox, timing)

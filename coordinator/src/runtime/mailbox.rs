@@ -16,12 +16,12 @@ pub(crate) struct Mailbox {
     state: Mutex<State>,
     /// Wakes the caller.
     arrived: Notify,
-    /// Wakes the runtime.
-    wished: Arc<Notify>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Wakes who grants wishes.
+    wished: Arc<Notify>,
     updates: VecDeque<Update>,
     /// Nothing follows; the error, if any, is told once.
     ended: bool,
@@ -29,7 +29,11 @@ struct State {
     abandoned: bool,
     /// Nobody will ever read.
     unread: bool,
+    /// Another coordinator reads it, for a caller who came to that one.
+    for_member: bool,
     stops: BTreeSet<u32>,
+    /// All of them so far.
+    stopped: BTreeSet<u32>,
 }
 
 /// What the caller wants of the runtime.
@@ -43,7 +47,24 @@ pub(crate) struct Wishes {
 
 impl Mailbox {
     pub(crate) fn new(wished: Arc<Notify>) -> Self {
-        Self { state: Mutex::default(), arrived: Notify::new(), wished }
+        let state = State {
+            wished,
+            updates: VecDeque::new(),
+            ended: false,
+            error: None,
+            abandoned: false,
+            unread: false,
+            for_member: false,
+            stops: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+        };
+        Self { state: Mutex::new(state), arrived: Notify::new() }
+    }
+
+    /// From now on `wished` is woken for its wishes, and at once for those that there are.
+    pub(crate) fn wakes(&self, wished: Arc<Notify>) {
+        wished.notify_one();
+        self.lock().wished = wished;
     }
 
     /// One whose caller has gone without cancelling: what is put in is lost.
@@ -51,6 +72,19 @@ impl Mailbox {
         let mailbox = Self::new(wished);
         mailbox.lock().unread = true;
         mailbox
+    }
+
+    /// One that another coordinator reads, for a caller who came to that one.
+    pub(crate) fn for_member(wished: Arc<Notify>) -> Self {
+        let mailbox = Self::new(wished);
+        mailbox.lock().for_member = true;
+        mailbox
+    }
+
+    /// Whether somebody reads it who has come here.
+    pub(crate) fn is_read_here(&self) -> bool {
+        let state = self.lock();
+        !state.unread && !state.abandoned && !state.for_member
     }
 
     /// Whether it is one that nobody will read.
@@ -101,13 +135,21 @@ impl Mailbox {
     }
 
     pub(crate) fn stop(&self, choice: u32) {
-        self.lock().stops.insert(choice);
-        self.wished.notify_one();
+        let mut state = self.lock();
+        state.stops.insert(choice);
+        state.stopped.insert(choice);
+        state.wished.notify_one();
     }
 
     pub(crate) fn abandon(&self) {
-        self.lock().abandoned = true;
-        self.wished.notify_one();
+        let mut state = self.lock();
+        state.abandoned = true;
+        state.wished.notify_one();
+    }
+
+    /// Completions that its caller has ended, for somebody who is new to it.
+    pub(crate) fn stopped(&self) -> BTreeSet<u32> {
+        self.lock().stopped.clone()
     }
 
     /// Whether its caller has gone, and what was asked for is not wanted any more.
@@ -160,5 +202,12 @@ mod tests {
         mailbox.abandon();
         wished.notified().await;
         assert_eq!(mailbox.wishes(), Wishes { cancel: true, stops: [].into() });
+        let next = Arc::new(Notify::new());
+        mailbox.wakes(next.clone());
+        next.notified().await;
+        mailbox.stop(0);
+        next.notified().await;
+        assert_eq!(mailbox.wishes(), Wishes { cancel: true, stops: [0].into() });
+        assert_eq!(mailbox.stopped(), [0, 3].into());
     }
 }

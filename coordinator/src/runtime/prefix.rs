@@ -41,12 +41,13 @@ pub(super) fn chain(
 ) -> Arc<[SnapshotKey]> {
     let chunks = prompt.chunks_exact(grid.chunk_tokens() as usize);
     let mut name = root(fingerprint, policy, wire, grid.chunk_tokens());
+    let mut bytes = Vec::new();
     let link = |tokens: &[TokenId]| {
+        bytes.clear();
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         let mut hash = blake3::Hasher::new();
         hash.update(&name.0);
-        for token in tokens {
-            hash.update(&token.to_le_bytes());
-        }
+        hash.update(&bytes); // at once: many small pieces take many times as long
         name = SnapshotKey(hash.finalize().into());
         name
     };
@@ -221,6 +222,23 @@ mod tests {
         ];
         let all = others.iter().flatten().chain(&base).collect::<std::collections::BTreeSet<_>>();
         assert_eq!(all.len(), 7 + base.len());
+    }
+
+    /// Files of snapshots are called so.
+    #[test]
+    fn a_name_is_made_of_the_tokens_one_after_the_other() {
+        let (policy, wire) = (MemoryPolicy::default(), WireDtype::F32);
+        let prompt: Vec<u32> = (0..700).map(|token| token * 7919).collect();
+        let mut before = root("m", &policy, wire, 300);
+        for (name, chunk) in names("m", policy, 300, &prompt).into_iter().zip(prompt.chunks(300)) {
+            let mut hash = blake3::Hasher::new();
+            hash.update(&before.0);
+            for token in chunk {
+                hash.update(&token.to_le_bytes());
+            }
+            assert_eq!(name, SnapshotKey(hash.finalize().into()));
+            before = name;
+        }
     }
 
     fn report(kept: f64) -> ChunkReport {

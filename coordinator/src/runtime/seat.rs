@@ -1,6 +1,7 @@
 //! Who serves: this coordinator, or another one of its group.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use aqueduct_core::Addresses;
 use tokio::sync::{Notify, mpsc};
@@ -40,6 +41,8 @@ pub(crate) struct Office {
     pub(crate) wished: Arc<Notify>,
     /// In which it leads a group.
     pub(crate) term: Option<u64>,
+    /// When it began.
+    pub(crate) since: Instant,
 }
 
 impl Leader {

@@ -57,7 +57,7 @@ impl Submit for Coordinator {
             Leader::Nobody => false,
         };
         Load {
-            open: self.is_open() && takes,
+            open: self.is_open() && !self.is_leaving() && takes,
             closing: !self.is_open(),
             leader,
             workers_up: stats.workers_up,
@@ -74,6 +74,10 @@ impl Submit for Coordinator {
 
     fn cluster(&self) -> Cluster {
         self.describe()
+    }
+
+    fn settled(&self) -> BoxFuture<'_, ()> {
+        Coordinator::settled(self).boxed()
     }
 
     fn passage(&self) -> Option<&Passage> {

@@ -187,8 +187,8 @@ pub(crate) fn reached_there(info: &WorkerInfo, other: WorkerId) -> String {
 impl Stats {
     /// What is counted since the start, and nothing of how things stand.
     pub(crate) fn counted(&self) -> Self {
-        let Self { chunks_done, chunks_retried, output_tokens, .. } = *self;
-        Self { chunks_done, chunks_retried, output_tokens, ..Self::default() }
+        let Self { chunks_done, chunks_retried, chunk_hedges, output_tokens, .. } = *self;
+        Self { chunks_done, chunks_retried, chunk_hedges, output_tokens, ..Self::default() }
     }
 }
 
@@ -219,4 +219,18 @@ pub struct Stats {
     pub snapshots_of: BTreeMap<WorkerId, SnapshotsHeld>,
     /// Pools of workers that are up and have said so.
     pub pools: BTreeMap<WorkerId, PoolUse>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_goes_on_in_the_next_term() {
+        let (chunks_done, chunks_retried, chunk_hedges, output_tokens) = (1, 2, 3, 4);
+        let none = Stats::default();
+        let counted = Stats { chunks_done, chunks_retried, chunk_hedges, output_tokens, ..none };
+        let stats = Stats { queued: 5, running: 6, workers_up: 7, ..counted.clone() };
+        assert_eq!(stats.counted(), counted);
+    }
 }

@@ -5,15 +5,17 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aqueduct_core::Tenure;
+use aqueduct_core::{Tenure, limits};
 use aqueduct_journal::{AppendError, Journal, Standing};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::event_loop::{Ended, EventLoop, Inputs, Shown};
+use super::carrying::Carriers;
+use super::event_loop::{Ended, EventLoop, Inputs, Inquiry, Shown};
 use super::ids::Ids;
 use super::keeping::Found;
-use super::seat::Seat;
-use super::{Keeping, Never, seated};
+use super::leaving::Leaving;
+use super::seat::{Office, Seat};
+use super::{Coordinator, Keeping, Never, seated};
 use crate::config::Config;
 use crate::discovery::{Discovery, Members};
 use crate::peers::{Known, Passage};
@@ -22,40 +24,57 @@ use crate::peers::{Known, Passage};
 const SETTLING: Duration = Duration::from_secs(5);
 /// Who goes waits so long for another one to lead.
 const HANDING_OVER: Duration = Duration::from_secs(1);
+/// Who goes waits so long for another member to be heard of, before it takes itself for alone.
+const ALONE: Duration = Duration::from_secs(2);
+/// A member that was silent for so long may be gone.
+const SILENCE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS);
 
 /// The part of a coordinator that stands for its group.
 #[derive(Debug)]
 pub struct Candidate {
-    config: Config,
+    config: Arc<Config>,
     members: Members,
     shown: Shown,
     seat: watch::Sender<Seat>,
     stopping: Arc<Notify>,
     passage: Arc<OnceLock<Passage>>,
+    leaving: watch::Sender<Leaving>,
+    carriers: Carriers,
     /// The coordinator has not ended while this is there.
     _alive: mpsc::Receiver<Never>,
 }
-
-/// Who serves, what is there as long as the coordinator is, and what it is told to stop by.
-type OfSeat = (watch::Sender<Seat>, mpsc::Receiver<Never>, Arc<Notify>);
 
 /// What ended a term.
 #[derive(Debug, PartialEq, Eq)]
 enum Over {
     /// Somebody else may lead.
     Deposed,
+    /// Somebody else is to lead.
+    Left,
     /// The coordinator has.
     Stopped,
 }
 
 impl Candidate {
+    /// That of `coordinator`, which is told by `seat` who serves, and has not ended while `alive`
+    /// is there.
     pub(super) fn new(
-        config: Config,
+        coordinator: &Coordinator,
+        (seat, alive): (watch::Sender<Seat>, mpsc::Receiver<Never>),
         members: Members,
         shown: Shown,
-        ((seat, alive, stopping), passage): (OfSeat, Arc<OnceLock<Passage>>),
     ) -> Self {
-        Self { config, members, shown, seat, stopping, passage, _alive: alive }
+        Self {
+            config: coordinator.config.clone(),
+            members,
+            shown,
+            seat,
+            stopping: coordinator.stopping.clone(),
+            passage: coordinator.passage.clone(),
+            leaving: coordinator.leaving.clone(),
+            carriers: coordinator.carriers.clone(),
+            _alive: alive,
+        }
     }
 
     /// What comes to the coordinator while it follows is passed on by `passage`.
@@ -88,6 +107,16 @@ impl Terms {
             let now = *standing.borrow_and_update();
             if let Standing::Leads { term } = now {
                 match self.lead(term).await {
+                    Ok(Over::Left) => {
+                        self.hand_over().await;
+                        if leads(&self.keeping.journal, term) {
+                            // It leads on, in the same term but with a loop of its own: the last
+                            // one has written all that it told. It does not try again, as each
+                            // try costs everybody time.
+                            self.candidate.leaving.send_replace(Leaving::No);
+                        }
+                        continue;
+                    }
                     Ok(Over::Deposed) | Err(AppendError::Deadline(_)) => continue,
                     Ok(Over::Stopped) | Err(_) => break,
                 }
@@ -107,14 +136,25 @@ impl Terms {
     /// Has another member lead, if this one does, so that nobody has to find out that it goes.
     async fn hand_over(&self) {
         let journal = &self.keeping.journal;
-        let mut standing = journal.standing();
-        let is_over = async {
-            journal.resign().await; // one whose disk hangs hears nothing
-            standing.wait_for(|now| !matches!(now, Standing::Leads { .. })).await.ok();
-        };
-        if tokio::time::timeout(HANDING_OVER, is_over).await.is_err() {
-            tracing::info!("nobody has taken over the lead");
+        let mut tried = Vec::new();
+        loop {
+            let mut standing = journal.standing();
+            let is_over = async {
+                if matches!(*standing.borrow(), Standing::Leads { .. }) {
+                    // One whose disk hangs hears nothing.
+                    tried.push(journal.resign(&tried).await?);
+                }
+                let is_led = |now: &Standing| matches!(now, Standing::Follows { leader: Some(_) });
+                standing.wait_for(is_led).await.ok().map(drop)
+            };
+            match tokio::time::timeout(HANDING_OVER, is_over).await {
+                Ok(Some(())) => return,
+                Ok(None) => break,
+                Err(_) if leads_at_all(journal) => {} // the next one
+                Err(_) => break,
+            }
         }
+        tracing::info!("nobody has taken over the lead");
     }
 
     /// Says who leads.
@@ -145,14 +185,19 @@ impl Terms {
         let ids = self.ids.iter().fold(ids, Ids::after);
         let Candidate { config, members, shown, seat, .. } = &self.candidate;
         let (mut event_loop, inputs, office, notices) = seated(config, shown.clone(), ids);
+        let office = Office { term: Some(term), ..office };
         event_loop.keep(found);
         let tenure = Some(Tenure { group: ear.group(), term });
         let cluster = shown.cluster.subscribe();
         tokio::spawn(Discovery::new(members.clone(), cluster, notices, tenure).run());
-        seat.send_replace(Seat::Here(super::seat::Office { term: Some(term), ..office }));
-        let (ended, over) = self.serve(term, event_loop, inputs).await;
-        let Candidate { shown, seat, .. } = &self.candidate;
+        seat.send_replace(Seat::Here(office.clone()));
+        let (ended, over) = self.serve(term, (event_loop, inputs), office).await;
+        let Candidate { shown, seat, carriers, .. } = &self.candidate;
         seat.send_replace(Seat::Elsewhere(None));
+        match over {
+            Over::Stopped => ended.left.into_iter().for_each(|left| left.end()),
+            Over::Deposed | Over::Left => carriers.take(ended.left, seat),
+        }
         shown.clear();
         self.ids = Some(ended.ids);
         tracing::info!(term, "this coordinator does not lead any more");
@@ -163,13 +208,22 @@ impl Terms {
     }
 
     /// Until the loop has ended, by itself or because it does not lead any more.
-    async fn serve(&self, term: u64, event_loop: EventLoop, inputs: Inputs) -> (Ended, Over) {
+    async fn serve(
+        &self,
+        term: u64,
+        (event_loop, inputs): (EventLoop, Inputs),
+        office: Office,
+    ) -> (Ended, Over) {
         let (stop, depose) = (inputs.stopping.clone(), inputs.deposed.clone());
         let Candidate { seat, stopping, .. } = &self.candidate;
         let mut standing = self.keeping.journal.standing();
         let mut running = std::pin::pin!(event_loop.run(inputs));
         let over = tokio::select! {
-            ended = &mut running => return (ended, Over::Deposed),
+            ended = &mut running => {
+                let over = if ended.leaves { Over::Left } else { Over::Deposed };
+                return (ended, over);
+            }
+            never = self.have_it_leave(office) => match never {},
             _ = standing.wait_for(|now| *now != Standing::Leads { term }) => {
                 depose.notify_one();
                 Over::Deposed
@@ -186,6 +240,50 @@ impl Terms {
         (running.await, over)
     }
 
+    /// When it is to hand the lead over, and another member may take it, the loop ends what it has.
+    async fn have_it_leave(&self, office: Office) -> Never {
+        let mut leaving = self.candidate.leaving.subscribe();
+        let wished = leaving.wait_for(|leaving| matches!(leaving, Leaving::By(..))).await;
+        if let Ok(Leaving::By(from, by)) = wished.map(|leaving| *leaving) {
+            self.keeping.journal.be_reluctant().await;
+            let over = Arc::<Notify>::default();
+            let told = over.clone();
+            let prepare: Inquiry = Box::new(move |it| it.prepare((from, by), told));
+            // A loop that has ended leads no more.
+            if office.inquiries.send(prepare).await.is_ok() {
+                over.notified().await;
+                match tokio::time::timeout(ALONE, self.others_are_there()).await {
+                    Ok(()) => {
+                        // From now on callers wait for the next one.
+                        self.candidate.seat.send_replace(Seat::Elsewhere(None));
+                        let leave: Inquiry = Box::new(EventLoop::leave);
+                        office.inquiries.send(leave).await.ok();
+                    }
+                    Err(_) => {
+                        tracing::info!("there is nobody to whom the lead could be handed over");
+                        self.candidate.leaving.send_replace(Leaving::No);
+                    }
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Until so many other members are heard that they and this one agree on who leads.
+    async fn others_are_there(&self) {
+        let silence_ms = SILENCE.as_millis() as u64;
+        loop {
+            let members = self.keeping.journal.members().await.unwrap_or_default();
+            let is_there = |ms: u64| ms < silence_ms;
+            let there = members.iter().filter(|it| it.leads || it.silent_ms.is_some_and(is_there));
+            let there = there.count();
+            if there > 1 && 2 * there > members.len() {
+                return;
+            }
+            tokio::time::sleep(ALONE / 10).await;
+        }
+    }
+
     /// Until it is known that another term has begun.
     async fn settle(&self, term: u64) {
         let mut standing = self.keeping.journal.standing();
@@ -197,6 +295,10 @@ impl Terms {
             );
         }
     }
+}
+
+fn leads_at_all(journal: &Journal) -> bool {
+    matches!(*journal.standing().borrow(), Standing::Leads { .. })
 }
 
 fn leads(journal: &Journal, term: u64) -> bool {

@@ -14,6 +14,7 @@ use hyper::body::Frame;
 use tonic::Status;
 
 use super::Served;
+use crate::peers::{Passage, PassedOn};
 use crate::runtime::Leader;
 
 /// What only the coordinator that leads can do, but for what each does by itself.
@@ -31,12 +32,20 @@ pub(super) async fn to_leader(
     let path = request.uri().path();
     let of_operators = path.starts_with(OF_OPERATORS);
     let of_callers = path.starts_with(OF_CALLERS) && path != OF_EACH;
+    if !of_operators && !of_callers {
+        return next.run(request).await;
+    }
     let coordinator = &served.coordinator;
-    let follows = matches!(coordinator.leader(), Leader::Other(_)) && coordinator.is_open();
-    let passage = coordinator.passage().filter(|_| follows && (of_operators || of_callers));
+    coordinator.settled().await;
+    let follows = matches!(coordinator.leader(), Leader::Other(_));
+    let closing = !coordinator.is_open();
+    let passed = request.extensions().get::<PassedOn>();
+    let goes_on = follows && Passage::takes(passed, closing);
+    let did_operate = passed.is_some_and(|passed| passed.operates);
+    let passage = coordinator.passage().filter(|_| goes_on);
     let Some(passage) = passage else { return next.run(request).await };
     let caller = request.extensions().get::<Caller>();
-    let is_operator = caller.is_some_and(|caller| caller.is(Role::Operator));
+    let is_operator = did_operate || caller.is_some_and(|caller| caller.is(Role::Operator));
     // A key says for itself whose it is, and who has none is turned away here.
     let operates = of_operators
         && (is_operator

@@ -210,6 +210,7 @@ fn answers(state: &ApiState, served: &Served, calls: &Calls) -> Answers {
         grpc: service::passed_on(served.clone()),
         is_open: served.keys.is_none(),
         calls: calls.clone(),
+        coordinator: Some(served.coordinator.clone()),
     }
 }
 

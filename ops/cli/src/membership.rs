@@ -82,7 +82,8 @@ impl Membership {
         let (publish, known) = watch::channel(Known::default());
         let constrain = Arc::new(move |form| text.constraint("grammar", form));
         let of_group = Some(group.clone());
-        let passage = Passage::new(group.clone(), journal.standing(), tls);
+        let passage = Passage::new(group.clone(), ear.group(), journal.standing(), tls);
+        let passage = if keys.is_none() { passage.open_to_all() } else { passage };
         let keeping = Keeping { journal, constrain, keys, group: of_group };
         let candidate = if passes { candidate.passing(passage) } else { candidate };
         candidate.stand(keeping, known);

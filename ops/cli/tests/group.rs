@@ -4,16 +4,20 @@
 
 mod binary;
 mod caller;
+mod streamed;
 mod trio;
 
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use aqueduct_core::journal::Outcome;
 use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
 use binary::{aqueduct, wait_for};
 use caller::{Token, answer, in_decode, in_prefill, tokens, uninterrupted, worker};
 use serde_json::{Value, json};
-use trio::{COORDINATORS, Trio, health};
+use streamed::At;
+use trio::{COORDINATORS, Site, Trio, health};
 
 fn start(workers: usize) -> Trio {
     Trio::start((0..workers).map(|_| worker()).collect())
@@ -151,4 +155,82 @@ fn followers_pass_calls_on_and_nobody_leads_without_a_majority() {
     trio.start_again(other);
     let again = trio.leader(None);
     trio.at(again).complete("Once");
+}
+
+/// Coordinators that give what they have so many seconds when they are told to stop.
+fn start_with_grace(seconds: u32) -> Trio {
+    let workers = [worker(), worker()];
+    let urls = workers.iter().map(|worker| worker.address("url").to_owned());
+    let grace = ["--grace-s".to_owned(), seconds.to_string()];
+    let find = ["--worker".to_owned()].into_iter().chain(urls).chain(grace).collect();
+    Trio::at_site(Site::here(find), workers.into())
+}
+
+/// A stream that no caller could come back to, of a few seconds.
+fn long() -> Value {
+    streamed::ask(6_000, 5_000, json!({ "policy": "h2o", "chunk_tokens": 256 }))
+}
+
+fn is_time(at: At, tokens: usize) -> bool {
+    matches!(at, At::Decode { tokens: told } if told >= tokens)
+}
+
+#[test]
+fn a_leader_that_is_stopped_hands_over_and_nobody_notices() {
+    let mut trio = start_with_grace(3);
+    let leader = trio.leader(None);
+    let ask = long();
+    let want = streamed::answer(trio.at(leader), &ask, |_| {});
+    let others: Vec<_> = (0..COORDINATORS).filter(|idx| *idx != leader).collect();
+    let (done, stopped) = (AtomicBool::new(false), trio.at(leader));
+    let others: Vec<_> = others.into_iter().map(|idx| trio.at(idx)).collect();
+    let (told, calls) = std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let body = json!({ "prompt": "Once", "max_tokens": 2 }).to_string();
+            let mut calls = 0;
+            while !done.load(Ordering::Relaxed) {
+                let other = others[calls % others.len()];
+                let (status, answer) = other.http("POST", "/v1/completions", &body);
+                assert_eq!(status, 200, "{answer}");
+                calls += 1;
+            }
+            calls
+        });
+        let mut is_stopped = false;
+        let told = streamed::answer(stopped, &ask, |at| {
+            if !is_stopped && is_time(at, 50) {
+                stopped.signal("TERM");
+                is_stopped = true;
+            }
+        });
+        done.store(true, Ordering::Relaxed);
+        (told, calls.join().unwrap())
+    });
+    assert_eq!(told, want);
+    assert!(calls > 5, "{calls} calls");
+    let next = trio.leader(Some(leader));
+    assert!(trio.at(next).metric("leads") == 1.0);
+    assert_eq!(trio.take(leader).ended(), Some(0));
+}
+
+#[test]
+fn who_does_not_lead_any_more_tells_its_callers_the_rest() {
+    let trio = start_with_grace(60);
+    let leader = trio.leader(None);
+    let ask = long();
+    let want = streamed::answer(trio.at(leader), &ask, |_| {});
+    for tokens in [0, 50] {
+        let leader = trio.leader(None);
+        let mut is_deposed = false;
+        let began = Instant::now();
+        let told = streamed::answer(trio.at(leader), &ask, |at| {
+            if !is_deposed && is_time(at, tokens) {
+                trio.at(leader).signal("STOP");
+                trio.leader(Some(leader));
+                trio.at(leader).signal("CONT");
+                is_deposed = true;
+            }
+        });
+        assert_eq!(told, want, "after {tokens} tokens, in {:?}", began.elapsed());
+    }
 }

@@ -209,7 +209,11 @@ impl From<FailureKind> for v1::FailureKind {
     }
 }
 
-pub(super) fn failure(wire: i32) -> Result<FailureKind, Refusal> {
+/// The kind of failure that was named.
+///
+/// # Errors
+/// A number that stands for none.
+pub fn failure(wire: i32) -> Result<FailureKind, Refusal> {
     match v1::FailureKind::try_from(wire) {
         Ok(v1::FailureKind::Invalid) => Ok(FailureKind::Invalid),
         Ok(v1::FailureKind::Exhausted) => Ok(FailureKind::Exhausted),

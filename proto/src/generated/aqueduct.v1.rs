@@ -5065,6 +5065,179 @@ pub mod operator_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CarryAsk {
+    /// of the first message, and of no other
+    #[prost(message, optional, tag = "1")]
+    pub begin: ::core::option::Option<CarryBegin>,
+    /// a completion is to end
+    #[prost(uint32, optional, tag = "2")]
+    pub stop_choice: ::core::option::Option<u32>,
+    /// nobody wants it any more
+    #[prost(bool, tag = "3")]
+    pub cancel: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CarryBegin {
+    #[prost(fixed64, tag = "1")]
+    pub group: u64,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+    #[prost(fixed64, tag = "4")]
+    pub request: u64,
+}
+/// What happens to the request. Nothing is said of who computes it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Carried {
+    #[prost(oneof = "carried::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    pub kind: ::core::option::Option<carried::Kind>,
+}
+/// Nested message and enum types in `Carried`.
+pub mod carried {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        Progress(super::CarriedProgress),
+        #[prost(message, tag = "2")]
+        Escalated(super::Escalated),
+        #[prost(message, tag = "3")]
+        Prefilled(super::CarriedPrefill),
+        /// what is kept at its end
+        #[prost(string, tag = "4")]
+        Session(::prost::alloc::string::String),
+        /// chunks that were done again
+        #[prost(uint32, tag = "5")]
+        Resumed(u32),
+        #[prost(message, tag = "6")]
+        Token(super::Emitted),
+        #[prost(message, tag = "7")]
+        ChoiceDone(super::CarriedChoice),
+        /// last
+        #[prost(message, tag = "8")]
+        End(super::CarriedEnd),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CarriedProgress {
+    #[prost(uint32, tag = "1")]
+    pub chunks_done: u32,
+    #[prost(uint32, tag = "2")]
+    pub chunk_count: u32,
+    #[prost(uint32, tag = "3")]
+    pub tokens_done: u32,
+    #[prost(uint32, tag = "4")]
+    pub cached_tokens: u32,
+    #[prost(uint64, tag = "5")]
+    pub elapsed_us: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CarriedPrefill {
+    /// per layer
+    #[prost(message, repeated, tag = "1")]
+    pub retained: ::prost::alloc::vec::Vec<RetainedMass>,
+    #[prost(uint64, tag = "2")]
+    pub memory_bytes: u64,
+    #[prost(uint32, tag = "3")]
+    pub memory_tokens: u32,
+    #[prost(enumeration = "Exchange", tag = "4")]
+    pub exchange: i32,
+    #[prost(message, optional, tag = "5")]
+    pub traffic: ::core::option::Option<Traffic>,
+    #[prost(uint64, tag = "6")]
+    pub elapsed_us: u64,
+    #[prost(uint64, tag = "7")]
+    pub queued_us: u64,
+    #[prost(uint64, tag = "8")]
+    pub stalled_us: u64,
+    #[prost(uint64, tag = "9")]
+    pub computed_us: u64,
+    #[prost(uint32, tag = "10")]
+    pub cached_tokens: u32,
+    #[prost(uint32, tag = "11")]
+    pub chunks_retried: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CarriedChoice {
+    #[prost(uint32, tag = "1")]
+    pub choice: u32,
+    #[prost(bool, tag = "2")]
+    pub eos: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CarriedEnd {
+    #[prost(enumeration = "carried_end::Reason", tag = "1")]
+    pub reason: i32,
+    #[prost(enumeration = "FailureKind", tag = "2")]
+    pub kind: i32,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// Nested message and enum types in `CarriedEnd`.
+pub mod carried_end {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Reason {
+        Unspecified = 0,
+        Finished = 1,
+        /// kind and message say how
+        Failed = 2,
+        /// deadline_ms
+        Deadline = 3,
+        /// by who looks after the cluster
+        Cancelled = 4,
+        /// somebody else reads it
+        TakenOver = 5,
+        SessionLost = 6,
+        /// there is no such request, or not any more
+        Unknown = 7,
+    }
+    impl Reason {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "REASON_UNSPECIFIED",
+                Self::Finished => "REASON_FINISHED",
+                Self::Failed => "REASON_FAILED",
+                Self::Deadline => "REASON_DEADLINE",
+                Self::Cancelled => "REASON_CANCELLED",
+                Self::TakenOver => "REASON_TAKEN_OVER",
+                Self::SessionLost => "REASON_SESSION_LOST",
+                Self::Unknown => "REASON_UNKNOWN",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REASON_UNSPECIFIED" => Some(Self::Unspecified),
+                "REASON_FINISHED" => Some(Self::Finished),
+                "REASON_FAILED" => Some(Self::Failed),
+                "REASON_DEADLINE" => Some(Self::Deadline),
+                "REASON_CANCELLED" => Some(Self::Cancelled),
+                "REASON_TAKEN_OVER" => Some(Self::TakenOver),
+                "REASON_SESSION_LOST" => Some(Self::SessionLost),
+                "REASON_UNKNOWN" => Some(Self::Unknown),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerFrame {
     /// of the first frame, and of no other
@@ -5334,6 +5507,33 @@ pub mod coordinators_client {
                 .insert(GrpcMethod::new("aqueduct.v1.Coordinators", "Deliver"));
             self.inner.client_streaming(req, path, codec).await
         }
+        /// A request of the journal, told from its beginning by the member that leads to one that led
+        /// before, whose caller it has. What that caller wishes follows the first message. Ended by the
+        /// last update; UNAVAILABLE: not yet, or not any more here.
+        pub async fn carry(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::CarryAsk>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Carried>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/aqueduct.v1.Coordinators/Carry",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("aqueduct.v1.Coordinators", "Carry"));
+            self.inner.streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5355,6 +5555,19 @@ pub mod coordinators_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::PeerFrame>>,
         ) -> std::result::Result<tonic::Response<super::PeerReceipt>, tonic::Status>;
+        /// Server streaming response type for the Carry method.
+        type CarryStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Carried, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// A request of the journal, told from its beginning by the member that leads to one that led
+        /// before, whose caller it has. What that caller wishes follows the first message. Ended by the
+        /// last update; UNAVAILABLE: not yet, or not any more here.
+        async fn carry(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::CarryAsk>>,
+        ) -> std::result::Result<tonic::Response<Self::CarryStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct CoordinatorsServer<T> {
@@ -5473,6 +5686,51 @@ pub mod coordinators_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/aqueduct.v1.Coordinators/Carry" => {
+                    #[allow(non_camel_case_types)]
+                    struct CarrySvc<T: Coordinators>(pub Arc<T>);
+                    impl<
+                        T: Coordinators,
+                    > tonic::server::StreamingService<super::CarryAsk> for CarrySvc<T> {
+                        type Response = super::Carried;
+                        type ResponseStream = T::CarryStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::CarryAsk>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Coordinators>::carry(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CarrySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
-use aqueduct_core::{ChunkGrid, RequestId, Session, SessionUse};
+use aqueduct_core::{ChunkGrid, RequestId, Session, SessionUse, Telling};
 use aqueduct_journal::Journal;
 use aqueduct_plan::Event;
 
@@ -42,6 +42,11 @@ impl Claims {
         gone.map(|(request, _)| *request).collect()
     }
 
+    /// Whether whoever has come back to `request` has come here.
+    fn is_read_here(&self, request: RequestId) -> bool {
+        self.mailboxes.get(&request).is_some_and(|mailbox| mailbox.is_read_here())
+    }
+
     /// Nothing goes on here.
     pub(super) fn end(&self) {
         self.mailboxes.values().for_each(|mailbox| mailbox.end(Some(RequestError::Stopping)));
@@ -61,33 +66,41 @@ impl EventLoop {
     pub(super) fn attach(&mut self, comeback: Comeback) {
         let Comeback { request, holder, mailbox, reply } = comeback;
         let unknown = Err(RequestError::Unknown(request));
-        let answer =
-            if let Some(live) = self.live.values_mut().find(|live| live.request() == request) {
-                match live.submission.telling.is_for(&holder) {
-                    true => {
-                        live.attach(mailbox);
-                        Ok(live.submission.clone())
-                    }
-                    false => unknown,
+        // Whom another coordinator has may have come here by now, and is heard first.
+        let is_member = holder.is_none();
+        let may_read = |telling: &Telling| Comeback::may_read(holder.as_deref(), telling);
+        let answer = if let Some(live) =
+            self.live.values_mut().find(|live| live.request() == request)
+        {
+            match may_read(&live.submission.telling) {
+                true if is_member && live.mailbox.is_read_here() => Err(RequestError::TakenOver),
+                true => {
+                    live.attach(mailbox);
+                    Ok(live.submission.clone())
                 }
-            } else if let Some(waits) = self.interrupted.iter().find(|it| it.request == request) {
-                match waits.kept.accepted.telling.is_for(&holder) {
-                    true => {
-                        self.claims.put(request, mailbox);
-                        Ok(as_asked(waits.kept.accepted.clone()))
-                    }
-                    false => unknown,
+                false => unknown,
+            }
+        } else if let Some(waits) = self.interrupted.iter().find(|it| it.request == request) {
+            match may_read(&waits.kept.accepted.telling) {
+                true if is_member && self.claims.is_read_here(request) => {
+                    Err(RequestError::TakenOver)
                 }
-            } else if let Some(keeping) = &self.keeping {
-                let journal = keeping.journal.clone();
-                tokio::spawn(async move {
-                    // Who has asked may have gone.
-                    drop(reply.send(find(&journal, request, &holder, &mailbox).await));
-                });
-                return;
-            } else {
-                unknown
-            };
+                true => {
+                    self.claims.put(request, mailbox);
+                    Ok(as_asked(waits.kept.accepted.clone()))
+                }
+                false => unknown,
+            }
+        } else if let Some(keeping) = &self.keeping {
+            let journal = keeping.journal.clone();
+            tokio::spawn(async move {
+                // Who has asked may have gone.
+                drop(reply.send(find(&journal, request, holder.as_deref(), &mailbox).await));
+            });
+            return;
+        } else {
+            unknown
+        };
         drop(reply.send(answer));
         self.grant_wishes(); // of who has gone meanwhile
     }
@@ -110,12 +123,12 @@ impl EventLoop {
 async fn find(
     journal: &Journal,
     request: RequestId,
-    holder: &str,
+    holder: Option<&str>,
     mailbox: &Mailbox,
 ) -> Result<Submission, RequestError> {
     let kept = journal.read(move |state| state.get(request).cloned()).await;
     let kept = kept.map_err(|_| RequestError::Stopping)?;
-    let kept = kept.filter(|kept| kept.accepted.telling.is_for(holder));
+    let kept = kept.filter(|kept| Comeback::may_read(holder, &kept.accepted.telling));
     let kept = kept.ok_or(RequestError::Unknown(request))?;
     // One that goes on is on its way to its end.
     let ended = kept.ended.as_ref().ok_or(RequestError::Stopping)?;

@@ -10,7 +10,6 @@ impl EventLoop {
         self.stats.queued = self.plan.queued();
         self.stats.queued_tokens = self.plan.queued_tokens();
         self.stats.running = self.plan.running();
-        self.stats.chunk_hedges = self.plan.hedges();
         self.stats.workers_up = self.orders.len();
         self.stats.snapshots = self.snapshots_held();
         self.stats.snapshots_of.clone_from(&self.keepers);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::journal::{Accepted, Kept, Outcome};
 use aqueduct_core::work::Emitted;
-use aqueduct_core::{RequestId, WorkerId};
-use aqueduct_journal::Journal;
+use aqueduct_core::{Refusal, RequestId, WorkerId};
+use aqueduct_journal::{AppendError, Journal, Misfit};
 use aqueduct_plan::{Busy, Event};
 use tokio::sync::oneshot;
 
@@ -180,16 +180,10 @@ impl EventLoop {
         scribe.accepted(request, accepted, sender);
         let retry_after = self.config.retry_after;
         tokio::spawn(async move {
-            let refused = |busy: String| {
-                let busy = Busy::Memory(busy);
-                RequestError::Busy { busy, retry_after }
-            };
             let answer = match written.await {
                 Ok(Ok(())) => Ok(request),
-                Ok(Err(error)) => Err(refused(error.to_string())),
-                Err(_) => {
-                    Err(RequestError::Unavailable("nothing is written down here any more".into()))
-                }
+                Ok(Err(error)) => Err(unwritten(error, retry_after)),
+                Err(_) => Err(unwritten(AppendError::Ended, retry_after)),
             };
             drop(reply.send(answer));
         });
@@ -255,7 +249,49 @@ impl EventLoop {
     }
 }
 
+/// What the caller is told of a request that could not be written down. There is less to be kept
+/// when others have ended; all else is no matter of how much there is.
+fn unwritten(error: AppendError, retry_after: Duration) -> RequestError {
+    match error {
+        AppendError::Misfit(Misfit::Full) => {
+            RequestError::Busy { busy: Busy::Memory(error.to_string()), retry_after }
+        }
+        // It would be no less when others have ended.
+        AppendError::Misfit(Misfit::TooLong) => {
+            let bound = "fewer, of so many choices with so many logprobs, to be written down";
+            Refusal::new("max_tokens", "that many", bound).into()
+        }
+        error => RequestError::Unavailable(format!("the request was not written down: {error}")),
+    }
+}
+
 /// Whether all of it was told before it was interrupted.
 fn is_finished(kept: &Kept) -> bool {
     kept.accepted.max_tokens > 0 && kept.choices.iter().all(|choice| choice.eos.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_journal::Unable;
+
+    use super::*;
+
+    #[test]
+    fn only_a_full_journal_is_a_matter_of_room() {
+        let retry_after = Duration::from_secs(1);
+        let told = |error| unwritten(error, retry_after);
+        let full = told(AppendError::Misfit(Misfit::Full));
+        let is_memory = matches!(full, RequestError::Busy { busy: Busy::Memory(_), .. });
+        assert!(is_memory, "{full:?}");
+        for error in [
+            AppendError::Deadline(retry_after),
+            AppendError::Ended,
+            AppendError::Lost,
+            AppendError::Unable(Unable::Busy),
+            AppendError::Misfit(Misfit::KeyKnown),
+        ] {
+            let told = told(error);
+            assert!(matches!(told, RequestError::Unavailable(_)), "{told:?}");
+        }
+    }
 }

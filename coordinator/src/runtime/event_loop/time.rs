@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use aqueduct_core::RequestId;
 use aqueduct_plan::Event;
 
+use super::super::leaving::Farewell;
 use super::super::live::Timing;
 use super::EventLoop;
 use crate::submit::RequestError;
@@ -19,7 +20,8 @@ impl EventLoop {
         let idle = Instant::now() + IDLE;
         let due = self.plan.next_deadline_ms().map(Duration::from_millis);
         let due = due.and_then(|due| self.started.checked_add(due));
-        [due, self.due()].into_iter().flatten().fold(idle, Instant::min)
+        let farewell = self.farewell.as_ref().map(Farewell::due);
+        [due, self.due(), farewell].into_iter().flatten().fold(idle, Instant::min)
     }
 
     pub(super) fn timing(&self, deadline: Duration) -> Timing {

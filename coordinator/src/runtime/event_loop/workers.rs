@@ -109,7 +109,6 @@ impl EventLoop {
         let was_up = self.orders.remove(&worker).is_some();
         self.keepers.remove(&worker);
         self.desk.asks.forget(worker);
-        self.has_left(worker);
         self.stats.pools.remove(&worker);
         if was_up && self.orders.is_empty() {
             self.unserved_since = Some(Instant::now());
@@ -124,6 +123,8 @@ impl EventLoop {
             tracing::warn!(%worker, name, ?state, reason, "worker is not available");
         }
         self.step(Event::WorkerDown { worker });
+        // Before that it would be given what is new, and is gone.
+        self.has_left(worker);
     }
 
     /// What people call a worker, and commands know.

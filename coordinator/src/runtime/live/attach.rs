@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use aqueduct_core::journal::{Completion, Drawn};
-use aqueduct_core::work::Emitted;
+use aqueduct_core::work::{Emitted, Outputs};
 use aqueduct_core::{RequestId, Session};
 
+use super::super::carrying::Left;
 use super::super::mailbox::Mailbox;
 use super::Live;
 use crate::submit::{RequestError, Update};
@@ -26,6 +27,31 @@ impl Live {
             session.into_iter().for_each(|update| self.mailbox.push(update));
             told(request, &self.choices).for_each(|update| self.mailbox.push(update));
         }
+    }
+
+    /// Whether its caller can be told the rest of it by another coordinator: of what is not
+    /// written down there is no rest.
+    pub(crate) fn can_be_carried(&self) -> bool {
+        let Self { submission, mailbox, .. } = self;
+        let is_read = !mailbox.is_unread() && !mailbox.is_abandoned();
+        self.is_kept && is_read && submission.outputs == Outputs::None && !submission.shows
+    }
+
+    /// Its caller and what that one was told; `None`, and told so, if it can hear no more.
+    pub(crate) fn leave(self) -> Option<Left> {
+        if !self.can_be_carried() {
+            self.mailbox.end(Some(RequestError::Stopping));
+            return None;
+        }
+        let completion = |choice: &Completion| (choice.tokens.len() as u32, choice.eos.is_some());
+        Some(Left {
+            request: self.request,
+            is_resumable: self.submission.telling.resumable,
+            is_prefilled: self.prefilled.is_some(),
+            escalations: self.escalations.len(),
+            choices: self.choices.iter().map(completion).collect(),
+            mailbox: self.mailbox,
+        })
     }
 
     /// What is remembered at the end is kept.

@@ -1,7 +1,5 @@
 //! Completions of a request: what their caller has of them, wherever they are decoded.
 
-use std::collections::BTreeSet;
-
 use aqueduct_core::journal::{Completion, Drawn};
 use aqueduct_core::work::{Begun, DecodeSpec, Emitted, HandedOver, Seen, TokenLogprob};
 use aqueduct_core::{Epoch, RequestId, WorkerId, limits};
@@ -32,15 +30,12 @@ impl Live {
             }
             self.mailbox.push(Update::Resumed { chunks_retried });
         }
-        let sampling = self.submission.sampling;
-        let prompt = sampling.repeats_differ().then_some(&self.submission.prompt);
-        let words: BTreeSet<_> = prompt.into_iter().flatten().copied().collect();
         DecodeSpec {
             request: self.run,
-            sampling,
+            sampling: self.submission.sampling,
             steering: self.submission.steering.clone(),
             constraint: self.submission.constraint.clone(),
-            prompt_vocabulary: words.into_iter().collect(),
+            prompt_vocabulary: self.words.clone(),
             choices: self.submission.choices,
             max_tokens: self.submission.max_tokens,
             eos: self.submission.eos.clone(),
@@ -133,7 +128,8 @@ impl Live {
 
     /// Goes on as `run`, which nobody has heard of, from where the journal has its completions.
     pub(crate) fn go_on(&mut self, run: RequestId, choices: Vec<Completion>) {
-        (self.run, self.choices, self.is_kept) = (run, choices, true);
+        (self.run, self.choices) = (run, choices);
+        (self.is_accepted, self.is_kept) = (true, true);
     }
 
     /// A token that its caller has.

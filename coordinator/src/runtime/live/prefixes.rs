@@ -3,22 +3,40 @@
 use std::sync::Arc;
 
 use aqueduct_core::work::Outputs;
-use aqueduct_core::{SnapshotKey, WireDtype, WorkerId};
+use aqueduct_core::{Carry, ChunkGrid, MemoryPolicy, SnapshotKey, WireDtype, WorkerId};
 
 use super::super::ModelInfo;
 use super::super::prefix::{self, Prefix, Whole};
 use super::super::session;
 use super::Live;
+use crate::submit::Submission;
 
-impl Live {
+/// What one try of a prompt's memory depends on.
+pub(super) struct Try<'a> {
+    pub(super) submission: &'a Submission,
+    pub(super) model: &'a ModelInfo,
+    /// Clamped to the chunk size.
+    pub(super) policy: MemoryPolicy,
+    pub(super) grid: ChunkGrid,
+}
+
+impl Try<'_> {
+    /// What travels between workers whose keys stay; `None` where memory sets are handed from
+    /// chunk to chunk.
+    fn carry(&self) -> Option<Carry> {
+        let Submission { exchange, wire, .. } = *self.submission;
+        let model = (&self.model.shape, self.model.kv);
+        exchange.resolve(&self.policy, self.grid.chunk_tokens(), model, wire)
+    }
+
     /// What keys and values of f32 are rounded to where memory sets are handed from chunk to
     /// chunk; those that are stored in two bytes travel as they are.
-    pub(in crate::runtime) fn hand_off_wire(&self) -> WireDtype {
+    fn hand_off_wire(&self) -> WireDtype {
         let wire = self.submission.wire;
         self.carry().map_or_else(|| self.model.rounding(wire), |_| WireDtype::F32)
     }
 
-    /// The prefixes of this try, where they are kept.
+    /// Its prefixes, where they are kept: all of the prompt is looked at.
     pub(super) fn prefix(&self) -> Prefix {
         if let Some(session) = self.submission.goes_on() {
             return Prefix::new([session::key(session)].into());
@@ -34,6 +52,29 @@ impl Live {
         let (wire, prompt) = (self.hand_off_wire(), &self.submission.prompt);
         let chain = prefix::chain(fingerprint, &self.policy, wire, &self.grid, prompt);
         if stay { Prefix::of_shards(chain) } else { Prefix::new(chain) }
+    }
+}
+
+impl Live {
+    fn this_try(&self) -> Try<'_> {
+        let Self { submission, model, policy, grid, .. } = self;
+        Try { submission, model, policy: *policy, grid: *grid }
+    }
+
+    /// What travels between workers whose keys stay; `None` where memory sets are handed from
+    /// chunk to chunk.
+    pub(crate) fn carry(&self) -> Option<Carry> {
+        self.this_try().carry()
+    }
+
+    /// What is handed from chunk to chunk is rounded to this.
+    pub(in crate::runtime) fn hand_off_wire(&self) -> WireDtype {
+        self.this_try().hand_off_wire()
+    }
+
+    /// The prefixes of this try, where they are kept.
+    pub(super) fn prefix(&self) -> Prefix {
+        self.this_try().prefix()
     }
 
     /// The prefixes from which this may go on: none where something is wanted of each of the

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use aqueduct_coordinator::keys::Keys;
 use aqueduct_coordinator::{Config, Coordinator};
+use aqueduct_core::Refusal;
 use aqueduct_tls::{Listener, Refusals};
 use futures::FutureExt;
 use serde::Serialize;
@@ -82,6 +83,10 @@ pub(super) async fn bind(args: &FrontArgs) -> anyhow::Result<Doors> {
     let http = args.tls.open(("http", "http/1.1"), &refusals)?;
     let grpc = args.tls.open(("grpc", "h2"), &refusals)?;
     let keys = args.api_keys.as_deref().map(Keys::open).transpose()?;
+    // The system only says that something of this name is there.
+    if let Some(file) = args.data_dir.as_ref().filter(|path| path.exists() && !path.is_dir()) {
+        return Err(Refusal::new("data_dir", file.display(), "a folder").into());
+    }
     let doors = Doors {
         http: Some(Listener { tcp: front::bind("http", &args.http).await?, tls: http }),
         grpc: Listener { tcp: front::bind("grpc", &args.grpc).await?, tls: grpc },
@@ -111,7 +116,7 @@ fn warn_of_plaintext(doors: &Doors) {
 }
 
 /// Says where it listens, and answers until `stop`; then what is under way may end within `grace`,
-/// while those who ask hear that nothing new is taken.
+/// while those who ask hear that nothing new is taken, or ask another coordinator that leads now.
 pub(super) async fn answer(
     coordinator: &Coordinator,
     model: &Path,
@@ -135,8 +140,10 @@ pub(super) async fn answer(
     // Who asks twice does not want to wait for answers under way.
     let again = front::stop_signal()?;
     let ending = async {
+        let by = Instant::now() + grace;
+        coordinator.leave(grace).await;
         coordinator.close();
-        if tokio::time::timeout(grace, coordinator.idle()).await.is_err() {
+        if tokio::time::timeout_at(by.into(), coordinator.idle()).await.is_err() {
             tracing::warn!(?grace, "requests under way are cut off");
             coordinator.stop().await;
         }

@@ -101,6 +101,11 @@ impl Trio {
         self.coordinators[idx] = None;
     }
 
+    /// One that ends by itself.
+    pub(crate) fn take(&mut self, idx: usize) -> Running {
+        self.coordinators[idx].take().unwrap()
+    }
+
     pub(crate) fn at(&self, idx: usize) -> &Running {
         self.coordinators[idx].as_ref().unwrap()
     }
