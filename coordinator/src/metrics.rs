@@ -266,10 +266,17 @@ impl Metrics {
         self.escalations.inc();
     }
 
-    /// A prompt is in memory.
-    pub fn prefilled(&self, prompt_tokens: u32, elapsed: Duration, chunks_retried: u32) {
+    /// A prompt is in memory, so long after it was submitted, if that is known.
+    pub fn prefilled(
+        &self,
+        prompt_tokens: u32,
+        elapsed: impl Into<Option<Duration>>,
+        chunks_retried: u32,
+    ) {
         self.prompt_tokens.inc_by(prompt_tokens.into());
-        self.prefill_time.observe(elapsed.as_secs_f64());
+        if let Some(elapsed) = elapsed.into() {
+            self.prefill_time.observe(elapsed.as_secs_f64());
+        }
         self.chunk_retries.inc_by(chunks_retried.into());
     }
 
@@ -345,10 +352,11 @@ impl Metrics {
         }
     }
 
-    /// A request came to its end, one way or another.
-    pub fn ended(&self, outcome: Outcome, elapsed: Duration) {
+    /// A request came to its end, one way or another, so long after it was submitted, if that is
+    /// known.
+    pub fn ended(&self, outcome: Outcome, elapsed: impl Into<Option<Duration>>) {
         self.requests.get_or_create(&OutcomeLabel { outcome }).inc();
-        if outcome == Outcome::Finished {
+        if let Some(elapsed) = elapsed.into().filter(|_| outcome == Outcome::Finished) {
             self.e2e_request_latency.observe(elapsed.as_secs_f64());
         }
     }

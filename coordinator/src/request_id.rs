@@ -3,8 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use aqueduct_core::TraceParent;
-use aqueduct_core::limits::REQUEST_ID_BYTES_MAX;
+use aqueduct_core::{TraceParent, is_caller_id};
 use aqueduct_telemetry::follow;
 use tracing::Span;
 
@@ -13,7 +12,7 @@ pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 /// What the caller asked for, if that can stand in a header and in a log, or a new one.
 pub(crate) fn or_drawn(asked: Option<&str>) -> String {
-    match asked.filter(|asked| is_fit(asked)) {
+    match asked.filter(|asked| is_caller_id(asked)) {
         Some(asked) => asked.to_owned(),
         None => format!("req-{:016x}", RandomState::new().hash_one(())),
     }
@@ -26,13 +25,10 @@ pub(crate) fn call_span(plane: &str, id: &str, traceparent: Option<&str>) -> Spa
     span
 }
 
-fn is_fit(asked: &str) -> bool {
-    let length = 1..=REQUEST_ID_BYTES_MAX;
-    length.contains(&asked.len()) && asked.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
 #[cfg(test)]
 mod tests {
+    use aqueduct_core::limits::REQUEST_ID_BYTES_MAX;
+
     use super::*;
 
     #[test]
@@ -40,7 +36,7 @@ mod tests {
         let check = |asked: Option<&str>, kept: bool| {
             let id = or_drawn(asked);
             assert_eq!(asked == Some(&id), kept, "{asked:?} became {id}");
-            assert!(is_fit(&id));
+            assert!(is_caller_id(&id));
         };
         check(None, false);
         check(Some("7f-a:b/c"), true);

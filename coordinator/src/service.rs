@@ -35,7 +35,7 @@ use crate::keys::{Holder, Keys};
 use crate::operator::nodes;
 use crate::request_id::{REQUEST_ID, call_span};
 use crate::runtime::{Coordinator, Stats, WorkerState, WorkerStatus};
-use crate::streams::Place;
+use crate::streams::{Ended, Place};
 use crate::submit::Submission;
 use crate::turns::Turns;
 use error::{ending, status_of};
@@ -151,7 +151,8 @@ fn answer(
 
 /// What answers calls that another coordinator has passed on.
 pub fn passed_on(served: Served) -> Router {
-    routes(served).into_axum_router()
+    let to_leader = from_fn_with_state(served.clone(), passing::to_leader);
+    routes(served).into_axum_router().layer(to_leader)
 }
 
 fn routes(served: Served) -> Routes {
@@ -321,7 +322,9 @@ impl Service {
         let holder = beside::<Holder>(&request);
         let v1::ResumeRequest { request, next } = request.into_inner();
         let stands = next.clone();
-        let may_read = move |about: &About| Place::after(&stands, about.choices).map(drop);
+        let may_read = move |about: &About, ended: &Ended| {
+            Place::after(&stands, about.choices)?.check_told("next", ended)
+        };
         let reader = generator.resume(holder.as_ref(), RequestId(request), may_read).await;
         let reader = reader.map_err(status_of)?;
         let place = Place::after(&next, reader.about().choices);

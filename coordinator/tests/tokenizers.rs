@@ -229,6 +229,34 @@ fn settings_of_a_folder_are_found() {
     assert_eq!(rendered, "from the file");
 }
 
+#[test]
+fn what_would_be_passed_over_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tokenizer.json");
+    std::fs::copy(model, folder.path().join("tokenizer.json")).unwrap();
+    let files = ["config.json", "generation_config.json", "tokenizer_config.json"];
+    let check = |name: &str, said: &str, want: Option<&str>| {
+        files.iter().for_each(|file| put(file, "{}"));
+        put(name, said);
+        let loaded = TextModel::load(folder.path()).map(drop).map_err(|error| error.to_string());
+        match want {
+            None => assert_eq!(loaded, Ok(()), "{name} {said}"),
+            Some(field) => assert!(loaded.unwrap_err().starts_with(field), "{name} {said}"),
+        }
+    };
+    for name in &files[..2] {
+        check(name, r#"{"eos_token_id": [0, 1, "x"]}"#, Some("eos_token_id: "));
+        check(name, r#"{"eos_token_id": "x"}"#, Some("eos_token_id: "));
+        check(name, r#"{"eos_token_id": -1}"#, None);
+        check(name, r#"{"eos_token_id": null}"#, None);
+    }
+    check("config.json", r#"{"vocab_size": 4096, "eos_token_id": 4096}"#, None);
+    check("config.json", r#"{"max_position_embeddings": 0}"#, Some("max_position_embeddings: "));
+    check("tokenizer_config.json", r#"{"chat_template": 5}"#, Some("chat_template: "));
+    check("tokenizer_config.json", r#"{"chat_template": null}"#, None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -9,11 +9,11 @@ use aqueduct_core::{Refusal, RequestId, StartKey};
 use tracing::Instrument;
 
 use super::board::{Board, Place};
-use super::{About, Choice, Clock, Generation, Report, Source, Submit, Updates};
+use super::{About, Choice, Clock, Generation, Report, Source, Submit, Told, Updates};
 use crate::bodies::Room;
 use crate::keys::{Holder, Permit};
 use crate::metrics::{Metrics, Outcome};
-use crate::streams::{Reader, Streams};
+use crate::streams::{Ended, Reader, Streams};
 use crate::submit::{RequestError, Submission};
 use crate::text::{Hearing, Start, StopMatcher, TextModel};
 
@@ -48,16 +48,17 @@ impl Generator {
             let refusal = Refusal::new("stop", "present", "absent beside a session");
             return Err(self.refused(refusal.into(), started));
         }
-        let begin = self.beginning(&submission, started);
+        let begin = self.beginning(&submission, Some(started));
         let updates = self.runtime.submit(submission).await;
         updates.map(begin).map_err(|error| self.refused(error, started))
     }
 
-    /// How the answer to a request begins; what follows depends on its updates.
+    /// How the answer to a request begins; what follows depends on its updates. Without when it
+    /// was `started` it is one of before, whose beginning was counted then.
     fn beginning(
         &self,
         submission: &Submission,
-        started: Instant,
+        started: Option<Instant>,
     ) -> impl FnOnce(Box<dyn Updates>) -> Generation + use<> {
         let telling = &submission.telling;
         let report = Report {
@@ -101,6 +102,7 @@ impl Generator {
             report,
             queue: VecDeque::new(),
             clock: Clock { started, prefilled: None, has_token: false },
+            told: if started.is_some() { Told::Nothing } else { Told::AllSoFar },
             token_bytes: 0,
             permit: None,
             outcome: None,
@@ -148,10 +150,12 @@ impl Generator {
             Some(started) => Some(started),
             None => self.runtime.started(id_of(holder), &key.name).await?,
         };
+        // Who gave an answer up, of which the journal still knows, wants another one.
+        let started = started.filter(|(request, _)| !self.streams.is_given_up(*request));
         match started {
             None => self.start_new(holder, submission).await,
             Some((request, content)) if content == key.content => {
-                self.resume(holder, request, |_| Ok(())).await.map(Into::into)
+                self.resume(holder, request, |_, _| Ok(())).await.map(Into::into)
             }
             Some((request, _)) => {
                 self.metrics.rejected("invalid");
@@ -214,7 +218,7 @@ impl Generator {
         &self,
         holder: Option<&Holder>,
         request: RequestId,
-        may_read: impl FnOnce(&About) -> Result<(), Refusal> + Send + 'static,
+        may_read: impl FnOnce(&About, &Ended) -> Result<(), Refusal> + Send + 'static,
     ) -> Result<Reader, RequestError> {
         let (generator, id) = (self.clone(), id_of(holder).to_owned());
         let read = async move {
@@ -244,7 +248,7 @@ impl Generator {
     /// A request of before, from its beginning.
     async fn taken_up(&self, request: RequestId, holder: &str) -> Result<Generation, RequestError> {
         let (submission, updates) = self.runtime.attach(request, holder).await?;
-        Ok(self.beginning(&submission, Instant::now())(updates))
+        Ok(self.beginning(&submission, None)(updates))
     }
 }
 

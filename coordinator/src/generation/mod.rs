@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_core::work::Emitted;
 use aqueduct_core::{Telling, TokenId};
+use futures::FutureExt;
 
 use crate::keys::Permit;
 use crate::metrics::Outcome;
@@ -103,8 +104,20 @@ impl Choice {
     }
 }
 
+/// How much of an answer was told, and counted, before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Nothing.
+    Nothing,
+    /// All that there was at once when its caller came back, up to now.
+    AllSoFar,
+    /// What is behind the prefill at once, when that comes.
+    Tokens,
+}
+
 struct Clock {
-    started: Instant,
+    /// `None`: its caller has come back, and when it was submitted nobody knows.
+    started: Option<Instant>,
     prefilled: Option<Instant>,
     has_token: bool,
 }
@@ -121,6 +134,7 @@ pub struct Generation {
     report: Report,
     queue: VecDeque<TextEvent>,
     clock: Clock,
+    told: Told,
     /// Of one token in a full KV cache; known once a worker has been found.
     token_bytes: u64,
     /// Its place among the requests of its key.
@@ -138,7 +152,11 @@ impl Generation {
             if self.outcome.is_some() {
                 return None;
             }
-            match self.updates.next().await {
+            let next = match self.told {
+                Told::Nothing => self.updates.next().await,
+                _ => self.next_told().await,
+            };
+            match next {
                 Some(Ok(update)) => self.take(update),
                 Some(Err(error)) => return Some(Err(self.fail(error))),
                 None => {
@@ -148,6 +166,17 @@ impl Generation {
                 }
             }
         }
+    }
+
+    /// The next update of an answer that its caller has come back to. What was told before is there
+    /// at once; what has to be waited for is new.
+    async fn next_told(&mut self) -> Option<Result<Update, RequestError>> {
+        if let Some(next) = self.updates.next().now_or_never() {
+            return next;
+        }
+        let is_prefilled = self.clock.prefilled.is_some();
+        self.told = if is_prefilled { Told::Nothing } else { Told::Tokens };
+        self.updates.next().await
     }
 
     /// The figures, as far as they are known.
@@ -168,7 +197,9 @@ impl Generation {
         self.place.take(&update);
         match update {
             Update::Accepted { request, chunk_count, policy, clamps } => {
-                self.generator.metrics.accepted(clamps.len());
+                if self.told != Told::AllSoFar {
+                    self.generator.metrics.accepted(clamps.len());
+                }
                 self.report.policy = policy;
                 self.report.chunk_count = chunk_count;
                 self.report.warnings.extend(clamps.iter().map(ToString::to_string));
@@ -184,7 +215,9 @@ impl Generation {
             Update::Session(session) => self.report.session = Some(session),
             Update::Prefilled(report) => self.take_prefilled(*report),
             Update::Resumed { chunks_retried } => {
-                self.generator.metrics.resumed(chunks_retried);
+                if self.told != Told::AllSoFar {
+                    self.generator.metrics.resumed(chunks_retried);
+                }
                 self.report.prefill.chunks_retried += chunks_retried;
             }
             Update::Token(emitted) => self.take_token(*emitted),
@@ -193,7 +226,9 @@ impl Generation {
     }
 
     fn take_escalated(&mut self, escalation: Escalation) {
-        self.generator.metrics.escalated();
+        if self.told != Told::AllSoFar {
+            self.generator.metrics.escalated();
+        }
         self.report.escalations += 1;
         self.report.policy = escalation.next;
         self.report.warnings.push(escalation.to_string());
@@ -201,24 +236,30 @@ impl Generation {
     }
 
     fn take_prefilled(&mut self, prefill: PrefillReport) {
-        let metrics = &self.generator.metrics;
-        let elapsed = self.clock.started.elapsed();
-        metrics.prefilled(self.report.prompt_tokens, elapsed, prefill.chunks_retried);
-        metrics.queued(prefill.queued);
-        metrics.wavefront(prefill.stalled, prefill.computed);
-        if self.report.cache_prompt {
-            metrics.prefix_looked_for(self.report.prompt_tokens, prefill.cached_tokens);
-        }
         self.clock.prefilled = Some(Instant::now());
         self.report.prefill = prefill;
-        metrics.retained(self.report.retained_mass());
         self.report.warnings.extend(self.report.shortfall());
-        let PrefillReport { exchange, traffic, audits, .. } = &self.report.prefill;
-        metrics.exchanged(*exchange, traffic.bytes());
-        metrics.audited(audits);
+        if self.told != Told::AllSoFar {
+            self.count_prefill();
+        }
         self.token_bytes = self.generator.runtime.load().token_bytes;
         self.count_dense_bytes();
         self.queue.push_back(TextEvent::Prefilled);
+    }
+
+    fn count_prefill(&self) {
+        let (metrics, report) = (&self.generator.metrics, &self.report);
+        let PrefillReport { exchange, traffic, audits, .. } = &report.prefill;
+        let elapsed = self.clock.started.map(|started| started.elapsed());
+        metrics.prefilled(report.prompt_tokens, elapsed, report.prefill.chunks_retried);
+        metrics.queued(report.prefill.queued);
+        metrics.wavefront(report.prefill.stalled, report.prefill.computed);
+        if report.cache_prompt {
+            metrics.prefix_looked_for(report.prompt_tokens, report.prefill.cached_tokens);
+        }
+        metrics.retained(report.retained_mass());
+        metrics.exchanged(*exchange, traffic.bytes());
+        metrics.audited(audits);
     }
 
     fn take_token(&mut self, emitted: Emitted) {
@@ -229,11 +270,14 @@ impl Generation {
             return;
         }
         let now = Instant::now();
-        let metrics = &self.generator.metrics;
-        if !std::mem::replace(&mut self.clock.has_token, true) {
-            metrics.first_token(now - self.clock.started);
+        if self.told == Told::Nothing {
+            let metrics = &self.generator.metrics;
+            let is_first = !std::mem::replace(&mut self.clock.has_token, true);
+            if let Some(started) = self.clock.started.filter(|_| is_first) {
+                metrics.first_token(now - started);
+            }
+            metrics.token(choice.last_token.replace(now).map(|last| now - last));
         }
-        metrics.token(choice.last_token.replace(now).map(|last| now - last));
         choice.tokens += 1;
         self.report.output_tokens += 1;
         self.permit.iter().for_each(Permit::spend);
@@ -283,7 +327,7 @@ impl Generation {
 
     fn fail(&mut self, error: RequestError) -> RequestError {
         let refused = matches!(error, RequestError::Refused(_) | RequestError::Busy { .. });
-        if refused {
+        if refused && self.told != Told::AllSoFar {
             self.generator.metrics.rejected(error.reason());
         }
         self.set_outcome(match error {
@@ -298,7 +342,10 @@ impl Generation {
     fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
         self.place.end(outcome);
-        self.generator.metrics.ended(outcome, self.clock.started.elapsed());
+        if self.told != Told::AllSoFar {
+            let elapsed = self.clock.started.map(|started| started.elapsed());
+            self.generator.metrics.ended(outcome, elapsed);
+        }
     }
 
     fn count_decode(&mut self) {

@@ -39,6 +39,11 @@ pub trait Submit: Send + Sync + 'static {
     /// The workers, and what they serve.
     fn cluster(&self) -> Cluster;
 
+    /// Waits until it is known which coordinator leads, where that may be soon.
+    fn settled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// The way to whichever other coordinator leads, where there are others.
     fn passage(&self) -> Option<&Passage> {
         None

@@ -134,6 +134,7 @@ impl Pieces {
             let scores = entry.map(|(one, top)| (one.logprob, top.as_slice()));
             list.push(&self.view.text, *token, scores);
         }
+        list.end_prompt();
         Some(list.take(top))
     }
 

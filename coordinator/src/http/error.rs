@@ -99,8 +99,16 @@ impl From<Refusal> for ApiError {
         // Some clients look for OpenAI's words, to go on with another model.
         let words = code.map_or("", |_| ". This model's maximum context length is exceeded");
         let error = Self::new(StatusCode::BAD_REQUEST, format!("{refusal}{words}"));
-        Self { param: Some(refusal.field), code, ..error }
+        Self { param: Some(name_in(&refusal.field).to_owned()), code, ..error }
     }
+}
+
+/// A field's name among words that say what of it is meant: `logit_bias entries`, `end tokens with
+/// stop_token_ids`, `completions in last-event-id`.
+fn name_in(field: &str) -> &str {
+    let behind = [" in ", " with "].into_iter().find_map(|word| field.split_once(word));
+    let name = behind.map_or(field, |(_, name)| name);
+    name.split_once(' ').map_or(name, |(name, _)| name)
 }
 
 impl From<TextError> for ApiError {

@@ -4,7 +4,7 @@ use aqueduct_core::TokenId;
 use aqueduct_core::work::TokenLogprob;
 use serde_json::{Map, Value, json};
 
-use crate::text::TextModel;
+use crate::text::{Detokenizer, Start, TextModel};
 
 /// What JSON has for minus infinity.
 const LEAST: f32 = -9999.0;
@@ -16,10 +16,10 @@ pub(super) struct CompletionLogprobs {
     token_logprobs: Vec<Option<f32>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
     text_offset: Vec<usize>,
-    /// Characters of the returned text so far.
+    /// Characters of the returned text so far that are complete.
     offset: usize,
-    /// Whether that begins with the prompt.
-    is_echo: bool,
+    /// What makes that text of the tokens.
+    detokenizer: Option<Detokenizer>,
 }
 
 impl CompletionLogprobs {
@@ -31,21 +31,26 @@ impl CompletionLogprobs {
         scores: Option<(f32, &[TokenLogprob])>,
     ) {
         self.tokens.push(token_key(text, token));
-        self.text_offset.push(self.offset);
+        // A prompt is a text of its own, and what is generated goes on with one.
+        let start = if scores.is_none() { Start::Text } else { Start::Continuation };
+        let detokenizer = self.detokenizer.get_or_insert_with(|| text.detokenizer(start));
+        let first = text.token_bytes(token).first().filter(|_| !text.is_special(token));
+        // A token that goes on with an open character stands where that begins.
+        let is_behind = first.is_some_and(|byte| detokenizer.gives_up(*byte));
+        self.text_offset.push(self.offset + usize::from(is_behind));
+        self.offset += text.push(detokenizer, token).chars().count();
         self.token_logprobs.push(scores.map(|(logprob, _)| logprob.max(LEAST)));
         self.top_logprobs.push(scores.map(|(logprob, top)| {
             let sampled = TokenLogprob { token, logprob };
             let all = top.iter().copied().chain([sampled]);
             all.map(|one| (token_key(text, one.token), json!(one.logprob.max(LEAST)))).collect()
         }));
-        self.is_echo |= scores.is_none();
-        if !text.is_special(token) {
-            let bytes = text.token_bytes(token);
-            // The space before a prompt's first word may be the tokeniser's, and is not in it.
-            let strips = self.offset == 0 && self.is_echo && text.strips_first_space();
-            let bytes = bytes.strip_prefix(b" ").filter(|_| strips).unwrap_or(bytes);
-            self.offset += characters_begun(bytes);
-        }
+    }
+
+    /// The prompt is over: what follows is no part of a character that it leaves open.
+    pub(super) fn end_prompt(&mut self) {
+        let open = self.detokenizer.take().map(|mut detokenizer| detokenizer.finish());
+        self.offset += open.map_or(0, |text| text.chars().count());
     }
 
     /// The object for what was added since the last call; `top` is what the caller asked for.
@@ -90,9 +95,4 @@ fn token_key(text: &TextModel, token: TokenId) -> String {
             format!("bytes:{digits}")
         }
     }
-}
-
-/// Characters whose first byte is among `bytes`.
-fn characters_begun(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count()
 }

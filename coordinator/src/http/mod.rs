@@ -122,6 +122,9 @@ fn watched() -> Router<ApiState> {
         .route("/health", get(ready))
         .route("/readyz", get(ready))
         .route("/leader", get(leads))
+        // As vLLM has them.
+        .route("/ping", get(ready))
+        .route("/version", get(version))
         .route("/livez", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
 }
@@ -252,6 +255,10 @@ fn health(is_good: bool, text: &str, load: &Load) -> Response {
         Leader::Nobody => body["role"] = "follower".into(),
     }
     (status, axum::Json(body)).into_response()
+}
+
+async fn version() -> Response {
+    axum::Json(json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
 async fn metrics(State(state): State<ApiState>) -> Response {

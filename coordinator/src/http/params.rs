@@ -133,7 +133,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text or a list of texts")]
 enum OneOrMore {
     One(String),
     More(Vec<String>),

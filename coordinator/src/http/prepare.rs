@@ -38,7 +38,7 @@ impl Prepared {
     /// The same, for a caller who may make it again with the key `name`.
     pub(super) fn keyed(self, name: Option<String>, body: &[u8]) -> Result<Self, ApiError> {
         let Some(name) = name else { return Ok(self) };
-        Refusal::unless_within("prompts beside idempotency_key", self.prompts.len(), 1, 1)?;
+        Refusal::unless_within("prompt entries beside idempotency_key", self.prompts.len(), 1, 1)?;
         if self.echo {
             return Err(ApiError::field("echo", "is not supported beside idempotency_key"));
         }
@@ -63,7 +63,7 @@ pub(super) fn completion(shared: &Shared, bytes: &[u8]) -> Result<Prepared, ApiE
     let text = &shared.generator.text;
     let session = request.params.memory.session;
     if session.is_some() {
-        Refusal::unless_within("prompts beside a session", request.prompts.len(), 1, 1)?;
+        Refusal::unless_within("prompt entries beside a session", request.prompts.len(), 1, 1)?;
     }
     if request.echo
         && request.logprobs.is_some()

@@ -171,7 +171,7 @@ pub fn parse_completion(body: &[u8]) -> Result<CompletionRequest, ApiError> {
         return Err(Refusal::new("n", each, bound).into());
     }
     if params.memory.resumable {
-        Refusal::unless_within("prompts beside resumable", prompts.len(), 1, 1)?;
+        Refusal::unless_within("prompt entries beside resumable", prompts.len(), 1, 1)?;
         if echo {
             return Err(ApiError::field("echo", "is not supported beside resumable"));
         }
@@ -315,7 +315,7 @@ struct RawFunction {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "content must be a text or a list of parts, each with a type")]
 enum Content {
     Text(String),
     Parts(Vec<Part>),

@@ -13,7 +13,7 @@ use super::stream::{self, Running};
 use super::{ApiError, ApiState, calls};
 use crate::generation::{About, Source};
 use crate::keys::Holder;
-use crate::streams::{EventId, Place, request_of};
+use crate::streams::{Ended, EventId, Place, request_of};
 
 /// By which browsers, and others who read events, say where they stand.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -80,8 +80,10 @@ async fn answer(
     let shared = &state.0;
     let holder = holder.as_ref().map(|Extension(holder)| holder);
     let stands = last.clone().flatten();
-    let may_read = move |about: &About| {
-        stands.map_or(Ok(()), |place| place.check(LAST_EVENT_ID, about.choices))
+    let may_read = move |about: &About, ended: &Ended| {
+        let Some(place) = stands else { return Ok(()) };
+        place.check(LAST_EVENT_ID, about.choices)?;
+        place.check_told(LAST_EVENT_ID, ended)
     };
     let reader = shared.generator.resume(holder, request, may_read).await?;
     let about = reader.about().clone();

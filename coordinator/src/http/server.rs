@@ -20,8 +20,6 @@ use super::{ApiOptions, ApiState, names, router, watched};
 
 /// How long answers under way may take to end after a shutdown began.
 const DRAIN_SECONDS: u64 = 30;
-/// After an accept that failed, for instance for want of file handles.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API until `shutdown` resolves, then waits a while for answers under way.
 pub async fn serve(
@@ -87,7 +85,7 @@ fn accept_all(
                     let entering = Entering { stream, tls: tls.clone(), timeout, _permit: permit };
                     tokio::spawn(converse(routes.clone(), graceful.watcher(), entering));
                 }
-                Either::Left((None, _)) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Either::Left((None, _)) => {}
                 Either::Right(_) => break,
             }
         }
@@ -104,13 +102,8 @@ async fn accept(
     connections: &Arc<Semaphore>,
 ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     let permit = connections.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, permit)),
-        Err(error) => {
-            tracing::warn!(%error, "a connection could not be accepted");
-            None
-        }
-    }
+    let stream = listener.accept().await.map(|(stream, _)| stream);
+    Some((aqueduct_tls::accepted(stream).await?, permit))
 }
 
 /// A connection that was accepted, and its place among those that are served.

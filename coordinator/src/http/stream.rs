@@ -98,6 +98,8 @@ impl Answer {
                 Some(Item::Failed(error)) => {
                     let id = &self.envelope.id;
                     tracing::warn!(id, error = error.message, "a streamed request failed");
+                    // The answer may go on: its caller stands where it stood, and not at the end.
+                    self.end_id = None;
                     self.end(Some(error.body()));
                 }
                 None if self.include_usage => {

@@ -1,11 +1,13 @@
-//! Texts as tokens and back, as vLLM and llama.cpp have it.
+//! Texts as tokens and back, as vLLM and llama.cpp have it; also what is too long for the model, so
+//! that one sees by how much.
 
 use std::time::SystemTime;
 
-use aqueduct_core::{Refusal, TokenId};
+use aqueduct_core::{Refusal, TokenId, limits};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::calls::aside;
@@ -15,10 +17,20 @@ use super::request::Chat;
 use super::{ApiState, Shared};
 use crate::text::Start;
 
+/// What a text is in tokens. They are written as they are: each would be many times as large as a
+/// JSON value.
+#[derive(Serialize)]
+pub(super) struct Tokenized {
+    count: usize,
+    max_model_len: u32,
+    tokens: Vec<TokenId>,
+    token_strs: Option<Vec<String>>,
+}
+
 pub(super) async fn tokenize(
     State(state): State<ApiState>,
     body: Body,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Tokenized>, ApiError> {
     aside(&state, body, tokenized).await.map(Json)
 }
 
@@ -29,7 +41,7 @@ pub(super) async fn detokenize(
     aside(&state, body, spelled).await.map(Json)
 }
 
-fn tokenized(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
+fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
     let mut fields = Fields::parse(body)?;
     shared.check_model(fields.take::<String>("model")?.as_deref())?;
     let with_texts = fields.take_or("return_token_strs", false)?;
@@ -38,14 +50,14 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
         (Some(prompt), None) => {
             let begins = fields.take_or("add_special_tokens", true)?;
             fields.finish()?;
-            text.encode(&prompt, begins)?
+            text.encode_any(&prompt, begins)?
         }
         (None, Some(content)) => {
             let begins = fields.take_or("add_special", false)?;
             fields.refuse("parse_special", |value| value == true)?;
             fields.refuse("with_pieces", |value| value == false)?;
             fields.finish()?;
-            text.encode(&content, begins)?
+            text.encode_any(&content, begins)?
         }
         (None, None) => chat(shared, fields)?,
         (Some(_), Some(_)) => {
@@ -54,12 +66,8 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     };
     let texts = || tokens.iter().map(|token| text.spell(&[*token], Start::Continuation));
     let texts = with_texts.then(|| texts().collect::<Vec<_>>());
-    Ok(json!({
-        "count": tokens.len(),
-        "max_model_len": text.prompt_tokens_max(),
-        "tokens": tokens,
-        "token_strs": texts,
-    }))
+    let (count, max_model_len) = (tokens.len(), text.prompt_tokens_max());
+    Ok(Tokenized { count, max_model_len, tokens, token_strs: texts })
 }
 
 /// The tokens of a chat, which has all that its template says.
@@ -67,9 +75,11 @@ fn chat(shared: &Shared, mut fields: Fields<'_>) -> Result<Vec<TokenId>, ApiErro
     fields.refuse("add_special_tokens", |value| value == false)?;
     let chat = Chat::take(&mut fields)?;
     fields.finish()?;
-    let chat = chat.for_template(shared.generator.text.template())?;
-    let (_, tokens) = shared.generator.text.chat(chat.conversation(), None, SystemTime::now())?;
-    Ok(tokens)
+    let text = &shared.generator.text;
+    let template = text.template();
+    let chat = chat.for_template(template)?;
+    let prompt = template.render(chat.conversation(), SystemTime::now())?;
+    Ok(text.encode_any(&prompt, !template.writes_bos())?)
 }
 
 fn spelled(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
@@ -79,7 +89,11 @@ fn spelled(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
         fields.take("tokens")?.ok_or_else(|| ApiError::field("tokens", "is missing"))?;
     fields.finish()?;
     let text = &shared.generator.text;
-    text.check(&tokens).map_err(|refusal| Refusal { field: "tokens".to_owned(), ..refusal })?;
+    text.check_within(&tokens, limits::PROMPT_TOKENS_MAX)
+        .map_err(|refusal| Refusal { field: "tokens".to_owned(), ..refusal })?;
+    // The longest tokens have a hundred bytes and more.
+    let bytes: usize = tokens.iter().map(|token| text.token_bytes(*token).len()).sum();
+    Refusal::unless_within("tokens bytes", bytes, 0, limits::PROMPT_BYTES_MAX)?;
     let spelled = text.spell(&tokens, Start::Text);
     // vLLM's name for it, and llama.cpp's.
     Ok(json!({ "prompt": spelled, "content": spelled }))

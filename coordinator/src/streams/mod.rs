@@ -7,7 +7,7 @@ mod place;
 mod tape;
 
 pub(crate) use place::request_of;
-pub use place::{EventId, Place};
+pub use place::{Ended, EventId, Place};
 pub use tape::Reader;
 
 use std::collections::{HashMap, VecDeque};
@@ -44,6 +44,8 @@ struct Tapes {
     /// The oldest end first.
     ended: VecDeque<Arc<Tape>>,
     ended_bytes: u64,
+    /// Of which nobody is told any more, whatever is known of them elsewhere; the latest last.
+    given_up: VecDeque<RequestId>,
 }
 
 impl Streams {
@@ -69,6 +71,11 @@ impl Streams {
             (once.name == name).then_some((tape.request(), once.content))
         });
         keyed.max()
+    }
+
+    /// Whether nobody will come back to this request, as it was said.
+    pub(crate) fn is_given_up(&self, request: RequestId) -> bool {
+        self.tapes().given_up.contains(&request)
     }
 
     /// Goes on with a request whether or not somebody reads, as long as somebody may come back.
@@ -117,22 +124,25 @@ impl Streams {
         &self,
         request: RequestId,
         holder: &str,
-        may_read: impl FnOnce(&About) -> Result<(), Refusal>,
+        may_read: impl FnOnce(&About, &Ended) -> Result<(), Refusal>,
         comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
     ) -> Result<Reader, RequestError> {
         let tape = self.taken_up(request, holder, comes_back).await?;
-        may_read(tape.about())?;
+        may_read(tape.about(), &tape.ended())?;
         Ok(Reader::of(tape))
     }
 
-    /// Ends a request that nobody will come back to.
+    /// Ends a request that nobody will come back to, or forgets its answer if it has ended.
     pub(crate) async fn cancel(
         &self,
         request: RequestId,
         holder: &str,
         comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
     ) -> Result<(), RequestError> {
-        self.taken_up(request, holder, comes_back).await.map(|tape| tape.cancel())
+        let tape = self.taken_up(request, holder, comes_back).await?;
+        tape.cancel();
+        self.tapes().give_up(&tape);
+        Ok(())
     }
 
     async fn taken_up(
@@ -142,6 +152,9 @@ impl Streams {
         comes_back: impl AsyncFnOnce() -> Result<Generation, RequestError>,
     ) -> Result<Arc<Tape>, RequestError> {
         let _turn = self.0.coming_back.lock().await;
+        if self.is_given_up(request) {
+            return Err(RequestError::Unknown(request));
+        }
         if let Some(tape) = self.find(request) {
             let is_for = tape.about().telling.is_for(holder);
             return is_for.then_some(tape).ok_or(RequestError::Unknown(request));
@@ -170,6 +183,14 @@ impl Tapes {
         {
             let Some(oldest) = self.ended.front().cloned() else { return };
             self.forget(&oldest);
+        }
+    }
+
+    fn give_up(&mut self, tape: &Arc<Tape>) {
+        self.forget(tape);
+        self.given_up.push_back(tape.request());
+        if self.given_up.len() > limits::STREAMS_ENDED_MAX {
+            self.given_up.pop_front();
         }
     }
 

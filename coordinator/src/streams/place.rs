@@ -10,6 +10,9 @@ use crate::generation::TextEvent;
 /// What stands in place of numbers when nothing is left to be told.
 const END: &str = "end";
 
+/// The tokens of each completion that is known to have ended.
+pub type Ended = [Option<u32>];
+
 /// How far somebody has come with each completion: 0 before it, then one more with its beginning,
 /// with each of its tokens and with its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +45,23 @@ impl Place {
     pub fn check(&self, field: &str, choices: u32) -> Result<(), Refusal> {
         let field = format!("completions in {field}");
         Refusal::unless_within(&field, self.0.len() as u32, choices, choices).map(drop)
+    }
+
+    /// Checks that it is not behind the end of a completion; it comes from `field`.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check_told(&self, field: &str, ended: &Ended) -> Result<(), Refusal> {
+        let is_beyond = |(steps, tokens): (&u32, &Option<u32>)| {
+            tokens.filter(|tokens| *steps > tokens.saturating_add(2))
+        };
+        match self.0.iter().zip(ended).find_map(is_beyond) {
+            None => Ok(()),
+            Some(tokens) => {
+                let bound = format!("no place behind the end of a completion of {tokens} tokens");
+                Err(Refusal::new(field, self, bound))
+            }
+        }
     }
 
     /// Whether the beginning of a completion is new; then it is no more.
@@ -157,5 +177,13 @@ mod tests {
         assert_eq!(Place::after(&[0, 4], 2), Ok(Place(vec![1, 5])));
         let refused = Place::after(&[3], 2).unwrap_err().to_string();
         assert_eq!(refused, "completions in next = 1: must be between 2 and 2");
+        let check = |steps: u32, ended: Option<u32>, want: bool| {
+            let told = Place(vec![1, steps]).check_told("last-event-id", &[None, ended]);
+            assert_eq!(told.is_ok(), want, "{steps} of {ended:?}");
+        };
+        check(5, Some(3), true);
+        check(6, Some(3), false);
+        check(u32::MAX, None, true);
+        check(u32::MAX, Some(u32::MAX), true);
     }
 }

@@ -93,6 +93,19 @@ impl Tape {
         self.state().bytes
     }
 
+    /// The tokens of the completions that have ended, as far as that is written.
+    pub(super) fn ended(&self) -> Vec<Option<u32>> {
+        let mut ended = vec![None; self.about.choices as usize];
+        for event in &self.state().events {
+            if let TextEvent::ChoiceDone { choice, tokens, .. } = event
+                && let Some(known) = ended.get_mut(*choice as usize)
+            {
+                *known = Some(*tokens);
+            }
+        }
+        ended
+    }
+
     /// Nobody will read it.
     pub(super) fn cancel(&self) {
         self.is_read(Reading::NeverAgain);

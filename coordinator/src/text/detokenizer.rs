@@ -41,6 +41,15 @@ impl Detokenizer {
         take_complete(&mut self.pending)
     }
 
+    /// Whether `byte` is no part of the character that is still open, if one is, which then becomes
+    /// U+FFFD.
+    pub(crate) fn gives_up(&self, byte: u8) -> bool {
+        !self.pending.is_empty() && {
+            let joined = [self.pending.as_slice(), &[byte]].concat();
+            std::str::from_utf8(&joined).is_err() && !is_unfinished(&joined)
+        }
+    }
+
     /// What is left when no token follows: an unfinished character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()

@@ -30,6 +30,7 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let texts = json(&folder.join("tokenizer_config.json"))?;
     let texts = beside(texts, json(&folder.join("special_tokens_map.json"))?);
     let more = json(&folder.join("added_tokens.json"))?;
+    check(&generation, &config, &texts)?;
     add_tokens(&mut tokenizer, &texts, &more)
         .map_err(|error| TextError::invalid("added tokens", error))?;
     let named = |field: &str| tokenizer.token_to_id(token_text(&texts[field])?);
@@ -51,6 +52,7 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
     let of_text = text_model(&config);
     let number = |field: &str| of_text[field].as_u64().and_then(|value| u32::try_from(value).ok());
     let model_tokens = number("vocab_size");
+    warn_of_ends(&eos, model_tokens);
     // Command R was made for more positions than the field says that others have.
     let made_for = number("model_max_length").filter(|_| of_text["model_type"] == "cohere");
     let max_positions =
@@ -75,6 +77,35 @@ pub(super) fn read(folder: &Path) -> Result<Vocabulary, TextError> {
         tool_template,
         special,
     })
+}
+
+/// Refuses what would be passed over as if it were not there.
+fn check(generation: &Value, config: &Value, texts: &Value) -> Result<(), TextError> {
+    let ends = [generation, config].map(|file| &file["eos_token_id"]);
+    let ends = ends.into_iter().find(|ends| !ends.is_null());
+    // Some write -1 for none.
+    let is_no_id = |ends: &&Value| ids(ends).is_none() && ends.as_i64().is_none_or(|id| id >= 0);
+    if let Some(ends) = ends.filter(is_no_id) {
+        let message = format!("{ends} is neither an id nor a list of ids");
+        return Err(TextError::invalid("eos_token_id", message));
+    }
+    let template = &texts["chat_template"];
+    if !(template.is_null() || template.is_string() || template.is_array()) {
+        let message = format!("{template} is neither a text nor a list of named ones");
+        return Err(TextError::invalid("chat_template", message));
+    }
+    match text_model(config)["max_position_embeddings"].as_u64() {
+        Some(0) => Err(TextError::invalid("max_position_embeddings", "0 is for no prompt")),
+        _ => Ok(()),
+    }
+}
+
+/// An end that the model cannot say is no reason not to serve it: others may end its answers.
+fn warn_of_ends(eos: &[TokenId], model_tokens: Option<u32>) {
+    let is_beyond = |token: &&TokenId| model_tokens.is_some_and(|most| **token >= most);
+    if let Some(token) = eos.iter().find(is_beyond) {
+        tracing::warn!(token, ?model_tokens, "an end token is none of the model's: it never comes");
+    }
 }
 
 /// Tokens that templates may name, besides those that begin and end.

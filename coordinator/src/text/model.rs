@@ -111,17 +111,35 @@ impl TextModel {
     /// # Errors
     /// A text that is too long, or one that needs tokens the model does not have.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, Refusal> {
+        self.encode_within(text, add_special, self.prompt_tokens_max)
+    }
+
+    /// The same of a text that may be longer than this model's prompts, for whoever wants to know
+    /// by how much.
+    ///
+    /// # Errors
+    /// Those of `encode`, for what is longer than any model's prompts.
+    pub fn encode_any(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, Refusal> {
+        self.encode_within(text, add_special, limits::PROMPT_TOKENS_MAX)
+    }
+
+    fn encode_within(
+        &self,
+        text: &str,
+        add_special: bool,
+        tokens_max: u32,
+    ) -> Result<Vec<TokenId>, Refusal> {
         // Most overlong texts are refused before they cost any work: no token is longer than
         // the longest, and a normaliser shrinks a text to a third at the very most.
-        let bytes_max = (self.prompt_tokens_max as usize).saturating_mul(self.longest_piece * 3);
+        let bytes_max = (tokens_max as usize).saturating_mul(self.longest_piece * 3);
         if text.len() > bytes_max.min(limits::PROMPT_BYTES_MAX) {
-            let bound = format!("at most {}", self.prompt_tokens_max);
+            let bound = format!("at most {tokens_max}");
             let value = format!("those of {} bytes", text.len());
             return Err(Refusal::new("prompt_tokens", value, bound));
         }
         let tokens = match &self.parts {
             Some(parts) if text.len() > PART_BYTES => {
-                let most = self.prompt_tokens_max as usize;
+                let most = tokens_max as usize;
                 let encoded = parts.encode(&self.tokenizer, (text, PART_BYTES), add_special, most);
                 if encoded.as_ref().is_ok_and(|tokens| tokens.len() > most) {
                     let bound = format!("at most {most}");
@@ -135,7 +153,7 @@ impl TextModel {
         };
         let tokens = tokens
             .map_err(|error| Refusal::new("prompt", error, "text that the tokeniser knows"))?;
-        self.check(&tokens)?;
+        self.check_within(&tokens, tokens_max)?;
         Ok(tokens)
     }
 
@@ -154,8 +172,13 @@ impl TextModel {
     /// # Errors
     /// Too many tokens, or one outside the vocabulary.
     pub fn check(&self, tokens: &[TokenId]) -> Result<(), Refusal> {
-        if tokens.len() > self.prompt_tokens_max as usize {
-            let bound = format!("at most {}", self.prompt_tokens_max);
+        self.check_within(tokens, self.prompt_tokens_max)
+    }
+
+    /// The same where there may be so many.
+    pub(crate) fn check_within(&self, tokens: &[TokenId], tokens_max: u32) -> Result<(), Refusal> {
+        if tokens.len() > tokens_max as usize {
+            let bound = format!("at most {tokens_max}");
             return Err(Refusal::new("prompt_tokens", tokens.len(), bound));
         }
         let vocab = self.vocab();
@@ -233,11 +256,6 @@ impl TextModel {
             parts.push(literal(&text[from..]));
         }
         parts.join(" ")
-    }
-
-    /// Whether the space before a text's first word is the tokeniser's and not the text's.
-    pub(crate) fn strips_first_space(&self) -> bool {
-        self.pieces.strips_first_space()
     }
 
     /// What makes answers be of `form`, whose grammar comes from `field`.

@@ -56,6 +56,7 @@ pub(crate) struct Fake {
     seen: Arc<Mutex<Vec<Command>>>,
     heard: Arc<Notify>,
     closed: Arc<Notify>,
+    leaves: Arc<Notify>,
 }
 
 impl Fake {
@@ -72,6 +73,7 @@ impl Fake {
             seen: Arc::default(),
             heard: Arc::default(),
             closed: Arc::default(),
+            leaves: Arc::default(),
         }
     }
 
@@ -105,6 +107,10 @@ impl Fake {
             let command = tokio::select! {
                 command = inbox.recv() => command,
                 () = self.closed.notified() => return,
+                () = self.leaves.notified() => {
+                    say.event(Event::Draining).await;
+                    continue;
+                }
             };
             let Some(command) = command else { return };
             self.seen.lock().unwrap().push(command.clone());
@@ -154,6 +160,11 @@ impl Fake {
                 Event::ChunkFailed { key, kind, message }
             }
         }
+    }
+
+    /// Says that it is going to stop.
+    pub(crate) fn leave(&self) {
+        self.leaves.notify_one();
     }
 
     /// Ends its session.

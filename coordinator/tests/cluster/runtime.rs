@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::fake::{Fake, Habit, SOON, VOCAB, all, submission};
-use aqueduct_coordinator::runtime::WorkerState;
+use aqueduct_coordinator::runtime::{Cluster, WorkerState};
 use aqueduct_coordinator::submit::{Busy, RequestError, Submission, Update};
 use aqueduct_coordinator::{Config, Coordinator};
 use aqueduct_core::work::{Command, Outputs, Peer};
@@ -322,6 +322,27 @@ async fn what_no_other_worker_could_be_told_ends_on_a_drained_one() {
         let goes_over = |command: &Command| matches!(command, Command::HandOver { .. });
         assert_eq!(home.seen().iter().any(goes_over), goes, "after {tokens} tokens of each");
     }
+}
+
+#[tokio::test]
+async fn who_has_left_is_given_nothing_more() {
+    let mut fakes = cluster(&[Habit::Hold { chunk_idx: 0 }; 2]);
+    // Room for one request.
+    fakes.iter_mut().for_each(|fake| fake.pool_tokens = 2 * limits::PAGE_TOKENS);
+    let coordinator = start(Config::default(), &fakes).await;
+    let mut seen = coordinator.watch();
+    fakes[1].leave();
+    let leaves = seen.wait_for(|cluster| cluster.workers[1].draining);
+    tokio::time::timeout(SOON, leaves).await.expect("it stays").unwrap();
+    let _running = coordinator.submit(exact(2)).await.unwrap();
+    let _waiting = coordinator.submit(exact(2)).await.unwrap();
+    fakes[1].close();
+    let is_gone = |cluster: &Cluster| cluster.workers[1].state == WorkerState::Down;
+    tokio::time::timeout(SOON, seen.wait_for(is_gone)).await.expect("it is there").unwrap();
+    // By then the loop has done all that follows from it.
+    let _another = coordinator.submit(exact(2)).await.unwrap();
+    let stats = coordinator.stats();
+    assert_eq!((stats.running, stats.workers_up), (1, 1), "{stats:?}");
 }
 
 #[tokio::test]

@@ -240,6 +240,50 @@ async fn log_probabilities_have_their_lists() {
     assert_eq!(none["choices"][0]["logprobs"]["token_logprobs"][0], -0.5);
 }
 
+/// Where each token's first character is in the text as it is told, which has U+FFFD for bytes that
+/// are part of none.
+#[tokio::test]
+async fn offsets_point_into_the_text() {
+    let text = text();
+    assert_eq!(text.token_bytes(256), [0x9f], "a byte that begins no character");
+    let smile = text.encode("a😀b", false).unwrap();
+    let (starts, _) = smile.iter().fold((Vec::new(), 0), |(mut starts, at), token| {
+        let bytes = text.token_bytes(*token).len();
+        starts.push(usize::from(at > 0) + usize::from(at > 4));
+        (starts, at + bytes)
+    });
+    let open = smile.iter().copied().find(|token| text.token_bytes(*token)[0] == 0xf0).unwrap();
+    assert!(text.token_bytes(open).len() < 4, "a part of the character");
+    let server = start(answering("a😀b")).await;
+    let check = async |prompt: &[u32], want: &[usize], words: &str| {
+        let body = json!({ "prompt": prompt, "echo": true, "logprobs": 1, "max_tokens": 99 });
+        let choice = server.completion(body).await.json()["choices"][0].clone();
+        assert_eq!(choice["text"], format!("{words}a😀b"));
+        let after = words.chars().count();
+        let want = want.iter().copied().chain(starts.iter().map(|start| start + after));
+        let want: Vec<usize> = want.collect();
+        assert_eq!(choice["logprobs"]["text_offset"], json!(want), "{prompt:?}");
+        let body = json!({ "prompt": prompt, "logprobs": 1, "max_tokens": 99 });
+        let choice = server.completion(body).await.json()["choices"][0].clone();
+        assert_eq!(choice["logprobs"]["text_offset"], json!(starts), "{prompt:?}");
+    };
+    let said = |tokens: &[u32]| text.decode(tokens);
+    let (first, last) = (said(&[260]), said(&[902]));
+    let chars = first.chars().count();
+    let (one, two) = ([260, 256, 902], [260, 256, 256, 902]);
+    check(&one, &[0, chars, chars + 1], &format!("{first}\u{fffd}{last}")).await;
+    let words = format!("{first}\u{fffd}\u{fffd}{last}");
+    check(&two, &[0, chars, chars + 1, chars + 2], &words).await;
+    // What is open is given up by what does not go on with it, and by the prompt's end.
+    let words = format!("{first}\u{fffd}{last}");
+    check(&[260, open, 902], &[0, chars, chars + 1], &words).await;
+    check(&[260, open], &[0, chars], &format!("{first}\u{fffd}")).await;
+    let prompt = [&[260], smile.as_slice()].concat();
+    let want: Vec<usize> =
+        [0].into_iter().chain(starts.iter().map(|start| start + chars)).collect();
+    check(&prompt, &want, &format!("{first}a😀b")).await;
+}
+
 #[tokio::test]
 async fn echo_scores_the_prompt_without_generating() {
     let server = start(answering("never")).await;

@@ -7,8 +7,8 @@ use aqueduct_coordinator::Room;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::{ApiOptions, parse_chat, parse_completion, parse_response};
 use aqueduct_coordinator::submit::{Busy, RequestError};
-use aqueduct_core::Refusal;
 use aqueduct_core::work::FailureKind;
+use aqueduct_core::{Refusal, limits};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -48,6 +48,9 @@ async fn wrong_fields_are_named() {
     check("logit_bias", json!({ "five": 1 }), "logit_bias").await;
     check("logit_bias", json!({ "5": 101 }), "logit_bias[5]").await;
     check("logit_bias", json!({ "5": "high" }), "logit_bias").await;
+    let many: serde_json::Map<_, _> =
+        (0..=limits::LOGIT_BIAS_MAX).map(|id| (id.to_string(), json!(1))).collect();
+    check("logit_bias", json!(many), "logit_bias").await;
     check("presence_penalty", json!(2.1), "presence_penalty").await;
     check("frequency_penalty", json!(-2.1), "frequency_penalty").await;
     check("repetition_penalty", json!(0), "repetition_penalty").await;
@@ -69,7 +72,7 @@ async fn wrong_fields_are_named() {
     check("stop_token_ids", json!([4096]), "stop_token_ids").await;
     check("stop_token_ids", json!("x"), "stop_token_ids").await;
     let many = json!((1..65).collect::<Vec<_>>());
-    check("stop_token_ids", many, "end tokens with stop_token_ids").await;
+    check("stop_token_ids", many, "stop_token_ids").await;
     check("min_tokens", json!(-1), "min_tokens").await;
     check("seed", json!(1.5), "seed").await;
     check("stream", json!("yes"), "stream").await;
@@ -105,6 +108,18 @@ async fn wrong_fields_are_named() {
     check("aqueduct", json!([]), "aqueduct").await;
     assert!(server.script.seen.lock().unwrap().is_empty());
     assert_eq!(server.completion(json!({ "prompt": "a" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_said_in_words_of_the_api() {
+    let server = start(answering("x")).await;
+    let said = |reply: Value| reply["error"]["message"].as_str().unwrap().to_owned();
+    let stop = said(server.completion(json!({ "prompt": "a", "stop": 5 })).await.json());
+    assert!(stop.starts_with("stop: must be a text or a list of texts"), "{stop}");
+    let messages = json!([{ "role": "user", "content": 5 }]);
+    let content = said(server.chat(json!({ "messages": messages })).await.json());
+    let want = "messages: content must be a text or a list of parts";
+    assert!(content.starts_with(want), "{content}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::streams::Streams;
+use aqueduct_coordinator::submit::RequestError;
 use aqueduct_coordinator::text::TextModel;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -139,6 +140,62 @@ async fn any_cut_of_a_chat_with_tools() {
     }
 }
 
+/// Whoever reads an answer whose server stops has not heard all of it, whatever came last.
+#[tokio::test]
+async fn an_error_is_no_place_to_come_back_to() {
+    let path = "/v1/chat/completions";
+    let body = resumable(json!({ "messages": [{ "role": "user", "content": "?" }] }));
+    let whole = serve(script("At Walden — é.")).await;
+    let whole = told(&whole.post(path, &body.to_string()).await);
+    for fail in [RequestError::Stopping, RequestError::TakenOver] {
+        let first = serve(Script { fail: Some(fail), ..script("At Walden — é.") }).await;
+        let mut before = told(&first.post(path, &body.to_string()).await);
+        let last: Vec<_> = before.split_off(before.len() - 2);
+        assert!(last[0].1.contains("\"error\""), "{last:?}");
+        assert_eq!(last[1].1, "[DONE]");
+        assert_eq!([&last[0].0, &last[1].0], ["", ""], "neither has an id");
+        let (id, _) = before.last().expect("who speaks was said");
+        let asked = first.script.seen.lock().unwrap()[0].clone();
+        let next = Script { remembers: Some(asked), ..script("At Walden — é.") };
+        let next = serve(next).await;
+        let rest = told(&next.send(&call("GET", &format!("{ANSWER}/events"), id, "")).await);
+        assert_eq!(completions(&[before, rest].concat()), completions(&whole));
+    }
+}
+
+/// What was counted when it was told first is not counted again, and took no time here.
+#[tokio::test]
+async fn of_an_answer_that_is_told_again_only_what_is_new_is_counted() {
+    let mut body = resumable(json!({ "prompt": "a" }));
+    body["n"] = json!(1);
+    let text = "I went to the woods";
+    let first = serve(script(text)).await;
+    told(&first.completion(body).await);
+    let asked = first.script.seen.lock().unwrap()[0].clone();
+    let check = async |late: usize, counts: [&str; 3]| {
+        let next = Script { remembers: Some(asked.clone()), late, ..script(text) };
+        let next = serve(next).await;
+        told(&next.get(&format!("{ANSWER}/events")).await);
+        let metrics = next.get("/metrics").await.body;
+        let samples = ["time_to_first_token", "e2e_request_latency", "request_prefill_time"];
+        let none = samples.map(|name| format!("{name}_seconds_count 0"));
+        let none = none.iter().map(String::as_str);
+        let none = none.chain(["prompt_tokens_total 0", "prefix_cache_queries_total 0"]);
+        let wanted = none.chain(["retained_mass_count 0", "streams_resumed_total 1"]).chain(counts);
+        for want in wanted {
+            let is_there = metrics.lines().any(|line| line.ends_with(want));
+            assert!(is_there, "{want} of {late} updates: {metrics}");
+        }
+        let is_counted = metrics.contains("outcome=\"Finished\"} 1");
+        assert_eq!(is_counted, late > 0, "{metrics}");
+    };
+    let latency = "inter_token_latency_seconds_count";
+    let none = format!("{latency} 0");
+    check(0, ["generation_tokens_total 0", &none, "clamps_total 0"]).await;
+    let one = format!("{latency} 1");
+    check(3, ["generation_tokens_total 2", &one, "clamps_total 0"]).await;
+}
+
 /// Begins a stream that never ends, and reads its first byte.
 async fn begin(server: &Server) -> TcpStream {
     let body = resumable(json!({ "messages": [{ "role": "user", "content": "?" }] })).to_string();
@@ -174,6 +231,21 @@ async fn a_caller_that_goes_may_come_back_or_cancel() {
     assert!(metrics.contains("streams_resumed_total 1"), "{metrics}");
 }
 
+/// Also one of which more is known than is on the tape.
+#[tokio::test]
+async fn an_answer_that_has_ended_is_forgotten_when_it_is_cancelled() {
+    let first = serve(script("At Walden")).await;
+    told(&first.completion(resumable(json!({ "prompt": "a" }))).await);
+    let asked = first.script.seen.lock().unwrap()[0].clone();
+    let written = serve(Script { remembers: Some(asked), ..script("At Walden") }).await;
+    for server in [first, written] {
+        assert_eq!(status(&server, "GET", &format!("{ANSWER}/events")).await, 200);
+        assert_eq!(status(&server, "DELETE", ANSWER).await, 204);
+        assert_eq!(status(&server, "GET", &format!("{ANSWER}/events")).await, 404);
+        assert_eq!(status(&server, "DELETE", ANSWER).await, 404);
+    }
+}
+
 #[tokio::test]
 async fn who_does_not_come_back_in_time_has_cancelled() {
     let script = Script { hang: true, ..Script::default() };
@@ -207,7 +279,7 @@ async fn what_cannot_be_come_back_to_is_refused() {
     let asked = json!({ "resumable": true });
     check(json!({ "prompt": "a", "aqueduct": asked }), "aqueduct.resumable").await;
     let two = json!({ "prompt": ["a", "b"], "stream": true, "aqueduct": asked });
-    check(two, "prompts beside resumable").await;
+    check(two, "prompt").await;
     let echo = json!({ "prompt": "a", "stream": true, "echo": true, "aqueduct": asked });
     check(echo, "echo").await;
 
@@ -221,6 +293,13 @@ async fn what_cannot_be_come_back_to_is_refused() {
     };
     check(&path, "7", 400, Value::Null).await;
     check(&path, "cmpl-r0000000000000007:1", 400, Value::Null).await;
+    let reply = server.send(&call("GET", &path, "cmpl-r0000000000000007:1", "")).await;
+    assert_eq!(reply.json()["error"]["param"], "last-event-id", "{}", reply.body);
+    // Both have ended, with one token and their ends: there is no event behind the third.
+    check(&path, "cmpl-r0000000000000007:999999.1", 400, Value::Null).await;
+    check(&path, "cmpl-r0000000000000007:1.4", 400, Value::Null).await;
+    let last = call("GET", &path, "cmpl-r0000000000000007:1.3", "");
+    assert_eq!(server.send(&last).await.status, 200);
     check(&path, "cmpl-r0000000000000008:1.1", 400, Value::Null).await;
     check("/v1/requests/7/events", "", 400, Value::Null).await;
     let unknown = "/v1/requests/cmpl-r0000000000000008/events";

@@ -26,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) fail: Option<RequestError>,
     /// After the prefill, wait for ever.
     pub(crate) hang: bool,
+    /// So many of the last updates have to be waited for.
+    pub(crate) late: usize,
     /// What was asked for before it began.
     pub(crate) remembers: Option<Submission>,
     /// What was asked.
@@ -39,6 +41,7 @@ pub(crate) struct Script {
 struct Scripted {
     updates: VecDeque<Result<Update, RequestError>>,
     hang: bool,
+    late: usize,
     ended: bool,
     cancelled: Arc<AtomicUsize>,
     stopped: Arc<AtomicUsize>,
@@ -168,6 +171,7 @@ impl Script {
         Scripted {
             updates,
             hang: self.hang,
+            late: self.late,
             ended: false,
             cancelled: self.cancelled.clone(),
             stopped: self.stopped.clone(),
@@ -204,6 +208,10 @@ fn logprob(token: TokenId) -> TokenLogprob {
 impl Updates for Scripted {
     fn next(&mut self) -> BoxFuture<'_, Option<Result<Update, RequestError>>> {
         Box::pin(async {
+            if self.late > 0 && self.updates.len() == self.late {
+                self.late = 0;
+                tokio::task::yield_now().await;
+            }
             match self.updates.pop_front() {
                 None if self.hang => std::future::pending().await,
                 next => {

@@ -33,7 +33,11 @@ async fn models_health_and_metrics() {
     for path in ["/v1/models/org/tiny", "/v1/models/org%2Ftiny"] {
         assert_eq!(named.get(path).await.json()["id"], "org/tiny", "{path}");
     }
-    assert_eq!(server.get("/health").await.status, 200);
+    for path in ["/health", "/ping"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+    let version = server.get("/version").await.json();
+    assert_eq!(version, json!({ "version": env!("CARGO_PKG_VERSION") }));
     server.completion(json!({ "prompt": "a" })).await;
     server.completion(json!({ "prompt": "a", "aqueduct": { "chunk_tokens": 8 } })).await;
     let metrics = server.get("/metrics").await;

@@ -125,8 +125,8 @@ async fn what_cannot_be_started_again_is_refused() {
         assert_eq!((refused.status, told.as_str()), (400, Some(param)), "{}", refused.body);
     };
     check("two words", json!({ "prompt": "a" }), "idempotency_key").await;
-    check(&"k".repeat(256), json!({ "prompt": "a" }), "idempotency_key bytes").await;
-    check("mine", json!({ "prompt": ["a", "b"] }), "prompts beside idempotency_key").await;
+    check(&"k".repeat(256), json!({ "prompt": "a" }), "idempotency_key").await;
+    check("mine", json!({ "prompt": ["a", "b"] }), "prompt").await;
     check("mine", json!({ "prompt": "a", "echo": true }), "echo").await;
     assert_eq!(starts(&server), 0);
 }

@@ -75,7 +75,7 @@ fn wrong_options() {
     serve(&["--max-running", "0"], "running_requests = 0");
     serve(&["--max-batch", "0"], "decode_batch_max = 0");
     serve(&["--deadline-seconds", "0"], "request_deadline = 0 s");
-    serve(&["--data-dir", file], file);
+    serve(&["--data-dir", file], &format!("data_dir = {file}: must be a folder"));
     let worker =
         |more: &[&str], said| check(&[&["worker", "--listen", "127.0.0.1:0"], more].concat(), said);
     worker(&["--max-batch", "0"], "decode_batch_max = 0");
@@ -171,6 +171,50 @@ fn a_port_that_is_taken_is_named() {
         aqueduct().args(["worker", "--listen", taken, "--model"]).arg(model()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains(taken), "{}", stderr(&output));
+}
+
+#[test]
+fn who_asks_the_port_of_the_http_api_is_told_so() {
+    let server = Running::serve(&[]);
+    let output = run(["status", "--server", &format!("http://{}", server.address("http"))]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("wants the address of the gRPC API"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_there() {
+    let check = |args: &[&str], names: &[&str]| {
+        let mut command = aqueduct();
+        command.args(args).env("AQUEDUCT_CONFIG", "/nowhere/config.json");
+        let output = command.envs(names.iter().map(|name| (name, ""))).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    };
+    let doctor = ["doctor", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+    let doctor = [&doctor[..], &["--listen", "127.0.0.1:0"]].concat();
+    check(
+        &doctor,
+        &[
+            "AQUEDUCT_API_KEYS",
+            "AQUEDUCT_CONTEXT",
+            "AQUEDUCT_DATA_DIR",
+            "AQUEDUCT_DEVICE",
+            "AQUEDUCT_ETCD",
+            "AQUEDUCT_ETCD_PREFIX",
+            "AQUEDUCT_ID",
+            "AQUEDUCT_LOG",
+            "AQUEDUCT_LOG_FORMAT",
+            "AQUEDUCT_PEERS",
+            "AQUEDUCT_SERVER",
+            "AQUEDUCT_TLS_CA",
+            "AQUEDUCT_TLS_CERT",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "OTEL_METRIC_EXPORT_INTERVAL",
+        ],
+    );
+    let model = model();
+    let generate =
+        ["generate", "--max-tokens", "1", "--model", model.to_str().unwrap(), "Once upon a time"];
+    check(&generate, &["AQUEDUCT_SERVER", "AQUEDUCT_ISA", "AQUEDUCT_TLS_KEY"]);
 }
 
 #[test]

@@ -76,7 +76,9 @@ fn where_all_is_well_every_check_says_so() {
         doctor()
             .args(["--listen", "127.0.0.1:0", "--pool-bytes", "1M", "--json"])
             .args(["--http", server.address("http"), "--grpc", server.address("grpc")])
-            .args(["--server", &url, "--etcd", &etcd.url()])
+            .args(["--server", &url, "--etcd", &etcd.url(), "--snapshot-dir"])
+            .arg(folder.path().join("not/there/yet"))
+            .args(["--snapshot-disk-bytes", "1M"])
             .args(member(&pem, &authority))
             .arg("--model")
             .arg(model())
@@ -88,13 +90,18 @@ fn where_all_is_well_every_check_says_so() {
         let named = rows.iter().filter(|row| row["check"] == name && row["state"].is_string());
         named.map(|row| (row["state"].clone(), row["found"].clone())).collect::<Vec<_>>()
     };
+    // Held by what runs, so that another one would not start: no failure, and not passed over.
+    for name in ["port http", "port grpc"] {
+        let found = states(name);
+        assert_eq!((found.len(), &found[0].0), (1, &"warn".into()), "{name}: {found:?}");
+        let words = "is held by aqueduct, process ";
+        assert!(found[0].1.as_str().unwrap().contains(words), "{name}: {found:?}");
+    }
     for (name, words) in [
         ("gpu", ""),
         ("config", "fit together"),
         ("model", "can be served"),
         ("memory", "available"),
-        ("port http", "is held by aqueduct, process "),
-        ("port grpc", "is held by aqueduct, process "),
         ("port listen", "is free"),
         ("certificate cluster", "worker.aqueduct"),
         ("etcd", "the only member, 0 workers registered"),
@@ -106,7 +113,10 @@ fn where_all_is_well_every_check_says_so() {
         assert_eq!((found.len(), &found[0].0), (1, &"ok".into()), "{name}: {found:?}");
         assert!(found[0].1.as_str().unwrap().contains(words), "{name}: {found:?}");
     }
-    assert!(states("disk data-dir")[0].1.as_str().unwrap().contains("safe on disk within"));
+    for name in ["disk data-dir", "disk snapshot-dir"] {
+        assert!(states(name)[0].1.as_str().unwrap().contains("safe on disk within"), "{name}");
+    }
+    assert!(!folder.path().join("not").exists(), "nothing stays");
     assert_eq!(states("open files").len(), 1);
 }
 
@@ -140,7 +150,7 @@ fn ports_folders_and_files_that_cannot_be_used() {
     let file = folder.path().join("file");
     std::fs::write(&file, "[]").unwrap();
     let below = text(&file.join("below"));
-    check(examine(&["--data-dir", below]), "disk data-dir", "fail", "cannot be written to");
+    check(examine(&["--data-dir", below]), "disk data-dir", "fail", "is no folder");
     check(examine(&["--snapshot-dir", below]), "disk snapshot-dir", "fail", "below");
     let most = u64::MAX.to_string();
     let wanting = ["--snapshot-dir", text(folder.path()), "--snapshot-disk-bytes", &most];
@@ -165,6 +175,61 @@ fn ports_folders_and_files_that_cannot_be_used() {
     let mut limited_shell = Command::new("bash");
     limited_shell.args(["-c", &limited]).env("AQUEDUCT_CONFIG", "/nowhere/config.json");
     check(rows(&mut limited_shell), "open files", "fail", "at most 200");
+}
+
+#[test]
+fn a_journal_that_a_server_has_open_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--data-dir", text(folder.path())];
+    let server = Running::serve(&flags);
+    check(examine(&flags), "disk data-dir", "warn", "the journal is open in another process");
+    assert_eq!(server.terminate(), Some(0));
+    let (code, rows) = examine(&flags);
+    assert_eq!(code, Some(0), "{rows:#?}");
+    let row = rows.iter().find(|row| row["check"] == "disk data-dir").unwrap();
+    assert!(!row["found"].as_str().unwrap().contains("open in another process"), "{row}");
+}
+
+/// Where a server's own certificate is told by flags or by variables, these are looked at, and no
+/// command takes them for its own.
+#[test]
+fn the_certificate_of_a_server_is_no_callers() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(&folder.path().join("authority"));
+    let pem = authority.sign("server", &[]);
+    let ca = authority.ca();
+    let (cert, key) = (text(&pem.cert), text(&pem.key));
+    check(examine(&["--tls-cert", cert, "--tls-key", key]), "certificate api", "ok", "more days");
+    let config = "config of the API";
+    check(examine(&["--tls-cert", cert]), config, "fail", "must be given with --tls-key");
+    let server = Running::serve(&[]);
+    server.wait_until_ready();
+    let url = format!("http://{}", server.address("grpc"));
+    let own = [("AQUEDUCT_TLS_CERT", cert), ("AQUEDUCT_TLS_KEY", key)];
+    let asked = [("AQUEDUCT_TLS_CA", text(&ca)), ("AQUEDUCT_SERVER", url.as_str())];
+    for variables in [&own[..], &asked[..1], &[own, asked].concat()] {
+        let mut command = doctor();
+        command.args(FREE).args(["--server", &url, "--json"]);
+        let seen = rows(command.envs(variables.iter().copied()));
+        assert_eq!(seen.0, Some(0), "{variables:?}: {:#?}", seen.1);
+        let generate = ["generate", "--server", &url, "--max-tokens", "1", "a"];
+        for args in [&["status", "--server", &url][..], &generate] {
+            let output = aqueduct().args(args).envs(variables.iter().copied()).output().unwrap();
+            assert!(output.status.success(), "{variables:?} {args:?}: {}", stderr(&output));
+        }
+        let args = ["generate", "--max-tokens", "1", "a", "--model", text(&model())];
+        let output = aqueduct().args(args).envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{variables:?}: {}", stderr(&output));
+    }
+    for (flags, said) in [
+        (&["--tls-ca", text(&ca)][..], "server = http://"),
+        (&["--tls-cert", cert, "--tls-key", key][..], "must be given with --tls-ca"),
+        (&["--tls-key", key][..], "must be given with --tls-cert"),
+    ] {
+        let output = aqueduct().args(["status", "--server", &url]).args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(stderr(&output).contains(said), "{flags:?}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aqueduct_core::{Refusal, RequestId, limits};
+use aqueduct_core::{Refusal, RequestId, is_caller_id, limits};
 use aqueduct_proto::v1;
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -230,10 +230,9 @@ impl Client {
 fn request_id(asked: Option<&str>) -> Result<Option<MetadataValue<Ascii>>, ClientError> {
     let parse = |id: &str| {
         let most = limits::REQUEST_ID_BYTES_MAX;
-        let is_one = (1..=most).contains(&id.len()) && id.bytes().all(|it| it.is_ascii_graphic());
         let bound = format!("1 to {most} visible ASCII characters");
         let refused = || Refusal::new("request_id", id, bound);
-        let parsed = is_one.then(|| id.parse().ok()).flatten();
+        let parsed = is_caller_id(id).then(|| id.parse().ok()).flatten();
         parsed.ok_or_else(|| ClientError::InvalidArgument(refused().to_string()))
     };
     asked.map(parse).transpose()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Refusal;
+use crate::{Refusal, limits};
 
 /// A request, unique in a cluster for as long as anything remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,6 +69,12 @@ impl fmt::Display for ChunkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/c{}/{}", self.request, self.chunk_idx, self.epoch)
     }
+}
+
+/// Whether a caller may know its call by `id`: it stands in a header and in a log.
+pub fn is_caller_id(id: &str) -> bool {
+    let length = 1..=limits::REQUEST_ID_BYTES_MAX;
+    length.contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub use clip::clipped;
 pub use error::Refusal;
 pub use exchange::{Carry, Directory, Exchange, WireDtype};
 pub use grammar::{Constraint, Form, Grammar, Thinking, TokenBytes};
-pub use ids::{ChunkKey, Epoch, RequestId, WorkerId};
+pub use ids::{ChunkKey, Epoch, RequestId, WorkerId, is_caller_id};
 pub use model::{ModelShape, scaled_positions};
 pub use peers::{Addresses, Tenure};
 pub use policy::{Clamp, MemoryPolicy, PolicyKind, Scoring};

@@ -27,4 +27,4 @@ pub use inspect::{Inspected, inspect};
 pub use refusals::{Reason, Refusals};
 pub use rewrite::{alone, rewrite};
 pub use role::{Caller, Role};
-pub use server::{Asked, Conn, Listener, ServerTls};
+pub use server::{Asked, Conn, Listener, ServerTls, accepted};

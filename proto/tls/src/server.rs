@@ -183,7 +183,7 @@ impl Listener {
 /// The connection, if there is one. Where there is none for want of file handles or memory, the
 /// next try would fail as fast, and waits. Any other error is of one connection, which may have
 /// gone before it was accepted; those behind it do not wait for that.
-async fn accepted(stream: io::Result<TcpStream>) -> Option<TcpStream> {
+pub async fn accepted(stream: io::Result<TcpStream>) -> Option<TcpStream> {
     let error = match stream {
         Ok(stream) => return Some(stream),
         Err(error) => error,

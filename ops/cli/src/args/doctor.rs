@@ -14,8 +14,9 @@ use super::{ClusterTlsArgs, DeviceArgs, EtcdArgs, Format, GroupArgs, PoolArg, Se
 #[command(after_help = "\
 Looks at what it is told of, by flags of serve, coordinator and worker and by their environment:
 give it those below that you want to start a process with, on the machine where it is to run; the
-others need no looking at. A port that an aqueduct holds already is in order. Every check says ok,
-warn or fail, and what to do next; the exit code is 1 where one failed.
+others need no looking at. A port or a journal that an aqueduct holds already is a warning: what
+runs is well, and another one would not start. Every check says ok, warn or fail, and what to do
+next; the exit code is 1 where one failed.
 
 Examples:
   aqueduct doctor --model model

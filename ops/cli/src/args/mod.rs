@@ -27,6 +27,7 @@ mod size;
 mod tls;
 mod top;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -135,7 +136,6 @@ pub(crate) struct Cli {
         env = "OTEL_METRIC_EXPORT_INTERVAL",
         hide_env_values = true,
         value_name = "MS",
-        value_parser = interval_ms,
         default_value_t = limits::OTLP_INTERVAL_MS,
         help_heading = LOG
     )]
@@ -144,9 +144,15 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// As OpenTelemetry has it, a variable that is empty is one that is not there.
-fn interval_ms(written: &str) -> Result<u64, std::num::ParseIntError> {
-    if written.is_empty() { Ok(limits::OTLP_INTERVAL_MS) } else { written.parse() }
+/// A variable that is empty is one that is not there, as OpenTelemetry has it too: manifests and
+/// scripts set such where they have nothing to say.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 /// How a line of the log is written.
@@ -161,7 +167,7 @@ pub(crate) enum LogFormat {
 impl Cli {
     /// The command line; where that is wrong, the process ends.
     pub(crate) fn read() -> Self {
-        let mut command = Self::command();
+        let mut command = without_empty_variables(Self::command());
         let matches = command.get_matches_mut();
         // A server that the environment names is one to ask where nothing else is said.
         let is_typed = |name| {

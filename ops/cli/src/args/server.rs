@@ -58,9 +58,10 @@ impl ServerArgs {
     /// A connection to it.
     ///
     /// # Errors
-    /// As [`target`](Self::target) and [`Client::connect`] say.
+    /// As [`target`](Self::target) and [`Client::connect`] say; a flag that would not count.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         let (url, options) = self.target()?;
+        self.tls.check(&url)?;
         Ok(Client::connect(&url, options).await?)
     }
 
@@ -77,6 +78,14 @@ impl ServerArgs {
     /// The certificate to show and the authorities to believe, if any are given.
     pub(crate) fn files(&self) -> (Option<Identity>, Option<PathBuf>) {
         self.tls.pem()
+    }
+
+    /// Whether there is a certificate for each key, and a key for each certificate.
+    ///
+    /// # Errors
+    /// There is not.
+    pub(crate) fn check_pair(&self) -> Result<(), Refusal> {
+        self.tls.pair().map(drop)
     }
 
     /// Its address, for people.
@@ -101,7 +110,7 @@ impl ServerArgs {
         let written = context.as_ref().map(|context| context.server.clone());
         let url = self.url.clone().or(written).unwrap_or_else(|| SERVER_DEFAULT.to_owned());
         let tls = match context.as_ref().and_then(|context| context.tls()) {
-            Some(files) if !self.tls.is_given() => {
+            Some(files) if !self.tls.is_given(&url) => {
                 aqueduct_tls::scheme_of("server", &url, true)?;
                 Some(files)
             }

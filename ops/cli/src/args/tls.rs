@@ -169,31 +169,70 @@ impl EtcdTlsArgs {
     }
 }
 
-/// How a command that asks a server knows it, and is known.
+/// How a command that asks a server knows it, and is known. Servers have variables of these names
+/// too, and commands run where they are set: so the variables are not clap's, which would have them
+/// go together as flags must, and of them counts what goes with the server that is asked.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClientTlsArgs {
-    /// Authorities that sign the server's certificate, for an https URL
-    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_CA", hide_env_values = true)]
+    /// Authorities that sign the server's certificate, for an https URL [env: AQUEDUCT_TLS_CA]
+    #[arg(long, value_name = "PEM")]
     tls_ca: Option<PathBuf>,
-    /// Certificate to show, where the server asks for one
-    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_CERT", hide_env_values = true,
-          requires_all = ["tls_key", "tls_ca"])]
+    /// Certificate to show, where the server asks for one [env: AQUEDUCT_TLS_CERT]
+    #[arg(long, value_name = "PEM")]
     tls_cert: Option<PathBuf>,
-    /// Its private key
-    #[arg(long, value_name = "PEM", env = "AQUEDUCT_TLS_KEY", hide_env_values = true,
-          requires_all = ["tls_cert", "tls_ca"])]
+    /// Its private key [env: AQUEDUCT_TLS_KEY]
+    #[arg(long, value_name = "PEM")]
     tls_key: Option<PathBuf>,
 }
 
 impl ClientTlsArgs {
-    /// Whether any file was named.
-    pub(crate) fn is_given(&self) -> bool {
-        self.tls_ca.is_some()
+    /// The authorities to believe where `urls` are asked: those of the environment are for https.
+    fn ca(&self, urls: &str) -> Option<PathBuf> {
+        let is_https = || urls.split(',').any(|url| url.starts_with("https://"));
+        self.tls_ca.clone().or_else(|| variable("AQUEDUCT_TLS_CA").filter(|_| is_https()))
+    }
+
+    /// Whether authorities were named for `urls`.
+    pub(crate) fn is_given(&self, urls: &str) -> bool {
+        self.ca(urls).is_some()
+    }
+
+    /// The certificate and its key.
+    ///
+    /// # Errors
+    /// One of them without the other.
+    pub(crate) fn pair(&self) -> Result<Option<Identity>, Refusal> {
+        let cert = self.tls_cert.clone().or_else(|| variable("AQUEDUCT_TLS_CERT"));
+        let key = self.tls_key.clone().or_else(|| variable("AQUEDUCT_TLS_KEY"));
+        match (cert, key) {
+            (Some(cert), Some(key)) => Ok(Some(Identity { cert, key })),
+            (None, None) => Ok(None),
+            (Some(cert), None) => {
+                Err(Refusal::new("tls_cert", cert.display(), "given with --tls-key"))
+            }
+            (None, Some(key)) => {
+                Err(Refusal::new("tls_key", key.display(), "given with --tls-cert"))
+            }
+        }
     }
 
     /// What was given, by itself.
     pub(crate) fn pem(&self) -> (Option<Identity>, Option<PathBuf>) {
-        (identity(&self.tls_cert, &self.tls_key), self.tls_ca.clone())
+        let ca = self.tls_ca.clone().or_else(|| variable("AQUEDUCT_TLS_CA"));
+        (self.pair().ok().flatten(), ca)
+    }
+
+    /// Checks that no flag would be passed over where `urls` are asked.
+    ///
+    /// # Errors
+    /// A flag that says nothing without another one.
+    pub(crate) fn check(&self, urls: &str) -> Result<(), Refusal> {
+        let Some(typed) = self.tls_cert.as_ref().or(self.tls_key.as_ref()) else { return Ok(()) };
+        self.pair()?;
+        match self.is_given(urls) {
+            true => Ok(()),
+            false => Err(Refusal::new("tls_cert", typed.display(), "given with --tls-ca")),
+        }
     }
 
     /// For the SDK, which is to ask any of `urls`, which commas separate.
@@ -201,12 +240,18 @@ impl ClientTlsArgs {
     /// # Errors
     /// A URL that is none, or whose scheme does not go with the files.
     pub(crate) fn files(&self, urls: &str) -> Result<Option<TlsFiles>, Refusal> {
+        let ca = self.ca(urls);
         for url in urls.split(',') {
-            aqueduct_tls::scheme_of("server", url, self.tls_ca.is_some())?;
+            aqueduct_tls::scheme_of("server", url, ca.is_some())?;
         }
-        let identity = identity(&self.tls_cert, &self.tls_key);
-        Ok(self.tls_ca.clone().map(|ca| TlsFiles { ca, identity }))
+        let identity = self.pair().ok().flatten();
+        Ok(ca.map(|ca| TlsFiles { ca, identity }))
     }
+}
+
+/// A path of the environment; one that is empty is none.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 fn identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<Identity> {

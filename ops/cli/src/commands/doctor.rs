@@ -162,6 +162,7 @@ fn config(args: &DoctorArgs) -> Vec<Check> {
     let keys = || args.api_keys.as_deref().map(Keys::open).transpose().map(drop);
     let settings = [
         ("config of contexts", args.server.named().map(drop).map_err(anyhow::Error::from)),
+        ("config of the API", args.server.check_pair().map_err(anyhow::Error::from)),
         ("config of etcd", args.etcd.etcd(&Default::default()).map(drop)),
         ("config of the group", args.group.group().map(drop).map_err(anyhow::Error::from)),
         ("config of API keys", keys().map_err(anyhow::Error::from)),

@@ -1,6 +1,6 @@
 //! Whether folders can be written to, safely and for long enough.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use crate::report::bytes;
 
 /// A journal that waits longer for its disk keeps callers waiting.
 const SYNC_SLOW: Duration = Duration::from_millis(50);
+/// The file that whoever has a journal open holds a lock on.
+const JOURNAL: &str = "journal.redb";
 
 /// Looks at the folder of `--FLAG`, which should have room for `wanted_bytes` more.
 pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
@@ -21,7 +23,10 @@ pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
     let Some(there) = whole.ancestors().find(|part| part.exists()) else {
         return fails("no such folder".into());
     };
-    let took = match write_and_sync(there) {
+    if !there.is_dir() {
+        return fails(format!("{} is no folder", there.display()));
+    }
+    let took = match write_and_sync(there, flag) {
         Ok(took) => took,
         Err(error) => return fails(format!("cannot be written to: {error}")),
     };
@@ -35,6 +40,12 @@ pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
         let next = format!("make room, up to {} are written there", bytes(wanted_bytes));
         return Check::warn(&check, found, next);
     }
+    if is_open_elsewhere(&whole.join(JOURNAL)) {
+        let found = format!("{found}; the journal is open in another process");
+        let next = "that is well if it is the one that is to run: another one would not start, so \
+                    stop it, or give --data-dir another folder";
+        return Check::warn(&check, found, next);
+    }
     if took > SYNC_SLOW {
         let next = "take a disk that is quicker, or less busy: requests wait for it";
         return Check::warn(&check, found, next);
@@ -42,9 +53,17 @@ pub(crate) fn look(flag: &str, folder: &Path, wanted_bytes: u64) -> Check {
     Check::ok(&check, found)
 }
 
-/// How long a few bytes take until no loss of power would lose them.
-fn write_and_sync(folder: &Path) -> std::io::Result<Duration> {
-    let path = folder.join(format!(".aqueduct-doctor-{}", std::process::id()));
+/// Whether another process holds the lock of this file, if there is one.
+fn is_open_elsewhere(journal: &Path) -> bool {
+    // Shared, and let go of at once: nothing that starts meanwhile should find it held for long.
+    let held = File::open(journal).map(|file| file.try_lock_shared());
+    matches!(held, Ok(Err(TryLockError::WouldBlock)))
+}
+
+/// How long a few bytes take until no loss of power would lose them. Folders of several flags are
+/// looked at together, and may be made in the same one.
+fn write_and_sync(folder: &Path, flag: &str) -> std::io::Result<Duration> {
+    let path = folder.join(format!(".aqueduct-doctor-{}-{flag}", std::process::id()));
     let written = OpenOptions::new().write(true).create_new(true).open(&path).and_then(timed);
     let removed = std::fs::remove_file(&path);
     written.and_then(|took| removed.map(|()| took))
@@ -76,6 +95,33 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let wrong = look(&file.join("below"), 0);
         assert_eq!(wrong.state, State::Fail, "{wrong:?}");
-        assert!(wrong.found.contains("cannot be written to"), "{wrong:?}");
+        assert!(wrong.found.contains("is no folder"), "{wrong:?}");
+        assert!(look(&file, 0).found.contains("is no folder"));
+    }
+
+    #[test]
+    fn folders_of_two_flags_are_tried_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let look = |flag: &str| {
+            let tries = (0..50).map(|_| super::look(flag, &folder.path().join(flag), 0));
+            tries.filter(|check| check.state == State::Fail).collect::<Vec<_>>()
+        };
+        let [journal, snapshots] = std::thread::scope(|scope| {
+            ["data-dir", "snapshot-dir"]
+                .map(|flag| scope.spawn(move || look(flag)))
+                .map(|looks| looks.join().unwrap())
+        });
+        assert_eq!((journal, snapshots), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_journal_that_is_open_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = File::create(folder.path().join(JOURNAL)).unwrap();
+        let is_told =
+            || look("data-dir", folder.path(), 0).found.contains("open in another process");
+        assert!(!is_told());
+        journal.lock().unwrap();
+        assert!(is_told());
     }
 }

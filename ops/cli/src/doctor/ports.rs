@@ -28,7 +28,8 @@ fn held(check: &str, flag: &str, address: &str) -> Check {
     let next = format!("stop it, or give --{flag} another port");
     match port.and_then(holder) {
         Some((pid, name)) if name == "aqueduct" => {
-            Check::ok(check, format!("{address} is held by aqueduct, process {pid}"))
+            let found = format!("{address} is held by aqueduct, process {pid}");
+            Check::warn(check, found, format!("well if that is to run; to start another, {next}"))
         }
         Some((pid, name)) => {
             Check::fail(check, format!("{address} is held by {name}, process {pid}"), next)
@@ -87,7 +88,7 @@ mod tests {
         let check = look("http", &address);
         assert_eq!(
             check.state,
-            if check.found.contains("aqueduct,") { State::Ok } else { State::Fail }
+            if check.found.contains("aqueduct,") { State::Warn } else { State::Fail }
         );
         assert!(check.found.ends_with(&format!("process {}", std::process::id())), "{check:?}");
         drop(listener);

@@ -293,6 +293,8 @@ fn gguf_metadata_is_refused_by_key() {
     );
     let llama = || writer().str("general.architecture", "llama");
     check(llama().finish(), &["llama.embedding_length is missing"]);
+    let none = llama().u32("llama.context_length", 0).finish();
+    check(none, &["context_length = 0: must be between 1 and"]);
     let experts = |count, chosen| {
         described_by(|all| {
             all.u32("llama.expert_count", count).u32("llama.expert_used_count", chosen)

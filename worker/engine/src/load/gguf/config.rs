@@ -340,6 +340,10 @@ impl Config<'_, '_> {
                 max_positions: keys.get("context_length", Field::u32)?.unwrap_or(0),
             })
         };
+        let positions = keys.get("context_length", Field::u32);
+        let positions = positions.map_err(|err| self.malformed(err))?.unwrap_or(1);
+        Refusal::unless_within("context_length", positions, 1, u32::MAX)
+            .map_err(|refusal| LoadError::refused(self.path, refusal))?;
         let mut shape = shape().map_err(|err| self.malformed(err))?;
         let embed = checkpoint.tensors.get("token_embd.weight");
         let rows = embed.and_then(|tensor| tensor.shape.first().copied());

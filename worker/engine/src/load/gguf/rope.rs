@@ -32,7 +32,11 @@ pub(super) fn rope(
         "none" | "longrope" => Scaling::None, // whose factors are tensors
         "linear" if factor == 1.0 => Scaling::None,
         "linear" => Scaling::Linear { factor },
-        "yarn" => yarn(keys, factor, shape).map_err(|err| config.malformed(err))?,
+        "yarn" => {
+            // Without it nothing is stretched, which nobody means who writes the type down.
+            keys.required("rope.scaling.factor").map_err(|err| config.malformed(err))?;
+            yarn(keys, factor, shape).map_err(|err| config.malformed(err))?
+        }
         name => return Err(config.unsupported("rope type", name, TYPES)),
     };
     let positions = scaling.positions(shape.max_positions);
@@ -148,6 +152,17 @@ mod tests {
         ffn: 48,
         max_positions: 65_536,
     };
+
+    #[test]
+    fn yarn_says_by_how_much_it_stretches() {
+        let bytes = Writer::new().str("qwen3.rope.scaling.type", "yarn").finish();
+        let gguf = Gguf::parse(&bytes).unwrap();
+        let config = Config { path: "file", gguf: &gguf };
+        let keys = Keys { gguf: &gguf, architecture: Architecture::Qwen3 };
+        let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+        let refused = rope(&config, &keys, &none, (&SHAPE, 8)).unwrap_err().to_string();
+        assert!(refused.contains("qwen3.rope.scaling.factor"), "{refused}");
+    }
 
     #[test]
     fn olmo_3_says_all_of_its_attention_factor_and_others_what_comes_on_top() {

@@ -324,6 +324,10 @@ impl Config {
     }
 
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
+        // A model whose file does not say how many there are takes any; none is a mistake.
+        if self.max_position_embeddings == Some(0) {
+            return Err(Refusal::new("max_position_embeddings", 0, "at least 1"));
+        }
         let heads = self.num_attention_heads;
         let head_dim = match self.head_dim.unwrap_or(family.head_dim()) {
             Some(head_dim) => head_dim,
@@ -607,6 +611,13 @@ mod tests {
     }
 
     #[test]
+    fn no_positions_are_refused() {
+        let refusal = config(json!({ "max_position_embeddings": 0 })).shape(Family::Llama);
+        assert_eq!(refusal.unwrap_err().field, "max_position_embeddings");
+        assert_eq!(config(json!({})).shape(Family::Llama).unwrap().max_positions, 0, "unsaid");
+    }
+
+    #[test]
     fn command_r_was_made_for_more_positions_than_its_oldest_field_says() {
         let fields = || json!({ "max_position_embeddings": 8192, "model_max_length": 131_072 });
         let positions = |family| config(fields()).shape(family).unwrap().max_positions;
@@ -768,6 +779,26 @@ mod tests {
         whole["rope_theta"] = json!(3e6);
         whole["partial_rotary_factor"] = json!(0.75);
         check(json!({ "rope_parameters": parameters, "rope_scaling": whole }), (3e6, 12));
+    }
+
+    #[test]
+    fn yarn_says_by_how_much_it_stretches() {
+        let refused = |changes: Value| {
+            let mut fields = json!({ "max_position_embeddings": 32_768 });
+            fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let config = config(fields);
+            let shape = config.shape(Family::Llama).unwrap();
+            match rope::rope(&config.rope, &shape, Family::Llama.rope()) {
+                Err(rope::RopeError::Malformed(what)) => what.contains("factor is missing"),
+                _ => false,
+            }
+        };
+        let original = "original_max_position_embeddings";
+        let yarn = json!({ "rope_type": "yarn", "rope_theta": 1e6 });
+        assert!(refused(json!({ "rope_scaling": yarn })));
+        assert!(refused(json!({ "rope_parameters": yarn })));
+        assert!(refused(json!({ "rope_parameters": { "rope_type": "yarn", original: 32_768 } })));
+        assert!(!refused(json!({ "rope_parameters": { "rope_type": "yarn", original: 8192 } })));
     }
 
     #[test]

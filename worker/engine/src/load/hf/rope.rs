@@ -241,7 +241,7 @@ impl Parameters {
                 original_positions,
             }),
             "longrope" => self.longrope(original_positions, positions),
-            "yarn" => Ok(Scaling::Yarn(self.yarn(original_positions, positions))),
+            "yarn" => self.yarn(original_positions, positions).map(Scaling::Yarn),
             name => Err(RopeError::Type(name.to_owned())),
         }
     }
@@ -260,22 +260,25 @@ impl Parameters {
         Ok(Scaling::PerFrequency { factors, attention_factor })
     }
 
-    fn yarn(&self, original_positions: f64, positions: f64) -> Yarn {
-        let factor = self.factor.unwrap_or(positions / original_positions);
+    fn yarn(&self, original_positions: f64, positions: f64) -> Result<Yarn, RopeError> {
+        // As in transformers, positions from before say as much. Where they do not, either,
+        // nothing would be stretched, which nobody means who writes the type down.
+        let grown = (positions > original_positions).then(|| positions / original_positions);
+        let factor = required("factor", self.factor.or(grown))?;
         let inferred = match (self.mscale, self.mscale_all_dim) {
             (Some(mscale), Some(all_dim)) if mscale != 0.0 && all_dim != 0.0 => {
                 yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, all_dim)
             }
             _ => yarn_attention_factor(factor, 1.0),
         };
-        Yarn {
+        Ok(Yarn {
             factor,
             original_positions,
             beta_fast: self.beta_fast.unwrap_or(32.0),
             beta_slow: self.beta_slow.unwrap_or(1.0),
             attention_factor: self.attention_factor.unwrap_or(inferred),
             truncate: self.truncate.unwrap_or(false),
-        }
+        })
     }
 }
 
