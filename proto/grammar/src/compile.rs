@@ -19,7 +19,7 @@ const SCHEMA: &str = "%json";
 /// What a schema's references may take, each of which is followed within the last one: the
 /// compiler takes 50,000 steps at most, of some 3 KiB. Of this, what is not touched costs nothing;
 /// of a thread's own two MiB a chain of a thousand references would be the end of the process.
-const STACK_BYTES: usize = 512 << 20;
+const STACK_BYTES: usize = 256 << 20;
 /// Steps to find how what a grammar describes begins, of some 100 ns each.
 const BEGIN_STEPS: u64 = 4_000_000;
 /// Said of what the compiler gave up over, which is no text for callers.
@@ -113,8 +113,14 @@ fn apart<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> Result<T, 
         let made = thread.spawn_scoped(scope, work).map(thread::ScopedJoinHandle::join);
         made.unwrap_or_else(|error| Ok(Err(format!("there is no thread to compile it: {error}"))))
     });
-    let made = made.unwrap_or_else(|_| Err(PANICKED.to_owned()));
-    made.map_err(|error| if error.starts_with("panic:") { PANICKED.to_owned() } else { error })
+    made.unwrap_or_else(|_| Err(PANICKED.to_owned()))
+}
+
+/// What there is to say of an error: its first line says what is wrong, the others where
+/// llguidance was.
+pub(crate) fn told(error: &str) -> &str {
+    let told = error.lines().next().unwrap_or_default();
+    if told.contains("panic:") { PANICKED } else { told }
 }
 
 #[cfg(test)]
@@ -193,20 +199,25 @@ mod tests {
     /// What was added up in 32 bits, or was no double, came out as something else.
     #[test]
     fn numbers_that_the_compiler_gets_wrong_are_refused_and_left_out() {
+        let multiple = |of: u64| json!({ "type": "integer", "multipleOf": of });
+        let both = |a: u64, b: u64| json!({ "allOf": [multiple(a), multiple(b)] });
         for schema in [
             json!({ "const": i64::MIN }),
             json!({ "const": 9_007_199_254_740_993u64 }),
             json!({ "type": "integer", "minimum": 1e19 }),
             json!({ "type": "integer", "multipleOf": 982_451_653 }),
             json!({ "type": "number", "multipleOf": 1e-9, "minimum": 0, "maximum": 1 }),
-            json!({ "type": "integer", "allOf": [{ "multipleOf": 65_536 }, { "multipleOf": 65_537 }] }),
+            both(65_536, 65_537),
+            json!({ "$ref": "#/default", "default": { "const": i64::MIN } }),
             json!({ "type": "integer", "multipleOf": 3_000_017 }),
-            json!({ "anyOf": [{ "type": "integer", "multipleOf": 97 }, { "multipleOf": 9973 }, { "type": "integer", "multipleOf": 9967 }] }),
+            json!({ "anyOf": [multiple(97), multiple(9973), multiple(9967)] }),
             json!({ "items": [{ "type": "integer", "multipleOf": 0 }] }),
         ] {
             let why = allows(&schema, "0").unwrap_err();
             assert!(!why.contains("panic"), "{why}");
-            assert!(allows(&lenient(schema.clone()), "1").is_ok(), "{schema}");
+            if schema.get("default").is_none() {
+                assert!(allows(&lenient(schema.clone()), "1").is_ok(), "{schema}");
+            }
         }
         let cents = json!({ "type": "number", "multipleOf": 0.07, "minimum": 0 });
         check(cents, &["0.07", "0.7", "7"], &["0.08", "1"]);

@@ -382,9 +382,8 @@ mod tests {
     fn a_schema_that_costs_too_much_keeps_what_does_not() {
         let multiple = |of: i64| json!({ "type": "integer", "multipleOf": of });
         let of = |multiples: &[i64]| {
-            let seen = lenient(
-                json!({ "prefixItems": multiples.iter().map(|of| multiple(*of)).collect::<Vec<_>>() }),
-            );
+            let each: Vec<Value> = multiples.iter().map(|of| multiple(*of)).collect();
+            let seen = lenient(json!({ "prefixItems": each }));
             let list = seen["prefixItems"].as_array().unwrap().clone();
             list.iter().filter_map(|one| one["multipleOf"].as_i64()).collect::<Vec<_>>()
         };

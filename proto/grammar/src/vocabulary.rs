@@ -129,9 +129,8 @@ fn parsed(field: &str, text: &str) -> Result<Value, Refusal> {
 }
 
 fn refusal(field: &str, value: impl std::fmt::Display, error: impl std::fmt::Display) -> Refusal {
-    // The first line says what is wrong, the others where llguidance was.
     let error = error.to_string();
-    let reason = error.lines().next().unwrap_or_default();
+    let reason = compile::told(&error);
     let value = value.to_string();
     let value = match value.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}..", &value[..end]),
