@@ -1,5 +1,6 @@
 //! Grammars compiled within bounds: of work, of stack, and of what their compiler can count.
 
+use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::thread;
 
@@ -37,9 +38,10 @@ pub(crate) fn parser(
     let limits = || factory.limits().clone();
     apart(|| {
         let init = GrammarInit::Serialized(top);
-        let (grammar, lexer) = init.to_internal(Some(words.clone()), limits())?;
+        let (grammar, lexer) = init.to_internal(Some(words.clone()), limits()).map_err(said)?;
         begin(&lexer, &mut limits())?;
-        factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))
+        let init = GrammarInit::Internal(grammar, lexer);
+        factory.create_parser_from_init_default(init).map_err(said)
     })
 }
 
@@ -85,35 +87,40 @@ pub(crate) fn bounds() -> ParserLimits {
 /// Whether this schema by itself is one that can be followed, or one that allows nothing.
 pub(crate) fn is_followed(schema: Value) -> bool {
     let top = TopLevelGrammar::from_json_schema(schema);
-    let made = apart(|| GrammarInit::Serialized(top).to_internal(None, bounds()).map(drop));
+    let init = GrammarInit::Serialized(top);
+    let made = apart(|| init.to_internal(None, bounds()).map(drop).map_err(said));
     made.err().is_none_or(|error| error.starts_with("Unsatisfiable"))
 }
 
 /// What a lexer does before its bounds apply is to look where each first byte leads, and whether
 /// something can follow. That is done here before, within the bound of the rest.
-fn begin(lexer: &LexerSpec, limits: &mut ParserLimits) -> anyhow::Result<()> {
-    let mut states = lexer.to_regex_vec(limits)?;
+fn begin(lexer: &LexerSpec, limits: &mut ParserLimits) -> Result<(), String> {
+    let mut states = lexer.to_regex_vec(limits).map_err(said)?;
     states.set_fuel(BEGIN_STEPS);
     let start = states.initial_state(&lexer.all_lexemes());
     for byte in 0..=u8::MAX {
         states.transition(start, byte);
-        anyhow::ensure!(
-            !states.has_error(),
-            "to find how it begins takes more than {BEGIN_STEPS} steps"
-        );
+        if states.has_error() {
+            return Err(format!("to find how it begins takes more than {BEGIN_STEPS} steps"));
+        }
     }
     Ok(())
 }
 
 /// Runs `work` where there is stack enough for all that it may be given.
-fn apart<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> Result<T, String> {
-    let work = || catch_unwind(AssertUnwindSafe(work)).map_err(|error| error.to_string());
+fn apart<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    // What it panics over is an error, and nothing of it is logged.
+    let work = || catch_unwind(AssertUnwindSafe(|| Ok(work()))).map_err(said).flatten();
     let made = thread::scope(|scope| {
         let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
         let made = thread.spawn_scoped(scope, work).map(thread::ScopedJoinHandle::join);
         made.unwrap_or_else(|error| Ok(Err(format!("there is no thread to compile it: {error}"))))
     });
     made.unwrap_or_else(|_| Err(PANICKED.to_owned()))
+}
+
+fn said(error: impl Display) -> String {
+    error.to_string()
 }
 
 /// What there is to say of an error: its first line says what is wrong, the others where
