@@ -88,9 +88,13 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
+    use aqueduct_core::Grammar;
+
     use super::*;
+    use crate::text::TextModel;
 
     async fn all(turns: &Turns, bytes: usize, compiles: bool) -> Vec<Turn> {
         let mut held = Vec::new();
@@ -131,5 +135,20 @@ mod tests {
         let grammars = turns.take(1, true).await.unwrap();
         assert_eq!(grammars.run(may_compile), Some(true));
         assert!(may_compile(), "nobody's turn");
+    }
+    #[tokio::test]
+    async fn grammars_are_compiled_on_no_other_turn() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model");
+        let text = TextModel::load(&folder).unwrap();
+        let turns = Turns::new();
+        let compiled = |turn: &Turn| {
+            let grammar = Grammar::Regex("a".into());
+            turn.run(|| text.constraint("grammar", grammar.into()).is_ok())
+        };
+        assert_eq!(compiled(&turns.take(1, false).await.unwrap()), None);
+        assert_eq!(compiled(&turns.take(1, true).await.unwrap()), Some(true));
+        // What asks for none takes any.
+        let none = |turn: &Turn| turn.run(|| text.encode("a", true).is_ok());
+        assert_eq!(none(&turns.take(1, false).await.unwrap()), Some(true));
     }
 }
