@@ -264,7 +264,7 @@ impl Aqueduct for Service {
         let message = request.into_inner();
         let bytes = message.encoded_len();
         let prepare = move || request::tokenize(message, &text);
-        self.prepare((bytes, room), prepare).await.map(Response::new)
+        self.prepare((bytes, room, false), prepare).await.map(Response::new)
     }
 
     async fn describe(
@@ -298,9 +298,9 @@ impl Service {
         let timeout = request::timeout(request.metadata());
         let (text, config) = (generator.text.clone(), coordinator.config().clone());
         let message = request.into_inner();
-        let bytes = message.encoded_len();
+        let (bytes, compiles) = (message.encoded_len(), message.grammar.is_some());
         let prepare = move || request::submission(message, timeout, &text, &config);
-        let prepared = self.prepare((bytes, room), prepare).await;
+        let prepared = self.prepare((bytes, room, compiles), prepare).await;
         let submission = prepared.inspect_err(|status| {
             if status.code() == Code::InvalidArgument {
                 self.served.generator.metrics.rejected("invalid");
@@ -332,22 +332,23 @@ impl Service {
         Ok(told(Narrator::new(reader.into(), place, coordinator), caller_id))
     }
 
-    /// Runs `work` on so many bytes, which have this room, on a thread of its own: long prompts
-    /// keep it busy for seconds.
+    /// Runs `work` on so many bytes, which have this room, and maybe on a grammar, on a thread of
+    /// its own: long prompts keep it busy for seconds.
     async fn prepare<T: Send + 'static>(
         &self,
-        (bytes, room): (usize, Option<InRoom>),
+        (bytes, room, compiles): (usize, Option<InRoom>, bool),
         work: impl FnOnce() -> Result<T, aqueduct_core::Refusal> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = self.turns.take(bytes).await;
+        let turn = self.turns.take(bytes, compiles).await;
         let turn = turn.ok_or_else(|| Status::unavailable("shutting down"))?;
         // Turn and room last as long as the work, also when the caller is gone by then.
-        let done = tokio::task::spawn_blocking(move || (work(), (turn, room))).await;
-        let (done, _) = done.map_err(|error| {
+        let work = move || (turn.run(work), room);
+        let failed = || Status::internal("the request could not be prepared");
+        let (done, _) = tokio::task::spawn_blocking(work).await.map_err(|error| {
             tracing::error!(%error, "preparing a request failed");
-            Status::internal("the request could not be prepared")
+            failed()
         })?;
-        done.map_err(|refusal| status_of(refusal.into()))
+        done.ok_or_else(failed)?.map_err(|refusal| status_of(refusal.into()))
     }
 }
 

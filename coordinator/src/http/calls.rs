@@ -77,29 +77,38 @@ async fn prepare(
     (body, key): (Body, Option<String>),
     how: Prepare,
 ) -> Result<Prepared, ApiError> {
-    let how = move |shared: &Shared, bytes: &[u8]| how(shared, bytes)?.keyed(key, bytes);
+    let how = move |shared: &Shared, bytes: &[u8]| how(shared, bytes)?.keyed(key.clone(), bytes);
     aside(state, body, how).await
 }
 
 /// Reads a body, and parses and tokenises it on a thread of its own: a long prompt keeps it busy
-/// for seconds. Counts a call that is not taken.
+/// for seconds. What turns out to have a grammar is begun again where those are compiled: before
+/// that it is only parsed. Counts a call that is not taken.
 ///
 /// # Errors
 /// As [`body::read`]; 504 when all of it has taken as long as a request may.
 pub(super) async fn aside<T: Send + 'static>(
     state: &ApiState,
     body: Body,
-    how: impl FnOnce(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    how: impl Fn(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let deadline = state.0.options.deadline;
     let made = async {
         let body = body::read(body, &state.0.generator.room, &state.0.options).await?;
         let closed = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
-        let turn = state.0.turns.take(body.len()).await.ok_or_else(closed)?;
-        let shared = state.0.clone();
-        // Turn and room last as long as the work, also when the caller is gone by then.
-        let work = move || (how(&shared, &body), (body, turn));
-        let made = tokio::task::spawn_blocking(work).await.map(|(made, _)| made);
+        let (mut given, mut compiles) = ((body, how), false);
+        let made = loop {
+            let (body, how) = given;
+            let turn = state.0.turns.take(body.len(), compiles).await.ok_or_else(closed)?;
+            let shared = state.0.clone();
+            // Turn and room last as long as the work, also when the caller is gone by then.
+            let work = move || (turn.run(|| how(&shared, &body)), (body, how));
+            match tokio::task::spawn_blocking(work).await {
+                Ok((Some(made), _)) => break Ok(made),
+                Ok((None, again)) => (given, compiles) = (again, true),
+                Err(error) => break Err(error),
+            }
+        };
         made.unwrap_or_else(|error| {
             tracing::error!(%error, "preparing a request failed");
             let message = "the request could not be prepared";

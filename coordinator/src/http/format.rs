@@ -91,6 +91,8 @@ pub(super) fn followed(
     (schema, is_strict): (Value, bool),
     warnings: &mut Vec<String>,
 ) -> Result<Followed, Refusal> {
+    // What is left out to make a schema one that can be followed is found by compiling, too.
+    text.may_compile(field)?;
     let compile =
         |schema: &Value| text.constraint(field, Grammar::JsonSchema(schema.to_string()).into());
     let refusal = match compile(&schema) {

@@ -10,6 +10,7 @@ use tokenizers::Tokenizer;
 use super::parts::{PART_BYTES, Parts, around};
 use super::pieces::Pieces;
 use super::{ChatTemplate, Detokenizer, Start, TextError, gguf, hf};
+use crate::turns::may_compile;
 
 /// What a model file says about text, in whichever container it came.
 pub struct Vocabulary {
@@ -264,10 +265,22 @@ impl TextModel {
     /// A grammar that is too costly, is not understood or allows no answer; a vocabulary that is
     /// too large.
     pub fn constraint(&self, field: &str, form: Form) -> Result<Constraint, Refusal> {
+        if form.grammar.is_some() {
+            self.may_compile(field)?;
+        }
         let spelling = self.spelling.get_or_init(|| self.spelling()).as_ref();
         let Spelling { bytes, vocabulary } = spelling.map_err(Clone::clone)?;
         vocabulary.compile(field, &form)?;
         Ok(Constraint { form, vocabulary: bytes.clone() })
+    }
+
+    /// Says, where this thread's turn is not for compiling grammars, that one is wanted.
+    ///
+    /// # Errors
+    /// It is not: nobody sees why.
+    pub(crate) fn may_compile(&self, field: &str) -> Result<(), Refusal> {
+        let refusal = || Refusal::new(field, "a grammar", "compiled on a turn for that");
+        may_compile().then_some(()).ok_or_else(refusal)
     }
 
     fn spelling(&self) -> Result<Spelling, Refusal> {

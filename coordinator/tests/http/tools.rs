@@ -152,6 +152,51 @@ async fn grammar(server: &Server, body: Value) -> String {
 }
 
 #[tokio::test]
+async fn of_tools_that_are_allowed_the_others_are_not_there() {
+    let server = saying("There.", "tools.jinja").await;
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let asked = |choice: Value| {
+        let tools = json!([tool("first"), tool("second"), tool("third")]);
+        offered(json!({ "tools": tools, "tool_choice": choice }))
+    };
+    let of = |mode: &str, tools: Value| {
+        asked(json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": tools } }))
+    };
+    let seen = grammar(&server, of("required", json!([tool("third"), tool("first")]))).await;
+    assert!(seen.contains("first") && seen.contains("third"), "{seen}");
+    assert!(!seen.contains("second"), "{seen}");
+    // Who may choose is told of these alone, and need call none of them.
+    let reply = server.chat(of("auto", json!([tool("second")]))).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    let prompt = text_with_tools("tools.jinja").decode(&seen.prompt);
+    assert!(seen.constraint.is_none(), "{prompt}");
+    assert!(prompt.contains("second") && !prompt.contains("third"), "{prompt}");
+
+    for wrong in [
+        of("required", json!([tool("fourth")])),
+        of("required", json!([])),
+        of("any", json!([tool("first")])),
+        of("auto", json!([{ "type": "web_search" }])),
+        asked(json!({ "type": "allowed_tools" })),
+    ] {
+        let reply = server.chat(wrong).await;
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        let field = reply.json()["error"]["param"].clone();
+        assert!(field.as_str().unwrap().starts_with("tool_choice"), "{}", reply.body);
+    }
+    let flat = json!({ "type": "function", "name": "second" });
+    let tools = json!([{ "type": "function", "name": "first" }, flat]);
+    let choice = json!({ "type": "allowed_tools", "mode": "required", "tools": [flat] });
+    let body = json!({ "input": "Where?", "tools": tools, "tool_choice": choice });
+    let reply = server.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let seen = server.script.seen.lock().unwrap().pop().unwrap();
+    let seen = seen.constraint.unwrap().form.grammar.unwrap();
+    assert!(seen.text().contains("second") && !seen.text().contains("first"));
+}
+
+#[tokio::test]
 async fn arguments_are_objects() {
     let server = saying("There.", "tools.jinja").await;
     for parameters in [
@@ -212,4 +257,37 @@ async fn text_behind_a_call_stays_behind_it() {
     };
     let items: Vec<_> = reply["output"].as_array().unwrap().iter().map(item).collect();
     assert_eq!(items, ["See:", r#"{"x":1}"#, " Done <tool_call> now."]);
+}
+
+/// What no grammar follows is one thing whatever it is: who is strict is refused, others are told.
+#[tokio::test]
+async fn schemas_that_are_not_followed_are_refused_or_told_of() {
+    let server = saying("There.", "tools.jinja").await;
+    for unfollowed in [
+        json!({ "type": "string", "pattern": "a\\" }),
+        json!({ "type": "string", "pattern": r"(a)\1" }),
+        json!({ "type": "string", "pattern": r"^.\b.$" }),
+        json!({ "type": "string", "pattern": "^(?!a)" }),
+        json!({ "type": "integer", "multipleOf": 3_000_017 }),
+        json!({ "type": "number", "multipleOf": 1e-9, "minimum": 0, "maximum": 1 }),
+        json!({ "const": i64::MIN }),
+    ] {
+        let schema = json!({ "type": "object", "properties": { "a": unfollowed } });
+        let format = |strict: bool| {
+            let described = json!({ "schema": schema, "strict": strict });
+            let format = json!({ "type": "json_schema", "json_schema": described });
+            json!({ "messages": [{ "role": "user", "content": "?" }], "response_format": format })
+        };
+        let reply = server.chat(format(true)).await;
+        assert_eq!(reply.status, 400, "{unfollowed}: {}", reply.body);
+        assert!(!reply.body.contains("panic"), "{}", reply.body);
+        let reply = server.chat(format(false)).await;
+        assert_eq!(reply.status, 200, "{unfollowed}: {}", reply.body);
+        let warnings = reply.json()["aqueduct"]["warnings"].to_string();
+        assert!(warnings.contains("not followed in all"), "{unfollowed}: {warnings}");
+        let reply = server.chat(required(&schema, true)).await;
+        assert_eq!(reply.status, 400, "{unfollowed}: {}", reply.body);
+        let reply = server.chat(required(&schema, false)).await;
+        assert_eq!(reply.status, 200, "{unfollowed}: {}", reply.body);
+    }
 }

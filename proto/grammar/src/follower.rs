@@ -6,6 +6,7 @@ use aqueduct_core::{Refusal, TokenId};
 use llguidance::Matcher;
 use llguidance::toktrie::{SimpleVob, TokEnv};
 
+use crate::compile::told;
 use crate::thinker::{Next, Part, Thinker, is_blank, name};
 
 /// Where an answer stands in its form.
@@ -245,5 +246,5 @@ impl Mask {
 
 fn stuck(error: &impl std::fmt::Display) -> Refusal {
     let error = error.to_string();
-    Refusal::new("grammar", error.lines().next().unwrap_or_default(), "one that can go on")
+    Refusal::new("grammar", told(&error), "one that can go on")
 }

@@ -7,10 +7,14 @@
 //! those come from the coordinator, which alone knows tokenisers.
 #![forbid(unsafe_code)]
 
+mod compile;
 mod follower;
+mod numbers;
+mod patterns;
 mod schema;
 mod thinker;
 mod vocabulary;
+mod work;
 
 pub use follower::{Follower, Mask};
 pub use schema::{lenient, narrowed};

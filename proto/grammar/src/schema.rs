@@ -2,6 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::numbers::{self, Decimal};
+use crate::patterns;
+use crate::work::{self, Kept};
+
 type Fields = Map<String, Value>;
 
 /// Keywords under which there is one schema, a list of them, and schemas by name.
@@ -26,9 +30,9 @@ const ELSEWHERE: [&str; 13] = [
 ];
 
 /// Where else schemas stand than in what a closed object may be described by.
-const MORE_ONE: [&str; 6] =
-    ["not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"];
-const MORE_LISTS: [&str; 1] = ["allOf"];
+const MORE_ONE: [&str; 7] =
+    ["not", "if", "then", "else", "additionalItems", "unevaluatedItems", "unevaluatedProperties"];
+const MORE_LISTS: [&str; 2] = ["allOf", "items"];
 const MORE_NAMED: [&str; 1] = ["dependentSchemas"];
 /// Formats of strings that grammars know. Another one is a remark: JSON Schema lets it be.
 const FORMATS: [&str; 10] =
@@ -36,11 +40,27 @@ const FORMATS: [&str; 10] =
 /// Beside one of these a schema need not say its type.
 const TYPED: [&str; 9] =
     ["type", "enum", "const", "$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not"];
-/// Patterns that look around themselves, which no automaton does.
-const LOOKAROUND: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
-/// What bounds a number, and from where on that is more than grammars count.
-const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-const BOUND_MOST: f64 = (1u64 << 62) as f64;
+/// What asks for something by other schemas or values, and what asks for nothing.
+const APPLIED: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
+const REMARKS: [&str; 16] = [
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "contentEncoding",
+    "contentMediaType",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "readOnly",
+    "title",
+    "writeOnly",
+    OPTIONS,
+];
+const CUT_OFF: (&str, &str) = ("pattern", "ends in a backslash that stands before nothing");
 /// Where llguidance's own options stand.
 const OPTIONS: &str = "x-guidance";
 
@@ -64,22 +84,36 @@ pub fn narrowed(mut schema: Value) -> Value {
     schema
 }
 
+/// Why `schema`, which was narrowed, cannot be compiled as it is: that would cost too much, or
+/// mean something else. What the compiler says for itself is not looked for.
+pub(crate) fn unfollowed(schema: &Value) -> Option<String> {
+    let mut found = None;
+    each_of(schema, &mut |fields| {
+        if found.is_none() {
+            let number = numbers::unfollowed(fields);
+            let why = number.or_else(|| is_cut_off(fields).then_some(CUT_OFF));
+            found = why.map(|(name, why)| format!("{name} {why}"));
+        }
+    });
+    found.or_else(|| work::over(schema))
+}
+
 /// The schema as far as a grammar can follow it: what else it says is passed over.
 pub fn lenient(mut schema: Value) -> Value {
-    let looks_around = |value: &Value| {
-        value.as_str().is_some_and(|text| LOOKAROUND.iter().any(|part| text.contains(part)))
-    };
-    // As long as 64 bits are, a bound of whole numbers says what type somebody keeps them in.
-    let is_type = |value: &Value| value.as_f64().is_some_and(|bound| bound.abs() >= BOUND_MOST);
+    let mut kept = Kept::of(&schema);
+    let costs = work::pairs(&schema) > work::PAIRS_MOST;
+    let mut known = patterns::Known::default();
     each(&mut schema, &mut |fields| {
-        if fields.get("pattern").is_some_and(looks_around) {
-            fields.remove("pattern");
+        let mut mended = fields.clone();
+        numbers::mend(&mut mended);
+        while let Some((name, _)) = numbers::unfollowed(&mended) {
+            mended.remove(name);
+            fields.remove(name);
         }
-        for name in BOUNDS {
-            if fields.get(name).is_some_and(is_type) {
-                fields.remove(name);
-            }
+        if Decimal::of_multiple(&mended).is_some_and(|multiple| !kept.keeps(multiple)) {
+            fields.remove("multipleOf");
         }
+        known.keep(fields, !costs);
     });
     if let Value::Object(fields) = &mut schema {
         fields.insert(OPTIONS.to_owned(), json!({ "lenient": true }));
@@ -88,7 +122,7 @@ pub fn lenient(mut schema: Value) -> Value {
 }
 
 /// Has `change` change the schema, and every schema in it.
-fn each(schema: &mut Value, change: &mut impl FnMut(&mut Fields)) {
+pub(crate) fn each(schema: &mut Value, change: &mut impl FnMut(&mut Fields)) {
     let Value::Object(fields) = schema else { return };
     change(fields);
     for (name, value) in fields {
@@ -107,10 +141,48 @@ fn each(schema: &mut Value, change: &mut impl FnMut(&mut Fields)) {
     }
 }
 
+/// Has `look` look at the schema, and at every schema in it.
+pub(crate) fn each_of(schema: &Value, look: &mut impl FnMut(&Fields)) {
+    let Value::Object(fields) = schema else { return };
+    look(fields);
+    for (name, value) in fields {
+        let is_any =
+            |some: &[&str], more: &[&str]| some.iter().chain(more).any(|keyword| keyword == name);
+        match value {
+            Value::Object(_) if is_any(&ONE, &MORE_ONE) => each_of(value, look),
+            Value::Array(list) if is_any(&LISTS, &MORE_LISTS) => {
+                list.iter().for_each(|one| each_of(one, look));
+            }
+            Value::Object(inner) if is_any(&NAMED, &MORE_NAMED) => {
+                inner.values().for_each(|one| each_of(one, look));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether something in `schema` may be asked of a value beside something else there.
+pub(crate) fn is_joined(schema: &Value) -> bool {
+    let mut is_joined = false;
+    each_of(schema, &mut |fields| {
+        let asks = fields.keys().filter(|name| !REMARKS.contains(&name.as_str())).count();
+        let applies = APPLIED.iter().any(|name| fields.contains_key(*name));
+        let of_several = fields.get("allOf").and_then(Value::as_array).is_some_and(|l| l.len() > 1);
+        let named = ["properties", "patternProperties"];
+        let by_name = named.iter().all(|name| fields.contains_key(*name));
+        is_joined |= applies && asks > 1 || of_several || by_name;
+    });
+    is_joined
+}
+
+/// Whether `format` is one that grammars do not know; what is no word is no format.
+pub(crate) fn is_remark(format: &Value) -> bool {
+    !format.is_number() && !format.as_str().is_some_and(|name| FORMATS.contains(&name))
+}
+
 /// Says in other words what grammars do not read in these, and leaves out what asks for nothing.
 fn plain(fields: &mut Fields) {
-    let is_known = |format: &Value| format.as_str().is_some_and(|name| FORMATS.contains(&name));
-    if fields.get("format").is_some_and(|format| !is_known(format)) {
+    if fields.get("format").is_some_and(is_remark) {
         fields.remove("format");
     }
     if fields.get("uniqueItems") == Some(&Value::Bool(false)) {
@@ -120,6 +192,58 @@ fn plain(fields: &mut Fields) {
         fields.insert("type".to_owned(), json!("object"));
     }
     name_fields(fields);
+    numbers::mend(fields);
+    point(fields);
+}
+
+/// Has references find what they name: the compiler looks for names as they stand in a reference,
+/// where `~1` is a slash, `~0` a tilde and `%20` a space.
+fn point(fields: &mut Fields) {
+    for name in ["$defs", "definitions"] {
+        let Some(Value::Object(defined)) = fields.get_mut(name) else { continue };
+        if defined.keys().any(|name| name.contains(['~', '/'])) {
+            let escaped = |name: String| name.replace('~', "~0").replace('/', "~1");
+            let all = std::mem::take(defined).into_iter();
+            *defined = all.map(|(name, schema)| (escaped(name), schema)).collect();
+        }
+    }
+    let Some(Value::String(target)) = fields.get_mut("$ref") else { return };
+    if let Some(path) = target.strip_prefix("#/").and_then(unescaped) {
+        *target = format!("#/{path}");
+    }
+}
+
+/// The path with names as they stand in the schema, but of definitions as [`point`] has them.
+fn unescaped(path: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.filter(|_| *first == b'%' && !digits.is_some_and(|d| d.contains('+')));
+        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    let path = String::from_utf8(bytes).ok()?;
+    let mut is_definition = false;
+    let names = path.split('/').map(|name| {
+        let plain = name.replace("~1", "/").replace("~0", "~");
+        let is_defined =
+            std::mem::replace(&mut is_definition, ["$defs", "definitions"].contains(&name));
+        if is_defined { plain.replace('~', "~0").replace('/', "~1") } else { plain }
+    });
+    Some(names.collect::<Vec<_>>().join("/"))
+}
+
+/// Whether a pattern ends in a backslash that stands for nothing, which the compiler drops.
+pub(crate) fn is_cut_off(fields: &Fields) -> bool {
+    let named = fields.get("patternProperties").and_then(Value::as_object);
+    let names = named.into_iter().flat_map(Map::keys).map(String::as_str);
+    let pattern = fields.get("pattern").and_then(Value::as_str);
+    pattern
+        .into_iter()
+        .chain(names)
+        .any(|text| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1)
 }
 
 /// What `propertyNames` says of the names of fields that are not listed, as fields or patterns.
@@ -249,9 +373,69 @@ mod tests {
         assert_eq!(seen[OPTIONS]["lenient"], true);
         let want = json!({
             "a": { "type": "string" }, "b": { "pattern": "y" },
-            "c": { "type": "integer", "maximum": 9 },
+            "c": { "type": "integer", "minimum": -9_223_372_036_854_774_784i64, "maximum": 9 },
         });
         assert_eq!(seen["properties"], want);
+    }
+
+    #[test]
+    fn a_schema_that_costs_too_much_keeps_what_does_not() {
+        let multiple = |of: i64| json!({ "type": "integer", "multipleOf": of });
+        let of = |multiples: &[i64]| {
+            let each: Vec<Value> = multiples.iter().map(|of| multiple(*of)).collect();
+            let seen = lenient(json!({ "prefixItems": each }));
+            let list = seen["prefixItems"].as_array().unwrap().clone();
+            list.iter().filter_map(|one| one["multipleOf"].as_i64()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[3, 3_000_017, 5]), [3, 5]);
+        assert_eq!(of(&[2003, 2001, 1996, 1_000_000]), [2003, 1996, 1_000_000]);
+        let seen = lenient(json!({ "allOf": [multiple(997), multiple(991), multiple(3)] }));
+        assert_eq!(seen["allOf"], json!([multiple(997), { "type": "integer" }, multiple(3)]));
+        let named: Fields = (0..50).map(|idx| (format!("^a{idx}$"), json!({}))).collect();
+        let seen = lenient(json!({ "patternProperties": named, "maxProperties": 2 }));
+        assert!(seen.get("patternProperties").is_none() && seen["maxProperties"] == 2);
+    }
+
+    #[test]
+    fn patterns_that_no_grammar_follows_are_passed_over() {
+        for pattern in ["a\\", r"(a)\1", r"^.\b.$", "^(?!x)", "(", "a{2,1}"] {
+            let seen = lenient(json!({
+                "properties": { "a": { "pattern": pattern, "maxLength": 3.0 } },
+                "patternProperties": { pattern: {}, "^b": { "type": "string" } },
+            }));
+            assert_eq!(seen["properties"]["a"], json!({ "maxLength": 3.0 }), "{pattern}");
+            assert_eq!(seen["patternProperties"], json!({ "^b": { "type": "string" } }));
+        }
+        let kept = json!({ "pattern": r"^a\\$", "minLength": 1, "format": "nanoid" });
+        let mut seen = lenient(kept.clone());
+        seen.as_object_mut().unwrap().remove(OPTIONS);
+        assert_eq!(seen, kept);
+        // No string is that long and short: that is not left out.
+        let nothing = json!({ "pattern": "^aaa$", "maxLength": 2 });
+        assert_eq!(lenient(nothing)["pattern"], "^aaa$");
+    }
+
+    #[test]
+    fn references_find_names_with_slashes_and_spaces() {
+        let number = json!({ "type": "number" });
+        check(
+            &json!({
+                "prefixItems": [
+                    { "$ref": "#/$defs/a~1b" }, { "$ref": "#/$defs/a%20b" },
+                    { "$ref": "#/$defs/c~0d" }, { "$ref": "#/%24defs/a%2Fb" },
+                    { "$ref": "#/$defs/e%" }, { "$ref": "#/$defs/c~d" },
+                ],
+                "$defs": { "a/b": number, "a b": number, "c~d": number, "e%": number },
+            }),
+            &json!({
+                "prefixItems": [
+                    { "$ref": "#/$defs/a~1b" }, { "$ref": "#/$defs/a b" },
+                    { "$ref": "#/$defs/c~0d" }, { "$ref": "#/$defs/a/b" },
+                    { "$ref": "#/$defs/e%" }, { "$ref": "#/$defs/c~0d" },
+                ],
+                "$defs": { "a~1b": number, "a b": number, "c~0d": number, "e%": number },
+            }),
+        );
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use aqueduct_core::{Form, Grammar, Refusal, Thinking, TokenBytes, TokenId, limits};
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
+use crate::compile;
 use crate::follower::Follower;
-use crate::schema::narrowed;
+use crate::schema::{narrowed, unfollowed};
 use crate::thinker::{Thinker, name};
 
 /// What a grammar must be, before the reason why one is not.
@@ -45,7 +46,7 @@ impl Vocabulary {
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
         let mut factory = factory.map_err(|error| refusal("vocabulary", tokens, error))?;
         factory.quiet();
-        *factory.limits_mut() = bounds();
+        *factory.limits_mut() = compile::bounds();
         Ok(Self { factory, words: env, tokens })
     }
 
@@ -79,9 +80,13 @@ impl Vocabulary {
                 TopLevelGrammar::from_json_schema(parsed(field, schema)?)
             }
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+            Grammar::Lark(lark) => {
+                let counted = compile::counted(lark).map_err(|why| refusal(field, text, why))?;
+                TopLevelGrammar::from_lark(counted)
+            }
         };
-        Ok(Matcher::new(self.factory.create_parser(top)))
+        let parser = compile::parser(&self.factory, &self.words, top);
+        parser.map(|parser| Matcher::new(Ok(parser))).map_err(|error| refusal(field, text, error))
     }
 
     /// Checks that thoughts can be ended: what ends them is spelled so.
@@ -111,29 +116,21 @@ impl Vocabulary {
 /// The schema in `text`, from `field`.
 fn parsed(field: &str, text: &str) -> Result<Value, Refusal> {
     match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Ok(narrowed(Value::Object(fields))),
+        Ok(Value::Object(fields)) => {
+            let schema = narrowed(Value::Object(fields));
+            match unfollowed(&schema) {
+                Some(why) => Err(refusal(field, text, why)),
+                None => Ok(schema),
+            }
+        }
         Ok(other) => Err(Refusal::new(field, other, "a JSON schema, which is an object")),
         Err(error) => Err(Refusal::new(field, error, "JSON")),
     }
 }
 
-/// What one grammar may cost, to compile and for each token.
-fn bounds() -> ParserLimits {
-    ParserLimits {
-        initial_lexer_fuel: 500_000,
-        step_lexer_fuel: 100_000,
-        step_max_items: 25_000,
-        max_lexer_states: 50_000,
-        max_grammar_size: 100_000,
-        verbose_errors: false,
-        ..ParserLimits::default()
-    }
-}
-
 fn refusal(field: &str, value: impl std::fmt::Display, error: impl std::fmt::Display) -> Refusal {
-    // The first line says what is wrong, the others where llguidance was.
     let error = error.to_string();
-    let reason = error.lines().next().unwrap_or_default();
+    let reason = compile::told(&error);
     let value = value.to_string();
     let value = match value.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}..", &value[..end]),

@@ -27,9 +27,9 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response, ApiError> {
     let key = calls::start_key(&headers);
-    let prepare = aside(&state, body, |shared, bytes| {
+    let prepare = aside(&state, body, move |shared, bytes| {
         let (chat, echo) = parse_response(bytes)?;
-        Ok((prepare::chat_of(shared, chat)?.keyed(key, bytes)?, echo))
+        Ok((prepare::chat_of(shared, chat)?.keyed(key.clone(), bytes)?, echo))
     });
     let (prepared, echo) = prepare.await?;
     let is_streamed = prepared.params.stream;

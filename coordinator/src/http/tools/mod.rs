@@ -20,7 +20,8 @@ const TOOLS_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 64;
 /// Calls that one answer may be made to have.
 const CALLS_MAX: usize = 8;
-const CHOICES: &str = "none, auto, required or an object that names a function";
+const CHOICES: &str =
+    "none, auto, required or an object that names a function, or some as allowed_tools";
 
 /// What a caller offers.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Tools {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Function {
+    /// Among the tools as they came.
+    place: usize,
     name: String,
     /// Of its arguments: an object.
     schema: Value,
@@ -65,6 +68,11 @@ enum Choice {
 pub(super) enum RawChoice {
     Word(String),
     Named(String),
+    /// Of these alone any may be called, or one must be where this `is_required`.
+    Allowed {
+        names: Vec<String>,
+        is_required: bool,
+    },
 }
 
 impl Tools {
@@ -84,7 +92,14 @@ impl Tools {
     ) -> Result<Option<Self>, ApiError> {
         Refusal::unless_within("tools", list.len(), 0, TOOLS_MAX)?;
         let functions = list.iter().enumerate().map(|(idx, tool)| function(idx, tool));
-        let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let mut functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let (mut list, mut raw_choice) = (list, raw_choice);
+        if let Some(RawChoice::Allowed { names, is_required }) = &raw_choice {
+            functions = allowed(functions, names)?;
+            // Of the others the model is not told: it cannot take one for the asking.
+            list = functions.iter().map(|function| list[function.place].take()).collect();
+            raw_choice = is_required.then(|| RawChoice::Word("required".to_owned()));
+        }
         let Some(choice) = choice(raw_choice, &functions)? else { return Ok(None) };
         Ok((!list.is_empty()).then_some(Self { list, functions, choice, parallel }))
     }
@@ -100,7 +115,8 @@ impl Tools {
     /// A name that cannot stand between these tags; more than a request's account has room for.
     pub(super) fn text_arguments(&self, tags: ArgumentTags) -> Result<Vec<String>, Refusal> {
         let mut texts = Vec::new();
-        for (idx, function) in self.functions.iter().enumerate() {
+        for function in &self.functions {
+            let idx = function.place;
             for Argument { name, kind, .. } in Arguments::of(&function.schema).list {
                 if !tags.can_name(&name) {
                     let field = format!("tools[{idx}].function.parameters.properties");
@@ -144,10 +160,9 @@ impl Tools {
             return Ok(None);
         }
         let most = if self.is_one_call() { 1 } else { CALLS_MAX };
-        let functions = self.functions.iter().enumerate();
-        let functions = functions.filter(|(_, function)| self.may_call(function));
-        let followed = functions.map(|(idx, Function { name, schema, is_strict })| {
-            let field = format!("tools[{idx}].function.parameters");
+        let functions = self.functions.iter().filter(|function| self.may_call(function));
+        let followed = functions.map(|Function { place, name, schema, is_strict }| {
+            let field = format!("tools[{place}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
             let is_tagged = matches!(notation, CallNotation::ArgumentTags(_));
             match is_tagged.then(|| Arguments::of(schema).unfollowed).flatten() {
@@ -195,11 +210,47 @@ fn function(idx: usize, tool: &Value) -> Result<Function, ApiError> {
         return Err(Refusal::new(at("function.name"), name, bound).into());
     }
     let schema = schema_of(&at("function.parameters"), parameters)?;
-    Ok(Function { name, schema, is_strict: strict == Some(true) })
+    Ok(Function { place: idx, name, schema, is_strict: strict == Some(true) })
 }
 
-/// A word, or the name of a function: in the object `within`, or beside the type.
+/// Those of `functions` that have these names.
+fn allowed(functions: Vec<Function>, names: &[String]) -> Result<Vec<Function>, Refusal> {
+    let is_there = |name: &String| functions.iter().any(|function| function.name == *name);
+    if let Some(name) = names.iter().find(|name| !is_there(name)) {
+        return Err(Refusal::new("tool_choice.allowed_tools", name, "names of the tools"));
+    }
+    Ok(functions.into_iter().filter(|function| names.contains(&function.name)).collect())
+}
+
+/// `tool_choice` of the type allowed_tools: the mode and the tools stand in an object called so, or
+/// beside the type.
+fn raw_allowed_of(asked: &Value) -> Result<RawChoice, Refusal> {
+    let within = &asked["allowed_tools"];
+    let told = if within.is_null() { asked } else { within };
+    let is_required = match told["mode"].as_str() {
+        Some("required") => true,
+        Some("auto") => false,
+        _ => {
+            return Err(Refusal::new("tool_choice.mode", &told["mode"], "auto or required"));
+        }
+    };
+    let name = |tool: &Value| {
+        let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str());
+        name.filter(|_| tool["type"] == "function" || tool["type"].is_null()).map(str::to_owned)
+    };
+    let names =
+        told["tools"].as_array().map(|tools| tools.iter().map(name).collect::<Option<Vec<_>>>());
+    match names.flatten() {
+        Some(names) => Ok(RawChoice::Allowed { names, is_required }),
+        None => Err(Refusal::new("tool_choice.tools", &told["tools"], "a list of functions")),
+    }
+}
+
+/// A word, or the name of a function: in the object `within`, or beside the type; or several.
 pub(super) fn raw_choice_of(asked: &Value, within: &str) -> Result<RawChoice, Refusal> {
+    if asked["type"] == "allowed_tools" {
+        return raw_allowed_of(asked);
+    }
     let named = if within.is_empty() { asked } else { &asked[within] };
     match (asked, named["name"].as_str()) {
         (Value::String(word), _) => Ok(RawChoice::Word(word.clone())),
@@ -213,7 +264,8 @@ pub(super) fn raw_choice_of(asked: &Value, within: &str) -> Result<RawChoice, Re
 /// `None` where no tool may be called.
 fn choice(raw: Option<RawChoice>, functions: &[Function]) -> Result<Option<Choice>, ApiError> {
     let choice = match raw {
-        None => Choice::Auto,
+        // Which are allowed is settled by what they are here.
+        None | Some(RawChoice::Allowed { .. }) => Choice::Auto,
         Some(RawChoice::Named(name)) => Choice::Named(name),
         Some(RawChoice::Word(word)) => match word.as_str() {
             "none" => return Ok(None),
