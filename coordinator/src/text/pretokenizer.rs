@@ -153,7 +153,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     };
     Ok(match name {
         "default" => plain(words(&UNNAMED)?),
-        "olmo" => Family { composes: true, ..plain(byte_level(true)) },
+        "olmo" | "mpt" => Family { composes: true, ..plain(byte_level(true)) },
         "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling" => {
             plain(byte_level(true))
         }

@@ -43,6 +43,16 @@ impl Config {
         }
     }
 
+    /// Whether feed-forward parts take what attention takes.
+    pub(super) fn is_parallel(&self, family: Family) -> bool {
+        match family {
+            Family::Cohere | Family::Cohere2 | Family::Phi => true,
+            Family::StableLm => self.use_parallel_residual.unwrap_or(false),
+            Family::GptNeoX => self.use_parallel_residual.unwrap_or(true),
+            _ => false,
+        }
+    }
+
     pub(super) fn biases(&self, family: Family) -> Biases {
         let attention = self.attention_bias;
         let is_biased = attention.unwrap_or(false);
@@ -56,6 +66,13 @@ impl Config {
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
+            Family::StarCoder2 => {
+                both(self.use_bias.unwrap_or(true), self.use_bias.unwrap_or(true))
+            }
+            Family::GptNeoX => both(attention.unwrap_or(true), true),
+            Family::Phi => both(true, true),
+            Family::Nemotron | Family::Arcee => both(is_biased, self.mlp_bias),
+            Family::Apertus => both(is_biased, false),
             Family::Cwm => both(false, self.mlp_bias),
             Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
             Family::Dots1 => both(is_biased, false),
@@ -93,7 +110,7 @@ impl Config {
         let window = match family {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
-            Family::Phi3 | Family::Mixtral => given.flatten(),
+            Family::Phi3 | Family::Mixtral | Family::StarCoder2 => given.flatten(),
             Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
                 given.unwrap_or(Some(4096))
             }
@@ -111,7 +128,8 @@ impl Config {
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
             Family::Ernie45Moe | Family::MiniMaxM2 => None,
-            Family::Cohere | Family::Olmo | Family::StableLm => None,
+            Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
+            Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
