@@ -56,10 +56,10 @@ pub(crate) enum Architecture {
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
-     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, \
-     granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, \
-     gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, phi2, nemotron, \
-     arcee, apertus";
+     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, \
+     qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
+     ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
+     phi2, nemotron, arcee, apertus";
 
 impl Architecture {
     pub(super) const ALL: [Self; 35] = [
