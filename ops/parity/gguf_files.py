@@ -17,10 +17,11 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'minimax_m2': 'minimax-m2', 'gemma2': 'gemma2', 'gpt_oss': 'gpt-oss',
                  'cohere': 'command-r', 'cohere2': 'cohere2', 'olmo': 'olmo',
                  'stablelm': 'stablelm', 'starcoder2': 'starcoder2', 'gpt_neox': 'gptneox',
-                 'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus'}
+                 'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
+                 'jais2': 'jais2'}
 # Whose norms take the mean away first.
 LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
-               'nemotron'}
+               'nemotron', 'jais2'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
 REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
 

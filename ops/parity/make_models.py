@@ -191,6 +191,9 @@ MODELS.update({
     'arcee': ('ArceeConfig', dict(rope_parameters=YARN, pad_token_id=0)),
     'arcee-biases': ('ArceeConfig', dict(attention_bias=True, mlp_bias=True, head_dim=32,
                                          tie_word_embeddings=True, pad_token_id=0)),
+    'jais2': ('Jais2Config', dict(pad_token_id=0)),
+    'jais2-plain': ('Jais2Config', dict(attention_bias=False, mlp_bias=False, head_dim=32,
+                                        tie_word_embeddings=True, pad_token_id=0)),
     'apertus': ('ApertusConfig', dict(rope_parameters=LLAMA3, pad_token_id=0)),
     'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
                                              tie_word_embeddings=True, pad_token_id=0)),
@@ -232,7 +235,7 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
                'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
-               'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus']
+               'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -595,6 +598,7 @@ def fixture_cases(cases):
     gguf_case(cases, 'arcee', 'Q8_0')
     narrow_case(cases, 'apertus', torch.bfloat16)
     gguf_case(cases, 'apertus', 'Q8_0')
+    gguf_case(cases, 'jais2', 'Q8_0')
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

@@ -80,6 +80,8 @@ pub(crate) enum Family {
     /// AFM.
     Arcee,
     Apertus,
+    /// Jais 2.
+    Jais2,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -106,9 +108,10 @@ impl Family {
         match self {
             Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
-            Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => {
+            Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
                 Some(LayerNorms { weights: true, biases: true })
             }
+            Self::Nemotron | Self::Jais2 => Some(LayerNorms { weights: true, biases: true }),
             _ => None,
         }
     }
@@ -152,7 +155,7 @@ impl Family {
             Self::GptOss => Activation::ClampedSilu,
             Self::StarCoder2 | Self::Phi => Activation::Ungated(Ungated::GeluTanh),
             Self::GptNeoX => Activation::Ungated(Ungated::Gelu),
-            Self::Nemotron | Self::Arcee => Activation::Ungated(Ungated::ReluSquared),
+            Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
             Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }

@@ -53,16 +53,17 @@ pub(crate) enum Architecture {
     /// AFM.
     Arcee,
     Apertus,
+    Jais2,
 }
 
 pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
      granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, \
      qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
      ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
-     phi2, nemotron, arcee, apertus";
+     phi2, nemotron, arcee, apertus, jais2";
 
 impl Architecture {
-    pub(super) const ALL: [Self; 35] = [
+    pub(super) const ALL: [Self; 36] = [
         Self::Llama,
         Self::Mistral3,
         Self::Qwen2,
@@ -98,6 +99,7 @@ impl Architecture {
         Self::Nemotron,
         Self::Arcee,
         Self::Apertus,
+        Self::Jais2,
     ];
 
     /// Its name in files, the family that it is, and whether files have query and key rows in the
@@ -139,6 +141,7 @@ impl Architecture {
             Self::Nemotron => ("nemotron", Family::Nemotron, false),
             Self::Arcee => ("arcee", Family::Arcee, true),
             Self::Apertus => ("apertus", Family::Apertus, false),
+            Self::Jais2 => ("jais2", Family::Jais2, false),
         }
     }
 

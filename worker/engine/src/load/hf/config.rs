@@ -55,8 +55,7 @@ struct Config {
     attention_bias: Option<bool>,
     #[serde(default)]
     attention_out_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
+    mlp_bias: Option<bool>,
     /// Of every linear map (ERNIE, StarCoder 2).
     use_bias: Option<bool>,
     tie_word_embeddings: Option<bool>,

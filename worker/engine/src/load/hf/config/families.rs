@@ -15,8 +15,9 @@ pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2Fo
      ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
      GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
      StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
-     PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, and what \
-     reads text of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
+     PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
+     Jais2ForCausalLM, and what reads text of \
+     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
      Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
      Qwen3VLForConditionalGeneration";
 
@@ -67,6 +68,7 @@ pub(super) fn family_of(architecture: &str) -> Option<Family> {
         "NemotronForCausalLM" => Family::Nemotron,
         "ArceeForCausalLM" => Family::Arcee,
         "ApertusForCausalLM" => Family::Apertus,
+        "Jais2ForCausalLM" => Family::Jais2,
         _ => return None,
     })
 }
@@ -105,7 +107,7 @@ impl Family {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
-            Self::Nemotron | Self::Arcee | Self::Apertus => None,
+            Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
             Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
@@ -137,7 +139,7 @@ impl Family {
             Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe | Self::GptOss => 1e-5,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
             Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
-            Self::Arcee | Self::Apertus => 1e-5,
+            Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,

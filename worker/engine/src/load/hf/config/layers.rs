@@ -56,10 +56,11 @@ impl Config {
     pub(super) fn biases(&self, family: Family) -> Biases {
         let attention = self.attention_bias;
         let is_biased = attention.unwrap_or(false);
+        let mlp_bias = self.mlp_bias.unwrap_or(false);
         let both =
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
-            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
+            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
@@ -67,14 +68,16 @@ impl Config {
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
             Family::StarCoder2 => {
-                both(self.use_bias.unwrap_or(true), self.use_bias.unwrap_or(true))
+                let is_biased = self.use_bias.unwrap_or(true);
+                both(is_biased, is_biased)
             }
             Family::GptNeoX => both(attention.unwrap_or(true), true),
             Family::Phi => both(true, true),
-            Family::Nemotron | Family::Arcee => both(is_biased, self.mlp_bias),
+            Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
+            Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
             Family::Apertus => both(is_biased, false),
-            Family::Cwm => both(false, self.mlp_bias),
-            Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
+            Family::Cwm => both(false, mlp_bias),
+            Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
             Family::Dots1 => both(is_biased, false),
             Family::Olmo2 | Family::Olmo3 | Family::Olmoe | Family::FlexOlmo => {
                 both(is_biased, false)
@@ -88,7 +91,7 @@ impl Config {
             Family::SeedOss => Biases {
                 qkv: attention.unwrap_or(true),
                 out: self.attention_out_bias,
-                ..both(false, self.mlp_bias)
+                ..both(false, mlp_bias)
             },
             Family::Ernie45 => {
                 let is_biased = self.use_bias.unwrap_or(false);
@@ -130,6 +133,7 @@ impl Config {
             Family::Ernie45Moe | Family::MiniMaxM2 => None,
             Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
             Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
+            Family::Jais2 => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));
