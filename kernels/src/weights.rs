@@ -139,7 +139,7 @@ impl Activation {
     pub const CLAMPED: [f32; 2] = [1.702, 7.0];
 }
 
-/// What all layers of a model have in common.
+/// What all layers of a model have in common, but for the numbers of [`Xielu`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
     /// H.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::argument::{Argument, Prepare};
 use super::gates::{Curved, Gated};
-use super::pack::{PackedWeight, packed_weight};
+#[cfg(target_arch = "x86_64")]
+use super::pack::PackedWeight;
+use super::pack::packed_weight;
 use super::result::Outcome;
 #[cfg(target_arch = "x86_64")]
 use super::rounded::{RoundedRows, Rounding};
@@ -41,7 +43,6 @@ struct First<'a> {
 ///
 /// # Errors
 /// As [`linear`].
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
 pub(in crate::cpu) fn up(
     op: &'static str,
     place: Place,
@@ -62,6 +63,7 @@ pub(in crate::cpu) fn up(
 }
 
 impl First<'_> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
     fn gated(&self, activation: Activation, next: &Linear) -> Result<Hidden, BackendError> {
         let columns = self.weight.outputs / 2;
         let mut block = self.block();
@@ -82,6 +84,7 @@ impl First<'_> {
         Ok(Hidden::Rows(hidden, Prepare::Nothing))
     }
 
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
     fn curved(&self, ungated: Ungated, next: &Linear) -> Result<Hidden, BackendError> {
         let (columns, block) = (self.weight.outputs, self.block());
         let bias = self.weight.bias.as_deref();
