@@ -332,7 +332,8 @@ fn a_turn_of_a_session_is_what_follows_the_answer() {
 /// As those of their `tokenizer.json`.
 #[test]
 fn letters_and_their_marks_are_one_where_the_model_has_it_so() {
-    for (pre, is_composed) in [("olmo", true), ("command-r", true), ("gpt-2", false)] {
+    for (pre, is_composed) in [("olmo", true), ("mpt", true), ("command-r", true), ("gpt-2", false)]
+    {
         let vocabulary = GgufVocabulary { pre: Some(pre.into()), ..families() };
         let text = TextModel::new(vocabulary.build().unwrap()).unwrap();
         let encoded = |said: &str| text.encode(said, false).unwrap();

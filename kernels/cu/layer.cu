@@ -158,6 +158,24 @@ KERNEL(gate_f32, PrepareParams, 256, 4) { prepare_gate<AsF32>(p); }
 KERNEL(gate_bf16, PrepareParams, 256, 4) { prepare_gate<AsBf16>(p); }
 KERNEL(gate_int8, PrepareParams, 256, 4) { prepare_gate<AsInt8>(p); }
 
+// [rows, columns] of an up projection that has no gate; a warp for each group.
+template <typename Form>
+DEVICE void prepare_curve(const PrepareParams& p) {
+    u32 groups = (p.columns + GROUP - 1) / GROUP;
+    u64 item = (u64)block_x() * 8 + warp_index();
+    u32 row = (u32)(item / groups), group = (u32)(item % groups);
+    if (row >= p.rows) return;
+    const f32* from = (const f32*)p.x + (u64)row * p.columns;
+    Four four = read_four(from, p.columns, group * GROUP + lane_index() * 4);
+    report(p, all_finite(four));
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) four.x[i] = curved(p, four.x[i]);
+    Form::put(p, row, group, four);
+}
+KERNEL(curve_f32, PrepareParams, 256, 4) { prepare_curve<AsF32>(p); }
+KERNEL(curve_bf16, PrepareParams, 256, 4) { prepare_curve<AsBf16>(p); }
+KERNEL(curve_int8, PrepareParams, 256, 4) { prepare_curve<AsInt8>(p); }
+
 // x / sqrt(mean of x^2 + eps) * norm (+ residual), a block for each row  (Zhang and Sennrich 2019).
 template <typename Form>
 DEVICE void prepare_norm(const PrepareParams& p) {

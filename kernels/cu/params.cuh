@@ -124,6 +124,10 @@ struct LayInOrder {
 // What LinearParams and PrepareParams call a gate's activation; anything else is SiLU.
 constexpr u32 GELU_TANH = 1;
 constexpr u32 CLAMPED_SILU = 2;
+// What PrepareParams calls what is made of an up projection without a gate; GELU_TANH too.
+constexpr u32 GELU = 3;
+constexpr u32 RELU_SQUARED = 4;
+constexpr u32 XIELU = 5;
 
 struct PrepareParams {
     const void* x;
@@ -136,10 +140,10 @@ struct PrepareParams {
     u32 columns;       // of the result; what is beside them up to y_stride becomes zero
     u32 y_stride;
     u32 scale_stride;
-    f32 eps;
+    f32 eps;           // of a norm, or of xIELU
     u32 code;          // what `broken` becomes where x is not finite
-    u32 activation;    // of gates
-    u32 unused;
+    u32 activation;    // of gates, or of what has none
+    f32 positive, negative, beta; // of xIELU
 };
 
 struct HeadsParams {

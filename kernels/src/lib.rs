@@ -62,5 +62,5 @@ pub use state::AttentionState;
 pub use tensor::{Heads, KvData, KvDtype, KvHeads, KvRow, Rows};
 pub use weights::{
     Activation, Angles, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix,
-    MatrixData,
+    MatrixData, Ungated, Xielu,
 };

@@ -208,22 +208,23 @@ pub(crate) fn finishing(layer: &LayerWeights, x: &Rows, attention: &Rows) -> Che
     ] {
         norm.as_ref().map_or(Ok(()), |norm| same(OP, name, norm.len(), x.cols()))?;
     }
+    let projections = layer.spec.activation.projections();
     match &layer.ffn {
-        FeedForward::Dense(dense) => gated(x, dense),
-        FeedForward::Experts(experts) => some_of_many(x, experts),
+        FeedForward::Dense(dense) => part(x, dense, projections),
+        FeedForward::Experts(experts) => some_of_many(x, experts, projections),
     }
 }
 
 /// `x` through one part.
-fn gated(x: &Rows, Gated { gate_up, down }: &Gated) -> Checked {
+fn part(x: &Rows, Gated { gate_up, down }: &Gated, projections: usize) -> Checked {
     const OP: &str = "finish";
     linear(OP, x, gate_up)?;
-    same(OP, "gate_up.outputs", gate_up.outputs, 2 * down.inputs)?;
+    same(OP, "gate_up.outputs", gate_up.outputs, projections * down.inputs)?;
     same(OP, "down.outputs", down.outputs, x.cols())
 }
 
 /// `x` through a few of many.
-fn some_of_many(x: &Rows, experts: &Experts) -> Checked {
+fn some_of_many(x: &Rows, experts: &Experts, projections: usize) -> Checked {
     const OP: &str = "finish";
     let (count, routing) = (experts.each.len(), &experts.routing);
     linear(OP, x, &experts.router)?;
@@ -234,7 +235,7 @@ fn some_of_many(x: &Rows, experts: &Experts) -> Checked {
     if let Some(bias) = &routing.bias {
         same(OP, "routing bias", bias.len(), count)?;
     }
-    experts.each.iter().chain(&experts.shared).try_for_each(|part| gated(x, part))?;
+    experts.each.iter().chain(&experts.shared).try_for_each(|one| part(x, one, projections))?;
     experts.shared_gate.as_ref().map_or(Ok(()), |gate| {
         linear(OP, x, gate)?;
         same(OP, "shared gate.outputs", gate.outputs, 1)

@@ -83,8 +83,9 @@ impl Angles {
     }
 }
 
-/// What is made of a gate before it multiplies the up projection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// What stands between the two products of a feed-forward part: what is made of a gate before it
+/// multiplies the up projection, or of the up projection where there is no gate.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// x σ(x), with σ(x) = 1 / (1 + e^-x)  (SwiGLU: Shazeer 2020).
     Silu,
@@ -94,9 +95,43 @@ pub enum Activation {
     /// 0.5 x (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))  (Hendrycks and Gimpel 2016), which is
     /// x σ([`GELU`](Self::GELU)`[0]` x + [`GELU`](Self::GELU)`[1]` x³).
     GeluTanh,
+    /// There is no gate: the first product is the up projection alone.
+    Ungated(Ungated),
+}
+
+/// What is made of every element of an up projection that no gate multiplies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Ungated {
+    /// [`Activation::GeluTanh`]'s formula.
+    GeluTanh,
+    /// x Φ(x), with Φ(x) = (1 + erf(x / sqrt 2)) / 2  (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// max(x, 0)²  (So et al. 2021).
+    ReluSquared,
+    /// See [`Xielu`].
+    Xielu(Xielu),
+}
+
+/// positive x² + beta x for x > 0, else negative (e^min(x, eps) - 1 - x) + beta x
+/// (Huang and Schlag 2024). The numbers are a layer's own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Xielu {
+    /// α_p, as it multiplies: what softplus makes of the trained parameter.
+    pub positive: f32,
+    /// α_n, the same plus `beta`.
+    pub negative: f32,
+    /// The slope at 0.
+    pub beta: f32,
+    /// At most 0: beyond it e^x - 1 is as there.
+    pub eps: f32,
 }
 
 impl Activation {
+    /// How many projections the first product is of, stacked: two with a gate.
+    pub fn projections(self) -> usize {
+        if let Self::Ungated(_) = self { 1 } else { 2 }
+    }
+
     /// sqrt(8 / π), and 0.044715 of it.
     pub const GELU: [f32; 2] = [1.595_769, 0.071_354_814];
 
@@ -104,7 +139,7 @@ impl Activation {
     pub const CLAMPED: [f32; 2] = [1.702, 7.0];
 }
 
-/// What all layers of a model have in common.
+/// What all layers of a model have in common, but for the numbers of [`Xielu`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
     /// H.
@@ -115,16 +150,18 @@ pub struct LayerSpec {
     pub head_dim: usize,
     /// Added to the mean square in every RMS norm.
     pub norm_eps: f32,
-    /// Of the feed-forward part's gate.
+    /// Of the feed-forward parts.
     pub activation: Activation,
     /// How keys and values are stored.
     pub kv: KvDtype,
 }
 
-/// Gate, up and down: y = W_down (activation(W_gate x) · W_up x).
+/// Gate, up and down: y = W_down (activation(W_gate x) · W_up x), or
+/// y = W_down activation(W_up x) where the layer's activation is [`Activation::Ungated`].
 #[derive(Debug, Clone)]
 pub struct Gated {
-    /// Gate and up projections stacked: `[2 ffn, width]`, gate first.
+    /// Gate and up projections stacked: `[2 ffn, width]`, gate first; up alone, `[ffn, width]`,
+    /// where there is no gate.
     pub gate_up: Linear,
     /// `[width, ffn]`.
     pub down: Linear,

@@ -16,11 +16,14 @@ ARCHITECTURES = {'llama': 'llama', 'mistral': 'llama', 'qwen2': 'qwen2', 'qwen3'
                  'exaone_moe': 'exaone-moe', 'ernie4_5_moe': 'ernie4_5-moe',
                  'minimax_m2': 'minimax-m2', 'gemma2': 'gemma2', 'gpt_oss': 'gpt-oss',
                  'cohere': 'command-r', 'cohere2': 'cohere2', 'olmo': 'olmo',
-                 'stablelm': 'stablelm'}
+                 'stablelm': 'stablelm', 'starcoder2': 'starcoder2', 'gpt_neox': 'gptneox',
+                 'phi': 'phi2', 'nemotron': 'nemotron', 'arcee': 'arcee', 'apertus': 'apertus',
+                 'jais2': 'jais2'}
 # Whose norms take the mean away first.
-LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm'}
+LAYER_NORMS = {'cohere', 'cohere2', 'olmo', 'stablelm', 'starcoder2', 'gpt_neox', 'phi',
+               'nemotron', 'jais2'}
 # Whose query and key rows the converter re-orders for rotation of neighbours.
-REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo'}
+REORDERED = {'llama', 'granite', 'smollm3', 'granitemoe', 'olmo', 'arcee'}
 
 NAMES = {
     'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
@@ -34,6 +37,12 @@ NAMES = {
     'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
     'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
     'mlp.down_proj': 'ffn_down', 'self_attn.qkv_proj': 'attn_qkv', 'mlp.gate_up_proj': 'ffn_up',
+    'mlp.c_fc': 'ffn_up', 'mlp.c_proj': 'ffn_down', 'mlp.fc1': 'ffn_up', 'mlp.fc2': 'ffn_down',
+    'self_attn.dense': 'attn_output', 'model.final_layernorm': 'output_norm',
+    'gpt_neox.embed_in': 'token_embd', 'gpt_neox.final_layer_norm': 'output_norm',
+    'attention.query_key_value': 'attn_qkv', 'attention.dense': 'attn_output',
+    'mlp.dense_h_to_4h': 'ffn_up', 'mlp.dense_4h_to_h': 'ffn_down',
+    'attention_layernorm': 'attn_norm', 'feedforward_layernorm': 'ffn_norm',
 }
 OLMO2 = {'post_attention_layernorm': 'post_attention_norm',
          'post_feedforward_layernorm': 'post_ffw_norm'}
@@ -72,12 +81,17 @@ def write(path, model, kind, tokenizer=None, sections=None):
             tensor = in_halves(tensor, head_dim, head_dim // 2)
         if key == 'lm_head.weight' and config.tie_word_embeddings:
             continue
+        if '.act_fn.' in key:  # in the metadata
+            stored[key] = tensor
+            continue
         if config.model_type == 'gpt_oss' and '.experts.' in key:
             stored[key] = add_oss_experts(writer, key, tensor, kind)
         elif '.experts.' in key:
             stored[key] = add_experts(writer, key, tensor, kind)
         else:
             stored[key] = add_tensor(writer, key, tensor, kind, config)
+    if config.model_type == 'apertus':
+        add_xielu(writer, model)
     for name, factors in rope_factors(config, head_dim).items():
         writer.add_tensor(f'{name}.weight', np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
@@ -102,9 +116,13 @@ def add_metadata(writer, config, head_dim):
     rope = rope.get('full_attention', rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get('partial_rotary_factor', 1.0)))
     if config.model_type in LAYER_NORMS:
-        writer.add_layer_norm_eps(getattr(config, 'layer_norm_eps', 1e-5))
+        names = [name for name in ('layer_norm_eps', 'norm_epsilon', 'norm_eps')
+                 if hasattr(config, name)]
+        writer.add_layer_norm_eps(getattr(config, names[0]) if names else 1e-5)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.model_type == 'gpt_neox':
+        writer.add_parallel_residual(config.use_parallel_residual)
     if hasattr(config, 'logit_scale'):
         writer.add_logit_scale(config.logit_scale)
     writer.add_vocab_size(config.vocab_size)
@@ -164,6 +182,16 @@ def add_metadata(writer, config, head_dim):
         writer.add_logit_scale(config.logits_scaling)
 
 
+def add_xielu(writer, model):
+    """Apertus' parameters, as they are trained."""
+    def of_each(name):
+        return [getattr(layer.mlp.act_fn, name).item() for layer in model.model.layers]
+    writer.add_xielu_alpha_p(of_each('alpha_p'))
+    writer.add_xielu_alpha_n(of_each('alpha_n'))
+    writer.add_xielu_beta(of_each('beta'))
+    writer.add_xielu_eps(of_each('eps'))
+
+
 def add_oss_experts(writer, key, tensor, kind):
     """gpt-oss', whose modules have columns for rows, and gate and up by turns."""
     layer, which = key.split('.')[2], key.rpartition('.')[2]
@@ -213,12 +241,15 @@ def add_tensor(writer, key, tensor, kind, config):
     parts = module.split('.')
     names = {**NAMES, **POST_NORMS.get(config.model_type, {})}
     name = names[module] if module in names else f'blk.{parts[2]}.{names[".".join(parts[3:])]}'
-    adds_one = module.endswith('norm') and config.model_type.startswith('gemma')
+    adds_one = (module.endswith('norm') and suffix == 'weight'
+                and config.model_type.startswith(('gemma', 'nemotron')))
     data = tensor.float().numpy() + (1.0 if adds_one else 0.0)
     heads = {'q_proj': config.num_attention_heads, 'k_proj': config.num_key_value_heads}
     heads = heads.get(parts[-1]) if ARCHITECTURES[config.model_type] in REORDERED else None
     if heads:
         data = swap_rows(data, heads, 2)
+    if parts[-1] == 'query_key_value':
+        data = by_parts(data, 3, config.num_attention_heads)
     exact = 'ffn_gate_inp' in name or data.ndim != 2
     kind = gguf.GGMLQuantizationType['F32' if exact else kind]
     block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
@@ -230,8 +261,17 @@ def add_tensor(writer, key, tensor, kind, config):
     data = gguf.quants.dequantize(quantised, kind).reshape(data.shape)
     if heads:
         data = swap_rows(data, heads, data.shape[0] // heads // 2)
+    if parts[-1] == 'query_key_value':
+        data = by_parts(data, config.num_attention_heads, 3)
     data = data - 1.0 if adds_one else data
     return torch.from_numpy(np.ascontiguousarray(data.astype(np.float32)))
+
+
+def by_parts(data, parts, others):
+    """Rows of (other, part) to (part, other): queries, keys and values of all heads to all queries,
+    all keys and all values, or back."""
+    rows = data.reshape(others, parts, -1, *data.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(0, 1)).reshape(data.shape)
 
 
 def in_halves(tensor, head_dim, rotary_dim):

@@ -172,6 +172,32 @@ MODELS.update({
                                             use_qk_norm=True, n_shared_experts=2,
                                             norm_topk_prob=False, first_k_dense_replace=2, **MOE)),
 })
+# Whose feed-forward parts have no gate.
+MODELS.update({
+    'starcoder2': ('Starcoder2Config', dict(sliding_window=9, pad_token_id=0)),
+    'starcoder2-untied': ('Starcoder2Config', dict(use_bias=False, tie_word_embeddings=False,
+                                                   hidden_act='gelu', pad_token_id=0)),
+    'gpt-neox': ('GPTNeoXConfig', dict(num_key_value_heads=4, pad_token_id=0)),
+    'gpt-neox-serial': ('GPTNeoXConfig', dict(num_key_value_heads=4, use_parallel_residual=False,
+                                              attention_bias=False, pad_token_id=0)),
+    'gpt-neox-tanh': ('GPTNeoXConfig', dict(hidden_act='gelu_fast', tie_word_embeddings=True,
+                                            pad_token_id=0)),
+    'phi': ('PhiConfig', dict(pad_token_id=0)),
+    'phi-mha-tied': ('PhiConfig', dict(num_key_value_heads=4, tie_word_embeddings=True,
+                                       pad_token_id=0)),
+    'nemotron': ('NemotronConfig', dict(head_dim=24, pad_token_id=0)),
+    'nemotron-biases': ('NemotronConfig', dict(attention_bias=True, mlp_bias=True,
+                                               tie_word_embeddings=True, pad_token_id=0)),
+    'arcee': ('ArceeConfig', dict(rope_parameters=YARN, pad_token_id=0)),
+    'arcee-biases': ('ArceeConfig', dict(attention_bias=True, mlp_bias=True, head_dim=32,
+                                         tie_word_embeddings=True, pad_token_id=0)),
+    'jais2': ('Jais2Config', dict(pad_token_id=0)),
+    'jais2-plain': ('Jais2Config', dict(attention_bias=False, mlp_bias=False, head_dim=32,
+                                        tie_word_embeddings=True, pad_token_id=0)),
+    'apertus': ('ApertusConfig', dict(rope_parameters=LLAMA3, pad_token_id=0)),
+    'apertus-biases': ('ApertusConfig', dict(attention_bias=True, rope_parameters=LINEAR,
+                                             tie_word_embeddings=True, pad_token_id=0)),
+})
 VISION = dict(hidden_size=16, intermediate_size=16)
 QWEN_SEES = dict(depth=1, num_heads=2, patch_size=4, **VISION)
 QWEN_IDS = dict(image_token_id=150, video_token_id=151, vision_start_token_id=152,
@@ -208,7 +234,8 @@ GGUF_MODELS = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'granite-moe', 'glm4-moe', '
                'smollm3', 'seed-oss', 'ernie45', 'glm', 'glm4', 'gemma', 'gemma3',
                'olmo2', 'olmo3', 'olmoe', 'exaone4', 'exaone4-global', 'exaone-moe', 'ernie45-moe',
                'minimax-m2', 'gemma2', 'gpt-oss', 'cohere', 'cohere-biases', 'cohere2', 'olmo',
-               'stablelm', 'stablelm-parallel']
+               'stablelm', 'stablelm-parallel', 'starcoder2', 'gpt-neox', 'gpt-neox-serial', 'phi',
+               'phi-mha-tied', 'nemotron', 'nemotron-biases', 'arcee', 'apertus', 'jais2']
 GGUF_TYPES = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1', 'Q5_0', 'Q5_1']
 # What is committed beside the engine's tests: smaller still, one case for each family.
 FIXTURE = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
@@ -231,7 +258,7 @@ def make(name):
         config = getattr(transformers, config_class)(**{**TINY, **changes})
     torch.manual_seed(sum(name.encode()))
     model = kind.from_config(config, attn_implementation='eager')
-    adds_one = config.model_type.startswith('gemma')  # to the weights of its norms
+    adds_one = config.model_type.startswith(('gemma', 'nemotron'))  # to the weights of its norms
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
             centre = 1.0 if 'norm' in key and not adds_one else 0.0
@@ -283,7 +310,7 @@ def hf_cases(cases, name):
             narrow_case(cases, name, dtype)
     if name == 'mistral':
         cases.folder(f'{name}-sharded', make(name), max_shard_size='60KB')
-    if name in ('llama31', 'qwen2-yarn'):
+    if name in ('llama31', 'qwen2-yarn', 'gpt-neox', 'phi', 'nemotron'):
         old_layout(cases, name)
     if name == 'olmo3':
         old_olmo3(cases, name)
@@ -311,10 +338,19 @@ def old_layout(cases, name):
     file = cases.out / path / 'config.json'
     config = json.loads(file.read_text())
     rope = config.pop('rope_parameters')
-    config['rope_theta'] = rope.pop('rope_theta')
-    config['rope_scaling'] = {**rope, 'type': rope['rope_type']}
+    is_neox = config['model_type'] == 'gpt_neox'
+    config['rotary_emb_base' if is_neox else 'rope_theta'] = rope.pop('rope_theta')
+    if 'partial_rotary_factor' in rope:
+        config['rotary_pct' if is_neox else 'partial_rotary_factor'] = rope.pop(
+            'partial_rotary_factor')
+    if rope['rope_type'] == 'default':
+        config['rope_scaling'] = None
+    else:
+        config['rope_scaling'] = {**rope, 'type': rope['rope_type']}
     config['torch_dtype'] = config.pop('dtype', 'float32')
     for absent in ('head_dim', 'layer_types'):
+        if name == 'nemotron':
+            break  # whose heads are not what its width would give them
         config.pop(absent, None)
     file.write_text(json.dumps(config))
     cases.add(path, model)
@@ -553,6 +589,16 @@ def fixture_cases(cases):
     narrow_case(cases, 'olmo-tied', torch.float16)
     narrow_case(cases, 'stablelm', torch.bfloat16)
     gguf_case(cases, 'stablelm-parallel', 'Q8_0')
+    narrow_case(cases, 'starcoder2', torch.bfloat16)
+    gguf_case(cases, 'gpt-neox', 'Q8_0')
+    narrow_case(cases, 'gpt-neox-serial', torch.float16)
+    narrow_case(cases, 'phi', torch.bfloat16)
+    gguf_case(cases, 'phi', 'Q4_0')
+    narrow_case(cases, 'nemotron', torch.float16)
+    gguf_case(cases, 'arcee', 'Q8_0')
+    narrow_case(cases, 'apertus', torch.bfloat16)
+    gguf_case(cases, 'apertus', 'Q8_0')
+    gguf_case(cases, 'jais2', 'Q8_0')
     for name in ('mistral3-inside', 'qwen25-vl-inside', 'qwen3-vl-inside'):
         cases.folder(name, make(name))
 

@@ -114,11 +114,12 @@ mod tests {
     use super::*;
     use crate::text::{GgufVocabulary, hf};
 
-    const FAMILIES: [&str; 14] = [
+    const FAMILIES: [&str; 15] = [
         "default",
         "gpt-2",
         "smollm",
         "llama-bpe",
+        "jais-2",
         "smaug-bpe",
         "qwen2",
         "tekken",

@@ -16,6 +16,12 @@ const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
+/// Spaces in runs of powers of two.
+const JAIS2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|",
+    r"\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+);
 const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -100,7 +106,10 @@ pub(super) type EndsWord = fn(char, char) -> bool;
 pub(super) fn ends_word(pattern: &SplitPattern) -> Option<EndsWord> {
     const ENDS: [(&[&str], EndsWord); 7] = [
         // Every letter and digit is matched, and together with no break behind it.
-        (&[GPT2, LLAMA3, QWEN2, TEKKEN, GPT4O, SEED_CODER, MINICPM5[1], VIKING[0]], |_, _| true),
+        (
+            &[GPT2, LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER, MINICPM5[1], VIKING[0]],
+            |_, _| true,
+        ),
         // So is every letter; and every break, together with nothing before it.
         (&[DEEPSEEK_V3[2]], |_, _| true),
         (&[DEEPSEEK_CODER[0]], |_, next| matches!(next, '\r' | '\n')),
@@ -153,7 +162,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
     };
     Ok(match name {
         "default" => plain(words(&UNNAMED)?),
-        "olmo" => Family { composes: true, ..plain(byte_level(true)) },
+        "olmo" | "mpt" => Family { composes: true, ..plain(byte_level(true)) },
         "gpt-2" | "phi-2" | "exaone4" | "trillion" | "mellum" | "a.x-4.0" | "granite-docling" => {
             plain(byte_level(true))
         }
@@ -171,6 +180,7 @@ pub(super) fn family(name: &str) -> Result<Family, Refusal> {
         }
         "megrez" | "kormo" => plain(words(&[QWEN2])?),
         "tekken" => Family { ignores_merges: true, adds_bos: true, ..plain(words(&[TEKKEN])?) },
+        "jais-2" => plain(words(&[JAIS2])?),
         "exaone-moe" => plain(words(&[EXAONE_MOE])?),
         "gpt-4o" | "minimax-m2" => plain(words(&[GPT4O])?),
         "seed-coder" => plain(words(&[SEED_CODER])?),
@@ -197,7 +207,8 @@ mod tests {
     use super::*;
 
     fn expressions() -> Vec<Split> {
-        let all = [SEQUENCES.concat(), vec![LLAMA3, QWEN2, TEKKEN, GPT4O, SEED_CODER]].concat();
+        let all =
+            [SEQUENCES.concat(), vec![LLAMA3, JAIS2, QWEN2, TEKKEN, GPT4O, SEED_CODER]].concat();
         let isolated = SplitDelimiterBehavior::Isolated;
         all.iter().map(|one| Split::new(pattern(one), isolated, false).unwrap()).collect()
     }

@@ -10,7 +10,7 @@ use crate::tensor::{KvDtype, Rows};
 use crate::weights::Angles;
 
 use super::near::{Near, close_to, given, normed};
-use super::plain::{Held, Look, PLAIN, Plain, PlainLayer, widened};
+use super::plain::{Held, Look, PLAIN, Plain, PlainLayer, UNGATED, widened};
 use super::scene::Random;
 
 const SUMS: Tolerance = Tolerance::new(2e-5, 2e-5);
@@ -147,8 +147,9 @@ pub fn finish_matches_f64(backend: &dyn Backend) {
             let olmo = Look { olmo: true, ..look };
             let oss = Look { oss: true, bias: true, ..look };
             let parallel = Look { parallel: true, ..look };
-            let all = [look, gemma, olmo, oss, parallel];
-            all.map(|look| [look, Look { experts: true, ..look }]).concat()
+            let ungated = UNGATED.map(|ungated| Look { ungated: Some(ungated), ..look });
+            let all = [look, gemma, olmo, oss, parallel].into_iter().chain(ungated);
+            all.flat_map(|look| [look, Look { experts: true, ..look }]).collect::<Vec<_>>()
         })
     };
     for look in Held::ALL.into_iter().flat_map(looks) {
@@ -190,6 +191,10 @@ pub fn a_row_does_not_depend_on_its_neighbours(backend: &dyn Backend) {
         check_rows_alone(backend, Look { olmo: true, ..look });
         check_rows_alone(backend, Look { head_dim: 20, olmo: true, ..look });
         check_rows_alone(backend, Look { oss: true, experts: true, ..look });
+        for ungated in UNGATED {
+            check_rows_alone(backend, Look { ungated: Some(ungated), ..look });
+            check_rows_alone(backend, Look { ungated: Some(ungated), ffn: 100, ..look });
+        }
     }
 }
 

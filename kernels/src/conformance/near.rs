@@ -7,13 +7,14 @@
 //! right. How far that moves a result is carried along, first order, and is zero for nearly
 //! every row: so the tolerance of what is compared stays that of f32 sums.
 
-use std::f64::consts::FRAC_2_PI;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
 use half::bf16;
 
 use crate::compare::{Mismatch, Tolerance, close};
 use crate::int8::{GROUP, Int8Rows};
-use crate::weights::Activation;
+use crate::reference::erf::erf;
+use crate::weights::{Activation, Ungated, Xielu};
 
 /// A value and what it may be off.
 #[derive(Debug, Clone, Copy)]
@@ -133,12 +134,35 @@ pub(super) fn gated(activation: Activation, gate: Near, up: Near) -> Near {
             x / (1.0 + (-1.702 * x).exp())
         }
         Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::GeluTanh => {
-            0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
-        }
+        Activation::GeluTanh => gelu_tanh(x),
+        Activation::Ungated(_) => panic!("there is no gate"),
     };
     let slack = 1.13 * gate.slack * (up.value.abs() + up.slack) + active.abs() * up.slack;
     Near::computed(active * up.value, slack)
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// What is made of an up projection that has no gate.
+pub(super) fn curved(ungated: Ungated, x: Near) -> Near {
+    let (value, far) = (x.value, x.value.abs() + x.slack);
+    let (made, slope) = match ungated {
+        Ungated::GeluTanh => (gelu_tanh(value), 1.13),
+        Ungated::Gelu => (value * (0.5 + 0.5 * erf(value * FRAC_1_SQRT_2)), 1.13),
+        Ungated::ReluSquared if value > 0.0 => (value * value, 2.0 * far),
+        Ungated::ReluSquared => (0.0, 2.0 * x.slack),
+        Ungated::Xielu(Xielu { positive, negative, beta, eps }) => {
+            let [positive, negative, beta, eps] = [positive, negative, beta, eps].map(f64::from);
+            let bent = match value > 0.0 {
+                true => positive * value.powi(2),
+                false => negative * (value.min(eps).exp_m1() - value),
+            };
+            (bent + beta * value, beta + negative.max(2.0 * positive * far))
+        }
+    };
+    Near::computed(made, slope * x.slack)
 }
 
 /// [`close`], each element held to the nearest of what it may be.

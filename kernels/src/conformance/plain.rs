@@ -10,9 +10,10 @@ use crate::int8::Int8Rows;
 use crate::tensor::KvDtype;
 use crate::weights::{
     Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Linear, Matrix, MatrixData,
+    Ungated, Xielu,
 };
 
-use super::near::{Near, dot, gated, normed, quantised, rotated, sum};
+use super::near::{Near, curved, dot, gated, normed, quantised, rotated, sum};
 use super::scene::Random;
 
 /// A weight before it is packed.
@@ -92,6 +93,8 @@ pub(super) struct Look {
     pub(super) olmo: bool,
     /// Clamped gates, and a bias in everything.
     pub(super) oss: bool,
+    /// No gate, and a bias in both maps.
+    pub(super) ungated: Option<Ungated>,
     /// Both parts take the stream as it comes.
     pub(super) parallel: bool,
     /// Of [`EXPERTS`] parts a token goes through [`CHOSEN`], and through one more.
@@ -111,9 +114,18 @@ pub(super) const PLAIN: Look = Look {
     gemma: false,
     olmo: false,
     oss: false,
+    ungated: None,
     parallel: false,
     experts: false,
 };
+
+/// Every curve that stands where there is no gate.
+pub(super) const UNGATED: [Ungated; 4] = [
+    Ungated::GeluTanh,
+    Ungated::Gelu,
+    Ungated::ReluSquared,
+    Ungated::Xielu(Xielu { positive: 0.8, negative: 1.2, beta: 0.5, eps: -1e-6 }),
+];
 
 /// A layer before it is packed.
 pub(super) struct PlainLayer {
@@ -147,8 +159,9 @@ struct PlainExperts {
 
 impl PlainPart {
     fn new(random: &mut Random, (width, ffn): (usize, usize), look: Look) -> Self {
+        let projections = look.activation().projections();
         Self {
-            gate_up: Plain::new(random, (2 * ffn, width), look),
+            gate_up: Plain::new(random, (projections * ffn, width), look),
             down: Plain::new(random, (width, ffn), look),
         }
     }
@@ -159,16 +172,31 @@ impl PlainPart {
 
     fn apply(&self, x: &[Near], activation: Activation) -> Vec<Near> {
         let gate_up = self.gate_up.apply(x);
-        let (gate, up) = gate_up.split_at(gate_up.len() / 2);
-        let gates = gate.iter().zip(up);
-        let hidden: Vec<Near> = gates.map(|(&gate, &up)| gated(activation, gate, up)).collect();
+        let hidden: Vec<Near> = match activation {
+            Activation::Ungated(ungated) => gate_up.iter().map(|&x| curved(ungated, x)).collect(),
+            _ => {
+                let (gate, up) = gate_up.split_at(gate_up.len() / 2);
+                gate.iter().zip(up).map(|(&gate, &up)| gated(activation, gate, up)).collect()
+            }
+        };
         self.down.apply(&hidden)
+    }
+}
+
+impl Look {
+    fn activation(self) -> Activation {
+        match self {
+            Self { ungated: Some(ungated), .. } => Activation::Ungated(ungated),
+            Self { gemma: true, .. } => Activation::GeluTanh,
+            Self { oss: true, .. } => Activation::ClampedSilu,
+            _ => Activation::Silu,
+        }
     }
 }
 
 impl PlainFeed {
     fn new(random: &mut Random, shape: (usize, usize), look: Look) -> Self {
-        let look = Look { bias: look.oss, ..look };
+        let look = Look { bias: look.oss || look.ungated.is_some(), ..look };
         if !look.experts {
             return Self::Dense(PlainPart::new(random, shape, look));
         }
@@ -248,11 +276,7 @@ impl PlainLayer {
         let random = &mut Random::new(17);
         let (heads, kv_heads, width) = (6, 2, 72);
         let Look { head_dim, ffn, .. } = look;
-        let activation = match look {
-            Look { gemma: true, .. } => Activation::GeluTanh,
-            Look { oss: true, .. } => Activation::ClampedSilu,
-            _ => Activation::Silu,
-        };
+        let activation = look.activation();
         let norm =
             |random: &mut Random, n| random.normals(n).iter().map(|x| 1.0 + 0.1 * x).collect();
         Self {

@@ -1,6 +1,6 @@
 //! Feed-forward parts, of which a token may go through a few of many.
 
-use super::gemm::{Argument, Place, Prepare, down, gate_up, linear};
+use super::gemm::{Argument, Place, Prepare, down, linear, up};
 use super::layer::{added, norm};
 use super::simd::{Kernel, LANES, Simd, Vector, load_front, store_front};
 use crate::backend::BackendError;
@@ -44,7 +44,7 @@ fn through(
     residual: Option<&Rows>,
 ) -> Result<Rows, BackendError> {
     let rows = x.rows.rows();
-    let hidden = gate_up("finish", place, x, (&part.gate_up, activation), &part.down)?;
+    let hidden = up("finish", place, x, (&part.gate_up, activation), &part.down)?;
     down("finish", place, (hidden, rows), &part.down, residual)
 }
 

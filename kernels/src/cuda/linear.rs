@@ -146,6 +146,9 @@ impl Product<'_> {
 
     /// Whether [`gated`](Self::gated) can do it, and is the best that there is.
     pub(super) fn gates(&self) -> bool {
+        if self.activation.projections() == 1 {
+            return false; // what follows is read from the sums
+        }
         let outputs = self.weight.outputs;
         match self.weight.weight.form() {
             Form::F32 => false,

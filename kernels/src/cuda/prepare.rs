@@ -11,7 +11,7 @@ use super::resident::OnDevice;
 use super::{Broken, Shared};
 use crate::backend::BackendError;
 use crate::int8::GROUP;
-use crate::weights::Activation;
+use crate::weights::{Activation, Ungated, Xielu};
 
 /// Rows that a block of a kernel prepares in groups: a warp each.
 const WARPS: usize = 8;
@@ -103,6 +103,10 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
         Activation::ClampedSilu => 2,
+        Activation::Ungated(Ungated::GeluTanh) => 1,
+        Activation::Ungated(Ungated::Gelu) => 3,
+        Activation::Ungated(Ungated::ReluSquared) => 4,
+        Activation::Ungated(Ungated::Xielu(_)) => 5,
     }
 }
 
@@ -113,7 +117,8 @@ pub(super) enum Prepare<'a> {
     Nothing,
     /// RMS norm with `weight`, `[columns]`; the rows are f32. `residual`, rows like them, is added.
     Norm { weight: &'a OnDevice<f32>, eps: f32, residual: Option<&'a OnDevice<f32>> },
-    /// `[2 columns]` f32, gate first, to activation(gate) * up.
+    /// `[2 columns]` f32, gate first, to activation(gate) * up; `[columns]`, up alone, to
+    /// activation(up) where there is no gate.
     Gate(Activation),
 }
 
@@ -170,6 +175,9 @@ impl Unprepared<'_> {
             (Prepare::Norm { .. }, _, Form::F32) => "norm_f32",
             (Prepare::Norm { .. }, _, Form::Bf16) => "norm_bf16",
             (Prepare::Norm { .. }, _, Form::Int8) => "norm_int8",
+            (Prepare::Gate(Activation::Ungated(_)), _, Form::F32) => "curve_f32",
+            (Prepare::Gate(Activation::Ungated(_)), _, Form::Bf16) => "curve_bf16",
+            (Prepare::Gate(Activation::Ungated(_)), _, Form::Int8) => "curve_int8",
             (Prepare::Gate(_), _, Form::F32) => "gate_f32",
             (Prepare::Gate(_), _, Form::Bf16) => "gate_bf16",
             (Prepare::Gate(_), _, Form::Int8) => "gate_int8",
@@ -190,6 +198,13 @@ impl Unprepared<'_> {
             Prepare::Gate(activation) => activation_code(activation),
             _ => 0,
         };
+        let (eps, [positive, negative, beta]) = match self.prepare {
+            Prepare::Gate(Activation::Ungated(Ungated::Xielu(xielu))) => {
+                let Xielu { positive, negative, beta, eps } = xielu;
+                (eps, [positive, negative, beta])
+            }
+            _ => (eps, [0.0; 3]),
+        };
         let blocks = match self.prepare {
             Prepare::Norm { .. } => self.rows,
             _ => (self.rows * self.columns.div_ceil(GROUP)).div_ceil(WARPS),
@@ -208,7 +223,9 @@ impl Unprepared<'_> {
             eps,
             code: self.broken.map_or(0, |broken| broken as u32),
             activation,
-            unused: 0,
+            positive,
+            negative,
+            beta,
         };
         shared.run(&Launch {
             kernel,
@@ -242,7 +259,9 @@ pub(super) fn check_finite(
         eps: 0.0,
         code: broken as u32,
         activation: 0,
-        unused: 0,
+        positive: 0.0,
+        negative: 0.0,
+        beta: 0.0,
     };
     shared.run(&Launch {
         kernel: "check_f32",

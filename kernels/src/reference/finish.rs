@@ -1,15 +1,18 @@
 //! The rest of a layer after attention.
 
-use std::f64::consts::FRAC_2_PI;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 use std::sync::Arc;
 
+use super::erf::erf;
 use super::linear::linear;
 use super::norm::norm;
 use crate::backend::BackendError;
 use crate::experts::Sent;
 use crate::shapes;
 use crate::tensor::Rows;
-use crate::weights::{Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights};
+use crate::weights::{
+    Activation, Experts, FeedForward, Gated, LayerSpec, LayerWeights, Ungated, Xielu,
+};
 
 /// See [`crate::LayerOps::finish`].
 pub(super) fn finish(
@@ -37,7 +40,14 @@ pub(super) fn finish(
 }
 
 fn through(part: &Gated, x: &Rows, activation: Activation) -> Result<Rows, BackendError> {
-    linear("finish", &gated(&linear("finish", x, &part.gate_up)?, activation), &part.down)
+    let mut hidden = linear("finish", x, &part.gate_up)?;
+    match activation {
+        Activation::Ungated(ungated) => {
+            hidden.data_mut().iter_mut().for_each(|x| *x = curved(ungated, f64::from(*x)) as f32);
+        }
+        _ => hidden = gated(&hidden, activation),
+    }
+    linear("finish", &hidden, &part.down)
 }
 
 /// What each expert makes of its rows, in the order of experts, and then what all rows go through.
@@ -101,8 +111,28 @@ fn activated(activation: Activation, x: f64, up: f64) -> f64 {
             let x = x.min(most);
             x * sigmoid(alpha * x) * (up.clamp(-most, most) + 1.0)
         }
-        Activation::GeluTanh => {
-            0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh()) * up
+        Activation::GeluTanh => gelu_tanh(x) * up,
+        Activation::Ungated(_) => unreachable!("there is no gate"),
+    }
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// What [`Ungated`] says.
+pub(crate) fn curved(ungated: Ungated, x: f64) -> f64 {
+    match ungated {
+        Ungated::GeluTanh => gelu_tanh(x),
+        Ungated::Gelu => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
+        Ungated::ReluSquared => x.max(0.0).powi(2),
+        Ungated::Xielu(Xielu { positive, negative, beta, eps }) => {
+            let [positive, negative, beta, eps] = [positive, negative, beta, eps].map(f64::from);
+            let bent = match x > 0.0 {
+                true => positive * x * x,
+                false => negative * (x.min(eps).exp_m1() - x),
+            };
+            bent + beta * x
         }
     }
 }

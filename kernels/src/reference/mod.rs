@@ -4,6 +4,7 @@
 
 mod attend;
 mod embed;
+pub(crate) mod erf;
 mod finish;
 mod linear;
 mod logits;
@@ -12,6 +13,9 @@ mod project;
 mod weigh;
 
 use std::sync::Arc;
+
+#[cfg(test)]
+pub(crate) use self::finish::curved;
 
 use crate::array::Array;
 use crate::backend::{

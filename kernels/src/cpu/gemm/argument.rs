@@ -1,5 +1,6 @@
 //! What is multiplied: rows as they are, or rows that become it while they are packed.
 
+use crate::cpu::curves::tanh_slope;
 use crate::cpu::exp::exp;
 use crate::cpu::simd::{LANES, Simd, Vector, load_front, store_front, sum};
 use crate::tensor::Rows;
@@ -101,10 +102,8 @@ pub(super) fn gated<S: Simd>(simd: S, activation: Activation, gate: S::V, up: S:
             up = one + (zero - most).max(most.min(up));
             gate * simd.splat(Activation::CLAMPED[0])
         }
-        Activation::GeluTanh => {
-            let [linear, cubic] = Activation::GELU.map(|x| simd.splat(x));
-            gate * (gate * gate).fma(cubic, linear)
-        }
+        Activation::GeluTanh => tanh_slope(simd, gate),
+        Activation::Ungated(_) => unreachable!("there is no gate"),
     };
     gate / (one + exp(simd, zero - x)) * up
 }

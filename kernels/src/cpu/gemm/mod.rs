@@ -4,7 +4,9 @@ mod argument;
 #[cfg(target_arch = "x86_64")]
 mod dots;
 mod fma;
+mod gates;
 mod groups;
+mod hidden;
 mod huge;
 mod int8;
 mod pack;
@@ -24,17 +26,18 @@ pub(super) use self::argument::{Argument, Prepare, norm_row, norm_scale};
 #[cfg(target_arch = "x86_64")]
 use self::dots::Dotted;
 use self::fma::{Full, Paired};
+#[cfg(target_arch = "x86_64")]
+pub(super) use self::gates::Gates;
 use self::groups::RowGroups;
+pub(super) use self::hidden::{down, up};
 #[cfg(target_arch = "x86_64")]
 use self::int8::LEAST_ROWS;
 use self::int8::{Int8Inputs, Int8Weight, Integers};
 use self::pack::PairPanels;
 pub(super) use self::pack::{PackedWeight, pack, packed_weight};
 use self::product::Product;
-#[cfg(target_arch = "x86_64")]
-pub(super) use self::result::Gates;
 pub(super) use self::result::{Addends, Finite, Outcome, neighbours};
-use self::result::{CHAINS, Gated, Sums};
+use self::result::{CHAINS, Sums};
 #[cfg(target_arch = "x86_64")]
 use self::rounded::RoundedRows;
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +55,7 @@ use super::threads::Crew;
 use super::unwritten::{unwritten, written};
 use crate::backend::BackendError;
 use crate::tensor::Rows;
-use crate::weights::{Activation, Linear};
+use crate::weights::Linear;
 
 /// Rows of a task: over one block of inputs its argument fills 96 KiB of the second level.
 const ROWS_BLOCK: usize = 96;
@@ -97,85 +100,6 @@ pub(super) fn linear(
 ) -> Result<Rows, BackendError> {
     let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
     factors.sums(op, place, x.rows.rows(), weight, residual)
-}
-
-/// What stands between a stacked gate and up projection and the projection down.
-pub(super) enum Hidden {
-    /// Rows, and what is to be done to them before they are multiplied on: nothing where gates
-    /// could be computed from the sums at once.
-    Rows(Rows, Prepare<'static>),
-    /// Rows as the next product reads them, which never stood in memory as f32.
-    #[cfg(target_arch = "x86_64")]
-    Rounded(Arc<RoundedRows>),
-}
-
-/// `x` through a stacked gate and up projection, for `next`.
-///
-/// # Errors
-/// As [`linear`].
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "rounded for tiles"))]
-pub(super) fn gate_up(
-    op: &'static str,
-    place: Place,
-    x: Argument<'_>,
-    (weight, activation): (&Linear, Activation),
-    next: &Linear,
-) -> Result<Hidden, BackendError> {
-    let columns = weight.outputs / 2;
-    let factors = PackedFactors::new(place, x, packed_weight(op, weight)?);
-    let rows = x.rows.rows();
-    if !columns.is_multiple_of(LANES) || !factors.come_in_twos(place.isa) {
-        let sums = factors.sums(op, place, rows, weight, None)?;
-        return Ok(Hidden::Rows(sums, Prepare::Gate(activation)));
-    }
-    let mut block = factors.block(rows, place.crew, weight.outputs);
-    block.columns /= 2;
-    let (panels, bias) = (columns / LANES, weight.bias.as_deref());
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(like), PackedWeight::Bf16(_)) = (factors.rounded(), packed_weight(op, next)?) {
-        let mut hidden = Rounding::new((rows, like.block_rows()), columns);
-        let tiles = hidden.split(block);
-        let gated = |tile| Gated::new(tile, activation, panels, bias);
-        let outcomes = tiles.into_iter().map(gated).collect();
-        factors.compute(op, place, outcomes)?;
-        // SAFETY: tasks wrote all tiles.
-        return Ok(Hidden::Rounded(Arc::new(unsafe { hidden.written() })));
-    }
-    let mut hidden = unwritten(rows * columns);
-    let tiles = split(&mut hidden, columns, block);
-    let gated = |tile| Gated::new(tile, activation, panels, bias);
-    let outcomes = tiles.into_iter().map(gated).collect();
-    factors.compute(op, place, outcomes)?;
-    // SAFETY: tiles cover the array, and their tasks wrote them.
-    let hidden = Rows::from_vec(rows, columns, unsafe { written(hidden) });
-    Ok(Hidden::Rows(hidden, Prepare::Nothing))
-}
-
-/// `hidden` of so many rows, which [`gate_up`] made for `weight`, through it, plus `residual`.
-///
-/// # Errors
-/// As [`linear`].
-pub(super) fn down(
-    op: &'static str,
-    place: Place,
-    (hidden, rows): (Hidden, usize),
-    weight: &Linear,
-    residual: Option<&Rows>,
-) -> Result<Rows, BackendError> {
-    match hidden {
-        Hidden::Rows(hidden, prepare) => {
-            debug_assert_eq!(hidden.rows(), rows);
-            linear(op, place, Argument { rows: &hidden, prepare }, weight, residual)
-        }
-        #[cfg(target_arch = "x86_64")]
-        Hidden::Rounded(x) => {
-            let PackedWeight::Bf16(panels) = packed_weight(op, weight)? else {
-                unreachable!("`gate_up` rounds for weights of bf16");
-            };
-            let factors = PackedFactors::of_rounded(place.isa, x, panels);
-            factors.sums(op, place, rows, weight, residual)
-        }
-    }
 }
 
 /// `x` through `weight`, for outcomes that need `step` neighbouring columns, of which a task has

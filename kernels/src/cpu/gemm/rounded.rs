@@ -10,8 +10,8 @@ use half::bf16;
 
 use super::Place;
 use super::argument::{Argument, Prepare};
+use super::gates::Gates;
 use super::pack::{Line, TILE_INPUTS};
-use super::result::Gates;
 use super::split::Block;
 use crate::array::{Array, Resident};
 use crate::backend::BackendError;

@@ -18,7 +18,9 @@ pub(crate) struct PrepareParams {
     pub(crate) eps: f32,
     pub(crate) code: u32,
     pub(crate) activation: u32,
-    pub(crate) unused: u32,
+    pub(crate) positive: f32,
+    pub(crate) negative: f32,
+    pub(crate) beta: f32,
 }
 
 #[repr(C)]

@@ -2,6 +2,7 @@
 
 mod feed;
 mod layer_norms;
+mod sources;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,98 +10,14 @@ use std::sync::Arc;
 use aqueduct_core::Refusal;
 use aqueduct_kernels::{Int8Rows, LayerSpec, LayerWeights, Linear, Matrix, MatrixData, Op};
 
-use super::checkpoint::{Checkpoint, RowOrder, Stored};
-use super::decoder::{Decoder, HeadOrder, QkNorm};
+pub(crate) use self::sources::Sources;
+use super::checkpoint::Stored;
+use super::decoder::{Decoder, QkNorm};
 use super::fingerprint::Fingerprint;
 use super::held::Held;
-use super::names::Names;
 use super::{LoadOptions, LoadProgress};
 use crate::error::LoadError;
 use crate::model::{Model, ModelParts};
-
-/// What a model is made from.
-pub(crate) struct Sources<'a> {
-    pub(crate) decoder: Decoder,
-    pub(crate) checkpoint: Checkpoint<'a>,
-    pub(crate) names: &'static Names,
-}
-
-impl<'a> Sources<'a> {
-    /// Tells where the rows of query and key heads stand, if they do not stand as they are used,
-    /// and where the matrices of experts do, if one tensor has them all.
-    ///
-    /// # Errors
-    /// A tensor that has another number of them.
-    pub(crate) fn new(
-        decoder: Decoder,
-        mut checkpoint: Checkpoint<'a>,
-        names: &'static Names,
-    ) -> Result<Self, LoadError> {
-        let (shape, HeadOrder { rotary_dim, neighbours }) = (&decoder.shape, decoder.order);
-        if rotary_dim < shape.head_dim || neighbours {
-            let both = shape.heads + shape.kv_heads;
-            let [q_normed, k_normed] = match decoder.qk_norm {
-                QkNorm::AllHeads => [shape.heads, shape.kv_heads],
-                QkNorm::Nothing | QkNorm::EachHead => [1; 2],
-            };
-            let heads_of = [
-                (names.q, shape.heads),
-                (names.k, shape.kv_heads),
-                (names.qkv, both),
-                (names.q_norm, q_normed),
-                (names.k_norm, k_normed),
-            ];
-            for (layer, (name, heads)) in
-                (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
-            {
-                let order = RowOrder {
-                    rows: heads as usize * shape.head_dim as usize,
-                    head_dim: shape.head_dim as usize,
-                    rotary_dim: rotary_dim as usize,
-                    neighbours,
-                };
-                for suffix in ["weight", "bias"] {
-                    let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
-                    if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
-                        tensor.order = Some(order);
-                    }
-                }
-            }
-        }
-        if let Some(experts) = &decoder.experts {
-            let layers = (0..decoder.shape.layers).zip(&experts.layers);
-            for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
-                let bias = format!("{}.{layer}.{}", names.layer, names.experts.bias);
-                if let Some(bias) = checkpoint.tensors.get_mut(&bias) {
-                    bias.flatten();
-                }
-                for stack in names.experts.stacks() {
-                    let name = format!("{}.{layer}.{stack}", names.layer);
-                    checkpoint.cut_stack(&name, experts.count as usize)?;
-                    if decoder.expert_biases {
-                        let count = experts.count as usize;
-                        checkpoint.cut_biases(&format!("{name}.bias"), &name, count)?;
-                    }
-                }
-            }
-        }
-        let mut sources = Self { decoder, checkpoint, names };
-        sources.centre()?;
-        Ok(sources)
-    }
-
-    /// Whether logits come from the embedding. A stored head that differs from it counts for
-    /// more than the configuration, as in transformers 5.
-    fn is_tied(&self) -> bool {
-        let Self { decoder, checkpoint, names } = self;
-        let bytes = |name| checkpoint.tensors.get(&format!("{name}.weight")).map(|it| it.bytes);
-        let own_head = bytes(names.head).filter(|&head| bytes(names.embed) != Some(head));
-        if decoder.tied && own_head.is_some() {
-            tracing::warn!(path = checkpoint.path, "tied by configuration, but has its own head");
-        }
-        decoder.tied && own_head.is_none()
-    }
-}
 
 /// Makes the model.
 pub(crate) fn assemble(
@@ -209,7 +126,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let head_dim = shape.head_dim as usize;
         let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
         let (norm_eps, kv) = (norm_eps(decoder), self.options.kv);
-        let activation = decoder.family.activation();
+        let activation = decoder.activations[idx];
         let spec = LayerSpec { heads, kv_heads, head_dim, norm_eps, activation, kv };
         let (has_qk_norms, [q_span, k_span]) = match decoder.qk_norm {
             QkNorm::Nothing => (false, [0; 2]),
@@ -240,7 +157,7 @@ impl<'a, 'r> Assembler<'a, 'r> {
         let (qkv, out) = (self.linear(prefix, qkv)?, self.linear(prefix, out)?);
         let ffn = self.feed(prefix, idx)?;
         let attn_norm = self.norm_of(prefix, names.attn_norm, pre_norms.then_some(width))?;
-        let ffn_norm = match decoder.parallel {
+        let ffn_norm = match decoder.shares_norm() {
             true => attn_norm.clone(),
             false => self.norm_of(prefix, names.ffn_norm, pre_norms.then_some(width))?,
         };

@@ -468,7 +468,8 @@ mod tests {
             .flat_map(|i| (((i * 37) % 101) as f32 - 50.0).to_le_bytes())
             .collect();
         let encoding = Some(Encoding::F32);
-        let order = Some(RowOrder { rows, head_dim: 8, rotary_dim: 8, neighbours: true });
+        let order =
+            Some(RowOrder { rows, head_dim: 8, rotary_dim: 8, neighbours: true, by_head: false });
         let tensor = Stored { shape: vec![rows, inputs], order, ..stored(encoding, &bytes) };
         let exact = tensor.f32("t").unwrap();
         assert_eq!(exact[inputs], ((2 * inputs * 37) % 101) as f32 - 50.0);

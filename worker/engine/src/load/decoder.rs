@@ -1,8 +1,8 @@
 //! What a decoder is, whichever file said so.
 
 use aqueduct_core::{ModelShape, Refusal};
-use aqueduct_kernels::Activation;
 use aqueduct_kernels::experts::Scoring;
+use aqueduct_kernels::{Activation, Ungated, Xielu};
 
 use crate::rope::Rope;
 
@@ -70,6 +70,18 @@ pub(crate) enum Family {
     Olmo,
     /// Stable LM 2 and 3B.
     StableLm,
+    StarCoder2,
+    /// GPT-NeoX, Pythia and what was made like them.
+    GptNeoX,
+    /// Phi 1, 1.5 and 2.
+    Phi,
+    /// Nemotron 4 and Minitron.
+    Nemotron,
+    /// AFM.
+    Arcee,
+    Apertus,
+    /// Jais 2.
+    Jais2,
 }
 
 /// What the RMS norms of queries and keys before rotation are of.
@@ -96,7 +108,10 @@ impl Family {
         match self {
             Self::Cohere | Self::Cohere2 => Some(LayerNorms { weights: true, biases: false }),
             Self::Olmo => Some(LayerNorms { weights: false, biases: false }),
-            Self::StableLm => Some(LayerNorms { weights: true, biases: true }),
+            Self::StableLm | Self::StarCoder2 | Self::GptNeoX | Self::Phi => {
+                Some(LayerNorms { weights: true, biases: true })
+            }
+            Self::Nemotron | Self::Jais2 => Some(LayerNorms { weights: true, biases: true }),
             _ => None,
         }
     }
@@ -104,7 +119,7 @@ impl Family {
     pub(crate) fn qk_norm(self) -> QkNorm {
         match self {
             Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Dots1 => QkNorm::EachHead,
-            Self::Exaone4 | Self::ExaoneMoe => QkNorm::EachHead,
+            Self::Exaone4 | Self::ExaoneMoe | Self::Apertus => QkNorm::EachHead,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => QkNorm::AllHeads,
             Self::MiniMaxM2 => QkNorm::AllHeads,
             _ => QkNorm::Nothing,
@@ -133,14 +148,28 @@ impl Family {
         self == Self::GptOss
     }
 
-    /// Of the feed-forward part's gate.
+    /// Of the feed-forward parts, where a file does not say another one.
     pub(crate) fn activation(self) -> Activation {
         match self {
             Self::Gemma | Self::Gemma2 | Self::Gemma3 => Activation::GeluTanh,
             Self::GptOss => Activation::ClampedSilu,
+            Self::StarCoder2 | Self::Phi => Activation::Ungated(Ungated::GeluTanh),
+            Self::GptNeoX => Activation::Ungated(Ungated::Gelu),
+            Self::Nemotron | Self::Arcee | Self::Jais2 => Activation::Ungated(Ungated::ReluSquared),
+            Self::Apertus => Activation::Ungated(Ungated::Xielu(XIELU)),
             _ => Activation::Silu,
         }
     }
+}
+
+/// What an Apertus begins its training with.
+const XIELU: Xielu = Xielu { positive: 0.8, negative: 0.8, beta: 0.5, eps: -1e-6 };
+
+/// xIELU of two trained parameters, α_p and α_n, which are what softplus is taken of.
+pub(crate) fn xielu([positive, negative, beta, eps]: [f32; 4]) -> Activation {
+    let softplus = |x: f32| f64::from(x).max(0.0) + (-f64::from(x).abs()).exp().ln_1p();
+    let (positive, negative) = (softplus(positive) as f32, softplus(negative) + f64::from(beta));
+    Activation::Ungated(Ungated::Xielu(Xielu { positive, negative: negative as f32, beta, eps }))
 }
 
 /// Gemma 3: of so many layers one sees all positions, unless a file says otherwise.
@@ -167,6 +196,8 @@ pub(crate) struct HeadOrder {
     pub(crate) rotary_dim: u32,
     /// Rotated elements stand beside each other in pairs; else their halves do.
     pub(crate) neighbours: bool,
+    /// Where queries, keys and values are in one tensor, those of a head stand together.
+    pub(crate) by_head: bool,
 }
 
 /// What multiplies what, beside weights.
@@ -287,8 +318,10 @@ pub(crate) struct Decoder {
     pub(crate) shape: ModelShape,
     pub(crate) norm_eps: f32,
     pub(crate) layer_norms: Option<LayerNorms>,
-    /// The feed-forward part takes what attention takes, through the same norm.
+    /// The feed-forward part takes what attention takes.
     pub(crate) parallel: bool,
+    /// `[layers]`, all gated or none.
+    pub(crate) activations: Vec<Activation>,
     pub(crate) rope: Rope,
     /// `[layers]`: whether queries and keys are rotated.
     pub(crate) rotates: Vec<bool>,
@@ -309,9 +342,21 @@ pub(crate) struct Decoder {
     pub(crate) qk_norm: QkNorm,
     /// Logits come from the embedding.
     pub(crate) tied: bool,
+    /// They have a bias.
+    pub(crate) head_bias: bool,
 }
 
 impl Decoder {
+    /// One norm is of what attention and what the feed-forward part takes.
+    pub(crate) fn shares_norm(&self) -> bool {
+        self.parallel && self.family != Family::GptNeoX
+    }
+
+    /// Feed-forward parts have gates.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.activations.iter().all(|activation| activation.projections() == 2)
+    }
+
     /// `[layers]`: each layer's rotation.
     pub(crate) fn ropes(&self) -> Vec<Rope> {
         let of_layer = |(&rotates, window): (&bool, &Option<u32>)| match (rotates, window) {

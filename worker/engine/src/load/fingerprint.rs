@@ -17,6 +17,7 @@ use super::held::Held;
 fn described(decoder: &Decoder) -> String {
     let Decoder { family, shape, norm_eps, rope, rotates, window_rope, scales, .. } = decoder;
     let Decoder { windows, biases, experts, expert_biases, softcaps, tied, parallel, .. } = decoder;
+    let Decoder { activations, head_bias, .. } = decoder;
     let mut all = format!(
         "Decoder {{ family: {family:?}, shape: {shape:?}, norm_eps: {norm_eps:?}, rope: {rope:?}, \
          windows: {windows:?}, biases: {biases:?}, tied: {tied:?} }}"
@@ -35,6 +36,12 @@ fn described(decoder: &Decoder) -> String {
     }
     if *parallel {
         all += " parallel";
+    }
+    if !decoder.is_gated() {
+        all += &format!(" activations: {activations:?}");
+    }
+    if *head_bias {
+        all += " head_bias";
     }
     if *softcaps != Softcaps::default() {
         all += &format!(" softcaps: {softcaps:?}");

@@ -173,6 +173,34 @@ pub(crate) const HF_OLMO2: Names = Names {
     ..HF
 };
 
+/// The same in StarCoder 2.
+pub(crate) const HF_STARCODER2: Names = Names { up: "mlp.c_fc", down: "mlp.c_proj", ..HF };
+
+/// The same in GPT-NeoX.
+pub(crate) const HF_GPT_NEOX: Names = Names {
+    embed: "gpt_neox.embed_in",
+    final_norm: "gpt_neox.final_layer_norm",
+    layer: "gpt_neox.layers",
+    qkv: "attention.query_key_value",
+    out: "attention.dense",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    ..HF
+};
+
+/// The same in Phi 1 and 2.
+pub(crate) const HF_PHI: Names = Names {
+    final_norm: "model.final_layernorm",
+    out: "self_attn.dense",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    ..HF
+};
+
+/// The same in Apertus.
+pub(crate) const HF_APERTUS: Names =
+    Names { attn_norm: "attention_layernorm", ffn_norm: "feedforward_layernorm", ..HF };
+
 /// The same in Gemma 2 and 3.
 pub(crate) const HF_GEMMA3: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..HF_OLMO2 };
 

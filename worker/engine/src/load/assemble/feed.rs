@@ -35,7 +35,7 @@ impl Assembler<'_, '_> {
             gate_up: names.gate_up,
             down: names.down,
             other_down: names.down,
-            norm: Some(if decoder.parallel { names.attn_norm } else { names.ffn_norm }),
+            norm: Some(if decoder.shares_norm() { names.attn_norm } else { names.ffn_norm }),
         };
         let (ffn, biases) = (decoder.shape.ffn as usize, decoder.biases);
         Ok(FeedForward::Dense(self.part(prefix, &part, ffn, biases)?))
@@ -48,9 +48,12 @@ impl Assembler<'_, '_> {
         ffn: usize,
         biases: Biases,
     ) -> Result<Gated, LoadError> {
-        let width = self.sources.decoder.shape.width as usize;
-        let gate_up = [(names.gate, ffn), (names.up, ffn)];
-        let gate_up = self.parts(prefix, &gate_up, names.gate_up);
+        let decoder = &self.sources.decoder;
+        let width = decoder.shape.width as usize;
+        let gate_up = match decoder.is_gated() {
+            true => self.parts(prefix, &[(names.gate, ffn), (names.up, ffn)], names.gate_up),
+            false => vec![(names.up, ffn)],
+        };
         let down = self.parts(prefix, &[(names.down, width)], names.other_down);
         let norm = names.norm;
         let gate_up = Stacked { parts: &gate_up, inputs: width, bias: biases.gate_up, norm };

@@ -63,7 +63,12 @@ impl Assembler<'_, '_> {
     pub(super) fn head(&mut self, rows: usize, inputs: usize) -> Result<Linear, LoadError> {
         let Sources { decoder, names, .. } = self.sources;
         let parts = vec![(format!("{}.weight", names.head), rows)];
-        let mut bias = self.behind_norm(Some(names.final_norm), &parts, inputs)?;
+        let own = match decoder.head_bias {
+            true => Some(self.read(&format!("{}.bias", names.head), &[rows], Stored::f32)?),
+            false => None,
+        };
+        let shift = self.behind_norm(Some(names.final_norm), &parts, inputs)?;
+        let mut bias = sum(own, shift);
         bias.iter_mut().flatten().for_each(|bias| *bias /= decoder.scales.logits);
         self.matrix(&parts, inputs, bias)
     }

@@ -3,151 +3,15 @@
 use aqueduct_core::{ModelShape, Refusal};
 use aqueduct_gguf::{Field, Gguf, GgufError};
 
+use super::architecture::ARCHITECTURES;
+pub(super) use super::architecture::Architecture;
 use super::rope;
 use crate::error::LoadError;
 use crate::load::checkpoint::Checkpoint;
 use crate::load::decoder::{Biases, Decoder, Family, HeadOrder, QkNorm};
-use crate::load::names::{self, Names};
-
-/// Architectures that are served, by the name in `general.architecture`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Architecture {
-    /// Mistral too.
-    Llama,
-    /// What reads text of Mistral 3.
-    Mistral3,
-    Qwen2,
-    Qwen3,
-    Phi3,
-    Granite,
-    SmolLm3,
-    SeedOss,
-    Ernie45,
-    /// GLM 4 as it was at first.
-    ChatGlm,
-    /// GLM 4 with norms behind its layers.
-    Glm4,
-    Gemma,
-    Gemma2,
-    Gemma3,
-    Qwen2Moe,
-    Qwen3Moe,
-    GraniteMoe,
-    /// GLM 4.5 and 4.6.
-    Glm4Moe,
-    /// OLMo 2 and 3.
-    Olmo2,
-    Olmoe,
-    Exaone4,
-    ExaoneMoe,
-    Ernie45Moe,
-    MiniMaxM2,
-    GptOss,
-    CommandR,
-    /// Command R7B and what came after it.
-    Cohere2,
-    /// OLMo 1.
-    Olmo,
-    StableLm,
-}
-
-const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, granite, smollm3, \
-     seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, qwen3moe, granitemoe, \
-     glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, ernie4_5-moe, minimax-m2, gpt-oss, \
-     command-r, cohere2, olmo, stablelm";
 
 /// What one of Gemma 3's layers with a window turns by, unless a file says otherwise.
 const GEMMA3_WINDOW_THETA: f64 = 1e4;
-
-impl Architecture {
-    const ALL: [Self; 29] = [
-        Self::Llama,
-        Self::Mistral3,
-        Self::Qwen2,
-        Self::Qwen3,
-        Self::Phi3,
-        Self::Granite,
-        Self::SmolLm3,
-        Self::SeedOss,
-        Self::Ernie45,
-        Self::ChatGlm,
-        Self::Glm4,
-        Self::Gemma,
-        Self::Gemma2,
-        Self::Gemma3,
-        Self::Qwen2Moe,
-        Self::Qwen3Moe,
-        Self::GraniteMoe,
-        Self::Glm4Moe,
-        Self::Olmo2,
-        Self::Olmoe,
-        Self::Exaone4,
-        Self::ExaoneMoe,
-        Self::Ernie45Moe,
-        Self::MiniMaxM2,
-        Self::GptOss,
-        Self::CommandR,
-        Self::Cohere2,
-        Self::Olmo,
-        Self::StableLm,
-    ];
-
-    /// Its name in files, the family that it is, and whether files have query and key rows in the
-    /// order that rotates neighbours.
-    fn known(self) -> (&'static str, Family, bool) {
-        match self {
-            Self::Llama => ("llama", Family::Llama, true),
-            Self::Mistral3 => ("mistral3", Family::Llama, true),
-            Self::Qwen2 => ("qwen2", Family::Qwen2, false),
-            Self::Qwen3 => ("qwen3", Family::Qwen3, false),
-            Self::Phi3 => ("phi3", Family::Phi3, false),
-            Self::Granite => ("granite", Family::Granite, true),
-            Self::SmolLm3 => ("smollm3", Family::SmolLm3, true),
-            Self::SeedOss => ("seed_oss", Family::SeedOss, false),
-            Self::Ernie45 => ("ernie4_5", Family::Ernie45, true),
-            Self::ChatGlm => ("chatglm", Family::Glm, true),
-            Self::Glm4 => ("glm4", Family::Glm4, true),
-            Self::Gemma => ("gemma", Family::Gemma, false),
-            Self::Gemma2 => ("gemma2", Family::Gemma2, false),
-            Self::Gemma3 => ("gemma3", Family::Gemma3, false),
-            Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
-            Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
-            Self::GraniteMoe => ("granitemoe", Family::GraniteMoe, true),
-            Self::Glm4Moe => ("glm4moe", Family::Glm4Moe, false),
-            Self::Olmo2 => ("olmo2", Family::Olmo2, false),
-            Self::Olmoe => ("olmoe", Family::Olmoe, false),
-            Self::Exaone4 => ("exaone4", Family::Exaone4, false),
-            Self::ExaoneMoe => ("exaone-moe", Family::ExaoneMoe, false),
-            Self::Ernie45Moe => ("ernie4_5-moe", Family::Ernie45Moe, true),
-            Self::MiniMaxM2 => ("minimax-m2", Family::MiniMaxM2, false),
-            Self::GptOss => ("gpt-oss", Family::GptOss, false),
-            Self::CommandR => ("command-r", Family::Cohere, true),
-            Self::Cohere2 => ("cohere2", Family::Cohere2, true),
-            Self::Olmo => ("olmo", Family::Olmo, true),
-            Self::StableLm => ("stablelm", Family::StableLm, false),
-        }
-    }
-
-    /// What its tensors are called.
-    pub(crate) fn names(self) -> &'static Names {
-        match self {
-            Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
-            _ => &names::GGUF,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        self.known().0
-    }
-
-    fn family(self) -> Family {
-        self.known().1
-    }
-
-    fn neighbours(self) -> bool {
-        self.known().2
-    }
-}
 
 /// Metadata and where it came from.
 pub(crate) struct Config<'g, 'a> {
@@ -223,23 +87,21 @@ impl Config<'_, '_> {
         let rotates = self.rotates(architecture, &keys, &windows)?;
         let has = |name: &str| checkpoint.tensors.contains_key(name);
         let family = architecture.family();
-        let eps = match family.layer_norms() {
-            Some(_) => "attention.layer_norm_epsilon",
-            None => "attention.layer_norm_rms_epsilon",
-        };
-        let norm_eps = keys.required(eps).and_then(Field::f32);
-        let norm_eps = norm_eps.map_err(|err| self.malformed(err))?;
         Ok(Decoder {
             family,
-            norm_eps: Refusal::unless_within(eps, norm_eps, 0.0, 1.0).map_err(refused)?,
+            norm_eps: self.norm_eps(&keys)?,
             layer_norms: family.layer_norms(),
-            parallel: family.layer_norms().is_some_and(|norms| norms.weights)
-                && !has("blk.0.ffn_norm.weight"),
+            parallel: self.is_parallel(&keys, checkpoint)?,
+            activations: self.activations(&keys, &shape)?,
             window_rope: window_rope.filter(|window_rope| *window_rope != rope),
             rope,
             rotates,
             norm_offset: 0.0, // converters have added it
-            order: HeadOrder { rotary_dim, neighbours: self.neighbours(architecture, &keys)? },
+            order: HeadOrder {
+                rotary_dim,
+                neighbours: self.neighbours(architecture, &keys)?,
+                by_head: false, // converters have taken it apart
+            },
             scales,
             windows,
             biases: Biases {
@@ -256,8 +118,35 @@ impl Config<'_, '_> {
                 _ => family.qk_norm(),
             },
             tied: !has("output.weight"),
+            head_bias: family == Family::Phi,
             shape,
         })
+    }
+
+    fn norm_eps(&self, keys: &Keys<'_, '_>) -> Result<f32, LoadError> {
+        let key = match keys.architecture.family().layer_norms() {
+            Some(_) => "attention.layer_norm_epsilon",
+            None => "attention.layer_norm_rms_epsilon",
+        };
+        let given = keys.required(key).and_then(Field::f32).map_err(|err| self.malformed(err))?;
+        Refusal::unless_within(key, given, 0.0, 1.0)
+            .map_err(|refusal| LoadError::refused(self.path, refusal))
+    }
+
+    /// Whether feed-forward parts take what attention takes: as files say, or where they have no
+    /// norm of their own.
+    fn is_parallel(
+        &self,
+        keys: &Keys<'_, '_>,
+        checkpoint: &Checkpoint<'_>,
+    ) -> Result<bool, LoadError> {
+        if keys.architecture == Architecture::GptNeoX {
+            let said = keys.required("use_parallel_residual").and_then(Field::bool);
+            return said.map_err(|err| self.malformed(err));
+        }
+        let norms = keys.architecture.family().layer_norms();
+        Ok(norms.is_some_and(|norms| norms.weights)
+            && !checkpoint.tensors.contains_key("blk.0.ffn_norm.weight"))
     }
 
     /// What would load and give wrong answers.

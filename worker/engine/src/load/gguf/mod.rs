@@ -1,5 +1,7 @@
 //! GGUF files as llama.cpp's converter writes them, whole or split.
 
+mod activations;
+mod architecture;
 mod config;
 mod experts;
 mod layers;

@@ -1,5 +1,6 @@
 //! config.json of transformers 4 and 5.
 
+mod activation;
 mod experts;
 mod families;
 mod inside;
@@ -14,26 +15,12 @@ use aqueduct_core::{ModelShape, Refusal};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use self::families::{FAMILIES, family_of};
 pub(super) use self::quantized::Quantized;
 use super::rope::{self, RopeFields};
 use super::{CONFIG_BYTES_MAX, read_json};
 use crate::error::LoadError;
 use crate::load::decoder::{Decoder, Family, HeadOrder, QkNorm, STILL_LAYER_INTERVAL};
-
-const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
-     Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
-     GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
-     Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
-     Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
-     GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
-     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
-     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
-     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
-     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
-     StableLmForCausalLM, and what reads text of \
-     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
-     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
-     Qwen3VLForConditionalGeneration";
 
 /// Positions that one of Gemma 3's layers with a window turns by in so many radians.
 const GEMMA3_LOCAL_THETA: f64 = 1e4;
@@ -61,12 +48,15 @@ struct Config {
     model_max_length: Option<Value>,
     rms_norm_eps: Option<f32>,
     layer_norm_eps: Option<f32>,
+    /// The same of StarCoder 2.
+    norm_epsilon: Option<f32>,
+    /// The same of Nemotron.
+    norm_eps: Option<f32>,
     attention_bias: Option<bool>,
     #[serde(default)]
     attention_out_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
-    /// Of every linear map (ERNIE).
+    mlp_bias: Option<bool>,
+    /// Of every linear map (ERNIE, StarCoder 2).
     use_bias: Option<bool>,
     tie_word_embeddings: Option<bool>,
     layer_types: Option<Vec<String>>,
@@ -145,9 +135,8 @@ struct Config {
     use_qkv_bias: bool,
     #[serde(default)]
     qk_layernorm: bool,
-    /// The feed-forward part takes what attention takes (Stable LM).
-    #[serde(default)]
-    use_parallel_residual: bool,
+    /// The feed-forward part takes what attention takes (Stable LM, GPT-NeoX).
+    use_parallel_residual: Option<bool>,
     quantization_config: Option<Value>,
     #[serde(flatten)]
     rope: RopeFields,
@@ -186,9 +175,8 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
     let family = family_of(&architecture)
         .ok_or_else(|| unsupported("architecture", &architecture, FAMILIES))?;
     let config = Config::from_value(value).map_err(|what| LoadError::malformed(path, what))?;
-    config
-        .check_activation(family)
-        .map_err(|(name, want)| unsupported("hidden_act", name, want))?;
+    let activation = config.activation(family);
+    let activation = activation.map_err(|(name, want)| unsupported("hidden_act", name, want))?;
     let quantized = Quantized::of(config.quantization_config.as_ref(), family)
         .map_err(|name| unsupported("quantization", &name, quantized::SUPPORTED))?;
     let refused = |refusal| LoadError::refused(&path.display().to_string(), refusal);
@@ -214,19 +202,21 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
         family,
         norm_eps: config.norm_eps(family).map_err(refused)?,
         layer_norms: family.layer_norms(),
-        parallel: match family {
-            Family::Cohere | Family::Cohere2 => true,
-            _ => family == Family::StableLm && config.use_parallel_residual,
-        },
+        parallel: config.is_parallel(family),
+        activations: vec![activation; shape.layers as usize],
         window_rope: window_rope.filter(|rope| *rope != found.rope),
         norm_offset: match family {
-            Family::Gemma | Family::Gemma2 | Family::Gemma3 => 1.0,
+            Family::Gemma | Family::Gemma2 | Family::Gemma3 | Family::Nemotron => 1.0,
             _ => 0.0,
         },
         rope: found.rope,
         windows: config.windows(family, &rotates).map_err(refused)?,
         rotates,
-        order: HeadOrder { rotary_dim: found.rotary_dim, neighbours: family.neighbours() },
+        order: HeadOrder {
+            rotary_dim: found.rotary_dim,
+            neighbours: family.neighbours(),
+            by_head: family == Family::GptNeoX,
+        },
         scales: config.scales(family, &shape).map_err(refused)?,
         biases: config.biases(family),
         experts: config.experts(family).map_err(refused)?,
@@ -237,54 +227,10 @@ pub(crate) fn read(path: &Path) -> Result<(Decoder, Quantized), LoadError> {
             family => family.qk_norm(),
         },
         tied: config.tie_word_embeddings.unwrap_or(family.is_tied()),
+        head_bias: family == Family::Phi,
         shape,
     };
     Ok((decoder, quantized))
-}
-
-/// The family of an architecture, if it is served.
-fn family_of(architecture: &str) -> Option<Family> {
-    Some(match architecture {
-        "LlamaForCausalLM" => Family::Llama,
-        "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
-        "MinistralForCausalLM" => Family::Ministral,
-        "CwmForCausalLM" => Family::Cwm,
-        "HeliumForCausalLM" => Family::Helium,
-        "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
-        "Qwen3ForCausalLM" | inside::QWEN3_VL => Family::Qwen3,
-        "Phi3ForCausalLM" => Family::Phi3,
-        "GraniteForCausalLM" => Family::Granite,
-        "GraniteMoeHybridForCausalLM" => Family::Granite4,
-        "SmolLM3ForCausalLM" => Family::SmolLm3,
-        "SeedOssForCausalLM" => Family::SeedOss,
-        "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Family::Ernie45,
-        "GlmForCausalLM" => Family::Glm,
-        "Glm4ForCausalLM" => Family::Glm4,
-        "GemmaForCausalLM" => Family::Gemma,
-        "Gemma2ForCausalLM" => Family::Gemma2,
-        "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
-        "MixtralForCausalLM" => Family::Mixtral,
-        "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
-        "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
-        "GraniteMoeForCausalLM" => Family::GraniteMoe,
-        "Glm4MoeForCausalLM" => Family::Glm4Moe,
-        "Dots1ForCausalLM" => Family::Dots1,
-        "SolarOpenForCausalLM" => Family::SolarOpen,
-        "Olmo2ForCausalLM" => Family::Olmo2,
-        "Olmo3ForCausalLM" => Family::Olmo3,
-        "OlmoeForCausalLM" => Family::Olmoe,
-        "FlexOlmoForCausalLM" => Family::FlexOlmo,
-        "Exaone4ForCausalLM" => Family::Exaone4,
-        "ExaoneMoeForCausalLM" | "ExaoneMoEForCausalLM" => Family::ExaoneMoe,
-        "Ernie4_5_MoeForCausalLM" => Family::Ernie45Moe,
-        "MiniMaxM2ForCausalLM" => Family::MiniMaxM2,
-        "GptOssForCausalLM" => Family::GptOss,
-        "CohereForCausalLM" => Family::Cohere,
-        "Cohere2ForCausalLM" => Family::Cohere2,
-        "OlmoForCausalLM" => Family::Olmo,
-        "StableLmForCausalLM" => Family::StableLm,
-        _ => return None,
-    })
 }
 
 impl Config {
@@ -309,20 +255,6 @@ impl Config {
         })
     }
 
-    /// Refuses another activation than the family's: its name, and which would do.
-    fn check_activation(&self, family: Family) -> Result<(), (&str, &'static str)> {
-        let (given, served): (_, &[_]) = match family {
-            // "gelu" is what its first files say and do not mean.
-            Family::Gemma => (&self.hidden_act, &["gelu_pytorch_tanh", "gelu"]),
-            Family::Gemma2 | Family::Gemma3 => (&self.hidden_activation, &["gelu_pytorch_tanh"]),
-            _ => (&self.hidden_act, &["silu"]),
-        };
-        match given.as_deref() {
-            Some(name) if !served.contains(&name) => Err((name, served[0])),
-            _ => Ok(()),
-        }
-    }
-
     fn shape(&self, family: Family) -> Result<ModelShape, Refusal> {
         // A model whose file does not say how many there are takes any; none is a mistake.
         if self.max_position_embeddings == Some(0) {
@@ -342,7 +274,10 @@ impl Config {
             layers: self.num_hidden_layers,
             width: self.hidden_size,
             heads,
-            kv_heads: self.num_key_value_heads.unwrap_or(family.kv_heads()).unwrap_or(heads),
+            kv_heads: match family {
+                Family::GptNeoX => heads, // whatever a file says
+                _ => self.num_key_value_heads.unwrap_or(family.kv_heads()).unwrap_or(heads),
+            },
             head_dim,
             ffn: match family {
                 Family::Granite4 => self.shared_intermediate_size,
@@ -370,6 +305,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_kernels::{Activation, Ungated};
     use serde_json::json;
 
     use super::*;
@@ -598,7 +534,7 @@ mod tests {
         assert_eq!(config(both_ways).refuse_variants(Family::Llama), Ok(()));
         check(Family::Llama, json!({ "is_causal": false }), "is_causal");
         check(Family::Olmoe, json!({ "clip_qkv": 8.0 }), "clip_qkv");
-        let activation = |family, changes: Value| config(changes).check_activation(family).is_ok();
+        let activation = |family, changes: Value| config(changes).activation(family).is_ok();
         assert!(activation(Family::Gemma, json!({ "hidden_act": "gelu" })));
         assert!(activation(
             Family::Gemma,
@@ -615,6 +551,65 @@ mod tests {
         let refusal = config(json!({ "max_position_embeddings": 0 })).shape(Family::Llama);
         assert_eq!(refusal.unwrap_err().field, "max_position_embeddings");
         assert_eq!(config(json!({})).shape(Family::Llama).unwrap().max_positions, 0, "unsaid");
+    }
+
+    #[test]
+    fn what_stands_where_there_is_no_gate_is_what_the_file_says() {
+        let check = |family, changes: Value, want: Result<Ungated, &str>| {
+            let config = config(changes);
+            let seen = config.activation(family).map_err(|(name, _)| name);
+            assert_eq!(seen, want.map(Activation::Ungated), "{family:?}");
+        };
+        let act = |name: &str| json!({ "hidden_act": name });
+        check(Family::GptNeoX, json!({}), Ok(Ungated::Gelu));
+        check(Family::GptNeoX, json!({ "hidden_act": null }), Ok(Ungated::Gelu));
+        check(Family::GptNeoX, act("gelu_fast"), Ok(Ungated::GeluTanh));
+        check(Family::StarCoder2, json!({}), Ok(Ungated::GeluTanh));
+        check(Family::StarCoder2, act("gelu"), Ok(Ungated::Gelu));
+        check(Family::Phi, act("gelu_new"), Ok(Ungated::GeluTanh));
+        check(Family::Nemotron, act("relu2"), Ok(Ungated::ReluSquared));
+        for other in ["relu", "silu", "quick_gelu", "xielu", "gelu_10"] {
+            check(Family::Phi, act(other), Err(other));
+        }
+        for other in ["relu2", "silu", "gelu"] {
+            check(Family::Apertus, act(other), Err(other));
+        }
+        let gated = config(act("relu2"));
+        assert_eq!(gated.activation(Family::Llama), Err(("relu2", "silu")));
+    }
+
+    #[test]
+    fn what_cannot_be_told_of_families_without_gates_is_refused() {
+        let check = |family, changes: Value, field: Option<&str>| {
+            let refused = config(changes).refuse_variants(family);
+            assert_eq!(refused.err().as_ref().map(|it| it.field.as_str()), field, "{family:?}");
+        };
+        check(Family::Phi, json!({ "qk_layernorm": true }), Some("qk_layernorm"));
+        check(Family::Phi, json!({ "qk_layernorm": false }), None);
+        check(Family::Apertus, json!({}), Some("rope_parameters"));
+        let linear = json!({ "rope_type": "linear", "factor": 2.0 });
+        check(Family::Apertus, json!({ "rope_scaling": linear }), None);
+        check(Family::Apertus, json!({ "rope_parameters": linear }), None);
+    }
+
+    #[test]
+    fn gpt_neox_has_names_of_its_own_for_its_rotation() {
+        let rope = |family: Family, changes: Value| {
+            let mut fields = json!({ "max_position_embeddings": 512, "hidden_size": 64 });
+            fields.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let config = config(fields);
+            let shape = config.shape(family).unwrap();
+            let found = rope::rope(&config.rope, &shape, family.rope()).ok().unwrap();
+            (found.rotary_dim, found.rope)
+        };
+        let turned = |theta, dim| (dim, Rope::scaled(theta, dim as usize, &Scaling::None).unwrap());
+        let old = json!({ "rotary_emb_base": 1e5, "rotary_pct": 0.5 });
+        assert_eq!(rope(Family::GptNeoX, old.clone()), turned(1e5, 8));
+        assert_eq!(rope(Family::GptNeoX, json!({})), turned(1e4, 4));
+        assert_eq!(rope(Family::Llama, old), turned(1e4, 16));
+        let new = json!({ "rope_theta": 1e6, "partial_rotary_factor": 0.25 });
+        let new = json!({ "rope_parameters": new, "rotary_pct": 0.5 });
+        assert_eq!(rope(Family::GptNeoX, new), turned(1e6, 4));
     }
 
     #[test]

@@ -21,8 +21,13 @@ pub(super) fn take_apart(
     let (width, ffn) = (decoder.shape.width as usize, experts.ffn as usize);
     for layer in 0..decoder.shape.layers {
         let prefix = format!("model.layers.{layer}.mlp.experts");
-        let by_turns =
-            RowOrder { rows: 2 * ffn, head_dim: 2 * ffn, rotary_dim: 2 * ffn, neighbours: true };
+        let by_turns = RowOrder {
+            rows: 2 * ffn,
+            head_dim: 2 * ffn,
+            rotary_dim: 2 * ffn,
+            neighbours: true,
+            by_head: false,
+        };
         let parts =
             [("gate_up_proj", [2 * ffn, width], Some(by_turns)), ("down_proj", [width, ffn], None)];
         for (part, shape, order) in parts {

@@ -1,5 +1,6 @@
 //! A Hugging Face folder: config.json and one or several safetensors files.
 
+mod apertus;
 mod config;
 mod float8;
 mod gpt_oss;
@@ -30,7 +31,7 @@ pub(crate) fn load(
         let what = "not a model: looked for config.json with safetensors, and for a .gguf file";
         return Err(LoadError::malformed(folder, what));
     }
-    let (decoder, quantized) = config::read(&config)?;
+    let (mut decoder, quantized) = config::read(&config)?;
     let shards = safetensors::Shards::open(folder)?;
     let mut checkpoint = shards.checkpoint()?;
     checkpoint.lift(&[("language_model.", ""), ("model.language_model.", "model.")]);
@@ -38,7 +39,17 @@ pub(crate) fn load(
     if decoder.family == Family::GptOss {
         gpt_oss::take_apart(&mut checkpoint, &decoder)?;
     }
+    if decoder.family == Family::GptNeoX {
+        checkpoint.lift(&[("embed_out.", "lm_head.")]);
+    }
+    if decoder.family == Family::Apertus {
+        apertus::activations(&checkpoint, &mut decoder)?;
+    }
     let names = match decoder.family {
+        Family::StarCoder2 => &names::HF_STARCODER2,
+        Family::GptNeoX => &names::HF_GPT_NEOX,
+        Family::Phi => &names::HF_PHI,
+        Family::Apertus => &names::HF_APERTUS,
         Family::Granite4 => &names::HF_SHARED,
         Family::Glm4 => &names::HF_GLM4,
         Family::Gemma2 | Family::Gemma3 => &names::HF_GEMMA3,

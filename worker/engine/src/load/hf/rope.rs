@@ -24,6 +24,9 @@ pub(crate) struct RopeFields {
     partial_rotary_factor: Option<f64>,
     /// How many of a head's elements that makes (MiniMax M2).
     rotary_dim: Option<f64>,
+    /// What `rope_theta` and `partial_rotary_factor` were called in GPT-NeoX.
+    rotary_emb_base: Option<f64>,
+    rotary_pct: Option<f64>,
 }
 
 /// What a family's models have where their files do not say.
@@ -38,6 +41,8 @@ pub(crate) struct RopeDefaults {
     pub(crate) only_longrope: bool,
     /// The positions that files tell are those that scaling has made.
     pub(crate) positions_scaled: bool,
+    /// Files may have GPT-NeoX' own names.
+    pub(crate) neox: bool,
 }
 
 /// A rotation that was found.
@@ -121,6 +126,11 @@ pub(crate) fn rope(
 }
 
 impl RopeFields {
+    /// Neither layout is there.
+    pub(crate) fn says_nothing(&self) -> bool {
+        self.rope_parameters.is_none() && self.rope_scaling.is_none()
+    }
+
     /// The parameters of whichever layout is there. As in transformers, what was added by hand in
     /// the words of 4 counts where both are. It need not say what scaling leaves as it is: that is
     /// then as before, though transformers forgets it and turns by what the family has.
@@ -188,9 +198,15 @@ fn one_rope(
         Refusal::unless_within("rotary_dim", elements, 2.0, f64::from(shape.head_dim))?;
     }
     let counted = counted.map(|elements| elements / f64::from(shape.head_dim));
-    let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor).or(counted);
+    let [neox_theta, neox_partial] = match defaults.neox {
+        true => [fields.rotary_emb_base, fields.rotary_pct],
+        false => [None; 2],
+    };
+    let partial = parameters.partial_rotary_factor.or(fields.partial_rotary_factor);
+    let partial = partial.or(counted).or(neox_partial);
     let rotary_dim = rotary_dim(partial, defaults.partial, shape.head_dim)?;
-    let theta = parameters.rope_theta.or(fields.rope_theta).unwrap_or(defaults.theta);
+    let theta = parameters.rope_theta.or(fields.rope_theta).or(neox_theta);
+    let theta = theta.unwrap_or(defaults.theta);
     let original_positions = fields
         .original_max_position_embeddings
         .or(parameters.original_max_position_embeddings)

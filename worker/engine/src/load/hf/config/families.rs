@@ -1,7 +1,77 @@
 //! What transformers' configurations of a family take where a file does not say.
 
+use super::inside;
 use crate::load::decoder::Family;
 use crate::load::hf::rope::RopeDefaults;
+
+pub(super) const FAMILIES: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
+     Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, \
+     GraniteMoeHybridForCausalLM (without experts), SeedOssForCausalLM, \
+     Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GemmaForCausalLM, \
+     Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, \
+     GraniteMoeForCausalLM, Glm4MoeForCausalLM, MinistralForCausalLM, CwmForCausalLM, \
+     HeliumForCausalLM, Dots1ForCausalLM, SolarOpenForCausalLM, Olmo2ForCausalLM, \
+     Olmo3ForCausalLM, OlmoeForCausalLM, FlexOlmoForCausalLM, Exaone4ForCausalLM, \
+     ExaoneMoeForCausalLM, Ernie4_5_MoeForCausalLM, MiniMaxM2ForCausalLM, Gemma2ForCausalLM, \
+     GptOssForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, OlmoForCausalLM, \
+     StableLmForCausalLM, Starcoder2ForCausalLM, GPTNeoXForCausalLM, \
+     PhiForCausalLM, NemotronForCausalLM, ArceeForCausalLM, ApertusForCausalLM, \
+     Jais2ForCausalLM, and what reads text of \
+     Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, \
+     Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, \
+     Qwen3VLForConditionalGeneration";
+
+/// The family of an architecture, if it is served.
+pub(super) fn family_of(architecture: &str) -> Option<Family> {
+    Some(match architecture {
+        "LlamaForCausalLM" => Family::Llama,
+        "MistralForCausalLM" | inside::MISTRAL3 => Family::Mistral,
+        "MinistralForCausalLM" => Family::Ministral,
+        "CwmForCausalLM" => Family::Cwm,
+        "HeliumForCausalLM" => Family::Helium,
+        "Qwen2ForCausalLM" | inside::QWEN2_VL | inside::QWEN2_5_VL => Family::Qwen2,
+        "Qwen3ForCausalLM" | inside::QWEN3_VL => Family::Qwen3,
+        "Phi3ForCausalLM" => Family::Phi3,
+        "GraniteForCausalLM" => Family::Granite,
+        "GraniteMoeHybridForCausalLM" => Family::Granite4,
+        "SmolLM3ForCausalLM" => Family::SmolLm3,
+        "SeedOssForCausalLM" => Family::SeedOss,
+        "Ernie4_5ForCausalLM" | "Ernie4_5_ForCausalLM" => Family::Ernie45,
+        "GlmForCausalLM" => Family::Glm,
+        "Glm4ForCausalLM" => Family::Glm4,
+        "GemmaForCausalLM" => Family::Gemma,
+        "Gemma2ForCausalLM" => Family::Gemma2,
+        "Gemma3ForCausalLM" | inside::GEMMA3 => Family::Gemma3,
+        "MixtralForCausalLM" => Family::Mixtral,
+        "Qwen2MoeForCausalLM" => Family::Qwen2Moe,
+        "Qwen3MoeForCausalLM" => Family::Qwen3Moe,
+        "GraniteMoeForCausalLM" => Family::GraniteMoe,
+        "Glm4MoeForCausalLM" => Family::Glm4Moe,
+        "Dots1ForCausalLM" => Family::Dots1,
+        "SolarOpenForCausalLM" => Family::SolarOpen,
+        "Olmo2ForCausalLM" => Family::Olmo2,
+        "Olmo3ForCausalLM" => Family::Olmo3,
+        "OlmoeForCausalLM" => Family::Olmoe,
+        "FlexOlmoForCausalLM" => Family::FlexOlmo,
+        "Exaone4ForCausalLM" => Family::Exaone4,
+        "ExaoneMoeForCausalLM" | "ExaoneMoEForCausalLM" => Family::ExaoneMoe,
+        "Ernie4_5_MoeForCausalLM" => Family::Ernie45Moe,
+        "MiniMaxM2ForCausalLM" => Family::MiniMaxM2,
+        "GptOssForCausalLM" => Family::GptOss,
+        "CohereForCausalLM" => Family::Cohere,
+        "Cohere2ForCausalLM" => Family::Cohere2,
+        "OlmoForCausalLM" => Family::Olmo,
+        "StableLmForCausalLM" => Family::StableLm,
+        "Starcoder2ForCausalLM" => Family::StarCoder2,
+        "GPTNeoXForCausalLM" => Family::GptNeoX,
+        "PhiForCausalLM" => Family::Phi,
+        "NemotronForCausalLM" => Family::Nemotron,
+        "ArceeForCausalLM" => Family::Arcee,
+        "ApertusForCausalLM" => Family::Apertus,
+        "Jais2ForCausalLM" => Family::Jais2,
+        _ => return None,
+    })
+}
 
 impl Family {
     pub(super) fn rope(self) -> RopeDefaults {
@@ -14,17 +84,20 @@ impl Family {
                 Self::GptOss => 1.5e5,
                 Self::Gemma3 | Self::Mixtral | Self::Cwm | Self::SolarOpen => 1e6,
                 Self::Helium => 1e5,
+                Self::Apertus => 1.2e7,
                 _ => 1e4,
             },
             partial: match self {
                 Self::Glm | Self::Glm4 | Self::Glm4Moe => Some(0.5),
                 Self::Phi3 | Self::MiniMaxM2 => Some(1.0),
-                Self::StableLm => Some(0.25),
+                Self::StableLm | Self::GptNeoX => Some(0.25),
+                Self::Phi | Self::Nemotron => Some(0.5),
                 _ => None,
             },
             original_positions: (self == Self::Phi3).then_some(4096.0),
             only_longrope: self == Self::Phi3,
             positions_scaled: matches!(self, Self::Gemma3 | Self::GptOss),
+            neox: self == Self::GptNeoX,
         }
     }
 
@@ -33,8 +106,9 @@ impl Family {
         match self {
             Self::Llama | Self::Phi3 | Self::Granite | Self::Granite4 | Self::GraniteMoe => None,
             Self::Olmo2 | Self::Olmo3 | Self::Olmoe | Self::FlexOlmo => None,
-            Self::Cohere | Self::Cohere2 | Self::Olmo => None,
-            Self::Ernie45 | Self::Glm | Self::Glm4 => Some(2),
+            Self::Cohere | Self::Cohere2 | Self::Olmo | Self::GptNeoX | Self::Phi => None,
+            Self::Nemotron | Self::Arcee | Self::Apertus | Self::Jais2 => None,
+            Self::Ernie45 | Self::Glm | Self::Glm4 | Self::StarCoder2 => Some(2),
             Self::SmolLm3 | Self::Gemma2 | Self::Gemma3 => Some(4),
             Self::Qwen3Moe | Self::Ernie45Moe => Some(4),
             Self::Mistral | Self::SeedOss | Self::Mixtral | Self::Glm4Moe => Some(8),
@@ -64,6 +138,8 @@ impl Family {
             Self::Cwm | Self::SolarOpen | Self::Olmo2 | Self::Olmo3 | Self::Olmoe => 1e-5,
             Self::Exaone4 | Self::ExaoneMoe | Self::Ernie45Moe | Self::GptOss => 1e-5,
             Self::Cohere | Self::Cohere2 | Self::Olmo | Self::StableLm => 1e-5,
+            Self::StarCoder2 | Self::GptNeoX | Self::Phi | Self::Nemotron => 1e-5,
+            Self::Arcee | Self::Apertus | Self::Jais2 => 1e-5,
             Self::Helium => 1e-8,
             Self::Glm | Self::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -74,6 +150,6 @@ impl Family {
         let ernie = matches!(self, Self::Ernie45 | Self::Ernie45Moe);
         let gemma = matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3);
         let cohere = matches!(self, Self::Cohere | Self::Cohere2);
-        ernie || gemma || cohere || self == Self::SmolLm3
+        ernie || gemma || cohere || matches!(self, Self::SmolLm3 | Self::StarCoder2)
     }
 }

@@ -43,21 +43,41 @@ impl Config {
         }
     }
 
+    /// Whether feed-forward parts take what attention takes.
+    pub(super) fn is_parallel(&self, family: Family) -> bool {
+        match family {
+            Family::Cohere | Family::Cohere2 | Family::Phi => true,
+            Family::StableLm => self.use_parallel_residual.unwrap_or(false),
+            Family::GptNeoX => self.use_parallel_residual.unwrap_or(true),
+            _ => false,
+        }
+    }
+
     pub(super) fn biases(&self, family: Family) -> Biases {
         let attention = self.attention_bias;
         let is_biased = attention.unwrap_or(false);
+        let mlp_bias = self.mlp_bias.unwrap_or(false);
         let both =
             |attention, mlp| Biases { qkv: attention, out: attention, gate_up: mlp, down: mlp };
         match family {
-            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, self.mlp_bias),
+            Family::Llama | Family::Granite | Family::SmolLm3 => both(is_biased, mlp_bias),
             Family::Granite4 | Family::GraniteMoe => both(is_biased, false),
             Family::Mistral | Family::Mixtral | Family::Phi3 => Biases::default(),
             Family::Ministral | Family::Exaone4 | Family::ExaoneMoe => Biases::default(),
             Family::Ernie45Moe | Family::MiniMaxM2 => Biases::default(),
             Family::Cohere | Family::Cohere2 | Family::Olmo => both(is_biased, false),
             Family::StableLm => Biases { qkv: self.use_qkv_bias, ..Biases::default() },
-            Family::Cwm => both(false, self.mlp_bias),
-            Family::Helium => Biases { qkv: is_biased, ..both(false, self.mlp_bias) },
+            Family::StarCoder2 => {
+                let is_biased = self.use_bias.unwrap_or(true);
+                both(is_biased, is_biased)
+            }
+            Family::GptNeoX => both(attention.unwrap_or(true), true),
+            Family::Phi => both(true, true),
+            Family::Nemotron | Family::Arcee => both(is_biased, mlp_bias),
+            Family::Jais2 => both(attention.unwrap_or(true), self.mlp_bias.unwrap_or(true)),
+            Family::Apertus => both(is_biased, false),
+            Family::Cwm => both(false, mlp_bias),
+            Family::Helium => Biases { qkv: is_biased, ..both(false, mlp_bias) },
             Family::Dots1 => both(is_biased, false),
             Family::Olmo2 | Family::Olmo3 | Family::Olmoe | Family::FlexOlmo => {
                 both(is_biased, false)
@@ -71,7 +91,7 @@ impl Config {
             Family::SeedOss => Biases {
                 qkv: attention.unwrap_or(true),
                 out: self.attention_out_bias,
-                ..both(false, self.mlp_bias)
+                ..both(false, mlp_bias)
             },
             Family::Ernie45 => {
                 let is_biased = self.use_bias.unwrap_or(false);
@@ -93,7 +113,7 @@ impl Config {
         let window = match family {
             Family::Mistral | Family::Ministral | Family::Dots1 => given.unwrap_or(Some(4096)),
             Family::Cwm => given.unwrap_or(Some(8192)).filter(|window| *window != 0),
-            Family::Phi3 | Family::Mixtral => given.flatten(),
+            Family::Phi3 | Family::Mixtral | Family::StarCoder2 => given.flatten(),
             Family::Gemma2 | Family::Gemma3 | Family::Olmo3 | Family::Exaone4 => {
                 given.unwrap_or(Some(4096))
             }
@@ -111,7 +131,9 @@ impl Config {
             Family::GraniteMoe | Family::Glm4Moe | Family::Helium | Family::SolarOpen => None,
             Family::Olmo2 | Family::Olmoe | Family::FlexOlmo => None,
             Family::Ernie45Moe | Family::MiniMaxM2 => None,
-            Family::Cohere | Family::Olmo | Family::StableLm => None,
+            Family::Cohere | Family::Olmo | Family::StableLm | Family::GptNeoX => None,
+            Family::Phi | Family::Nemotron | Family::Arcee | Family::Apertus => None,
+            Family::Jais2 => None,
         };
         if window == Some(0) {
             return Err(Refusal::new("sliding_window", 0, "null or at least 1"));

@@ -18,8 +18,12 @@ impl Config {
         if family == Family::Cohere && self.use_qk_norm == Some(true) {
             return Err(Refusal::new("use_qk_norm", true, "false"));
         }
-        if family == Family::StableLm && self.qk_layernorm {
+        if matches!(family, Family::StableLm | Family::Phi) && self.qk_layernorm {
             return Err(Refusal::new("qk_layernorm", true, "false"));
+        }
+        if family == Family::Apertus && self.rope.says_nothing() {
+            // Its class and its models have another scaling each.
+            return Err(Refusal::new("rope_parameters", "absent", "there"));
         }
         if family == Family::Ernie45Moe && self.use_bias == Some(true) {
             return Err(Refusal::new("use_bias", true, "false, where there are experts"));

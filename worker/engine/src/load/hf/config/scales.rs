@@ -9,6 +9,8 @@ impl Config {
     pub(super) fn norm_eps(&self, family: Family) -> Result<f32, Refusal> {
         let (field, given) = match family {
             Family::Olmo => ("layer_norm_eps", None), // which no file says
+            Family::StarCoder2 => ("norm_epsilon", self.norm_epsilon),
+            Family::Nemotron => ("norm_eps", self.norm_eps),
             _ if family.layer_norms().is_some() => ("layer_norm_eps", self.layer_norm_eps),
             _ => ("rms_norm_eps", self.rms_norm_eps),
         };

@@ -1,0 +1,92 @@
+//! A model's description and its tensors, put together.
+
+use crate::error::LoadError;
+use crate::load::checkpoint::{Checkpoint, RowOrder};
+use crate::load::decoder::{Decoder, HeadOrder, QkNorm};
+use crate::load::names::Names;
+
+/// What a model is made from.
+pub(crate) struct Sources<'a> {
+    pub(crate) decoder: Decoder,
+    pub(crate) checkpoint: Checkpoint<'a>,
+    pub(crate) names: &'static Names,
+}
+
+impl<'a> Sources<'a> {
+    /// Tells where the rows of query and key heads stand, if they do not stand as they are used,
+    /// and where the matrices of experts do, if one tensor has them all.
+    ///
+    /// # Errors
+    /// A tensor that has another number of them.
+    pub(crate) fn new(
+        decoder: Decoder,
+        mut checkpoint: Checkpoint<'a>,
+        names: &'static Names,
+    ) -> Result<Self, LoadError> {
+        let (shape, HeadOrder { rotary_dim, neighbours, by_head }) =
+            (&decoder.shape, decoder.order);
+        if rotary_dim < shape.head_dim || neighbours || by_head {
+            let both = shape.heads + shape.kv_heads;
+            let [q_normed, k_normed] = match decoder.qk_norm {
+                QkNorm::AllHeads => [shape.heads, shape.kv_heads],
+                QkNorm::Nothing | QkNorm::EachHead => [1; 2],
+            };
+            let heads_of = [
+                (names.q, shape.heads),
+                (names.k, shape.kv_heads),
+                (names.qkv, both),
+                (names.q_norm, q_normed),
+                (names.k_norm, k_normed),
+            ];
+            for (layer, (name, heads)) in
+                (0..shape.layers).flat_map(|layer| heads_of.map(|of| (layer, of)))
+            {
+                let order = RowOrder {
+                    rows: heads as usize * shape.head_dim as usize,
+                    head_dim: shape.head_dim as usize,
+                    rotary_dim: rotary_dim as usize,
+                    neighbours,
+                    by_head: by_head && name == names.qkv,
+                };
+                for suffix in ["weight", "bias"] {
+                    let name = format!("{}.{layer}.{name}.{suffix}", names.layer);
+                    if let Some(tensor) = checkpoint.tensors.get_mut(&name) {
+                        tensor.order = Some(order);
+                    }
+                }
+            }
+        }
+        if let Some(experts) = &decoder.experts {
+            let layers = (0..decoder.shape.layers).zip(&experts.layers);
+            for (layer, _) in layers.filter(|(_, has_experts)| **has_experts) {
+                let bias = format!("{}.{layer}.{}", names.layer, names.experts.bias);
+                if let Some(bias) = checkpoint.tensors.get_mut(&bias) {
+                    bias.flatten();
+                }
+                for stack in names.experts.stacks() {
+                    let name = format!("{}.{layer}.{stack}", names.layer);
+                    checkpoint.cut_stack(&name, experts.count as usize)?;
+                    if decoder.expert_biases {
+                        let count = experts.count as usize;
+                        checkpoint.cut_biases(&format!("{name}.bias"), &name, count)?;
+                    }
+                }
+            }
+        }
+        let mut sources = Self { decoder, checkpoint, names };
+        sources.centre()?;
+        Ok(sources)
+    }
+
+    /// Whether logits come from the embedding. A stored head that differs from it counts for
+    /// more than the configuration, as in transformers 5.
+    pub(super) fn is_tied(&self) -> bool {
+        let Self { decoder, checkpoint, names } = self;
+        let bytes = |name| checkpoint.tensors.get(&format!("{name}.weight")).map(|it| it.bytes);
+        let own_head = bytes(names.head).filter(|&head| bytes(names.embed) != Some(head));
+        if decoder.tied && own_head.is_some() {
+            tracing::warn!(path = checkpoint.path, "tied by configuration, but has its own head");
+        }
+        decoder.tied && own_head.is_none()
+    }
+}

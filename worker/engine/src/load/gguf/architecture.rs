@@ -1,0 +1,167 @@
+//! What llama.cpp calls the families.
+
+use crate::load::decoder::Family;
+use crate::load::names::{self, Names};
+
+/// Architectures that are served, by the name in `general.architecture`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Architecture {
+    /// Mistral too.
+    Llama,
+    /// What reads text of Mistral 3.
+    Mistral3,
+    Qwen2,
+    Qwen3,
+    Phi3,
+    Granite,
+    SmolLm3,
+    SeedOss,
+    Ernie45,
+    /// GLM 4 as it was at first.
+    ChatGlm,
+    /// GLM 4 with norms behind its layers.
+    Glm4,
+    Gemma,
+    Gemma2,
+    Gemma3,
+    Qwen2Moe,
+    Qwen3Moe,
+    GraniteMoe,
+    /// GLM 4.5 and 4.6.
+    Glm4Moe,
+    /// OLMo 2 and 3.
+    Olmo2,
+    Olmoe,
+    Exaone4,
+    ExaoneMoe,
+    Ernie45Moe,
+    MiniMaxM2,
+    GptOss,
+    CommandR,
+    /// Command R7B and what came after it.
+    Cohere2,
+    /// OLMo 1.
+    Olmo,
+    StableLm,
+    StarCoder2,
+    /// Pythia too.
+    GptNeoX,
+    /// Phi 1 and 1.5 too.
+    Phi2,
+    /// Minitron too.
+    Nemotron,
+    /// AFM.
+    Arcee,
+    Apertus,
+    Jais2,
+}
+
+pub(super) const ARCHITECTURES: &str = "llama (Mistral too), mistral3, qwen2, qwen3, phi3, \
+     granite, smollm3, seed_oss, ernie4_5, chatglm, glm4, gemma, gemma2, gemma3, qwen2moe, \
+     qwen3moe, granitemoe, glm4moe, olmo2 (OLMo 3 too), olmoe, exaone4, exaone-moe, \
+     ernie4_5-moe, minimax-m2, gpt-oss, command-r, cohere2, olmo, stablelm, starcoder2, gptneox, \
+     phi2, nemotron, arcee, apertus, jais2";
+
+impl Architecture {
+    pub(super) const ALL: [Self; 36] = [
+        Self::Llama,
+        Self::Mistral3,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Phi3,
+        Self::Granite,
+        Self::SmolLm3,
+        Self::SeedOss,
+        Self::Ernie45,
+        Self::ChatGlm,
+        Self::Glm4,
+        Self::Gemma,
+        Self::Gemma2,
+        Self::Gemma3,
+        Self::Qwen2Moe,
+        Self::Qwen3Moe,
+        Self::GraniteMoe,
+        Self::Glm4Moe,
+        Self::Olmo2,
+        Self::Olmoe,
+        Self::Exaone4,
+        Self::ExaoneMoe,
+        Self::Ernie45Moe,
+        Self::MiniMaxM2,
+        Self::GptOss,
+        Self::CommandR,
+        Self::Cohere2,
+        Self::Olmo,
+        Self::StableLm,
+        Self::StarCoder2,
+        Self::GptNeoX,
+        Self::Phi2,
+        Self::Nemotron,
+        Self::Arcee,
+        Self::Apertus,
+        Self::Jais2,
+    ];
+
+    /// Its name in files, the family that it is, and whether files have query and key rows in the
+    /// order that rotates neighbours.
+    fn known(self) -> (&'static str, Family, bool) {
+        match self {
+            Self::Llama => ("llama", Family::Llama, true),
+            Self::Mistral3 => ("mistral3", Family::Llama, true),
+            Self::Qwen2 => ("qwen2", Family::Qwen2, false),
+            Self::Qwen3 => ("qwen3", Family::Qwen3, false),
+            Self::Phi3 => ("phi3", Family::Phi3, false),
+            Self::Granite => ("granite", Family::Granite, true),
+            Self::SmolLm3 => ("smollm3", Family::SmolLm3, true),
+            Self::SeedOss => ("seed_oss", Family::SeedOss, false),
+            Self::Ernie45 => ("ernie4_5", Family::Ernie45, true),
+            Self::ChatGlm => ("chatglm", Family::Glm, true),
+            Self::Glm4 => ("glm4", Family::Glm4, true),
+            Self::Gemma => ("gemma", Family::Gemma, false),
+            Self::Gemma2 => ("gemma2", Family::Gemma2, false),
+            Self::Gemma3 => ("gemma3", Family::Gemma3, false),
+            Self::Qwen2Moe => ("qwen2moe", Family::Qwen2Moe, false),
+            Self::Qwen3Moe => ("qwen3moe", Family::Qwen3Moe, false),
+            Self::GraniteMoe => ("granitemoe", Family::GraniteMoe, true),
+            Self::Glm4Moe => ("glm4moe", Family::Glm4Moe, false),
+            Self::Olmo2 => ("olmo2", Family::Olmo2, false),
+            Self::Olmoe => ("olmoe", Family::Olmoe, false),
+            Self::Exaone4 => ("exaone4", Family::Exaone4, false),
+            Self::ExaoneMoe => ("exaone-moe", Family::ExaoneMoe, false),
+            Self::Ernie45Moe => ("ernie4_5-moe", Family::Ernie45Moe, true),
+            Self::MiniMaxM2 => ("minimax-m2", Family::MiniMaxM2, false),
+            Self::GptOss => ("gpt-oss", Family::GptOss, false),
+            Self::CommandR => ("command-r", Family::Cohere, true),
+            Self::Cohere2 => ("cohere2", Family::Cohere2, true),
+            Self::Olmo => ("olmo", Family::Olmo, true),
+            Self::StableLm => ("stablelm", Family::StableLm, false),
+            Self::StarCoder2 => ("starcoder2", Family::StarCoder2, false),
+            Self::GptNeoX => ("gptneox", Family::GptNeoX, false),
+            Self::Phi2 => ("phi2", Family::Phi, false),
+            Self::Nemotron => ("nemotron", Family::Nemotron, false),
+            Self::Arcee => ("arcee", Family::Arcee, true),
+            Self::Apertus => ("apertus", Family::Apertus, false),
+            Self::Jais2 => ("jais2", Family::Jais2, false),
+        }
+    }
+
+    /// What its tensors are called.
+    pub(crate) fn names(self) -> &'static Names {
+        match self {
+            Self::SeedOss | Self::Glm4Moe | Self::GptOss => &names::GGUF_POST_NORM,
+            _ => &names::GGUF,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.known().0
+    }
+
+    pub(super) fn family(self) -> Family {
+        self.known().1
+    }
+
+    pub(super) fn neighbours(self) -> bool {
+        self.known().2
+    }
+}
