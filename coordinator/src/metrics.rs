@@ -8,49 +8,19 @@ use std::time::Duration;
 use aqueduct_core::Exchange;
 use aqueduct_core::work::{MergeAudit, PoolUse};
 use aqueduct_tls::Refusals;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+mod labels;
+
 use crate::generation::Load;
 use crate::peers::Unheard;
 use crate::runtime::Leader;
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Outcome {
-    /// Every completion came to its end.
-    Finished,
-    /// With an error after it was accepted.
-    Failed,
-    /// Not accepted.
-    Refused,
-    /// The caller went away.
-    Cancelled,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: Outcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ExchangeLabel {
-    exchange: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkerLabel {
-    worker: String,
-}
+pub use labels::Outcome;
+use labels::{ExchangeLabel, OutcomeLabel, ReasonLabel, WorkerLabel};
 
 /// A sum of times.
 type Seconds = Counter<f64, AtomicU64>;

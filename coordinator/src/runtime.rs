@@ -48,7 +48,7 @@ use crate::submit::{RequestError, Submission, Update};
 use carrying::Carriers;
 use event_loop::{Arrival, DrainOrder, EventLoop, Inbound, Inputs, Outputs, Shown};
 use ids::Ids;
-use leaving::Leaving;
+pub(crate) use leaving::Leaving;
 use live::Asked;
 use mailbox::Mailbox;
 use seat::{Office, Seat};
@@ -244,21 +244,6 @@ impl Coordinator {
         self.cluster.borrow().find(worker).cloned().ok_or_else(unknown)
     }
 
-    /// Takes no more requests; those that it has go on.
-    pub fn close(&self) {
-        self.closing.send_replace(true);
-    }
-
-    /// Whether it takes requests.
-    pub fn is_open(&self) -> bool {
-        !*self.closing.borrow()
-    }
-
-    /// Told when it is closed.
-    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
-        self.closing.subscribe()
-    }
-
     /// Waits until it has no requests, and those have ended that others lead for callers here.
     pub async fn idle(&self) {
         let mut stats = self.stats.clone();
@@ -280,6 +265,7 @@ impl Coordinator {
     pub async fn stop(&self) {
         self.stopping.notify_one();
         self.ended().await;
+        self.carriers.stop();
     }
 
     /// Until it has ended, which it does by itself only when its journal cannot be written.

@@ -2,6 +2,7 @@
 
 mod error;
 mod events;
+mod health;
 mod operator;
 mod passing;
 mod receiving;
@@ -26,8 +27,6 @@ use tonic::codegen::InterceptedService;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 use tracing::Instrument;
 
 use crate::generation::{About, Generator};
@@ -121,7 +120,7 @@ fn answer(
 ) -> BoxFuture<'_, Result<(), ServeError>> {
     Box::pin(async move {
         let (health, health_service) = tonic_health::server::health_reporter();
-        let watching = tokio::spawn(report_health(served.coordinator.clone(), health));
+        let watching = tokio::spawn(health::report(served.coordinator.clone(), health));
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(aqueduct_proto::DESCRIPTOR)
@@ -165,31 +164,6 @@ fn routes(served: Served) -> Routes {
         .max_encoding_message_size(limits::PROMPT_BYTES_MAX);
     let service = Receiving::new(InterceptedService::new(service, known), generator);
     Routes::new(service).add_service(operator)
-}
-
-/// Healthy is a coordinator that takes requests.
-async fn report_health(coordinator: Coordinator, health: HealthReporter) {
-    // Probes and load balancers ask for the whole server, by no name.
-    const NAMES: [&str; 3] = ["", "aqueduct.v1.Aqueduct", "aqueduct.v1.Operator"];
-    let (mut cluster, mut closing) = (coordinator.watch(), coordinator.closing());
-    drop(coordinator);
-    loop {
-        let is_open = !*closing.borrow_and_update();
-        let status = match is_open && cluster.borrow_and_update().takes_requests() {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
-        };
-        for name in NAMES {
-            health.set_service_status(name, status).await;
-        }
-        let changed = tokio::select! {
-            changed = cluster.changed() => changed,
-            changed = closing.changed() => changed,
-        };
-        if changed.is_err() {
-            return;
-        }
-    }
 }
 
 /// Asks who calls before a message is taken in, where that is asked.

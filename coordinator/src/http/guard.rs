@@ -77,7 +77,13 @@ pub(super) async fn to_leader(
         false => (Leader::default(), false),
     };
     let error = match leader.is_here() {
-        Ok(()) => return next.run(request).await,
+        Ok(()) => {
+            let runtime = state.0.generator.runtime.clone();
+            return match runtime.passage().filter(|_| is_asked) {
+                Some(passage) => passage.enter(next.run(request)).await,
+                None => next.run(request).await,
+            };
+        }
         Err(error) => error,
     };
     let goes_on = Passage::takes(request.extensions().get::<PassedOn>(), closing);

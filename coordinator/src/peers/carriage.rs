@@ -120,9 +120,10 @@ pub(super) fn tell(
 ) -> BoxStream<'static, Result<Carried, Status>> {
     let (updates, sent) = mpsc::channel(UPDATES_MAX);
     let patience = if submission.telling.resumable { resume_grace } else { PATIENCE };
+    let choices = submission.choices;
     tokio::spawn(async move {
         let mut handle = handle;
-        if telling(&mut handle, asks, updates).await == Over::Lost {
+        if telling((&mut handle, choices), asks, updates).await == Over::Lost {
             let gone_on = async { while handle.next().await.is_some() {} };
             tokio::time::timeout(patience, gone_on).await.ok();
         }
@@ -139,7 +140,7 @@ enum Over {
 }
 
 async fn telling(
-    handle: &mut RequestHandle,
+    (handle, choices): (&mut RequestHandle, u32),
     mut asks: Streaming<CarryAsk>,
     updates: mpsc::Sender<Result<Carried, Status>>,
 ) -> Over {
@@ -166,7 +167,10 @@ async fn telling(
             }
             ask = asks.message().fuse() => match ask {
                 Ok(Some(ask)) if ask.cancel => return Over::Done,
-                Ok(Some(ask)) => ask.stop_choice.into_iter().for_each(|it| handle.stop_choice(it)),
+                Ok(Some(ask)) => {
+                    let stopped = ask.stop_choice.filter(|choice| *choice < choices);
+                    stopped.into_iter().for_each(|choice| handle.stop_choice(choice));
+                }
                 Ok(None) | Err(_) => return Over::Lost,
             },
             () = updates.closed() => return Over::Lost,

@@ -141,7 +141,8 @@ impl Coordinators for Desk {
             RequestError::TakenOver => Status::aborted(error.to_string()),
             _ => Status::unavailable(error.to_string()),
         })?;
-        tracing::info!(request = %RequestId(request), member = from, "a member carries a request to its caller");
+        let request = RequestId(request);
+        tracing::info!(%request, member = from, "a member carries a request to its caller");
         Ok(Response::new(carriage::tell(attached, asks, coordinator.config().resume_grace)))
     }
 }

@@ -19,7 +19,7 @@ pub use unheard::{Reason, Unheard};
 
 pub(crate) use carriage::Carriage;
 pub(crate) use carried::Heard;
-pub(crate) use passage::{Counted, PassedOn, Way};
+pub(crate) use passage::{PassedOn, Way, has_asked};
 
 use std::collections::BTreeMap;
 

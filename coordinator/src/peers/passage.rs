@@ -5,6 +5,7 @@
 //! A call that is passed on has a path of its own ([`PASSED_ON`]), so that none can be taken for
 //! what members say to each other.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,13 @@ pub struct Passage {
     room: Arc<Semaphore>,
     calls: Calls,
     carries: bool,
+    /// Calls that have come in here and not asked for anything yet.
+    inside: Calls,
+}
+
+tokio::task_local! {
+    /// That of a call, until it has asked.
+    static INSIDE: RefCell<Option<Counted>>;
 }
 
 impl Passage {
@@ -78,7 +86,26 @@ impl Passage {
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits::HTTP_CONNECTIONS_MAX));
         let carries = tls.is_some();
-        Self { group, id, standing, tls, room, calls: Calls::default(), carries }
+        Self {
+            group,
+            id,
+            standing,
+            tls,
+            room,
+            calls: Calls::default(),
+            carries,
+            inside: Calls::default(),
+        }
+    }
+
+    /// Has `call`, which this member is to answer, be known of until it [has asked](has_asked).
+    pub(crate) async fn enter<T>(&self, call: impl Future<Output = T>) -> T {
+        INSIDE.scope(RefCell::new(Some(self.inside.one())), call).await
+    }
+
+    /// Until no call is inside that has not asked.
+    pub(crate) async fn all_have_asked(&self) {
+        self.inside.none().await;
     }
 
     /// Anybody may read everything, so that members tell of requests also those who show no
@@ -135,6 +162,12 @@ impl Passage {
     pub(crate) async fn idle(&self) {
         self.calls.none().await;
     }
+}
+
+/// The call whose task this is has asked for what it wants, and was answered.
+pub(crate) fn has_asked() {
+    // Outside of a group, and in a task of its own, it is not known of.
+    INSIDE.try_with(RefCell::take).ok();
 }
 
 /// A connection for one call.

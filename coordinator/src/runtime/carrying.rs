@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::mailbox::Mailbox;
 use super::seat::Seat;
 use super::{RequestHandle, attaching};
-use crate::peers::{Calls, Carriage, Counted, Heard, Passage};
+use crate::peers::{Calls, Carriage, Heard, Passage};
 use crate::submit::{RequestError, Update};
 
 /// So long nobody may tell of a request before its caller is given up.
@@ -40,6 +40,15 @@ pub(crate) struct Left {
 pub(crate) struct Carriers {
     passage: Arc<OnceLock<Passage>>,
     under_way: Calls,
+    stopped: watch::Sender<bool>,
+}
+
+/// What came of listening.
+enum Listened {
+    /// Nothing follows.
+    Done,
+    /// Nobody tells any more; whether anything new was told.
+    Lost { was_told: bool },
 }
 
 /// Who tells.
@@ -91,7 +100,12 @@ impl Left {
 
 impl Carriers {
     pub(super) fn new(passage: Arc<OnceLock<Passage>>) -> Self {
-        Self { passage, under_way: Calls::default() }
+        Self { passage, under_way: Calls::default(), stopped: watch::Sender::new(false) }
+    }
+
+    /// Nothing is carried any more.
+    pub(super) fn stop(&self) {
+        self.stopped.send_replace(true);
     }
 
     /// Waits until all that is carried has ended.
@@ -105,25 +119,38 @@ impl Carriers {
             match self.passage.get().filter(|passage| passage.carries()) {
                 None => left.end(),
                 Some(passage) => {
-                    let (passage, counted) = (passage.clone(), self.under_way.one());
-                    tokio::spawn(carry(left, seat.subscribe(), passage, counted));
+                    let mailbox = left.mailbox.clone();
+                    let carried = carry(left, (seat.subscribe(), passage.clone()));
+                    let counted = self.under_way.one();
+                    let mut stopped = self.stopped.subscribe();
+                    tokio::spawn(async move {
+                        let _counted = counted;
+                        tokio::select! {
+                            () = carried => {}
+                            _ = stopped.wait_for(|stopped| *stopped) => {
+                                mailbox.end(Some(RequestError::Stopping));
+                            }
+                        }
+                    });
                 }
             }
         }
     }
 }
 
-async fn carry(mut left: Left, seat: watch::Receiver<Seat>, passage: Passage, _counted: Counted) {
+/// Carries it, from whoever `seat` says that serves, by `passage`, until nothing follows.
+async fn carry(mut left: Left, (seat, passage): (watch::Receiver<Seat>, Passage)) {
     let wished = Arc::new(Notify::new());
     left.mailbox.wakes(wished.clone());
     let patience = if left.is_resumable { PATIENCE_RESUMABLE } else { PATIENCE };
     let mut until = Instant::now() + patience;
     while Instant::now() < until {
         if let Some(teller) = teller(left.request, &seat, &passage).await {
-            if listen(&mut left, teller, &wished).await {
-                return;
+            match listen(&mut left, teller, &wished).await {
+                Listened::Done => return,
+                Listened::Lost { was_told: true } => until = Instant::now() + patience,
+                Listened::Lost { was_told: false } => {}
             }
-            until = Instant::now() + patience;
         }
         if left.mailbox.is_abandoned() {
             return; // whoever goes on with it finds that nobody reads it
@@ -158,9 +185,9 @@ async fn teller(
     }
 }
 
-/// Tells the caller of a request what `teller` tells; true when nothing follows.
-async fn listen(left: &mut Left, mut teller: Teller, wished: &Notify) -> bool {
-    let mut escalation = 0;
+/// Tells the caller of a request what `teller` tells.
+async fn listen(left: &mut Left, mut teller: Teller, wished: &Notify) -> Listened {
+    let (mut escalation, mut was_told) = (0, false);
     // Who tells does not know what another one was asked for.
     left.mailbox.stopped().into_iter().for_each(|choice| teller.stop_choice(choice));
     loop {
@@ -171,7 +198,7 @@ async fn listen(left: &mut Left, mut teller: Teller, wished: &Notify) -> bool {
                 wishes.stops.into_iter().for_each(|choice| teller.stop_choice(choice));
                 if wishes.cancel {
                     teller.cancel().await;
-                    return true;
+                    return Listened::Done;
                 }
                 continue;
             }
@@ -179,14 +206,15 @@ async fn listen(left: &mut Left, mut teller: Teller, wished: &Notify) -> bool {
         match heard {
             Some(Heard::Update(update)) => {
                 if left.is_new(&update, &mut escalation) {
+                    was_told = true;
                     left.mailbox.push(*update);
                 }
             }
             Some(Heard::End(error)) => {
                 left.mailbox.end(error);
-                return true;
+                return Listened::Done;
             }
-            None => return false,
+            None => return Listened::Lost { was_told },
         }
     }
 }

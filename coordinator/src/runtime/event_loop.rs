@@ -154,8 +154,10 @@ impl EventLoop {
         if self.leaves {
             // Those who ask from now on ask another one; who is at the door is accepted first.
             inputs.inbound.close();
-            while let Some(Inbound::Request(arrival)) = inputs.inbound.recv().await {
-                self.arrive(*arrival);
+            while let Some(inbound) = inputs.inbound.recv().await {
+                if let Inbound::Request(arrival) = inbound {
+                    self.arrive(*arrival);
+                }
             }
         }
         // Who does not lead adds nothing.
@@ -372,8 +374,8 @@ impl EventLoop {
             Command::Cancel { worker, request } => (worker, Order::Cancel { request }),
             Command::Prefilled { request, chunks_retried } => {
                 self.with(request, |live| live.prefilled(chunks_retried));
-                let live = self.live.get(&request);
-                return aftermath.over.extend(live.into_iter().flat_map(Live::ended_choices));
+                let Some(live) = self.live.get(&request) else { return };
+                return aftermath.over.extend(live.ended_choices());
             }
             Command::ChoiceEnded { request, choice, eos } => {
                 return self.choice_ended(request, choice, eos);

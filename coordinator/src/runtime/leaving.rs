@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_core::RequestId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::seat::{Office, Seat};
 use super::{Coordinator, WORKERS_COME};
@@ -20,6 +20,8 @@ pub(crate) enum Leaving {
     /// It goes: by the second one at the latest, and from the first one on it waits for those
     /// alone whose callers would hear no more.
     By(Instant, Instant),
+    /// At this moment: callers wait for the next one.
+    Now,
 }
 
 /// What ends before a loop does, which is going to. When it has, `over` is told, and the loop ends
@@ -68,8 +70,8 @@ impl Farewell {
 
 impl Coordinator {
     /// Hands the lead over, if this one leads and another may; for at most `grace`. What is under
-    /// way may end here for half of that, and what nobody else could go on with, for all of it;
-    /// what comes meanwhile is taken. Callers of the rest stay, and hear of it from here.
+    /// way may end here for half of that, and what nobody else could go on with, for three
+    /// quarters; what comes meanwhile is taken. Callers of the rest stay, and hear of it from here.
     pub async fn leave(&self, grace: Duration) {
         if !self.passage.get().is_some_and(Passage::carries) {
             return;
@@ -78,7 +80,7 @@ impl Coordinator {
         let now = Instant::now();
         let by = now + grace;
         // Who follows may come to lead.
-        self.leaving.send_replace(Leaving::By(now + grace / 2, by));
+        self.leaving.send_replace(Leaving::By(now + grace / 2, now + grace * 3 / 4));
         if !leads(&self.seat.borrow()) {
             return;
         }
@@ -92,6 +94,26 @@ impl Coordinator {
         tokio::time::timeout_at(by.into(), left).await.ok();
     }
 
+    /// Takes no more requests; those that it has go on.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether it takes requests.
+    pub fn is_open(&self) -> bool {
+        !*self.closing.borrow()
+    }
+
+    /// Whether it is about to hand the lead over, to be watched.
+    pub(crate) fn leaving(&self) -> watch::Receiver<Leaving> {
+        self.leaving.subscribe()
+    }
+
+    /// Told when it is closed.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
     /// Whether it is about to hand the lead over.
     pub(super) fn is_leaving(&self) -> bool {
         *self.leaving.borrow() != Leaving::No
@@ -100,9 +122,12 @@ impl Coordinator {
     /// Waits until it is known who leads, where that may be soon.
     pub(crate) async fn settled(&self) {
         if self.passage.get().is_some() {
-            let mut seat = self.seat.clone();
-            let is_known = |seat: &Seat| !matches!(seat, Seat::Elsewhere(None));
-            tokio::time::timeout(WORKERS_COME, seat.wait_for(is_known)).await.ok();
+            let (mut leaving, mut seat) = (self.leaving.subscribe(), self.seat.clone());
+            let known = async {
+                leaving.wait_for(|leaving| *leaving != Leaving::Now).await.ok();
+                seat.wait_for(|seat| !matches!(seat, Seat::Elsewhere(None))).await.ok();
+            };
+            tokio::time::timeout(WORKERS_COME, known).await.ok();
         }
     }
 

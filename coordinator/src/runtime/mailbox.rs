@@ -81,6 +81,11 @@ impl Mailbox {
         mailbox
     }
 
+    /// Whether it is one that another coordinator reads.
+    pub(crate) fn is_for_member(&self) -> bool {
+        self.lock().for_member
+    }
+
     /// Whether somebody reads it who has come here.
     pub(crate) fn is_read_here(&self) -> bool {
         let state = self.lock();

@@ -3,7 +3,7 @@
 //! left when the term is over.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_core::{Tenure, limits};
 use aqueduct_journal::{AppendError, Journal, Standing};
@@ -26,6 +26,8 @@ const SETTLING: Duration = Duration::from_secs(5);
 const HANDING_OVER: Duration = Duration::from_secs(1);
 /// Who goes waits so long for another member to be heard of, before it takes itself for alone.
 const ALONE: Duration = Duration::from_secs(2);
+/// Who is inside, and has not asked yet, is waited for so long: a prompt comes in and is tokenised.
+const ASKING: Duration = Duration::from_secs(3);
 /// A member that was silent for so long may be gone.
 const SILENCE: Duration = Duration::from_millis(limits::PEER_DEADLINE_MS);
 
@@ -103,18 +105,20 @@ struct Terms {
 impl Terms {
     async fn run(mut self) {
         let mut standing = self.keeping.journal.standing();
+        let mut leaving = self.candidate.leaving.subscribe();
         loop {
             let now = *standing.borrow_and_update();
             if let Standing::Leads { term } = now {
                 match self.lead(term).await {
                     Ok(Over::Left) => {
                         self.hand_over().await;
-                        if leads(&self.keeping.journal, term) {
-                            // It leads on, in the same term but with a loop of its own: the last
-                            // one has written all that it told. It does not try again, as each
-                            // try costs everybody time.
-                            self.candidate.leaving.send_replace(Leaving::No);
-                        }
+                        // Where it leads on, it is in the same term but with a loop of its own:
+                        // the last one has written all that it told. It does not try again, as
+                        // each try costs everybody time.
+                        let leads_on = leads(&self.keeping.journal, term);
+                        let now = Instant::now();
+                        let next = if leads_on { Leaving::No } else { Leaving::By(now, now) };
+                        self.candidate.leaving.send_replace(next);
                         continue;
                     }
                     Ok(Over::Deposed) | Err(AppendError::Deadline(_)) => continue,
@@ -126,6 +130,8 @@ impl Terms {
             tokio::select! {
                 changed = standing.changed() => if changed.is_err() { break },
                 Ok(()) = self.known.changed() => {}
+                // Who is about to go would rather not lead.
+                Ok(()) = leaving.changed() => self.keeping.journal.be_reluctant().await,
                 () = stopping.notified() => break,
                 () = seat.closed() => break,
             }
@@ -254,7 +260,12 @@ impl Terms {
                 over.notified().await;
                 match tokio::time::timeout(ALONE, self.others_are_there()).await {
                     Ok(()) => {
-                        // From now on callers wait for the next one.
+                        // From now on callers wait for the next one; those who are inside are
+                        // waited for until they have asked.
+                        self.candidate.leaving.send_replace(Leaving::Now);
+                        if let Some(passage) = self.candidate.passage.get() {
+                            tokio::time::timeout(ASKING, passage.all_have_asked()).await.ok();
+                        }
                         self.candidate.seat.send_replace(Seat::Elsewhere(None));
                         let leave: Inquiry = Box::new(EventLoop::leave);
                         office.inquiries.send(leave).await.ok();

@@ -42,8 +42,13 @@ pub(super) async fn to_leader(
     let passed = request.extensions().get::<PassedOn>();
     let goes_on = follows && Passage::takes(passed, closing);
     let did_operate = passed.is_some_and(|passed| passed.operates);
-    let passage = coordinator.passage().filter(|_| goes_on);
-    let Some(passage) = passage else { return next.run(request).await };
+    let Some(passage) = coordinator.passage() else { return next.run(request).await };
+    if !follows {
+        return passage.enter(next.run(request)).await;
+    }
+    if !goes_on {
+        return next.run(request).await;
+    }
     let caller = request.extensions().get::<Caller>();
     let is_operator = did_operate || caller.is_some_and(|caller| caller.is(Role::Operator));
     // A key says for itself whose it is, and who has none is turned away here.

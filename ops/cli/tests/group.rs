@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use aqueduct_core::journal::Outcome;
 use aqueduct_proto::v1::coordinators_client::CoordinatorsClient;
-use binary::{aqueduct, wait_for};
+use binary::{Running, aqueduct, wait_for};
 use caller::{Token, answer, in_decode, in_prefill, tokens, uninterrupted, worker};
 use serde_json::{Value, json};
 use streamed::At;
@@ -177,40 +177,51 @@ fn is_time(at: At, tokens: usize) -> bool {
 
 #[test]
 fn a_leader_that_is_stopped_hands_over_and_nobody_notices() {
-    let mut trio = start_with_grace(3);
+    let mut trio = start_with_grace(60);
     let leader = trio.leader(None);
-    let ask = long();
-    let want = streamed::answer(trio.at(leader), &ask, |_| {});
-    let others: Vec<_> = (0..COORDINATORS).filter(|idx| *idx != leader).collect();
+    let (long, mut short) = (long(), long());
+    short["max_tokens"] = json!(1_000);
+    let want = [&short, &long].map(|ask| streamed::answer(trio.at(leader), ask, |_| {}));
     let (done, stopped) = (AtomicBool::new(false), trio.at(leader));
-    let others: Vec<_> = others.into_iter().map(|idx| trio.at(idx)).collect();
+    let others = (0..COORDINATORS).filter(|idx| *idx != leader);
+    let others: Vec<_> = others.map(|idx| trio.at(idx)).collect();
     let (told, calls) = std::thread::scope(|scope| {
-        let calls = scope.spawn(|| {
-            let body = json!({ "prompt": "Once", "max_tokens": 2 }).to_string();
-            let mut calls = 0;
-            while !done.load(Ordering::Relaxed) {
-                let other = others[calls % others.len()];
-                let (status, answer) = other.http("POST", "/v1/completions", &body);
-                assert_eq!(status, 200, "{answer}");
-                calls += 1;
-            }
-            calls
-        });
-        let mut is_stopped = false;
-        let told = streamed::answer(stopped, &ask, |at| {
-            if !is_stopped && is_time(at, 50) {
+        let calls = scope.spawn(|| calls_of(&others, &done));
+        let mut behind = None;
+        let before = streamed::answer(stopped, &short, |at| {
+            if behind.is_none() && is_time(at, 50) {
                 stopped.signal("TERM");
-                is_stopped = true;
+                // What was there ends with it; what comes now is taken, and goes on elsewhere.
+                let long = &long;
+                behind = Some(scope.spawn(move || streamed::answer(stopped, long, |_| {})));
             }
         });
+        let behind = behind.unwrap().join().unwrap();
         done.store(true, Ordering::Relaxed);
-        (told, calls.join().unwrap())
+        ([before, behind], calls.join().unwrap())
     });
     assert_eq!(told, want);
     assert!(calls > 5, "{calls} calls");
     let next = trio.leader(Some(leader));
-    assert!(trio.at(next).metric("leads") == 1.0);
+    assert_eq!(trio.at(next).metric("leads"), 1.0);
     assert_eq!(trio.take(leader).ended(), Some(0));
+}
+
+/// How many calls these have answered, one after the other, all of them well, until `done`.
+fn calls_of(others: &[&Running], done: &AtomicBool) -> usize {
+    // One that takes its time to be read, too.
+    let long = "once upon a time ".repeat(4_000);
+    let bodies = ["Once", &long].map(|prompt| {
+        json!({ "prompt": prompt, "max_tokens": 2, "aqueduct": { "policy": "window" } }).to_string()
+    });
+    let mut calls = 0;
+    while !done.load(Ordering::Relaxed) {
+        let (other, body) = (others[calls % others.len()], &bodies[calls % 5 / 4]);
+        let (status, answer) = other.http("POST", "/v1/completions", body);
+        assert_eq!(status, 200, "{answer}");
+        calls += 1;
+    }
+    calls
 }
 
 #[test]

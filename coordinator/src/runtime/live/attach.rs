@@ -37,9 +37,10 @@ impl Live {
         self.is_kept && is_read && submission.outputs == Outputs::None && !submission.shows
     }
 
-    /// Its caller and what that one was told; `None`, and told so, if it can hear no more.
+    /// Its caller and what that one was told; `None`, and told so, if it can hear no more from
+    /// here: another coordinator that reads asks the next leader by itself.
     pub(crate) fn leave(self) -> Option<Left> {
-        if !self.can_be_carried() {
+        if !self.can_be_carried() || self.mailbox.is_for_member() {
             self.mailbox.end(Some(RequestError::Stopping));
             return None;
         }

@@ -137,9 +137,10 @@ impl Live {
         self.choices.get(choice as usize)?.tokens.get(token_idx as usize)
     }
 
-    /// Completions that have ended, of this try.
+    /// Completions of this try that have ended, or that their caller had enough of before.
     pub(crate) fn ended_choices(&self) -> impl Iterator<Item = (RequestId, u32)> {
         let choices = (0..).zip(&self.choices).filter(|(_, choice)| choice.eos.is_some());
-        choices.map(|(choice, _)| (self.run, choice))
+        let choices = choices.map(|(choice, _)| choice).chain(self.mailbox.stopped());
+        choices.map(|choice| (self.run, choice))
     }
 }

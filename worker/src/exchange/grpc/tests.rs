@@ -95,6 +95,7 @@ fn a_peer_that_comes_back_is_asked_again() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a pause between looks at a condition, no guess")]
 fn a_link_that_nothing_is_asked_over_closes() {
     let (theirs, worker, peer) = worker_at("127.0.0.1:0");
     let (retry, idle) = (Duration::from_secs(2), Duration::from_millis(50));
