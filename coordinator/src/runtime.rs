@@ -65,6 +65,9 @@ const WORKERS_COME: Duration = Duration::from_secs(5);
 
 type NoticeSender = mpsc::Sender<(WorkerId, Notice)>;
 
+/// A coordinator before it is known who serves.
+type Unseated = (Coordinator, watch::Sender<Seat>, mpsc::Receiver<Never>, Shown);
+
 /// A request that is taken up: what was asked for, if not the prompt's tokens, and what is known
 /// of it, from its beginning.
 pub(crate) type Attached = (Submission, RequestHandle);
@@ -138,60 +141,45 @@ impl Coordinator {
     /// # Errors
     /// An option out of bounds.
     pub fn in_group(config: Config, members: Members) -> Result<(Self, Candidate), StartError> {
-        config.validate()?;
-        let (seat_sender, seat) = watch::channel(Seat::Elsewhere(None));
-        let (life, alive) = mpsc::channel(1);
-        let (shown, cluster, stats) = Shown::new(Cluster::default());
-        let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
-        let passage = Arc::<OnceLock<Passage>>::default();
-        let carriers = Carriers::new(passage.clone());
-        let leaving = watch::Sender::new(Leaving::No);
-        let config = Arc::new(config);
-        let coordinator = Self {
-            config,
-            seat,
-            closing,
-            stopping,
-            life,
-            cluster,
-            stats,
-            passage,
-            leaving,
-            carriers,
-        };
-        let candidate = Candidate::new(&coordinator, (seat_sender, alive), members, shown);
+        let (coordinator, seat, alive, shown) = Self::before(config, Cluster::default())?;
+        let candidate = Candidate::new(&coordinator, (seat, alive), members, shown);
         Ok((coordinator, candidate))
     }
 
     /// A coordinator, and where it hears of its workers.
     fn of(config: Config, known: Cluster) -> Result<(Self, NoticeSender), StartError> {
-        config.validate()?;
-        let (life, alive) = mpsc::channel(1);
-        let (shown, cluster, stats) = Shown::new(known);
-        let (closing, stopping) = (Arc::default(), Arc::<Notify>::default());
-        let (event_loop, inputs, office, notices) = seated(&config, shown, Ids::of(0));
-        let inputs = Inputs { stopping: stopping.clone(), ..inputs };
+        let (coordinator, seat, alive, shown) = Self::before(config, known)?;
+        let (event_loop, inputs, office, notices) = seated(&coordinator.config, shown, Ids::of(0));
+        let inputs = Inputs { stopping: coordinator.stopping.clone(), ..inputs };
+        seat.send_replace(Seat::Here(office));
         tokio::spawn(async move {
             event_loop.run(inputs).await.left.into_iter().for_each(|left| left.end());
             drop(alive);
         });
-        let (_, seat) = watch::channel(Seat::Here(office));
-        let (config, passage) = (Arc::new(config), Arc::<OnceLock<Passage>>::default());
-        let carriers = Carriers::new(passage.clone());
-        let leaving = watch::Sender::new(Leaving::No);
+        Ok((coordinator, notices))
+    }
+
+    /// One that nobody serves yet; where it is said who does, what is there until it has ended,
+    /// and where it is said what everybody may see.
+    fn before(config: Config, known: Cluster) -> Result<Unseated, StartError> {
+        config.validate()?;
+        let (seat_sender, seat) = watch::channel(Seat::Elsewhere(None));
+        let (life, alive) = mpsc::channel(1);
+        let (shown, cluster, stats) = Shown::new(known);
+        let passage = Arc::<OnceLock<Passage>>::default();
         let coordinator = Self {
-            config,
+            config: Arc::new(config),
             seat,
-            closing,
-            stopping,
+            closing: Arc::default(),
+            stopping: Arc::default(),
             life,
             cluster,
             stats,
+            carriers: Carriers::new(passage.clone()),
             passage,
-            leaving,
-            carriers,
+            leaving: watch::Sender::new(Leaving::No),
         };
-        Ok((coordinator, notices))
+        Ok((coordinator, seat_sender, alive, shown))
     }
 
     /// Waits until `workers` of them are up; false when that has not come within `deadline`.

@@ -9,14 +9,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// What is no longer than this takes a moment, and does not wait for what takes seconds.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
-/// As many at once as there are processors, of short ones and of long ones, and half as many that
-/// compile grammars: one of those takes up to seconds whatever its length, cannot be interrupted,
-/// and lets nobody else wait who has none.
+/// As many at once as there are processors, of short ones and of long ones, and half as many of
+/// each that compile grammars: one of those takes up to seconds whatever its length, cannot be
+/// interrupted, and lets nobody else wait who has none.
 #[derive(Debug)]
 pub(crate) struct Turns {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
-    grammars: Arc<Semaphore>,
+    short_grammars: Arc<Semaphore>,
+    /// Beside which there is a long prompt.
+    long_grammars: Arc<Semaphore>,
 }
 
 /// One turn, which work lasts as long as.
@@ -71,14 +73,21 @@ impl Turns {
     pub(crate) fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let turns = |count: usize| Arc::new(Semaphore::new(count));
-        Self { short: turns(threads), long: turns(threads), grammars: turns((threads / 2).max(1)) }
+        let half = (threads / 2).max(1);
+        Self {
+            short: turns(threads),
+            long: turns(threads),
+            short_grammars: turns(half),
+            long_grammars: turns(half),
+        }
     }
 
     /// Waits for the turn of work on so many bytes, which it lasts for; `compiles`: and on a
     /// grammar. `None` at the end of all.
     pub(crate) async fn take(&self, bytes: usize, compiles: bool) -> Option<Turn> {
         let turns = match (compiles, bytes <= SHORT_BYTES_MAX) {
-            (true, _) => &self.grammars,
+            (true, true) => &self.short_grammars,
+            (true, false) => &self.long_grammars,
             (false, true) => &self.short,
             (false, false) => &self.long,
         };
@@ -109,17 +118,19 @@ mod tests {
     #[tokio::test]
     async fn what_is_short_does_not_wait_for_what_is_long() {
         let turns = Turns::new();
-        let held = all(&turns, SHORT_BYTES_MAX + 1, false).await;
-        let short = turns.take(SHORT_BYTES_MAX, false);
-        assert!(tokio::time::timeout(Duration::from_secs(10), short).await.unwrap().is_some());
-        drop(held);
-        assert!(turns.take(usize::MAX, false).await.is_some());
+        for compiles in [false, true] {
+            let held = all(&turns, SHORT_BYTES_MAX + 1, compiles).await;
+            let short = turns.take(SHORT_BYTES_MAX, compiles);
+            assert!(tokio::time::timeout(Duration::from_secs(10), short).await.unwrap().is_some());
+            drop(held);
+            assert!(turns.take(usize::MAX, compiles).await.is_some());
+        }
     }
 
     #[tokio::test]
     async fn nothing_else_waits_for_grammars() {
         let turns = Turns::new();
-        let _held = all(&turns, 1, true).await;
+        let _held = (all(&turns, 1, true).await, all(&turns, usize::MAX, true).await);
         for bytes in [1, usize::MAX] {
             let other = turns.take(bytes, false);
             assert!(tokio::time::timeout(Duration::from_secs(10), other).await.unwrap().is_some());

@@ -1,6 +1,6 @@
 //! `response_format`: what an answer must look like.
 
-use aqueduct_core::{Constraint, Grammar, Refusal};
+use aqueduct_core::{Constraint, Grammar, Refusal, limits};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -93,19 +93,20 @@ pub(super) fn followed(
 ) -> Result<Followed, Refusal> {
     // What is left out to make a schema one that can be followed is found by compiling, too.
     text.may_compile(field)?;
-    let compile =
-        |schema: &Value| text.constraint(field, Grammar::JsonSchema(schema.to_string()).into());
-    let refusal = match compile(&schema) {
+    let compile = |words: String| text.constraint(field, Grammar::JsonSchema(words).into());
+    let words = schema.to_string();
+    let bytes = words.len();
+    let refusal = match compile(words) {
         Ok(constraint) => return Ok(Followed { schema, constraint }),
         Err(refusal) => refusal,
     };
-    let schema = aqueduct_grammar::lenient(schema);
-    match compile(&schema) {
-        Ok(constraint) if !is_strict => {
-            let reason = aqueduct_grammar::reason(&refusal);
-            warnings.push(format!("{field} is not followed in all that it says: {reason}"));
-            Ok(Followed { schema, constraint })
-        }
-        _ => Err(refusal),
+    // Patterns are tried one by one, so what is too long must not come that far.
+    if is_strict || bytes > limits::GRAMMAR_BYTES_MAX {
+        return Err(refusal);
     }
+    let schema = aqueduct_grammar::lenient(schema);
+    let Ok(constraint) = compile(schema.to_string()) else { return Err(refusal) };
+    let reason = aqueduct_grammar::reason(&refusal);
+    warnings.push(format!("{field} is not followed in all that it says: {reason}"));
+    Ok(Followed { schema, constraint })
 }

@@ -4,9 +4,10 @@
 use std::time::SystemTime;
 
 use aqueduct_core::{Refusal, TokenId, limits};
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ use crate::text::Start;
 /// What a text is in tokens. They are written as they are: each would be many times as large as a
 /// JSON value.
 #[derive(Serialize)]
-pub(super) struct Tokenized {
+struct Tokenized {
     count: usize,
     max_model_len: u32,
     tokens: Vec<TokenId>,
@@ -30,15 +31,27 @@ pub(super) struct Tokenized {
 pub(super) async fn tokenize(
     State(state): State<ApiState>,
     body: Body,
-) -> Result<Json<Tokenized>, ApiError> {
-    aside(&state, body, tokenized).await.map(Json)
+) -> Result<Response, ApiError> {
+    let how = |shared: &Shared, body: &[u8]| written(&tokenized(shared, body)?);
+    aside(&state, body, how).await.map(answer)
 }
 
 pub(super) async fn detokenize(
     State(state): State<ApiState>,
     body: Body,
-) -> Result<Json<Value>, ApiError> {
-    aside(&state, body, spelled).await.map(Json)
+) -> Result<Response, ApiError> {
+    let how = |shared: &Shared, body: &[u8]| written(&spelled(shared, body)?);
+    aside(&state, body, how).await.map(answer)
+}
+
+/// Written where it was made: what is long would keep a thread busy that answers everybody.
+fn written(reply: &impl Serialize) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(reply)
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+fn answer(json: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
@@ -64,6 +77,11 @@ fn tokenized(shared: &Shared, body: &[u8]) -> Result<Tokenized, ApiError> {
             return Err(ApiError::field("content", "is not supported beside prompt"));
         }
     };
+    if with_texts && tokens.len() > text.prompt_tokens_max() as usize {
+        // Each is a text of its own, of some thirty bytes and more.
+        let bound = format!("false for over {} tokens", text.prompt_tokens_max());
+        return Err(Refusal::new("return_token_strs", true, bound).into());
+    }
     let texts = || tokens.iter().map(|token| text.spell(&[*token], Start::Continuation));
     let texts = with_texts.then(|| texts().collect::<Vec<_>>());
     let (count, max_model_len) = (tokens.len(), text.prompt_tokens_max());
@@ -89,7 +107,7 @@ fn spelled(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
         fields.take("tokens")?.ok_or_else(|| ApiError::field("tokens", "is missing"))?;
     fields.finish()?;
     let text = &shared.generator.text;
-    text.check_within(&tokens, limits::PROMPT_TOKENS_MAX)
+    text.check_within(&tokens, text.counted_tokens_max())
         .map_err(|refusal| Refusal { field: "tokens".to_owned(), ..refusal })?;
     // The longest tokens have a hundred bytes and more.
     let bytes: usize = tokens.iter().map(|token| text.token_bytes(*token).len()).sum();

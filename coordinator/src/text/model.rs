@@ -12,6 +12,9 @@ use super::pieces::Pieces;
 use super::{ChatTemplate, Detokenizer, Start, TextError, gguf, hf};
 use crate::turns::may_compile;
 
+/// Tokens that are counted of a text however short this model's prompts are.
+const COUNTED_TOKENS: u32 = 1 << 20;
+
 /// What a model file says about text, in whichever container it came.
 pub struct Vocabulary {
     /// The tokeniser.
@@ -119,9 +122,14 @@ impl TextModel {
     /// by how much.
     ///
     /// # Errors
-    /// Those of `encode`, for what is longer than any model's prompts.
+    /// Those of `encode`, for what has more than [`Self::counted_tokens_max`].
     pub fn encode_any(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, Refusal> {
-        self.encode_within(text, add_special, limits::PROMPT_TOKENS_MAX)
+        self.encode_within(text, add_special, self.counted_tokens_max())
+    }
+
+    /// Tokens that are counted of what may be longer than this model's prompts.
+    pub fn counted_tokens_max(&self) -> u32 {
+        self.prompt_tokens_max.max(COUNTED_TOKENS)
     }
 
     fn encode_within(

@@ -58,9 +58,24 @@ async fn a_text_may_be_longer_than_the_model_takes() {
     assert_eq!((&reply["count"], &reply["max_model_len"]), (&json!(count), &json!(1000)));
     let back = posted(&server, "/detokenize", json!({ "tokens": reply["tokens"] })).await;
     assert_eq!(back["prompt"], long);
+    let body = json!({ "prompt": long, "return_token_strs": true });
+    assert_eq!(posted(&server, "/tokenize", body).await, "return_token_strs");
     let messages = json!([{ "role": "user", "content": long }]);
     let reply = posted(&server, "/tokenize", json!({ "messages": messages })).await;
     assert!(reply["count"].as_u64().unwrap() > count as u64, "{}", reply["count"]);
+}
+
+/// But not however long it is: that keeps a processor busy for as long.
+#[tokio::test]
+async fn a_text_is_counted_up_to_a_bound() {
+    let server = start(answering("x")).await;
+    let (text, most) = (text(), 1 << 20);
+    let tokens = json!({ "tokens": vec![0; most + 1] });
+    assert_eq!(posted(&server, "/detokenize", tokens).await, "tokens");
+    let longest = (0..text.vocab()).map(|token| text.token_bytes(token).len()).max().unwrap();
+    let long = "a".repeat(3 * longest * most + 1);
+    let refusal = text.encode_any(&long, true).unwrap_err();
+    assert_eq!((&*refusal.field, &*refusal.bound), ("prompt_tokens", "at most 1048576"));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aqueduct_coordinator::generation::Generator;
 use aqueduct_coordinator::http::ApiOptions;
 use aqueduct_coordinator::text::TextModel;
+use aqueduct_core::limits;
 use serde_json::{Value, json};
 
 use super::client::{Server, answering, generator, serving, start, text_with_template};
@@ -290,4 +291,28 @@ async fn schemas_that_are_not_followed_are_refused_or_told_of() {
         let reply = server.chat(required(&schema, false)).await;
         assert_eq!(reply.status, 200, "{unfollowed}: {}", reply.body);
     }
+}
+
+/// To try one pattern after another would hold a turn for as long as there are any.
+#[tokio::test]
+async fn what_is_too_long_for_a_grammar_is_not_looked_into() {
+    let server = saying("There.", "tools.jinja").await;
+    let schema = |bytes: usize| {
+        let unfollowed = format!("{}\\", "a".repeat(bytes));
+        json!({ "type": "object", "properties": { "a": { "pattern": unfollowed } } })
+    };
+    let described = json!({ "schema": schema(limits::GRAMMAR_BYTES_MAX) });
+    let format = json!({ "type": "json_schema", "json_schema": described });
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let reply = server.chat(json!({ "messages": messages, "response_format": format })).await;
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    // Each of the two would fit.
+    let tool = |name: &str| {
+        let parameters = schema(limits::GRAMMAR_BYTES_MAX / 2);
+        json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+    };
+    let tools = json!([tool("a"), tool("b")]);
+    let reply = server.chat(offered(json!({ "tools": tools, "tool_choice": "required" }))).await;
+    let param = &reply.json()["error"]["param"];
+    assert_eq!((reply.status, param), (400, &json!("tools")), "{}", reply.body);
 }

@@ -194,7 +194,6 @@ fn a_variable_that_is_empty_is_not_there() {
     check(
         &doctor,
         &[
-            "AQUEDUCT_API_KEYS",
             "AQUEDUCT_CONTEXT",
             "AQUEDUCT_DATA_DIR",
             "AQUEDUCT_DEVICE",
@@ -215,6 +214,24 @@ fn a_variable_that_is_empty_is_not_there() {
     let generate =
         ["generate", "--max-tokens", "1", "--model", model.to_str().unwrap(), "Once upon a time"];
     check(&generate, &["AQUEDUCT_SERVER", "AQUEDUCT_ISA", "AQUEDUCT_TLS_KEY"]);
+}
+
+#[test]
+fn a_server_is_not_open_because_a_variable_is_empty() {
+    for (name, flag) in [
+        ("AQUEDUCT_API_KEYS", "--api-keys"),
+        ("AQUEDUCT_TLS_CA", "--tls-ca"),
+        ("AQUEDUCT_TLS_CERT", "--tls-cert"),
+        ("AQUEDUCT_TLS_KEY", "--tls-key"),
+        ("AQUEDUCT_CLUSTER_TLS_CERT", "--cluster-tls-cert"),
+        ("AQUEDUCT_ETCD_TLS_CA", "--etcd-tls-ca"),
+    ] {
+        let mut command = aqueduct();
+        command.args(["coordinator", "--model", "/nowhere"]).env(name, "");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(stderr(&output).contains(flag), "{name}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -228,6 +228,10 @@ mod tests {
         }
         let cents = json!({ "type": "number", "multipleOf": 0.07, "minimum": 0 });
         check(cents, &["0.07", "0.7", "7"], &["0.08", "1"]);
+        // In Lark these are written, and read again.
+        let of = |multiple: f64| json!({ "type": "number", "multipleOf": multiple, "minimum": 0 });
+        check(of(0.14), &["0.14", "0.28", "7"], &["0.15"]);
+        check(of(0.23), &["0.23", "0.46"], &["0.24"]);
         check(json!({ "type": "string", "minLength": 2.0 }), &["\"ab\""], &["\"a\""]);
     }
 
@@ -254,6 +258,16 @@ mod tests {
                 &["77777"],
             );
         }
+    }
+
+    #[test]
+    fn multiples_beside_words_are_followed() {
+        let word = json!({ "type": "string", "enum": ["a", "b"] });
+        let cents = json!({ "type": "number", "multipleOf": 0.01 });
+        let thousands = json!({ "type": "integer", "multipleOf": 1000 });
+        check(json!({ "anyOf": [cents, thousands, word] }), &["0.07", "2000", "\"a\""], &["0.075"]);
+        let days = json!({ "type": "integer", "multipleOf": 86_400 });
+        check(json!({ "anyOf": [days, word] }), &["172800", "\"b\""], &["1", "\"c\""]);
     }
 
     /// The lexer looked for what follows the first byte without a bound, however long that took.

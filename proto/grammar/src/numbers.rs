@@ -174,9 +174,9 @@ pub(crate) fn unfollowed(fields: &Fields) -> Option<(&'static str, &'static str)
             }
         }
     }
-    if fields.get("multipleOf").is_some_and(Value::is_number) {
-        match Decimal::of_multiple(fields) {
-            None => return Some(("multipleOf", "is not above 0 with 8 decimals and 8 digits")),
+    if let Some(multiple) = fields.get("multipleOf").and_then(Value::as_f64) {
+        match Decimal::of(multiple) {
+            None => return Some(("multipleOf", why_not_found(multiple))),
             Some(multiple)
                 if multiple.remainders() > REMAINDERS_MOST
                     || is_ending(fields) && multiple.coefficient > WITHIN_MOST =>
@@ -191,6 +191,16 @@ pub(crate) fn unfollowed(fields: &Fields) -> Option<(&'static str, &'static str)
         .filter(|name| fields.get(*name).is_some_and(|value| !is_exact(value)))
         .map(|name| (name, "has a number of more digits than doubles have"))
         .next()
+}
+
+/// Why the compiler does not find `multiple` as it is written.
+fn why_not_found(multiple: f64) -> &'static str {
+    let written = multiple.abs().to_string();
+    let is_short = written.contains('.') && written.len() <= "1234567.8".len();
+    match is_short {
+        true => "is one of a few decimals that the compiler cannot read, such as 0.53 and 1.06",
+        false => "is not above 0 with 8 decimals and 8 digits",
+    }
 }
 
 /// Whether numbers of either sign end somewhere.
@@ -293,6 +303,11 @@ mod tests {
         for multiple in [json!(3_000_017), json!(982_451_653), json!(1e-9), json!(0), json!(1e300)]
         {
             check(json!({ "multipleOf": multiple }), Some("multipleOf"));
+        }
+        for (multiple, want) in [(0.53, "cannot"), (1.06, "cannot"), (1e-9, "8 decimals")] {
+            let mended = mended(json!({ "multipleOf": multiple }));
+            let (_, why) = unfollowed(mended.as_object().unwrap()).unwrap();
+            assert!(why.contains(want), "{multiple}: {why}");
         }
         check(json!({ "multipleOf": -1_000_000, "minimum": 1 }), None);
         check(json!({ "multipleOf": 2000, "minimum": 1, "maximum": 1e7 }), None);

@@ -40,8 +40,19 @@ const FORMATS: [&str; 10] =
 /// Beside one of these a schema need not say its type.
 const TYPED: [&str; 9] =
     ["type", "enum", "const", "$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not"];
-/// What asks for something by other schemas or values, and what asks for nothing.
-const APPLIED: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
+/// What asks for something by other schemas or by values, what else may hold schemas that ask for
+/// it of numbers, and what asks for nothing.
+const APPLIED: [&str; 4] = ["allOf", "anyOf", "oneOf", "$ref"];
+const VALUES: [&str; 2] = ["const", "enum"];
+const HOLDS_MULTIPLES: [&str; 7] = [
+    "multipleOf",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "items",
+    "additionalItems",
+    "prefixItems",
+];
 const REMARKS: [&str; 16] = [
     "$anchor",
     "$comment",
@@ -161,18 +172,40 @@ pub(crate) fn each_of(schema: &Value, look: &mut impl FnMut(&Fields)) {
     }
 }
 
-/// Whether something in `schema` may be asked of a value beside something else there.
+/// Whether objects by `schema` may have to be what several parts of it say at once, which compares
+/// their patterns again.
 pub(crate) fn is_joined(schema: &Value) -> bool {
-    let mut is_joined = false;
-    each_of(schema, &mut |fields| {
-        let asks = fields.keys().filter(|name| !REMARKS.contains(&name.as_str())).count();
+    is_any_joined(schema, |fields| {
+        let values = VALUES.iter().any(|name| fields.contains_key(*name));
         let applies = APPLIED.iter().any(|name| fields.contains_key(*name));
+        applies && has_siblings(fields) || values && fields.contains_key("patternProperties")
+    })
+}
+
+/// Whether numbers in `schema` may have to be multiples of several things at once.
+pub(crate) fn joins_multiples(schema: &Value) -> bool {
+    is_any_joined(schema, |fields| {
+        let count =
+            |names: &[&str]| names.iter().filter(|name| fields.contains_key(**name)).count();
+        let applied = count(&APPLIED);
+        applied > 1 || applied == 1 && count(&HOLDS_MULTIPLES) > 0
+    })
+}
+
+/// Whether these fields ask for more than one thing.
+fn has_siblings(fields: &Fields) -> bool {
+    fields.keys().filter(|name| !REMARKS.contains(&name.as_str())).count() > 1
+}
+
+fn is_any_joined(schema: &Value, is_joined: impl Fn(&Fields) -> bool) -> bool {
+    let mut is_any = false;
+    each_of(schema, &mut |fields| {
         let of_several = fields.get("allOf").and_then(Value::as_array).is_some_and(|l| l.len() > 1);
         let named = ["properties", "patternProperties"];
         let by_name = named.iter().all(|name| fields.contains_key(*name));
-        is_joined |= applies && asks > 1 || of_several || by_name;
+        is_any |= of_several || by_name || is_joined(fields);
     });
-    is_joined
+    is_any
 }
 
 /// Whether `format` is one that grammars do not know; what is no word is no format.
@@ -413,6 +446,19 @@ mod tests {
         // No string is that long and short: that is not left out.
         let nothing = json!({ "pattern": "^aaa$", "maxLength": 2 });
         assert_eq!(lenient(nothing)["pattern"], "^aaa$");
+    }
+
+    #[test]
+    fn no_more_patterns_are_tried_than_there_is_time_for() {
+        let pattern = |idx: usize| json!({ "pattern": format!("^a{idx}$") });
+        let each = (0..250).map(|idx| (format!("x{idx}"), pattern(idx)));
+        let seen = lenient(json!({ "properties": each.collect::<Fields>() }));
+        let kept = seen["properties"].as_object().unwrap().values();
+        assert_eq!(kept.filter(|one| one.get("pattern").is_some()).count(), 200);
+        // What was tried once is known, however often it comes.
+        let same = lenient(json!({ "prefixItems": vec![json!({ "pattern": "^a$" }); 250] }));
+        let kept = same["prefixItems"].as_array().unwrap().iter();
+        assert!(kept.clone().all(|one| one["pattern"] == "^a$") && kept.count() == 250);
     }
 
     #[test]

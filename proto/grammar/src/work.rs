@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::numbers::Decimal;
-use crate::schema::{each_of, is_joined};
+use crate::schema::{each_of, is_joined, joins_multiples};
 
 /// Pairs of patterns of fields that are compared, which takes half a millisecond each.
 pub(crate) const PAIRS_MOST: usize = 1000;
@@ -39,7 +39,7 @@ pub(crate) struct Multiples {
 
 impl Multiples {
     pub(crate) fn of(schema: &Value) -> Self {
-        Self { is_joined: is_joined(schema), all: None }
+        Self { is_joined: joins_multiples(schema), all: None }
     }
 
     /// Takes this one too, if there is room.
@@ -103,12 +103,13 @@ pub(crate) fn pairs(schema: &Value) -> usize {
             todo.extend(value.as_array().into_iter().flatten());
             continue;
         };
-        let listed = |name: &str| fields.get(name).and_then(Value::as_array).map_or(0, Vec::len);
+        let list = |name: &str| fields.get(name).and_then(Value::as_array);
         let patterns = fields.get("patternProperties").and_then(Value::as_object);
         let patterns = patterns.map_or(0, serde_json::Map::len);
         pairs = pairs.saturating_add(patterns * patterns.saturating_sub(1) / 2);
         for name in ["anyOf", "oneOf"] {
-            ways = ways.saturating_mul(listed(name).max(1));
+            let options = list(name).into_iter().flatten().filter(|option| !is_scalar(option));
+            ways = ways.saturating_mul(options.count().max(1));
         }
         let target = fields.get("$ref").and_then(Value::as_str);
         let is_odd = |target: &str| {
@@ -117,12 +118,18 @@ pub(crate) fn pairs(schema: &Value) -> usize {
         };
         parts += usize::from(target.is_some_and(is_odd));
         if is_joined {
-            parts += usize::from(target.is_some()) + listed("allOf");
+            parts += usize::from(target.is_some()) + list("allOf").map_or(0, Vec::len);
         }
         todo.extend(fields.values());
     }
     let times = if is_joined { parts.saturating_mul(ways) } else { parts };
     pairs.saturating_mul(times)
+}
+
+/// Whether nothing of this has fields, and so none to compare: joined with what has, it is nothing.
+fn is_scalar(option: &Value) -> bool {
+    let kind = option.get("type").and_then(Value::as_str);
+    kind.is_some_and(|kind| ["null", "boolean", "integer", "number", "string"].contains(&kind))
 }
 
 #[cfg(test)]
@@ -153,6 +160,21 @@ mod tests {
         };
         check(joined(10), false);
         check(joined(50), true);
+        let word = json!({ "type": "string", "enum": ["a", "b"] });
+        let beside = |options: &Value| {
+            let mut schema = patterns(20);
+            schema["patternProperties"]["b"] = word.clone();
+            schema["default"] = json!({ "prefixItems": vec![json!({ "anyOf": options }); 10] });
+            schema
+        };
+        let objects = json!([{ "type": "object" }, { "type": "array" }]);
+        check(beside(&objects), false);
+        let joins = |options: &Value| json!({ "allOf": [{ "type": "object" }, beside(options)] });
+        check(joins(&objects), true);
+        check(joins(&json!([{ "type": "object" }, { "type": "null" }])), false);
+        let mut of_values = beside(&objects);
+        of_values["enum"] = json!([{}]);
+        check(of_values, true);
     }
 
     #[test]
@@ -171,5 +193,25 @@ mod tests {
         check(&[97.0, 101.0, 103.0], true);
         check(&[65_536.0, 65_537.0], true);
         check(&[65_536.0, 65_536.0], true);
+    }
+
+    /// Beside a list of words nothing else is asked of the numbers in the same schema.
+    #[test]
+    fn values_join_no_multiples() {
+        let multiple = |of: f64| json!({ "type": "number", "multipleOf": of });
+        let word = json!({ "type": "string", "enum": ["a", "b"] });
+        let fields = json!({ "price": multiple(0.01), "qty": multiple(1000.0), "unit": word });
+        let mut schema = json!({ "type": "object", "properties": fields });
+        assert_eq!(over(&schema), None);
+        schema["properties"]["day"] = multiple(86_400.0);
+        schema["properties"]["it"] = json!({ "$ref": "#/$defs/a", "type": "object" });
+        assert_eq!(over(&schema), None);
+        for (name, beside) in
+            [("multipleOf", json!(3)), ("properties", json!({})), ("anyOf", json!([{}]))]
+        {
+            let mut joined = schema.clone();
+            joined["properties"]["it"][name] = beside;
+            assert!(over(&joined).is_some(), "{name}");
+        }
     }
 }

@@ -148,7 +148,8 @@ impl Tools {
     /// `warnings` say what of the tools' parameters is not followed.
     ///
     /// # Errors
-    /// Parameters that cannot be followed, by the name of their tool.
+    /// Parameters that cannot be followed, by the name of their tool; more than a grammar has room
+    /// for.
     pub(super) fn grammar(
         &self,
         (text, notation): (&TextModel, CallNotation),
@@ -160,8 +161,12 @@ impl Tools {
             return Ok(None);
         }
         let most = if self.is_one_call() { 1 } else { CALLS_MAX };
-        let functions = self.functions.iter().filter(|function| self.may_call(function));
-        let followed = functions.map(|Function { place, name, schema, is_strict }| {
+        let functions = || self.functions.iter().filter(|function| self.may_call(function));
+        // All of them stand in one grammar: what is too long for it is not compiled before.
+        let bytes = functions().map(|function| function.schema.to_string().len()).sum();
+        let bytes_max = limits::GRAMMAR_BYTES_MAX;
+        Refusal::unless_within("tools bytes", bytes, 0, bytes_max)?;
+        let followed = functions().map(|Function { place, name, schema, is_strict }| {
             let field = format!("tools[{place}].function.parameters");
             let followed = followed(text, &field, (schema.clone(), *is_strict), warnings)?;
             let is_tagged = matches!(notation, CallNotation::ArgumentTags(_));

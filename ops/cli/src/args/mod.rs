@@ -72,6 +72,10 @@ pub(crate) use server::{ContextFileArg, ServerArgs};
 pub(crate) use tls::{ClientTlsArgs, ClusterTlsArgs, EtcdTlsArgs, ServerTlsArgs};
 pub(crate) use top::TopArgs;
 
+/// How the variables begin that say whom a server trusts.
+const TRUST: [&str; 4] =
+    ["AQUEDUCT_API_KEYS", "AQUEDUCT_TLS_", "AQUEDUCT_CLUSTER_TLS_", "AQUEDUCT_ETCD_TLS_"];
+
 /// Under which heading the help has what every command takes.
 const LOG: &str = "Log, traces and figures";
 
@@ -145,9 +149,16 @@ pub(crate) struct Cli {
 }
 
 /// A variable that is empty is one that is not there, as OpenTelemetry has it too: manifests and
-/// scripts set such where they have nothing to say.
+/// scripts set such where they have nothing to say. But where it says whom a server trusts it is
+/// refused: a secret that was not filled in must not open the server to anybody.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let is_kept = |name: &OsStr| {
+        let name = name.to_str().unwrap_or_default();
+        TRUST.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let is_empty = |name: &OsStr| {
+        std::env::var_os(name).is_some_and(|value| value.is_empty()) && !is_kept(name)
+    };
     let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
         true => arg.env(None::<&'static str>),
         false => arg,

@@ -12,6 +12,16 @@ use crate::load::decoder::{
 
 const PATTERN: &str = "attention.sliding_window_pattern";
 
+/// The window of models whose files do not say which they have.
+fn unsaid_window(architecture: Architecture) -> Option<u32> {
+    match architecture {
+        Architecture::Gemma2 => Some(4096), // as llama.cpp has it
+        Architecture::GptOss => Some(128),
+        Architecture::StarCoder2 => Some(4096), // all its models; no converter says so
+        _ => None,
+    }
+}
+
 impl Config<'_, '_> {
     /// `[layers]`.
     pub(super) fn windows(
@@ -25,11 +35,7 @@ impl Config<'_, '_> {
             keys.required("attention.sliding_window").map_err(|err| self.malformed(err))?;
         }
         let window = keys.get("attention.sliding_window", Field::u32);
-        let window = window.map_err(|err| self.malformed(err))?.or(match architecture {
-            Architecture::Gemma2 => Some(4096), // as llama.cpp has it
-            Architecture::GptOss => Some(128),
-            _ => None,
-        });
+        let window = window.map_err(|err| self.malformed(err))?.or(unsaid_window(architecture));
         let window = window.filter(|&window| window > 0);
         let interval = match architecture {
             Architecture::Gemma2 | Architecture::GptOss => ALTERNATE_LAYERS,
@@ -102,5 +108,18 @@ impl Config<'_, '_> {
             Architecture::Cohere2 => windows.iter().map(Option::is_some).collect(),
             _ => vec![true; windows.len()],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn converters_leave_some_windows_out() {
+        let check = |architecture, want| assert_eq!(unsaid_window(architecture), want);
+        check(Architecture::StarCoder2, Some(4096));
+        check(Architecture::GptOss, Some(128));
+        check(Architecture::Llama, None);
     }
 }

@@ -27,14 +27,22 @@ pub(super) fn rope(
     let theta = keys.get("rope.freq_base", Field::f64).map_err(|err| config.malformed(err))?;
     // A file with a factor and no type means linear, as llama.cpp reads it.
     let name = keys.get("rope.scaling.type", Field::str).map_err(|err| config.malformed(err))?;
-    let factor = factor(keys).map_err(|err| config.malformed(err))?;
+    let told = told_factor(keys).map_err(|err| config.malformed(err))?;
+    // 0 stands for "not scaled" in files.
+    let factor = told.filter(|&factor| factor != 0.0).unwrap_or(1.0);
     let scaling = match name.unwrap_or("linear") {
         "none" | "longrope" => Scaling::None, // whose factors are tensors
         "linear" if factor == 1.0 => Scaling::None,
         "linear" => Scaling::Linear { factor },
         "yarn" => {
             // Without it nothing is stretched, which nobody means who writes the type down.
-            keys.required("rope.scaling.factor").map_err(|err| config.malformed(err))?;
+            if told.is_none() {
+                keys.required("rope.scaling.factor").map_err(|err| config.malformed(err))?;
+            }
+            if told == Some(0.0) {
+                let refusal = Refusal::new("rope.scaling.factor", 0, "above 0 for yarn");
+                return Err(LoadError::refused(config.path, refusal));
+            }
             yarn(keys, factor, shape).map_err(|err| config.malformed(err))?
         }
         name => return Err(config.unsupported("rope type", name, TYPES)),
@@ -100,13 +108,12 @@ fn original_positions(keys: &Keys<'_, '_>, shape: &ModelShape) -> Result<u32, Gg
     Ok(original.unwrap_or(shape.max_positions))
 }
 
-/// 0 stands for "not scaled" in files; `scale_linear` is what older ones say.
-fn factor(keys: &Keys<'_, '_>) -> Result<f64, GgufError> {
-    let factor = match keys.get("rope.scaling.factor", Field::f64)? {
-        None => keys.get("rope.scale_linear", Field::f64)?,
-        factor => factor,
-    };
-    Ok(factor.filter(|&factor| factor != 0.0).unwrap_or(1.0))
+/// By how much the file says that positions are stretched; `scale_linear` is what older ones say.
+fn told_factor(keys: &Keys<'_, '_>) -> Result<Option<f64>, GgufError> {
+    match keys.get("rope.scaling.factor", Field::f64)? {
+        None => keys.get("rope.scale_linear", Field::f64),
+        factor => Ok(factor),
+    }
 }
 
 fn yarn(keys: &Keys<'_, '_>, factor: f64, shape: &ModelShape) -> Result<Scaling, GgufError> {
@@ -155,13 +162,28 @@ mod tests {
 
     #[test]
     fn yarn_says_by_how_much_it_stretches() {
-        let bytes = Writer::new().str("qwen3.rope.scaling.type", "yarn").finish();
-        let gguf = Gguf::parse(&bytes).unwrap();
-        let config = Config { path: "file", gguf: &gguf };
-        let keys = Keys { gguf: &gguf, architecture: Architecture::Qwen3 };
-        let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
-        let refused = rope(&config, &keys, &none, (&SHAPE, 8)).unwrap_err().to_string();
-        assert!(refused.contains("qwen3.rope.scaling.factor"), "{refused}");
+        let made = |factor: Option<(&str, f32)>| {
+            let file = Writer::new().str("qwen3.rope.scaling.type", "yarn");
+            let bytes = match factor {
+                Some((key, factor)) => file.f32(&format!("qwen3.rope.{key}"), factor).finish(),
+                None => file.finish(),
+            };
+            let gguf = Gguf::parse(&bytes).unwrap();
+            let config = Config { path: "file", gguf: &gguf };
+            let keys = Keys { gguf: &gguf, architecture: Architecture::Qwen3 };
+            let none = Checkpoint { path: "file".to_owned(), tensors: BTreeMap::new() };
+            let made = rope(&config, &keys, &none, (&SHAPE, 8));
+            made.map(|(rope, _)| rope.attention_factor).map_err(|error| error.to_string())
+        };
+        for without in [None, Some(("scaling.factor", 0.0)), Some(("scale_linear", 0.0))] {
+            let refused = made(without).unwrap_err();
+            assert!(refused.contains("rope.scaling.factor"), "{refused}");
+        }
+        let inferred = yarn_attention_factor(8.0, 1.0);
+        for key in ["scaling.factor", "scale_linear"] {
+            let seen = made(Some((key, 8.0))).unwrap();
+            assert!((seen - inferred).abs() < 1e-6, "{key}: {seen}");
+        }
     }
 
     #[test]

@@ -79,6 +79,16 @@ fn defaults(architecture: &str, fields: &Map<String, Value>) -> Value {
                 "truncate": false, "original_max_position_embeddings": 4096,
             },
         }),
+        // As NVIDIA's own files call them.
+        "NemotronForCausalLM" => {
+            let named = |names: &[&str]| names.iter().find_map(|name| fields.get(*name));
+            let own = [
+                ("head_dim", named(&["kv_channels"])),
+                ("partial_rotary_factor", named(&["rope_percent", "rope_percentage", "rope_pct"])),
+            ];
+            let given = own.into_iter().filter_map(|(name, own)| Some((name.into(), own?.clone())));
+            Value::Object(given.collect())
+        }
         _ => Value::Null,
     }
 }
@@ -115,6 +125,18 @@ mod tests {
         let another = whole(json!({ "model_type": "ministral3" }));
         let refused = text_fields(another, MISTRAL3).unwrap_err();
         assert_eq!(refused, "text_config.model_type = ministral3: must be mistral");
+    }
+
+    #[test]
+    fn what_nvidia_calls_otherwise_is_read() {
+        let read = |config: Value| {
+            let fields = text_fields(config, "NemotronForCausalLM").unwrap();
+            ["head_dim", "partial_rotary_factor"].map(|name| fields.get(name).cloned())
+        };
+        let (own, factor) = (json!({ "kv_channels": 128, "rope_percent": 0.25 }), json!(0.25));
+        assert_eq!(read(own), [Some(json!(128)), Some(factor)]);
+        let both = json!({ "kv_channels": 128, "head_dim": 64 });
+        assert_eq!(read(both), [Some(json!(64)), None]);
     }
 
     #[test]
