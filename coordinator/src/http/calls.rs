@@ -21,6 +21,7 @@ use super::stream::{self, Running};
 use super::{ApiState, Shared, body, resume};
 use crate::generation::{About, Report, Source, TextEvent, draw_seed};
 use crate::keys::Holder;
+use crate::peers::has_asked;
 use crate::streams::Place;
 use crate::submit::{RequestError, Submission};
 
@@ -193,6 +194,7 @@ pub(super) async fn start(
         let place = Place::start(params.choices);
         running.push(Running { source, view, place });
     }
+    has_asked();
     let nothing = || ApiError::field("prompt", "must have at least one token");
     Ok((running, envelope.ok_or_else(nothing)?))
 }

@@ -70,9 +70,10 @@ pub(super) async fn to_leader(
     let (leader, closing) = match is_asked {
         true => {
             let runtime = &state.0.generator.runtime;
+            // Who was let in is sent on, though doors close meanwhile.
+            let closing = runtime.load().closing;
             runtime.settled().await;
-            let load = runtime.load();
-            (load.leader, load.closing)
+            (runtime.load().leader, closing)
         }
         false => (Leader::default(), false),
     };

@@ -146,10 +146,12 @@ async fn carry(mut left: Left, (seat, passage): (watch::Receiver<Seat>, Passage)
     let mut until = Instant::now() + patience;
     while Instant::now() < until {
         if let Some(teller) = teller(left.request, &seat, &passage).await {
+            let since = Instant::now();
             match listen(&mut left, teller, &wished).await {
                 Listened::Done => return,
                 Listened::Lost { was_told: true } => until = Instant::now() + patience,
-                Listened::Lost { was_told: false } => {}
+                // It may have waited there for long; only that nobody tells takes patience.
+                Listened::Lost { was_told: false } => until += since.elapsed(),
             }
         }
         if left.mailbox.is_abandoned() {

@@ -90,6 +90,8 @@ impl Coordinator {
                 _ = seat.wait_for(|seat| !leads(seat)) => {}
                 _ = leaving.wait_for(|leaving| *leaving == Leaving::No) => {}
             }
+            // Callers who were held meanwhile are sent on before doors close.
+            leaving.wait_for(|leaving| *leaving != Leaving::Now).await.ok();
         };
         tokio::time::timeout_at(by.into(), left).await.ok();
     }

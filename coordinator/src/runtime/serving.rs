@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 
 use super::{Cluster, Coordinator, Leader, ModelInfo, RequestHandle};
 use crate::generation::{Attached, Load, Started, Submit, Updates};
-use crate::peers::{Passage, has_asked};
+use crate::peers::Passage;
 use crate::submit::{RequestError, Submission, Update};
 
 impl Submit for Coordinator {
@@ -15,9 +15,8 @@ impl Submit for Coordinator {
         submission: Submission,
     ) -> BoxFuture<'_, Result<Box<dyn Updates>, RequestError>> {
         async move {
-            let handle = Coordinator::submit(self, submission).await;
-            has_asked();
-            Ok(Box::new(handle?) as Box<dyn Updates>)
+            let handle = Coordinator::submit(self, submission).await?;
+            Ok(Box::new(handle) as Box<dyn Updates>)
         }
         .boxed()
     }

@@ -109,7 +109,11 @@ impl Terms {
         loop {
             let now = *standing.borrow_and_update();
             if let Standing::Leads { term } = now {
-                match self.lead(term).await {
+                let led = self.lead(term).await;
+                if led != Ok(Over::Left) {
+                    self.hold_nobody();
+                }
+                match led {
                     Ok(Over::Left) => {
                         self.hand_over().await;
                         // Where it leads on, it is in the same term but with a loop of its own:
@@ -161,6 +165,19 @@ impl Terms {
             }
         }
         tracing::info!("nobody has taken over the lead");
+    }
+
+    /// Callers who were held for the next leader are not any more, though this one has ended in
+    /// another way than it was about to; where it leads again it hands over.
+    fn hold_nobody(&self) {
+        let now = Instant::now();
+        self.candidate.leaving.send_if_modified(|leaving| {
+            let holds = *leaving == Leaving::Now;
+            if holds {
+                *leaving = Leaving::By(now, now);
+            }
+            holds
+        });
     }
 
     /// Says who leads.
@@ -243,7 +260,10 @@ impl Terms {
                 Over::Stopped
             }
         };
-        (running.await, over)
+        let ended = running.await;
+        // It may have been about to go when somebody else had come already.
+        let over = if ended.leaves && over == Over::Deposed { Over::Left } else { over };
+        (ended, over)
     }
 
     /// When it is to hand the lead over, and another member may take it, the loop ends what it has.

@@ -36,9 +36,10 @@ pub(super) async fn to_leader(
         return next.run(request).await;
     }
     let coordinator = &served.coordinator;
+    // Who was let in is sent on, though doors close meanwhile.
+    let closing = !coordinator.is_open();
     coordinator.settled().await;
     let follows = matches!(coordinator.leader(), Leader::Other(_));
-    let closing = !coordinator.is_open();
     let passed = request.extensions().get::<PassedOn>();
     let goes_on = follows && Passage::takes(passed, closing);
     let did_operate = passed.is_some_and(|passed| passed.operates);

@@ -187,6 +187,17 @@ fn a_leader_that_is_stopped_hands_over_and_nobody_notices() {
     let others: Vec<_> = others.map(|idx| trio.at(idx)).collect();
     let (told, calls) = std::thread::scope(|scope| {
         let calls = scope.spawn(|| calls_of(&others, &done));
+        // Whoever asks the one that goes is answered too, until another one leads.
+        let direct = scope.spawn(|| {
+            let body = json!({ "prompt": "Once", "max_tokens": 2 }).to_string();
+            loop {
+                match stopped.http("POST", "/v1/completions", &body) {
+                    (200, _) => {}
+                    (307, _) => return,
+                    refused => panic!("{refused:?}"),
+                }
+            }
+        });
         let mut behind = None;
         let before = streamed::answer(stopped, &short, |at| {
             if behind.is_none() && is_time(at, 50) {
@@ -198,6 +209,7 @@ fn a_leader_that_is_stopped_hands_over_and_nobody_notices() {
         });
         let behind = behind.unwrap().join().unwrap();
         done.store(true, Ordering::Relaxed);
+        direct.join().unwrap();
         ([before, behind], calls.join().unwrap())
     });
     assert_eq!(told, want);
